@@ -1,0 +1,81 @@
+# dpsweep: `make demo` runs a small study from data to report, `make test` checks everything.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+# Rules call `dpsweep` by name.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Two jobs with many threads each are slower than two with one; the study sets torch's own number.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup demo status test test-fast test-slurm real-data gpu-study bench bench-gpu check format lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## create .venv with the pinned dependencies and the package
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(f"Python 3.11 to 3.13 is needed, found {v[0]}.{v[1]}: make PYTHON=python3.11 ...") if not (3, 11) <= v <= (3, 13) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup ## run the demo study and say where its report is
+	snakemake --profile demo all
+	@echo "Report: $(CURDIR)/results/demo/report.html"
+
+status: setup ## cells done, running, failed, waiting; GPU hours and time left (STUDY=...)
+	@dpsweep status --study $(or $(STUDY),config.yaml)
+
+test: check ## check, then all tests, fast ones first
+	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "slow and not real_data"
+
+test-fast: setup ## the fast tests only
+	$(BIN)/pytest -m "not slow"
+
+real-data: setup ## train on the real data in ../shared, a few minutes on 2 cores
+	$(BIN)/pytest -m real_data -s tests/real_data
+
+gpu-study: setup ## CIFAR-100 with ViT-Tiny on a GPU; writes benchmarks/results/gpu-cifar100.json
+	$(BIN)/python benchmarks/gpu_study.py
+
+test-slurm: setup ## the workflow on a real Slurm on this machine (root; installs Debian's slurm-wlm)
+	@$(BIN)/python -m tests.slurm.cluster install
+	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest tests/slurm
+
+bench: setup ## measure on the CPU and write the tables of docs/performance.md (an hour)
+	$(BIN)/python benchmarks/step_cost.py cpu
+	$(BIN)/python benchmarks/cell.py cpu
+	$(BIN)/python benchmarks/workflow.py
+	$(BIN)/python benchmarks/calibration.py study
+	$(BIN)/python benchmarks/tables.py
+
+bench-gpu: setup ## measure on a GPU and write the tables of docs/performance.md
+	$(BIN)/python benchmarks/step_cost.py gpu
+	$(BIN)/python benchmarks/cell.py gpu
+	$(BIN)/python benchmarks/tables.py
+
+check: setup ## lint, formatting, workflow lint, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/python workflow/scripts/lint.py
+	$(BIN)/mypy
+
+format: setup ## format Python and Snakemake files
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt Snakefile workflow
+
+lock: ## resolve the dependencies of pyproject.toml anew into requirements.lock
+	rm -rf .lock-venv && $(PYTHON) -m venv .lock-venv
+	.lock-venv/bin/pip install --quiet hatchling editables ".[dev]"
+	.lock-venv/bin/python workflow/scripts/lock.py > requirements.lock.new
+	mv requirements.lock.new requirements.lock
+	rm -rf .lock-venv
+
+clean: ## remove the demo's results (trials included)
+	rm -rf results/demo

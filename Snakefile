@@ -1,0 +1,94 @@
+# dpsweep: from a study file to a report. `snakemake --profile demo all` runs the demo,
+# `snakemake --profile slurm all` the paper's study on a cluster.
+import json
+import re
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+from snakemake.utils import min_version
+
+from dpsweep import preload
+from dpsweep.errors import DpsweepError
+from dpsweep.study import load_study
+from dpsweep.study.cluster import Jobs, read_site
+from dpsweep.study.inputs import (
+    backbone_inputs,
+    dataset_inputs,
+    section_fingerprint,
+    source_fingerprint,
+    state_fingerprint,
+    table_fingerprint,
+    target_inputs,
+    tokenizer_fingerprint,
+    training_fingerprint,
+)
+from dpsweep.study.paths import Paths
+
+min_version("9.27")
+
+STUDY_FILE = config.get("study", "config.yaml")
+# `--config partial=true` looks at a study while it runs: it draws what is there, in a folder of its
+# own, and has no rule that could train anything.
+PARTIAL = bool(config.get("partial", False))
+try:
+    STUDY = load_study(Path(STUDY_FILE))
+    # Site settings of a cluster come with its profile.
+    SITE = (
+        read_site(config["slurm"], "profiles/slurm/site.yaml")
+        if "slurm" in config
+        else None
+    )
+    PATHS = Paths(Path(STUDY.results), PARTIAL)
+    PATHS.check_writable()
+except DpsweepError as error:
+    raise WorkflowError(str(error))
+JOBS = Jobs(STUDY, SITE)
+LOGS = PATHS.drawn / "logs"
+CELL = "eps{epsilon}_epochs{epochs}_B{batch_size}_C{clipping_bound}"
+# How many jobs of a group share a job of the cluster; the profile turns names into numbers.
+workflow.parent_groupids.update(JOBS.packs)
+# What a site needs around every command.
+setup = JOBS.shell_setup(Path(workflow.basedir) / "workflow/scripts/requeue.sh")
+shell.prefix(setup.replace("{", "{{").replace("}", "}}"))
+# Slurm announces a time limit to every process of a job. This one leaves it to the training.
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
+localrules:
+    all,
+
+
+rule all:
+    default_target: True
+    input:
+        PATHS.report,
+        [PATHS.sweep(name) for name in STUDY.sweeps if not PARTIAL],
+
+
+if not PARTIAL:
+
+    include: "workflow/rules/prepare.smk"
+    include: "workflow/rules/calibrate.smk"
+    include: "workflow/rules/train.smk"
+    include: "workflow/rules/gradnorms.smk"
+    include: "workflow/rules/aggregate.smk"
+    include: "workflow/rules/audit.smk"
+
+
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/report.smk"
+include: "workflow/rules/plan.smk"
+
+
+onstart:
+    # Jobs of a cluster are long and elsewhere.
+    if SITE is None:
+        preload.start()
+
+
+onerror:
+    again = shlex.join(["snakemake", *sys.argv[1:]])
+    shell("dpsweep status --failed --study {STUDY_FILE:q} --again {again:q}")

@@ -1,0 +1,1 @@
+"""Measurements behind numbers of the documentation."""

@@ -1,0 +1,174 @@
+"""Measure how much of a cell's wall time is optimizer steps and evaluation.
+
+    python benchmarks/cell.py cpu    # a cell of the demo's size
+    python benchmarks/cell.py gpu    # ViT-Tiny FiLM, 87,002 synthetic images of 224 x 224
+
+A cell is one process, as in the workflow: start-up, loading, training, evaluation and writing are
+all in its own timing breakdown (timing.json), which is what is printed. Weights and data are
+random: no accuracy comes out of it.
+
+Results go to benchmarks/results/cell_<device>.json.
+"""
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from dpsweep.data.prepared import Split, write_prepared
+from dpsweep.files import read_json, write_json
+
+REPOSITORY = Path(__file__).parents[1]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+SIZES: dict[str, dict[str, Any]] = {
+    "cpu": {"train": 1347, "test": 450, "pixels": 8, "classes": 10, "batch": 256, "epochs": 8},
+    "gpu": {"train": 87002, "test": 21750, "pixels": 224, "classes": 397, "batch": 4096}
+    | {"epochs": 8},
+}
+BLOCK = 1000
+
+
+def study(size: dict[str, Any], device: str, compiled: bool) -> dict[str, Any]:
+    """A study of one cell: two learning rates, one seed."""
+    small = {"img_size": 8, "patch_size": 4, "in_chans": 3, "embed_dim": 64, "depth": 2}
+    return {
+        "title": "Benchmark of a cell",
+        "training": {
+            "physical_batch": 256 if device == "cpu" else 1024,
+            "compile": compiled,
+        },
+        "datasets": {
+            "synthetic": {
+                "title": "Synthetic",
+                "source": {"kind": "hub", "id": "benchmark/synthetic"},
+                "image_size": size["pixels"],
+                "classes": size["classes"],
+                "train_size": size["train"],
+                "test_size": size["test"],
+            }
+        },
+        "backbones": {
+            "vit": {
+                "title": "ViT-Tiny",
+                "architecture": "vit_tiny_patch16_224",
+                "arguments": small | {"num_heads": 4} if device == "cpu" else {},
+                "weights": {"kind": "random"},
+            }
+        },
+        "methods": {"film": {"kind": "film"}},
+        "sweeps": {
+            "cell": {
+                "dataset": "synthetic",
+                "backbone": "vit",
+                "method": "film",
+                "epsilon": [8.0],
+                "epochs": [size["epochs"]],
+                "batch_size": [size["batch"]],
+                "clipping_bound": [1.0],
+                "learning_rate": [0.001, 0.01],
+                "seeds": 1,
+            }
+        },
+    }
+
+
+def images(size: dict[str, Any], count: int, seed: int) -> Split:
+    """Random images and labels, block by block."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(size["classes"], size=count)
+    # Each class occurs, so that it has an accuracy.
+    labels[: size["classes"]] = np.arange(size["classes"])
+    shape = (size["pixels"], size["pixels"], 3)
+
+    def blocks() -> Iterator[np.ndarray[Any, Any]]:
+        for start in range(0, count, BLOCK):
+            rows = min(BLOCK, count - start)
+            yield np.frombuffer(random.bytes(rows * int(np.prod(shape))), np.uint8).reshape(
+                rows, *shape
+            )
+
+    return Split(blocks(), labels)
+
+
+def measure(device: str, compiled: bool) -> dict[str, Any]:
+    """Prepare a synthetic study, train its cell, return the timing breakdown."""
+    size = SIZES[device]
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) / "results"
+        content = study(size, device, compiled) | {"results": str(results)}
+        file = Path(folder) / "study.yaml"
+        file.write_text(yaml.safe_dump(content))
+        write_prepared(
+            results / "data" / "synthetic",
+            name="synthetic",
+            title="Synthetic",
+            source="random",
+            revision=None,
+            classes=[str(each) for each in range(size["classes"])],
+            train=images(size, size["train"], 0),
+            test=images(size, size["test"], 1),
+        )
+
+        def stage(*arguments: str) -> None:
+            subprocess.run(
+                [sys.executable, "-m", "dpsweep.cli", *arguments, "--study", str(file)], check=True
+            )
+
+        stage("prepare-backbone", "vit")
+        stage("calibrate", "synthetic", "8", str(size["epochs"]), str(size["batch"]))
+        cell = f"eps8_epochs{size['epochs']}_B{size['batch']}_C1"
+        started = time.monotonic()
+        stage("train", "cell", cell)
+        wall = time.monotonic() - started
+        timing = read_json(results / "cells" / "cell" / cell / "timing.json")
+    seconds = timing["seconds"]
+    useful = seconds["training"] + seconds["evaluation"]
+    steps = 2 * round(size["epochs"] * size["train"] / size["batch"])
+    return {
+        "compiled": compiled,
+        "size": size,
+        "timing": timing,
+        "process_seconds": round(wall, 2),
+        "share_of_steps_and_evaluation": round(useful / wall, 4),
+        "examples_per_second": round(2 * size["epochs"] * size["train"] / seconds["training"]),
+        "steps": steps,
+        # Interpreter, imports, data, network, optimizer, writing results.
+        "other_seconds": round(wall - useful, 2),
+    }
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("device", choices=list(SIZES))
+    device = parser.parse_args().device
+    result = {
+        "environment": {
+            "device": torch.cuda.get_device_name() if device == "gpu" else "CPU, one thread",
+            "cores": os.cpu_count(),
+            "load_before": round(os.getloadavg()[0], 2),
+            "python": platform.python_version(),
+            "versions": {name: version(name) for name in ("torch", "timm")},
+        },
+        "cells": [
+            measure(device, compiled)
+            for compiled in ((False, True) if device == "gpu" else (False,))
+        ],
+    }
+    write_json(RESULTS / f"cell_{device}.json", result)
+    print((RESULTS / f"cell_{device}.json").read_text())
+
+
+if __name__ == "__main__":
+    main()

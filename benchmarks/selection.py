@@ -1,0 +1,102 @@
+"""Measure what `selection: bracket` saves and loses, on cells that were trained exhaustively.
+
+    python benchmarks/selection.py
+
+Trains benchmarks/selection.yaml (every learning rate with every seed; about 15 minutes on two
+cores, and what is there already is kept), then lets each seed in turn choose a learning rate as
+`repeat-best` and as `bracket` do. A choice is judged by the mean accuracy of all seeds at the chosen
+rate, against the rate with the best mean of all.
+
+The result goes to benchmarks/results/selection.json.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dpsweep.analysis.frames import load_trials
+from dpsweep.files import write_json
+from dpsweep.study import load_study
+from dpsweep.study.bracket import bracket_maximum
+from dpsweep.study.paths import Paths
+
+REPOSITORY = Path(__file__).parents[1]
+STUDY = REPOSITORY / "benchmarks" / "selection.yaml"
+RESULT = REPOSITORY / "benchmarks" / "results" / "selection.json"
+
+
+def choices(accuracy: pd.DataFrame) -> list[dict[str, Any]]:
+    """What each seed would choose in a cell.
+
+    Args:
+        accuracy: a row a learning rate (ascending), a column a seed.
+    """
+    means = accuracy.mean(axis=1)
+    found = []
+    for seed in accuracy:
+        scores = accuracy[seed].tolist()
+        looked_at: list[int] = []
+
+        def score(position: int, scores: list[float] = scores, seen: Any = looked_at) -> float:
+            seen.append(position)
+            return scores[position]
+
+        searched = bracket_maximum(len(scores), score)
+        tuned = max(range(len(scores)), key=scores.__getitem__)
+        found.append(
+            {
+                "repeat_best_trials": len(scores),
+                "repeat_best_loss": means.max() - means.iloc[tuned],
+                "bracket_trials": len(looked_at),
+                "bracket_loss": means.max() - means.iloc[searched],
+            }
+        )
+    return found
+
+
+def summary(rows: pd.DataFrame, seeds: int) -> dict[str, float]:
+    """Trials of a cell (tuning, and the other seeds) and accuracy lost, in points."""
+    result: dict[str, float] = {"choices": len(rows)}
+    for rule in ("repeat_best", "bracket"):
+        loss = 100 * rows[f"{rule}_loss"]
+        result |= {
+            f"{rule}_trials_of_a_cell": round(rows[f"{rule}_trials"].mean() + seeds - 1, 2),
+            f"{rule}_mean_loss": round(loss.mean(), 3),
+            f"{rule}_largest_loss": round(loss.max(), 3),
+        }
+    return result
+
+
+def main() -> None:
+    """Train, choose, write."""
+    study = load_study(STUDY)
+    sweeps = [str(Paths(Path(study.results)).sweep(name)) for name in study.sweeps]
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "snakemake", "--cores", "all"),
+            *("--config", f"study={STUDY.relative_to(REPOSITORY)}", "--", *sweeps),
+        ],
+        cwd=REPOSITORY,
+        check=True,
+    )
+    paths = Paths(REPOSITORY / study.results)
+    rows = []
+    for name in study.sweeps:
+        trials = load_trials(study, paths, study.sweep_cells(name))
+        for cell, group in trials.groupby("cell"):
+            table = group.pivot_table(
+                index="learning_rate", columns="seed", values="macro_accuracy"
+            )
+            rows += [{"sweep": name, "cell": cell} | each for each in choices(table)]
+    found = pd.DataFrame(rows)
+    seeds = max(sweep.seeds for sweep in study.sweeps.values())
+    by_sweep = {str(name): summary(group, seeds) for name, group in found.groupby("sweep")}
+    write_json(RESULT, {"all": summary(found, seeds), "sweeps": by_sweep})
+    print(RESULT.read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,361 @@
+"""Measure an optimizer step: ours, the same without privacy, and Opacus.
+
+    python benchmarks/step_cost.py cpu          # about 15 minutes on one core
+    python benchmarks/step_cost.py gpu          # real sizes, float32 and bfloat16, compiled
+    python benchmarks/step_cost.py cpu --only "ViT-Tiny, FiLM"
+
+Every contender of a row takes the same batch through the same network with the same trainable
+parameters. They take turns in one process, so that other load hits all of them, and a ratio is the
+median over the rounds of (contender / without privacy in the same round). Peak memory is what two
+steps need beyond the model: on a GPU from its allocator, on the CPU the growth of a fresh process.
+
+Results go to benchmarks/results/step_cost_<device>.json; `python benchmarks/tables.py` writes the
+table of docs/performance.md.
+"""
+
+import argparse
+import gc
+import multiprocessing
+import os
+import platform
+import resource
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dpsweep.files import write_json
+from dpsweep.models.backbone import Architecture, write_backbone
+from dpsweep.models.build import build_model, head_parameter_names, trainable_parameters
+from dpsweep.study import load_study
+from dpsweep.study.config import HeadOnly, Method
+from dpsweep.training.clipping import FlatClipping
+from dpsweep.training.gradients import make_engine
+from dpsweep.training.optimizer import PrivateOptimizer
+
+REPOSITORY = Path(__file__).parents[1]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+CLASSES = 100
+REFERENCE = "without privacy"
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is measured: backbone and method of config.yaml, and the size of a batch."""
+
+    title: str
+    backbone: str
+    method: str
+    cpu_batch: int
+    gpu_batch: int
+    tokens: int = 0
+    """length of a text; images have their backbone's size"""
+
+
+ROWS = [
+    Row("ViT-Tiny, FiLM", "vit-tiny", "film", 32, 512),
+    Row("ViT-Tiny, LoRA rank 1", "vit-tiny", "lora-r1", 32, 512),
+    Row("ViT-Tiny, head", "vit-tiny", "head", 32, 512),
+    Row("ViT-Tiny, all parameters", "vit-tiny", "all", 16, 256),
+    Row("ViT-Base, FiLM", "vit-base", "film", 8, 256),
+    Row("ViT-Base, LoRA rank 1", "vit-base", "lora-r1", 8, 256),
+    Row("ViT-Base, all parameters", "vit-base", "all", 4, 64),
+    Row("BiT ResNet-50, FiLM", "resnet50", "film", 8, 256),
+    Row("BiT ResNet-50, all parameters", "resnet50", "all", 4, 64),
+    Row("DistilBERT, LoRA rank 16", "distilbert", "lora-r16-text", 8, 128, tokens=256),
+    Row("WRN-16-4 from scratch", "wrn-16-4", "scratch", 32, 512),
+]
+
+
+def make_model(row: Row, seed: int = 0) -> nn.Module:
+    """Build the network as the product does, with random weights."""
+    study = load_study(REPOSITORY / "config.yaml")
+    section = study.backbones[row.backbone]
+    methods: dict[str, Method] = {**study.methods, "head": HeadOnly(kind="head")}
+    architecture = Architecture(
+        library=section.library, name=section.architecture, arguments=section.arguments
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        write_backbone(
+            Path(folder),
+            name=row.backbone,
+            title=section.title,
+            kind="text" if row.tokens else "image",
+            architecture=architecture,
+            mean=() if row.tokens else tuple(section.mean),
+            std=() if row.tokens else tuple(section.std),
+            pretraining={"kind": "random"},
+            parameters=0,
+            state={},
+        )
+        model = build_model(Path(folder), methods[row.method], CLASSES, seed)
+    for name in head_parameter_names(model):
+        nn.init.normal_(model.get_parameter(name), std=0.02)  # a zero head sends nothing back
+    return model.eval()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how a row is measured."""
+
+    device: torch.device
+    autocast: torch.dtype | None
+    compiled: bool
+
+    @property
+    def name(self) -> str:
+        """For the table: precision, and whether steps are compiled."""
+        precision = "bfloat16" if self.autocast else "float32"
+        return f"{precision}, compiled" if self.compiled else precision
+
+    def context(self) -> Any:
+        """Around a forward pass that is not ours."""
+        return torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext()
+
+
+def make_batch(row: Row, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Random inputs as the network reads them, and labels."""
+    generator = torch.Generator().manual_seed(1)
+    size = row.cpu_batch if device.type == "cpu" else row.gpu_batch
+    if row.tokens:
+        inputs = torch.randint(1000, 30000, (size, row.tokens), generator=generator)
+    else:
+        pixels = 32 if row.backbone.startswith("wrn") else 224
+        inputs = torch.randn(size, 3, pixels, pixels, generator=generator)
+    labels = torch.randint(CLASSES, (size,), generator=generator)
+    return inputs.to(device), labels.to(device)
+
+
+def without_privacy(row: Row, setting: Setting) -> Step:
+    """Plain training: what an ordinary step costs."""
+    model = make_model(row).to(setting.device)
+    inputs, labels = make_batch(row, setting.device)
+    optimizer = torch.optim.Adam(trainable_parameters(model).values(), lr=1e-6)
+    forward = torch.compile(model) if setting.compiled else model
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with setting.context():
+            loss = F.cross_entropy(forward(inputs).float(), labels)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def dpsweep(row: Row, setting: Setting) -> Step:
+    """The private step of this project."""
+    model = make_model(row).to(setting.device)
+    inputs, labels = make_batch(row, setting.device)
+    mask = torch.ones_like(labels, dtype=torch.bool)
+    engine = make_engine(
+        "auto",
+        model,
+        head_parameter_names(model),
+        autocast=setting.autocast,
+        compile=setting.compiled,
+    )
+    optimizer = PrivateOptimizer(
+        torch.optim.Adam(trainable_parameters(model).values(), lr=1e-6),
+        engine,
+        FlatClipping(1.0),
+        noise_multiplier=1.0,
+        expected_batch_size=len(labels),
+        noise=torch.Generator(setting.device).manual_seed(2),
+    )
+    return lambda: optimizer.step([(inputs, labels, mask)])
+
+
+def opacus(mode: str, row: Row, setting: Setting) -> Step:
+    """The private step of Opacus, as its users call it."""
+    from opacus import PrivacyEngine  # noqa: PLC0415
+    from torch.utils.data import DataLoader, TensorDataset  # noqa: PLC0415
+
+    model = make_model(row).to(setting.device).train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    inputs, labels = make_batch(row, setting.device)
+    made = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.Adam(trainable_parameters(model).values(), lr=1e-6),
+        criterion=nn.CrossEntropyLoss(),
+        data_loader=DataLoader(TensorDataset(labels.cpu()), batch_size=len(labels)),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        poisson_sampling=False,
+        grad_sample_mode=mode,
+    )
+    model, optimizer = made[0], made[1]
+    criterion: Any = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with setting.context():
+            loss = criterion(model(inputs).float(), labels)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+CONTENDERS: dict[str, Callable[[Row, Setting], Step]] = {
+    REFERENCE: without_privacy,
+    "dpsweep": dpsweep,
+    "Opacus, hooks": partial(opacus, "hooks"),
+    "Opacus, ghost": partial(opacus, "ghost"),
+}
+
+
+def measure_times(row: Row, setting: Setting, rounds: int) -> dict[str, dict[str, Any]]:
+    """Let the contenders take turns; return seconds a step and ratios to the reference."""
+    found: dict[str, dict[str, Any]] = {}
+    steps: dict[str, Step] = {}
+    for name, make in CONTENDERS.items():
+        if setting.compiled and name.startswith("Opacus"):
+            continue
+        try:
+            steps[name] = make(row, setting)
+            for _ in range(2):
+                steps[name]()
+        except Exception as error:
+            steps.pop(name, None)
+            found[name] = {"failure": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            seconds[name].append(_timed(step, setting.device))
+    for name, times in seconds.items():
+        ratios = [one / other for one, other in zip(times, seconds[REFERENCE], strict=True)]
+        found[name] = {
+            "seconds": round(statistics.median(times), 5),
+            "ratio": round(statistics.median(ratios), 3),
+        }
+    return found
+
+
+def _timed(step: Step, device: torch.device) -> float:
+    if device.type == "cpu":
+        # Processor time of one thread: other load does not count.
+        started = time.process_time()
+        step()
+        return time.process_time() - started
+    repeats = 5
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(repeats):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - started) / repeats
+
+
+def measure_memory(row: Row, setting: Setting, name: str) -> float:
+    """Megabytes that two steps of a contender need beyond its model."""
+    if setting.device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        step = CONTENDERS[name](row, setting)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        step()
+        return (torch.cuda.max_memory_allocated() - before) / 1e6
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_report_memory, args=(row, setting, name, sender))
+    process.start()
+    process.join()
+    return float(receiver.recv())
+
+
+def _report_memory(row: Row, setting: Setting, name: str, sender: Any) -> None:
+    _quiet()
+    step = CONTENDERS[name](row, setting)
+    gc.collect()
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    # The peak so far is that of imports and of building the model; only growth beyond it shows.
+    Path("/proc/self/clear_refs").write_text("5")
+    step()
+    step()
+    status = Path("/proc/self/status").read_text()
+    peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
+    sender.send((peak - resident) / 1e6)
+
+
+def _quiet() -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+
+
+def measure(device: torch.device, only: str | None, rounds: int) -> dict[str, Any]:
+    """Measure all rows on a device."""
+    settings = [Setting(device, None, compiled=False)]
+    if device.type == "cuda":
+        settings += [
+            Setting(device, None, compiled=True),
+            Setting(device, torch.bfloat16, compiled=False),
+            Setting(device, torch.bfloat16, compiled=True),
+        ]
+    result: dict[str, Any] = {"environment": environment(device), "rows": []}
+    for row in ROWS:
+        if only is not None and row.title != only:
+            continue
+        for setting in settings:
+            contenders = measure_times(row, setting, rounds)
+            gc.collect()
+            for name, measured in contenders.items():
+                if "failure" not in measured:
+                    measured["megabytes"] = round(measure_memory(row, setting, name), 1)
+            size = row.cpu_batch if device.type == "cpu" else row.gpu_batch
+            result["rows"].append(
+                {
+                    "title": row.title,
+                    "setting": setting.name,
+                    "batch": size,
+                    "tokens": row.tokens,
+                    "contenders": contenders,
+                }
+            )
+            print(result["rows"][-1], flush=True)
+    return result
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Describe what was measured with what."""
+    return {
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU, one thread",
+        "cores": os.cpu_count(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("torch", "timm", "opacus", "peft")},
+    }
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("device", choices=["cpu", "gpu"])
+    parser.add_argument("--only", help="title of one row; nothing is written then")
+    parser.add_argument("--rounds", type=int, default=9)
+    arguments = parser.parse_args()
+    _quiet()
+    device = torch.device("cuda" if arguments.device == "gpu" else "cpu")
+    result = measure(device, arguments.only, arguments.rounds)
+    if arguments.only is None:
+        write_json(RESULTS / f"step_cost_{arguments.device}.json", result)
+
+
+if __name__ == "__main__":
+    main()

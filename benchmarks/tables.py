@@ -1,0 +1,192 @@
+"""Write the tables of docs/performance.md from benchmarks/results/*.json.
+
+    python benchmarks/tables.py
+
+A table stands between two comments of the document and is replaced there; a result that has not
+been measured yet becomes a line that says which command measures it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dpsweep.files import read_json, write_text
+from dpsweep.study import load_study
+from dpsweep.study.paths import Paths
+from dpsweep.study.plan import Plan
+
+REPOSITORY = Path(__file__).parents[1]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+DOCUMENT = REPOSITORY / "docs" / "performance.md"
+REFERENCE = "without privacy"
+
+
+def grid(head: list[str], rows: list[list[str]]) -> list[str]:
+    """A Markdown table whose columns but the first are numbers."""
+    lines = [" | ".join(head), "|".join(["---", *["---:"] * (len(head) - 1)])]
+    return (
+        [f"| {line} |" for line in [lines[0]]]
+        + [f"|{lines[1]}|"]
+        + [f"| {' | '.join(row)} |" for row in rows]
+    )
+
+
+def where(environment: dict[str, Any]) -> str:
+    """One line about what was measured with what."""
+    versions = ", ".join(f"{name} {number}" for name, number in environment["versions"].items())
+    device = f"{environment['device']}, " if "device" in environment else ""
+    load = environment.get("load_before")
+    return (
+        f"Measured on {device}Python {environment['python']}, {versions}"
+        + (f"; load of the machine before the run: {load}" if load is not None else "")
+        + "."
+    )
+
+
+def step_cost(result: dict[str, Any]) -> list[str]:
+    """Ratios of time and memory to the step without privacy."""
+    names = [name for name in result["rows"][0]["contenders"] if name != REFERENCE]
+    rows = []
+    for row in result["rows"]:
+        contenders = row["contenders"]
+        reference = contenders[REFERENCE]
+        cells = [
+            f"{row['title']} ({row['batch']})",
+            row["setting"],
+            f"{1000 * reference['seconds']:.0f} ms, {reference['megabytes']:.0f} MB",
+        ]
+        for name in names:
+            measured = contenders.get(name)
+            if measured is None:
+                cells.append("")
+            elif "failure" in measured:
+                cells.append("fails")
+            else:
+                memory = measured["megabytes"] / reference["megabytes"]
+                cells.append(f"{measured['ratio']:.2f}x, {memory:.2f}x")
+        rows.append(cells)
+    head = ["network, what trains (batch)", "precision", REFERENCE, *names]
+    return [
+        *grid(head, rows),
+        "",
+        "Time and peak memory of a step, as multiples of the same step without privacy. "
+        + where(result["environment"]),
+    ]
+
+
+def cell(result: dict[str, Any]) -> list[str]:
+    """Where the wall time of a cell goes."""
+    rows = [
+        [
+            "compiled" if each["compiled"] else "as it is",
+            f"{each['process_seconds']:.1f} s",
+            f"{100 * each['share_of_steps_and_evaluation']:.1f} %",
+            f"{each['other_seconds']:.1f} s",
+            f"{each['examples_per_second']:,}",
+        ]
+        for each in result["cells"]
+    ]
+    head = ["two trials", "process", "steps and evaluation", "the rest", "examples per second"]
+    size = result["cells"][0]["size"]
+    return [
+        *grid(head, rows),
+        "",
+        f"N = {size['train']:,}, {size['pixels']} x {size['pixels']} pixels, B = {size['batch']}, "
+        f"{size['epochs']} epochs. " + where(result["environment"]),
+    ]
+
+
+def workflow(result: dict[str, Any]) -> list[str]:
+    """What Snakemake needs before anything runs."""
+    rows = [
+        [name, f"{each['cpu_seconds']:.1f} s", f"{each['megabytes']:.0f} MB"]
+        for name, each in result["calls"].items()
+    ]
+    return [
+        *grid(["config.yaml, 5,728 cells", "processor time", "peak memory"], rows),
+        "",
+        f"With {result['outputs']:,} output files where everything is there. "
+        + where(result["environment"]),
+    ]
+
+
+def selection(result: dict[str, Any]) -> list[str]:
+    """What the search of the learning rate saves and loses."""
+    rows = []
+    for name, each in {**result["sweeps"], "both": result["all"]}.items():
+        rows += [
+            [
+                f"{name}, {rule}",
+                f"{each[f'{key}_trials_of_a_cell']:.1f}",
+                f"{each[f'{key}_mean_loss']:.2f}",
+                f"{each[f'{key}_largest_loss']:.2f}",
+            ]
+            for rule, key in (("repeat-best", "repeat_best"), ("bracket", "bracket"))
+        ]
+    head = ["sweep, selection", "trials of a cell", "points lost, mean", "largest"]
+    return [
+        *grid(head, rows),
+        "",
+        f"{result['all']['choices']} choices of a learning rate, each against the rate with the best mean "
+        "accuracy of all seeds.",
+    ]
+
+
+def plan() -> list[str]:
+    """Cells, trials and estimated GPU hours of every target of the paper's study, from nothing."""
+    study = load_study(REPOSITORY / "config.yaml")
+
+    def row(name: str, targets: list[str]) -> list[str]:
+        # A folder that is not there: nothing is done yet.
+        bills = Plan(study, Paths(REPOSITORY / "nowhere"), targets).bills().values()
+        hours = sum(bill.seconds for bill in bills) / 3600
+        cells, trials = (sum(getattr(bill, each) for bill in bills) for each in ("cells", "trials"))
+        return [
+            name,
+            f"{cells:,}",
+            f"{trials:,}",
+            f"{hours:,.0f}" if hours >= 10 else f"{hours:.1f}",
+        ]
+
+    rows = [row("everything", ["all"])]
+    rows += [row(f"`{name}`", [name]) for name in (*study.figures, *study.tables)]
+    rows = [each for each in rows if each[1] != "0"]
+    return grid(["target", "cells", "trials", "GPU hours (estimate)"], rows)
+
+
+TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
+    "step cost, CPU": ("step_cost_cpu.json", "make bench", step_cost),
+    "step cost, GPU": ("step_cost_gpu.json", "make bench-gpu", step_cost),
+    "cell, CPU": ("cell_cpu.json", "make bench", cell),
+    "cell, GPU": ("cell_gpu.json", "make bench-gpu", cell),
+    "workflow": ("workflow.json", "make bench", workflow),
+    "selection": ("selection.json", "python benchmarks/selection.py", selection),
+}
+
+
+def filled(document: str) -> str:
+    """The document with every table as the results have it.
+
+    Raises:
+        ValueError: the document has no place for a table.
+    """
+    tables = {"plan": plan()}
+    for name, (file, command, render) in TABLES.items():
+        path = RESULTS / file
+        tables[name] = (
+            render(read_json(path))
+            if path.exists()
+            else [f"*Open: not measured yet. `{command}` fills this in.*"]
+        )
+    for name, lines in tables.items():
+        start, end = f"<!-- table: {name} -->\n", "<!-- end of table -->"
+        before, found, rest = document.partition(start)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            raise ValueError(f"{DOCUMENT.name} has no place for the table {name!r}")
+        document = before + start + "\n".join(lines) + "\n" + end + after
+    return document
+
+
+if __name__ == "__main__":
+    write_text(DOCUMENT, filled(DOCUMENT.read_text()))

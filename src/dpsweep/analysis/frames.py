@@ -1,0 +1,207 @@
+"""Result files as tidy frames: trials, optimizer steps, gradient norms.
+
+Every loader takes an optional list ``missing``. Without it an absent file is an error that says
+how to make it; with it the absent files are noted there and the frame holds what is present, so
+that a study can be looked at while it runs.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dpsweep.errors import DpsweepError
+from dpsweep.files import atomic_path
+from dpsweep.study import Cell, Study
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Selection
+
+# What the statistics read; the other columns of trials.parquet stay in the sweep's table.
+TRIAL_COLUMNS = [
+    "dataset", "backbone", "method", "optimizer", "epsilon", "delta", "epochs", "batch_size",
+    "full_batch", "train_size", "steps", "clipping", "clipping_bound", "learning_rate", "seed",
+    "best", "noise_multiplier", "macro_accuracy", "selection_accuracy", "diverged", "trial_key",
+]  # fmt: skip
+STEP_COLUMNS = ["trial_key", "learning_rate", "seed", "step", "mean_gradient_norm"]
+NORM_COLUMNS = ["epoch", "label", "norm", "head_norm", "batch_size", "learning_rate", "trial_key"]
+
+
+class MissingResultsError(DpsweepError):
+    """Results that a figure or table needs and that are not there."""
+
+
+class UnreadableResultsError(DpsweepError):
+    """A result file that does not hold what it should."""
+
+
+def load_trials(
+    study: Study,
+    paths: Paths,
+    cells: Iterable[Cell],
+    missing: list[Path] | None = None,
+    per_class: bool = False,
+) -> pd.DataFrame:
+    """Read the trials of cells: one row per trial, in the order of the cells.
+
+    Columns are those of ``trials.parquet`` that the statistics need (with ``per_class`` also
+    ``per_class_accuracy``), and ``sweep`` and ``cell`` (the cell's name). ``clipping_bound`` is NaN
+    for automatic and no clipping.
+
+    Raises:
+        MissingResultsError: a cell has not been trained, and ``missing`` is None.
+        UnreadableResultsError: a file lacks a column, or holds no best trial.
+    """
+    tables = {
+        (cell.sweep, cell.name): paths.cell(cell) / "trials.parquet"
+        for cell in dict.fromkeys(cells)
+    }
+    columns = [*TRIAL_COLUMNS, "per_class_accuracy"] if per_class else TRIAL_COLUMNS
+    frame = _read_all(tables, columns, ["sweep", "cell"], missing, "trained cell")
+    chosen = frame.groupby(["sweep", "cell"], sort=False)["best"].any()
+    for key in chosen.index[~chosen.to_numpy(dtype=bool)]:
+        raise UnreadableResultsError(
+            f"{tables[key]}: no trial is marked best; delete the file and ask for it again "
+            "(stored trials are not trained twice)"
+        )
+    return frame
+
+
+def load_steps(
+    study: Study, paths: Paths, cells: Iterable[Cell], missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """Read the optimizer steps of cells: one row per (trial, step), with ``sweep`` and ``cell``.
+
+    Raises:
+        MissingResultsError: a cell has not been trained, and ``missing`` is None.
+        UnreadableResultsError: a file lacks a column.
+    """
+    tables = {
+        (cell.sweep, cell.name): paths.cell(cell) / "steps.parquet" for cell in dict.fromkeys(cells)
+    }
+    return _read_all(tables, STEP_COLUMNS, ["sweep", "cell"], missing, "trained cell")
+
+
+def load_gradient_norms(
+    study: Study,
+    paths: Paths,
+    selections: Iterable[Selection],
+    epoch: Literal["every", "last"] = "every",
+    missing: list[Path] | None = None,
+) -> pd.DataFrame:
+    """Read per-example gradient norms: one row per (sweep, epsilon, epochs, C, epoch, example).
+
+    All batch sizes of a selection compete for one file, so the batch size is a result here.
+    ``epoch="last"`` reads the norms after the last epoch only.
+
+    Raises:
+        MissingResultsError: the norms have not been measured, and ``missing`` is None.
+        UnreadableResultsError: a file lacks a column.
+    """
+    keys = dict.fromkeys(
+        (cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound)
+        for selection in selections
+        for cell in study.cells(selection)
+    )
+    tables: dict[tuple[Any, ...], Path] = {
+        (
+            sweep,
+            epsilon,
+            epochs,
+            float("nan") if isinstance(bound, str) else bound,
+        ): paths.gradient_norms(sweep, epsilon, epochs, bound)
+        for sweep, epsilon, epochs, bound in keys
+    }
+    names = ["sweep", "epsilon", "epochs", "clipping_bound"]
+    return _read_all(tables, NORM_COLUMNS, names, missing, "gradient norms", epoch == "last")
+
+
+def stack(frames: Iterable[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+    """The rows of all frames under each other, with these columns.
+
+    Frames without rows are left out: they know no types, and would take those of the others away.
+    """
+    filled = [frame for frame in frames if len(frame)]
+    if not filled:
+        return pd.DataFrame(columns=list(columns))
+    return pd.concat(filled, ignore_index=True)[list(columns)]
+
+
+def write_sweep(study: Study, paths: Paths, sweep: str) -> None:
+    """Write all trials of a sweep, every column, as one table (the aggregate stage).
+
+    Raises:
+        MissingResultsError: a cell has not been trained.
+    """
+    cells = study.sweep_cells(sweep)
+    files = [paths.cell(cell) / "trials.parquet" for cell in cells]
+    _check_present(files, "trained cell")
+    tables = []
+    for cell, file in zip(cells, files, strict=True):
+        table = pq.read_table(file)
+        tables.append(
+            table.append_column("cell", pa.array([cell.name] * table.num_rows, pa.string()))
+        )
+    with atomic_path(paths.sweep(sweep)) as partial:
+        pq.write_table(pa.concat_tables(tables, promote_options="default"), partial)
+
+
+def _check_present(files: Iterable[Path], what: str) -> None:
+    absent = [file for file in files if not file.exists()]
+    if absent:
+        shown = "".join(f"\n  {file}" for file in absent[:5])
+        more = f"\n  ... and {len(absent) - 5} more" if len(absent) > 5 else ""
+        raise MissingResultsError(
+            f"{len(absent)} {what} file(s) missing:{shown}{more}\n"
+            f"make the first with: snakemake {absent[0]}"
+        )
+
+
+def _read_all(
+    files: dict[tuple[Any, ...], Path],
+    columns: list[str],
+    key_columns: list[str],
+    missing: list[Path] | None,
+    what: str,
+    last_epoch: bool = False,
+) -> pd.DataFrame:
+    if missing is None:
+        _check_present(files.values(), what)
+    tables = []
+    for key, file in files.items():
+        if not file.exists():
+            assert missing is not None  # noqa: S101 (checked above)
+            missing.append(file)
+            continue
+        table = _read(file, columns, last_epoch)
+        constants = [pa.array([value] * table.num_rows) for value in key]
+        tables.append(
+            pa.Table.from_arrays([*constants, *table.columns], names=[*key_columns, *columns])
+        )
+    if not tables:
+        return pd.DataFrame(columns=[*key_columns, *columns])
+    frame: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    return frame
+
+
+def _read(file: Path, columns: Sequence[str], last_epoch: bool) -> pa.Table:
+    try:
+        with pq.ParquetFile(file) as parquet:
+            present = set(parquet.schema_arrow.names)
+            absent = [name for name in columns if name not in present]
+            if absent:
+                raise UnreadableResultsError(
+                    f"{file}: has no column {', '.join(absent)}; it was made by another version: "
+                    "delete it and ask for it again"
+                )
+            # Threads cost more than they bring for the few rows of a cell.
+            table = parquet.read(columns=list(columns), use_threads=False).select(list(columns))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UnreadableResultsError(f"{file}: cannot be read as parquet ({error})") from None
+    if last_epoch:
+        epochs = table.column("epoch")
+        table = table.filter(pc.equal(epochs, pc.max(epochs)))
+    return table

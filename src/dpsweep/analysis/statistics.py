@@ -1,0 +1,127 @@
+"""The paper's statistics: one function each, on plain arrays."""
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsweep.privacy import cumulative_effective_noise, cumulative_noise, effective_noise
+
+Array = npt.NDArray[np.float64]
+NoiseQuantity = Literal["effective", "cumulative", "cumulative_effective"]
+
+
+def best_centre(centres: npt.ArrayLike) -> float:
+    """The largest centre; NaN only if there is no number among them."""
+    values = np.asarray(centres, dtype=np.float64)
+    finite = values[~np.isnan(values)]
+    return float(finite.max()) if finite.size else float("nan")
+
+
+def best_position(centres: npt.ArrayLike) -> int | None:
+    """Where the largest centre is: the first one on ties, None if there is no number."""
+    values = np.asarray(centres, dtype=np.float64)
+    return None if np.isnan(values).all() else int(np.nanargmax(values))
+
+
+def retained_weight(
+    norms: npt.ArrayLike, labels: npt.ArrayLike, bound: float, classes: int
+) -> Array:
+    """Retained weight w_y(C) of every class (paper, eq. retained_weight).
+
+    w_y(C) is the mean over the class's examples of min(1, C / norm). A zero gradient is kept whole
+    (weight 1); an example whose norm is not finite is left out; a class without examples is NaN.
+
+    Args:
+        norms: per-example gradient norms, shape (N,).
+        labels: class of each example, shape (N,), in 0..classes-1.
+        bound: the clipping bound C.
+        classes: number of classes.
+
+    Returns:
+        Shape (classes,), each in [0, 1] or NaN.
+    """
+    values = np.asarray(norms, dtype=np.float64)
+    members = np.asarray(labels, dtype=np.int64)
+    finite = np.isfinite(values)
+    values, members = values[finite], members[finite]
+    weights = bound / np.maximum(values, bound)  # min(1, C / norm), and 1 for a zero gradient
+    counts = np.bincount(members, minlength=classes)
+    sums = np.bincount(members, weights=weights, minlength=classes)
+    return _ratio(sums, counts)
+
+
+def _ratio(sums: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Array:
+    """Element by element, NaN where there is nothing to divide by."""
+    result = np.full(counts.shape, np.nan)
+    np.divide(sums, counts, out=result, where=counts > 0)
+    return result
+
+
+def relative_retained_weight(weights: npt.ArrayLike, baseline: npt.ArrayLike) -> Array:
+    """Retained weights divided by the largest class value at the baseline C (paper, figure 4)."""
+    reference = best_centre(baseline)
+    relative: Array = np.asarray(weights, dtype=np.float64) / reference
+    return relative
+
+
+def class_order(accuracy: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Classes from easy to hard: by falling per-class accuracy.
+
+    Ties keep the order of the classes; a class without a test example (NaN) comes last.
+    """
+    values = np.asarray(accuracy, dtype=np.float64)
+    return np.argsort(np.where(np.isnan(values), np.inf, -values), kind="stable").astype(np.int64)
+
+
+def running_mean(values: npt.ArrayLike, window: int) -> Array:
+    """Centred mean over ``window`` neighbours (odd), over fewer at the ends; NaN is left out."""
+    if window < 1 or window % 2 == 0:
+        raise ValueError(f"the window must be odd and positive, found {window}")
+    array = np.asarray(values, dtype=np.float64)
+    known = ~np.isnan(array)
+    sums = np.convolve(np.where(known, array, 0.0), np.ones(window))
+    counts = np.convolve(known.astype(np.float64), np.ones(window))
+    half = window // 2
+    sums, counts = sums[half : half + array.size], counts[half : half + array.size]
+    return _ratio(sums, counts)
+
+
+def log_density(norms: npt.ArrayLike, grid: npt.ArrayLike) -> Array:
+    """Density of log10(norm) on a uniform grid of log10 values, integrating to 1 over the line.
+
+    Every positive, finite norm is used: they are counted in bins of the grid's spacing and the
+    counts are smoothed with a Gaussian whose bandwidth is Silverman's rule
+    (0.9 min(std, IQR/1.34) n^(-1/5)), at least one bin. NaN without a usable norm.
+    """
+    centres = np.asarray(grid, dtype=np.float64)
+    values = np.asarray(norms, dtype=np.float64)
+    logs = np.log10(values[np.isfinite(values) & (values > 0)])
+    if not logs.size:
+        return np.full(centres.size, np.nan)
+    step = float(centres[1] - centres[0])
+    edges = np.append(centres - step / 2, centres[-1] + step / 2)
+    counts = np.histogram(logs, edges)[0] / (logs.size * step)
+    lower, upper = np.quantile(logs, [0.25, 0.75])
+    spreads = [spread for spread in (logs.std(), (upper - lower) / 1.34) if spread > 0]
+    silverman = 0.9 * min(spreads) * logs.size**-0.2 if spreads else 0.0
+    bandwidth = max(silverman / step, 1.0)
+    reach = int(np.ceil(4 * bandwidth))
+    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / bandwidth) ** 2)
+    smooth = np.convolve(counts, kernel / kernel.sum())
+    return smooth[reach : reach + centres.size]
+
+
+def noise(quantity: NoiseQuantity, noise_multiplier: float, steps: int, batch_size: int) -> float:
+    """DP noise of a training run (paper, section on batch size).
+
+    ``effective`` is sigma/B, the noise of one averaged gradient; ``cumulative`` is sigma*sqrt(T);
+    ``cumulative_effective`` is sigma*sqrt(T)/B.
+    """
+    match quantity:
+        case "effective":
+            return effective_noise(noise_multiplier, batch_size)
+        case "cumulative":
+            return cumulative_noise(noise_multiplier, steps)
+        case "cumulative_effective":
+            return cumulative_effective_noise(noise_multiplier, steps, batch_size)

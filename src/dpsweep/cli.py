@@ -1,0 +1,328 @@
+"""The command line: one command a stage, all of them called by the workflow's rules.
+
+A problem that the reader can mend (a study that does not fit, a missing file, a full disk) ends
+in one message and exit status 1; anything else keeps its traceback.
+"""
+
+import logging
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpsweep.errors import DpsweepError
+from dpsweep.study import Cell, Study, StudyError, load_study
+from dpsweep.study.paths import Paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dpsweep.study.cluster import Site
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Hyperparameters for differentially private deep transfer learning, stage by stage.",
+)
+
+# For the timing breakdown of a job: when it started (see `dpsweep.preload`).
+STARTED = time.monotonic()
+
+StudyFile = Annotated[Path, typer.Option("--study", help="the study's YAML file")]
+Partial = Annotated[
+    bool,
+    typer.Option("--partial", help="draw what is there, in the results folder's partial/"),
+]
+DEFAULT_STUDY = Path("config.yaml")
+SiteFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--site", help="file like profiles/slurm/site.yaml (- for stdin), for estimates of time"
+    ),
+]
+
+
+def _open(study_file: Path, partial: bool = False) -> tuple[Study, Paths]:
+    study = load_study(study_file)
+    return study, Paths(Path(study.results), partial)
+
+
+def _read_site(site_file: Path | None) -> "Site | None":
+    if site_file is None:
+        return None
+    import yaml
+
+    from dpsweep.study.cluster import read_site
+
+    piped = str(site_file) == "-"
+    content = yaml.safe_load(sys.stdin if piped else site_file.read_text(encoding="utf-8"))
+    return read_site((content or {}).get("slurm", {}), str(site_file))
+
+
+@app.command()
+def check(study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Check a study and say how large it is."""
+    from dpsweep.study.cost import trials_per_cell
+
+    study, _ = _open(study_file)
+    typer.echo(f"{study_file}: {study.title}")
+    total_cells = total_trials = 0
+    for name, sweep in study.sweeps.items():
+        cells = len(study.sweep_cells(name))
+        rates = len(sweep.learning_rates)
+        total_cells += cells
+        total_trials += cells * trials_per_cell(study, name)
+        typer.echo(f"  {name}: {cells} cells, {rates} learning rates, {sweep.seeds} seeds")
+    typer.echo(
+        f"{len(study.sweeps)} sweeps, {total_cells} cells, {total_trials} trials "
+        f"({study.training.selection}), {len(study.figures)} figures, "
+        f"{len(study.tables)} tables"
+    )
+
+
+@app.command()
+def prepare_dataset(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Write a dataset's memory-mapped arrays and metadata."""
+    from dpsweep.data.prepare import prepare
+
+    study, paths = _open(study_file)
+    dataset = study.datasets[name]
+    tokenizer = None if dataset.tokenizer is None else paths.tokenizer(dataset.tokenizer)
+    prepare(name, dataset, paths.dataset(name), tokenizer)
+
+
+@app.command()
+def prepare_tokenizer(backbone: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Fetch, copy or train the tokenizer of a backbone that reads text."""
+    from dpsweep.data.tokenizer import prepare
+
+    study, paths = _open(study_file)
+    prepare(backbone, study.backbones[backbone], study.datasets, paths.tokenizer(backbone))
+
+
+@app.command()
+def prepare_backbone(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Fetch, copy or pretrain a backbone's weights."""
+    import torch
+
+    from dpsweep.models.prepare import prepare
+
+    study, paths = _open(study_file)
+    # Weights depend on it in their last digits, and their checksum is a part of every trial's key.
+    torch.set_num_threads(study.training.threads)
+    prepare(name, study.backbones[name], paths)
+
+
+@app.command()
+def calibrate(
+    dataset: str,
+    epsilon: float,
+    epochs: int,
+    batch_size: Annotated[str, typer.Argument(help="examples, or full")],
+    study_file: StudyFile = DEFAULT_STUDY,
+) -> None:
+    """Find the noise multiplier of one (dataset, epsilon, epochs, batch size)."""
+    from dpsweep.files import write_json
+    from dpsweep.privacy import calibrate as calibrate_noise
+    from dpsweep.study.cells import BatchSize, optimizer_steps
+
+    study, paths = _open(study_file)
+    batch: BatchSize = "full" if batch_size == "full" else int(batch_size)
+    train_size = study.train_size(dataset)
+    expected_batch = study.numeric_batch_size(dataset, batch)
+    steps = optimizer_steps(train_size, expected_batch, epochs, study.privacy.steps)
+    calibration = calibrate_noise(
+        epsilon,
+        study.privacy.delta,
+        train_size,
+        expected_batch,
+        steps,
+        second_opinion=study.privacy.second_opinion,
+    )
+    write_json(
+        paths.noise(dataset, epsilon, epochs, batch),
+        {"dataset": dataset, "epochs": epochs, "calibration": calibration.to_dict()},
+    )
+
+
+@app.command()
+def train(sweep: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Train a cell: tune the learning rate, repeat the best, write the trials.
+
+    SIGTERM and SIGUSR1 end it with saved state (see `dpsweep.training.interruption`).
+    """
+    from dpsweep.training.cell import run_cell
+    from dpsweep.training.interruption import watched
+    from dpsweep.training.offline import refuse_network
+
+    study, paths = _open(study_file)
+    chosen = Cell.parse(sweep, cell)
+    if sweep not in study.sweeps or chosen not in study.sweep_cells(sweep):
+        raise StudyError(f"{sweep}/{cell} is not in the grid of {study_file}")
+    refuse_network()
+    with watched():
+        run_cell(study, paths, chosen, started=STARTED)
+
+
+@app.command()
+def gradient_norms(
+    sweep: str,
+    epsilon: float,
+    epochs: int,
+    clipping_bound: str,
+    study_file: StudyFile = DEFAULT_STUDY,
+) -> None:
+    """Measure per-example gradient norms of the best trial of one (epsilon, epochs, C).
+
+    SIGTERM and SIGUSR1 end it as they end `train`: between two steps, or between two epochs.
+    """
+    from dpsweep.training.gradient_norms import measure
+    from dpsweep.training.interruption import watched
+    from dpsweep.training.offline import refuse_network
+
+    study, paths = _open(study_file)
+    bound = Cell.parse(sweep, f"eps{epsilon}_epochs{epochs}_Bfull_C{clipping_bound}").clipping_bound
+    refuse_network()
+    with watched():
+        measure(study, paths, sweep, epsilon, epochs, bound)
+
+
+@app.command()
+def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Train once with canaries and measure what is given away, for one setting of the audit."""
+    from dpsweep.training.audit import measure
+    from dpsweep.training.offline import refuse_network
+
+    study, paths = _open(study_file)
+    chosen = [cell for cell in study.audit_cells() if cell.name == setting]
+    if study.audit is None or not chosen:
+        raise StudyError(f"{setting} is not in the section audit of {study_file}")
+    refuse_network()
+    measure(study, paths, study.audit, chosen[0])
+
+
+@app.command()
+def audit_evidence(study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Gather what the audit found: numbers, figure and table."""
+    from dpsweep.figures.audit import draw_audit
+    from dpsweep.tables.audit import write_audit
+
+    study, paths = _open(study_file)
+    draw_audit(study, paths)
+    write_audit(study, paths)
+
+
+@app.command()
+def audit(study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Say what the audit found; fail if a setting gives away more than it claims."""
+    from dpsweep.analysis.audit import check_audit, load_audit, verdict
+
+    found = load_audit(*_open(study_file))
+    check_audit(found)
+    typer.echo(verdict(found))
+
+
+@app.command()
+def aggregate(sweep: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Gather all trials of a sweep in one table."""
+    from dpsweep.analysis.frames import write_sweep
+
+    write_sweep(*_open(study_file), sweep)
+
+
+@app.command()
+def figure(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
+    """Draw a figure."""
+    from dpsweep.figures import draw
+
+    draw(*_open(study_file, partial), target)
+
+
+@app.command()
+def table(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
+    """Write a table."""
+    from dpsweep.tables import write
+
+    write(*_open(study_file, partial), target)
+
+
+@app.command()
+def report(study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
+    """Write the report."""
+    from dpsweep.report import write
+
+    study, paths = _open(study_file, partial)
+    write(study, study_file, paths)
+
+
+@app.command()
+def plan(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(help="figures, tables, sweeps, cells or files; by default everything"),
+    ] = None,
+    study_file: StudyFile = DEFAULT_STUDY,
+    site: SiteFile = None,
+    gpus: Annotated[
+        list[int] | None, typer.Option("--gpus", min=1, help="for the wall time; may be repeated")
+    ] = None,
+) -> None:
+    """Say what is missing of some targets, and estimate trials, GPU hours, wall time and disk."""
+    from dpsweep.study.plan import GPUS, Plan
+
+    study, paths = _open(study_file)
+    chosen = Plan(study, paths, targets or (), _read_site(site))
+    typer.echo("\n".join(chosen.lines(gpus or GPUS)))
+
+
+@app.command()
+def status(
+    study_file: StudyFile = DEFAULT_STUDY,
+    site: SiteFile = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="list what failed: reason and log")
+    ] = False,
+    again: Annotated[
+        str, typer.Option("--again", help="what to call for the rest, to be named in the list")
+    ] = "",
+) -> None:
+    """Say what is done, running, failed and waiting, what it has cost and how long is left."""
+    from dpsweep.study.status import Status
+
+    study, paths = _open(study_file)
+    state = Status(study, paths, site=_read_site(site))
+    if not failed:
+        typer.echo("\n".join(state.lines()))
+        return
+    failures = state.failures()
+    for failure in failures:
+        reason = failure.reason or "no message: killed (memory, time limit), or still running"
+        typer.echo(failure.name)
+        typer.echo(textwrap.indent(f"{reason}\n{failure.log}", "  "))
+    errors = sum(failure.reason is not None for failure in failures)
+    typer.echo(
+        f"{errors} failed, {len(failures) - errors} without a message. This runs just what is "
+        f"missing:\n  {again or 'the same command again'}"
+    )
+
+
+def main(run: "Callable[..., None]" = app) -> None:
+    """Run the command line."""
+    # Other libraries speak up from warnings on.
+    # Some of them set up logging of their own when they are imported.
+    logging.basicConfig(
+        format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr, force=True
+    )
+    logging.getLogger("dpsweep").setLevel(logging.INFO)
+    try:
+        run(prog_name="dpsweep")
+    except (DpsweepError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""Labelled datasets: where they come from, how they are prepared, and how the stages read them.
+
+- `dpsweep.data.prepared`: the files of a prepared dataset, memory-mapped;
+- `dpsweep.data.prepare`: one configured dataset to such files;
+- `dpsweep.data.digits`, `dpsweep.data.glyphs`, `dpsweep.data.docstrings`, `dpsweep.data.folder`,
+  `dpsweep.data.hub`, `dpsweep.data.texts`: the sources;
+- `dpsweep.data.images`: encoded images to pixels;
+- `dpsweep.data.tokenizer`: texts to tokens.
+
+The package imports NumPy only. Libraries that a source needs are imported when it is prepared.
+"""
+
+from dpsweep.data.prepared import (
+    DatasetError,
+    DatasetMetadata,
+    PreparedDataset,
+    Split,
+    write_prepared,
+)
+
+__all__ = ["DatasetError", "DatasetMetadata", "PreparedDataset", "Split", "write_prepared"]

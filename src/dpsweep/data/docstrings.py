@@ -1,0 +1,160 @@
+"""Docstrings of the installed Python packages: real text that every machine has.
+
+The sources are parsed, never imported or run. A text is labelled by the module that it is from, and
+the names of the packages are taken out, so that the label has to be guessed from what the text
+says. The same versions of the packages give the same dataset.
+"""
+
+import ast
+import importlib.util
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+
+import numpy as np
+
+from dpsweep.data.prepared import DatasetError
+from dpsweep.data.texts import Texts, TextSplit
+from dpsweep.study.config import DocstringsSource
+
+# What a package is called beside its own name.
+_ALIASES = {
+    "matplotlib": ("mpl", "plt", "pyplot"),
+    "numpy": ("np",),
+    "pandas": ("pd",),
+    "scipy": ("sp",),
+}
+_SKIPPED_FOLDERS = {"test", "tests"}
+_LEAST_CHARACTERS = 60
+# Texts that begin alike are copies of each other; one file alone does not make a class.
+_COMPARED_CHARACTERS = 80
+_MOST_PER_FILE = 12
+_DOCTEST = re.compile(r"^\s*(>>>|\.\.\.).*$", re.MULTILINE)
+
+
+def load_docstrings(source: DocstringsSource) -> Texts:
+    """Return training and test texts in random order, a class for each module of the source.
+
+    Raises:
+        DatasetError: a module is not installed as source code, or has too few docstrings.
+    """
+    needed = source.train_per_class + source.test_per_class
+    names = _package_names(source.modules)
+    seen: set[str] = set()
+    texts: list[list[str]] = []
+    for index, module in enumerate(source.modules):
+        random = np.random.default_rng([source.seed, index])
+        found = []
+        for text in _texts(module, names, random):
+            beginning = text[:_COMPARED_CHARACTERS].casefold()
+            if beginning not in seen:
+                seen.add(beginning)
+                found.append(text)
+            if len(found) == needed:
+                break
+        else:
+            raise DatasetError(
+                f"docstrings: {module} has {len(found)} that can be used; {needed} are needed "
+                "(train_per_class + test_per_class): ask for fewer, or leave it out"
+            )
+        texts.append([found[place] for place in random.permutation(needed)])
+    random = np.random.default_rng([source.seed, len(source.modules)])
+    return Texts(
+        train=_mixed([each[: source.train_per_class] for each in texts], random),
+        test=_mixed([each[source.train_per_class :] for each in texts], random),
+        classes=list(source.modules),
+        origin="docstrings of installed packages",
+        revision=_versions(source.modules),
+    )
+
+
+def _mixed(texts: list[list[str]], random: np.random.Generator) -> TextSplit:
+    flat = [text for each in texts for text in each]
+    labels = np.repeat(np.arange(len(texts)), [len(each) for each in texts])
+    order = random.permutation(len(flat))
+    return TextSplit([flat[place] for place in order], labels[order])
+
+
+def _texts(module: str, names: re.Pattern[str], random: np.random.Generator) -> Iterator[str]:
+    """Yield the usable docstrings of a module, files in random order."""
+    files = _files(module)
+    for place in random.permutation(len(files)):
+        texts = list(_docstrings(files[place]))
+        for chosen in random.permutation(len(texts))[:_MOST_PER_FILE]:
+            text = _plain(texts[chosen], names)
+            if len(text) >= _LEAST_CHARACTERS:
+                yield text
+
+
+def _files(module: str) -> list[Path]:
+    """Return the source files of a module and of all modules inside it, without importing any."""
+    package, *inner = module.split(".")
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:
+        spec = None
+    folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    path = Path(folders[0], *inner) if folders else None
+    if path is not None and path.is_dir():
+        found = [
+            each
+            for each in path.rglob("*.py")
+            if not _SKIPPED_FOLDERS & set(each.relative_to(path).parts)
+        ]
+        return sorted(found, key=lambda each: each.relative_to(path).as_posix())
+    if path is not None and path.with_suffix(".py").is_file():
+        return [path.with_suffix(".py")]
+    if not inner and spec is not None and spec.origin and spec.origin.endswith(".py"):
+        return [Path(spec.origin)]
+    raise DatasetError(
+        f"docstrings: no Python source of {module} is installed; install the package, or take it "
+        "out of source.modules"
+    )
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    with warnings.catch_warnings():
+        # Of the code that is read, about its own strings.
+        warnings.simplefilter("ignore", SyntaxWarning)
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):
+            return  # made for another version of Python
+    documented = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and (text := ast.get_docstring(node)):
+            yield text
+
+
+def _plain(text: str, names: re.Pattern[str]) -> str:
+    """Return a docstring in one line, without examples of code and names of packages."""
+    words = _DOCTEST.sub(" ", text).split()
+    return " ".join(word for word in words if not names.search(word))
+
+
+def _package_names(modules: Sequence[str]) -> re.Pattern[str]:
+    """Match a word that has the name of one of the packages in it."""
+    packages = {module.split(".")[0] for module in modules}
+    distributions = packages_distributions()
+    names = set(packages)
+    for package in packages:
+        names |= {*_ALIASES.get(package, ()), *distributions.get(package, ())}
+    # Short names are parts of many other words.
+    inside = "|".join(sorted(re.escape(name) for name in names if len(name) > 3))
+    alone = "|".join(sorted(re.escape(name) for name in names if len(name) <= 3))
+    nothing = "(?!)"
+    return re.compile(
+        rf"{inside or nothing}|(?<![^\W_])(?:{alone or nothing})(?![^\W_])", re.IGNORECASE
+    )
+
+
+def _versions(modules: Sequence[str]) -> str:
+    distributions = packages_distributions()
+    found = {}
+    for package in sorted({module.split(".")[0] for module in modules}):
+        name = distributions.get(package, ["Python"])[0]
+        found[name] = sys.version.split()[0] if name == "Python" else version(name)
+    return ", ".join(f"{name} {number}" for name, number in found.items())

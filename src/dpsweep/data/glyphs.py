@@ -1,0 +1,209 @@
+"""Rendered digits and letters: the public data on which the demo's backbones are pretrained.
+
+Glyphs of the fonts that ship with matplotlib are slanted, rotated, stretched, bent and drawn with
+strokes of varying width, and then go the way that the handwritten digits went: a bitmap of four
+times the size, scaled to its full height, whose ink is counted in 4 x 4 blocks. No private example
+is involved; only the format of `dpsweep.data.digits` is shared.
+
+Stroke width is varied on a signed distance field: thresholding the distance to the outline at
+another level draws the same glyph bolder or lighter.
+"""
+
+import string
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsweep.data.digits import INK_LEVELS
+from dpsweep.data.prepared import DatasetError, Split
+
+# Text fonts with all ASCII letters and digits in their usual places. The other Computer Modern files
+# hold symbols under the codes of letters, or old-style figures.
+FONTS = (
+    *(f"DejaVuSans{style}.ttf" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
+    *(f"DejaVuSansMono{style}.ttf" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
+    *(f"DejaVuSerif{style}.ttf" for style in ("", "-Bold", "-Italic", "-BoldItalic")),
+    *(f"STIXGeneral{style}.ttf" for style in ("", "Bol", "Italic", "BolIta")),
+    *(f"cm{style}10.ttf" for style in ("r", "b", "ss", "ti", "tt")),
+)
+
+_CHARACTERS = string.digits + string.ascii_letters
+_MASTER_SIZE = 64
+_MASTER_HEIGHT = 40
+_BLOCK = 4
+_CHUNK = 2048
+
+# Ranges of the random changes; lengths are shares of the glyph's height.
+_ROTATION = 0.2
+"""Standard deviation, radians."""
+_SHEAR = 0.35
+_STRETCH = (-0.15, 0.25)
+"""Mean and standard deviation of the logarithm of width over height."""
+_STROKE = (0.06, 0.15)
+"""Half the width of a stroke."""
+_BEND = 0.05
+_BEND_GRID = 4
+_LARGEST_WIDTH = 0.75
+"""Widest glyph, as a share of the image."""
+
+
+@dataclass(frozen=True)
+class _Masters:
+    """One entry for each (character, font)."""
+
+    distance: npt.NDArray[np.float32]
+    """(masters, 64, 64): distance to the outline in pixels, positive inside"""
+    outline: list[npt.NDArray[np.float64]]
+    """points (x, y) of the convex hull, relative to the centre"""
+    height: npt.NDArray[np.float64]
+    """of the glyph, pixels"""
+    half_stroke: npt.NDArray[np.float64]
+    """of the glyph's widest stroke, pixels"""
+
+
+def render_glyph_splits(
+    characters: str,
+    size: int,
+    train_per_class: int,
+    test_per_class: int,
+    seed: int,
+) -> tuple[Split, Split]:
+    """Return (training, test) splits of rendered glyphs, one class a character.
+
+    Inputs are uint8 (examples, size, size, 1), in random order. Equal arguments give equal images.
+
+    Raises:
+        DatasetError: a font is missing, or a character is not an ASCII letter or digit.
+    """
+    allowed = set(_CHARACTERS)
+    if not set(characters) <= allowed or len(set(characters)) != len(characters):
+        raise DatasetError(
+            f"glyphs: found characters {characters!r}; allowed: ASCII letters and digits, each once"
+        )
+    masters = _draw_masters(characters)
+    train_seed, test_seed = np.random.SeedSequence(seed).spawn(2)
+    return (
+        _render(masters, len(characters), size, train_per_class, np.random.default_rng(train_seed)),
+        _render(masters, len(characters), size, test_per_class, np.random.default_rng(test_seed)),
+    )
+
+
+def _render(
+    masters: _Masters, classes: int, size: int, per_class: int, random: np.random.Generator
+) -> Split:
+    labels = random.permutation(np.repeat(np.arange(classes), per_class))
+    fonts = random.integers(len(FONTS), size=len(labels))
+    chosen = labels * len(FONTS) + fonts
+    inputs = np.empty((len(labels), size, size, 1), np.uint8)
+    for start in range(0, len(labels), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        inputs[part, :, :, 0] = _transform(masters, chosen[part], size, random)
+    return Split(inputs, labels)
+
+
+def _transform(
+    masters: _Masters, chosen: npt.NDArray[np.int64], size: int, random: np.random.Generator
+) -> npt.NDArray[np.uint8]:
+    """Draw each chosen master once, randomly changed: uint8 (len(chosen), size, size)."""
+    from scipy.ndimage import map_coordinates  # noqa: PLC0415
+
+    count = len(chosen)
+    angle = random.normal(0, _ROTATION, count)
+    shear = random.uniform(-_SHEAR, _SHEAR, count)
+    stretch = np.exp(random.normal(*_STRETCH, count))
+    cosine, sine = np.cos(angle), np.sin(angle)
+    one, zero = np.ones(count), np.zeros(count)
+    rotate = np.array([[cosine, -sine], [sine, cosine]])
+    slant = np.array([[stretch, shear], [zero, one]])
+    # (count, 2, 2): from master pixels to an image whose scale is still open
+    affine = np.einsum("ijn,jkn->nik", rotate, slant)
+
+    height = masters.height[chosen]
+    half_stroke = masters.half_stroke[chosen]
+    # A hairline of a font with contrast must survive, so a stroke loses at most 30 % of its width.
+    threshold = np.minimum(
+        half_stroke - random.uniform(*_STROKE, count) * height, 0.3 * half_stroke
+    )
+
+    corners = [affine[row] @ masters.outline[master].T for row, master in enumerate(chosen)]
+    low = np.array([points.min(axis=1) for points in corners]) + threshold[:, None]
+    high = np.array([points.max(axis=1) for points in corners]) - threshold[:, None]
+    centre = (low + high) / 2
+    extent = high - low
+    scale = np.maximum(extent[:, 1], extent[:, 0] / _LARGEST_WIDTH)
+
+    pixels = size * _BLOCK
+    axis = (np.arange(pixels) + 0.5) / pixels - 0.5
+    grid = np.stack(np.meshgrid(axis, axis, indexing="xy"))
+    target = np.broadcast_to(grid, (count, 2, pixels, pixels)) + _bends(count, pixels, random)
+    placed = target * scale[:, None, None, None] + centre[:, :, None, None]
+    source = np.einsum("nij,njyx->niyx", np.linalg.inv(affine), placed) + (_MASTER_SIZE - 1) / 2
+    layer = np.broadcast_to(chosen[:, None, None], (count, pixels, pixels))
+    distance = map_coordinates(
+        masters.distance,
+        np.stack([layer, source[:, 1], source[:, 0]]),
+        order=1,
+        mode="nearest",
+        output=np.float32,
+    )
+    ink = distance > threshold[:, None, None]
+    counts = ink.reshape(count, size, _BLOCK, size, _BLOCK).sum(axis=(2, 4))
+    images: npt.NDArray[np.uint8] = np.rint(counts * (255 / INK_LEVELS)).astype(np.uint8)
+    return images
+
+
+def _bends(count: int, pixels: int, random: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Smooth random displacements (count, 2, pixels, pixels), shares of the image."""
+    knots = random.normal(0, _BEND, (count, 2, _BEND_GRID, _BEND_GRID))
+    position = np.linspace(0, _BEND_GRID - 1, pixels)[:, None] - np.arange(_BEND_GRID)
+    weight = np.exp(-(position**2))
+    weight /= weight.sum(axis=1, keepdims=True)
+    bends: npt.NDArray[np.float64] = np.einsum(
+        "yi,ncij,xj->ncyx", weight, knots, weight, optimize=True
+    )
+    return bends
+
+
+def _draw_masters(characters: str) -> _Masters:
+    from PIL import Image, ImageDraw, ImageFont  # noqa: PLC0415
+    from scipy.ndimage import distance_transform_edt  # noqa: PLC0415
+    from scipy.spatial import ConvexHull  # noqa: PLC0415
+
+    fonts = []
+    for path in _font_paths():
+        # Each font's capitals are drawn equally high, whatever its own units.
+        trial = ImageFont.truetype(str(path), _MASTER_HEIGHT)
+        left, top, right, bottom = trial.getbbox("H")
+        fonts.append(
+            ImageFont.truetype(str(path), round(_MASTER_HEIGHT * _MASTER_HEIGHT / (bottom - top)))
+        )
+    distances, outlines, heights, strokes = [], [], [], []
+    for character in characters:
+        for font in fonts:
+            image = Image.new("L", (_MASTER_SIZE, _MASTER_SIZE))
+            left, top, right, bottom = font.getbbox(character)
+            corner = ((_MASTER_SIZE - left - right) / 2, (_MASTER_SIZE - top - bottom) / 2)
+            ImageDraw.Draw(image).text(corner, character, fill=255, font=font)
+            inside = np.asarray(image) > 127
+            distance = distance_transform_edt(inside) - distance_transform_edt(~inside)
+            points = np.argwhere(inside)[:, ::-1].astype(np.float64) - (_MASTER_SIZE - 1) / 2
+            distances.append(distance.astype(np.float32))
+            outlines.append(points[ConvexHull(points).vertices])
+            heights.append(float(np.ptp(points[:, 1]) + 1))
+            strokes.append(float(distance.max()))
+    return _Masters(np.stack(distances), outlines, np.array(heights), np.array(strokes))
+
+
+def _font_paths() -> list[Path]:
+    from matplotlib import get_data_path  # noqa: PLC0415
+
+    folder = Path(get_data_path()) / "fonts" / "ttf"
+    missing = [font for font in FONTS if not (folder / font).is_file()]
+    if missing:
+        raise DatasetError(
+            f"glyphs: {folder} lacks {', '.join(missing)}. These fonts ship with matplotlib: install "
+            "it from its wheel (pip install --force-reinstall matplotlib), or put the files there"
+        )
+    return [folder / font for font in FONTS]

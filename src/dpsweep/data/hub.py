@@ -1,0 +1,264 @@
+"""Datasets of the Hugging Face hub, or a local folder with the same layout: images and texts.
+
+Files are read with the `datasets` library as a stream: no copy is made and memory stays bounded.
+Nothing that is downloaded is run: `datasets` has no loading scripts since version 4, and images are
+decoded from the bytes in the files.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsweep.data.images import Content, EncodedImages, LabelledImages
+from dpsweep.data.prepared import DatasetError
+from dpsweep.data.shares import stratified_share
+from dpsweep.data.texts import Texts, TextSplit, encode_labels
+from dpsweep.files import fingerprint
+from dpsweep.study.config import HubSource
+
+log = logging.getLogger(__name__)
+
+_HUB_TIMEOUT_SECONDS = 10
+
+
+def load_hub_images(source: HubSource) -> LabelledImages:
+    """Read labels now, and images when they are decoded.
+
+    The training splits are concatenated in the order given; ``train_share`` and ``test_share`` keep
+    a stratified part.
+
+    Raises:
+        DatasetError: the source cannot be read, or lacks a split, a column or a label.
+    """
+    opened = _open(source)
+    train, test, classes = _labels(source, opened.splits)
+    kept = stratified_share(train, source.train_share, source.seed)
+    kept_test = stratified_share(test, source.test_share, source.seed)
+    return LabelledImages(
+        train=_encoded(source, opened, source.train_splits, train, kept),
+        test=_encoded(source, opened, [source.test_split], test, kept_test),
+        classes=classes,
+        origin=opened.origin,
+        revision=opened.revision,
+    )
+
+
+def load_hub_texts(source: HubSource) -> Texts:
+    """Read labels now, and texts whenever they are iterated; splits and shares are as for images.
+
+    Raises:
+        DatasetError: the source cannot be read, or lacks a split, a column or a label. What is not
+            text raises it later, by split and row.
+    """
+    opened = _open(source)
+    train, test, classes = _labels(source, opened.splits)
+    kept = stratified_share(train, source.train_share, source.seed)
+    kept_test = stratified_share(test, source.test_share, source.seed)
+    return Texts(
+        train=TextSplit(_HubTexts(source, opened, source.train_splits, kept), train[kept]),
+        test=TextSplit(_HubTexts(source, opened, [source.test_split], kept_test), test[kept_test]),
+        classes=classes,
+        origin=opened.origin,
+        revision=opened.revision,
+    )
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """The files of a dataset, as streams."""
+
+    splits: Any
+    folder: Path
+    origin: str
+    revision: str | None
+    commit: str | None
+    """None for a local copy, whose files can change."""
+
+
+def _open(source: HubSource) -> _Opened:
+    # The library takes a second to import and only the preparation of such a dataset needs it.
+    import datasets  # noqa: PLC0415
+
+    if source.path is not None:
+        folder, revision = Path(source.path).expanduser(), source.revision
+        if not folder.is_dir():
+            raise DatasetError(
+                f"{folder}: no such folder; put a copy of {source.id} there (its parquet files), "
+                f"for example with: {_download_command(source)} --local-dir {folder}"
+            )
+        origin = f"{source.id}, local copy"
+    else:
+        folder = _download(source)
+        # The hub's cache names a snapshot after its commit.
+        origin, revision = source.id, folder.name
+        if source.revision is None:
+            log.info(
+                "%s: the study names no revision; this is commit %s. Add `revision: %s` to its "
+                "source to have the same data everywhere", source.id, revision, revision,
+            )  # fmt: skip
+    try:
+        splits = datasets.load_dataset(str(folder), name=source.configuration, streaming=True)
+    except (datasets.exceptions.DatasetsError, OSError, ValueError) as error:
+        raise DatasetError(
+            f"{folder}: cannot be read as a dataset ({error}). The source's key configuration "
+            "chooses one of several"
+        ) from error
+    commit = None if source.path is not None else revision
+    return _Opened(splits, folder, origin, revision, commit)
+
+
+def _labels(
+    source: HubSource, splits: Any
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[str]]:
+    """Return the labels of both splits as integers, and the names of the classes."""
+    train = [
+        label for split in source.train_splits for label in _label_column(source, splits, split)
+    ]
+    test = list(_label_column(source, splits, source.test_split))
+    feature = (splits[source.train_splits[0]].features or {}).get(source.label_column)
+    what = f"{source.id}, column {source.label_column!r}"
+    return encode_labels(what, train, test, getattr(feature, "names", None))
+
+
+@dataclass(frozen=True)
+class _HubTexts:
+    """The kept texts of some splits, in order, read anew by every iteration."""
+
+    source: HubSource
+    opened: _Opened
+    names: Sequence[str]
+    kept: npt.NDArray[np.int64]
+
+    def __iter__(self) -> Iterator[str]:
+        column = self.source.input_column
+        wanted = set(self.kept.tolist())
+        position = 0
+        for name in self.names:
+            stream = self.opened.splits[name].select_columns([column])
+            for row, example in enumerate(stream):
+                if position in wanted:
+                    if not isinstance(example[column], str):
+                        raise DatasetError(
+                            f"{self.source.id}, split {name}, row {row}, column {column!r}: found "
+                            f"{type(example[column]).__name__}; allowed: text"
+                        )
+                    yield example[column]
+                position += 1
+
+
+def _label_column(source: HubSource, splits: Any, split: str) -> Iterator[Any]:
+    if split not in splits:
+        raise DatasetError(f"{source.id}: found no split {split!r}; allowed: {', '.join(splits)}")
+    columns = splits[split].column_names or list(next(iter(splits[split])))
+    for column in (source.label_column, source.input_column):
+        if column not in columns:
+            raise DatasetError(
+                f"{source.id}, split {split}: found no column {column!r}; "
+                f"allowed: {', '.join(columns)}"
+            )
+    for batch in splits[split].select_columns([source.label_column]).iter(10_000):
+        yield from batch[source.label_column]
+
+
+def _encoded(
+    source: HubSource,
+    opened: _Opened,
+    names: Sequence[str],
+    labels: npt.NDArray[np.int64],
+    kept: npt.NDArray[np.int64],
+) -> EncodedImages:
+    """Return the kept images of some splits, one after the other."""
+
+    def read(start: int) -> Iterator[tuple[str, Content]]:
+        wanted = iter(kept[start:].tolist())
+        following = next(wanted, None)
+        images = _images(source, opened.splits, names)
+        for position, (where, image) in enumerate(images):
+            if following is None:
+                return
+            if position == following:
+                following = next(wanted, None)
+                yield where, _content(opened, where, image)
+
+    # A commit has one content; the files of a local copy can change.
+    found = [] if opened.commit else sorted(opened.folder.rglob("*"))
+    files = [each for each in found if each.is_file()]
+    return EncodedImages(
+        labels=labels[kept],
+        read=read,
+        identity={
+            "commit": opened.commit,
+            "configuration": source.configuration,
+            "files": [(str(each), each.stat().st_size, each.stat().st_mtime_ns) for each in files],
+            "columns": [source.input_column, source.label_column],
+            "splits": list(names),
+            "rows": fingerprint(kept.tolist()),
+        },
+    )
+
+
+def _images(source: HubSource, splits: Any, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    from datasets import Image  # noqa: PLC0415
+
+    column = source.input_column
+    for name in names:
+        stream = splits[name].select_columns([column])
+        encoded = stream.cast_column(column, Image(decode=False))
+        for row, example in enumerate(encoded):
+            yield f"{source.id}, split {name}, row {row}", example[column]
+
+
+def _content(opened: _Opened, where: str, image: Any) -> Content:
+    """Return an image's bytes, or its file in the dataset's folder; nothing else is opened."""
+    if image is None or (image["bytes"] is None and image["path"] is None):
+        return b""
+    if image["bytes"] is not None:
+        return bytes(image["bytes"])
+    path = Path(os.path.abspath(image["path"]))  # noqa: PTH100
+    folder = opened.folder.absolute()
+    if opened.commit is None:
+        # A snapshot of the hub's cache consists of links into the cache; a local copy may not.
+        path, folder = path.resolve(), folder.resolve()
+    if not path.is_relative_to(folder):
+        raise DatasetError(
+            f"{where}: names the file {image['path']!r}; allowed: bytes, or a file inside "
+            f"{str(opened.folder)!r}"
+        )
+    return path
+
+
+def _download(source: HubSource) -> Path:
+    """Return the folder of a repository's files in the hub's cache, downloaded if needed."""
+    from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415
+    from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415
+
+    fetch = partial(snapshot_download, source.id, repo_type="dataset", ignore_patterns=["*.py"])
+    try:
+        # A download retries for half a minute; this fails at once where there is no network.
+        found = HfApi().dataset_info(
+            source.id, revision=source.revision, timeout=_HUB_TIMEOUT_SECONDS
+        )
+        return Path(fetch(revision=found.sha))
+    except Exception as error:
+        try:
+            return Path(fetch(revision=source.revision, local_files_only=True))
+        except LocalEntryNotFoundError:
+            cache = os.environ.get("HF_HOME", "~/.cache/huggingface")
+            raise DatasetError(
+                f"cannot fetch the dataset {source.id} from https://huggingface.co "
+                f"({type(error).__name__}: {error}).\nWhere there is a network, run: "
+                f"{_download_command(source)}\nThen copy its cache ({cache}) here, or copy the "
+                "files into a folder and set source.path to it"
+            ) from error
+
+
+def _download_command(source: HubSource) -> str:
+    revision = f" --revision {source.revision}" if source.revision else ""
+    return f"hf download {source.id} --repo-type dataset{revision}"

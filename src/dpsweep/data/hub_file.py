@@ -1,0 +1,61 @@
+"""One file of a repository on the Hugging Face hub."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpsweep.errors import DpsweepError
+
+_TIMEOUT_SECONDS = 10
+
+
+class HubError(DpsweepError):
+    """A file that cannot be had from the hub; the message says what to fetch and where to put it."""
+
+
+def fetch_file(
+    repository: str, file: str, revision: str | None, instead: str, others: Sequence[str] = ()
+) -> Path:
+    """Return the local copy of a file of a model repository, downloaded if needed.
+
+    Args:
+        repository: owner/name.
+        file: its path in the repository.
+        revision: a commit, or None for the newest.
+        instead: what to write in the study to use a copy of the file.
+        others: files of the repository that will be asked for next.
+
+    Raises:
+        HubError: the hub cannot be reached and there is no copy in its cache, or the repository
+            has no such file.
+    """
+    from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415
+    from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415
+
+    try:
+        return Path(hf_hub_download(repository, file, revision=revision, local_files_only=True))
+    except LocalEntryNotFoundError:
+        pass
+    try:
+        # A download retries for half a minute; this fails at once where there is no network.
+        HfApi().model_info(repository, revision=revision, timeout=_TIMEOUT_SECONDS)
+        return Path(hf_hub_download(repository, file, revision=revision))
+    except Exception as error:
+        at = f" at revision {revision}" if revision else ""
+        files = " ".join([file, *others])
+        cache = os.environ.get("HF_HOME", "~/.cache/huggingface")
+        raise HubError(
+            f"cannot fetch {file} of {repository}{at} from https://huggingface.co "
+            f"({type(error).__name__}: {error}).\nWhere there is a network, run: hf download "
+            f"{repository} {files}{f' --revision {revision}' if revision else ''}\nThen copy its "
+            f"cache ({cache}) here, or copy the file and set {instead}"
+        ) from error
+
+
+def commit(path: Path) -> str:
+    """Return the commit that a file of the hub's cache belongs to.
+
+    The cache has a folder for every commit: ``snapshots/<commit>/<file>``.
+    """
+    parts = path.parts
+    return parts[len(parts) - parts[::-1].index("snapshots")]

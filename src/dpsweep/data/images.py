@@ -1,0 +1,224 @@
+"""Encoded images to one file of pixels: in parallel, in bounded memory, and resumable.
+
+While a split is prepared it lies in an unfinished folder as two files::
+
+    <split>.npy     the pixels so far, under the header of an empty array
+    <split>.json    which images these are, how many have been read, and which were corrupt
+
+The second is replaced after every block. A process that is killed loses at most the block it was
+in: the next one cuts the pixels off where the second file ends, and goes on from there.
+"""
+
+import io
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import shutil
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsweep.data.prepared import DatasetError, Split, write_array_header
+from dpsweep.data.progress import progress
+from dpsweep.files import fingerprint, read_json, write_json
+
+log = logging.getLogger(__name__)
+
+Content = bytes | Path
+"""An encoded image, or the file that holds it."""
+Pixels = npt.NDArray[np.uint8]
+
+_CHUNK = 32
+"""Images that a process decodes at a time."""
+_BLOCK = 512
+"""Images between two records of how far a split is."""
+_MOST_PROCESSES = 16
+
+
+@dataclass(frozen=True)
+class Transform:
+    """From an encoded image to RGB pixels of the size that a network reads."""
+
+    size: int
+    """height and width, pixels"""
+    interpolation: str
+    """``bicubic``, ``bilinear`` or ``nearest``"""
+    crop: float | None = None
+    """None resizes the whole image to a square. A share resizes its shorter side to ``size /
+    crop`` pixels and keeps the middle, as timm's transform for evaluation does."""
+
+    def __call__(self, content: Content) -> Pixels:
+        """Return uint8 (size, size, 3)."""
+        # The library is needed where images are decoded, not where the arrays are read.
+        from PIL import Image, ImageOps  # noqa: PLC0415
+
+        resampling = Image.Resampling[self.interpolation.upper()]
+        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as opened:
+            image = ImageOps.exif_transpose(opened).convert("RGB")
+        if self.crop is None:
+            return np.asarray(image.resize((self.size, self.size), resampling))
+        short = int(self.size / self.crop)
+        width, height = (int(short * side / min(image.size)) for side in image.size)
+        left, top = (round((side - self.size) / 2) for side in (width, height))
+        resized = image.resize((width, height), resampling)
+        return np.asarray(resized.crop((left, top, left + self.size, top + self.size)))
+
+
+@dataclass(frozen=True)
+class EncodedImages:
+    """The images of one split, in order."""
+
+    labels: npt.NDArray[np.int64]
+    """(examples,)"""
+    read: Callable[[int], Iterable[tuple[str, Content]]]
+    """Gives name and content of the images from a position on."""
+    identity: Any
+    """Plain values that change when the images do."""
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """What a source of images turns into."""
+
+    train: EncodedImages
+    test: EncodedImages
+    classes: list[str]
+    origin: str
+    revision: str | None
+    """The commit that was read; None where there is none."""
+
+
+def decode_images(
+    images: EncodedImages, transform: Transform, unfinished: Path, split: str
+) -> tuple[Split, list[str]]:
+    """Decode a split into a file, going on from where an earlier call was stopped.
+
+    Args:
+        images: what to decode.
+        transform: how.
+        unfinished: the folder of what is not finished.
+        split: names the files, and what progress says.
+
+    Returns:
+        The split without the images that could not be decoded, and what was wrong with those.
+
+    Raises:
+        DatasetError: the disk is too small for the pixels.
+    """
+    unfinished.mkdir(parents=True, exist_ok=True)
+    pixels, record = unfinished / f"{split}.npy", unfinished / f"{split}.json"
+    shape = (transform.size, transform.size, 3)
+    identity = fingerprint([vars(transform), images.identity, len(images.labels)])
+    read, corrupt = _resume(pixels, record, identity)
+    _require_space(unfinished, (len(images.labels) - read) * int(np.prod(shape)))
+    # The header has spare room, so that it can be replaced when the number of rows is known.
+    with pixels.open("r+b" if read else "w+b") as stream:
+        write_array_header(stream, np.dtype(np.uint8), (0, *shape))
+        stream.seek((read - len(corrupt)) * int(np.prod(shape)), os.SEEK_CUR)
+        stream.truncate()
+        with progress(split, read, len(images.labels)) as advance:
+            remaining = _decoded(images, transform, read)
+            while block := list(islice(remaining, _BLOCK)):
+                for place, each in enumerate(block, start=read):
+                    if isinstance(each, str):
+                        corrupt.append((place, each))
+                    else:
+                        stream.write(each.data)
+                _sync(stream)
+                read += len(block)
+                write_json(record, {"identity": identity, "read": read, "corrupt": corrupt})
+                advance(len(block))
+        if read != len(images.labels):
+            raise DatasetError(f"{split}: {read} images for {len(images.labels)} labels")
+        stream.seek(0)
+        write_array_header(stream, np.dtype(np.uint8), (read - len(corrupt), *shape))
+        _sync(stream)
+    kept = np.delete(images.labels, [place for place, _ in corrupt])
+    return Split(pixels, kept), [what for _, what in corrupt]
+
+
+def _resume(pixels: Path, record: Path, identity: str) -> tuple[int, list[tuple[int, str]]]:
+    """Return how many images have been read, and which of them were corrupt."""
+    try:
+        found = read_json(record)
+        if found["identity"] == identity and pixels.exists():
+            log.info("%s: going on after %d images", pixels.stem, found["read"])
+            return found["read"], [(place, what) for place, what in found["corrupt"]]
+    except (FileNotFoundError, ValueError, KeyError):
+        pass
+    return 0, []
+
+
+def _require_space(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DatasetError(
+            f"{folder}: {needed / 1e9:.1f} GB are needed for the pixels, {free / 1e9:.1f} GB are "
+            "free on that disk; make room, or set results to a folder on another one"
+        )
+
+
+def _sync(stream: BinaryIO) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+# -- decoding --------------------------------------------------------------------------------
+
+
+def _decoded(images: EncodedImages, transform: Transform, start: int) -> Iterator[Pixels | str]:
+    """Yield pixels, or what is wrong with an image, in order, from a position on."""
+    remaining = iter(images.read(start))
+    if len(images.labels) - start <= _BLOCK:
+        # Starting processes would take longer.
+        yield from _decode(transform, list(remaining))
+        return
+    processes = min(os.cpu_count() or 1, _MOST_PROCESSES)
+    pending: deque[Future[list[Pixels | str]]] = deque()
+    # A forked process would inherit the locks of this one's threads, but not the threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, _start_process) as pool:
+        while chunk := list(islice(remaining, _CHUNK)):
+            pending.append(pool.submit(_decode, transform, chunk))
+            # As many are in memory as keep the processes busy.
+            if len(pending) == 2 * processes:
+                yield from pending.popleft().result()
+        while pending:
+            yield from pending.popleft().result()
+
+
+def _decode(transform: Transform, chunk: Sequence[tuple[str, Content]]) -> list[Pixels | str]:
+    """Return the pixels of every image, or what is wrong with it."""
+    results: list[Pixels | str] = []
+    for name, content in chunk:
+        try:
+            results.append(transform(content))
+        except MemoryError:
+            raise
+        except Exception as error:
+            # Decoders meet broken files with all kinds of exceptions.
+            results.append(f"{name}: not an image that can be read ({error})")
+    return results
+
+
+def _start_process() -> None:
+    """Leave interrupts to the process that collects the pixels, and end when it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)

@@ -1,0 +1,271 @@
+"""From a dataset of the study to its prepared files."""
+
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsweep.data import digits, glyphs
+from dpsweep.data.folder import load_folder
+from dpsweep.data.hub import load_hub_images
+from dpsweep.data.images import LabelledImages, Transform, decode_images
+from dpsweep.data.prepared import DatasetError, PreparedDataset, Split, write_prepared
+from dpsweep.data.sources import load_texts
+from dpsweep.data.texts import TextSplit
+from dpsweep.data.tokenizer import Tokenizer
+from dpsweep.study.config import Dataset, DigitsSource, FolderSource, GlyphsSource, HubSource
+
+log = logging.getLogger(__name__)
+
+_UNFINISHED = "unfinished"
+# A preparation on another machine that has written nothing for so long has been killed.
+_ABANDONED_SECONDS = 1800
+_MOST_NAMED = 20
+
+
+def prepare(
+    name: str, dataset: Dataset, folder: Path, tokenizer: Path | None = None
+) -> PreparedDataset:
+    """Prepare a dataset of the study and check it against what the study declares.
+
+    Args:
+        name: its name in the study.
+        dataset: its section of the study.
+        folder: where the files go.
+        tokenizer: the prepared tokenizer that a dataset of texts is read with.
+
+    Raises:
+        DatasetError: the source cannot be read, or is not what the study declares.
+    """
+    if dataset.kind == "text":
+        return _prepare_texts(name, dataset, folder, tokenizer)
+    return _prepare_images(name, dataset, folder)
+
+
+def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDataset:
+    revision: str | None
+    classes: list[str]
+    skipped: list[str] = []
+    unfinished: Path | None = None
+    match dataset.source:
+        case DigitsSource() as source:
+            _require_size(name, dataset, digits.SIZE)
+            train, test = digits.load_digits_splits(
+                source.test_share,
+                source.seed,
+                digits=source.digits,
+                train_share=source.train_share,
+                imbalance=source.imbalance,
+            )
+            classes = [str(digit) for digit in source.digits]
+            origin, revision = "scikit-learn, load_digits", version("scikit-learn")
+        case GlyphsSource() as source:
+            train, test = glyphs.render_glyph_splits(
+                source.characters,
+                _image_size(name, dataset),
+                source.train_per_class,
+                source.test_per_class,
+                source.seed,
+            )
+            classes = list(source.characters)
+            origin, revision = "rendered from the fonts of matplotlib", version("matplotlib")
+        case HubSource() | FolderSource() as source:
+            images = (
+                load_hub_images(source) if isinstance(source, HubSource) else load_folder(source)
+            )
+            unfinished = _claim(folder / _UNFINISHED)
+            started = time.time()
+            train, test, skipped = _decode(name, dataset, images, unfinished)
+            classes, origin, revision = images.classes, images.origin, images.revision
+            if finished := _finished_by_another(folder, started):
+                _release(unfinished)
+                return finished
+        case _:
+            raise DatasetError(
+                f"datasets.{name}.source: {dataset.source.kind} holds texts; set kind: text"
+            )
+    _compare(name, dataset, classes, train.labels, test.labels, skipped)
+    prepared = write_prepared(
+        folder,
+        name=name,
+        title=dataset.title,
+        source=origin,
+        revision=revision,
+        classes=classes,
+        train=train,
+        test=test,
+        skipped=skipped,
+    )
+    if unfinished is not None:
+        _release(unfinished)
+    return prepared
+
+
+def _release(unfinished: Path) -> None:
+    shutil.rmtree(unfinished, ignore_errors=True)
+    with contextlib.suppress(OSError):  # another preparation is at work in it
+        unfinished.parent.rmdir()
+
+
+def _claim(unfinished: Path) -> Path:
+    """Return a folder for what is not finished that no other process uses.
+
+    The folder is named after its owner. That of an owner that is gone is taken over, with what has
+    been decoded: renaming it is the claim, and only one process can.
+    """
+    host = socket.gethostname()
+    own = unfinished / f"{host}-{os.getpid()}"
+    unfinished.mkdir(parents=True, exist_ok=True)
+    for folder in sorted(each for each in unfinished.iterdir() if each.is_dir()):
+        owner_host, _, owner = folder.name.rpartition("-")
+        abandoned = (
+            not _runs(int(owner))
+            if owner_host == host
+            else time.time() - max(each.stat().st_mtime for each in (folder, *folder.iterdir()))
+            > _ABANDONED_SECONDS
+        )
+        if abandoned or folder == own:
+            with contextlib.suppress(OSError):  # another process was faster
+                folder.rename(own)
+                return own
+    own.mkdir()
+    return own
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _finished_by_another(folder: Path, started: float) -> PreparedDataset | None:
+    """The dataset if another process has finished it meanwhile: jobs may be reading it already."""
+    try:
+        if (folder / "metadata.json").stat().st_mtime < started:
+            return None
+    except FileNotFoundError:
+        return None
+    log.info("%s: another process has prepared it", folder)
+    return PreparedDataset.open(folder)
+
+
+def _prepare_texts(
+    name: str, dataset: Dataset, folder: Path, tokenizer: Path | None
+) -> PreparedDataset:
+    if dataset.max_length is None or tokenizer is None:
+        raise DatasetError(f"datasets.{name}: texts need a tokenizer and a max_length, in tokens")
+    texts = load_texts(name, dataset)
+    _compare(name, dataset, texts.classes, texts.train.labels, texts.test.labels)
+    reader, length = Tokenizer.open(tokenizer), dataset.max_length
+
+    def tokens(split: TextSplit) -> Split:
+        return Split(reader.blocks(split.texts, length), split.labels)
+
+    return write_prepared(
+        folder,
+        name=name,
+        title=dataset.title,
+        source=texts.origin,
+        revision=texts.revision,
+        classes=texts.classes,
+        train=tokens(texts.train),
+        test=tokens(texts.test),
+        kind="text",
+        tokenizer=reader.identity,
+    )
+
+
+def _decode(
+    name: str, dataset: Dataset, images: LabelledImages, unfinished: Path
+) -> tuple[Split, Split, list[str]]:
+    """Decode both splits; return them, and what was wrong with the images that are left out."""
+    if dataset.corrupt == "refuse":
+        # What the labels tell is known before hours of decoding.
+        _compare(name, dataset, images.classes, images.train.labels, images.test.labels)
+    transform = Transform(_image_size(name, dataset), dataset.interpolation, dataset.crop)
+    train, corrupt = decode_images(images.train, transform, unfinished, "train")
+    test, corrupt_test = decode_images(images.test, transform, unfinished, "test")
+    found = [*corrupt, *corrupt_test]
+    if found and dataset.corrupt == "refuse":
+        raise DatasetError(
+            f"datasets.{name}: {_listed(found)}\nReplace or remove these images, or set corrupt: "
+            "skip to do without them"
+        )
+    if found:
+        log.warning("%s: left out %s", name, _listed(found))
+    return train, test, found
+
+
+def _listed(images: Sequence[str]) -> str:
+    more = f"\n  and {len(images) - _MOST_NAMED} more" if len(images) > _MOST_NAMED else ""
+    named = "".join(f"\n  {each}" for each in images[:_MOST_NAMED])
+    return f"corrupt images ({len(images)}):{named}{more}"
+
+
+def _require_size(name: str, dataset: Dataset, size: int) -> None:
+    if _image_size(name, dataset) != size:
+        raise DatasetError(
+            f"datasets.{name}.image_size: found {dataset.image_size}, allowed: {size}, the size "
+            f"of the images of {dataset.source.kind}"
+        )
+
+
+def _image_size(name: str, dataset: Dataset) -> int:
+    if dataset.image_size is None:
+        raise DatasetError(f"datasets.{name}.image_size: missing; images need a size in pixels")
+    return dataset.image_size
+
+
+def _compare(
+    name: str,
+    dataset: Dataset,
+    classes: Sequence[str],
+    train: npt.NDArray[np.int64],
+    test: npt.NDArray[np.int64],
+    skipped: Sequence[str] = (),
+) -> None:
+    """Compare classes and labels with what the study declares.
+
+    Raises:
+        DatasetError: naming everything that differs.
+    """
+    found = {"classes": len(classes), "train_size": len(train), "test_size": len(test)}
+    wrong = [
+        f"datasets.{name}.{key}: the study says {getattr(dataset, key)}, {value} found"
+        for key, value in found.items()
+        if getattr(dataset, key) != value
+    ]
+    for split, labels in (("training", train), ("test", test)):
+        if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
+            wrong.append(
+                f"datasets.{name}: {split} labels from {labels.min()} to {labels.max()} found, allowed: "
+                f"0 to {len(classes) - 1}; an example without a label cannot be used"
+            )
+    if not wrong:
+        counts = np.bincount(train, minlength=len(classes)).tolist()
+        declared = dataset.train_counts
+        per_class = declared if isinstance(declared, list) else [declared] * len(classes)
+        for label, wanted, count in zip(classes, per_class, counts, strict=True):
+            if count == 0:
+                wrong.append(f"datasets.{name}: class {label!r} has no training example")
+            elif wanted is not None and wanted != count:
+                wrong.append(
+                    f"datasets.{name}.train_counts: the study says {wanted} of class {label!r}, "
+                    f"{count} found"
+                )
+    if wrong and skipped:
+        wrong.append(f"left out: {_listed(skipped)}")
+    if wrong:
+        raise DatasetError("\n".join(wrong))

@@ -1,0 +1,359 @@
+"""Prepared datasets: four memory-mapped arrays and what must be known about them.
+
+A prepared dataset is a folder::
+
+    metadata.json      what it is; written last, so a folder that has it is complete
+    train_inputs.npy   images: uint8 (N, height, width, channels)
+                       texts: int32 (N, length), token numbers, -1 after the end of a text
+    train_labels.npy   int64 (N,), values in [0, number of classes)
+    test_inputs.npy    as train_inputs.npy, (test size, ...)
+    test_labels.npy    int64 (test size,)
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict
+
+from dpsweep.errors import DpsweepError
+from dpsweep.files import atomic_path, write_json
+
+# The order is part of the checksum.
+_ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
+_METADATA = "metadata.json"
+_HASHED_ROWS = 4096
+_READ_BYTES = 2**24
+_TYPES = {"image": np.dtype(np.uint8), "text": np.dtype(np.int32)}
+
+PADDING = -1
+"""Stands after the end of a text. No token has this number, so texts keep their lengths."""
+
+
+class DatasetError(DpsweepError):
+    """A dataset that cannot be prepared or read; the message says what to do."""
+
+
+class TokenizerIdentity(BaseModel):
+    """Which tokenizer made the numbers of a text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    vocabulary: int
+    """Token numbers are below."""
+    checksum: str
+    """SHA-256 of its file."""
+
+
+class DatasetMetadata(BaseModel):
+    """What is known about a prepared dataset; the content of its ``metadata.json``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    title: str
+    kind: str
+    source: str
+    revision: str | None
+    classes: tuple[str, ...]
+    train_size: int
+    test_size: int
+    train_counts: tuple[int, ...]
+    """Training examples of each class, in the order of ``classes``."""
+    test_counts: tuple[int, ...]
+    shape: tuple[int, ...]
+    """Shape of one input: (height, width, channels) for an image, (length,) for a text."""
+    skipped: tuple[str, ...] = ()
+    """Images that could not be read and are left out, with the reason."""
+    checksum: str
+    """SHA-256 over type, shape and content of the four arrays."""
+    tokenizer: TokenizerIdentity | None = None
+    """Of a text."""
+
+
+@dataclass(frozen=True)
+class PreparedDataset:
+    """A prepared dataset: metadata and read-only arrays that are mapped, not loaded."""
+
+    folder: Path
+    metadata: DatasetMetadata
+    train_inputs: npt.NDArray[Any]
+    """uint8 (N, height, width, channels), or int32 (N, length)"""
+    train_labels: npt.NDArray[np.int64]
+    """(N,)"""
+    test_inputs: npt.NDArray[Any]
+    test_labels: npt.NDArray[np.int64]
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Map the arrays of a prepared dataset.
+
+        Sizes, types and label counts are compared with the metadata. The content of the inputs
+        is not read; `verify` does that.
+
+        Raises:
+            DatasetError: the folder is missing, incomplete or damaged.
+        """
+        try:
+            metadata = DatasetMetadata.model_validate_json((folder / _METADATA).read_bytes())
+            arrays = {
+                name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+                for name in _ARRAYS
+            }
+        except FileNotFoundError as error:
+            missing = Path(str(error.filename)).name
+            raise DatasetError(
+                f"{folder}: not a prepared dataset, {missing} is missing. {_remedy(folder)}"
+            ) from None
+        except (ValueError, TypeError, KeyError, EOFError) as error:
+            raise DatasetError(f"{folder}: damaged ({error}). {_remedy(folder)}") from None
+        dataset = cls(folder=folder, metadata=metadata, **arrays)
+        dataset._compare_with_metadata()
+        return dataset
+
+    def hold_out(self, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Split the training set into rows to train on and ``size`` rows to select on.
+
+        Classes keep their proportions. The split is a function of the labels and ``size``.
+
+        Returns:
+            Ascending row numbers, of shapes (N - size,) and (size,).
+
+        Raises:
+            DatasetError: the training set is too small to hold out so many of every class.
+        """
+        rows = np.arange(self.metadata.train_size)
+        if size == 0:
+            return rows, rows[:0]
+        # scikit-learn takes a second to import and most studies select on the test set.
+        from sklearn.model_selection import train_test_split  # noqa: PLC0415
+
+        try:
+            kept, held_out = train_test_split(
+                rows, test_size=size, stratify=self.train_labels, random_state=0
+            )
+        except ValueError as error:
+            raise DatasetError(
+                f"{self.folder}: {size} of {len(rows)} training examples cannot be held out with "
+                f"the classes in proportion ({error}); change training.holdout_share"
+            ) from None
+        return np.sort(kept), np.sort(held_out)
+
+    def verify(self) -> None:
+        """Read everything and compare it with the checksum of the metadata.
+
+        Raises:
+            DatasetError: the content has changed since it was prepared.
+        """
+        digest = hashlib.sha256()
+        for name in _ARRAYS:
+            array = getattr(self, name)
+            digest.update(_signature(array.dtype, array.shape))
+            for start in range(0, len(array), _HASHED_ROWS):
+                digest.update(np.ascontiguousarray(array[start : start + _HASHED_ROWS]).data)
+        if digest.hexdigest() != self.metadata.checksum:
+            raise DatasetError(
+                f"{self.folder}: damaged, the arrays do not have the checksum of {_METADATA}. "
+                f"{_remedy(self.folder)}"
+            )
+
+    def _compare_with_metadata(self) -> None:
+        metadata = self.metadata
+        for split, size, counts in (
+            ("train", metadata.train_size, metadata.train_counts),
+            ("test", metadata.test_size, metadata.test_counts),
+        ):
+            inputs, labels = getattr(self, f"{split}_inputs"), getattr(self, f"{split}_labels")
+            found = {
+                f"{split}_inputs": (inputs.dtype, inputs.shape),
+                f"{split}_labels": (labels.dtype, labels.shape),
+            }
+            declared = {
+                f"{split}_inputs": (_TYPES.get(metadata.kind), (size, *metadata.shape)),
+                f"{split}_labels": (np.dtype(np.int64), (size,)),
+            }
+            for name, (dtype, shape) in found.items():
+                if (dtype, shape) != declared[name]:
+                    raise DatasetError(
+                        f"{self.folder}: damaged, {name}.npy is {dtype} {shape}, but {_METADATA} "
+                        f"says {declared[name][0]} {declared[name][1]}. {_remedy(self.folder)}"
+                    )
+            if _counts(labels, len(metadata.classes)) != counts:
+                raise DatasetError(
+                    f"{self.folder}: damaged, the labels of {split}_labels.npy do not have the "
+                    f"counts of {_METADATA}. {_remedy(self.folder)}"
+                )
+
+
+@dataclass(frozen=True)
+class Split:
+    """Inputs and labels of one split, before they are written."""
+
+    inputs: npt.NDArray[Any] | Iterable[npt.NDArray[Any]] | Path
+    """(examples, *shape), as they are stored; for more than fits in memory blocks of such rows, or a
+    .npy file of them, which is moved"""
+    labels: npt.NDArray[np.int64]
+    """(examples,)"""
+
+
+def write_prepared(
+    folder: Path,
+    *,
+    name: str,
+    title: str,
+    source: str,
+    revision: str | None,
+    classes: Sequence[str],
+    train: Split,
+    test: Split,
+    kind: str = "image",
+    skipped: Sequence[str] = (),
+    tokenizer: TokenizerIdentity | None = None,
+) -> PreparedDataset:
+    """Write a prepared dataset and open it.
+
+    Every file is replaced atomically, ``metadata.json`` last: until it is there, the folder is
+    not a prepared dataset. One block of inputs is in memory at a time.
+
+    Raises:
+        DatasetError: labels outside the classes, inputs that are not of the type and shape of
+            their kind, or splits whose inputs and labels differ in number.
+    """
+    if len(set(classes)) != len(classes):
+        raise DatasetError(f"{name}: two classes have the same name: {', '.join(sorted(classes))}")
+    # A rewrite that is interrupted must not leave old metadata beside new arrays.
+    (folder / _METADATA).unlink(missing_ok=True)
+    digest = hashlib.sha256()
+    rows = {}
+    counts = {}
+    for split, content in (("train", train), ("test", test)):
+        labels = np.asarray(content.labels)
+        _check_labels(f"{name}, {split} labels", labels, len(classes))
+        labels = labels.astype(np.int64)
+        inputs, path = content.inputs, folder / f"{split}_inputs.npy"
+        if isinstance(inputs, Path):
+            rows[split] = _move_array(inputs, path, len(labels), digest)
+        else:
+            blocks = [inputs] if isinstance(inputs, np.ndarray) else inputs
+            rows[split] = _write_array(path, blocks, len(labels), digest)
+        _write_array(folder / f"{split}_labels.npy", [labels], len(labels), digest)
+        counts[split] = _counts(labels, len(classes))
+    dtype, shape = rows["train"]
+    if rows["train"] != rows["test"]:
+        raise DatasetError(
+            f"{name}: a training input is {dtype} {shape}, a test input {rows['test'][0]} "
+            f"{rows['test'][1]}; they must agree"
+        )
+    if kind == "image" and (dtype != np.uint8 or len(shape) != 3 or shape[2] not in (1, 3)):
+        raise DatasetError(
+            f"{name}: an input is {dtype} {shape}; allowed: uint8 (height, width, channels) with "
+            "1 or 3 channels"
+        )
+    if kind == "text" and (dtype != np.int32 or len(shape) != 1):
+        raise DatasetError(f"{name}: an input is {dtype} {shape}; allowed: int32 (length,)")
+    metadata = DatasetMetadata(
+        name=name,
+        title=title,
+        kind=kind,
+        source=source,
+        revision=revision,
+        classes=tuple(classes),
+        train_size=sum(counts["train"]),
+        test_size=sum(counts["test"]),
+        train_counts=counts["train"],
+        test_counts=counts["test"],
+        shape=shape,
+        skipped=tuple(skipped),
+        checksum=digest.hexdigest(),
+        tokenizer=tokenizer,
+    )
+    write_json(folder / _METADATA, metadata.model_dump(mode="json"))
+    return PreparedDataset.open(folder)
+
+
+def _write_array(
+    path: Path,
+    blocks: Iterable[npt.NDArray[Any]],
+    rows: int,
+    digest: "hashlib._Hash",
+) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Write blocks of rows as one .npy file; return the type and shape of a row."""
+    row_shape: tuple[int, ...] | None = None
+    dtype: np.dtype[Any] | None = None
+    written = 0
+    with atomic_path(path) as partial, partial.open("wb") as stream:
+        for block in blocks:
+            if row_shape is None or dtype is None:
+                row_shape, dtype = block.shape[1:], block.dtype
+                write_array_header(stream, dtype, (rows, *row_shape))
+                digest.update(_signature(dtype, (rows, *row_shape)))
+            if (block.dtype, block.shape[1:]) != (dtype, row_shape):
+                raise DatasetError(
+                    f"{path.name}: found {block.dtype} {block.shape[1:]} among inputs of "
+                    f"{dtype} {row_shape}; all inputs must have one type and shape"
+                )
+            content = np.ascontiguousarray(block)
+            stream.write(content.data)
+            digest.update(content.data)
+            written += len(block)
+        if row_shape is None or dtype is None or written != rows:
+            raise DatasetError(f"{path.name}: {written} inputs for {rows} labels")
+    return dtype, row_shape
+
+
+def _move_array(
+    source: Path, path: Path, rows: int, digest: "hashlib._Hash"
+) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Move a .npy file to its place; return the type and shape of a row."""
+    with source.open("rb") as stream:
+        np.lib.format.read_magic(stream)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+        if shape[0] != rows:
+            raise DatasetError(f"{path.name}: {shape[0]} inputs for {rows} labels")
+        digest.update(_signature(dtype, shape))
+        # Read as a file: mapped pages would count as memory of the process.
+        while content := stream.read(_READ_BYTES):
+            digest.update(content)
+    source.replace(path)
+    return dtype, shape[1:]
+
+
+def write_array_header(stream: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Write the beginning of a .npy file; it is as long for any number of rows."""
+    header = {
+        "descr": np.lib.format.dtype_to_descr(dtype),
+        "fortran_order": False,
+        "shape": shape,
+    }
+    np.lib.format.write_array_header_1_0(stream, header)
+
+
+def _signature(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    return json.dumps([dtype.str, list(shape)]).encode()
+
+
+def _check_labels(what: str, labels: npt.NDArray[Any], classes: int) -> None:
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise DatasetError(f"{what}: found {labels.dtype} {labels.shape}; allowed: integers (N,)")
+    if len(labels) == 0:
+        raise DatasetError(f"{what}: there is no example")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise DatasetError(
+            f"{what}: found {labels.min()} to {labels.max()}; allowed: 0 to {classes - 1} "
+            f"({classes} classes)"
+        )
+
+
+def _counts(labels: npt.NDArray[np.int64], classes: int) -> tuple[int, ...]:
+    if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
+        return ()
+    return tuple(np.bincount(labels, minlength=classes).tolist())
+
+
+def _remedy(folder: Path) -> str:
+    return f"Prepare it: snakemake --force {folder / _METADATA} (with your study's --profile)"

@@ -1,0 +1,177 @@
+"""From texts to the numbers that a network reads: the tokenizer of a backbone, and its training.
+
+A prepared tokenizer is one file, the ``tokenizer.json`` of the `tokenizers` library: plain data,
+no code and no pickle.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsweep.data.hub_file import fetch_file
+from dpsweep.data.prepared import PADDING, DatasetError, TokenizerIdentity
+from dpsweep.data.sources import load_texts
+from dpsweep.files import atomic_path, checksum
+from dpsweep.study.config import (
+    Backbone,
+    Dataset,
+    FileTokenizer,
+    HubTokenizer,
+    TrainedTokenizer,
+)
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_BLOCK = 1024
+"""Texts that are tokenized and in memory at a time."""
+_UNKNOWN = "[UNK]"
+_SPECIAL = ("[PAD]", _UNKNOWN, "[CLS]", "[SEP]")
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A prepared tokenizer."""
+
+    identity: TokenizerIdentity
+    _library: "tokenizers.Tokenizer"
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Read a ``tokenizer.json``.
+
+        Raises:
+            DatasetError: there is none, or it is not a tokenizer.
+        """
+        import tokenizers  # noqa: PLC0415
+
+        if not path.is_file():
+            raise DatasetError(
+                f"{path}: no such tokenizer. Prepare it: snakemake --force {path} (with your "
+                "study's --profile)"
+            )
+        try:
+            library = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing narrower
+            raise DatasetError(f"{path}: not a tokenizer.json ({error})") from error
+        vocabulary = max(library.get_vocab().values()) + 1
+        return cls(TokenizerIdentity(vocabulary=vocabulary, checksum=checksum(path)), library)
+
+    def blocks(self, texts: Iterable[str], max_length: int) -> Iterator[npt.NDArray[np.int32]]:
+        """Yield tokens as blocks (at most 1024 texts, max_length), -1 after the end of a text.
+
+        Texts are cut after ``max_length`` tokens, special tokens included.
+
+        Raises:
+            DatasetError: a text has no token at all.
+        """
+        self._library.enable_truncation(max_length)
+        self._library.no_padding()
+        remaining = iter(texts)
+        done = 0
+        while block := list(itertools.islice(remaining, _BLOCK)):
+            tokens = np.full((len(block), max_length), PADDING, np.int32)
+            for row, encoded in enumerate(self._library.encode_batch(block)):
+                if not encoded.ids:
+                    raise DatasetError(
+                        f"text {done + row} has no token ({block[row][:40]!r}), so a network has "
+                        "nothing to read; remove it"
+                    )
+                tokens[row, : len(encoded.ids)] = encoded.ids
+            yield tokens
+            done += len(block)
+
+
+def prepare(
+    name: str, backbone: Backbone, datasets: Mapping[str, Dataset], path: Path
+) -> Tokenizer:
+    """Write the tokenizer of a backbone that reads text, and open it.
+
+    Args:
+        name: the backbone's name in the study.
+        backbone: its section of the study.
+        datasets: the datasets of the study.
+        path: where the file goes.
+
+    Raises:
+        DatasetError: the backbone reads no text, or its tokenizer or the texts to train it on cannot
+            be read.
+        HubError: the hub cannot be reached.
+    """
+    match backbone.reads_with:
+        case HubTokenizer() as source:
+            instead = f"backbones.{name}.tokenizer: {{kind: file, path: ...}}"
+            others = ["config.json", "model.safetensors"] if backbone.tokenizer is None else []
+            _copy(fetch_file(source.id, "tokenizer.json", source.revision, instead, others), path)
+        case FileTokenizer(path=file):
+            _copy(Path(file).expanduser(), path)
+        case TrainedTokenizer() as recipe:
+            texts = load_texts(recipe.dataset, datasets[recipe.dataset])
+            _save(_train(texts.train.texts, recipe.vocabulary), path)
+        case None:
+            raise DatasetError(f"backbones.{name}: reads no text, so it has no tokenizer")
+    return Tokenizer.open(path)
+
+
+def _copy(source: Path, path: Path) -> None:
+    """Copy a ``tokenizer.json``, or make one from a vocabulary of BERT's WordPiece."""
+    import tokenizers  # noqa: PLC0415
+
+    if source.suffix == ".txt" and source.is_file():
+        pieces = source.read_text(encoding="utf-8").splitlines()
+        if missing := [piece for piece in _SPECIAL if piece not in pieces]:
+            raise DatasetError(f"{source}: not a vocabulary of BERT, {', '.join(missing)} missing")
+        _save(_word_pieces(pieces), path)
+        return
+    try:
+        library = tokenizers.Tokenizer.from_file(str(source))
+    except Exception as error:  # the library raises nothing narrower
+        problem = f"not a tokenizer.json ({error})" if source.is_file() else "no such file"
+        raise DatasetError(f"{source}: {problem}; put the tokenizer there") from error
+    _save(library, path)
+
+
+def _save(library: "tokenizers.Tokenizer", path: Path) -> None:
+    with atomic_path(path) as partial:
+        library.save(str(partial))
+
+
+def _train(texts: Iterable[str], vocabulary: int) -> "tokenizers.Tokenizer":
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers  # noqa: PLC0415
+
+    normalizer = normalizers.BertNormalizer()
+    counts = Counter(itertools.chain.from_iterable(map(normalizer.normalize_str, texts)))
+    characters = [each for each in counts if not each.isspace()]
+    characters.sort(key=lambda each: (-counts[each], each))
+    del characters[vocabulary // 4 :]
+    # Between pairs that are equally frequent the library chooses by the numbers of their parts, and
+    # it numbers parts inside of words in the order of a hash unless they are numbered before.
+    inside = [f"##{each}" for each in characters]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[*_SPECIAL, *inside],
+        initial_alphabet=characters,
+        limit_alphabet=len(characters),
+        show_progress=False,
+    )
+    library = Tokenizer(models.WordPiece(unk_token=_UNKNOWN))
+    library.normalizer = normalizer
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.train_from_iterator(texts, trainer)
+    return _word_pieces([*_SPECIAL, *sorted(set(library.get_vocab()) - set(_SPECIAL))])
+
+
+def _word_pieces(pieces: Sequence[str]) -> "tokenizers.Tokenizer":
+    """Return BERT's tokenizer with a vocabulary; without capitals in it, texts lose theirs."""
+    from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
+
+    cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    library: tokenizers.Tokenizer = BertWordPieceTokenizer(numbers, lowercase=not cased)._tokenizer
+    return library

@@ -1,0 +1,130 @@
+"""Distribution of per-example gradient norms after every epoch."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from dpsweep.analysis.frames import load_gradient_norms, stack
+from dpsweep.analysis.statistics import log_density
+from dpsweep.figures import style
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import GradientNormDistribution
+
+COLUMNS = [
+    "panel", "title", "sweep", "epsilon", "epochs", "clipping_bound", "batch_size",
+    "learning_rate", "epoch", "quantity", "norm", "value",
+]  # fmt: skip
+_DECADES = (-16, 10)  # of the density's grid; a well learnt example has a very small gradient
+_STEP = 0.02  # of the density's grid, in decades of the norm
+_VIOLINS_IN_A_ROW = 30
+_QUANTILES = (0.25, 0.5, 0.75)
+
+
+def measure(
+    study: Study,
+    paths: Paths,
+    figure: GradientNormDistribution,
+    missing: list[Path] | None = None,
+) -> pd.DataFrame:
+    """The distribution of every panel and epoch, in one long frame.
+
+    Rows with ``quantity`` = density hold ``value``, the density of log10(norm) at ``norm``; rows
+    with quantile hold the ``norm`` below which a share ``value`` of the examples lies; rows with
+    share above C hold that share. Zero and non-finite norms have no logarithm: they count in the
+    share and the quantiles as they are (a NaN does not), not in the density.
+    """
+    grid = np.round(np.arange(*_DECADES, _STEP), 2)
+    frames = []
+    for index, panel in enumerate(figure.panels):
+        norms = load_gradient_norms(study, paths, [panel], missing=missing)
+        keys = ["sweep", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate"]
+        for epoch, group in norms.groupby("epoch"):
+            values = group["norm"].to_numpy(dtype=np.float64)
+            known = values[~np.isnan(values)]
+            density = log_density(values, grid)
+            drawn = _support(density)
+            bound = float(group["clipping_bound"].iloc[0])
+            rows = pd.concat(
+                [
+                    pd.DataFrame(
+                        {"quantity": "density", "norm": 10 ** grid[drawn], "value": density[drawn]}
+                    ),
+                    pd.DataFrame(
+                        {
+                            "quantity": "quantile",
+                            "norm": np.quantile(known, _QUANTILES) if known.size else np.nan,
+                            "value": _QUANTILES,
+                        }
+                    ),
+                    pd.DataFrame(
+                        {
+                            "quantity": ["share above C"],
+                            "norm": [bound],
+                            "value": [float(np.mean(known > bound)) if known.size else np.nan],
+                        }
+                    ),
+                ]
+            )
+            constant = {name: group[name].iloc[0] for name in keys}
+            frames.append(rows.assign(panel=index, title=panel.title, epoch=epoch, **constant))
+    return stack(frames, COLUMNS)
+
+
+def _support(density: np.ndarray) -> slice:
+    """From the first to the last point that can be seen, a thousandth of the peak."""
+    visible = np.flatnonzero(density > 1e-3 * np.nanmax(density, initial=0.0))
+    return slice(visible[0], visible[-1] + 1) if visible.size else slice(0)
+
+
+def plot(figure: GradientNormDistribution, numbers: pd.DataFrame) -> Figure:
+    """Draw a violin for every epoch, quartiles and median inside, C as a line."""
+    count = len(figure.panels)
+    violins = count * numbers["epoch"].nunique()
+    columns = count if violins <= _VIOLINS_IN_A_ROW else -(-count // 2)
+    rows = -(-count // columns)
+    drawing = style.panels_figure(columns, height=2.0 * rows + 0.2)
+    grid = drawing.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for axes, (index, panel) in zip(grid.flat, enumerate(figure.panels), strict=False):
+        last = index % columns == columns - 1 or index == count - 1
+        _draw(axes, numbers[numbers["panel"] == index], name_bound=last)
+        axes.set_title(panel.title)
+        if index + columns >= count:
+            axes.set_xlabel("Epoch")
+            axes.tick_params(labelbottom=True)
+        if index % columns == 0:
+            axes.set_ylabel("Per-example gradient norm")
+    for axes in grid.flat[count:]:
+        axes.set_visible(False)
+    return drawing
+
+
+def _draw(axes: Axes, numbers: pd.DataFrame, name_bound: bool) -> None:
+    epochs = sorted(numbers["epoch"].unique())
+    for epoch in epochs:
+        here = numbers[numbers["epoch"] == epoch]
+        density = here[here["quantity"] == "density"]
+        # Every violin is as wide: one narrow distribution would make slivers of all others.
+        half = 0.44 * density["value"] / density["value"].max()
+        axes.fill_betweenx(
+            density["norm"], epoch - half, epoch + half, color=style.EASY, alpha=0.45, linewidth=0
+        )
+        lower, median, upper = here[here["quantity"] == "quantile"]["norm"]
+        axes.vlines(epoch, lower, upper, color="black", linewidth=1.1)
+        axes.plot(epoch, median, "o", color="black", markerfacecolor="white", markersize=3)
+    bounds = numbers["clipping_bound"].dropna().unique()
+    for bound in bounds:
+        axes.axhline(bound, color=style.HARD, linestyle="--", linewidth=1)
+        if name_bound:
+            axes.annotate(
+                f"C = {style.write_value(bound)}", (1.0, bound), (2, 0),
+                xycoords=axes.get_yaxis_transform(), textcoords="offset points",
+                ha="left", va="center", size=7, color=style.HARD,
+            )  # fmt: skip
+    style.log_axis(axes, "y")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
+    axes.grid(axis="x", visible=False)

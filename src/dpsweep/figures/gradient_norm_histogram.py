@@ -1,0 +1,90 @@
+"""Histogram of per-example gradient norms after the last epoch."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from dpsweep.analysis.frames import load_gradient_norms, stack
+from dpsweep.figures import style
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import GradientNormHistogram
+
+COLUMNS = [
+    "panel", "title", "sweep", "epsilon", "epochs", "clipping_bound", "batch_size",
+    "learning_rate", "lower", "upper", "share", "share_above_bound",
+]  # fmt: skip
+_STEP = 0.05  # width of a bin, in decades of the norm
+
+
+def measure(
+    study: Study, paths: Paths, figure: GradientNormHistogram, missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """One row per bin: the share of all examples whose norm is in [lower, upper).
+
+    All panels have the same bins, equally wide in the logarithm. Zero and non-finite norms lie in
+    no bin, so the shares of a panel add up to 1 only without them.
+    """
+    panels = [
+        load_gradient_norms(study, paths, [panel], epoch="last", missing=missing)
+        for panel in figure.panels
+    ]
+    logs = [_logarithms(norms) for norms in panels]
+    known = np.concatenate([[0.0] if not any(map(len, logs)) else [], *logs])
+    first, last = np.floor(known.min() / _STEP), np.floor(known.max() / _STEP)
+    # Edges are whole multiples of the step, so that they do not depend on the data's extremes.
+    edges = np.round(np.arange(first, last + 2) * _STEP, 10)
+    frames = []
+    for index, (panel, norms, values) in enumerate(zip(figure.panels, panels, logs, strict=True)):
+        if norms.empty:
+            continue
+        constant = ["sweep", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate"]
+        frames.append(
+            pd.DataFrame(
+                {
+                    "lower": 10 ** edges[:-1],
+                    "upper": 10 ** edges[1:],
+                    "share": np.histogram(values, edges)[0] / len(norms),
+                }
+            ).assign(
+                panel=index,
+                title=panel.title,
+                share_above_bound=float((norms["norm"] > norms["clipping_bound"]).mean()),
+                **{name: norms[name].iloc[0] for name in constant},
+            )
+        )
+    return stack(frames, COLUMNS)
+
+
+def _logarithms(norms: pd.DataFrame) -> np.ndarray:
+    values = norms["norm"].to_numpy(dtype=np.float64)
+    logs: np.ndarray = np.log10(values[np.isfinite(values) & (values > 0)])
+    return logs
+
+
+def plot(figure: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
+    """Draw a panel for each problem on shared axes, C as a line."""
+    count = len(figure.panels)
+    drawing = style.panels_figure(count, height=1.9)
+    all_axes = drawing.subplots(1, count, squeeze=False, sharex=True, sharey=True)[0]
+    for index, (axes, panel) in enumerate(zip(all_axes, figure.panels, strict=True)):
+        here = numbers[numbers["panel"] == index]
+        axes.set_title(panel.title)
+        axes.set_xlabel("Gradient norm")
+        if here.empty:
+            continue
+        edges = [*here["lower"], here["upper"].iloc[-1]]
+        axes.stairs(here["share"], edges, color=style.EASY, fill=True, alpha=0.6)
+        style.log_axis(axes, "x")
+        bound = here["clipping_bound"].iloc[0]
+        axes.axvline(bound, color=style.HARD, linestyle="--", linewidth=1)
+        axes.text(
+            0.03, 0.97,
+            f"C = {style.write_value(bound)}\n{here['share_above_bound'].iloc[0]:.0%} above",
+            transform=axes.transAxes, va="top", size=7, color=style.HARD,
+        )  # fmt: skip
+        axes.margins(y=0.15)
+    all_axes[0].set_ylabel("Share of examples")
+    return drawing

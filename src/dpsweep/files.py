@@ -1,0 +1,76 @@
+"""Atomic writes, canonical JSON and checksums: how every stage leaves its results."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path`` that replaces it when the block succeeds.
+
+    The file is synced to disk and renamed within its own directory, so a reader (or a crash at
+    any moment) sees the old content or the new, never a part of it. If the block raises, the
+    temporary file is removed and ``path`` is untouched.
+
+    The temporary name ends as ``path`` does, because some writers choose a format by suffix.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".partial-", suffix=path.name)
+    os.close(handle)
+    partial = Path(name)
+    try:
+        yield partial
+        with partial.open("rb") as stream:
+            os.fsync(stream.fileno())
+        # mkstemp makes private files; results follow the user's umask like any other file.
+        umask = os.umask(0)
+        os.umask(umask)
+        partial.chmod(0o666 & ~umask)
+        partial.replace(path)
+    except OSError as error:
+        if error.filename is None:  # a full disk names no file
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def canonical_json(value: Any) -> str:
+    """Render ``value`` as JSON that is the same for equal values (sorted keys, no spaces).
+
+    Non-finite floats become ``Infinity``, ``-Infinity`` and ``NaN``, as Python reads them back.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def fingerprint(value: Any) -> str:
+    """Return the SHA-256 of the canonical JSON of ``value``, as 64 hexadecimal digits."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file's content, as 64 hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text atomically."""
+    with atomic_path(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON atomically; keys keep their order."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,128 @@
+"""Empty networks by name, what is refused in them, and where their classification head is."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from dpsweep.models.backbone import Architecture, BackboneError
+from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.models.wide_resnet import WideResNet
+
+# Architectures that dpsweep builds itself.
+_OWN = {"wide_resnet": WideResNet}
+
+
+@runtime_checkable
+class _Classifier(Protocol):
+    """What timm's networks offer, and ours."""
+
+    def get_classifier(self) -> nn.Module: ...
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw what is initialised inside from ``seed`` alone, and leave the global state as it was.
+
+    Networks are initialised on the CPU, so the same seed gives the same network on every device.
+    """
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        # torch.manual_seed would also reseed every GPU, which fork_rng does not restore here.
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def create(architecture: Architecture, classes: int) -> nn.Module:
+    """Return a network with its library's standard initialisation (see `seeded`).
+
+    Raises:
+        BackboneError: an unknown name or argument, or a network with batch normalisation.
+    """
+    try:
+        if architecture.library == "timm":
+            # timm takes seconds to import (torchvision, torch.distributed).
+            import timm  # noqa: PLC0415
+
+            model = timm.create_model(
+                architecture.name, pretrained=False, num_classes=classes, **architecture.arguments
+            )
+        elif architecture.library == "transformers":
+            model = SequenceClassifier.create(architecture.name, architecture.arguments, classes)
+        elif architecture.library == "dpsweep" and architecture.name in _OWN:
+            model = _OWN[architecture.name](num_classes=classes, **architecture.arguments)  # type: ignore[arg-type]
+        else:
+            raise BackboneError(
+                f"found architecture {architecture.name!r} of library {architecture.library!r}; "
+                f"allowed: any name of library timm, any kind of model of library transformers, and "
+                f"{', '.join(_OWN)} of library dpsweep"
+            )
+    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        raise BackboneError(
+            f"{architecture.library} cannot build {architecture.name!r} with "
+            f"{architecture.arguments}: {error}"
+        ) from error
+    _refuse_batch_norm(model)
+    return cast(nn.Module, model)
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a network's classification head is, as names among ``model.named_modules()``."""
+
+    modules: tuple[str, ...]
+    """Everything that is new for a dataset."""
+    output: str
+    """The one that gives the logits."""
+
+    def holds(self, name: str) -> bool:
+        """Whether a parameter or buffer of this name belongs to the head."""
+        return name.startswith(tuple(f"{module}." for module in self.modules))
+
+
+def find_head(model: nn.Module) -> Head:
+    """Return the classification head of a model.
+
+    Raises:
+        BackboneError: there is none that the library of the model tells.
+    """
+    if isinstance(model, SequenceClassifier):
+        modules = model.head_modules
+        layers = [
+            name
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear)
+            and f"{name}.".startswith(tuple(f"{each}." for each in modules))
+        ]
+        if layers:
+            return Head(tuple(modules), layers[-1])
+    elif isinstance(model, _Classifier):
+        head = model.get_classifier()
+        for name, module in model.named_modules():
+            if module is head and name:
+                return Head((str(name),), str(name))
+    raise BackboneError(
+        f"{type(model).__name__} has no single classification head that its library tells"
+    )
+
+
+def state_without_head(model: nn.Module) -> dict[str, Tensor]:
+    """Return a model's state as backbones are stored: float32, on the CPU, no head."""
+    head = find_head(model)
+    return {
+        key: value.detach().to("cpu", torch.float32 if value.is_floating_point() else value.dtype)
+        for key, value in model.state_dict().items()
+        if not head.holds(key)
+    }
+
+
+def _refuse_batch_norm(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise BackboneError(
+                f"{type(model).__name__} has batch normalisation ({name}: {type(module).__name__}), "
+                "which mixes the examples of a batch, so one example's gradient cannot be bounded; "
+                "allowed: group or layer normalisation"
+            )

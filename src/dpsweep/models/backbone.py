@@ -1,0 +1,158 @@
+"""Prepared backbones: what a network is, and its weights without the classification head.
+
+A prepared backbone is a folder::
+
+    metadata.json      what it is; written last, so a folder that has it is complete
+    model.safetensors  float32 state without the head; empty where the weights are random
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from dpsweep.data.prepared import DatasetMetadata, TokenizerIdentity
+from dpsweep.errors import DpsweepError
+from dpsweep.files import atomic_path, checksum, fingerprint, write_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_METADATA = "metadata.json"
+_WEIGHTS = "model.safetensors"
+
+
+class BackboneError(DpsweepError):
+    """A backbone that cannot be prepared, read or built; the message says what to do."""
+
+
+class Architecture(BaseModel):
+    """An empty network: who builds it, under which name, with which keyword arguments."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    library: str
+    name: str
+    arguments: dict[str, bool | int | float | str]
+
+
+class BackboneMetadata(BaseModel):
+    """What is known about a prepared backbone; the content of its ``metadata.json``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    title: str
+    kind: str = "image"
+    """What it reads: image or text."""
+    architecture: Architecture
+    mean: tuple[float, ...]
+    """Per channel, of images scaled to [0, 1]; empty for a network that reads text."""
+    std: tuple[float, ...]
+    tokenizer: TokenizerIdentity | None = None
+    """Of a network that reads text."""
+    pretraining: dict[str, Any]
+    """Where the weights are from; ``{"kind": "random"}`` if there are none."""
+    parameters: int
+    """Without the head."""
+    checksum: str
+    """SHA-256 of what determines the network: architecture, mean, std, tokenizer, weights."""
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether there are weights; otherwise parameters are drawn from the trial's seed."""
+        return bool(self.pretraining["kind"] != "random")
+
+
+@dataclass(frozen=True)
+class PreparedBackbone:
+    """A prepared backbone on disk."""
+
+    folder: Path
+    metadata: BackboneMetadata
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Read the metadata and compare the weights with the checksum.
+
+        Raises:
+            BackboneError: the folder is missing, incomplete or damaged.
+        """
+        try:
+            metadata = BackboneMetadata.model_validate_json((folder / _METADATA).read_bytes())
+            found = _checksum(metadata, folder / _WEIGHTS)
+        except FileNotFoundError as error:
+            missing = Path(str(error.filename)).name
+            raise BackboneError(
+                f"{folder}: not a prepared backbone, {missing} is missing. {_remedy(folder)}"
+            ) from None
+        except (ValueError, TypeError, KeyError) as error:
+            raise BackboneError(f"{folder}: damaged ({error}). {_remedy(folder)}") from None
+        if found != metadata.checksum:
+            raise BackboneError(
+                f"{folder}: damaged, {_WEIGHTS} does not have the checksum of {_METADATA}. "
+                f"{_remedy(folder)}"
+            )
+        return cls(folder, metadata)
+
+    def check_reads(self, data: DatasetMetadata) -> None:
+        """Check that the network reads such data.
+
+        Raises:
+            BackboneError: images for a network that reads text, or texts in the tokens of another
+                tokenizer.
+        """
+        if (self.metadata.kind, self.metadata.tokenizer) != (data.kind, data.tokenizer):
+            raise BackboneError(
+                f"{self.folder}: reads {self.metadata.kind} "
+                f"({self.metadata.tokenizer or 'no tokenizer'}), but {data.name} is {data.kind} "
+                f"({data.tokenizer or 'no tokenizer'}). Prepare both anew: snakemake --force"
+            )
+
+    def state(self) -> dict[str, "Tensor"]:
+        """Return the stored float32 state, without the head; empty where weights are random."""
+        from safetensors.torch import load_file  # noqa: PLC0415
+
+        return load_file(self.folder / _WEIGHTS)
+
+
+def write_backbone(
+    folder: Path, state: "Mapping[str, Tensor]", **metadata: Any
+) -> PreparedBackbone:
+    """Write a prepared backbone and open it.
+
+    Files are replaced atomically, ``metadata.json`` last.
+
+    Args:
+        folder: where they go.
+        state: without the head; empty where the weights are random.
+        metadata: the fields of `BackboneMetadata`, without the checksum.
+    """
+    from safetensors.torch import save_file  # noqa: PLC0415
+
+    # A rewrite that is interrupted must not leave old metadata beside new weights.
+    (folder / _METADATA).unlink(missing_ok=True)
+    with atomic_path(folder / _WEIGHTS) as partial:
+        save_file({key: value.contiguous() for key, value in state.items()}, partial)
+    known = BackboneMetadata(**metadata, checksum="")
+    complete = known.model_copy(update={"checksum": _checksum(known, folder / _WEIGHTS)})
+    write_json(folder / _METADATA, complete.model_dump(mode="json"))
+    return PreparedBackbone.open(folder)
+
+
+def _checksum(metadata: BackboneMetadata, weights: Path) -> str:
+    content: dict[str, Any] = {
+        "architecture": metadata.architecture.model_dump(),
+        "mean": metadata.mean,
+        "std": metadata.std,
+        "weights": checksum(weights),
+    }
+    if metadata.tokenizer is not None:
+        content["tokenizer"] = metadata.tokenizer.checksum
+    return fingerprint(content)
+
+
+def _remedy(folder: Path) -> str:
+    return f"Prepare it: snakemake --force {folder / _METADATA} (with your study's --profile)"

@@ -1,0 +1,155 @@
+"""From a prepared backbone and a method to a model that is ready to train."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from dpsweep.models.architectures import Head, create, find_head, seeded
+from dpsweep.models.backbone import BackboneError, PreparedBackbone
+from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
+
+# Layers whose scale and bias FiLM trains. timm's own normalisation layers derive from these.
+_NORMALISATION = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """How many numbers a model holds."""
+
+    total: int
+    trainable: int
+    """Including the head."""
+    head: int
+
+
+def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Module:
+    """Return a float32 model on the CPU whose ``requires_grad`` flags are those of the method.
+
+    The head's last layer starts at zero, so that training starts from uniform predictions (paper, section on
+    experiments); only `Scratch` keeps the network's own initialisation of the head.
+
+    Args:
+        folder: a prepared backbone.
+        method: what trains.
+        classes: outputs of the head.
+        seed: for whatever is random: the backbone without weights, LoRA's first factor. The global
+            random state is neither read nor changed.
+
+    Raises:
+        BackboneError: the backbone is missing, damaged or has batch normalisation, or the method
+            finds nothing to train in it.
+    """
+    backbone = PreparedBackbone.open(folder)
+    if isinstance(method, Scratch) and backbone.metadata.pretrained:
+        raise BackboneError(
+            f"{backbone.metadata.name} has pretrained weights, so it does not train from scratch; "
+            "allowed: a backbone with weights: {kind: random}"
+        )
+    with seeded(seed):
+        model = create(backbone.metadata.architecture, classes)
+        head = find_head(model)
+        if backbone.metadata.pretrained:
+            _load(model, head, backbone)
+        if not isinstance(method, Scratch):
+            for parameter in model.get_submodule(head.output).parameters():
+                nn.init.zeros_(parameter)
+        trainable = _select(model, method)
+    trainable |= head_parameter_names(model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in trainable)
+    return model
+
+
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that train, by name, in the order of their names."""
+    return dict(
+        sorted((name, value) for name, value in model.named_parameters() if value.requires_grad)
+    )
+
+
+def head_parameter_names(model: nn.Module) -> frozenset[str]:
+    """Return the names of the classification head's parameters."""
+    head = find_head(model)
+    return frozenset(name for name, _ in model.named_parameters() if head.holds(name))
+
+
+def parameter_counts(model: nn.Module) -> ParameterCounts:
+    """Count all parameters, the trainable ones, and those of the head."""
+    head = head_parameter_names(model)
+    sizes = {name: value.numel() for name, value in model.named_parameters()}
+    return ParameterCounts(
+        total=sum(sizes.values()),
+        trainable=sum(value.numel() for value in trainable_parameters(model).values()),
+        head=sum(sizes[name] for name in head),
+    )
+
+
+def _load(model: nn.Module, head: Head, backbone: PreparedBackbone) -> None:
+    expected = {key for key in model.state_dict() if not head.holds(key)}
+    state = backbone.state()
+    if set(state) != expected:
+        raise BackboneError(
+            f"{backbone.folder}: the weights do not fit {backbone.metadata.architecture.name}: "
+            f"missing {sorted(expected - set(state))}, unexpected {sorted(set(state) - expected)}"
+        )
+    try:
+        model.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise BackboneError(f"{backbone.folder}: {error}") from None
+
+
+def _select(model: nn.Module, method: Method) -> set[str]:
+    """Return the names of what trains beside the head; LoRA adds its adapters to the model."""
+    match method:
+        case HeadOnly():
+            return set()
+        case AllParameters() | Scratch():
+            return {name for name, _ in model.named_parameters()}
+        case Film():
+            return _normalisation_parameters(model)
+        case LoRA():
+            return _add_adapters(model, method)
+
+
+def _normalisation_parameters(model: nn.Module) -> set[str]:
+    names = {
+        f"{layer}.{name}"
+        for layer, module in model.named_modules()
+        if isinstance(module, _NORMALISATION)
+        for name, _ in module.named_parameters(recurse=False)
+    }
+    if not names:
+        raise BackboneError(
+            f"FiLM trains the scale and bias of normalisation layers, but {type(model).__name__} "
+            "has none"
+        )
+    return names
+
+
+def _add_adapters(model: nn.Module, method: LoRA) -> set[str]:
+    # peft takes seconds to import and only this method needs it.
+    from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415
+
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    modules = [name for name, _ in model.named_modules()]
+    for target in method.targets:
+        matches = [name for name in modules if name == target or name.endswith(f".{target}")]
+        others = sorted(set(matches) - set(linear))
+        if not matches or others:
+            endings = sorted({".".join(name.split(".")[-2:]) for name in linear})
+            raise BackboneError(
+                f"LoRA target {target!r} matches {', '.join(others) or 'no layer'} of "
+                f"{type(model).__name__}; allowed: names of linear layers, such as "
+                f"{', '.join(endings)}"
+            )
+    configuration = LoraConfig(
+        r=method.rank,
+        lora_alpha=method.rank,
+        lora_dropout=0.0,
+        target_modules=list(method.targets),
+    )
+    before = {name for name, _ in model.named_parameters()}
+    inject_adapter_in_model(configuration, model)
+    after = {name for name, _ in model.named_parameters()}
+    return {name for name in after - before if ".lora_" in name}

@@ -1,0 +1,112 @@
+"""From a backbone of the study to its prepared files."""
+
+from pathlib import Path
+from typing import Any
+
+from dpsweep.data import PreparedDataset
+from dpsweep.data.hub_file import commit, fetch_file
+from dpsweep.data.prepared import TokenizerIdentity
+from dpsweep.data.tokenizer import Tokenizer
+from dpsweep.models.architectures import create, seeded, state_without_head
+from dpsweep.models.backbone import (
+    Architecture,
+    BackboneError,
+    PreparedBackbone,
+    write_backbone,
+)
+from dpsweep.models.preprocess import make_preprocess
+from dpsweep.models.pretrain import pretrain
+from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.models.weights import configured, download_weights, load_weights
+from dpsweep.study.config import Backbone, FileWeights, HubWeights, Pretraining, RandomWeights
+from dpsweep.study.paths import Paths
+
+
+def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
+    """Prepare a backbone of the study: pretrain it, fetch its weights, or describe a random one.
+
+    Args:
+        name: its name in the study.
+        backbone: its section of the study.
+        paths: where its files go, and where the public dataset of its pretraining lies.
+
+    Raises:
+        BackboneError: the network cannot be built, or its weights cannot be had or do not fit.
+        DatasetError: the public dataset is not prepared.
+    """
+    architecture = Architecture(
+        library=backbone.library, name=backbone.architecture, arguments=backbone.arguments
+    )
+    tokenizer = None
+    if backbone.reads_with is not None:
+        tokenizer = Tokenizer.open(paths.tokenizer(name)).identity
+        architecture = _for_text(architecture, backbone, tokenizer)
+    # Builds the network once with a nominal head: a wrong name or argument ends here.
+    with seeded(0):
+        model = create(architecture, classes=2)
+    empty = state_without_head(model)
+    if isinstance(model, SequenceClassifier) and tokenizer is not None:
+        _check_vocabulary(name, model, tokenizer)
+    description: dict[str, Any] = {
+        "name": name,
+        "title": backbone.title,
+        "kind": "image" if tokenizer is None else "text",
+        "architecture": architecture,
+        "mean": tuple(backbone.mean) if tokenizer is None else (),
+        "std": tuple(backbone.std) if tokenizer is None else (),
+        "tokenizer": tokenizer,
+        "parameters": sum(value.numel() for value in empty.values()),
+    }
+    pretraining: dict[str, Any] = {"kind": backbone.weights.kind}
+    match backbone.weights:
+        case RandomWeights():
+            state = {}
+        case Pretraining() as recipe:
+            dataset = PreparedDataset.open(paths.dataset(recipe.dataset))
+            preprocess = make_preprocess(description["mean"], description["std"])
+            result = pretrain(architecture, preprocess, recipe, dataset)
+            state = result.state
+            pretraining |= recipe.model_dump(mode="json") | {
+                "dataset_checksum": dataset.metadata.checksum,
+                "classes": len(dataset.metadata.classes),
+                "examples": result.examples,
+                "accuracy": result.accuracy,
+                "seconds": round(result.seconds, 2),
+            }
+        case FileWeights(path=path):
+            state = load_weights(architecture, Path(path).expanduser())
+            pretraining |= {"path": path}
+        case HubWeights() as weights:
+            file = download_weights(weights.id, weights.revision)
+            state = load_weights(architecture, file)
+            pretraining |= {"id": weights.id, "revision": commit(file)}
+    return write_backbone(paths.backbone(name), state=state, pretraining=pretraining, **description)
+
+
+def _for_text(
+    architecture: Architecture, backbone: Backbone, tokenizer: TokenizerIdentity
+) -> Architecture:
+    """Complete the arguments of a network that reads text.
+
+    Published weights come with a ``config.json``, which says more than shapes do. A network without
+    weights of its own gets an embedding for each token.
+    """
+    match backbone.weights:
+        case HubWeights(id=repository, revision=revision):
+            instead = "weights: {kind: file, path: ...}, with the file beside the weights"
+            others = ["model.safetensors"]
+            file = fetch_file(repository, "config.json", revision, instead, others)
+            return configured(architecture, file)
+        case FileWeights(path=path):
+            file = Path(path).expanduser().with_name("config.json")
+            return configured(architecture, file) if file.is_file() else architecture
+    arguments = {"vocab_size": tokenizer.vocabulary} | architecture.arguments
+    return architecture.model_copy(update={"arguments": arguments})
+
+
+def _check_vocabulary(name: str, model: SequenceClassifier, tokenizer: TokenizerIdentity) -> None:
+    if tokenizer.vocabulary > model.vocabulary:
+        raise BackboneError(
+            f"backbones.{name}: the tokenizer has {tokenizer.vocabulary} tokens, the network "
+            f"embeddings for {model.vocabulary}; they do not belong together"
+        )

@@ -1,0 +1,170 @@
+"""Published weights: safetensors files, local or from the Hugging Face hub.
+
+Only safetensors are read: a pickled checkpoint can run code when it is opened.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from dpsweep.data.hub_file import fetch_file
+from dpsweep.files import read_json
+from dpsweep.models.architectures import create, find_head, seeded, state_without_head
+from dpsweep.models.backbone import Architecture, BackboneError
+from dpsweep.models.sequence_classifier import SequenceClassifier
+
+log = logging.getLogger(__name__)
+
+_FILE = "model.safetensors"
+# What a config.json says about how the file was made.
+_NOT_ARCHITECTURE = {
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "id2label",
+    "label2id",
+    "model_type",
+    "num_labels",
+    "torch_dtype",
+    "transformers_version",
+}
+
+
+def load_weights(architecture: Architecture, path: Path) -> dict[str, Tensor]:
+    """Return the float32 state of a network with the weights of a safetensors file, without head.
+
+    For timm, its own conversions apply (names of older checkpoints, another image size). Every
+    tensor must find its place and every parameter its tensor; the head alone may be anything.
+
+    Raises:
+        BackboneError: the file is missing, not safetensors, or does not fit the architecture.
+    """
+    if path.suffix != ".safetensors":
+        raise BackboneError(
+            f"{path}: found a {path.suffix or 'nameless'} file; allowed: .safetensors (pickled "
+            "checkpoints can run code when they are opened)"
+        )
+    try:
+        tensors = load_file(path)
+    except FileNotFoundError:
+        raise BackboneError(f"{path}: no such file; put the weights there") from None
+    except SafetensorError as error:
+        raise BackboneError(f"{path}: not a safetensors file ({error})") from None
+
+    with seeded(0):
+        model = create(architecture, classes=2)
+    head = find_head(model)
+    if isinstance(model, SequenceClassifier):
+        _load_sequence_classifier(model, tensors, path)
+        return _finite(model, path)
+    # The file's head, if any, has other classes. Ours takes its place, so that loading is strict.
+    tensors = {key: value for key, value in tensors.items() if not head.holds(key)}
+    tensors |= {key: value for key, value in model.state_dict().items() if head.holds(key)}
+    try:
+        if architecture.library == "timm":
+            import timm  # noqa: PLC0415
+
+            model = timm.create_model(
+                architecture.name,
+                pretrained=True,
+                pretrained_cfg_overlay={"state_dict": tensors, "num_classes": 2},
+                num_classes=2,
+                **architecture.arguments,
+            )
+        else:
+            model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise BackboneError(f"{path}: does not fit {architecture.name}: {error}") from None
+    return _finite(model, path)
+
+
+def _load_sequence_classifier(
+    model: SequenceClassifier, tensors: dict[str, Tensor], path: Path
+) -> None:
+    """Load with the rules of transformers: names of older checkpoints, heads of other tasks."""
+    from transformers.utils import logging  # noqa: PLC0415
+
+    network: Any = model.network
+    verbosity = logging.get_verbosity()
+    # Its report on what is missing or left over is long; what matters of it is raised below.
+    logging.set_verbosity_error()
+    try:
+        loaded, report = type(network).from_pretrained(
+            None,
+            config=network.config,
+            state_dict=tensors,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    finally:
+        logging.set_verbosity(verbosity)
+    body = f"{network.base_model_prefix}."
+    missing = sorted(key for key in report["missing_keys"] if key.startswith(body))
+    unexpected = sorted(key for key in report["unexpected_keys"] if key.startswith(body))
+    wrong = sorted(str(key) for key in report["mismatched_keys"])
+    if missing or unexpected or wrong:
+        raise BackboneError(
+            f"{path}: does not fit {network.config.model_type}: missing {missing}, unexpected "
+            f"{unexpected}, of another shape {wrong}"
+        )
+    network.load_state_dict(loaded.state_dict())
+
+
+def _finite(model: nn.Module, path: Path) -> dict[str, Tensor]:
+    state = state_without_head(model)
+    broken = [key for key, value in state.items() if not torch.isfinite(value).all()]
+    if broken:
+        raise BackboneError(f"{path}: numbers that are not finite in {', '.join(broken)}")
+    return state
+
+
+def download_weights(repository: str, revision: str | None) -> Path:
+    """Return the local copy of a hub repository's ``model.safetensors``, downloaded if needed.
+
+    Raises:
+        HubError: the hub cannot be reached and there is no copy in its cache, or the repository
+            has no such file.
+    """
+    return fetch_file(repository, _FILE, revision, "weights: {kind: file, path: ...}")
+
+
+def configured(architecture: Architecture, path: Path) -> Architecture:
+    """Return an architecture with the arguments of a ``config.json`` of transformers.
+
+    Its own arguments come first. Only plain values are taken; nothing in the file is run.
+
+    Raises:
+        BackboneError: the file is not readable, or is of another kind of model.
+    """
+    from transformers import AutoConfig  # noqa: PLC0415
+
+    try:
+        found = read_json(path)
+        kind = found["model_type"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BackboneError(f"{path}: not a config.json of transformers ({error})") from error
+    if kind != architecture.name:
+        raise BackboneError(f"{path}: of a {kind!r}; the study says {architecture.name!r}")
+    default = AutoConfig.for_model(kind).to_dict()
+    described = {key: value for key, value in found.items() if key not in _NOT_ARCHITECTURE}
+    arguments = {
+        key: value
+        for key, value in described.items()
+        if key in default and isinstance(value, bool | int | float | str)
+    }
+    left_out = sorted(
+        key
+        for key in described.keys() - arguments.keys()
+        if key not in default or default[key] != described[key]
+    )
+    if left_out:
+        log.warning(
+            "%s: left out %s, which are no plain arguments of a %s; check that the network is the "
+            "one that you mean", path, ", ".join(left_out), kind,
+        )  # fmt: skip
+    return architecture.model_copy(update={"arguments": arguments | architecture.arguments})

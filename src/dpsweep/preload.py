@@ -1,0 +1,226 @@
+"""Commands that start at once, because a process that has imported everything forks them.
+
+Most commands of a study are short, and importing torch costs more than many of them do. While a
+workflow runs, one server process holds the libraries; the command ``dpsweep`` then only hands its
+arguments, environment and output over and waits. The server forks a child for every command, so
+commands stay as separate as they were: a child has its own memory, takes the signals that its
+command gets, and ends when its command is killed.
+
+Nothing needs the server. Without one (no address in the environment, server gone, not Linux) a
+command runs in its own process, with the same result.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+ADDRESS = "DPSWEEP_PRELOADED"
+"""Environment variable: the server's socket."""
+
+# Libraries that commands import only where they need them. The server imports what a child has
+# needed of these, and of dpsweep's own modules, before it forks the next one.
+_LAZY_LIBRARIES = frozenset(
+    {
+        "matplotlib.pyplot",
+        "opacus.validators",
+        "peft",
+        "pyarrow.parquet",
+        "timm",
+        "torch._dynamo",
+        "torchvision",
+        "transformers",
+    }
+)
+_FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+# Threads of a library would not survive a fork: those of linear algebra, and of Arrow's allocator.
+_SINGLE_THREADED = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_INTEGER_BYTES = 4
+_LARGEST_MESSAGE = 1 << 16
+
+
+# Keeps the connection to a server open that tells it to go on.
+_servers: list["subprocess.Popen[bytes]"] = []
+
+
+def main() -> None:
+    """Run the command line: in a child of the server where there is one, else here."""
+    address = os.environ.get(ADDRESS)
+    if address is not None and (status := _hand_over(address)) is not None:
+        sys.exit(status)
+    # Importing the command line takes longer than handing over.
+    from dpsweep import cli  # noqa: PLC0415
+
+    cli.main()
+
+
+def start() -> None:
+    """Start a server for the commands that this process and its children will start.
+
+    It ends with this process, however that ends. Nothing happens outside Linux: other systems do
+    not let a process fork safely once it has loaded such libraries.
+    """
+    if sys.platform != "linux":
+        return
+    # A private folder: who can write to the socket can run commands as this user.
+    address = Path(tempfile.mkdtemp(prefix="dpsweep-")) / "socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(address))
+        listener.listen(socket.SOMAXCONN)
+        _servers.append(
+            subprocess.Popen(
+                [sys.executable, "-P", "-m", "dpsweep.preload", str(listener.fileno())],
+                # Closed by the system when this process ends, which the server notices.
+                stdin=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
+                env={**os.environ, **_SINGLE_THREADED},
+            )
+        )
+    os.environ[ADDRESS] = str(address)
+
+
+# -- the command -----------------------------------------------------------------------------
+
+
+def _hand_over(address: str) -> int | None:
+    """Have the server run this process's command; return its exit status, None without server."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(address)
+            request = json.dumps([sys.argv, str(Path.cwd()), dict(os.environ)]).encode()
+            length = len(request).to_bytes(_INTEGER_BYTES, "big")
+            socket.send_fds(connection, [length], [0, 1, 2])
+            connection.sendall(request)
+            answer = connection.recv(_INTEGER_BYTES, socket.MSG_WAITALL)
+        except OSError:
+            return None
+        if len(answer) < _INTEGER_BYTES:
+            return None
+        child = int.from_bytes(answer, "big")
+
+        def forward(number: int, _frame: FrameType | None) -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, number)
+
+        for number in _FORWARDED_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, forward)
+        status = connection.recv(1)
+        # A child that was killed has said nothing.
+        return status[0] if status else 128 + signal.SIGKILL
+
+
+# -- the server ------------------------------------------------------------------------------
+
+
+def serve(listener: socket.socket) -> None:
+    """Fork a child for every command until standard input is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _ENDING_SIGNALS:
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    importlib.import_module("dpsweep.cli")
+    needed, children = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin, needed], [], [])
+        if sys.stdin in ready:
+            return
+        if needed in ready:
+            for name in needed.recv(_LARGEST_MESSAGE).decode().split():
+                _import(name)
+        if listener in ready:
+            connection, _ = listener.accept()
+            with connection:
+                if os.fork() == 0:
+                    listener.close()
+                    _run(connection, children)
+
+
+def _import(name: str) -> None:
+    if name not in sys.modules:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def _run(connection: socket.socket, server: socket.socket) -> NoReturn:
+    """Run one command in this new process and end it."""
+    preloaded = set(sys.modules)
+    status = 1
+    try:
+        for number in (signal.SIGCHLD, *_ENDING_SIGNALS):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        length, descriptors, _, _ = socket.recv_fds(connection, _INTEGER_BYTES, 3)
+        request = connection.recv(int.from_bytes(length, "big"), socket.MSG_WAITALL)
+        sys.argv, folder, environment = json.loads(request)
+        for target, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, target)
+            os.close(descriptor)
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        tempfile.tempdir = None  # may stand in the environment
+        connection.sendall(os.getpid().to_bytes(_INTEGER_BYTES, "big"))
+        threading.Thread(target=_end_with_command, args=[connection], daemon=True).start()
+        status = _command()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        loaded = set(sys.modules) - preloaded
+        needed = [name for name in loaded if name in _LAZY_LIBRARIES or name.startswith("dpsweep.")]
+        with contextlib.suppress(OSError):
+            if needed:
+                server.send(" ".join(needed).encode())
+            sys.stdout.flush()
+            sys.stderr.flush()
+            connection.sendall(bytes([status]))
+        # Not sys.exit: the server's own clean-up is not this process's business.
+        os._exit(status)
+
+
+def _command() -> int:
+    from dpsweep import cli  # noqa: PLC0415
+
+    cli.STARTED = time.monotonic()
+    try:
+        cli.main()
+    except SystemExit as stop:
+        if isinstance(stop.code, int) or stop.code is None:
+            return stop.code or 0
+        sys.stderr.write(f"{stop.code}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+def _end_with_command(connection: socket.socket) -> None:
+    """Kill this process when the command that it runs for is killed."""
+    if not connection.recv(1):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    inherited = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        serve(inherited)
+    finally:
+        shutil.rmtree(Path(inherited.getsockname()).parent, ignore_errors=True)

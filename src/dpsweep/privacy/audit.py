@@ -1,0 +1,163 @@
+"""What an auditor's guesses prove: a lower bound on epsilon from one training run.
+
+Steinke, Nasr and Jagielski 2023, "Privacy Auditing with One (1) Training Run". Each of m canaries
+is a training example or not, by its own fair coin. The auditor sees what training released,
+guesses some of the coins and abstains on the others. If training is (epsilon, delta)-DP, a guess is
+right with probability e^epsilon / (1 + e^epsilon) at most, nearly independently of the others; so
+too many right guesses refute the claim.
+
+The number of guesses must be fixed before anything is seen. Choosing it by the result would need a
+correction for having had the choice.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+from scipy.stats import binom
+
+Floats = npt.NDArray[np.float64]
+Coins = npt.NDArray[np.bool_]
+
+# At this epsilon a guess is right with probability 1 in double precision: nothing refutes it.
+_IRREFUTABLE = 40.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The outcome of one audited run, and what it proves.
+
+    Attributes:
+        claimed_epsilon: what the run was calibrated to.
+        delta: of the claim.
+        canaries: m.
+        guesses: how many coins were guessed; fixed before the run.
+        correct: how many guesses were right.
+        confidence: probability, at least, that `lower_bound` holds.
+    """
+
+    claimed_epsilon: float
+    delta: float
+    canaries: int
+    guesses: int
+    correct: int
+    confidence: float = 0.95
+
+    @property
+    def lower_bound(self) -> float:
+        """Epsilon is at least this, with the given confidence."""
+        return epsilon_lower_bound(
+            self.canaries, self.guesses, self.correct, self.delta, self.confidence
+        )
+
+    @property
+    def p_value(self) -> float:
+        """Probability, at most, of so many right guesses or more if the claim is true."""
+        return p_value(self.canaries, self.guesses, self.correct, self.claimed_epsilon, self.delta)
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the claim stands: the lower bound does not exceed it."""
+        return self.lower_bound <= self.claimed_epsilon
+
+
+def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """Bound the probability of ``correct`` or more right guesses under (epsilon, delta)-DP.
+
+    Theorem 5.2 of Steinke et al.: with f(v) the probability that at least v of r guesses are right
+    when each is right with probability e^epsilon / (1 + e^epsilon), independently, it is at most
+    f(v) + 2 m delta max_i (f(v - i) - f(v)) / i, i = 1..v.
+
+    Args:
+        canaries: m, the number of coins.
+        guesses: r, the number of guesses, fixed beforehand.
+        correct: v, the number of right ones.
+        epsilon: of the claim, at least 0.
+        delta: of the claim.
+
+    Raises:
+        ValueError: unless 0 <= correct <= guesses <= canaries, epsilon >= 0, 0 <= delta < 1, and
+            2 m delta <= 1 (otherwise the delta term makes the bound useless).
+    """
+    if not 0 <= correct <= guesses <= canaries:
+        raise ValueError(
+            f"{correct} right of {guesses} guesses about {canaries} canaries: it must be "
+            "0 <= right <= guesses <= canaries"
+        )
+    if not (epsilon >= 0 and 0 <= delta < 1):
+        raise ValueError(
+            f"epsilon = {epsilon} and delta = {delta}: it must be epsilon >= 0 and 0 <= delta < 1"
+        )
+    if 2 * canaries * delta > 1:
+        raise ValueError(
+            f"{canaries} canaries prove nothing about delta = {delta}: use at most "
+            f"{0.5 / delta:.0f}"
+        )
+    if correct == 0:
+        return 1.0
+    accuracy = 1 / (1 + math.exp(-epsilon))
+    at_least = binom.sf(np.arange(correct, -1, -1) - 1, guesses, accuracy)  # f(v), ..., f(0)
+    slope = np.max((at_least[1:] - at_least[0]) / np.arange(1, correct + 1))
+    return min(1.0, float(at_least[0] + 2 * canaries * delta * slope))
+
+
+def epsilon_lower_bound(
+    canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95
+) -> float:
+    """Return the largest epsilon that the guesses refute; 0 if they refute none.
+
+    Whatever the true epsilon is, the bound exceeds it with probability at most 1 - confidence.
+
+    Raises:
+        ValueError: as `p_value`, or the confidence is not in (0, 1).
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence = {confidence}: it must lie strictly between 0 and 1")
+
+    def excess(epsilon: float) -> float:
+        """Return the p-value minus what refutes; it grows with epsilon."""
+        return p_value(canaries, guesses, correct, epsilon, delta) - (1 - confidence)
+
+    if excess(0.0) >= 0:
+        return 0.0
+    return float(brentq(excess, 0.0, _IRREFUTABLE, xtol=1e-9))
+
+
+def likelihood_scores(
+    observations: Floats, noise_multiplier: float, sampling_rate: float
+) -> Floats:
+    """Return the log likelihood ratio of "included" against "excluded" for each canary.
+
+    The best score there is (Neyman and Pearson) for a canary that contributes 1 to an observation
+    where it is sampled. For sampling rate 1 it orders canaries as the sum of observations does.
+
+    Args:
+        observations: released gradients along the canaries' directions, without what is known of
+            the other examples, shape (T, m).
+        noise_multiplier: claimed standard deviation of the noise.
+        sampling_rate: claimed probability that an example takes part in a step.
+
+    Returns:
+        Scores, shape (m,).
+    """
+    log_ratio = (2 * observations - 1) / (2 * noise_multiplier**2)
+    if sampling_rate == 1:
+        return np.asarray(log_ratio.sum(axis=0))
+    absent, present = math.log1p(-sampling_rate), math.log(sampling_rate)
+    return np.asarray(np.logaddexp(absent, present + log_ratio).sum(axis=0))
+
+
+def count_correct(scores: Floats, included: Coins, guesses: int) -> int:
+    """Guess that the highest scores are included and the lowest excluded; count right guesses.
+
+    Args:
+        scores: of the canaries, shape (m,).
+        included: their coins, shape (m,).
+        guesses: how many; even: half of them "included", half "excluded".
+    """
+    order = np.argsort(scores, kind="stable")
+    half = guesses // 2
+    lowest, highest = order[:half], order[len(order) - half :]
+    return int(included[highest].sum() + (~included[lowest]).sum())

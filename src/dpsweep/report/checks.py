@@ -1,0 +1,273 @@
+"""What a careful reader would ask of the trials, answered from the trials."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from dpsweep.report.grid import Grid, count, percent, values
+from dpsweep.report.trials import is_private
+from dpsweep.study import Study
+from dpsweep.study.cells import number
+from dpsweep.study.cost import trials_per_cell
+
+# A page that lists a thousand diverged trials helps nobody; the trial files hold them all.
+_LISTED_TRIALS = 40
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question with its answer; ``note`` is worth knowing but breaks no promise."""
+
+    title: str
+    status: Literal["pass", "note", "fail"]
+    finding: str
+    evidence: Grid | None = None
+
+
+def check_trials(study: Study, trials: pd.DataFrame) -> list[Check]:
+    """All checks, the privacy guarantee first; without any trial only what is missing."""
+    if trials.empty:
+        return [_complete(study, trials)]
+    return [
+        _guarantee(trials),
+        _delta(study, trials),
+        _complete(study, trials),
+        _selection(study),
+        _diverged(trials),
+        _nonfinite(trials),
+        _precision(trials),
+        _passes(trials),
+        _grid_edge(study, trials),
+    ]
+
+
+def _trial_list(trials: pd.DataFrame, column: str, title: str) -> Grid:
+    return Grid(
+        ["Sweep", "Cell", "Learning rate", "Seed", title],
+        [
+            [
+                str(row["sweep"]),
+                str(row["cell"]),
+                number(float(row["learning_rate"])),
+                str(row["seed"]),
+                percent(float(row[column])) if column == "accuracy" else f"{row[column]:.6g}",
+            ]
+            for row in trials.head(_LISTED_TRIALS).to_dict("records")
+        ],
+        frozenset({"Learning rate", "Seed", title}),
+    )
+
+
+def _listed(trials: pd.DataFrame) -> str:
+    return f" The first {_LISTED_TRIALS} are listed." if len(trials) > _LISTED_TRIALS else ""
+
+
+def _guarantee(trials: pd.DataFrame) -> Check:
+    title = "Certified ε is at most the target"
+    private = trials[is_private(trials)]
+    if private.empty:
+        return Check(title, "note", "There is no private trial.")
+    # Written so that a missing certificate counts as a broken one.
+    broken = private[~(private["certified_epsilon"] <= private["epsilon"])]
+    if len(broken):
+        return Check(
+            title,
+            "fail",
+            f"{count(len(broken), 'private trial')} of {len(private):,} exceed the target or have no "
+            f"certificate. Do not rely on these trials' ε.{_listed(broken)}",
+            _trial_list(broken, "certified_epsilon", "Certified ε"),
+        )
+    margin = 100 * (1 - private["certified_epsilon"] / private["epsilon"])
+    return Check(
+        title,
+        "pass",
+        f"True of all {count(len(private), 'private trial')}: the certificates are between "
+        f"{margin.min():.2g} % and {margin.max():.2g} % below their target.",
+    )
+
+
+def _delta(study: Study, trials: pd.DataFrame) -> Check:
+    delta = study.privacy.delta
+    title = "Private trials are calibrated to the study's δ"
+    private = trials[is_private(trials)]
+    others = private[private["delta"] != delta]
+    if len(others):
+        return Check(
+            title,
+            "fail",
+            f"{count(len(others), 'private trial')} of {len(private):,} were trained for another δ "
+            f"than {delta:g}.{_listed(others)}",
+            _trial_list(others, "delta", "δ"),
+        )
+    return Check(title, "pass" if len(private) else "note", f"δ = {delta:g}.")
+
+
+def _selection(study: Study) -> Check:
+    title = "Selection"
+    if study.training.select_on == "test":
+        return Check(
+            title,
+            "note",
+            "Hyperparameters are chosen by accuracy on the test set, as in the paper: the accuracy of "
+            "what was chosen is optimistic (select_on: holdout avoids that).",
+        )
+    share = f"{100 * study.training.holdout_share:g} %"
+    return Check(
+        title,
+        "pass",
+        f"Hyperparameters are chosen on {share} of the training set, held out of training; N and "
+        "the noise are those of the rest. Accuracies are on the test set.",
+    )
+
+
+def _complete(study: Study, trials: pd.DataFrame) -> Check:
+    title = "Completeness"
+    rows = []
+    for name, sweep in study.sweeps.items():
+        # A bracket may close early.
+        expected = (
+            sweep.seeds if study.training.selection == "bracket" else trials_per_cell(study, name)
+        )
+        trained = trials.loc[trials["sweep"] == name, "cell"].value_counts()
+        found = [int(trained.get(cell.name, 0)) for cell in study.sweep_cells(name)]
+        partial = sum(0 < trials_found < expected for trials_found in found)
+        if partial or 0 in found:
+            rows.append([name, f"{len(found):,}", f"{found.count(0):,}", f"{partial:,}"])
+    if not rows:
+        return Check(title, "pass", "Every planned cell has all its trials.")
+    return Check(
+        title,
+        "note",
+        "The study is not finished; what is drawn below is drawn from the trials that exist.",
+        Grid(
+            ["Sweep", "Cells planned", "Cells without trials", "Cells with some of their trials"],
+            rows,
+            frozenset({"Cells planned", "Cells without trials", "Cells with some of their trials"}),
+        ),
+    )
+
+
+def _diverged(trials: pd.DataFrame) -> Check:
+    title = "Diverged trials"
+    diverged = trials[trials["diverged"].astype(bool)]
+    if diverged.empty:
+        return Check(
+            title, "pass", f"None: {count(len(trials), 'trial')} ended with finite parameters."
+        )
+    finding = (
+        f"{count(len(diverged), 'trial')} of {len(trials):,} ended with parameters or a loss that are "
+        "not finite. They are kept, with the accuracy that was measured."
+    )
+    return Check(
+        title, "note", finding + _listed(diverged), _trial_list(diverged, "accuracy", "Accuracy")
+    )
+
+
+def _nonfinite(trials: pd.DataFrame) -> Check:
+    title = "Gradients that are not finite"
+    examples = int(trials["nonfinite_examples"].sum())
+    if not examples:
+        return Check(title, "pass", "None: every per-example gradient was finite.")
+    affected = trials[trials["nonfinite_examples"] > 0]
+    return Check(
+        title,
+        "note",
+        f"{count(examples, 'per-example gradient')} that were not finite counted as zero, in "
+        f"{count(len(affected), 'trial')}. The guarantee holds; the update is smaller.",
+    )
+
+
+def _precision(trials: pd.DataFrame) -> Check:
+    title = "One precision in every sweep"
+    found = trials.groupby("sweep")["precision"].unique()
+    mixed = {str(sweep): sorted(kinds) for sweep, kinds in found.items() if len(kinds) > 1}
+    if not mixed:
+        return Check(title, "pass", "Trials of a sweep ran in the same number format.")
+    return Check(
+        title,
+        "note",
+        "Some sweeps compare trials of different number formats, as jobs ran on different devices; "
+        "training.precision sets one.",
+        Grid(["Sweep", "Precision"], [[name, ", ".join(kinds)] for name, kinds in mixed.items()]),
+    )
+
+
+def _passes(trials: pd.DataFrame) -> Check:
+    title = "Passes over the data"
+    ratio = trials["passes"] / trials["epochs"]
+    within = bool(((ratio - 1).abs() <= 0.1).all())
+    return Check(
+        title,
+        "pass" if within else "note",
+        "Realised passes T·q are between "
+        f"{percent(ratio.min())} and {percent(ratio.max())} of the planned epochs, because the number "
+        "of steps is a whole number.",
+    )
+
+
+def _grid_edge(study: Study, trials: pd.DataFrame) -> Check:
+    title = "Width of the learning-rate grids"
+    first = trials[trials["best"].astype(bool) & (trials["seed"] == 1)]
+    rows, at_edge = [], 0
+    for name, sweep in study.sweeps.items():
+        rates = sweep.learning_rates
+        chosen = first.loc[first["sweep"] == name, "learning_rate"]
+        low, high = int((chosen == rates[0]).sum()), int((chosen == rates[-1]).sum())
+        if len(rates) > 1 and low + high:
+            at_edge += low + high
+            rows.append(
+                [name, values([rates[0], rates[-1]]), f"{len(chosen):,}", f"{low:,}", f"{high:,}"]
+            )
+    if not rows:
+        return Check(title, "pass", "No cell's best learning rate is at an end of its grid.")
+    return Check(
+        title,
+        "note",
+        f"The best learning rate is at an end of its grid in {at_edge:,} of "
+        f"{count(len(first), 'tuned cell')}; a wider grid might do better there.",
+        Grid(
+            ["Sweep", "Grid from, to", "Tuned cells", "Best is the lowest", "Best is the highest"],
+            rows,
+            frozenset({"Tuned cells", "Best is the lowest", "Best is the highest"}),
+        ),
+    )
+
+
+def references(study: Study, trials: pd.DataFrame) -> Grid | None:
+    """The best cell of every non-private sweep: what the backbone reaches without privacy.
+
+    The cell with the highest mean macro accuracy over the seeds of its best learning rate.
+    """
+    rows = []
+    for name, sweep in study.sweeps.items():
+        ours = trials[
+            (trials["sweep"] == name)
+            & (trials["epsilon"] == math.inf)
+            & trials["best"].astype(bool)
+        ]
+        means = ours.groupby("cell", sort=False)["macro_accuracy"].mean().dropna()
+        if means.empty:
+            continue
+        cell = str(means.idxmax())
+        best = ours[ours["cell"] == cell]
+        rows.append(
+            [
+                study.datasets[sweep.dataset].title,
+                study.backbones[sweep.backbone].title,
+                study.methods[sweep.method].title,
+                percent(best["accuracy"].mean()),
+                f"{percent(best['accuracy'].min())} to {percent(best['accuracy'].max())}",
+                percent(best["macro_accuracy"].mean()),
+                percent(1 / study.datasets[sweep.dataset].classes),
+                str(len(best)),
+                f"{name}/{cell}",
+            ]
+        )
+    columns = [
+        "Dataset", "Backbone", "Method", "Accuracy", "Over seeds", "Macro accuracy", "Chance",
+        "Seeds", "Cell",
+    ]  # fmt: skip
+    numeric = frozenset({"Accuracy", "Over seeds", "Macro accuracy", "Chance", "Seeds"})
+    return Grid(columns, rows, numeric) if rows else None

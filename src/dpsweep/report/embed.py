@@ -1,0 +1,117 @@
+"""Files as parts of the page: pictures and downloads as data URIs, so nothing is ever fetched."""
+
+import base64
+import gzip
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+# A page of 51 figures stays near 10 MB: figures are line art, which 256 colours show without a
+# visible difference at a third of the size. 2100 pixels are a full-width figure at 300 dpi.
+_PICTURE_WIDTH = 2100
+_PICTURE_COLOURS = 256
+_THUMBNAIL_WIDTH = 400
+_THUMBNAIL_COLOURS = 64
+# Larger data is compressed; what is still too large stays beside the report.
+_PLAIN_BYTES = 100_000
+_COMPRESSED_BYTES = 250_000
+
+_MEDIA_TYPES = {
+    "csv": "text/csv;charset=utf-8",
+    "gz": "application/gzip",
+    "md": "text/markdown;charset=utf-8",
+    "png": "image/png",
+    "tex": "application/x-tex;charset=utf-8",
+    "yaml": "application/yaml;charset=utf-8",
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure as the page shows it; ``width`` and ``height`` are pixels."""
+
+    uri: str
+    thumbnail: str
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that the page hands out; ``uri`` is None where it is too large to be embedded."""
+
+    label: str
+    name: str
+    uri: str | None
+    size: int
+
+
+def data_uri(content: bytes, suffix: str) -> str:
+    """The content as a data URI of the media type that belongs to the file suffix."""
+    return f"data:{_MEDIA_TYPES[suffix]};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def picture(path: Path) -> Picture:
+    """Read a PNG, at most 2100 pixels wide, and a thumbnail of it.
+
+    Raises:
+        OSError: the file is missing or is no complete picture.
+    """
+    try:
+        with Image.open(path) as opened:
+            image = _on_white(opened)
+    except (SyntaxError, ValueError) as error:  # how Pillow reports some damaged files
+        raise OSError(str(error)) from error
+    image = _at_most(image, _PICTURE_WIDTH)
+    return Picture(
+        uri=_png(image, _PICTURE_COLOURS),
+        thumbnail=_png(_at_most(image, _THUMBNAIL_WIDTH), _THUMBNAIL_COLOURS),
+        width=image.width,
+        height=image.height,
+    )
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    layers = image.convert("RGBA")
+    paper = Image.new("RGBA", layers.size, "white")
+    return Image.alpha_composite(paper, layers).convert("RGB")
+
+
+def _at_most(image: Image.Image, width: int) -> Image.Image:
+    if image.width <= width:
+        return image
+    height = max(1, round(image.height * width / image.width))
+    return image.resize((width, height), Image.Resampling.LANCZOS)
+
+
+def _png(image: Image.Image, colours: int) -> str:
+    buffer = io.BytesIO()
+    # This method keeps thin coloured lines in their colour; the default blends them.
+    palette = image.quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    palette.save(buffer, "PNG", optimize=True)
+    return data_uri(buffer.getvalue(), "png")
+
+
+def download(path: Path) -> Download:
+    """Hand out a file: as it is, compressed with gzip, or (very large) only by its name.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return download_content(path.name, path.read_bytes())
+
+
+def download_content(name: str, content: bytes) -> Download:
+    """Hand out content under a file name; see `download`."""
+    suffix = name.rpartition(".")[2]
+    label = suffix.upper()
+    if len(content) <= _PLAIN_BYTES:
+        return Download(label, name, data_uri(content, suffix), len(content))
+    # Without a time stamp, equal content gives equal bytes.
+    compressed = gzip.compress(content, mtime=0)
+    if len(compressed) <= _COMPRESSED_BYTES:
+        uri = data_uri(compressed, "gz")
+        return Download(f"{label}, gzip", f"{name}.gz", uri, len(compressed))
+    return Download(label, name, None, len(content))

@@ -1,0 +1,76 @@
+"""Put the page together."""
+
+from pathlib import Path
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+import dpsweep
+from dpsweep.files import write_text
+from dpsweep.report.checks import check_trials, references
+from dpsweep.report.embed import download_content
+from dpsweep.report.grid import count, values
+from dpsweep.report.reference import paper_comparisons
+from dpsweep.report.summary import summarise
+from dpsweep.report.targets import sections
+from dpsweep.report.trials import is_private, read_trials
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+
+
+def write(study: Study, study_file: Path, paths: Paths) -> None:
+    """Write the report of a study: one HTML file that fetches nothing.
+
+    It shows what exists under the study's results and says what does not. Equal results (trial
+    store times included) give equal bytes.
+
+    Args:
+        study: the study.
+        study_file: where it was read from, for the reader; only a relative path is shown in full.
+        paths: its files; the report is ``paths.report``.
+
+    Raises:
+        UnreadableResultsError: a trial file is damaged or lacks a column.
+    """
+    trials = read_trials(study, paths)
+    trained = set(zip(trials["sweep"], trials["cell"], strict=True))
+    grouped = sections(study, paths, trained)
+    figures = [figure for section in grouped for figure in section.figures]
+    tables = [table for section in grouped for table in section.tables]
+    private = is_private(trials)
+    configuration = study_yaml(study)
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["values"] = values
+    environment.globals["count"] = count
+    page = environment.get_template("template.html.j2").render(
+        study=study,
+        partial=paths.partial,
+        study_file=study_file.name if study_file.is_absolute() else study_file.as_posix(),
+        summary=summarise(study, paths, trials),
+        checks=check_trials(study, trials),
+        references=references(study, trials),
+        sections=grouped,
+        comparisons=paper_comparisons(study, paths),
+        figures=figures,
+        tables=tables,
+        absent=[target.name for target in [*figures, *tables] if target.problem],
+        trial_count=len(trials),
+        private_count=int(private.sum()),
+        targets=sorted({float(epsilon) for epsilon in trials.loc[private, "epsilon"]}),
+        configuration=configuration,
+        configuration_download=download_content("study.yaml", configuration.encode()),
+        version=dpsweep.__version__,
+    )
+    write_text(paths.report, page)
+
+
+def study_yaml(study: Study) -> str:
+    """The study as YAML, defaults included: `dpsweep.study.load_study` reads the same study back."""
+    content = study.model_dump(exclude_none=True)
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)

@@ -1,0 +1,107 @@
+"""Numbers that the paper prints, beside those of the study."""
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from dpsweep.report.grid import Grid, count
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Comparison
+
+
+@dataclass(frozen=True)
+class PaperComparison:
+    """A table whose numbers the paper prints: what the comparison says, and its rows if there are any."""
+
+    name: str
+    finding: str
+    rows: Grid | None = None
+
+
+def paper_comparisons(study: Study, paths: Paths) -> list[PaperComparison]:
+    """Every table of the study with a printed number, read from the CSV behind it."""
+    return [
+        _comparison(paths, name, table)
+        for name, table in study.tables.items()
+        if isinstance(table, Comparison) and any(entry.reference for entry in table.entries)
+    ]
+
+
+def _comparison(paths: Paths, name: str, table: Comparison) -> PaperComparison:
+    if not table.comparable:
+        return PaperComparison(
+            name,
+            "Not compared: the data and the models of this study are not the paper's, so a difference "
+            "would say nothing.",
+        )
+    try:
+        numbers = pd.read_csv(
+            paths.table(name, "csv"), dtype=dict.fromkeys([*table.row_titles, "column"], str)
+        )
+    except FileNotFoundError:
+        return PaperComparison(name, "Not compared yet: the table has not been written.")
+    numbers = numbers[numbers["reference"].notna()]
+    known = numbers[numbers["macro_accuracy"].notna()]
+    ranged = numbers["reference_minimum"].notna().any()
+    return PaperComparison(
+        name,
+        _finding(numbers, known) if len(known) else "Not compared yet: nothing has been trained.",
+        Grid(
+            [
+                *table.row_titles,
+                "Setting",
+                "Paper",
+                "Ours",
+                "Difference",
+                *(["In range"] if ranged else []),
+            ],
+            [
+                [
+                    *(str(row[title]) for title in table.row_titles),
+                    str(row["column"]),
+                    _written(row["reference"], row["reference_minimum"], row["reference_maximum"]),
+                    _written(row["macro_accuracy"], row["minimum"], row["maximum"]),
+                    "–" if math.isnan(row["difference"]) else _signed(row["difference"]),
+                    *([_within(row)] if ranged else []),
+                ]
+                for row in numbers.to_dict("records")
+            ],
+            frozenset({"Paper", "Ours", "Difference"}),
+        ),
+    )
+
+
+def _finding(numbers: pd.DataFrame, known: pd.DataFrame) -> str:
+    differences = known["difference"]
+    text = (
+        f"{len(known)} of {count(len(numbers), 'number')} can be compared. Ours minus the paper's: "
+        f"mean {_signed(differences.mean())}, from {_signed(differences.min())} to "
+        f"{_signed(differences.max())}."
+    )
+    ranged = known[known["reference_minimum"].notna()]
+    if len(ranged):
+        inside = int((ranged["within_reference"].astype(str) == "True").sum())
+        text += (
+            f" {inside} of {len(ranged)} of our means lie within the range that the paper prints."
+        )
+    return text
+
+
+def _within(row: dict[Hashable, Any]) -> str:
+    if math.isnan(row["reference_minimum"]) or math.isnan(row["macro_accuracy"]):
+        return "–"
+    return "yes" if str(row["within_reference"]) == "True" else "no"
+
+
+def _written(middle: float, low: float, high: float) -> str:
+    if math.isnan(middle):
+        return "–"
+    return f"{middle:.4f}" if math.isnan(low) else f"{middle:.4f} [{low:.4f}, {high:.4f}]"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4f}".replace("-", "−")

@@ -1,0 +1,261 @@
+"""Figures and tables as the report shows them: what is there, and what is said where it is not."""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpsweep.report.embed import Download, Picture, download, picture
+from dpsweep.report.grid import Grid, count
+from dpsweep.study import Cell, Study
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Figure, LinePanel, NoiseCurve, Selection, Table
+
+
+@dataclass(frozen=True)
+class CellsOfSweep:
+    """The cells of one sweep behind a target; paths are relative to the report's folder."""
+
+    sweep: str
+    folder: str
+    found: list[str]
+    missing: list[str]
+
+
+@dataclass(frozen=True)
+class TargetView:
+    """A figure or table; ``problem`` says why it is not shown, where it is not."""
+
+    name: str
+    caption: str
+    problem: str | None
+    downloads: list[Download]
+    files: str
+    cells: list[CellsOfSweep]
+    gradient_norms: list[str]
+    missing_gradient_norms: list[str]
+
+    @property
+    def cell_count(self) -> int:
+        """How many cells the target names."""
+        return sum(len(sweep.found) + len(sweep.missing) for sweep in self.cells)
+
+    @property
+    def missing_count(self) -> int:
+        """How many of them have no trial."""
+        return sum(len(sweep.missing) for sweep in self.cells)
+
+
+@dataclass(frozen=True)
+class FigureView(TargetView):
+    """A figure of the report."""
+
+    picture: Picture | None
+    alternative: str
+
+
+@dataclass(frozen=True)
+class TableView(TargetView):
+    """A table of the report."""
+
+    rows: Grid | None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with the figures and tables under it."""
+
+    title: str
+    figures: list[FigureView]
+    tables: list[TableView]
+
+
+def sections(study: Study, paths: Paths, trained: set[tuple[str, str]]) -> list[Section]:
+    """Every target under its section, in the order of the study; figures before tables.
+
+    Args:
+        study: the study.
+        paths: its files.
+        trained: (sweep, cell name) of every cell that has trials.
+    """
+    found: dict[str, Section] = {}
+    for name, figure in study.figures.items():
+        section = found.setdefault(figure.section, Section(figure.section, [], []))
+        section.figures.append(_figure(study, paths, trained, name, figure))
+    for name, table in study.tables.items():
+        section = found.setdefault(table.section, Section(table.section, [], []))
+        section.tables.append(_table(study, paths, trained, name, table))
+    if study.audit is not None:
+        found["Privacy audit"] = _audit(paths)
+    return list(found.values())
+
+
+def _audit(paths: Paths) -> Section:
+    """The evidence of the privacy audit; it is made of runs of its own, not of cells."""
+    shown, missing_figure = _drawn(paths.audit("png"))
+    caption, rows, missing_table = _printed(paths.audit("md"))
+    own: dict[str, Any] = {"cells": [], "gradient_norms": [], "missing_gradient_norms": []}
+    figure = FigureView(
+        name="audit_bounds",
+        caption=(
+            "What an attacker can prove about the trainer that made this study: the epsilon that "
+            "is claimed, against a lower bound measured with canaries in one training run. A "
+            "point above the diagonal would refute the claim."
+        ),
+        problem=missing_figure,
+        downloads=_downloads([paths.audit("csv")]),
+        files=_relative(paths, paths.audit("{pdf,png,csv}")),
+        picture=shown,
+        alternative="Measured lower bound on epsilon against the claimed epsilon.",
+        **own,
+    )
+    table = TableView(
+        name="audit_settings",
+        caption=caption,
+        problem=missing_table,
+        downloads=_downloads([paths.audit(suffix) for suffix in ("tex", "md")]),
+        files=_relative(paths, paths.audit("{tex,md}")),
+        rows=rows,
+        **own,
+    )
+    return Section("Privacy audit", [figure], [table])
+
+
+def _figure(
+    study: Study, paths: Paths, trained: set[tuple[str, str]], name: str, figure: Figure
+) -> FigureView:
+    shown, problem = _drawn(paths.figure(name, "png"))
+    return FigureView(
+        name=name,
+        caption=figure.caption,
+        problem=problem,
+        downloads=_downloads([paths.figure(name, "csv")]),
+        files=_relative(paths, paths.figure(name, "{pdf,png,csv}")),
+        cells=_cells(study, paths, trained, (each for _, each in figure.selections())),
+        gradient_norms=_gradient_norms(study, paths, figure.gradient_norms(), present=True),
+        missing_gradient_norms=_gradient_norms(
+            study, paths, figure.gradient_norms(), present=False
+        ),
+        picture=shown,
+        alternative=_alternative(figure),
+    )
+
+
+def _table(
+    study: Study, paths: Paths, trained: set[tuple[str, str]], name: str, table: Table
+) -> TableView:
+    # The written caption also says what was missing when the table was made.
+    caption, rows, problem = _printed(paths.table(name, "md"))
+    return TableView(
+        name=name,
+        caption=caption or table.caption,
+        problem=problem,
+        downloads=_downloads([paths.table(name, suffix) for suffix in ("csv", "tex", "md")]),
+        files=_relative(paths, paths.table(name, "{csv,tex,md}")),
+        cells=_cells(study, paths, trained, (each for _, each in table.selections())),
+        gradient_norms=[],
+        missing_gradient_norms=[],
+        rows=rows,
+    )
+
+
+def _drawn(source: Path) -> tuple[Picture | None, str | None]:
+    """A PNG, or why there is none."""
+    try:
+        return picture(source), None
+    except FileNotFoundError:
+        return None, "This figure has not been drawn: the file is not there."
+    except OSError as error:
+        reason = _without(source, error)
+        return None, f"This figure cannot be shown: its PNG is damaged ({reason})."
+
+
+def _printed(source: Path) -> tuple[str, Grid | None, str | None]:
+    """Caption and rows of a Markdown table, or why there are none."""
+    try:
+        return *_markdown(source.read_text(encoding="utf-8")), None
+    except FileNotFoundError:
+        return "", None, "This table has not been written: the file is not there."
+    except (OSError, ValueError) as error:
+        reason = _without(source, error)
+        return "", None, f"This table cannot be shown: its file is damaged ({reason})."
+
+
+def _without(path: Path, error: Exception) -> str:
+    # The report may be published; folders of the machine that made it are nobody's business.
+    return str(error).replace(str(path), path.name)
+
+
+def _markdown(text: str) -> tuple[str, Grid]:
+    """Caption and rows of a table as `dpsweep.tables` prints it.
+
+    Raises:
+        ValueError: there is no table in the text, or a row is too short or too long.
+    """
+    lines = [line.strip() for line in text.split("\n")]
+    caption = " ".join(line for line in lines if line and not line.startswith("|"))
+    cells = [
+        [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in lines
+        if line.startswith("|")
+    ]
+    if len(cells) < 2 or len({len(row) for row in cells}) > 1:
+        raise ValueError("no table, or rows of unequal length")
+    header, rules, *rows = cells
+    numeric = {title for title, rule in zip(header, rules, strict=True) if rule.endswith("-:")}
+    return caption, Grid(header, rows, frozenset(numeric))
+
+
+def _downloads(files: Iterable[Path]) -> list[Download]:
+    return [download(file) for file in files if file.exists()]
+
+
+def _relative(paths: Paths, file: Path) -> str:
+    return Path(os.path.relpath(file, paths.drawn)).as_posix()
+
+
+def _alternative(figure: Figure) -> str:
+    # The family, its panels and its lines: what a caption presupposes that one sees.
+    panels = figure.axes if isinstance(figure, NoiseCurve) else figure.panels
+    titles = "; ".join(panel.title for panel in panels)
+    family = figure.family.replace("_", " ").capitalize()
+    text = f"{family}, {count(len(panels), 'panel')}: {titles}."
+    labels = dict.fromkeys(
+        line.label for panel in panels if isinstance(panel, LinePanel) for line in panel.lines
+    )
+    return f"{text} Lines: {'; '.join(labels)}." if labels else text
+
+
+def _cells(
+    study: Study, paths: Paths, trained: set[tuple[str, str]], selections: Iterable[Selection]
+) -> list[CellsOfSweep]:
+    # A dict, because several lines of a figure may share cells.
+    cells: dict[Cell, None] = {}
+    for selection in selections:
+        cells.update(dict.fromkeys(study.cells(selection)))
+    return [
+        CellsOfSweep(
+            sweep,
+            _relative(paths, paths.results / "cells" / sweep),
+            [cell.name for cell in cells if cell.sweep == sweep and (sweep, cell.name) in trained],
+            [
+                cell.name
+                for cell in cells
+                if cell.sweep == sweep and (sweep, cell.name) not in trained
+            ],
+        )
+        for sweep in dict.fromkeys(cell.sweep for cell in cells)
+    ]
+
+
+def _gradient_norms(
+    study: Study, paths: Paths, selections: list[Selection], *, present: bool
+) -> list[str]:
+    files = dict.fromkeys(
+        paths.gradient_norms(cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound)
+        for selection in selections
+        for cell in study.cells(selection)
+    )
+    return [_relative(paths, file) for file in files if file.exists() == present]

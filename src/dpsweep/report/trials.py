@@ -1,0 +1,74 @@
+"""The trials that a report is about."""
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+from pyarrow import ArrowException
+
+from dpsweep.analysis.frames import UnreadableResultsError
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+
+COLUMNS = [
+    "sweep", "epsilon", "delta", "epochs", "passes", "learning_rate", "seed", "best",
+    "certified_epsilon", "accuracy", "macro_accuracy", "diverged", "nonfinite_examples",
+    "wall_seconds", "device", "precision", "versions", "trial_key",
+]  # fmt: skip
+
+
+def read_trials(study: Study, paths: Paths) -> pd.DataFrame:
+    """Every trial of the study's cells that exists so far, with its cell's name as ``cell``.
+
+    A sweep is read from its table, and from its cells where that is not there yet.
+
+    Returns:
+        One row per trial, in the order of the study's sweeps; `COLUMNS` and ``cell``.
+
+    Raises:
+        UnreadableResultsError: a file is damaged or lacks a column.
+    """
+    frames = [frame for sweep in study.sweeps for frame in _read_sweep(study, paths, sweep)]
+    filled = [frame for frame in frames if len(frame)]
+    if not filled:
+        return pd.DataFrame(columns=[*COLUMNS, "cell"])
+    return pd.concat(filled, ignore_index=True)
+
+
+def _read_sweep(study: Study, paths: Paths, sweep: str) -> Iterator[pd.DataFrame]:
+    cells = study.sweep_cells(sweep)
+    if paths.sweep(sweep).exists():
+        trials = _read(paths.sweep(sweep), [*COLUMNS, "cell"])
+        yield trials[trials["cell"].isin([cell.name for cell in cells])]
+        return
+    for cell in cells:
+        file = paths.cell(cell) / "trials.parquet"
+        if file.exists():
+            yield _read(file, COLUMNS).assign(cell=cell.name)
+
+
+def _read(file: Path, columns: list[str]) -> pd.DataFrame:
+    try:
+        return pd.read_parquet(file, columns=columns)
+    except (OSError, ArrowException) as error:
+        raise UnreadableResultsError(
+            f"{file}: cannot be read ({error}); delete it and ask for it again (stored trials are "
+            "not trained twice)"
+        ) from error
+
+
+def is_private(trials: pd.DataFrame) -> pd.Series:
+    """True for the trials that train under a finite epsilon."""
+    return trials["epsilon"].astype(float) < math.inf
+
+
+def newest_trial(trials: pd.DataFrame, paths: Paths) -> datetime | None:
+    """When the newest of the trials was stored (UTC), or None where the store has none of them."""
+    stored = (
+        paths.trials / key[:2] / f"{key}.safetensors"
+        for key in set(trials["trial_key"].astype(str))
+    )
+    times = [path.stat().st_mtime for path in stored if path.exists()]
+    return datetime.fromtimestamp(max(times), UTC) if times else None

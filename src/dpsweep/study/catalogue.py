@@ -1,0 +1,55 @@
+"""Every figure and table of a study on one page: what it shows, what it needs, how to make it.
+
+``python -m dpsweep.study.catalogue > docs/figures.md`` writes the page of the paper's study anew.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from dpsweep.study.config import Study
+from dpsweep.study.load import load_study
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Figure, Table
+
+_HEADER = """\
+# Figures and tables
+
+Made from `config.yaml` by `python -m dpsweep.study.catalogue > docs/figures.md`; do not edit.
+
+Each of them is asked for by name. It trains exactly the cells that it draws and that are not there
+yet; `-n` in front of the name lists them, `snakemake plan --config targets=<name>` says what they cost.
+The demo draws the same from small networks and small data:
+`snakemake --profile demo results/demo/figures/<name>.pdf`.
+
+A figure comes as `pdf`, as `png` (300 dpi) and as the `csv` of what is drawn; a table as `tex`, `md` and
+`csv`. Full captions stand in `config.yaml` and in the report.
+"""
+
+
+def catalogue(study: Study) -> str:
+    """The page in Markdown: a table for each section of the report."""
+    paths = Paths(Path(study.results))
+    sections: dict[str, list[str]] = {}
+    for name, figure in study.figures.items():
+        row = _row(study, name, figure, paths.figure(name, "pdf"))
+        sections.setdefault(figure.section, []).append(row)
+    for name, table in study.tables.items():
+        row = _row(study, name, table, paths.table(name, "md"))
+        sections.setdefault(table.section, []).append(row)
+    lines = [_HEADER.rstrip("\n")]
+    for section, rows in sections.items():
+        lines += ["", f"## {section}", "", "| name and command | shows | cells |"]
+        lines += ["|---|---|---:|", *rows]
+    return "\n".join(lines) + "\n"
+
+
+def _row(study: Study, name: str, target: Figure | Table, file: Path) -> str:
+    cells = {cell for _, selection in target.selections() for cell in study.cells(selection)}
+    # A full stop and a capital letter: numbers and "(10%)." go on.
+    sentence = re.split(r"(?<=\.)\s+(?=[A-Z])", target.caption, maxsplit=1)[0]
+    return f"| **{name}**<br>`snakemake {file.as_posix()}` | {sentence} | {len(cells):,} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(catalogue(load_study(Path("config.yaml"))))

@@ -1,0 +1,89 @@
+"""Cells: the squares of the paper's heatmaps, and the names they have in files."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal, cast
+
+Full = Literal["full"]
+Automatic = Literal["automatic"]
+NoClipping = Literal["none"]
+BatchSize = int | Full
+ClippingBound = float | Automatic | NoClipping
+
+
+def number(value: float | str) -> str:
+    """Write a grid value as it stands in file names: 8, 0.25, 1e-05, inf, full, automatic."""
+    if isinstance(value, str):
+        return value
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+def optimizer_steps(train_size: int, batch_size: int, epochs: int, rounding: str) -> int:
+    """Number of optimizer steps T for E epochs at expected batch size B over N examples.
+
+    ``round`` is max(1, round(E*N/B)), halves rounded up: the compute budget is honest to half a
+    batch. ``ceil`` is E*ceil(N/B). Integer arithmetic, so no N is off by one.
+
+    Raises:
+        ValueError: B is not in 1..N, E < 1, or the rounding is unknown.
+    """
+    if not 1 <= batch_size <= train_size:
+        raise ValueError(f"batch size must be in 1..{train_size}, found {batch_size}")
+    if epochs < 1:
+        raise ValueError(f"epochs must be at least 1, found {epochs}")
+    if rounding == "round":
+        return max(1, (2 * epochs * train_size + batch_size) // (2 * batch_size))
+    if rounding == "ceil":
+        return epochs * -(-train_size // batch_size)
+    raise ValueError(f"rounding must be round or ceil, found {rounding!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One job: a (sweep, epsilon, epochs, B, C), for which the learning rate is tuned."""
+
+    sweep: str
+    epsilon: float
+    epochs: int
+    batch_size: BatchSize
+    clipping_bound: ClippingBound
+
+    @property
+    def name(self) -> str:
+        """The cell's folder name, for example ``eps8_epochs8_B256_C0.1``."""
+        return (
+            f"eps{number(self.epsilon)}_epochs{self.epochs}"
+            f"_B{number(self.batch_size)}_C{number(self.clipping_bound)}"
+        )
+
+    @classmethod
+    def parse(cls, sweep: str, name: str) -> "Cell":
+        """Read a cell back from its folder name.
+
+        Raises:
+            ValueError: the name is not that of a cell.
+        """
+        match = re.fullmatch(r"eps([^_]+)_epochs([0-9]+)_B([^_]+)_C([^_]+)", name)
+        if match is None:
+            raise ValueError(
+                f"{name!r} is no cell name; one looks like eps8_epochs8_B256_C0.1 or "
+                "eps8_epochs8_Bfull_Cautomatic"
+            )
+        epsilon, epochs, batch, clipping = match.groups()
+        bound = clipping if clipping in ("automatic", "none") else float(clipping)
+        return cls(
+            sweep,
+            float(epsilon),
+            int(epochs),
+            "full" if batch == "full" else int(batch),
+            cast(ClippingBound, bound),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One training run of a cell."""
+
+    cell: Cell
+    learning_rate: float
+    seed: int

@@ -1,0 +1,245 @@
+"""What a study costs, from the study alone: trials, seconds, memory, disk.
+
+The estimate packs short cells into jobs, asks a cluster for time and memory, and gives the first
+forecast of a run (`dpsweep.study.plan`). No result depends on it: a job that needs more time goes
+on from its checkpoint, and one that needs more memory is tried again with more. It is meant to be
+right within a factor of two once `teraflops` fits the device.
+"""
+
+from dataclasses import dataclass
+
+from dpsweep.study.bracket import bracket_trials
+from dpsweep.study.cells import Cell, optimizer_steps
+from dpsweep.study.config import (
+    AllParameters,
+    Backbone,
+    Dataset,
+    Film,
+    HeadOnly,
+    LoRA,
+    Scratch,
+    Study,
+)
+
+# Sustained float32 speed of training on a data-centre GPU, in 10^12 operations a second.
+TERAFLOPS = 20.0
+
+# The best trial of a cell keeps its parameters after every epoch where they take at most this
+# much. That is every FiLM, LoRA and head-only trial of the paper; gradient norms of a larger
+# one train it again.
+KEPT_PARAMETER_BYTES = 100e6
+
+_START_SECONDS = 40.0  # imports, weights, data, compilation
+_STEP_SECONDS = 0.02  # noise, optimizer and sampling of one step
+_HOST_GIGABYTES = 6.0  # an interpreter with torch and a GPU's libraries
+_GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class _Network:
+    """One forward pass of one example."""
+
+    operations: float
+    activation_bytes: float
+    parameters: float
+    width: int
+    """features that the head sees"""
+    norm_parameters: float
+
+
+@dataclass(frozen=True)
+class CellCost:
+    """What the cells of one (sweep, epochs) cost, each."""
+
+    trials: int
+    seconds: float
+    """wall time of a job that trains the whole cell on one GPU"""
+    host_gigabytes: float
+    gpu_gigabytes: float
+
+
+def _transformer(tokens: int, width: int, depth: int) -> _Network:
+    """Count a transformer: 12 d^2 weights a layer, and two products of tokens by tokens.
+
+    Activations: 34 values of 16 bits a token, channel and layer (Korthikanti et al. 2022, without
+    the attention matrix), here in 32 bits.
+    """
+    products = depth * (12 * width**2 * tokens + 2 * width * tokens**2)
+    return _Network(
+        operations=2.0 * products,
+        activation_bytes=68.0 * tokens * width * depth,
+        parameters=12.0 * width**2 * depth,
+        width=width,
+        norm_parameters=2.0 * width * (2 * depth + 1),
+    )
+
+
+# timm's names of vision transformers: width and depth.
+_VISION_TRANSFORMERS = {
+    "tiny": (192, 12),
+    "small": (384, 12),
+    "base": (768, 12),
+    "large": (1024, 24),
+    "huge": (1280, 32),
+}
+# Convolutional networks at a reference size: multiply-adds, activations and parameters, in 10^6;
+# features, and parameters of norm layers.
+_CONVOLUTIONAL = {
+    "resnetv2_50x1_bit": (224, 4_230, 100, 24, 2048, 41_344),
+    "wide_resnet": (32, 390, 4, 3, 256, 4_000),
+}
+
+
+def _network(backbone: Backbone, dataset: Dataset) -> _Network:
+    """Count a backbone on a dataset's inputs.
+
+    An unknown one is taken for a ViT-Base, or for a DistilBERT if it reads text.
+    """
+    arguments = backbone.arguments
+    if dataset.kind == "text":
+        # DistilBERT's names, then BERT's; without either, the size of DistilBERT.
+        width = arguments.get("dim", arguments.get("hidden_size", 768))
+        depth = arguments.get("n_layers", arguments.get("num_hidden_layers", 6))
+        return _transformer(dataset.max_length or 512, int(width), int(depth))
+    size = dataset.image_size or 224
+    if backbone.architecture in _CONVOLUTIONAL:
+        reference, products, activations, parameters, width, norms = _CONVOLUTIONAL[
+            backbone.architecture
+        ]
+        area = (size / reference) ** 2
+        return _Network(
+            2e6 * products * area, 1e6 * activations * area, 1e6 * parameters, width, norms
+        )
+    words = backbone.architecture.split("_")
+    kind = next((word for word in words if word in _VISION_TRANSFORMERS), "base")
+    width, depth = _VISION_TRANSFORMERS[kind]
+    patch = next((int(word[5:]) for word in words if word[:5] == "patch"), 16)
+    patch = int(arguments.get("patch_size", patch))
+    width = int(arguments.get("embed_dim", width))
+    depth = int(arguments.get("depth", depth))
+    return _transformer((size // patch) ** 2 + 1, width, depth)
+
+
+def _passes(study: Study, sweep: str) -> float:
+    """Forward passes that one training example costs, its backward pass included."""
+    match study.methods[study.sweeps[sweep].method]:
+        case HeadOnly():
+            return 1.0
+        case AllParameters() | Scratch():
+            return 4.0  # the weights' half of the backward pass, and per-example norms
+    return 2.0
+
+
+def trials_per_cell(study: Study, sweep: str) -> int:
+    """Trials that a cell trains; at most that many with ``selection: bracket``."""
+    grid = study.sweeps[sweep]
+    rates = len(grid.learning_rates)
+    match study.training.selection:
+        case "exhaustive":
+            return rates * grid.seeds
+        case "bracket":
+            return bracket_trials(rates) + grid.seeds - 1
+    return rates + grid.seeds - 1
+
+
+def cell_cost(study: Study, sweep: str, epochs: int, teraflops: float = TERAFLOPS) -> CellCost:
+    """Estimate a cell of a sweep: the same for every epsilon, B and C of these epochs.
+
+    E epochs are E passes over the data at every batch size; only the work that each step adds
+    differs, and it is counted for the smallest batch.
+
+    Args:
+        study: the study.
+        sweep: one of its sweeps.
+        epochs: E.
+        teraflops: 10^12 operations a second that training sustains on the device.
+    """
+    grid = study.sweeps[sweep]
+    dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
+    network = _network(backbone, dataset)
+    rate = teraflops * 1e12
+    smallest = min(study.numeric_batch_size(grid.dataset, each) for each in grid.batch_size)
+    steps = optimizer_steps(dataset.train_size, smallest, epochs, study.privacy.steps)
+    training = epochs * dataset.train_size * _passes(study, sweep) * network.operations / rate
+    testing = dataset.test_size * network.operations / rate
+    trials = trials_per_cell(study, sweep)
+    physical = grid.physical_batch or study.training.physical_batch
+    inputs = input_bytes(dataset)
+    return CellCost(
+        trials=trials,
+        seconds=_START_SECONDS + trials * (training + testing + steps * _STEP_SECONDS),
+        host_gigabytes=_HOST_GIGABYTES + inputs / _GIGA,
+        # Weights, gradients, optimizer and noise, in 32 bits; inputs lie on the device if they fit.
+        gpu_gigabytes=2.0 + (16 * network.parameters + physical * network.activation_bytes) / _GIGA,
+    )
+
+
+def norms_seconds(study: Study, sweep: str, epochs: int, teraflops: float = TERAFLOPS) -> float:
+    """Estimate the gradient norms of one (epsilon, epochs, C): a backward pass after every epoch.
+
+    A trial whose parameters are not kept is trained again.
+    """
+    grid = study.sweeps[sweep]
+    dataset = study.datasets[grid.dataset]
+    operations = _network(study.backbones[grid.backbone], dataset).operations
+    work = epochs * dataset.train_size * _passes(study, sweep) * operations
+    seconds = _START_SECONDS + work / (teraflops * 1e12)
+    if not _kept_bytes(study, sweep, epochs):
+        cell = cell_cost(study, sweep, epochs, teraflops)
+        seconds += (cell.seconds - _START_SECONDS) / cell.trials
+    return seconds
+
+
+def trainable_parameters(study: Study, sweep: str) -> float:
+    """Estimate how many parameters a trial trains."""
+    grid = study.sweeps[sweep]
+    dataset = study.datasets[grid.dataset]
+    network = _network(study.backbones[grid.backbone], dataset)
+    head = dataset.classes * (network.width + 1)
+    match study.methods[grid.method]:
+        case HeadOnly():
+            return head
+        case Film():
+            return head + network.norm_parameters
+        case LoRA(rank=rank, targets=targets):
+            # A layer from d to 1...4 d features, in each of the layers of 12 d^2 parameters.
+            layers = network.parameters / (12 * network.width**2)
+            return head + 3 * rank * network.width * len(targets) * layers
+    return head + network.parameters
+
+
+def cell_bytes(study: Study, cell: Cell) -> float:
+    """Estimate what a cell leaves on disk, its trials in the store included.
+
+    Sizes of records, tables and logs were measured on the demo.
+    """
+    dataset = study.datasets[study.sweeps[cell.sweep].dataset]
+    trials, classes = trials_per_cell(study, cell.sweep), dataset.classes
+    batch_size = study.batch_size(cell)
+    steps = optimizer_steps(dataset.train_size, batch_size, cell.epochs, study.privacy.steps)
+    store = trials * (1_700 + 20 * classes + 32 * steps)
+    tables = 23_000 + trials * 8 * classes + 5_000 + 17 * trials * steps
+    logs_and_records = 10_000
+    return store + tables + logs_and_records + _kept_bytes(study, cell.sweep, cell.epochs)
+
+
+def norms_bytes(study: Study, sweep: str, epochs: int) -> float:
+    """Estimate the table of gradient norms of one (epsilon, epochs, C)."""
+    return 12.2 * epochs * study.datasets[study.sweeps[sweep].dataset].train_size
+
+
+def input_bytes(dataset: Dataset) -> float:
+    """The size of a prepared dataset: pixels are bytes, tokens are 32-bit integers."""
+    image = 3 * (dataset.image_size or 0) ** 2
+    values = image if dataset.kind == "image" else 4 * (dataset.max_length or 0)
+    return float((dataset.train_size + dataset.test_size) * (values + 8))
+
+
+def backbone_bytes(backbone: Backbone, dataset: Dataset) -> float:
+    """Estimate a backbone's file of 32-bit weights, as it is used on a dataset."""
+    return 4 * _network(backbone, dataset).parameters
+
+
+def _kept_bytes(study: Study, sweep: str, epochs: int) -> float:
+    size = 4 * epochs * trainable_parameters(study, sweep)
+    return size if size <= KEPT_PARAMETER_BYTES else 0.0

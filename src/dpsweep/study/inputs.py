@@ -1,0 +1,160 @@
+"""What each output depends on: the arrows of the workflow, as lists of files."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dpsweep import TRAINER_VERSION
+from dpsweep.files import fingerprint
+from dpsweep.study.cells import Cell
+from dpsweep.study.config import (
+    Backbone,
+    Dataset,
+    FilesSource,
+    FileTokenizer,
+    FileWeights,
+    FolderSource,
+    HubSource,
+    Pretraining,
+    Study,
+    TrainedTokenizer,
+)
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Datasets, Figure, NormTrace, PerClass, Table
+
+
+def target_inputs(study: Study, paths: Paths, target: Figure | Table) -> list[Path]:
+    """The files that a figure or table reads: exactly the cells that it draws."""
+    files: dict[Path, None] = {}
+    for _, selection in target.selections():
+        for cell in study.cells(selection):
+            files[paths.cell(cell) / "trials.parquet"] = None
+            if isinstance(target, NormTrace):
+                files[paths.cell(cell) / "steps.parquet"] = None
+    for selection in target.gradient_norms():
+        for cell in study.cells(selection):
+            norms = paths.gradient_norms(cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound)
+            files[norms] = None
+    if isinstance(target, PerClass):
+        # The names of the classes.
+        for _, selection in target.selections():
+            dataset = study.sweeps[selection.sweep].dataset
+            files[paths.dataset(dataset) / "metadata.json"] = None
+    if isinstance(target, Datasets):
+        for name in swept_datasets(study):
+            files[paths.dataset(name) / "metadata.json"] = None
+    return list(files)
+
+
+def norms_cells(study: Study, cell: Cell) -> list[Cell]:
+    """The cells that compete for the gradient norms of a cell's (epsilon, epochs, C)."""
+    sizes = study.sweeps[cell.sweep].batch_size
+    return [replace(cell, batch_size=batch_size) for batch_size in sizes]
+
+
+def swept_datasets(study: Study) -> list[str]:
+    """The datasets that a sweep trains on, in the order of the study."""
+    used = {sweep.dataset for sweep in study.sweeps.values()}
+    return [name for name in study.datasets if name in used]
+
+
+def dataset_inputs(study: Study, paths: Paths, dataset: str) -> list[Path]:
+    """The files that preparing a dataset reads: the tokenizer of texts."""
+    tokenizer = study.datasets[dataset].tokenizer
+    return [] if tokenizer is None else [paths.tokenizer(tokenizer)]
+
+
+def backbone_inputs(study: Study, paths: Paths, backbone: str) -> list[Path]:
+    """The files that preparing a backbone reads: its tokenizer, its public dataset."""
+    section = study.backbones[backbone]
+    files = []
+    if section.reads_with is not None:
+        files.append(paths.tokenizer(backbone))
+    if isinstance(section.weights, Pretraining):
+        files.append(paths.dataset(section.weights.dataset) / "metadata.json")
+    return files
+
+
+def tokenizer_fingerprint(study: Study, backbone: str) -> str:
+    """Hash of what the tokenizer of a backbone is made from."""
+    tokenizer = study.backbones[backbone].reads_with
+    parts: list[Any] = [tokenizer and _plain(tokenizer), _local_state(tokenizer)]
+    if isinstance(tokenizer, TrainedTokenizer):
+        source = study.datasets[tokenizer.dataset].source
+        parts += [_plain(source), _local_state(source)]
+    return fingerprint(parts)
+
+
+def training_fingerprint(study: Study, sweep: str) -> str:
+    """Hash of what makes the cells of a sweep train again.
+
+    The axes of the grid are left out: a longer axis adds cells and leaves the others alone.
+    """
+    grid = study.sweeps[sweep]
+    return fingerprint(
+        {
+            "trainer": TRAINER_VERSION,
+            "delta": study.privacy.delta,
+            "learning_rates": grid.learning_rates,
+            "seeds": grid.seeds,
+            "optimizer": grid.optimizer,
+            "physical_batch": grid.physical_batch,
+            "method": _plain(study.methods[grid.method]),
+            "training": study.training.model_dump(exclude={"checkpoint_minutes"}),
+        }
+    )
+
+
+def table_fingerprint(study: Study, target: str) -> str:
+    """Hash of what a table says: its own section, and the grids and titles that it may print."""
+    parts = {"table": study.tables[target].model_dump(mode="json")}
+    for name in ("datasets", "backbones", "methods", "sweeps"):
+        sections: dict[str, Any] = getattr(study, name)
+        parts[name] = {key: _plain(section) for key, section in sections.items()}
+    return fingerprint(parts)
+
+
+def state_fingerprint(files: Iterable[Path]) -> str:
+    """Hash of which files are there and when they were written: what a partial drawing depends on."""
+    return fingerprint({str(file): file.stat().st_mtime_ns for file in files if file.exists()})
+
+
+def source_fingerprint(section: Dataset | Backbone) -> str:
+    """Hash of what a dataset or a backbone is prepared from, local files included.
+
+    Files count by size and time of writing: reading hundreds of gigabytes would take too long.
+    """
+    part = section.source if isinstance(section, Dataset) else section.weights
+    return fingerprint([_plain(section), _local_state(part)])
+
+
+def _local_state(section: Any) -> dict[str, tuple[int, int]]:
+    """Size and time of writing of the local files that a part of the study names, by path."""
+    match section:
+        case HubSource(path=str(path)) | FolderSource(path=path):
+            named = [path]
+        case FileWeights(path=path) | FileTokenizer(path=path):
+            named = [path]
+        case FilesSource(train=train, test=test):
+            named = [train, test]
+        case _:
+            named = []
+    found = {}
+    for place in (Path(path).expanduser() for path in named):
+        inside = (Path(folder) / file for folder, _, files in os.walk(place) for file in files)
+        for file in (place, *inside):
+            if file.is_file():
+                state = file.stat()
+                found[str(file)] = state.st_size, state.st_mtime_ns
+    return found
+
+
+def section_fingerprint(section: Any) -> str:
+    """Hash of one part of the study, for example a dataset or a figure."""
+    return fingerprint(_plain(section))
+
+
+def _plain(section: Any) -> Any:
+    return section.model_dump(mode="json")

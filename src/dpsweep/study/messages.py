@@ -1,0 +1,272 @@
+"""What is wrong with a study, for the person who wrote it: the key, what was found, what is allowed."""
+
+import difflib
+import json
+import math
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+HUB_ID_PATTERN = r"^\w[\w.-]*/\w[\w.-]*$"
+# One folder inside another, or that folder itself.
+FOLDER_PATTERN = r"^(\.|\w[\w .-]*)$"
+COMMIT_PATTERN = r"^[0-9a-f]{40}$"
+MODULE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
+
+_PATTERNS = {
+    NAME_PATTERN: "letters, digits, '.', '_' and '-', with a letter or digit first (names become files)",
+    HUB_ID_PATTERN: "owner/name",
+    FOLDER_PATTERN: "a folder's name, or '.'",
+    COMMIT_PATTERN: "a commit, which is 40 hexadecimal digits",
+    MODULE_PATTERN: "the dotted name of a Python module",
+}
+
+# Errors that say "this is another kind of value": in a union they rule an alternative out.
+_KINDS = {
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "model_attributes_type": "a mapping",
+    "model_type": "a mapping",
+    "string_type": "text",
+}
+
+_LIMITS = {
+    "finite_number": "a finite number",
+    "invalid_key": "keys that are text",
+    "greater_than": "above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "below {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "string_too_long": "at most {max_length} characters",
+    "string_too_short": "at least {min_length} character",
+    "too_short": "at least {min_length} entry",
+}
+
+_WIDTH, _LINES = 80, 24  # a terminal
+_NAMES = 12
+
+
+def unknown(found: str, allowed: Iterable[str]) -> str:
+    """Say that ``found`` is none of the ``allowed`` names, and which it is nearest to."""
+    names = [str(name) for name in allowed]
+    hint = difflib.get_close_matches(found, names, n=1)
+    listed = ", ".join(names) or "nothing (none is defined)"
+    if len(names) > _NAMES:
+        nearest = difflib.get_close_matches(found, names, n=_NAMES, cutoff=0.0)
+        listed = f"{', '.join(nearest)}, ... ({len(names) - _NAMES} more)"
+    question = "".join(f"did you mean {name}? " for name in hint)
+    return f"found {value(found)}; {question}allowed: {listed}"
+
+
+def value(found: Any, limit: int = 80) -> str:
+    """Write a value as it would stand in YAML, on one line, shortened to ``limit`` characters."""
+    text = _flow(found)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _flow(found: Any) -> str:
+    match found:
+        case None:
+            return "nothing"
+        case str() | bool():
+            return json.dumps(found, ensure_ascii=False)
+        case float() if not math.isfinite(found):
+            return ".nan" if math.isnan(found) else ".inf" if found > 0 else "-.inf"
+        case list():
+            return f"[{', '.join(map(_flow, found))}]"
+        case dict():
+            return f"{{{', '.join(f'{key}: {_flow(each)}' for key, each in found.items())}}}"
+    return str(found)
+
+
+def screen(title: str, problems: list[str]) -> str:
+    """Lay out problems on one screen of a terminal; those that do not fit are counted."""
+    lines = [title]
+    for index, problem in enumerate(problems):
+        wrapped = textwrap.wrap(
+            problem,
+            _WIDTH,
+            initial_indent="  ",
+            subsequent_indent="      ",
+            break_on_hyphens=False,
+        )
+        # One line is kept for the count. The first problem is always shown.
+        if index > 0 and len(lines) + len(wrapped) > _LINES - 1:
+            lines.append(f"  ... and {len(problems) - index} more")
+            break
+        lines += wrapped
+    return "\n".join(lines)
+
+
+def explain(error: ValidationError, content: Any, schema: dict[str, Any]) -> list[str]:
+    """Return one line for every problem that pydantic found in ``content``.
+
+    Args:
+        error: what validation raised.
+        content: the mapping that was validated.
+        schema: the JSON schema of the model; it says which keys are allowed where.
+    """
+    errors = [(each["loc"], each) for each in error.errors()]
+    return list(_problems(errors, content, [schema], "", schema))
+
+
+# The errors of one value, each with the rest of its location below that value.
+_Located = list[tuple[tuple[int | str, ...], ErrorDetails]]
+
+
+def _problems(
+    errors: _Located, content: Any, schemas: list[Any], where: str, root: dict[str, Any]
+) -> Iterator[str]:
+    """Explain the errors of the value ``content`` that stands at the key path ``where``."""
+    missing: list[str] = []
+    unknown_keys: list[str] = []
+    keys: dict[int | str, _Located] = {}
+    alternatives: dict[int | str, _Located] = {}
+    for location, error in errors:
+        if not location:
+            if where:
+                yield _at(where, error, schemas)
+            else:  # what compares sections: a line a problem, each with its keys
+                yield from str(error["ctx"]["error"]).splitlines()
+            continue
+        part, rest = location[0], location[1:]
+        if error["type"] == "missing" and not rest:
+            missing.append(str(part))
+        elif error["type"] == "extra_forbidden" and not rest:
+            unknown_keys.append(str(part))
+        elif _has(content, part):
+            keys.setdefault(part, []).append((rest, error))
+        else:
+            # pydantic puts the alternatives of a union into the location; they are no keys.
+            alternatives.setdefault(part, []).append((rest, error))
+    if missing:
+        yield f"{where or 'the study'}: missing {', '.join(missing)}"
+    allowed = _keys(schemas, root)
+    for key in unknown_keys:
+        near = difflib.get_close_matches(key, allowed, n=1)
+        hint = "".join(f"did you mean {name}? " for name in near)
+        yield f"{_join(where, key)}: unknown key; {hint}allowed: {', '.join(allowed)}"
+    for part, located in keys.items():
+        below = _below(schemas, part, root, content[part])
+        named = [each for each in located if each[0] != ("[key]",)]
+        for _, error in located[: len(located) - len(named)]:
+            yield f"{where}: found the name {value(part)}; allowed: {_allowed(error)}"
+        yield from _problems(named, content[part], below, _join(where, part), root)
+    if alternatives:
+        yield from _union(alternatives, content, schemas, where, root)
+
+
+def _union(
+    alternatives: dict[int | str, _Located],
+    content: Any,
+    schemas: list[Any],
+    where: str,
+    root: dict[str, Any],
+) -> Iterator[str]:
+    """Explain the alternative whose kind of value was meant, or else name all kinds."""
+    for located in alternatives.values():
+        if any(rest or not _is_kind(error) for rest, error in located):
+            yield from _problems(located, content, schemas, where, root)
+            return
+    kinds = [_allowed(error) for located in alternatives.values() for _, error in located]
+    yield f"{where}: found {value(content)}; allowed: {' or '.join(dict.fromkeys(kinds))}"
+
+
+def _at(where: str, error: ErrorDetails, schemas: list[Any]) -> str:
+    kind, found = error["type"], error.get("input")
+    prefix = f"{where}: " if where else ""
+    if kind == "value_error":
+        message = str(error["ctx"]["error"])
+        # What compares several keys of a mapping begins with the key that it is about.
+        compares = isinstance(found, dict)
+        return f"{where}.{message}" if compares else f"{prefix}found {value(found)}; {message}"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        key = error["ctx"]["discriminator"].strip("'")
+        allowed = [tag for each in schemas for tag in _tags(each)]
+        if kind == "union_tag_not_found" or not isinstance(found, dict):
+            return f"{_join(where, key)}: missing; allowed: {', '.join(allowed)}"
+        return f"{_join(where, key)}: {unknown(str(found[key]), allowed)}"
+    return f"{prefix}found {value(found)}; allowed: {_allowed(error)}"
+
+
+def _is_kind(error: ErrorDetails) -> bool:
+    return error["type"] in _KINDS or error["type"] == "literal_error"
+
+
+def _allowed(error: ErrorDetails) -> str:
+    """Put what an error demands into words."""
+    limits = error.get("ctx", {})
+    if error["type"] == "literal_error":
+        return str(limits["expected"]).replace("'", "")
+    if error["type"] == "string_pattern_mismatch":
+        return _PATTERNS.get(limits["pattern"], f"text that matches {limits['pattern']}")
+    words = (_KINDS | _LIMITS).get(error["type"], error["msg"])
+    return words.format(**limits)
+
+
+# -- keys and key paths --------------------------------------------------------------------
+
+
+def _has(content: Any, part: int | str) -> bool:
+    if isinstance(content, dict):
+        return part in content
+    return isinstance(content, list) and isinstance(part, int)
+
+
+def _join(where: str, part: int | str) -> str:
+    if isinstance(part, int):
+        return f"{where}[{part}]"
+    key = part if re.match(NAME_PATTERN, part) else value(part)
+    return f"{where}.{key}" if where else key
+
+
+# -- walking the JSON schema along with the content ----------------------------------------
+
+
+def _resolve(schema: Any, root: dict[str, Any]) -> Any:
+    reference = schema.get("$ref")
+    return root["$defs"][reference.rpartition("/")[2]] if reference else schema
+
+
+def _options(schema: Any, root: dict[str, Any], content: Any) -> list[Any]:
+    """The plain schemas that a value may have; of a tagged union the one that its tag names."""
+    schema = _resolve(schema, root)
+    if "discriminator" in schema and isinstance(content, dict):
+        mapping = schema["discriminator"]["mapping"]
+        tag = content.get(schema["discriminator"]["propertyName"])
+        if isinstance(tag, str) and tag in mapping:
+            return [_resolve({"$ref": mapping[tag]}, root)]
+        return [schema]
+    alternatives = schema.get("anyOf", [])
+    if alternatives:
+        return [option for each in alternatives for option in _options(each, root, content)]
+    return [schema]
+
+
+def _below(schemas: list[Any], part: int | str, root: dict[str, Any], content: Any) -> list[Any]:
+    """The schemas of the value at ``part`` of a value that has one of ``schemas``."""
+    found = []
+    for schema in schemas:
+        if isinstance(part, int):
+            found.append(schema.get("items"))
+        elif part in schema.get("properties", {}):
+            found.append(schema["properties"][part])
+        else:
+            found += schema.get("patternProperties", {}).values()
+    return [option for each in found if each for option in _options(each, root, content)]
+
+
+def _keys(schemas: list[Any], root: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(key for each in schemas for key in each.get("properties", {})))
+
+
+def _tags(schema: Any) -> list[str]:
+    return list(schema.get("discriminator", {}).get("mapping", {}))

@@ -1,0 +1,108 @@
+"""Where every result lies: the one place that makes file names."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpsweep.errors import DpsweepError
+from dpsweep.study.cells import BatchSize, Cell, ClippingBound, number
+
+
+@dataclass(frozen=True)
+class Paths:
+    """File names under a study's results folder.
+
+    What is drawn of an unfinished study (``partial``) lies beside what is drawn of a finished one,
+    so that a running study can be watched.
+    """
+
+    results: Path
+    partial: bool = False
+
+    def check_writable(self) -> None:
+        """Refuse a results folder that cannot be made or written.
+
+        Raises:
+            DpsweepError: names the folder that is in the way.
+        """
+        existing = self.results
+        while not existing.exists() and existing != existing.parent:
+            existing = existing.parent
+        if not existing.is_dir():
+            raise DpsweepError(f"results: {self.results}: {existing} is not a folder")
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise DpsweepError(f"results: {self.results}: {existing} cannot be written")
+
+    def dataset(self, name: str) -> Path:
+        """Folder of a prepared dataset."""
+        return self.results / "data" / name
+
+    def backbone(self, name: str) -> Path:
+        """Folder of a prepared backbone."""
+        return self.results / "backbones" / name
+
+    def tokenizer(self, backbone: str) -> Path:
+        """The tokenizer of a backbone that reads text."""
+        return self.results / "tokenizers" / f"{backbone}.json"
+
+    def noise(
+        self,
+        dataset: str,
+        epsilon: float | str,
+        epochs: int | str,
+        batch_size: BatchSize | str,
+    ) -> Path:
+        """The calibration of one (dataset, epsilon, epochs, B)."""
+        name = f"eps{number(epsilon)}_epochs{epochs}_B{number(batch_size)}.json"
+        return self.results / "noise" / dataset / name
+
+    def cell(self, cell: Cell) -> Path:
+        """Folder of a cell's outputs."""
+        return self.results / "cells" / cell.sweep / cell.name
+
+    @property
+    def trials(self) -> Path:
+        """Folder of the content-addressed trial store."""
+        return self.results / "trials"
+
+    def gradient_norms(
+        self,
+        sweep: str,
+        epsilon: float | str,
+        epochs: int | str,
+        clipping_bound: ClippingBound,
+    ) -> Path:
+        """Gradient norms of the best (B, learning rate) of one (sweep, epsilon, epochs, C)."""
+        name = f"eps{number(epsilon)}_epochs{epochs}_C{number(clipping_bound)}.parquet"
+        return self.results / "gradnorms" / sweep / name
+
+    def sweep(self, name: str) -> Path:
+        """All trials of a sweep in one table."""
+        return self.results / "sweeps" / f"{name}.parquet"
+
+    @property
+    def drawn(self) -> Path:
+        """Folder of what a reader sees: figures, tables and the report."""
+        return self.results / "partial" if self.partial else self.results
+
+    def figure(self, target: str, suffix: str) -> Path:
+        """A figure as ``pdf``, ``png``, or the ``csv`` behind it."""
+        return self.drawn / "figures" / f"{target}.{suffix}"
+
+    def table(self, target: str, suffix: str) -> Path:
+        """A table as ``tex``, ``md`` or ``csv``."""
+        return self.drawn / "tables" / f"{target}.{suffix}"
+
+    def audited(self, cell: Cell | str) -> Path:
+        """What the audit of one setting found; by cell, or by the name of one."""
+        name = cell if isinstance(cell, str) else cell.name
+        return self.results / "audit" / f"{name}.json"
+
+    def audit(self, suffix: str) -> Path:
+        """The audit of all settings: ``csv``, a figure (``pdf``, ``png``), a table (``tex``, ``md``)."""
+        return self.results / "audit" / f"audit.{suffix}"
+
+    @property
+    def report(self) -> Path:
+        """The report."""
+        return self.drawn / "report.html"

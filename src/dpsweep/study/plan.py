@@ -1,0 +1,290 @@
+"""What is left to do for some targets, and what it will cost, before anything is spent.
+
+Only what is missing counts. All numbers are estimates (`dpsweep.study.cost`), corrected by what
+finished cells of the study really took.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from dpsweep.errors import DpsweepError
+from dpsweep.study.cells import Cell, ClippingBound
+from dpsweep.study.cluster import GpuClass, Jobs, Site, Stage
+from dpsweep.study.config import Study
+from dpsweep.study.cost import (
+    TERAFLOPS,
+    backbone_bytes,
+    cell_bytes,
+    cell_cost,
+    input_bytes,
+    norms_bytes,
+    norms_seconds,
+    trials_per_cell,
+)
+from dpsweep.study.inputs import norms_cells
+from dpsweep.study.messages import unknown
+from dpsweep.study.paths import Paths
+from dpsweep.study.status import Status, hours
+
+GPUS = (1, 8, 64)
+
+
+class PlanError(DpsweepError):
+    """A target that the study does not have."""
+
+
+class Norms(NamedTuple):
+    """Gradient norms are measured once for all batch sizes of these."""
+
+    sweep: str
+    epsilon: float
+    epochs: int
+    clipping_bound: ClippingBound
+
+
+@dataclass
+class Bill:
+    """What is missing, and what it costs."""
+
+    cells: int = 0
+    trials: int = 0
+    seconds: float = 0.0
+    """of GPU time"""
+    longest: float = 0.0
+    """seconds of the longest job"""
+    bytes: float = 0.0
+
+    def __add__(self, other: "Bill") -> "Bill":
+        return Bill(
+            self.cells + other.cells,
+            self.trials + other.trials,
+            self.seconds + other.seconds,
+            max(self.longest, other.longest),
+            self.bytes + other.bytes,
+        )
+
+
+class Plan:
+    """What some targets of a study still need.
+
+    Args:
+        study: the study.
+        paths: its files.
+        targets: figures, tables, sweeps, cells (``sweep/cell``), or their files below the results;
+            none, ``all`` or the report mean everything.
+        site: the cluster, whose GPUs the times are for; by default GPUs of 20 Tflop/s.
+
+    Raises:
+        PlanError: the study has no such target.
+    """
+
+    def __init__(
+        self, study: Study, paths: Paths, targets: Sequence[str] = (), site: Site | None = None
+    ) -> None:
+        self._study, self._paths, self._site = study, paths, site
+        self._status = Status(study, paths, site=site)
+        self._cells: dict[Cell, None] = {}
+        self._norms: dict[Norms, None] = {}
+        self._audit = False
+        for target in targets or ("all",):
+            self._add(target)
+
+    def bills(self) -> dict[str, Bill]:
+        """What is missing by sweep, then gradient norms and the audit, where anything is."""
+        bills: dict[str, Bill] = {}
+        for cell in self._missing_cells():
+            trials = trials_per_cell(self._study, cell.sweep)
+            seconds = self._status.forecast.seconds(cell)
+            one = Bill(1, trials, seconds, seconds, cell_bytes(self._study, cell))
+            bills[cell.sweep] = bills.get(cell.sweep, Bill()) + one
+        ratio = self._status.forecast.ratio
+        norms = [
+            Bill(
+                seconds=ratio * seconds,
+                longest=ratio * seconds,
+                bytes=norms_bytes(self._study, sweep, epochs),
+            )
+            for sweep, _, epochs, _ in self._missing_norms()
+            for seconds in [norms_seconds(self._study, sweep, epochs, self._speed(sweep, epochs))]
+        ]
+        if norms:
+            bills[f"gradient norms ({len(norms)})"] = sum(norms, Bill())
+        if settings := self._missing_audit():
+            cost = self._audit_seconds(settings[0])
+            bills[f"audit ({len(settings)})"] = Bill(
+                trials=len(settings), seconds=ratio * cost * len(settings), longest=ratio * cost
+            )
+        return bills
+
+    def preparation_bytes(self) -> float:
+        """The size of datasets and backbones that are not prepared yet."""
+        grids = [self._study.sweeps[cell.sweep] for cell in self._cells]
+        datasets = {grid.dataset for grid in grids}
+        backbones = {grid.backbone: grid.dataset for grid in grids}
+        return sum(
+            input_bytes(self._study.datasets[name])
+            for name in datasets
+            if not (self._paths.dataset(name) / "metadata.json").exists()
+        ) + sum(
+            backbone_bytes(self._study.backbones[name], self._study.datasets[dataset])
+            for name, dataset in backbones.items()
+            if not (self._paths.backbone(name) / "metadata.json").exists()
+        )
+
+    def gpu_jobs(self) -> int:
+        """Jobs of the cluster that train or measure, packs counted once."""
+        jobs = Jobs(self._study, self._site)
+        counts: Counter[tuple[Stage, str, int]] = Counter()
+        counts.update(("train", cell.sweep, cell.epochs) for cell in self._missing_cells())
+        counts.update(("gradient_norms", each.sweep, each.epochs) for each in self._missing_norms())
+        packed = sum(-(-count // jobs.pack_size(*kind)) for kind, count in counts.items())
+        return packed + len(self._missing_audit())
+
+    def lines(self, gpus: Sequence[int] = GPUS) -> Iterator[str]:
+        """The plan as text for a terminal, with wall times at some numbers of GPUs."""
+        done = len(self._cells) - len(self._missing_cells())
+        yield f"{done} of {len(self._cells)} cells are done. Estimates for what is missing:"
+        bills = self.bills()
+        everything = sum(bills.values(), Bill())
+        yield from _table(bills | {"all": everything})
+        preparation = self.preparation_bytes()
+        yield (
+            f"Disk: {_size(everything.bytes)}, and {_size(preparation)} of datasets and weights "
+            "to prepare."
+        )
+        if not bills:
+            return
+        if self._site is not None:
+            yield f"Slurm: {self.gpu_jobs():,} jobs with a GPU, short cells packed."
+        walls = (f"{hours(max(everything.seconds / k, everything.longest))} h at {k}" for k in gpus)
+        yield f"Wall time, if no job waits, by number of GPUs: {', '.join(walls)}."
+        yield f"Assumed: {', '.join(self._assumptions())}. {self._status.forecast.basis}"
+
+    # -- targets -----------------------------------------------------------------------------
+
+    def _add(self, target: str) -> None:
+        study, path = self._study, Path(target)
+        if path.is_relative_to(self._paths.results):
+            path = path.relative_to(self._paths.results)
+        match path.parts:
+            case ("all",) | ("report.html",):
+                self._add_everything()
+            case ("figures" | "tables" | "sweeps", file):
+                self._add_name(Path(file).stem, target)
+            case ("cells", sweep, cell, *_) | (sweep, cell) if sweep in study.sweeps:
+                self._add_cell(sweep, cell, target)
+            case ("gradnorms", sweep, file) if sweep in study.sweeps:
+                self._add_measured_norms(sweep, Path(file).stem, target)
+            case (name,):
+                self._add_name(name, target)
+            case _:
+                raise PlanError(f"{target}: {unknown(target, self._names())}")
+
+    def _names(self) -> list[str]:
+        study = self._study
+        return ["all", *study.figures, *study.tables, *study.sweeps]
+
+    def _add_everything(self) -> None:
+        for name in (*self._study.sweeps, *self._study.figures, *self._study.tables):
+            self._add_name(name, name)
+        self._audit = True
+
+    def _add_name(self, name: str, target: str) -> None:
+        study = self._study
+        if name in study.sweeps:
+            self._cells.update(dict.fromkeys(study.sweep_cells(name)))
+            return
+        targets = {**study.figures, **study.tables}
+        if name not in targets:
+            raise PlanError(f"{target}: {unknown(name, self._names())}")
+        for _, selection in targets[name].selections():
+            self._cells.update(dict.fromkeys(study.cells(selection)))
+        for selection in targets[name].gradient_norms():
+            self._add_norms(study.cells(selection))
+
+    def _add_cell(self, sweep: str, name: str, target: str) -> None:
+        cell = _parse(sweep, name, target)
+        if cell not in self._status.states:
+            raise PlanError(
+                f"{target}: {unknown(name, [each.name for each in self._study.sweep_cells(sweep)])}"
+            )
+        self._cells[cell] = None
+
+    def _add_measured_norms(self, sweep: str, name: str, target: str) -> None:
+        batch_size = self._study.sweeps[sweep].batch_size[0]
+        cell = _parse(sweep, name.replace("_C", f"_B{batch_size}_C"), target)
+        if cell not in self._status.states:
+            cells = self._study.sweep_cells(sweep)
+            names = dict.fromkeys(self._paths.gradient_norms(*_norms(each)).stem for each in cells)
+            raise PlanError(f"{target}: {unknown(name, names)}")
+        self._add_norms([cell])
+
+    def _add_norms(self, cells: Iterable[Cell]) -> None:
+        for cell in cells:
+            self._norms[_norms(cell)] = None
+            self._cells.update(dict.fromkeys(norms_cells(self._study, cell)))
+
+    # -- what is missing ---------------------------------------------------------------------
+
+    def _missing_cells(self) -> list[Cell]:
+        return [cell for cell in self._cells if self._status.states[cell] != "done"]
+
+    def _missing_norms(self) -> list[Norms]:
+        return [each for each in self._norms if not self._paths.gradient_norms(*each).exists()]
+
+    def _missing_audit(self) -> list[Cell]:
+        cells = self._study.audit_cells() if self._audit else []
+        return [cell for cell in cells if not self._paths.audited(cell).exists()]
+
+    def _audit_seconds(self, setting: Cell) -> float:
+        speed = self._speed(setting.sweep, setting.epochs)
+        cost = cell_cost(self._study, setting.sweep, setting.epochs, speed)
+        return cost.seconds / cost.trials
+
+    def _speed(self, sweep: str, epochs: int) -> float:
+        return self._site.gpu(self._study, sweep, epochs).teraflops if self._site else TERAFLOPS
+
+    def _assumptions(self) -> list[str]:
+        if self._site is None:
+            return [f"GPUs that train at {TERAFLOPS:g} Tflop/s"]
+        used: dict[GpuClass, float] = {}
+        for cell in self._missing_cells():
+            gpu = self._site.gpu(self._study, cell.sweep, cell.epochs)
+            used[gpu] = used.get(gpu, 0.0) + self._status.forecast.seconds(cell)
+        return [
+            f"{hours(seconds)} hours of training on {gpu.request} at {gpu.teraflops:g} Tflop/s"
+            for gpu, seconds in used.items()
+        ] or ["nothing"]
+
+
+def _norms(cell: Cell) -> Norms:
+    return Norms(cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound)
+
+
+def _parse(sweep: str, name: str, target: str) -> Cell:
+    try:
+        return Cell.parse(sweep, name)
+    except ValueError as error:
+        raise PlanError(f"{target}: {error}") from error
+
+
+def _size(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+def _table(rows: dict[str, Bill]) -> Iterator[str]:
+    header = ("cells", "trials", "GPU hours", "longest job", "disk")
+    width = max(map(len, rows))
+    yield f"{'':<{width}}  {'  '.join(f'{head:>11}' for head in header)}"
+    for name, bill in rows.items():
+        values = (
+            f"{bill.cells:,}",
+            f"{bill.trials:,}",
+            hours(bill.seconds),
+            f"{hours(bill.longest)} h",
+            _size(bill.bytes),
+        )
+        yield f"{name:<{width}}  {'  '.join(f'{value:>11}' for value in values)}"

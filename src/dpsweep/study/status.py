@@ -1,0 +1,246 @@
+"""Where a study stands, read from its files alone: no queue is asked, and nothing has to run.
+
+A cell is *done* when its last output is there, made with the learning rates, seeds and settings that
+the study has now (if not, it is *waiting* to be done again). Before that its log tells: it ends with an error
+(*failed*), or it was written to lately (*running*), or not (*stopped*: killed, requeued, or given
+up); a cell without a log is *waiting*.
+"""
+
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from dpsweep.files import read_json
+from dpsweep.study.cells import Cell
+from dpsweep.study.cluster import Site
+from dpsweep.study.config import Study
+from dpsweep.study.cost import TERAFLOPS, cell_cost
+from dpsweep.study.inputs import training_fingerprint
+from dpsweep.study.paths import Paths
+
+State = Literal["done", "running", "failed", "stopped", "waiting"]
+STATES: tuple[State, ...] = ("done", "running", "failed", "stopped", "waiting")
+
+# How the command line's own errors start, and the last part of a traceback. Both may go on for
+# more lines: hints of ours, a CUDA error's advice.
+_OWN_ERROR = re.compile(r"error: ")
+_EXCEPTION = re.compile(r"(\w+\.)*\w*(Error|Exception)(: |$)")
+# A line of a job's own log: whatever stands above it did not end the job.
+_LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
+_TAIL_BYTES = 65_536
+_REASON_LINES = 12
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job that left no output: where its log is, and the error that the log ends with."""
+
+    name: str
+    log: Path
+    reason: str | None
+    """None where the job left no message: it was killed, or it still runs"""
+
+
+@dataclass
+class Progress:
+    """Cells of a sweep or a figure by state, and their GPU time in seconds."""
+
+    cells: Counter[State] = field(default_factory=Counter)
+    spent: float = 0.0
+    left: float = 0.0
+
+
+class Status:
+    """The state of every cell of a study.
+
+    Args:
+        study: the study.
+        paths: its files.
+        now: the time to compare logs with; by default the present.
+        site: whose GPUs the first estimates are for; by default GPUs of 20 Tflop/s.
+    """
+
+    def __init__(
+        self, study: Study, paths: Paths, now: float | None = None, site: Site | None = None
+    ) -> None:
+        self._study = study
+        self._paths = paths
+        self._now = time.time() if now is None else now
+        self.states: dict[Cell, State] = {}
+        self._seconds: dict[Cell, float] = {}
+        for name in study.sweeps:
+            fingerprint = training_fingerprint(study, name)
+            for cell in study.sweep_cells(name):
+                self.states[cell] = self._state(cell, fingerprint)
+        self.forecast = Forecast(study, self._seconds, site)
+
+    def of(self, cells: Iterable[Cell]) -> Progress:
+        """Sum up some of the study's cells."""
+        progress = Progress()
+        for cell in cells:
+            state = self.states[cell]
+            progress.cells[state] += 1
+            if state == "done":
+                progress.spent += self._seconds[cell]
+            else:
+                progress.left += self.forecast.seconds(cell)
+        return progress
+
+    def sweeps(self) -> dict[str, Progress]:
+        """Progress by sweep."""
+        return {name: self.of(self._study.sweep_cells(name)) for name in self._study.sweeps}
+
+    def figures(self) -> dict[str, Progress]:
+        """Progress by figure, over the cells that it draws."""
+        return {
+            name: self.of(
+                {cell for _, each in figure.selections() for cell in self._study.cells(each)}
+            )
+            for name, figure in self._study.figures.items()
+        }
+
+    def failures(self) -> list[Failure]:
+        """Jobs of every stage that ended without their output, cells first.
+
+        Cells that still run are among them: a file does not tell them from cells just killed.
+        """
+        found = []
+        for cell, state in self.states.items():
+            if state in ("failed", "stopped", "running"):
+                log = cell_log(self._paths, cell)
+                found.append(Failure(f"{cell.sweep}/{cell.name}", log, _reason(log)))
+        logs = self._paths.results / "logs"
+        for log in sorted(logs.rglob("*.log")):
+            stage = log.relative_to(logs).parts[0]
+            error = None if stage in ("cells", "slurm") else _reason(log)
+            if error:
+                found.append(Failure(str(log.relative_to(logs).with_suffix("")), log, error))
+        return found
+
+    def lines(self) -> Iterator[str]:
+        """The status as text for a terminal."""
+        everything = self.of(self.states)
+        if figures := self.figures():
+            yield from _table("figure", figures)
+            yield ""
+        yield from _table("sweep", self.sweeps() | {"all": everything})
+        at_once = everything.cells["running"]
+        if everything.left:
+            yield (
+                f"{hours(everything.left)} GPU hours left; with {max(at_once, 1)} at once: "
+                f"{hours(everything.left / max(at_once, 1))} h. {self.forecast.basis}"
+            )
+        unfinished = everything.cells["failed"] + everything.cells["stopped"]
+        if unfinished:
+            yield f"{unfinished} failed or stopped: `dpsweep status --failed` says why and where."
+
+    def _state(self, cell: Cell, fingerprint: str) -> State:
+        try:
+            # The last output that a job writes.
+            timing = read_json(self._paths.cell(cell) / "timing.json")
+        except FileNotFoundError:
+            pass
+        else:
+            if timing.get("training") != fingerprint:
+                return "waiting"  # a job that is at it would have removed the outputs
+            self._seconds[cell] = float(timing["trial_seconds"])
+            return "done"
+        log = cell_log(self._paths, cell)
+        try:
+            written = log.stat().st_mtime
+        except FileNotFoundError:
+            return "waiting"
+        tail = _tail(log)
+        if _error(tail):
+            return "failed"
+        # A job writes to its log at every trial and at every checkpoint.
+        silence = 120 * self._study.training.checkpoint_minutes + 120
+        if (tail and "stopped by" in tail[-1]) or self._now - written > silence:
+            return "stopped"
+        return "running"
+
+
+class Forecast:
+    """Seconds of GPU time that a cell will take: measured on its kind, or estimated."""
+
+    def __init__(self, study: Study, measured: dict[Cell, float], site: Site | None = None) -> None:
+        self._study = study
+        self._site = site
+        kinds: dict[tuple[str, int], list[float]] = {}
+        for cell, seconds in measured.items():
+            kinds.setdefault((cell.sweep, cell.epochs), []).append(seconds)
+        self._means = {kind: sum(values) / len(values) for kind, values in kinds.items()}
+        estimated = sum(self._estimate(*kind) * len(values) for kind, values in kinds.items())
+        spent = sum(measured.values())
+        self.ratio = spent / estimated if spent else 1.0
+        self.basis = (
+            f"(Measured: {self.ratio:.2g} times the first estimate.)"
+            if spent
+            else "(A first estimate; nothing is measured yet.)"
+        )
+
+    def seconds(self, cell: Cell) -> float:
+        """GPU time of a cell that is not done."""
+        kind = cell.sweep, cell.epochs
+        mean = self._means.get(kind)
+        return self.ratio * self._estimate(*kind) if mean is None else mean
+
+    def _estimate(self, sweep: str, epochs: int) -> float:
+        site = self._site
+        teraflops = site.gpu(self._study, sweep, epochs).teraflops if site else TERAFLOPS
+        return cell_cost(self._study, sweep, epochs, teraflops).seconds
+
+
+def cell_log(paths: Paths, cell: Cell) -> Path:
+    """The log of a cell's jobs."""
+    return paths.results / "logs" / "cells" / cell.sweep / f"{cell.name}.log"
+
+
+def _tail(log: Path) -> list[str]:
+    """The last lines of a log."""
+    with log.open("rb") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(max(0, size - _TAIL_BYTES))
+        return stream.read().decode(errors="replace").strip().splitlines()
+
+
+def _error(tail: list[str]) -> list[str]:
+    """The lines of the error that a log ends with: none if it ends otherwise."""
+    logged = (number for number, line in enumerate(tail, start=1) if _LOGGED.match(line))
+    end = tail[max(logged, default=0) :]
+    # Our own error is the last word of a job, and may quote an exception.
+    for pattern in (_OWN_ERROR, _EXCEPTION):
+        for number in reversed(range(len(end))):
+            if pattern.match(end[number]):
+                return end[number:]
+    return []
+
+
+def _reason(log: Path) -> str | None:
+    """The error that a log ends with, shortened to some lines."""
+    lines = _error(_tail(log))
+    if len(lines) > _REASON_LINES:
+        lines = [*lines[: _REASON_LINES - 1], "..."]
+    return "\n".join(lines).removeprefix("error: ") or None
+
+
+def hours(seconds: float) -> str:
+    """Seconds as hours, for a table."""
+    number = seconds / 3600
+    return f"{number:.2f}" if number < 10 else f"{math.ceil(number):,}"
+
+
+def _table(title: str, rows: dict[str, Progress]) -> Iterator[str]:
+    width = max(len(title), *(len(name) for name in rows))
+    header = (*STATES, "hours spent", "hours left")
+    yield f"{title:<{width}}  " + "  ".join(header)
+    for name, progress in rows.items():
+        numbers = [str(progress.cells[state]) for state in STATES]
+        numbers += [hours(progress.spent), hours(progress.left)]
+        cells = (f"{number:>{len(head)}}" for number, head in zip(numbers, header, strict=True))
+        yield f"{name:<{width}}  " + "  ".join(cells)

@@ -1,0 +1,5 @@
+"""Tables as LaTeX (booktabs), Markdown and CSV."""
+
+from dpsweep.tables.write import write
+
+__all__ = ["write"]

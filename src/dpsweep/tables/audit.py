@@ -1,0 +1,55 @@
+"""The audit of every setting in numbers."""
+
+import pandas as pd
+
+from dpsweep.analysis.audit import load_audit, verdict
+from dpsweep.files import write_text
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+from dpsweep.tables.printed import Printed, group_starts
+
+_HEADER = [
+    "B", "q", "T", "σ", "Claimed ε", "Measured ε, at least", "Right guesses", "Claim",
+]  # fmt: skip
+
+
+def write_audit(study: Study, paths: Paths) -> None:
+    """Write the audit's table as ``tex`` and ``md``, with the verdict in its caption.
+
+    Raises:
+        StudyError: the study has no audit.
+        MissingResultsError: a setting has not been audited.
+    """
+    numbers = load_audit(study, paths)
+    first = numbers.iloc[0]
+    caption = (
+        f"Privacy audit in one training run per row: {first['canaries']} canaries among "
+        f"{first['examples']} real examples, δ = {first['delta']:g}. Each bound holds with "
+        f"{first['confidence']:.0%} confidence. {verdict(numbers)}"
+    )
+    printed = show(numbers)
+    write_text(paths.audit("tex"), printed.latex(caption, "tab:audit"))
+    write_text(paths.audit("md"), printed.markdown(caption))
+
+
+def show(numbers: pd.DataFrame) -> Printed:
+    """One row per setting, a rule between batch sizes."""
+    rows = [
+        [
+            "full" if row["full_batch"] else str(row["batch_size"]),
+            f"{row['sampling_rate']:.3g}",
+            str(row["steps"]),
+            f"{row['noise_multiplier']:.3f}",
+            f"{row['epsilon']:g}",
+            f"{row['lower_bound']:.2f}",
+            f"{row['correct']} of {row['guesses']}",
+            "stands" if row["consistent"] else "REFUTED",
+        ]
+        for row in numbers.to_dict(orient="records")
+    ]
+    return Printed(
+        header=_HEADER,
+        rows=rows,
+        columns=["r"] * 7 + ["l"],
+        groups=group_starts(list(numbers["batch_size"])),
+    )

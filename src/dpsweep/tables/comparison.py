@@ -1,0 +1,99 @@
+"""Best accuracy of each selection, and beside it the number that a paper prints."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from dpsweep.analysis.frames import load_trials
+from dpsweep.analysis.selection import summarise, tune
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Comparison
+from dpsweep.tables.printed import Printed, group_starts
+
+_OF_THE_CELL = [
+    "sweep", "epsilon", "epochs", "batch_size", "clipping", "clipping_bound", "learning_rate",
+]  # fmt: skip
+
+
+def measure(
+    study: Study, paths: Paths, table: Comparison, missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """One row per entry: our mean and range over repeats, the reference, and the difference.
+
+    ``within_reference`` says whether our mean lies in the reference's range; it is empty where the
+    reference has none.
+    """
+    rows = []
+    for entry in table.entries:
+        trials = load_trials(study, paths, study.cells(entry), missing)
+        best = tune(summarise(trials), by=["sweep"])
+        ours = best.iloc[0] if len(best) else pd.Series(dtype=object)
+        mean = float(ours.get("centre", np.nan))
+        paper = entry.reference if table.comparable else None
+        ranged = paper is not None and paper.minimum is not None and paper.maximum is not None
+        rows.append(
+            {
+                **dict(zip(table.row_titles, entry.row, strict=True)),
+                "column": entry.column,
+                **{name: ours.get(name) for name in _OF_THE_CELL},
+                "macro_accuracy": mean,
+                "minimum": ours.get("minimum", np.nan),
+                "maximum": ours.get("maximum", np.nan),
+                "repeats": ours.get("repeats", 0),
+                "reference": paper.value if paper else np.nan,
+                "reference_minimum": paper.minimum if paper else np.nan,
+                "reference_maximum": paper.maximum if paper else np.nan,
+                "difference": mean - paper.value if paper else np.nan,
+                "within_reference": bool(paper.minimum <= mean <= paper.maximum)  # type: ignore[union-attr, operator]
+                if ranged
+                else None,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def show(table: Comparison, numbers: pd.DataFrame) -> Printed:
+    """Rows and columns as the entries name them; a column for the paper where it has a number."""
+    columns = list(dict.fromkeys(numbers["column"]))
+    referred = {
+        column: bool(numbers.loc[numbers["column"] == column, "reference"].notna().any())
+        for column in columns
+    }
+    decimals = 4 if _needs_four(numbers["reference"].dropna()) else 3
+    header = list(table.row_titles)
+    for column in columns:
+        header += [column, f"{column} (paper)"] if referred[column] else [column]
+    keys = numbers[table.row_titles].drop_duplicates()
+    rows = []
+    for key in keys.to_numpy().tolist():
+        row = list(key)
+        mine = numbers[(numbers[table.row_titles] == key).all(axis=1)]
+        for column in columns:
+            entry = mine[mine["column"] == column]
+            row.append(_written(entry, ["macro_accuracy", "minimum", "maximum"], decimals))
+            if referred[column]:
+                paper = ["reference", "reference_minimum", "reference_maximum"]
+                row.append(_written(entry, paper, decimals))
+        rows.append(row)
+    first = [row[0] for row in rows]
+    return Printed(
+        header=header,
+        rows=rows,
+        columns=["l"] * len(table.row_titles) + ["r"] * (len(header) - len(table.row_titles)),
+        groups=group_starts(first) if len(table.row_titles) > 1 else frozenset(),
+        size="footnotesize",
+    )
+
+
+def _needs_four(values: "pd.Series[float]") -> bool:
+    return bool((values.round(3) - values).abs().max() > 1e-9) if len(values) else False
+
+
+def _written(entry: pd.DataFrame, names: list[str], decimals: int) -> str:
+    if entry.empty or pd.isna(entry[names[0]].iloc[0]):
+        return "–"
+    middle, low, high = (entry[name].iloc[0] for name in names)
+    text = f"{middle:.{decimals}f}"
+    return text if pd.isna(low) else f"{text} [{low:.{decimals}f}, {high:.{decimals}f}]"

@@ -1,0 +1,111 @@
+"""The grid of every sweep, read off the study itself (Table A1)."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from dpsweep.study import Study
+from dpsweep.study.cells import number
+from dpsweep.study.config import HubSource, LoRA, Sweep
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import HyperparameterGrid
+from dpsweep.tables.printed import Printed, group_starts, superscript
+
+_PRINTED = {
+    "dataset": "Dataset", "backbone": "Model", "method": "Method", "subset": "Subset",
+    "epsilon": "ε", "epochs": "Epochs", "batch_size": "Batch sizes B",
+    "learning_rate": "Learning rates η", "clipping_bound": "Clipping bounds C", "seeds": "Seeds",
+}  # fmt: skip
+_WIDTHS = [
+    "p0.09", "p0.09", "p0.10", "r", "p0.08", "p0.07", "p0.11", "p0.11", "p0.12", "r",
+]  # fmt: skip
+
+
+def measure(
+    study: Study,
+    paths: Paths,
+    table: HyperparameterGrid,
+    missing: list[Path] | None = None,
+) -> pd.DataFrame:
+    """One row per sweep, in the order of the study; a list's values are separated by spaces."""
+    return pd.DataFrame([_row(study, name, sweep) for name, sweep in study.sweeps.items()])
+
+
+def _row(study: Study, name: str, sweep: Sweep) -> dict[str, object]:
+    dataset = study.datasets[sweep.dataset]
+    method = study.methods[sweep.method]
+    title = method.title
+    if isinstance(method, LoRA) and "rank" not in title.lower():
+        title += f" (rank {method.rank})"
+    private = any(math.isfinite(epsilon) for epsilon in sweep.epsilon)
+    optimizer = ("DP-" if private else "") + {"adam": "Adam", "sgd": "SGD"}[sweep.optimizer]
+    return {
+        "sweep": name,
+        "dataset": dataset.title,
+        "backbone": study.backbones[sweep.backbone].title,
+        "method": f"{optimizer}, {title}",
+        "subset": dataset.source.train_share if isinstance(dataset.source, HubSource) else 1.0,
+        "epsilon": _joined(sweep.epsilon),
+        "epochs": _joined(sweep.epochs),
+        "batch_size": _joined(sweep.batch_size),
+        "learning_rate": _joined(sweep.learning_rates),
+        "clipping_bound": _joined(sweep.clipping_bounds),
+        "seeds": sweep.seeds,
+    }
+
+
+def _joined(values: Sequence[float | str]) -> str:
+    return " ".join(number(value) for value in values)
+
+
+def show(table: HyperparameterGrid, numbers: pd.DataFrame) -> Printed:
+    """A rule between datasets; small type, because a grid has many columns."""
+    shown = numbers[list(_PRINTED)].copy()
+    shown["subset"] = [f"{share:g}" for share in shown["subset"]]
+    for name in ("epsilon", "epochs", "clipping_bound"):
+        shown[name] = [_listed(values.split()) for values in shown[name]]
+    shown["batch_size"] = [_batch_sizes(values.split()) for values in shown["batch_size"]]
+    shown["learning_rate"] = [_rates(values.split()) for values in shown["learning_rate"]]
+    return Printed(
+        header=list(_PRINTED.values()),
+        rows=shown.astype(str).to_numpy().tolist(),
+        columns=_WIDTHS,
+        groups=group_starts(list(shown["dataset"])),
+        size="tiny",
+    )
+
+
+def _listed(values: Sequence[str]) -> str:
+    return ", ".join(_value(value) for value in values)
+
+
+def _value(value: str) -> str:
+    named = {"inf": "∞", "automatic": "AUTO-S"}
+    if value in named or value in ("full", "none"):
+        return named.get(value, value)
+    mantissa, _, exponent = f"{float(value):e}".partition("e")
+    if int(exponent) <= -4 and float(mantissa) == 1:
+        return f"10{superscript(int(exponent))}"
+    return value
+
+
+def _batch_sizes(values: Sequence[str]) -> str:
+    """2⁸–2¹⁴ + full where the sizes are consecutive powers of two; otherwise the list."""
+    exponents = [math.log2(int(value)) for value in values if value != "full"]
+    steps = [larger - smaller for smaller, larger in itertools.pairwise(exponents)]
+    if len(exponents) > 2 and exponents[0].is_integer() and set(steps) == {1.0}:
+        first, last = (superscript(int(exponents[end])) for end in (0, -1))
+        return f"2{first}–2{last}" + (" + full" if values[-1] == "full" else "")
+    return _listed(values)
+
+
+def _rates(values: Sequence[str]) -> str:
+    """[first, last] (count) where the rates are geometric; otherwise the list."""
+    rates = [float(value) for value in values]
+    ratios = [larger / smaller for smaller, larger in itertools.pairwise(rates)]
+    if len(rates) > 2 and max(ratios) / min(ratios) < 1 + 1e-4:
+        return f"[{_value(values[0])}, {_value(values[-1])}] ({len(rates)})"
+    return _listed(values)

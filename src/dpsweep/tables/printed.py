@@ -1,0 +1,107 @@
+"""A table as text: the same cells as LaTeX and as Markdown.
+
+Cells are plain Unicode (ε, 2⁸, 10⁻³, –), which Markdown takes as it is and LaTeX as mathematics.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+_FROM_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"$<$", ">": r"$>$", "|": r"\textbar{}", "–": "--", "—": "---", "−": r"$-$",
+    "×": r"$\times$", "±": r"$\pm$", "·": r"$\cdot$", "∞": r"$\infty$", "≤": r"$\leq$",
+    "≥": r"$\geq$", "≈": r"$\approx$", "→": r"$\rightarrow$", "√": r"$\surd$",
+    "ε": r"$\varepsilon$", "δ": r"$\delta$", "η": r"$\eta$", "σ": r"$\sigma$", "γ": r"$\gamma$",
+    "°": r"$^{\circ}$", "’": "'", "“": "``", "”": "''", "…": r"\dots{}",
+}  # fmt: skip
+
+
+def superscript(number: int) -> str:
+    """An exponent in Unicode: -3 becomes ⁻³."""
+    return str(number).translate(_SUPERSCRIPTS)
+
+
+def latex(text: str) -> str:
+    """Plain text as LaTeX: what has a meaning there is escaped, known Unicode becomes mathematics.
+
+    Letters that pdfLaTeX reads by itself (accents) stay.
+    """
+    escaped = "".join(_LATEX.get(character, character) for character in text)
+    return re.sub(
+        r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+",
+        lambda match: f"$^{{{match[0].translate(_FROM_SUPERSCRIPTS)}}}$",
+        escaped,
+    )
+
+
+@dataclass(frozen=True)
+class Printed:
+    """Header and rows of text.
+
+    Attributes:
+        header: column titles.
+        rows: cells, as many in each row as there are titles.
+        columns: LaTeX column types; ``p0.2`` is a ragged paragraph of 0.2 line widths.
+        groups: rows before which a rule is drawn.
+        size: LaTeX type size.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    columns: Sequence[str]
+    groups: frozenset[int] = frozenset()
+    size: str = "small"
+
+    def latex(self, caption: str, label: str) -> str:
+        """A floating ``table``; needs the packages array and booktabs."""
+        kinds = "".join(
+            rf">{{\raggedright\arraybackslash}}p{{{kind[1:]}\linewidth}}"
+            if kind.startswith("p")
+            else kind
+            for kind in self.columns
+        )
+        lines = [
+            r"% \usepackage{array,booktabs}",
+            r"\begin{table}[t]",
+            r"\centering",
+            rf"\caption{{{latex(caption)}}}",
+            rf"\label{{{label}}}",
+            rf"\{self.size}",
+            r"\setlength{\tabcolsep}{3pt}",
+            rf"\begin{{tabular}}{{@{{}}{kinds}@{{}}}}",
+            r"\toprule",
+            self._latex_row(self.header),
+            r"\midrule",
+        ]
+        for index, row in enumerate(self.rows):
+            if index and index in self.groups:
+                lines.append(r"\midrule")
+            lines.append(self._latex_row(row))
+        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+        return "\n".join(lines) + "\n"
+
+    def markdown(self, caption: str) -> str:
+        """A GitHub-flavoured table under its caption."""
+        rules = ["---:" if kind == "r" else ":---" for kind in self.columns]
+        lines = [caption, "", self._markdown_row(self.header), self._markdown_row(rules)]
+        lines += [self._markdown_row(row) for row in self.rows]
+        return "\n".join(lines) + "\n"
+
+    @staticmethod
+    def _latex_row(cells: Sequence[str]) -> str:
+        # A row that starts with [ would be read as the optional argument of the \\ before it.
+        row = " & ".join(latex(cell) for cell in cells)
+        return ("{}" + row if row.startswith("[") else row) + r" \\"
+
+    @staticmethod
+    def _markdown_row(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def group_starts(keys: Sequence[object]) -> frozenset[int]:
+    """Rows at which a key differs from the row before."""
+    return frozenset(i for i in range(1, len(keys)) if keys[i] != keys[i - 1])

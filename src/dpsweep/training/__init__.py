@@ -1,0 +1,1 @@
+"""Private training: sampling, per-example gradients, updates, trials and cells."""

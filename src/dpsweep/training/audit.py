@@ -1,0 +1,281 @@
+"""Canaries inside the trainer: what one private training run really gives away.
+
+An audited trial is a trial: `train_trial` with the study's sampler, engine, clipping and optimizer.
+Only its training set continues with canaries, examples whose gradient is known: the same single
+coordinate of the trainable parameters at every step (a "Dirac canary"), longer than any clipping
+bound. Each canary is there or not by a coin of the auditor, who then reads from every released
+(clipped, summed, noised) gradient the canary's own coordinate, and guesses the coin.
+
+The auditor is the adversary of the definition: everything is known except the coins of the
+canaries, when they were sampled, and the noise. So the sum of the real examples is subtracted.
+"""
+
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.errors import DpsweepError
+from dpsweep.files import write_json
+from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.privacy import calibrate
+from dpsweep.privacy.audit import Coins, Evidence, Floats, count_correct, likelihood_scores
+from dpsweep.study import Cell, Study
+from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.config import Audit, Method
+from dpsweep.study.paths import Paths
+from dpsweep.training.clipping import Clipping
+from dpsweep.training.gradients import GradientEngine, GradientSum
+from dpsweep.training.precision import Precision
+from dpsweep.training.specification import check_size, specify
+from dpsweep.training.store import StoredTrial
+from dpsweep.training.streams import numpy_stream
+from dpsweep.training.trial import Examples, TrialSpec, Workbench, default_device, train_trial
+
+CANARY_NORM = 1e6
+"""Norm of a canary's gradient before clipping: it must be clipped whatever the bound."""
+
+
+class AuditError(DpsweepError):
+    """An audit that cannot be run; the message says what to do."""
+
+
+class CanaryEngine:
+    """A gradient engine for micro-batches with canaries, and the auditor's eyes on the release.
+
+    A row with label ``classes + j`` is canary j. Its gradient is ``CANARY_NORM`` at its coordinate
+    if it is included, and zero if not. The sign alternates from step to step, and the auditor
+    undoes that: noise that repeats itself cancels, and fresh noise does not mind.
+    """
+
+    def __init__(self, engine: GradientEngine, classes: int, included: Tensor, coordinates: Tensor):
+        """Add canaries to the examples that ``engine`` knows.
+
+        Args:
+            engine: computes the gradients of real examples.
+            classes: labels of real examples are below.
+            included: the auditor's coins, shape (m,), bool.
+            coordinates: of the canaries among all trainable parameters, shape (m,), int64,
+                without repeats.
+        """
+        self.included = included
+        self.observations: list[Tensor] = []
+        self._engine = engine
+        self._classes = classes
+        self._coordinates = coordinates
+        self._sign = 1
+        self._real = torch.zeros(())
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """See ``GradientEngine``."""
+        return self._engine.parameters
+
+    def clipped_sum(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+    ) -> GradientSum:
+        """See ``GradientEngine``."""
+        canary = labels >= self._classes
+        part = self._engine.clipped_sum(inputs, labels.where(~canary, 0), mask & ~canary, clipping)
+        numbers = (labels - self._classes).clamp(min=0)
+        norms = CANARY_NORM * (mask & canary & self.included[numbers]).to(part.norms.dtype)
+        total = torch.cat([part.gradients[name].flatten() for name in self.parameters])
+        self._real = self._real + total[self._coordinates]
+        total.index_add_(
+            0,
+            self._coordinates[numbers],
+            (self._sign * norms * clipping.factors(norms)).to(total.dtype),
+        )
+        pieces = torch.split(total, [each.numel() for each in self.parameters.values()])
+        return GradientSum(
+            gradients={
+                name: piece.view_as(each)
+                for (name, each), piece in zip(self.parameters.items(), pieces, strict=True)
+            },
+            norms=part.norms + norms,
+            losses=part.losses,
+            nonfinite=part.nonfinite,
+        )
+
+    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientEngine``; of the real examples, with canaries masked."""
+        canary = labels >= self._classes
+        return self._engine.norms(inputs, labels.where(~canary, 0), mask & ~canary)
+
+    def observe(self, released: Tensor) -> None:
+        """Look at the noisy sum of a step, flat over all trainable parameters; the step ends."""
+        self.observations.append(self._sign * (released[self._coordinates] - self._real))
+        self._real = torch.zeros(())
+        self._sign = -self._sign
+
+
+class CanaryBench(Workbench):
+    """A workbench whose N training examples are followed by m canaries, N to N + m - 1."""
+
+    def __init__(
+        self,
+        data: PreparedDataset,
+        backbone: PreparedBackbone,
+        method: Method,
+        canaries: int,
+        coins: np.random.Generator,
+        holdout: int = 0,
+        device: torch.device | None = None,
+    ):
+        """Add ``canaries`` to the data; which of them are included is drawn from ``coins``."""
+        super().__init__(data, backbone, method, holdout, device)
+        self.canary_engine: CanaryEngine
+        self._coins = coins
+        self._canaries = canaries
+        numbers = torch.arange(canaries)
+        labels, rows = self.train.labels, self.train.rows
+        # A canary has any input, because its gradient does not depend on it.
+        self.train = Examples(
+            self.train.inputs,
+            torch.cat([labels, self.classes + numbers.to(labels.device)]),
+            torch.cat([rows, rows[numbers % len(rows)]]),
+        )
+
+    def engine(
+        self, name: str, model: nn.Module, precision: Precision = "float32", compile: bool = False
+    ) -> GradientEngine:
+        """See ``Workbench``; the engine becomes ``canary_engine``.
+
+        Raises:
+            AuditError: there are more canaries than coordinates.
+        """
+        engine = super().engine(name, model, precision, compile)
+        size = sum(each.numel() for each in engine.parameters.values())
+        if self._canaries > size:
+            raise AuditError(
+                f"audit.canaries: found {self._canaries}; allowed: at most {size}, the number of "
+                "trainable parameters, because every canary needs a coordinate of its own"
+            )
+        included = self._coins.integers(2, size=self._canaries).astype(np.bool_)
+        coordinates = self._coins.permutation(size)[: self._canaries]
+        self.canary_engine = CanaryEngine(
+            engine,
+            self.classes,
+            torch.from_numpy(included).to(self.device),
+            torch.from_numpy(coordinates).to(self.device),
+        )
+        return self.canary_engine
+
+
+@dataclass(frozen=True)
+class AuditedTrial:
+    """What the auditor knows after a trial.
+
+    Attributes:
+        included: the coins, shape (m,).
+        observations: released gradients at the canaries' coordinates, signs undone and real
+            examples subtracted, shape (T, m): 1 where the canary was included and sampled, else 0,
+            plus noise.
+        trial: the trial as any other.
+    """
+
+    included: Coins
+    observations: Floats
+    trial: StoredTrial
+
+
+def audit_trial(spec: TrialSpec, bench: CanaryBench) -> AuditedTrial:
+    """Train with canaries and watch every released gradient.
+
+    Args:
+        spec: the trial; its ``train_size`` counts the canaries, included or not, because each is
+            sampled with the same probability as a real example.
+        bench: made for this trial.
+    """
+
+    def observe(*_: Any) -> None:
+        engine = bench.canary_engine
+        gradients = [each.grad for each in engine.parameters.values() if each.grad is not None]
+        released = torch.cat([each.flatten() for each in gradients])
+        engine.observe(released * spec.batch_size)
+
+    # Torch calls it before every step of an optimizer, with the gradients that it will use.
+    hook = register_optimizer_step_pre_hook(observe)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            trial, _ = train_trial(spec, bench, Path(folder) / "checkpoint", math.inf)
+    finally:
+        hook.remove()
+    return AuditedTrial(
+        included=bench.canary_engine.included.cpu().numpy(),
+        observations=torch.stack(bench.canary_engine.observations).double().cpu().numpy(),
+        trial=trial,
+    )
+
+
+def measure(study: Study, paths: Paths, audit: Audit, cell: Cell) -> None:
+    """Audit one setting and write what was found.
+
+    Args:
+        study: the study.
+        paths: its files; the dataset and the backbone must be there.
+        audit: the study's section.
+        cell: the setting. Its full batch is N + m examples.
+
+    Raises:
+        AuditError: the model has too few parameters for the canaries.
+        CalibrationError: the claimed epsilon cannot be had.
+        CellError: the prepared data is of another size than the study's.
+    """
+    torch.set_num_threads(study.training.threads)
+    device = default_device()
+    sweep = study.sweeps[audit.sweep]
+    data = PreparedDataset.open(paths.dataset(sweep.dataset))
+    backbone = PreparedBackbone.open(paths.backbone(sweep.backbone))
+    examples, holdout = study.train_size(sweep.dataset), study.holdout_size(sweep.dataset)
+    size = examples + audit.canaries
+    batch_size = size if isinstance(cell.batch_size, str) else cell.batch_size
+    steps = optimizer_steps(size, batch_size, cell.epochs, study.privacy.steps)
+    noise = calibrate(cell.epsilon, study.privacy.delta, size, batch_size, steps)
+    spec = specify(study, cell, noise, data, backbone, device, audit.learning_rate, seed=1)
+    coins = numpy_stream(spec.key, "canaries")
+    method = study.methods[sweep.method]
+    bench = CanaryBench(data, backbone, method, audit.canaries, coins, holdout, device)
+    check_size(noise, bench)
+    audited = audit_trial(spec, bench)
+    evidence = judge(audited, spec, audit.guesses)
+    write_json(
+        paths.audited(cell),
+        {
+            "sweep": audit.sweep,
+            "epsilon": cell.epsilon,
+            "batch_size": batch_size,
+            "full_batch": cell.batch_size == "full",
+            "sampling_rate": noise.sampling_rate,
+            "examples": examples,
+            "included_canaries": int(audited.included.sum()),
+            **asdict(evidence),
+            "lower_bound": evidence.lower_bound,
+            "p_value": evidence.p_value,
+            "consistent": evidence.consistent,
+            "calibration": noise.to_dict(),
+            "trial": audited.trial.record,
+        },
+    )
+
+
+def judge(audited: AuditedTrial, spec: TrialSpec, guesses: int) -> Evidence:
+    """Guess the coins of an audited trial, and say what the right guesses prove."""
+    scores = likelihood_scores(
+        audited.observations, spec.noise_multiplier, spec.batch_size / spec.train_size
+    )
+    return Evidence(
+        claimed_epsilon=spec.epsilon,
+        delta=spec.delta,
+        canaries=len(audited.included),
+        guesses=guesses,
+        correct=count_correct(scores, audited.included, guesses),
+    )

@@ -1,0 +1,286 @@
+"""One cell: tune the learning rate, repeat the best one, and leave the cell's outputs.
+
+Trials come from the store where it has them, so a longer grid, a lost output or a killed job
+costs only the trials that are really missing.
+"""
+
+import json
+import logging
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+import torch
+
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.files import atomic_path, write_json
+from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.privacy import Calibration
+from dpsweep.study import Cell, Study
+from dpsweep.study.bracket import bracket_maximum
+from dpsweep.study.cost import KEPT_PARAMETER_BYTES
+from dpsweep.study.inputs import training_fingerprint
+from dpsweep.study.paths import Paths
+from dpsweep.training.interruption import interruption
+from dpsweep.training.specification import check_size, read_calibration, specify
+from dpsweep.training.store import Arrays, StoredTrial, TrialStore
+from dpsweep.training.trial import TrialSpec, Workbench, train_trial
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Run:
+    """The trials of one cell, and where its time goes."""
+
+    specs: dict[tuple[float, int], TrialSpec]
+    bench: Workbench
+    store: TrialStore
+    checkpoint_seconds: float
+    trials: dict[tuple[float, int], StoredTrial] = field(default_factory=dict)
+    trained: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def ensure(self, learning_rate: float, seed: int, *, keep_parameters: bool) -> StoredTrial:
+        """Return a trial: from the store, or trained now and stored.
+
+        With ``keep_parameters``, its parameters are stored too, where they are small enough.
+        """
+        spec = self.specs[learning_rate, seed]
+        stored = self.store.load(spec.key)
+        if stored is None:
+            if stop := interruption(saved=self.trained > 0):
+                raise stop
+            started = time.monotonic()
+            stored, parameters = train_trial(
+                spec, self.bench, self.store.checkpoint_path(spec.key), self.checkpoint_seconds
+            )
+            self._count("training", stored.record["wall_seconds"])
+            self._count("evaluation", stored.record["evaluation_seconds"])
+            saving = time.monotonic()
+            if keep_parameters and _bytes(parameters) <= KEPT_PARAMETER_BYTES:
+                self.store.save_parameters(spec.key, parameters)
+            self.store.save(spec.key, stored)
+            self._count("store", time.monotonic() - saving)
+            self.trained += 1
+            log.info(
+                "learning rate %g, seed %d: macro accuracy %.4f (%.1f s)%s",
+                learning_rate,
+                seed,
+                stored.record["macro_accuracy"],
+                time.monotonic() - started,
+                " DIVERGED" if stored.record["diverged"] else "",
+            )
+        self.trials[learning_rate, seed] = stored
+        return stored
+
+    def _count(self, what: str, seconds: float) -> None:
+        self.seconds[what] = self.seconds.get(what, 0.0) + seconds
+
+
+def _bytes(parameters: Arrays) -> int:
+    return sum(array.nbytes for array in parameters.values())
+
+
+def run_cell(study: Study, paths: Paths, cell: Cell, started: float | None = None) -> None:
+    """Train what is missing of a cell and write its three outputs.
+
+    Args:
+        study: the study.
+        paths: its files; the dataset, the backbone and the calibration must be there.
+        cell: which cell.
+        started: `time.monotonic` at the start of the job, for the timing breakdown.
+
+    Raises:
+        CellError: the calibration belongs to another setting, or to other data.
+        DatasetError: the dataset is not prepared.
+        Interrupted: a signal asked to stop (see `interruption`).
+    """
+    started = time.monotonic() if started is None else started
+    torch.set_num_threads(study.training.threads)
+    sweep = study.sweeps[cell.sweep]
+    loading = time.monotonic()
+    data = PreparedDataset.open(paths.dataset(sweep.dataset))
+    backbone = PreparedBackbone.open(paths.backbone(sweep.backbone))
+    noise = read_calibration(study, paths, cell)
+    holdout = study.holdout_size(sweep.dataset)
+    bench = Workbench(data, backbone, study.methods[sweep.method], holdout)
+    check_size(noise, bench)
+    specs = trial_specs(study, cell, noise, data, backbone, bench.device)
+    run = _Run(
+        specs,
+        bench,
+        TrialStore(paths.trials),
+        checkpoint_seconds=60 * study.training.checkpoint_minutes,
+    )
+    log.info("%s/%s on %s", cell.sweep, cell.name, _place(bench.device))
+    run.seconds["start"] = loading - started
+    run.seconds["load"] = time.monotonic() - loading
+    best = _train(run, study, sweep.learning_rates, sweep.seeds)
+    _write_outputs(study, paths, cell, run, noise, best)
+    run.seconds["total"] = time.monotonic() - started
+    timing = {
+        # What the cell was trained for; `dpsweep.study.status` compares it.
+        "training": training_fingerprint(study, cell.sweep),
+        "trials": len(run.trials),
+        "trained": run.trained,
+        # What the cell's trials have cost, whenever they were trained.
+        "trial_seconds": round(
+            sum(
+                each.record["wall_seconds"] + each.record["evaluation_seconds"]
+                for each in run.trials.values()
+            ),
+            3,
+        ),
+        "seconds": {name: round(value, 3) for name, value in run.seconds.items()},
+    }
+    write_json(paths.cell(cell) / "timing.json", timing)
+    record = next(iter(run.trials.values())).record
+    log.info(
+        "%s parameters train, %s of them in the head",
+        f"{record['trainable_parameters']:,}",
+        f"{record['head_parameters']:,}",
+    )
+    log.info(
+        "best learning rate %g; %d of %d trials trained now", best, run.trained, len(run.trials)
+    )
+
+
+def _place(device: torch.device) -> str:
+    """Where a job runs, for its log: the device, and under Slurm the job and its GPU."""
+    gpu = os.environ.get("SLURM_STEP_GPUS") or os.environ.get("SLURM_JOB_GPUS")
+    job = os.environ.get("SLURM_JOB_ID")
+    return f"{device.type} (Slurm job {job}, GPU {gpu})" if job else device.type
+
+
+def trial_specs(
+    study: Study,
+    cell: Cell,
+    noise: Calibration,
+    data: PreparedDataset,
+    backbone: PreparedBackbone,
+    device: torch.device,
+) -> dict[tuple[float, int], TrialSpec]:
+    """The specification of every (learning rate, seed) that a cell may train on a device."""
+    sweep = study.sweeps[cell.sweep]
+    return {
+        (rate, seed): specify(study, cell, noise, data, backbone, device, rate, seed)
+        for rate in sweep.learning_rates
+        for seed in range(1, sweep.seeds + 1)
+    }
+
+
+def _train(run: _Run, study: Study, rates: list[float], seeds: int) -> float:
+    """Train what the selection asks for; return the best learning rate.
+
+    Best is the highest selection accuracy of the first seed; the smallest rate wins a tie.
+    """
+    scores: dict[float, float] = {}
+
+    def tune(position: int) -> float:
+        rate = rates[position]
+        trial = run.ensure(rate, 1, keep_parameters=True)
+        rivals = {_best(scores), rate} if scores else {rate}
+        scores[rate] = float(trial.record["selection_accuracy"])
+        # Parameters are large: only the best so far keeps them.
+        for loser in rivals - {_best(scores)}:
+            run.store.drop_parameters(run.specs[loser, 1].key)
+        return scores[rate]
+
+    if study.training.selection == "bracket":
+        bracket_maximum(len(rates), tune)
+    else:
+        for position in range(len(rates)):
+            tune(position)
+    best = _best(scores)
+    for seed in range(2, seeds + 1):
+        for rate in rates if study.training.selection == "exhaustive" else [best]:
+            run.ensure(rate, seed, keep_parameters=False)
+    return best
+
+
+def _best(scores: dict[float, float]) -> float:
+    return max(sorted(scores), key=scores.__getitem__)
+
+
+def _write_outputs(
+    study: Study, paths: Paths, cell: Cell, run: _Run, noise: Calibration, best: float
+) -> None:
+    folder = paths.cell(cell)
+    keys = sorted(run.trials)
+    trials = pd.DataFrame([_row(study, cell, run, noise, key, best) for key in keys])
+    with atomic_path(folder / "trials.parquet") as partial:
+        trials.to_parquet(partial, index=False)
+    steps = pd.concat([_step_rows(run.trials[key], run.specs[key]) for key in keys])
+    with atomic_path(folder / "steps.parquet") as partial:
+        steps.to_parquet(partial, index=False)
+
+
+def _row(
+    study: Study, cell: Cell, run: _Run, noise: Calibration, key: tuple[float, int], best: float
+) -> dict[str, Any]:
+    sweep, spec, record = study.sweeps[cell.sweep], run.specs[key], run.trials[key].record
+    rate = spec.batch_size / spec.train_size
+    return {
+        "sweep": cell.sweep,
+        "dataset": sweep.dataset,
+        "backbone": sweep.backbone,
+        "method": sweep.method,
+        "optimizer": sweep.optimizer,
+        "epsilon": spec.epsilon,
+        "delta": spec.delta,
+        "epochs": spec.epochs,
+        "batch_size": spec.batch_size,
+        "full_batch": cell.batch_size == "full",
+        "train_size": spec.train_size,
+        "steps": spec.steps,
+        "sampling_rate": rate,
+        "passes": spec.steps * rate,
+        "clipping": spec.clipping["kind"],
+        "clipping_bound": spec.clipping.get("bound", float("nan")),
+        "learning_rate": spec.learning_rate,
+        "seed": spec.seed,
+        "best": spec.learning_rate == best,
+        "noise_multiplier": spec.noise_multiplier,
+        "certified_epsilon": noise.certified_epsilon,
+        **{
+            name: record[name]
+            for name in (
+                "accuracy",
+                "macro_accuracy",
+                "selection_accuracy",
+                "loss",
+                "per_class_accuracy",
+                "diverged",
+                "mean_gradient_norm",
+                "clipped_fraction",
+                "nonfinite_examples",
+                "trainable_parameters",
+                "head_parameters",
+                "wall_seconds",
+                "examples_per_second",
+                "device",
+            )
+        },
+        "precision": spec.precision,
+        "versions": json.dumps(record["versions"], sort_keys=True),
+        "trial_key": spec.key,
+    }
+
+
+def _step_rows(trial: StoredTrial, spec: TrialSpec) -> pd.DataFrame:
+    count = len(trial.steps["sampled_examples"])
+    return pd.DataFrame(
+        {
+            "trial_key": spec.key,
+            "learning_rate": spec.learning_rate,
+            "seed": spec.seed,
+            "step": range(1, count + 1),
+            **{
+                name: trial.steps[name]
+                for name in ("sampled_examples", "mean_gradient_norm", "clipped_fraction")
+            },
+        }
+    )

@@ -1,0 +1,190 @@
+"""Per-example gradient norms of a finished trial, after every epoch, over the training set.
+
+The store has the trial's parameters, unless they are large (`KEPT_PARAMETER_BYTES`): then the
+trial is trained a second time. That is one of the hundred trials whose cells compete, and
+cheaper than a disk for the parameters of all of them.
+"""
+
+import logging
+import shutil
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.errors import DpsweepError
+from dpsweep.files import atomic_path
+from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.study import Cell, Study
+from dpsweep.study.cells import ClippingBound
+from dpsweep.study.paths import Paths
+from dpsweep.training.cell import trial_specs
+from dpsweep.training.gradients import GradientEngine
+from dpsweep.training.interruption import interruption
+from dpsweep.training.specification import check_size, read_calibration
+from dpsweep.training.store import Arrays, TrialStore
+from dpsweep.training.trial import TrialSpec, Workbench, load_trainable, train_trial
+
+log = logging.getLogger(__name__)
+
+
+class GradientNormsError(DpsweepError):
+    """A trial whose gradient norms cannot be measured; the message says what to do."""
+
+
+def best_cell(
+    study: Study,
+    paths: Paths,
+    sweep: str,
+    epsilon: float,
+    epochs: int,
+    clipping_bound: ClippingBound,
+) -> tuple[Cell, "pd.Series[Any]"]:
+    """Choose the batch size of an (epsilon, epochs, C) by what the first seed reaches, lr tuned.
+
+    Returns:
+        The cell, and the row of its best trial. The smallest batch wins a tie.
+    """
+    best: tuple[Cell, pd.Series[Any]] | None = None
+    for batch_size in study.sweeps[sweep].batch_size:
+        cell = Cell(sweep, epsilon, epochs, batch_size, clipping_bound)
+        trials = pd.read_parquet(paths.cell(cell) / "trials.parquet")
+        row = trials[trials["best"] & (trials["seed"] == 1)].iloc[0]
+        if best is None or row["selection_accuracy"] > best[1]["selection_accuracy"]:
+            best = cell, row
+    assert best is not None  # noqa: S101 (a sweep has a batch size)
+    return best
+
+
+def measure(
+    study: Study,
+    paths: Paths,
+    sweep: str,
+    epsilon: float,
+    epochs: int,
+    clipping_bound: ClippingBound,
+) -> None:
+    """Write the gradient norms of the best (B, learning rate), first seed, in eval mode.
+
+    Rows: one per (epoch, training example), in the order of the training set; see docs/design.md.
+    A job that is killed keeps the epochs that are done, and a trial that was trained again.
+
+    Raises:
+        CellError: the trial must be trained again, and its noise is for other data.
+        GradientNormsError: the trial must be trained again, and the study describes another one.
+        Interrupted: a signal asked to stop (see `interruption`).
+    """
+    torch.set_num_threads(study.training.threads)
+    cell, row = best_cell(study, paths, sweep, epsilon, epochs, clipping_bound)
+    log.info("%s: best cell %s, learning rate %g", sweep, cell.name, row["learning_rate"])
+    grid = study.sweeps[sweep]
+    data = PreparedDataset.open(paths.dataset(grid.dataset))
+    backbone = PreparedBackbone.open(paths.backbone(grid.backbone))
+    bench = Workbench(data, backbone, study.methods[grid.method], study.holdout_size(grid.dataset))
+    output = paths.gradient_norms(sweep, epsilon, epochs, clipping_bound)
+    # No declared output, so that it survives a killed job.
+    finished = output.with_suffix(".unfinished") / row["trial_key"]
+    store = TrialStore(paths.trials)
+    # Kept until the norms are written: on a GPU, trained a third time they would differ a little.
+    retrained = TrialStore(finished)
+    saved = False
+    stored = store.load_parameters(row["trial_key"])
+    if stored is None:
+        stored = retrained.load_parameters(row["trial_key"])
+    if stored is None:
+        noise = read_calibration(study, paths, cell)
+        check_size(noise, bench)
+        specs = trial_specs(study, cell, noise, data, backbone, bench.device)
+        spec = specs.get((row["learning_rate"], row["seed"]))
+        stored = _train_again(study, spec, row, bench, store)
+        retrained.save_parameters(row["trial_key"], stored)
+        saved = True
+    model = bench.model(int(row["seed"]))
+    # The norms that clipping saw: in the precision of the trial, wherever this job runs.
+    engine = bench.engine(study.training.engine, model, row["precision"])
+    physical_batch = grid.physical_batch or study.training.physical_batch
+    files = [finished / f"epoch{epoch}.parquet" for epoch in range(1, epochs + 1)]
+    for epoch, file in enumerate(files, start=1):
+        if file.exists():
+            continue
+        if stop := interruption(saved=saved):
+            raise stop
+        started = time.monotonic()
+        prefix = f"epoch{epoch}/"
+        load_trainable(
+            model,
+            {
+                name.removeprefix(prefix): torch.from_numpy(value)
+                for name, value in stored.items()
+                if name.startswith(prefix)
+            },
+        )
+        norms, head_norms = training_set_norms(engine, bench, physical_batch)
+        measured = pd.DataFrame(
+            {
+                "epoch": epoch,
+                "label": bench.train.labels.cpu().numpy(),
+                "norm": norms,
+                "head_norm": head_norms,
+            }
+        )
+        with atomic_path(file) as partial:
+            measured.to_parquet(partial, index=False)
+        saved = True
+        log.info("epoch %d of %d (%.1f s)", epoch, epochs, time.monotonic() - started)
+    frame = pd.concat(map(pd.read_parquet, files), ignore_index=True).assign(
+        batch_size=int(row["batch_size"]),
+        learning_rate=float(row["learning_rate"]),
+        seed=int(row["seed"]),
+        trial_key=row["trial_key"],
+    )
+    with atomic_path(output) as partial:
+        frame.to_parquet(partial, index=False)
+    shutil.rmtree(finished.parent)
+    store.checkpoint_path(row["trial_key"]).unlink(missing_ok=True)
+
+
+def _train_again(
+    study: Study,
+    spec: TrialSpec | None,
+    row: "pd.Series[Any]",
+    bench: Workbench,
+    store: TrialStore,
+) -> Arrays:
+    """The parameters after every epoch of a trial that is done but has not kept them."""
+    # The cell may have been trained on another kind of device.
+    spec = spec and replace(spec, precision=row["precision"])
+    if spec is None or spec.key != row["trial_key"]:
+        raise GradientNormsError(
+            f"trial {row['trial_key']} was trained for another study than this one (learning rate "
+            f"{row['learning_rate']:g}, seed {row['seed']}); train its cell again"
+        )
+    log.info("training the trial again: its parameters are not stored")
+    seconds = 60 * study.training.checkpoint_minutes
+    trial, parameters = train_trial(spec, bench, store.checkpoint_path(spec.key), seconds)
+    found, expected = trial.record["macro_accuracy"], row["macro_accuracy"]
+    # On the CPU they are equal; other devices round differently from run to run.
+    if found != expected:
+        log.warning("macro accuracy %.4f, the first time it was %.4f", found, expected)
+    return parameters
+
+
+def training_set_norms(
+    engine: GradientEngine, bench: Workbench, physical_batch: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Gradient norm of every training example, for all trainable parameters and for the head.
+
+    Returns:
+        Two float arrays of shape (N,).
+    """
+    parts = []
+    for rows in torch.split(torch.arange(len(bench.train.labels)), physical_batch):
+        inputs, chosen = bench.batch(bench.train, rows), rows.to(bench.device)
+        keep = torch.ones_like(chosen, dtype=torch.bool)
+        parts.append(torch.stack(engine.norms(inputs, bench.train.labels[chosen], keep)))
+    norms = torch.cat(parts, dim=1).cpu().numpy()
+    return norms[0], norms[1]

@@ -1,0 +1,295 @@
+"""The engine for all parameters: ghost norms and book-keeping."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
+from dpsweep.training.gradients.checks import check_owners
+from dpsweep.training.gradients.factored import FactoredEngine, check_used
+from dpsweep.training.gradients.forms import (
+    Convolutions,
+    Derived,
+    Form,
+    Lookups,
+    OuterProducts,
+    Standardized,
+)
+from dpsweep.training.gradients.interface import UnsupportedModelError
+from dpsweep.training.gradients.tracked import TrackedParameter, Uses, plain, tracked_in
+
+
+class BookkeepingEngine(FactoredEngine):
+    """Book-keeping (Bu et al. 2023): one backward pass, from which norms and sum are both made.
+
+    The forward pass records the inputs of all linear, convolutional and embedding layers. One
+    backward pass returns the gradients of their outputs (and computes no weight gradients). From
+    these two factors come the norms, without instantiating per-example gradients unless that is
+    cheaper, and then the clipped sum, without a second backward pass.
+
+    Weights that the model computes from parameters before it uses them, as in weight-standardised
+    convolutions, get their per-example gradients through that computation.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        head_parameters: frozenset[str],
+        *,
+        autocast: torch.dtype | None = None,
+    ):
+        """Prepare a model.
+
+        Raises:
+            UnsupportedModelError: if a trainable parameter belongs to an unknown kind of layer.
+        """
+        super().__init__(model, head_parameters, autocast)
+        check_owners(model, _supports, "bookkeeping")
+
+    def _per_example(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, list[Form]]:
+        uses = _RecordedUses(len(inputs))
+        with torch.enable_grad():
+            tracked = {
+                name: TrackedParameter.of(name, each, uses)
+                for name, each in self.parameters.items()
+            }
+            losses = self._losses(tracked, inputs, labels)
+            rows, forms = uses.gradients(losses.sum())
+        forms += self._grouped(rows)
+        check_used(self.parameters, forms)
+        return losses.detach(), forms
+
+
+def _supports(name: str, layer: nn.Module) -> bool:
+    return isinstance(layer, nn.LayerNorm | nn.GroupNorm | nn.Linear | nn.Conv2d | nn.Embedding)
+
+
+class _RecordedUses(Uses):
+    """Computes layers as usual and taps the graph where their gradients will pass."""
+
+    engine = "bookkeeping"
+    functions: ClassVar[Mapping[Any, str]] = {
+        **Uses.functions,
+        F.conv2d: "conv2d",
+        F.embedding: "embedding",
+        standardize: "standardize",
+    }
+
+    def __init__(self, examples: int):
+        super().__init__(examples)
+        # Where a gradient is read, and what is done with it.
+        self._taps: list[tuple[Tensor | GradientEdge, Callable[[Tensor], None]]] = []
+        self._copies: dict[str, Tensor] = {}
+        # Parameters from which a derived one was computed, by its name.
+        self._sources: dict[str, dict[str, Tensor]] = {}
+        # The weights and gain of a standardised one.
+        self._standardized: dict[str, tuple[Tensor, Tensor]] = {}
+        self._rows: dict[str, Tensor] = {}
+        self._forms: list[Form] = []
+
+    def gradients(self, loss: Tensor) -> tuple[dict[str, Tensor], list[Form]]:
+        """Go backward from the summed losses; return gradients as rows, and as other forms."""
+        taps: Any = [tap for tap, _ in self._taps]
+        gradients = torch.autograd.grad(loss, taps, allow_unused=True)
+        for (_, receive), gradient in zip(self._taps, gradients, strict=True):
+            if gradient is not None:
+                receive(gradient)
+        return self._rows, self._forms
+
+    def compute(
+        self,
+        parameter: TrackedParameter,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """See ``Uses``; a function of parameters alone gives a derived parameter."""
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        alone = all(isinstance(each, TrackedParameter) for each in tensors)
+        if alone and func not in (Tensor.expand, standardize):
+            return self._derive(parameter, func, args, kwargs)
+        return super().compute(parameter, func, args, kwargs)
+
+    def copies(self, parameter: Tensor | None) -> Tensor | None:
+        """See ``Uses``."""
+        if not isinstance(parameter, TrackedParameter):
+            return None
+        name = parameter.parameter_name
+        if name not in self._copies:
+            value = parameter.value.detach()
+            self._copies[name] = value.expand(self.examples, *value.shape).requires_grad_()
+            self._taps.append((self._copies[name], partial(self._add_rows, parameter)))
+        return self._copies[name]
+
+    def linear(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """Compute ``F.linear``."""
+        x = self.batch(input, weight, bias)
+
+        def receive(gradient: Tensor, features: Tensor) -> None:
+            outputs = gradient.reshape(self.examples, -1, gradient.shape[-1])
+            if isinstance(weight, TrackedParameter):
+                inputs = features.reshape(self.examples, -1, features.shape[-1])
+                form = OuterProducts(weight.parameter_name, weight.shape, inputs, outputs)
+                self._add(weight, form)
+            if isinstance(bias, TrackedParameter):
+                self._add_rows(bias, outputs.sum(1))
+
+        return self._tap(F.linear(x, plain(weight), plain(bias)), x, receive)
+
+    def conv2d(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | str = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        """Compute ``F.conv2d``."""
+        x = self.batch(input, weight, bias)
+        if isinstance(padding, str):
+            x, padding = _explicit_padding(x, weight, padding, _pair(dilation))
+        settings = _pair(stride), _pair(padding), _pair(dilation), groups
+
+        def receive(gradient: Tensor, inputs: Tensor) -> None:
+            if isinstance(weight, TrackedParameter):
+                name, shape = weight.parameter_name, weight.shape
+                self._add(weight, Convolutions(name, shape, inputs, gradient, *settings))
+            if isinstance(bias, TrackedParameter):
+                self._add_rows(bias, gradient.flatten(2).sum(2))
+
+        return self._tap(F.conv2d(x, plain(weight), plain(bias), *settings), x, receive)
+
+    def embedding(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Tensor:
+        """Compute ``F.embedding``; indices of shape (1, tokens) are the same for all examples."""
+        assert isinstance(weight, TrackedParameter)  # noqa: S101 (the only one that can be)
+        if weight.parameter_name in self._sources or max_norm is not None or scale_grad_by_freq:
+            raise self.refusal(weight, "is used by embedding() with special options")
+        if input.dim() < 2 or input.shape[0] not in (1, self.examples):
+            raise self.refusal(weight, f"is looked up with indices of shape {tuple(input.shape)}")
+        indices = input.expand(self.examples, *input.shape[1:])
+
+        def receive(gradient: Tensor, _: Tensor) -> None:
+            outputs = gradient.flatten(1, -2)
+            tokens = indices.flatten(1)
+            if padding_idx is not None:
+                padding = tokens == padding_idx % len(weight)
+                outputs = outputs.masked_fill(padding[..., None], 0)
+            self._forms.append(Lookups(weight.parameter_name, weight.shape, tokens, outputs))
+
+        return self._tap(F.embedding(indices, weight.value, padding_idx), indices, receive)
+
+    def standardize(self, weight: Tensor, gain: Tensor) -> Tensor:
+        """Compute `standardize` of two parameters."""
+        used = next(tracked_in(weight, gain))
+        if not (isinstance(weight, TrackedParameter) and isinstance(gain, TrackedParameter)):
+            raise self.refusal(used, "is used by standardize() with one that does not train")
+        derived = self._derive(used, standardize, (weight, gain), {})
+        self._standardized[derived.parameter_name] = weight.value, gain.value
+        return derived
+
+    def _derive(
+        self,
+        parameter: TrackedParameter,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> TrackedParameter:
+        """Compute a function of parameters alone; its result stands for them."""
+        parents = list(tracked_in(*args, *kwargs.values()))
+        args, kwargs = tree_map_only(TrackedParameter, plain, (args, kwargs))
+        value = func(*args, **kwargs)
+        if not isinstance(value, Tensor) or not value.requires_grad:
+            raise self.refusal(parameter, f"is used by {func.__name__}()")
+        name = f"{func.__name__}({', '.join(each.parameter_name for each in parents)})"
+        name = f"{name} #{len(self._sources)}"
+        self._sources[name] = {}
+        for each in parents:
+            itself = {each.parameter_name: each.value}
+            self._sources[name] |= self._sources.get(each.parameter_name, itself)
+        return TrackedParameter.of(name, value, self)
+
+    def _tap(self, y: Tensor, inputs: Tensor, receive: Callable[[Tensor, Tensor], None]) -> Tensor:
+        """Arrange that ``receive`` gets the gradient of ``y`` together with ``inputs``."""
+        inputs = inputs.detach()
+        version = inputs._version
+
+        def checked(gradient: Tensor) -> None:
+            if inputs._version != version:
+                raise UnsupportedModelError(
+                    f"the input of shape {tuple(inputs.shape)} of a trainable layer is modified "
+                    "in place after the layer: use the out-of-place operation"
+                )
+            receive(gradient, inputs)
+
+        # The edge stays that of this output also if the model goes on to modify it in place.
+        self._taps.append((get_gradient_edge(y), checked))
+        return y
+
+    def _add(self, weight: TrackedParameter, form: OuterProducts | Convolutions) -> None:
+        """Add the gradients of a weight in the cheaper form."""
+        sources = self._sources.get(weight.parameter_name)
+        standardized = self._standardized.get(weight.parameter_name)
+        if sources is not None and standardized and isinstance(form, Convolutions):
+            raw, gain = standardized
+            epsilon = SMALLEST_SQUARES / raw[0].numel()
+            self._forms.append(Standardized(weight.value, sources, form, raw, gain, epsilon))
+        elif sources is not None:
+            self._forms.append(Derived(weight.value, sources, form))
+        elif form.is_cheaper:
+            self._forms.append(form)
+        else:
+            self._add_rows(weight, form.rows())
+
+    def _add_rows(self, parameter: TrackedParameter, rows: Tensor) -> None:
+        """Add per-example gradients of a parameter, or through a derived one to its sources."""
+        sources = self._sources.get(parameter.parameter_name)
+        gradients: Mapping[str, Tensor] = {parameter.parameter_name: rows}
+        if sources is not None:
+            through = torch.autograd.grad(
+                parameter.value,
+                list(sources.values()),
+                rows.to(parameter.value.dtype),
+                retain_graph=True,
+                is_grads_batched=True,
+            )
+            gradients = dict(zip(sources, through, strict=True))
+        for name, each in gradients.items():
+            self._rows[name] = self._rows[name] + each if name in self._rows else each
+
+
+def _pair(value: int | Sequence[int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])
+
+
+def _explicit_padding(
+    x: Tensor, weight: Tensor, padding: str, dilation: tuple[int, int]
+) -> tuple[Tensor, int]:
+    """Pad ``x`` as the padding "same" of a convolution asks; nothing is left to pad."""
+    if padding == "same":
+        rows, columns = (
+            extent * (size - 1) for extent, size in zip(dilation, weight.shape[2:], strict=True)
+        )
+        x = F.pad(x, [columns // 2, columns - columns // 2, rows // 2, rows - rows // 2])
+    return x, 0

@@ -1,0 +1,72 @@
+"""What every per-example gradient engine offers, and what it refuses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dpsweep.errors import DpsweepError
+from dpsweep.training.clipping import Clipping
+
+
+class UnsupportedModelError(DpsweepError, ValueError):
+    """A model has a part whose per-example gradients an engine cannot compute exactly."""
+
+
+@dataclass(frozen=True)
+class GradientSum:
+    """The scaled per-example gradients of a micro-batch, summed.
+
+    Attributes:
+        gradients: for each trainable parameter, the sum over unmasked examples of factor times
+            gradient; float32, or float64 for a float64 parameter.
+        norms: norm of each example's gradient over all trainable parameters, before scaling,
+            shape (physical_batch,); 0 where masked or not finite.
+        losses: cross entropy of each example, shape (physical_batch,); 0 where masked.
+        nonfinite: unmasked examples whose gradient norm was not finite, shape (physical_batch,),
+            bool. Their contribution to the sum is zero.
+    """
+
+    gradients: dict[str, Tensor]
+    norms: Tensor
+    losses: Tensor
+    nonfinite: Tensor
+
+
+class GradientEngine(Protocol):
+    """Per-example gradients of the cross entropy of ``model(inputs)``, which returns logits.
+
+    Inputs are a tensor whose first dimension is the example, labels are int64 class indices, mask
+    is bool; each has ``physical_batch`` rows, and rows with a false mask count for nothing. The
+    model runs in the mode (train or eval) that it is in. Nothing waits for the device, except in
+    ``opacus``.
+    """
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """The trainable parameters by name, in the model's order."""
+
+    def clipped_sum(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+    ) -> GradientSum:
+        """Scale each example's gradient by ``clipping`` and sum them."""
+
+    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the norms over all trainable parameters, and over those of the head.
+
+        Both have shape (physical_batch,), are 0 where masked, and not finite where the gradient
+        is not.
+        """
+
+
+def example_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross entropy of every example, at least in float32."""
+    return F.cross_entropy(logits.to(sum_dtype(logits)), labels, reduction="none")
+
+
+def sum_dtype(tensor: Tensor) -> torch.dtype:
+    """Return the dtype in which numbers like those of ``tensor`` are summed."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32

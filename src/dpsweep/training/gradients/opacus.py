@@ -1,0 +1,176 @@
+"""Opacus' ghost and fast gradient clipping as an engine, with our factors."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+import torch
+from opacus.grad_sample import GradSampleHooksFastGradientClipping
+from opacus.utils.module_utils import trainable_modules
+from torch import Tensor, nn
+
+from dpsweep.training.clipping import Clipping
+from dpsweep.training.gradients.checks import check_model
+from dpsweep.training.gradients.interface import (
+    GradientSum,
+    UnsupportedModelError,
+    example_losses,
+    sum_dtype,
+)
+
+# What Opacus leaves on parameters and layers.
+_LEFT_ON_PARAMETERS = ("_norm_sample", "_current_grad_sample", "grad_sample", "_forward_counter")
+_LEFT_ON_LAYERS = ("activations", "max_batch_len")
+
+
+class OpacusEngine:
+    """Norms from the hooks of Opacus; the sum from a second backward pass of rescaled losses.
+
+    Only the norms are Opacus' own: its factor C / (norm + 1e-6) is replaced by ours. Layers that
+    Opacus has no rule for (timm's normalisation layers among them) go through functorch, slowly.
+
+    The second backward pass cannot leave out an example whose numbers are not finite. So this
+    engine, unlike the others, asks the device whether there is one, and if so starts again
+    without it.
+
+    The hooks stay on the model, switched off between calls. One model has one such engine: a new
+    one takes the hooks of an earlier one away.
+    """
+
+    def __init__(self, model: nn.Module, head_parameters: frozenset[str]):
+        """Prepare a model.
+
+        Raises:
+            UnsupportedModelError: if our checks or Opacus refuse the model.
+        """
+        self.model = model
+        self.parameters: Mapping[str, nn.Parameter] = check_model(model, head_parameters)
+        self._head = head_parameters
+        for handle in getattr(model, "autograd_grad_sample_hooks", ()):
+            handle.remove()
+        vars(model).pop("autograd_grad_sample_hooks", None)
+        try:
+            self._hooks = GradSampleHooksFastGradientClipping(model, loss_reduction="sum")
+        except NotImplementedError as error:
+            raise UnsupportedModelError(f"Opacus refuses the model: {error}") from error
+        self._hooks.disable_hooks()
+
+    def clipped_sum(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+    ) -> GradientSum:
+        """See ``GradientEngine``."""
+        losses, squared = self._pass(inputs, labels)
+        norms = torch.stack(list(squared.values())).sum(0).sqrt()
+        finite = norms.isfinite()
+        if not bool(finite.all()):
+            return self._without(~finite, losses, inputs, labels, mask, clipping)
+        factors = torch.where(mask, clipping.factors(norms), 0)
+        sums = self._backward((factors * losses).sum(), retain_graph=False)
+        return GradientSum(
+            gradients={
+                name: each.to(sum_dtype(each))
+                for name, each in zip(self.parameters, sums, strict=True)
+            },
+            norms=torch.where(mask, norms, 0),
+            losses=torch.where(mask, losses.detach(), 0),
+            nonfinite=torch.zeros_like(mask),
+        )
+
+    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientEngine``."""
+        _, squared = self._pass(inputs, labels)
+        zero = torch.zeros_like(next(iter(squared.values())))
+        head = torch.stack([zero, *(squared[name] for name in self._head)]).sum(0)
+        total = torch.stack(list(squared.values())).sum(0)
+        return torch.where(mask, total.sqrt(), 0), torch.where(mask, head.sqrt(), 0)
+
+    def _pass(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the losses, still in their graph, and the squared norms of each parameter."""
+        with torch.enable_grad(), self._capturing():
+            try:
+                losses = example_losses(self.model(inputs), labels)
+            except RuntimeError as error:
+                if "modified inplace" not in str(error):
+                    raise
+                raise UnsupportedModelError(
+                    "the output of a trainable layer is modified in place, which the hooks of "
+                    "Opacus forbid: use the out-of-place operation, or choose another engine"
+                ) from error
+            gradients = self._backward(losses.sum(), retain_graph=True)
+        squared = {}
+        for (name, parameter), gradient in zip(self.parameters.items(), gradients, strict=True):
+            norms = getattr(parameter, "_norm_sample", None)
+            if gradient is None or norms is None or norms.shape != losses.shape:
+                raise UnsupportedModelError(
+                    f"Opacus has no per-example gradient of trainable parameter {name!r} of shape "
+                    f"{tuple(parameter.shape)}: freeze it, or choose another engine"
+                )
+            squared[name] = norms.square()
+        self._clear()
+        return losses, squared
+
+    def _backward(self, loss: Tensor, *, retain_graph: bool) -> tuple[Tensor, ...]:
+        with warnings.catch_warnings():
+            # True of the first trainable layer, whose inputs need no gradient.
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            return torch.autograd.grad(
+                loss,
+                list(self.parameters.values()),
+                retain_graph=retain_graph,
+                allow_unused=True,
+            )
+
+    def _without(
+        self,
+        excluded: Tensor,
+        losses: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        mask: Tensor,
+        clipping: Clipping,
+    ) -> GradientSum:
+        """Return the sum without excluded examples; another example is computed in their place."""
+        nonfinite = mask & excluded
+        if bool(excluded.all()):
+            return GradientSum(
+                gradients={
+                    name: torch.zeros_like(each, dtype=sum_dtype(each))
+                    for name, each in self.parameters.items()
+                },
+                norms=torch.zeros_like(losses),
+                losses=torch.where(mask, losses.detach(), 0),
+                nonfinite=nonfinite,
+            )
+        rows = torch.arange(len(inputs), device=inputs.device)
+        rows = torch.where(excluded, excluded.logical_not().int().argmax(), rows)
+        rest = self.clipped_sum(inputs[rows], labels[rows], mask & ~excluded, clipping)
+        return GradientSum(
+            gradients=rest.gradients,
+            norms=rest.norms,
+            losses=torch.where(mask, losses.detach(), 0),
+            nonfinite=nonfinite | rest.nonfinite,
+        )
+
+    @contextmanager
+    def _capturing(self) -> Iterator[None]:
+        """Switch the hooks on; they work only on layers in train mode."""
+        self._clear()
+        evaluating = [layer for _, layer in trainable_modules(self.model) if not layer.training]
+        self._hooks.enable_hooks()
+        with ExitStack() as stack:
+            stack.callback(self._hooks.disable_hooks)
+            for layer in evaluating:
+                # Of this layer alone: dropout inside it keeps its mode.
+                layer.training = True
+                stack.callback(setattr, layer, "training", False)
+            yield
+
+    def _clear(self) -> None:
+        for parameter in self.parameters.values():
+            for attribute in _LEFT_ON_PARAMETERS:
+                vars(parameter).pop(attribute, None)
+            parameter.grad_sample = None  # type: ignore[attr-defined]
+            parameter._forward_counter = 0  # type: ignore[attr-defined]
+        for layer in self.model.modules():
+            for attribute in _LEFT_ON_LAYERS:
+                vars(layer).pop(attribute, None)

@@ -1,0 +1,133 @@
+"""The private update: any torch optimizer behind clipped, summed and noised gradients."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpsweep.training.clipping import Clipping
+from dpsweep.training.gradients import GradientEngine
+from dpsweep.training.gradients.interface import sum_dtype
+
+
+@dataclass(frozen=True)
+class StepStatistics:
+    """What one step saw, as scalar tensors on the device. Not private: see docs/privacy.md.
+
+    Attributes:
+        sampled_examples: size of the sampled batch, int64.
+        norm_sum: sum of the gradient norms before clipping, over examples with a finite one.
+        loss_sum: sum of the losses.
+        clipped_examples: gradients longer than the clipping bound, int64.
+        nonfinite_examples: gradients that were not finite and count as zero, int64.
+    """
+
+    sampled_examples: Tensor
+    norm_sum: Tensor
+    loss_sum: Tensor
+    clipped_examples: Tensor
+    nonfinite_examples: Tensor
+
+
+class PrivateOptimizer:
+    """Normalised differentially private updates (Algorithm 1 of the paper).
+
+    A step sums the clipped gradients of all micro-batches in float32 (float64 for float64
+    parameters), adds noise from N(0, noise_multiplier^2 I) once, divides by the *expected* batch
+    size, and hands the result to a torch optimizer. An empty batch takes its step too: pure noise.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        engine: GradientEngine,
+        clipping: Clipping,
+        *,
+        noise_multiplier: float,
+        expected_batch_size: int,
+        noise: torch.Generator,
+    ):
+        """Put ``optimizer`` behind private gradients.
+
+        Args:
+            optimizer: over exactly the trainable parameters of the engine's model.
+            engine: computes the per-example gradients.
+            clipping: scales them.
+            noise_multiplier: standard deviation of the noise; 0 for training without privacy.
+            expected_batch_size: sampling rate times training examples.
+            noise: the noise stream, a generator on the parameters' device. Nothing else may draw
+                from it.
+
+        Raises:
+            ValueError: if the optimizer has other parameters than the engine, if noise is asked
+                for without clipping, or a number is out of range.
+        """
+        held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        missing = [name for name, each in engine.parameters.items() if id(each) not in held]
+        if missing or len(held) != len(engine.parameters):
+            raise ValueError(
+                "the optimizer must hold exactly the model's trainable parameters: "
+                f"it lacks {missing} and has {len(held) + len(missing) - len(engine.parameters)} "
+                "that do not train"
+            )
+        if not 0 <= noise_multiplier < math.inf:
+            raise ValueError(f"noise multiplier {noise_multiplier} must be finite and at least 0")
+        if noise_multiplier > 0 and not math.isfinite(clipping.sensitivity):
+            raise ValueError(
+                f"noise multiplier {noise_multiplier} without clipping gives no privacy: "
+                "choose a clipping rule, or noise multiplier 0"
+            )
+        if expected_batch_size < 1:
+            raise ValueError(f"expected batch size {expected_batch_size} must be at least 1")
+        self.optimizer = optimizer
+        self.engine = engine
+        self.clipping = clipping
+        self.noise_multiplier = noise_multiplier
+        self.expected_batch_size = expected_batch_size
+        self._noise = noise
+
+    def step(self, microbatches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> StepStatistics:
+        """Take one step from the micro-batches ``(inputs, labels, mask)`` of one sampled batch."""
+        parameters = self.engine.parameters
+        reference = next(iter(parameters.values()))
+        total = torch.zeros(
+            sum(each.numel() for each in parameters.values()),
+            dtype=sum_dtype(reference),
+            device=reference.device,
+        )
+        count = torch.zeros((), dtype=torch.int64, device=reference.device)
+        statistics = StepStatistics(count, total.new_zeros(()), total.new_zeros(()), count, count)
+        for inputs, labels, mask in microbatches:
+            part = self.engine.clipped_sum(inputs, labels, mask, self.clipping)
+            total += torch.cat([part.gradients[name].flatten() for name in parameters])
+            statistics = StepStatistics(
+                sampled_examples=statistics.sampled_examples + mask.sum(),
+                norm_sum=statistics.norm_sum + part.norms.sum(),
+                loss_sum=statistics.loss_sum + part.losses.sum(),
+                clipped_examples=statistics.clipped_examples
+                + self.clipping.clipped(part.norms).sum(),
+                nonfinite_examples=statistics.nonfinite_examples + part.nonfinite.sum(),
+            )
+        if self.noise_multiplier > 0:
+            noise = torch.randn(
+                total.shape, generator=self._noise, dtype=total.dtype, device=total.device
+            )
+            total.add_(noise, alpha=self.noise_multiplier)
+        total /= self.expected_batch_size
+        pieces = torch.split(total, [each.numel() for each in parameters.values()])
+        for parameter, piece in zip(parameters.values(), pieces, strict=True):
+            parameter.grad = piece.view_as(parameter).to(parameter.dtype)
+        self.optimizer.step()
+        return statistics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what resuming needs: the torch optimizer's state and that of the noise stream."""
+        return {"optimizer": self.optimizer.state_dict(), "noise": self._noise.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from ``state_dict()``: all later steps are those of the uninterrupted run."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._noise.set_state(state["noise"].cpu())

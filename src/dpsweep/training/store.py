@@ -1,0 +1,135 @@
+"""The trial store: finished trials under a key of everything that determined them.
+
+One trial is one safetensors file: its record (a JSON object) and its per-step arrays, with a
+checksum over both. The parameters of a trial that a cell has chosen as its best lie beside it
+where they are small.
+Files appear by atomic rename, so any number of jobs may share a store.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from dpsweep.files import atomic_path
+
+log = logging.getLogger(__name__)
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class StoredTrial:
+    """A finished trial: scalars and lists in ``record``, arrays of length T in ``steps``."""
+
+    record: dict[str, Any]
+    steps: Arrays
+
+
+def _digest(record: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
+    digest = hashlib.sha256(record.encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"\0{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        digest.update(array.data)
+    return digest.hexdigest()
+
+
+def write_checked(path: Path, record: Mapping[str, Any], arrays: Arrays) -> None:
+    """Write a record and arrays into one safetensors file with a checksum, atomically."""
+    text = json.dumps(record, sort_keys=True)
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    metadata = {"record": text, "checksum": _digest(text, contiguous)}
+    with atomic_path(path) as partial:
+        save_file(contiguous, partial, metadata=metadata)
+
+
+def read_checked(path: Path) -> tuple[dict[str, Any], Arrays]:
+    """Read a file of `write_checked`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is damaged (not safetensors, no checksum, or a wrong one).
+    """
+    if not path.exists():
+        raise FileNotFoundError(path)
+    try:
+        with safe_open(path, framework="numpy") as stored:
+            metadata = stored.metadata() or {}
+            arrays = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+        text = metadata["record"]
+        checksum = metadata["checksum"]
+    except (SafetensorError, KeyError, OSError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if checksum != _digest(text, arrays):
+        raise ValueError(f"{path} is damaged: its checksum does not match")
+    return json.loads(text), arrays
+
+
+class TrialStore:
+    """Finished trials by key.
+
+    Args:
+        folder: where the store lies; it is made when the first trial is saved.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, key: str) -> Path:
+        """The file of a trial."""
+        return self.folder / key[:2] / f"{key}.safetensors"
+
+    def parameters_path(self, key: str) -> Path:
+        """The file of a trial's trainable parameters after every epoch."""
+        return self.folder / key[:2] / f"{key}.parameters.safetensors"
+
+    def checkpoint_path(self, key: str) -> Path:
+        """The file of an unfinished trial's state."""
+        return self.folder / key[:2] / f"{key}.checkpoint"
+
+    def load(self, key: str) -> StoredTrial | None:
+        """Return a finished trial, or None where there is none.
+
+        A damaged file is set aside under a name ending in ``.damaged``, with a warning, and
+        counts as absent.
+        """
+        content = self._load(self.path(key))
+        return None if content is None else StoredTrial(*content)
+
+    def save(self, key: str, trial: StoredTrial) -> None:
+        """Store a finished trial and drop its checkpoint."""
+        write_checked(self.path(key), trial.record, trial.steps)
+        self.checkpoint_path(key).unlink(missing_ok=True)
+
+    def load_parameters(self, key: str) -> Arrays | None:
+        """Return stored parameters, tensors ``epoch<e>/<name>``, or None; damage as in `load`."""
+        content = self._load(self.parameters_path(key))
+        return None if content is None else content[1]
+
+    def save_parameters(self, key: str, parameters: Arrays) -> None:
+        """Store a trial's trainable parameters, tensors ``epoch<e>/<name>``."""
+        write_checked(self.parameters_path(key), {"trial_key": key}, parameters)
+
+    def drop_parameters(self, key: str) -> None:
+        """Forget a trial's parameters; its record stays."""
+        self.parameters_path(key).unlink(missing_ok=True)
+
+    @staticmethod
+    def _load(path: Path) -> tuple[dict[str, Any], Arrays] | None:
+        try:
+            return read_checked(path)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            damaged = path.with_name(path.name + ".damaged")
+            path.replace(damaged)
+            log.warning("%s; set aside as %s, the trial is trained again", error, damaged.name)
+            return None

@@ -1,0 +1,107 @@
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.synthetic import make_study, write_cells, write_gradient_norms
+
+from dpsweep.analysis.frames import (
+    MissingResultsError,
+    UnreadableResultsError,
+    load_gradient_norms,
+    load_steps,
+    load_trials,
+    write_sweep,
+)
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Selection
+
+STUDY = make_study(
+    {"a": {"clipping_bound": [0.1, 1.0], "learning_rate": [0.01, 0.02]}, "b": {"seeds": 2}}
+)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    paths = Paths(tmp_path)
+    write_cells(STUDY, paths, lambda cell, rate, seed: {"macro_accuracy": rate}, steps_too=True)
+    return paths
+
+
+def test_trials_come_in_the_order_of_the_cells(paths: Paths) -> None:
+    cells = [*STUDY.sweep_cells("b"), *reversed(STUDY.sweep_cells("a"))]
+    trials = load_trials(STUDY, paths, [*cells, cells[0]])
+    assert trials["sweep"].tolist() == ["b"] * 2 + ["a"] * 4
+    assert trials["clipping_bound"].tolist() == [1.0, 1.0, 1.0, 1.0, 0.1, 0.1]
+    assert "per_class_accuracy" not in trials
+    with_classes = load_trials(STUDY, paths, cells, per_class=True)
+    assert len(with_classes["per_class_accuracy"].iloc[0]) == 4
+
+
+def test_a_missing_cell_is_named_with_the_command_that_makes_it(paths: Paths) -> None:
+    cell = STUDY.sweep_cells("a")[1]
+    file = paths.cell(cell) / "trials.parquet"
+    file.unlink()
+    with pytest.raises(MissingResultsError) as error:
+        load_trials(STUDY, paths, STUDY.sweep_cells("a"))
+    assert f"snakemake {file}" in str(error.value)
+    assert "1 trained cell file(s) missing" in str(error.value)
+
+
+def test_partial_reading_notes_what_is_missing(paths: Paths) -> None:
+    file = paths.cell(STUDY.sweep_cells("a")[0]) / "trials.parquet"
+    file.unlink()
+    missing: list[Path] = []
+    trials = load_trials(STUDY, paths, STUDY.sweep_cells("a"), missing)
+    assert missing == [file]
+    assert trials["clipping_bound"].unique().tolist() == [1.0]
+
+
+def test_damaged_and_outdated_files_are_told_apart_from_missing_ones(paths: Paths) -> None:
+    cells = STUDY.sweep_cells("b")
+    file = paths.cell(cells[0]) / "trials.parquet"
+    frame = pd.read_parquet(file)
+    frame.drop(columns=["steps", "best"]).to_parquet(file)
+    with pytest.raises(UnreadableResultsError, match="no column steps, best"):
+        load_trials(STUDY, paths, cells)
+    frame.assign(best=False).to_parquet(file)
+    with pytest.raises(UnreadableResultsError, match="no trial is marked best"):
+        load_trials(STUDY, paths, cells)
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(UnreadableResultsError, match=str(file)):
+        load_trials(STUDY, paths, cells)
+
+
+def test_steps_of_all_trials(paths: Paths) -> None:
+    steps = load_steps(STUDY, paths, STUDY.sweep_cells("b"))
+    assert len(steps) == 2 * 20  # 2 seeds, 2 epochs of 1,000 examples in batches of 100
+    assert set(steps["seed"]) == {1, 2}
+
+
+def test_gradient_norms_know_what_they_are_of(paths: Paths) -> None:
+    for cell in STUDY.sweep_cells("a"):
+        bound = float(cell.clipping_bound)
+        write_gradient_norms(
+            paths, cell, 0.02, [([0, 1], [bound, 2 * bound]), ([0, 1], [3 * bound, 4 * bound])]
+        )
+    selections = [Selection(sweep="a"), Selection(sweep="a", clipping_bound=1.0)]
+    norms = load_gradient_norms(STUDY, paths, selections)
+    assert norms["clipping_bound"].tolist() == [0.1] * 4 + [1.0] * 4
+    np.testing.assert_allclose(norms["norm"], [0.1, 0.2, 0.3, 0.4, 1, 2, 3, 4])
+    last = load_gradient_norms(STUDY, paths, selections, epoch="last")
+    np.testing.assert_allclose(last["norm"], [0.3, 0.4, 3, 4])
+
+
+def test_the_sweep_table_holds_every_trial_and_column(paths: Paths) -> None:
+    write_sweep(STUDY, paths, "a")
+    table = pd.read_parquet(paths.sweep("a"))
+    assert len(table) == 4
+    assert set(table["cell"]) == {cell.name for cell in STUDY.sweep_cells("a")}
+    assert {"certified_epsilon", "per_class_accuracy", "versions"} <= set(table.columns)
+
+
+def test_the_sweep_table_needs_every_cell(paths: Paths) -> None:
+    (paths.cell(STUDY.sweep_cells("a")[0]) / "trials.parquet").unlink()
+    with pytest.raises(MissingResultsError):
+        write_sweep(STUDY, paths, "a")
+    assert not paths.sweep("a").exists()

@@ -1,0 +1,103 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpsweep.analysis.statistics import (
+    best_centre,
+    best_position,
+    class_order,
+    log_density,
+    noise,
+    relative_retained_weight,
+    retained_weight,
+    running_mean,
+)
+
+nan = math.nan
+
+
+def test_retained_weight_by_hand() -> None:
+    # Class 0: norms 1, 4 at C = 2 keep 1 and 1/2. Class 1: norm 8 keeps 1/4. Class 2: none.
+    weights = retained_weight([1.0, 4.0, 8.0], [0, 0, 1], bound=2.0, classes=3)
+    np.testing.assert_allclose(weights, [0.75, 0.25, nan])
+
+
+def test_a_zero_gradient_is_kept_whole_and_a_non_finite_one_left_out() -> None:
+    weights = retained_weight([0.0, 4.0, nan, math.inf], [0, 0, 0, 0], bound=1.0, classes=1)
+    np.testing.assert_allclose(weights, [(1 + 0.25) / 2])
+
+
+@given(
+    st.lists(st.floats(0, 1e6), min_size=1, max_size=20),
+    st.floats(1e-3, 1e3),
+    st.floats(1.0, 10.0),
+)
+def test_a_larger_bound_retains_no_less(norms: list[float], bound: float, factor: float) -> None:
+    labels = [index % 2 for index in range(len(norms))]
+    smaller = retained_weight(norms, labels, bound, 2)
+    larger = retained_weight(norms, labels, bound * factor, 2)
+    known = ~np.isnan(smaller)
+    assert (larger[known] >= smaller[known] - 1e-12).all()
+    assert (larger[known] <= 1).all()
+
+
+def test_relative_retained_weight_divides_by_the_largest_class_at_the_baseline() -> None:
+    relative = relative_retained_weight([0.2, 0.4, nan], baseline=[0.5, 0.8, nan])
+    np.testing.assert_allclose(relative, [0.25, 0.5, nan])
+
+
+def test_classes_go_from_easy_to_hard_ties_in_order_unknown_last() -> None:
+    assert class_order([0.5, 0.9, nan, 0.5, 0.7]).tolist() == [1, 4, 0, 3, 2]
+
+
+def test_the_best_ignores_nan_and_is_the_first_on_ties() -> None:
+    assert best_centre([0.1, nan, 0.3]) == 0.3
+    assert math.isnan(best_centre([nan, nan]))
+    assert best_position([nan, 0.3, 0.1, 0.3]) == 1
+    assert best_position([nan]) is None
+
+
+def test_running_mean_by_hand() -> None:
+    values = [1.0, 2.0, 6.0, nan, 4.0]
+    expected = [1.5, 3.0, 4.0, 5.0, 4.0]
+    np.testing.assert_allclose(running_mean(values, 3), expected)
+    np.testing.assert_allclose(running_mean(values, 1), values)
+    with pytest.raises(ValueError, match="odd"):
+        running_mean(values, 2)
+
+
+def test_running_mean_of_a_window_wider_than_the_data_is_defined_everywhere() -> None:
+    np.testing.assert_allclose(running_mean([1.0, 3.0], 5), [2.0, 2.0])
+
+
+GRID = np.round(np.arange(-6, 6.01, 0.02), 2)
+
+
+def test_the_log_density_of_a_lognormal_is_the_normal_density() -> None:
+    logs = np.random.default_rng(1).normal(0.5, 0.4, 50_000)
+    density = log_density(10**logs, GRID)
+    expected = np.exp(-(((GRID - 0.5) / 0.4) ** 2) / 2) / (0.4 * math.sqrt(2 * math.pi))
+    assert np.abs(density - expected).max() < 0.03
+    assert density.sum() * 0.02 == pytest.approx(1.0, abs=1e-3)
+
+
+def test_the_log_density_leaves_out_what_has_no_logarithm() -> None:
+    norms = np.array([1.0, 2.0, 4.0])
+    with_others = np.array([1.0, 2.0, 4.0, 0.0, nan, math.inf])
+    np.testing.assert_array_equal(log_density(norms, GRID), log_density(with_others, GRID))
+    assert np.isnan(log_density([0.0, nan], GRID)).all()
+
+
+def test_the_log_density_of_equal_norms_is_a_narrow_peak_there() -> None:
+    density = log_density(np.full(10, 100.0), GRID)
+    assert GRID[density.argmax()] == 2.0
+    assert density.sum() * 0.02 == pytest.approx(1.0)
+
+
+def test_noise_quantities_by_hand() -> None:
+    assert noise("effective", 3.0, steps=16, batch_size=60) == pytest.approx(0.05)
+    assert noise("cumulative", 3.0, steps=16, batch_size=60) == pytest.approx(12.0)
+    assert noise("cumulative_effective", 3.0, steps=16, batch_size=60) == pytest.approx(0.2)

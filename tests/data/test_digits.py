@@ -1,0 +1,56 @@
+import numpy as np
+from sklearn.datasets import load_digits
+
+from dpsweep.data.digits import load_digits_splits
+
+
+def test_split_is_a_stratified_partition_of_the_digits() -> None:
+    train, test = load_digits_splits(test_share=0.25, seed=0)
+    assert len(train.labels) == 1347
+    assert len(test.labels) == 450
+    inputs = np.concatenate([np.asarray(train.inputs), np.asarray(test.inputs)])
+    labels = np.concatenate([train.labels, test.labels])
+    original = load_digits()
+    ink = np.rint(inputs[..., 0] * (16 / 255)).reshape(len(inputs), -1)
+    found = sorted(map(tuple, np.column_stack([ink, labels]).astype(int).tolist()))
+    wanted = sorted(
+        map(tuple, np.column_stack([original.data, original.target]).astype(int).tolist())
+    )
+    assert found == wanted
+    share = np.bincount(test.labels) / np.bincount(labels)
+    assert np.all(np.abs(share - 0.25) < 0.01)
+
+
+def test_pixels_fill_the_range_of_a_byte() -> None:
+    train, _ = load_digits_splits(test_share=0.25, seed=0)
+    images = np.asarray(train.inputs)
+    assert images.dtype == np.uint8
+    assert images.shape[1:] == (8, 8, 1)
+    assert set(np.unique(images)) == {round(255 * ink / 16) for ink in range(17)}
+
+
+def test_split_depends_on_the_seed_alone() -> None:
+    first, _ = load_digits_splits(test_share=0.25, seed=0)
+    np.random.seed(123)
+    again, _ = load_digits_splits(test_share=0.25, seed=0)
+    other, _ = load_digits_splits(test_share=0.25, seed=1)
+    np.testing.assert_array_equal(np.asarray(first.inputs), np.asarray(again.inputs))
+    assert not np.array_equal(np.asarray(first.inputs), np.asarray(other.inputs))
+
+
+def test_a_long_tail_of_some_digits() -> None:
+    whole, _ = load_digits_splits(test_share=0.25, seed=0)
+    train, test = load_digits_splits(
+        test_share=0.25, seed=0, digits=[3, 5, 9], train_share=0.5, imbalance=16
+    )
+    sizes = np.bincount(whole.labels)[[3, 5, 9]]
+    shares = np.bincount(train.labels) / sizes
+    np.testing.assert_allclose(shares, [0.5, 0.5 / 4, 0.5 / 16], atol=0.5 / sizes.min())
+    # The images of a label are those of its digit; the test set is not thinned out.
+    digits_of = dict(
+        zip((image.tobytes() for image in np.asarray(whole.inputs)), whole.labels, strict=True)
+    )
+    for image, label in zip(np.asarray(train.inputs), train.labels, strict=True):
+        assert digits_of[image.tobytes()] == [3, 5, 9][label]
+    _, every = load_digits_splits(test_share=0.25, seed=0)
+    assert np.bincount(test.labels).tolist() == np.bincount(every.labels)[[3, 5, 9]].tolist()

@@ -1,0 +1,188 @@
+"""A user's own folder of images."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpsweep.data import DatasetError
+from dpsweep.data.prepare import prepare
+from dpsweep.study.config import Dataset
+
+
+def fill(folder: Path, count: int, level: int = 0) -> None:
+    """Write images of one colour; the red of image i is level + i."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        Image.new("RGB", (6, 5), (level + number, 0, 0)).save(folder / f"{number:03}.png")
+
+
+def section(path: Path, train: int, test: int, **changes: Any) -> Dataset:
+    keys = ("crop", "corrupt", "train_counts")
+    own = {key: changes.pop(key) for key in keys if key in changes}
+    source = {"kind": "folder", "path": str(path), **changes}
+    return Dataset.model_validate(
+        {
+            **{"title": "Pets", "classes": 2, "image_size": 4, "source": source},
+            **{"train_size": train, "test_size": test},
+            **own,
+        }
+    )
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """Three cats, two dogs; one more of each to test with."""
+    for split, cats, dogs, level in (("train", 3, 2, 0), ("test", 1, 1, 100)):
+        fill(tmp_path / "pets" / split / "cat", cats, level)
+        fill(tmp_path / "pets" / split / "dog", dogs, level + 50)
+    return tmp_path / "pets"
+
+
+def red(images: "np.typing.NDArray[np.uint8]") -> list[int]:
+    return [int(level) for level in images[:, 0, 0, 0]]
+
+
+def test_classes_are_folders(pets: Path, tmp_path: Path) -> None:
+    made = prepare("pets", section(pets, 5, 2), tmp_path / "out")
+    assert made.metadata.classes == ("cat", "dog")
+    assert red(made.train_inputs) == [0, 1, 2, 50, 51]
+    assert made.train_labels.tolist() == [0, 0, 0, 1, 1]
+    assert red(made.test_inputs) == [100, 150]
+    assert made.metadata.train_counts == (3, 2)
+    made.verify()
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "metadata.json",
+        "test_inputs.npy",
+        "test_labels.npy",
+        "train_inputs.npy",
+        "train_labels.npy",
+    ]
+
+
+def test_splits_are_merged_and_folders_inside_classes_are_read(pets: Path, tmp_path: Path) -> None:
+    fill(pets / "val" / "dog" / "2019" / "may", 2, 200)
+    (pets / "val" / "dog" / ".DS_Store").write_bytes(b"junk")
+    both = section(pets, 7, 2, train_folders=["train", "val"])
+    made = prepare("pets", both, tmp_path / "out")
+    assert red(made.train_inputs) == [0, 1, 2, 50, 51, 200, 201]
+    assert made.train_labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
+
+
+def test_a_test_set_can_be_cut_from_one_folder(tmp_path: Path) -> None:
+    fill(tmp_path / "pets" / "cat", 60)
+    fill(tmp_path / "pets" / "dog", 20, 100)
+    cut = section(tmp_path / "pets", 60, 20, train_folders=["."], test_from_train=0.25)
+    made = prepare("pets", cut, tmp_path / "out")
+    assert made.metadata.train_counts == (45, 15)
+    assert made.metadata.test_counts == (15, 5)
+    everything = red(made.train_inputs) + red(made.test_inputs)
+    assert sorted(everything) == [*range(60), *range(100, 120)]
+    for inputs, labels in (
+        (made.train_inputs, made.train_labels),
+        (made.test_inputs, made.test_labels),
+    ):
+        assert [int(level >= 100) for level in red(inputs)] == labels.tolist()
+
+
+def test_corrupt_images_are_all_named(pets: Path, tmp_path: Path) -> None:
+    (pets / "train" / "cat" / "001.png").write_bytes(b"not an image")
+    whole = (pets / "test" / "dog" / "000.png").read_bytes()
+    (pets / "test" / "dog" / "000.png").write_bytes(whole[:40])
+    with pytest.raises(DatasetError) as error:
+        prepare("pets", section(pets, 5, 2), tmp_path / "out")
+    for part in ("(2)", "train/cat/001.png: not", "test/dog/000.png: not", "corrupt: skip"):
+        assert part in str(error.value)
+    assert not (tmp_path / "out" / "metadata.json").exists()
+
+
+def test_corrupt_images_are_skipped_and_listed(pets: Path, tmp_path: Path) -> None:
+    (pets / "train" / "cat" / "001.png").write_bytes(b"not an image")
+    made = prepare("pets", section(pets, 4, 2, corrupt="skip"), tmp_path / "out")
+    assert red(made.train_inputs) == [0, 2, 50, 51]
+    assert made.train_labels.tolist() == [0, 0, 1, 1]
+    assert made.metadata.train_size == 4
+    (skipped,) = made.metadata.skipped
+    assert skipped.startswith("train/cat/001.png: not an image")
+
+
+def test_skipped_images_count_for_no_size(pets: Path, tmp_path: Path) -> None:
+    (pets / "train" / "cat" / "001.png").write_bytes(b"not an image")
+    with pytest.raises(DatasetError) as error:
+        prepare("pets", section(pets, 5, 2, corrupt="skip"), tmp_path / "out")
+    assert "train_size: the study says 5, 4 found" in str(error.value)
+    assert "train/cat/001.png" in str(error.value)
+
+
+def test_wrong_sizes_are_refused_before_anything_is_decoded(
+    pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("dpsweep.data.images.Transform.__call__")
+    with pytest.raises(DatasetError, match="train_size: the study says 6, 5 found"):
+        prepare("pets", section(pets, 6, 2), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [(2, "2 of class 'cat', 3 found"), ([2, 3], "2 of class 'cat', 3 found"), ([3, 2], None)],
+)
+def test_counts_of_classes_are_compared(
+    pets: Path, tmp_path: Path, declared: Any, message: str | None
+) -> None:
+    counted = section(pets, 5, 2, train_counts=declared)
+    if message is None:
+        prepare("pets", counted, tmp_path / "out")
+    else:
+        with pytest.raises(DatasetError, match=message):
+            prepare("pets", counted, tmp_path / "out")
+
+
+def test_a_class_without_training_example_is_refused(pets: Path, tmp_path: Path) -> None:
+    for file in (pets / "train" / "dog").iterdir():
+        file.unlink()
+    with pytest.raises(DatasetError, match="class 'dog' has no training example"):
+        prepare("pets", section(pets, 3, 2), tmp_path / "out")
+
+
+def test_test_classes_are_those_of_training(pets: Path, tmp_path: Path) -> None:
+    fill(pets / "test" / "bird; rm -rf", 1)
+    with pytest.raises(DatasetError, match=r"found the classes \['bird; rm -rf'\]"):
+        prepare("pets", section(pets, 5, 3), tmp_path / "out")
+
+
+@pytest.mark.parametrize("target", ["file", "folder"])
+def test_links_that_leave_the_folder_are_refused(pets: Path, tmp_path: Path, target: str) -> None:
+    fill(tmp_path / "private", 1, 77)
+    outside = tmp_path / "private" / "000.png" if target == "file" else tmp_path / "private"
+    (pets / "train" / "cat" / "link").symlink_to(outside)
+    with pytest.raises(DatasetError, match="a symbolic link to"):
+        prepare("pets", section(pets, 6, 2), tmp_path / "out")
+
+
+def test_a_class_that_is_a_link_outside_is_refused(pets: Path, tmp_path: Path) -> None:
+    fill(tmp_path / "private", 1, 77)
+    for split in ("train", "test"):
+        (pets / split / "eel").symlink_to(tmp_path / "private")
+    with pytest.raises(DatasetError, match="a symbolic link to"):
+        prepare("pets", section(pets, 6, 3), tmp_path / "out")
+
+
+def test_links_inside_the_folder_are_files(pets: Path, tmp_path: Path) -> None:
+    (pets / "train" / "cat" / "x.png").symlink_to("000.png")
+    made = prepare("pets", section(pets, 6, 2), tmp_path / "out")
+    assert red(made.train_inputs) == [0, 1, 2, 0, 50, 51]
+
+
+@pytest.mark.parametrize("name", ["../other", "a/b", "/etc", ".."])
+def test_folders_of_the_study_are_names(pets: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="pattern"):
+        section(pets, 5, 2, test_folder=name)
+
+
+def test_a_missing_folder_is_named(pets: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="validation: no such folder"):
+        prepare("pets", section(pets, 5, 2, test_folder="validation"), tmp_path / "out")
+    with pytest.raises(DatasetError, match="nowhere: no such folder"):
+        prepare("pets", section(tmp_path / "nowhere", 5, 2), tmp_path / "out")

@@ -1,0 +1,229 @@
+import time
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, Features, Image, Value
+from PIL import Image as PillowImage
+
+from dpsweep.data import DatasetError, PreparedDataset
+from dpsweep.data.prepare import prepare
+from dpsweep.study.config import Dataset as Section
+
+CLASSES = ["cat", "dog"]
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+def picture(level: int, size: tuple[int, int] = (6, 6), mode: str = "RGB") -> bytes:
+    stream = BytesIO()
+    PillowImage.new("RGB", size, (level, 255 - level, 7)).convert(mode).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def save(folder: Path, split: str, labels: list[Any], *, first: int = 0, **images: Any) -> None:
+    """Write one parquet file, as on the hub; image i is filled with red level first + i."""
+    label = ClassLabel(names=CLASSES) if isinstance(labels[0], int) else Value("string")
+    encoded = [{"bytes": picture(first + i, **images), "path": None} for i in range(len(labels))]
+    folder.mkdir(parents=True, exist_ok=True)
+    Dataset.from_dict(
+        {"img": encoded, "tag": labels}, features=Features({"img": Image(), "tag": label})
+    ).to_parquet(folder / f"{split}-00000-of-00001.parquet")
+
+
+def section(path: Path | None, train: int, test: int, **source: Any) -> Section:
+    return Section(
+        title="Pets",
+        classes=2,
+        train_size=train,
+        test_size=test,
+        image_size=4,
+        source={
+            "kind": "hub",
+            "id": "someone/pets",
+            "path": None if path is None else str(path),
+            "input_column": "img",
+            "label_column": "tag",
+            **source,
+        },
+    )
+
+
+def red(images: "np.typing.NDArray[np.uint8]") -> list[int]:
+    return [int(level) for level in images[:, 0, 0, 0]]
+
+
+def test_images_and_labels_stay_together_in_order(tmp_path: Path) -> None:
+    save(tmp_path / "raw", "train", [0, 1, 1, 0, 1])
+    save(tmp_path / "raw", "test", [1, 0], first=100)
+    made = prepare("pets", section(tmp_path / "raw", 5, 2), tmp_path / "out")
+    assert made.train_inputs.shape == (5, 4, 4, 3)
+    assert red(made.train_inputs) == [0, 1, 2, 3, 4]
+    assert made.train_labels.tolist() == [0, 1, 1, 0, 1]
+    assert red(made.test_inputs) == [100, 101]
+    assert made.metadata.classes == ("cat", "dog")
+    # Colours keep their channels.
+    assert made.train_inputs[1, 0, 0].tolist() == [1, 254, 7]
+
+
+def test_validation_is_merged_in_the_order_of_the_splits(tmp_path: Path) -> None:
+    save(tmp_path / "raw", "train", [0, 1, 1])
+    save(tmp_path / "raw", "validation", [1, 0], first=50)
+    save(tmp_path / "raw", "test", [1, 0], first=100)
+    both = section(tmp_path / "raw", 5, 2, train_splits=["train", "validation"])
+    made = prepare("pets", both, tmp_path / "out")
+    assert red(made.train_inputs) == [0, 1, 2, 50, 51]
+    assert made.train_labels.tolist() == [0, 1, 1, 1, 0]
+
+
+def test_a_share_is_stratified_and_takes_images_with_their_labels(tmp_path: Path) -> None:
+    labels = [0] * 60 + [1] * 20
+    save(tmp_path / "raw", "train", labels)
+    save(tmp_path / "raw", "test", [1, 0])
+    half = section(tmp_path / "raw", 40, 2, train_share=0.5)
+    made = prepare("pets", half, tmp_path / "out")
+    assert made.metadata.train_counts == (30, 10)
+    assert [labels[level] for level in red(made.train_inputs)] == made.train_labels.tolist()
+    assert len(set(red(made.train_inputs))) == 40
+    again = prepare("pets", half, tmp_path / "again")
+    assert again.metadata.checksum == made.metadata.checksum
+
+
+def test_a_share_of_the_test_set_is_stratified_too(tmp_path: Path) -> None:
+    save(tmp_path / "raw", "train", [0, 1])
+    save(tmp_path / "raw", "test", [0] * 30 + [1] * 10)
+    made = prepare("pets", section(tmp_path / "raw", 2, 20, test_share=0.5), tmp_path / "out")
+    assert made.metadata.test_counts == (15, 5)
+    assert [int(level >= 30) for level in red(made.test_inputs)] == made.test_labels.tolist()
+
+
+def test_more_images_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # More than a block is decoded by other processes.
+    monkeypatch.setattr("dpsweep.data.images._BLOCK", 4)
+    monkeypatch.setattr("dpsweep.data.images._CHUNK", 3)
+    save(tmp_path / "raw", "train", [0, 1] * 5)
+    save(tmp_path / "raw", "test", [1, 0] * 4)
+    made = prepare("pets", section(tmp_path / "raw", 10, 8), tmp_path / "out")
+    assert red(made.train_inputs) == list(range(10))
+    assert red(made.test_inputs) == list(range(8))
+
+
+def test_class_names_may_stand_in_the_label_column(tmp_path: Path) -> None:
+    save(tmp_path / "raw", "train", ["dog", "cat", "dog"])
+    save(tmp_path / "raw", "test", ["cat"])
+    made = prepare("pets", section(tmp_path / "raw", 3, 1), tmp_path / "out")
+    assert made.metadata.classes == ("cat", "dog")
+    assert made.train_labels.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P"])
+def test_every_image_becomes_rgb_of_one_size(tmp_path: Path, mode: str) -> None:
+    save(tmp_path / "raw", "train", [0, 1], size=(9, 5), mode=mode)
+    save(tmp_path / "raw", "test", [1])
+    made = prepare("pets", section(tmp_path / "raw", 2, 1), tmp_path / "out")
+    assert made.train_inputs.shape == (2, 4, 4, 3)
+
+
+def test_a_corrupt_image_is_named(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    save(raw, "test", [1])
+    encoded = [{"bytes": picture(1), "path": None}, {"bytes": b"not an image", "path": None}]
+    Dataset.from_dict(
+        {"img": encoded, "tag": [0, 1]},
+        features=Features({"img": Image(), "tag": ClassLabel(names=CLASSES)}),
+    ).to_parquet(raw / "train-00000-of-00001.parquet")
+    with pytest.raises(DatasetError, match=r"someone/pets, split train, row 1: not an image"):
+        prepare("pets", section(raw, 2, 1), tmp_path / "out")
+    with pytest.raises(DatasetError, match="not a prepared dataset"):
+        PreparedDataset.open(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"input_column": "picture"}, "no column 'picture'; allowed: img, tag"),
+        ({"label_column": "class"}, "no column 'class'; allowed: img, tag"),
+        ({"test_split": "validation"}, "no split 'validation'; allowed: train, test"),
+    ],
+)
+def test_a_wrong_name_lists_what_is_there(
+    tmp_path: Path, source: dict[str, Any], message: str
+) -> None:
+    save(tmp_path / "raw", "train", [0, 1])
+    save(tmp_path / "raw", "test", [1])
+    with pytest.raises(DatasetError, match=message):
+        prepare("pets", section(tmp_path / "raw", 2, 1, **source), tmp_path / "out")
+
+
+def test_a_missing_local_folder_says_how_to_fill_it(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="hf download someone/pets --repo-type dataset"):
+        prepare("pets", section(tmp_path / "raw", 2, 1), tmp_path / "out")
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Cut the hub off and return its empty cache."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_offline_it_fails_at_once_with_what_to_do(tmp_path: Path, offline: Path) -> None:
+    started = time.monotonic()
+    command = rf"hf download someone/pets --repo-type dataset --revision {REVISION}"
+    with pytest.raises(DatasetError, match=command):
+        prepare("pets", section(None, 2, 1, revision=REVISION), tmp_path / "out")
+    assert time.monotonic() - started < 5
+
+
+def test_offline_a_cached_snapshot_is_enough(tmp_path: Path, offline: Path) -> None:
+    snapshot = offline / "datasets--someone--pets" / "snapshots" / REVISION
+    save(snapshot, "train", [0, 1, 1])
+    save(snapshot, "test", [1])
+    made = prepare("pets", section(None, 3, 1, revision=REVISION), tmp_path / "out")
+    assert made.metadata.revision == REVISION
+    assert made.metadata.source == "someone/pets"
+    assert red(made.train_inputs) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("where", ["outside", "../outside", "link", "missing"])
+def test_an_image_is_in_the_parquet_file_or_in_the_folder(tmp_path: Path, where: str) -> None:
+    raw = tmp_path / "raw"
+    save(raw, "test", [1])
+    (tmp_path / "outside").write_bytes(picture(1))
+    (raw / "missing").write_bytes(picture(1))
+    (raw / "link").symlink_to("../outside")
+    path = str(tmp_path / where) if where == "outside" else str(raw / where)
+    Dataset.from_dict(
+        {
+            "img": [{"bytes": picture(1), "path": None}, {"bytes": None, "path": path}],
+            "tag": [0, 1],
+        },
+        features=Features({"img": Image(), "tag": ClassLabel(names=CLASSES)}),
+    ).to_parquet(raw / "train-00000-of-00001.parquet")
+    (raw / "missing").unlink()
+    message = "row 1: not an image" if where == "missing" else "row 1: names the file"
+    with pytest.raises(DatasetError, match=message):
+        prepare("pets", section(raw, 2, 1), tmp_path / "out")
+
+
+def test_one_of_several_configurations(tmp_path: Path) -> None:
+    save(tmp_path / "raw" / "small", "train", [0, 1])
+    save(tmp_path / "raw" / "small", "test", [1, 0], first=100)
+    save(tmp_path / "raw" / "large", "train", [0, 1, 1], first=50)
+    save(tmp_path / "raw" / "large", "test", [1, 0], first=150)
+    (tmp_path / "raw" / "README.md").write_text(
+        "---\nconfigs:\n"
+        + "".join(
+            f"- config_name: {name}\n  data_files:\n"
+            f"  - {{split: train, path: {name}/train-*}}\n  - {{split: test, path: {name}/test-*}}\n"
+            for name in ("small", "large")
+        )
+        + "---\n"
+    )
+    chosen = section(tmp_path / "raw", 3, 2, configuration="large")
+    assert red(prepare("pets", chosen, tmp_path / "out").train_inputs) == [50, 51, 52]
+    with pytest.raises(DatasetError, match=r"(?s)small.*large.*key configuration"):
+        prepare("pets", section(tmp_path / "raw", 3, 2), tmp_path / "out")

@@ -1,0 +1,202 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dpsweep.data import DatasetError, PreparedDataset, Split, write_prepared
+
+Images = npt.NDArray[np.uint8]
+
+
+def make(count: int, seed: int) -> Split:
+    random = np.random.default_rng(seed)
+    inputs = random.integers(0, 256, (count, 4, 5, 3), dtype=np.uint8)
+    return Split(inputs, np.arange(count, dtype=np.int64) % 3)
+
+
+def write(folder: Path, train: Split, test: Split, **changes: Any) -> PreparedDataset:
+    description: dict[str, Any] = {
+        "name": "toys",
+        "title": "Toys",
+        "source": "random numbers",
+        "revision": None,
+        "classes": ["ball", "car", "doll"],
+    }
+    return write_prepared(folder, train=train, test=test, **(description | changes))
+
+
+def test_arrays_and_counts_come_back(tmp_path: Path) -> None:
+    train, test = make(10, 0), make(4, 1)
+    written = write(tmp_path, train, test)
+    opened = PreparedDataset.open(tmp_path)
+    assert opened.metadata == written.metadata
+    np.testing.assert_array_equal(opened.train_inputs, train.inputs)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(opened.test_labels, test.labels)
+    assert opened.metadata.train_counts == (4, 3, 3)
+    assert opened.metadata.test_counts == (2, 1, 1)
+    assert opened.metadata.shape == (4, 5, 3)
+    opened.verify()
+
+
+def test_arrays_are_mapped_read_only(tmp_path: Path) -> None:
+    opened = write(tmp_path, make(10, 0), make(4, 1))
+    assert isinstance(opened.train_inputs, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        opened.train_inputs[0] = 0
+
+
+def test_blocks_are_written_as_one_array(tmp_path: Path) -> None:
+    train = make(10, 0)
+    assert isinstance(train.inputs, np.ndarray)
+    blocks = [train.inputs[:3], train.inputs[3:4], train.inputs[4:]]
+    at_once = write(tmp_path / "a", train, make(4, 1))
+    in_blocks = write(tmp_path / "b", Split(iter(blocks), train.labels), make(4, 1))
+    np.testing.assert_array_equal(at_once.train_inputs, in_blocks.train_inputs)
+    assert at_once.metadata.checksum == in_blocks.metadata.checksum
+
+
+def test_checksum_depends_on_every_array(tmp_path: Path) -> None:
+    train, test = make(12, 0), make(6, 1)
+    shifted = Split(train.inputs, np.roll(train.labels, 1))
+    other_test = Split(test.inputs, np.roll(test.labels, 1))
+    variants = [(train, test), (make(12, 5), test), (shifted, test), (train, make(6, 5))]
+    variants += [(train, other_test), (test, train)]
+    checksums = {
+        write(tmp_path / str(number), *variant).metadata.checksum
+        for number, variant in enumerate(variants)
+    }
+    assert len(checksums) == len(variants)
+
+
+def test_checksum_ignores_the_title(tmp_path: Path) -> None:
+    first = write(tmp_path / "a", make(10, 0), make(4, 1))
+    second = write(tmp_path / "b", make(10, 0), make(4, 1), title="Other", name="other")
+    assert first.metadata.checksum == second.metadata.checksum
+
+
+def test_missing_folder_names_the_command(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"snakemake --force .*toys/metadata\.json"):
+        PreparedDataset.open(tmp_path / "toys")
+
+
+def test_an_interrupted_write_leaves_no_dataset(tmp_path: Path) -> None:
+    write(tmp_path, make(10, 0), make(4, 1))
+
+    def dying() -> Iterator[Images]:
+        yield np.zeros((2, 4, 5, 3), np.uint8)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path, make(10, 0), Split(dying(), np.zeros(4, np.int64)))
+    with pytest.raises(DatasetError, match=r"metadata\.json is missing"):
+        PreparedDataset.open(tmp_path)
+    assert not list(tmp_path.glob(".partial*"))
+
+
+def truncate(folder: Path) -> None:
+    path = folder / "train_inputs.npy"
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def remove(folder: Path) -> None:
+    (folder / "test_labels.npy").unlink()
+
+
+def swap_arrays(folder: Path) -> None:
+    (folder / "train_inputs.npy").write_bytes((folder / "test_inputs.npy").read_bytes())
+
+
+def relabel(folder: Path) -> None:
+    labels = np.load(folder / "train_labels.npy")
+    labels[0] = 2
+    np.save(folder / "train_labels.npy", labels)
+
+
+def label_outside(folder: Path) -> None:
+    labels = np.load(folder / "train_labels.npy")
+    labels[0] = -1
+    np.save(folder / "train_labels.npy", labels)
+
+
+def cut_metadata(folder: Path) -> None:
+    path = folder / "metadata.json"
+    path.write_text(path.read_text()[:-30])
+
+
+def forget_a_key(folder: Path) -> None:
+    path = folder / "metadata.json"
+    content = json.loads(path.read_text())
+    del content["classes"]
+    path.write_text(json.dumps(content))
+
+
+def pickled_labels(folder: Path) -> None:
+    np.save(folder / "train_labels.npy", np.array([{}] * 10, dtype=object))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncate,
+        remove,
+        swap_arrays,
+        relabel,
+        label_outside,
+        cut_metadata,
+        forget_a_key,
+        pickled_labels,
+    ],
+)
+def test_damage_is_seen_when_opened(tmp_path: Path, damage: Any) -> None:
+    write(tmp_path, make(10, 0), make(4, 1))
+    damage(tmp_path)
+    with pytest.raises(DatasetError, match="snakemake --force"):
+        PreparedDataset.open(tmp_path)
+
+
+def test_a_changed_pixel_is_seen_when_verified(tmp_path: Path) -> None:
+    write(tmp_path, make(10, 0), make(4, 1))
+    content = bytearray((tmp_path / "test_inputs.npy").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "test_inputs.npy").write_bytes(content)
+    opened = PreparedDataset.open(tmp_path)
+    with pytest.raises(DatasetError, match="checksum"):
+        opened.verify()
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (Split(np.zeros((3, 4, 5, 3), np.uint8), np.array([0, 1, 3])), "0 to 2"),
+        (Split(np.zeros((3, 4, 5, 3), np.uint8), np.array([0, 1, -1])), "-1"),
+        (Split(np.zeros((3, 4, 5, 3), np.uint8), np.array([0.0, 1.0, 2.0])), "integers"),
+        (Split(np.zeros((2, 4, 5, 3), np.uint8), np.array([0, 1, 2])), "2 inputs for 3 labels"),
+        (Split(np.zeros((4, 4, 5, 3), np.uint8), np.array([0, 1, 2])), "4 inputs for 3 labels"),
+        (Split(np.zeros((3, 9, 9, 3), np.uint8), np.array([0, 1, 2])), "must agree"),
+        (Split(iter([]), np.array([0, 1, 2])), "0 inputs for 3 labels"),
+        (Split(np.zeros((0, 4, 5, 3), np.uint8), np.array([], np.int64)), "no example"),
+    ],
+)
+def test_inconsistent_splits_are_refused(tmp_path: Path, train: Split, message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
+        write(tmp_path, train, make(4, 1))
+    with pytest.raises(DatasetError):
+        PreparedDataset.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "inputs", [np.zeros((4, 4, 5, 3), np.float32), np.zeros((4, 4, 5, 2), np.uint8)]
+)
+def test_only_uint8_images_are_accepted(tmp_path: Path, inputs: Any) -> None:
+    split = Split(inputs, np.arange(4) % 3)
+    with pytest.raises(DatasetError, match="allowed: uint8"):
+        write(tmp_path, split, split)
+
+
+def test_class_names_are_unique(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="same name"):
+        write(tmp_path, make(10, 0), make(4, 1), classes=["ball", "car", "car"])

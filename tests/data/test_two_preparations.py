@@ -1,0 +1,83 @@
+"""Two preparations of one dataset at once, and what a killed one leaves to the next."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from tests.data.test_folder import fill, section
+
+from dpsweep.data import prepare as module
+from dpsweep.data.images import EncodedImages
+from dpsweep.data.prepare import _claim, prepare
+from dpsweep.data.prepared import PreparedDataset, Split
+
+
+def ended_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def left_by(unfinished: Path, process: int) -> Path:
+    folder = unfinished / f"{socket.gethostname()}-{process}"
+    folder.mkdir(parents=True)
+    (folder / "train.json").write_text("decoded")
+    return folder
+
+
+def test_what_a_killed_preparation_left_is_taken_over(tmp_path: Path) -> None:
+    left = left_by(tmp_path, ended_process())
+    own = _claim(tmp_path)
+    assert (own / "train.json").read_text() == "decoded"
+    assert not left.exists()
+
+
+def test_what_a_running_preparation_has_is_left_alone(tmp_path: Path) -> None:
+    theirs = left_by(tmp_path, os.getppid())
+    elsewhere = tmp_path / "another-host-1"
+    elsewhere.mkdir()
+    own = _claim(tmp_path)
+    assert list(own.iterdir()) == []
+    assert (theirs / "train.json").exists()
+    assert elsewhere.exists()
+    os.utime(elsewhere, (0, 0))  # nothing has been written there for long
+    own.rmdir()
+    assert _claim(tmp_path) == own
+    assert not elsewhere.exists()
+
+
+def test_the_slower_of_two_takes_what_the_faster_has_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            fill(tmp_path / "pets" / split / name, 2)
+    dataset, out = section(tmp_path / "pets", 4, 4), tmp_path / "out"
+    decode, ready, finished = module.decode_images, threading.Event(), threading.Event()
+
+    def slowly(images: EncodedImages, *rest: object) -> tuple[Split, list[str]]:
+        found = decode(images, *rest)  # type: ignore[arg-type]
+        if threading.current_thread() is slower:
+            ready.set()
+            assert finished.wait(60)
+        return found
+
+    made: list[PreparedDataset] = []
+    monkeypatch.setattr(module, "decode_images", slowly)
+    # Threads share a process; here each is an owner.
+    monkeypatch.setattr(module, "_claim", lambda path: path / threading.current_thread().name)
+    slower = threading.Thread(target=lambda: made.append(prepare("pets", dataset, out)))
+    slower.start()
+    assert ready.wait(60)
+    first = prepare("pets", dataset, out)
+    written = (out / "metadata.json").stat().st_mtime_ns
+    finished.set()
+    slower.join()
+    assert made[0].metadata == first.metadata
+    assert (out / "metadata.json").stat().st_mtime_ns == written
+    made[0].verify()
+    assert not [path for path in out.iterdir() if path.is_dir()]

@@ -1,0 +1,221 @@
+"""What holds for every figure, whatever its family."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.synthetic import make_study, write_cells, write_dataset, write_gradient_norms
+
+from dpsweep.analysis.frames import MissingResultsError
+from dpsweep.figures import draw
+from dpsweep.study import Cell, Study, StudyError
+from dpsweep.study.paths import Paths
+
+SWEEP = {
+    "epsilon": [1.0, 8.0], "epochs": [1, 2], "batch_size": [100, 200, "full"],
+    "clipping_bound": [0.1, 1.0, 10.0], "seeds": 2,
+}  # fmt: skip
+ONE = {"sweep": "s", "epsilon": 1.0, "epochs": 2}
+LINES = [
+    {
+        "title": "Digits",
+        "lines": [{**ONE, "label": "hard"}, {**ONE, "epsilon": 8.0, "label": "easy"}],
+    }
+]
+FIGURES: dict[str, dict[str, Any]] = {
+    "heatmap": {"panels": [{**ONE, "title": "Digits"}]},
+    "clipping_curve": {"quantity": "difference", "panels": LINES},
+    "gradient_norm_distribution": {"panels": [{**ONE, "clipping_bound": 1.0, "title": "Digits"}]},
+    "gradient_norm_histogram": {"panels": [{**ONE, "clipping_bound": 1.0, "title": "Digits"}]},
+    "per_class": {"baseline": 1.0, "panels": [{**ONE, "title": "Digits"}]},
+    "method_comparison": {
+        "panels": [
+            {
+                "title": "Digits",
+                "lines": [
+                    {"sweep": "s", "epochs": 1, "label": "tuned"},
+                    {"sweep": "auto", "epochs": 1, "label": "AUTO-S"},
+                ],
+            }
+        ]
+    },
+    "noise_curve": {
+        "cells": {"sweep": "s"},
+        "axes": [{"title": "By steps", "quantity": "cumulative", "x": "steps"}],
+        "minimum_steps": 5,
+    },
+    "norm_trace": {"panels": [{"sweep": "s", "epochs": 2, "title": "Digits"}]},
+    "optimal_batch_size": {"panels": [{"sweep": "s", "title": "Digits"}]},
+}
+FAMILIES = list(FIGURES)
+STUDY = make_study(
+    {"s": SWEEP, "auto": SWEEP | {"clipping_bound": "automatic"}},
+    figures={
+        family: {"family": family, "caption": "c", "section": "s"} | settings
+        for family, settings in FIGURES.items()
+    },
+)
+
+
+def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+    bound = 0.01 if isinstance(cell.clipping_bound, str) else cell.clipping_bound
+    accuracy = 0.6 + 0.02 * math.log2(cell.epsilon) - 0.05 * abs(math.log10(bound)) + 0.01 * seed
+    return {
+        "macro_accuracy": accuracy,
+        "per_class_accuracy": [accuracy + 0.1, accuracy, math.nan, accuracy - 0.1],
+        "noise_multiplier": 2 / cell.epsilon,
+    }
+
+
+def write_norms(paths: Paths) -> None:
+    random = np.random.default_rng(0)
+    for cell in STUDY.sweep_cells("s"):
+        if (
+            cell.batch_size == 100 and cell.epsilon == 1 and cell.epochs == 2
+        ):  # the smallest wins ties
+            norms = [(np.arange(100) % 4, random.lognormal(size=100)) for _ in range(cell.epochs)]
+            write_gradient_norms(paths, cell, 0.01, norms)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    paths = Paths(tmp_path)
+    write_cells(STUDY, paths, outcome, steps_too=True)
+    write_norms(paths)
+    write_dataset(paths, "digits", [250] * 4)
+    return paths
+
+
+def files(paths: Paths, target: str) -> dict[str, bytes]:
+    return {suffix: paths.figure(target, suffix).read_bytes() for suffix in ("csv", "pdf", "png")}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_drawn_twice_gives_the_same_bytes(paths: Paths, family: str) -> None:
+    draw(STUDY, paths, family)
+    first = files(paths, family)
+    draw(STUDY, paths, family)
+    assert files(paths, family) == first
+
+
+@pytest.mark.slow
+def test_another_process_with_other_settings_draws_the_same_bytes(paths: Paths) -> None:
+    draw(STUDY, paths, "heatmap")
+    first = files(paths, "heatmap")
+    code = (
+        "import matplotlib, sys; from pathlib import Path; "
+        "matplotlib.rcParams.update({'font.size': 20, 'xtick.color': 'red'}); "
+        "from dpsweep.figures import draw; from dpsweep.study.paths import Paths; "
+        "from tests.figures.test_draw import STUDY; draw(STUDY, Paths(Path(sys.argv[1])), 'heatmap')"
+    )
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", code, str(paths.results)]
+    subprocess.run(command, check=True, cwd=root, env={**os.environ, "PYTHONHASHSEED": "7"})
+    assert files(paths, "heatmap") == first
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fonts_are_embedded_as_truetype_and_no_date_is_written(paths: Paths, family: str) -> None:
+    draw(STUDY, paths, family)
+    pdf = paths.figure(family, "pdf").read_bytes()
+    assert b"/FontFile2" in pdf
+    assert b"DejaVuSans" in pdf
+    assert b"/Type3" not in pdf
+    assert b"CreationDate" not in pdf
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_png_has_300_dots_per_inch_and_fits_the_text(paths: Paths, family: str) -> None:
+    draw(STUDY, paths, family)
+    png = paths.figure(family, "png").read_bytes()
+    width = int.from_bytes(png[16:20], "big")
+    assert 1.5 * 300 < width <= 5.5 * 300
+    position = png.index(b"pHYs") + 4
+    assert int.from_bytes(png[position : position + 4], "big") == round(300 / 0.0254)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_csv_is_the_same_numbers_in_full_precision(paths: Paths, family: str) -> None:
+    draw(STUDY, paths, family)
+    module = __import__(f"dpsweep.figures.{family}", fromlist=["measure"])
+    numbers = module.measure(STUDY, paths, STUDY.figures[family])
+    read = pd.read_csv(paths.figure(family, "csv"))
+    assert list(read.columns) == list(numbers.columns)
+    for column in numbers.select_dtypes("number"):
+        np.testing.assert_array_equal(read[column], numbers[column])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_absent_results_are_an_error_that_names_the_command(paths: Paths, family: str) -> None:
+    for file in [*paths.results.glob("gradnorms/*/*"), *paths.results.glob("cells/*/*/*")]:
+        file.unlink()
+    with pytest.raises(MissingResultsError, match="make the first with: snakemake"):
+        draw(STUDY, paths, family)
+    assert not (paths.results / "figures").exists()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("absent", ["a third", "one line or panel", "all"])
+def test_partial_draws_what_is_there(paths: Paths, family: str, absent: str) -> None:
+    found = sorted([*paths.results.glob("gradnorms/*/*"), *paths.results.glob("cells/*/*/*")])
+    kept = {
+        "a third": lambda index, file: index % 3 > 0,
+        "one line or panel": lambda index, file: (
+            "/eps8_" not in str(file) and "auto" not in str(file)
+        ),
+        "all": lambda index, file: False,
+    }[absent]
+    for index, file in enumerate(found):
+        if not kept(index, file):
+            file.unlink()
+    watched = Paths(paths.results, partial=True)
+    draw(STUDY, watched, family)
+    assert watched.figure(family, "png").stat().st_size > 1000
+    pd.read_csv(watched.figure(family, "csv"))
+    assert not paths.figure(family, "png").exists()
+
+
+def test_an_unknown_figure_is_named_with_those_that_exist(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="'fig9'; allowed: heatmap, clipping_curve"):
+        draw(STUDY, Paths(tmp_path), "fig9")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nan_accuracies_are_drawn_as_gaps(paths: Paths, family: str) -> None:
+    def diverging(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+        lost = cell.clipping_bound == 10.0 or seed == 2
+        return outcome(cell, rate, seed) | (
+            {"macro_accuracy": math.nan, "diverged": True, "step_norms": math.nan} if lost else {}
+        )
+
+    write_cells(STUDY, paths, diverging, steps_too=True)
+    draw(STUDY, paths, family)
+
+
+def one_seed() -> Study:
+    content = STUDY.model_dump(mode="json", exclude_none=True)
+    for sweep in content["sweeps"].values():
+        sweep["seeds"] = 1
+    return Study.model_validate(content)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_seed_is_enough(tmp_path: Path, family: str) -> None:
+    study, paths = one_seed(), Paths(tmp_path)
+    write_cells(study, paths, outcome, steps_too=True)
+    write_norms(paths)
+    draw(study, paths, family)
+
+
+def test_drawing_needs_neither_torch_nor_a_display() -> None:
+    code = (
+        "import sys, dpsweep.figures.per_class, dpsweep.tables; "
+        "assert 'torch' not in sys.modules and 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,81 @@
+import math
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from dpsweep.figures import style
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (8.0, "8"), (0.25, "0.25"), (40.03, "40.03"), (0.01, "0.01"), (1e-3, "$10^{-3}$"),
+        (1e-5, "$10^{-5}$"), (2e-4, r"$2{\cdot}10^{-4}$"), (math.inf, "∞"), (87002.0, "87002"),
+    ],
+)  # fmt: skip
+def test_grid_values_are_written_briefly(value: float, text: str) -> None:
+    assert style.write_value(value) == text
+
+
+def test_batch_sizes_and_bounds_have_names() -> None:
+    assert style.write_batch_size(87002, full_batch=True) == "Full"
+    assert style.write_batch_size(4096, full_batch=False) == "4096"
+    assert style.write_batch_size(4096, full_batch=False, power=True) == "$2^{12}$"
+    assert style.write_batch_size(1000, full_batch=False, power=True) == "1000"
+    assert style.write_clipping(math.nan, "automatic") == "AUTO-S"
+    assert style.write_clipping(0.1, "flat") == "0.1"
+
+
+@pytest.mark.parametrize("count", [2, 3, 6, 10])
+def test_ordered_colours_get_brighter(count: int) -> None:
+    light = [float(np.dot(to_rgb(c), (0.299, 0.587, 0.114))) for c in style.ordered_colours(count)]
+    assert len(set(style.ordered_colours(count))) == count
+    assert light == sorted(light)
+
+
+def test_difficulty_has_its_colours() -> None:
+    assert style.line_colours(["easy", "hard"]) == [style.EASY, style.HARD]
+    assert style.EASY not in style.category_colours(4)
+    with pytest.raises(ValueError, match="at most 4"):
+        style.category_colours(5)
+
+
+def test_the_batch_size_axis_names_full_and_thins_the_powers() -> None:
+    axes = Figure().subplots()
+    sizes = {2**k: False for k in range(8, 17)} | {87002: True}
+    style.batch_size_axis(axes, "x", sizes, labels=4)
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert [label for label in labels if label] == ["$2^{8}$", "$2^{11}$", "$2^{14}$", "\nFull"]
+    assert len(labels) == 10
+
+
+def test_a_crowded_value_axis_labels_the_larger_values() -> None:
+    axes = Figure().subplots()
+    style.value_axis(axes, "x", [0.1, 1, 10, 12, 14, 18, 26, 42, 42], base=10)
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels[:2] == ["0.1", "1"]
+    assert labels[-1] == "42"
+    assert "12" not in labels
+    assert {12.0, 14.0} <= set(axes.get_xticks(minor=True))
+
+
+def test_a_single_value_makes_an_axis() -> None:
+    axes = Figure().subplots()
+    style.value_axis(axes, "x", [1.0], base=10)
+    assert axes.get_xticks().tolist() == [1.0]
+
+
+def test_the_style_does_not_leak() -> None:
+    before = dict(mpl.rcParams)
+    with style.style():
+        assert mpl.rcParams["pdf.fonttype"] == 42
+    assert dict(mpl.rcParams) == before
+
+
+def test_a_missing_font_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(style, "FONT", "No Such Font")
+    with pytest.raises(style.MissingFontError, match="'No Such Font' was not found"), style.style():
+        pass

@@ -1,0 +1,121 @@
+"""What a figure asks of its selections, beyond that their cells exist."""
+
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+from tests.synthetic import make_study
+
+from dpsweep.study import Study
+from dpsweep.study.targets import Figure, Table
+
+SWEEP = {"epsilon": [1.0, 8.0], "epochs": [1, 2], "clipping_bound": [0.1, 1.0]}
+
+
+def study_with(family: str, **settings: Any) -> Study:
+    target = {"family": family, "caption": "c", "section": "s"} | settings
+    return make_study({"s": SWEEP}, figures={"f": target})
+
+
+def problems(family: str, **settings: Any) -> list[str]:
+    """What the study says of a figure, one problem a line."""
+    try:
+        study_with(family, **settings)
+    except ValidationError as error:
+        (found,) = error.errors()
+        return str(found["ctx"]["error"]).splitlines()
+    return []
+
+
+def panel(**axes: Any) -> dict[str, Any]:
+    return {"title": "t", "sweep": "s"} | axes
+
+
+@pytest.mark.parametrize(
+    ("family", "complete", "axis"),
+    [
+        ("heatmap", {"epsilon": 1.0, "epochs": 1}, "epsilon"),
+        ("heatmap", {"epsilon": 1.0, "epochs": 1}, "epochs"),
+        ("gradient_norm_distribution", {"epsilon": 1.0, "epochs": 1, "clipping_bound": 0.1},
+         "clipping_bound"),
+        ("gradient_norm_histogram", {"epsilon": 1.0, "epochs": 1, "clipping_bound": 0.1},
+         "epochs"),
+    ],
+)  # fmt: skip
+def test_a_panel_is_one_problem(family: str, complete: dict[str, Any], axis: str) -> None:
+    assert problems(family, panels=[panel(**complete)]) == []
+    incomplete = {name: value for name, value in complete.items() if name != axis}
+    (problem,) = problems(family, panels=[panel(**incomplete)])
+    assert problem.startswith(f"figures.f.panels[0].{axis}: found ")
+    assert "allowed: one of them" in problem
+
+
+def test_the_axis_of_a_heatmap_may_have_all_its_values() -> None:
+    settings: dict[str, Any] = {"x": "epsilon", "y": "clipping_bound"}
+    assert problems("heatmap", **settings, panels=[panel(epochs=1)]) == []
+
+
+def test_a_line_is_one_problem() -> None:
+    line = {"label": "l", "sweep": "s", "epochs": 1}
+    panels = [{"title": "t", "lines": [line]}]
+    (problem,) = problems("clipping_curve", panels=panels)
+    assert problem.startswith("figures.f.panels[0].lines[0].epsilon: found 1, 8")
+    assert problems("method_comparison", panels=panels) == []
+
+
+def test_the_baseline_of_a_per_class_figure_must_be_in_the_grid() -> None:
+    settings: dict[str, Any] = {"panels": [panel(epsilon=1.0, epochs=1)]}
+    assert problems("per_class", baseline=1.0, **settings) == []
+    with pytest.raises(ValueError, match=r"panels\[0\]\.baseline\.clipping_bound: found 3"):
+        study_with("per_class", baseline=3.0, **settings)
+
+
+def test_a_per_class_figure_asks_for_the_norms_of_its_bounds_and_baseline() -> None:
+    settings: dict[str, Any] = {"panels": [panel(epsilon=1.0, epochs=1, clipping_bound=0.1)]}
+    study = study_with("per_class", baseline=1.0, **settings)
+    asked = {
+        (cell.epsilon, cell.epochs, cell.clipping_bound)
+        for selection in study.figures["f"].gradient_norms()
+        for cell in study.cells(selection)
+    }
+    assert asked == {(1.0, 1, 0.1), (1.0, 1, 1.0)}
+    without = study_with("per_class", baseline=1.0, rows=["accuracy_difference"], **settings)
+    assert without.figures["f"].gradient_norms() == []
+
+
+@pytest.mark.parametrize("family", ["clipping_curve", "gradient_norm_histogram", "per_class"])
+def test_what_draws_c_needs_a_sweep_that_has_it(family: str) -> None:
+    settings: dict[str, Any] = {"panels": [{"title": "t", "sweep": "auto"}]}
+    if family == "clipping_curve":
+        settings = {"panels": [{"title": "t", "lines": [{"label": "l", "sweep": "auto"}]}]}
+    if family == "per_class":
+        settings["baseline"] = 1.0
+    target = TypeAdapter(Figure).validate_python(
+        {"family": family, "caption": "c", "section": "s"} | settings
+    )
+    study = make_study({"auto": {"clipping_bound": "automatic"}})
+    ((_, selection), *_) = target.selections()
+    (problem,) = target.problems("figures.f.panels[0]", selection, study.sweeps["auto"])
+    assert problem.startswith("figures.f.panels[0].clipping_bound: found automatic, allowed: ")
+
+
+def test_a_heatmap_has_two_different_axes() -> None:
+    settings: dict[str, Any] = {"x": "clipping_bound", "y": "clipping_bound"}
+    with pytest.raises(ValueError, match="both clipping_bound"):
+        study_with("heatmap", **settings, panels=[panel(epsilon=1.0, epochs=1)])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [([["a"], ["a", "b"]], "1 value"), ([["a"], ["a"]], "a, X stands twice in the table")],
+)
+def test_entries_of_a_comparison_fill_a_grid(rows: list[list[str]], message: str) -> None:
+    entries = [
+        {"row": row, "column": "X", "sweep": "s", "epsilon": 1.0, "epochs": 1} for row in rows
+    ]
+    content = {
+        "family": "comparison", "caption": "c", "section": "s", "row_titles": ["Row"],
+        "entries": entries,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=message):
+        TypeAdapter(Table).validate_python(content)

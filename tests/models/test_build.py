@@ -1,0 +1,318 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dpsweep.models.architectures import create, seeded, state_without_head
+from dpsweep.models.backbone import (
+    Architecture,
+    BackboneError,
+    PreparedBackbone,
+    write_backbone,
+)
+from dpsweep.models.build import (
+    build_model,
+    head_parameter_names,
+    parameter_counts,
+    trainable_parameters,
+)
+from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
+
+FILM = Film(kind="film")
+HEAD = HeadOnly(kind="head")
+ALL = AllParameters(kind="all")
+SCRATCH = Scratch(kind="scratch")
+LORA = LoRA(kind="lora", rank=2, targets=["qkv", "attn.proj"])
+
+SMALL_VIT: dict[str, Any] = {
+    "img_size": 8,
+    "patch_size": 4,
+    "in_chans": 1,
+    "embed_dim": 32,
+    "depth": 2,
+    "num_heads": 2,
+}
+
+
+def make_backbone(
+    folder: Path,
+    name: str = "vit_tiny_patch16_224",
+    arguments: dict[str, Any] | None = None,
+    *,
+    library: str = "timm",
+    pretrained: bool = False,
+) -> Path:
+    architecture = Architecture(library=library, name=name, arguments=arguments or {})
+    state = {}
+    if pretrained:
+        with seeded(1234):
+            state = state_without_head(create(architecture, 5))
+    write_backbone(
+        folder,
+        name="toy",
+        title="Toy",
+        architecture=architecture,
+        mean=(0.5,),
+        std=(0.5,),
+        pretraining={"kind": "file" if pretrained else "random"},
+        parameters=1,
+        state=state,
+    )
+    return folder
+
+
+@pytest.fixture
+def pretrained(tmp_path: Path) -> Path:
+    return make_backbone(tmp_path / "pretrained", arguments=SMALL_VIT, pretrained=True)
+
+
+@pytest.fixture
+def random(tmp_path: Path) -> Path:
+    return make_backbone(tmp_path / "random", arguments=SMALL_VIT)
+
+
+def images(count: int = 3) -> torch.Tensor:
+    return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def values(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in model.named_parameters()}
+
+
+# -- which parameters train ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "normalisation", "head"),
+    [
+        ("vit_tiny_patch16_224", 397, 9_600, 76_621),
+        # 41,344 in the residual blocks, 2 x 2,048 in the normalisation before the head.
+        ("resnetv2_50x1_bit", 100, 41_344 + 4_096, 204_900),
+        ("vit_base_patch16_224", 397, 38_400, 305_293),
+    ],
+)
+def test_film_counts_of_the_papers_backbones(
+    tmp_path: Path, name: str, classes: int, normalisation: int, head: int
+) -> None:
+    counts = parameter_counts(build_model(make_backbone(tmp_path, name), FILM, classes, seed=1))
+    assert counts.head == head
+    assert counts.trainable == normalisation + head
+
+
+def test_film_trains_normalisation_layers_and_head_only(pretrained: Path) -> None:
+    model = build_model(pretrained, FILM, 10, seed=1)
+    layers = {name.rpartition(".")[0] for name in trainable_parameters(model)}
+    normalisations = {f"blocks.{block}.norm{norm}" for block in (0, 1) for norm in (1, 2)}
+    assert layers == normalisations | {"norm", "head"}
+
+
+def test_head_only(pretrained: Path) -> None:
+    model = build_model(pretrained, HEAD, 10, seed=1)
+    assert set(trainable_parameters(model)) == {"head.weight", "head.bias"}
+    assert parameter_counts(model).trainable == 10 * 32 + 10
+
+
+@pytest.mark.parametrize("method", [ALL, SCRATCH])
+def test_everything_trains(random: Path, method: Method) -> None:
+    counts = parameter_counts(build_model(random, method, 10, seed=1))
+    assert counts.trainable == counts.total
+
+
+def test_lora_trains_adapters_of_its_targets_and_the_head(pretrained: Path) -> None:
+    model = build_model(pretrained, LORA, 10, seed=1)
+    layers = {f"blocks.{block}.attn.{layer}" for block in (0, 1) for layer in ("qkv", "proj")}
+    adapters = {f"{layer}.lora_{factor}.default.weight" for layer in layers for factor in "AB"}
+    assert set(trainable_parameters(model)) == adapters | {"head.weight", "head.bias"}
+    # Two factors of rank 2: 32 -> 96 for qkv, 32 -> 32 for the projection.
+    assert parameter_counts(model).trainable == 2 * 2 * ((32 + 96) + (32 + 32)) + 330
+
+
+def test_trainable_parameters_come_in_the_order_of_their_names(random: Path) -> None:
+    names = list(trainable_parameters(build_model(random, ALL, 10, seed=1)))
+    assert names == sorted(names)
+
+
+def test_the_head_of_a_convolutional_network_is_found(tmp_path: Path) -> None:
+    model = build_model(make_backbone(tmp_path, "resnetv2_50x1_bit"), HEAD, 7, seed=1)
+    assert head_parameter_names(model) == {"head.fc.weight", "head.fc.bias"}
+
+
+# -- initial values --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [FILM, HEAD, ALL, LORA])
+def test_training_starts_from_a_zero_head(pretrained: Path, method: Method) -> None:
+    model = build_model(pretrained, method, 10, seed=1).eval()
+    assert torch.all(model(images()) == 0)
+
+
+def test_from_scratch_the_head_is_initialised(random: Path) -> None:
+    assert torch.all(build_model(random, SCRATCH, 10, seed=1)(images()).abs().sum(dim=1) > 0)
+
+
+@pytest.mark.parametrize("method", [FILM, HEAD, ALL, LORA])
+def test_stored_weights_are_loaded(pretrained: Path, method: Method) -> None:
+    model = build_model(pretrained, method, 10, seed=1)
+    found = {name.replace(".base_layer.", "."): value for name, value in values(model).items()}
+    for name, stored in PreparedBackbone.open(pretrained).state().items():
+        torch.testing.assert_close(found[name], stored, rtol=0, atol=0)
+
+
+def test_lora_starts_at_the_backbone_and_adds_b_times_a(pretrained: Path) -> None:
+    model = build_model(pretrained, LORA, 10, seed=1).eval()
+    plain = build_model(pretrained, HEAD, 10, seed=1).eval()
+    layer, plain_layer = model.blocks[0].attn.qkv, plain.blocks[0].attn.qkv  # type: ignore[index,union-attr]
+    batch = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(layer(batch), plain_layer(batch))
+    down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    nn.init.normal_(up)
+    assert down.shape == (2, 32)
+    # alpha = rank: the product is added as it is.
+    torch.testing.assert_close(layer(batch), plain_layer(batch) + batch @ (up @ down).T)
+    torch.testing.assert_close(layer.train()(batch), layer.eval()(batch))
+
+
+@pytest.mark.parametrize("method", [FILM, SCRATCH])
+def test_a_random_backbone_is_a_function_of_the_seed(random: Path, method: Method) -> None:
+    first = values(build_model(random, method, 10, seed=1))
+    torch.manual_seed(77)
+    again = values(build_model(random, method, 10, seed=1))
+    other = values(build_model(random, method, 10, seed=2))
+    for name, value in first.items():
+        torch.testing.assert_close(value, again[name], rtol=0, atol=0)
+    assert not torch.equal(first["blocks.0.attn.qkv.weight"], other["blocks.0.attn.qkv.weight"])
+
+
+@pytest.mark.parametrize("method", [FILM, SCRATCH, LORA])
+def test_the_global_random_state_is_left_alone(random: Path, method: Method) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    build_model(random, method, 10, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# -- refusals --------------------------------------------------------------------------------
+
+
+def test_batch_normalisation_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(BackboneError, match=r"ResNet has batch normalisation \(bn1: BatchNorm"):
+        build_model(make_backbone(tmp_path, "resnet18"), FILM, 10, seed=1)
+
+
+def test_pretrained_weights_do_not_train_from_scratch(pretrained: Path) -> None:
+    with pytest.raises(BackboneError, match="kind: random"):
+        build_model(pretrained, SCRATCH, 10, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [("query", "no layer"), ("proj", r"patch_embed\.proj"), ("norm1", r"blocks\.0\.norm1")],
+)
+def test_lora_targets_must_be_linear_layers(pretrained: Path, target: str, found: str) -> None:
+    method = LoRA(kind="lora", rank=1, targets=["qkv", target])
+    with pytest.raises(BackboneError, match=rf"{target}' matches {found}.*attn\.qkv"):
+        build_model(pretrained, method, 10, seed=1)
+
+
+def test_film_needs_normalisation_layers(tmp_path: Path) -> None:
+    folder = make_backbone(tmp_path, "vgg11", {"in_chans": 1})
+    with pytest.raises(BackboneError, match="has none"):
+        build_model(folder, FILM, 10, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "arguments", "message"),
+    [
+        ("timm", "vit_of_dreams", {}, "vit_of_dreams"),
+        ("timm", "vit_tiny_patch16_224", {"wings": 2}, "wings"),
+        ("dpsweep", "vit_tiny_patch16_224", {}, "allowed: .*wide_resnet of library dpsweep"),
+        ("dpsweep", "wide_resnet", {"depth": 15}, "found depth 15"),
+    ],
+)
+def test_unknown_architectures_are_refused(
+    tmp_path: Path, library: str, name: str, arguments: dict[str, Any], message: str
+) -> None:
+    folder = make_backbone(tmp_path, name, arguments, library=library)
+    with pytest.raises(BackboneError, match=message):
+        build_model(folder, FILM, 10, seed=1)
+
+
+def test_a_missing_backbone_names_the_command(tmp_path: Path) -> None:
+    with pytest.raises(BackboneError, match=r"snakemake --force .*nowhere/metadata\.json"):
+        build_model(tmp_path / "nowhere", FILM, 10, seed=1)
+
+
+def test_changed_weights_are_noticed(pretrained: Path) -> None:
+    weights = pretrained / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(BackboneError, match="checksum"):
+        build_model(pretrained, FILM, 10, seed=1)
+
+
+def test_changed_metadata_is_noticed(pretrained: Path) -> None:
+    metadata = pretrained / "metadata.json"
+    metadata.write_text(metadata.read_text().replace('"num_heads": 2', '"num_heads": 4'))
+    with pytest.raises(BackboneError, match="checksum"):
+        build_model(pretrained, FILM, 10, seed=1)
+
+
+def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
+    with seeded(0):
+        other = create(
+            Architecture(
+                library="timm", name="vit_tiny_patch16_224", arguments=SMALL_VIT | {"depth": 3}
+            ),
+            5,
+        )
+    architecture = Architecture(library="timm", name="vit_tiny_patch16_224", arguments=SMALL_VIT)
+    write_backbone(
+        tmp_path,
+        name="toy",
+        title="Toy",
+        architecture=architecture,
+        mean=(0.5,),
+        std=(0.5,),
+        pretraining={"kind": "file"},
+        parameters=1,
+        state=state_without_head(other),
+    )
+    with pytest.raises(BackboneError, match=r"unexpected \['blocks\.2"):
+        build_model(tmp_path, FILM, 10, seed=1)
+
+
+# -- checksums -------------------------------------------------------------------------------
+
+
+def test_checksum_is_of_what_determines_the_network(tmp_path: Path) -> None:
+    def checksum(number: int, **changes: Any) -> str:
+        description: dict[str, Any] = {
+            "name": "toy",
+            "title": "Toy",
+            "architecture": Architecture(library="timm", name="a", arguments={"depth": 2}),
+            "mean": (0.5,),
+            "std": (0.5,),
+            "pretraining": {"kind": "file", "seconds": 3.0},
+            "parameters": 1,
+            "state": {"weight": torch.zeros(2)},
+        }
+        folder = tmp_path / str(number)
+        return write_backbone(folder, **(description | changes)).metadata.checksum
+
+    same = [
+        checksum(0),
+        checksum(1, title="Other", name="other"),
+        checksum(2, pretraining={"kind": "file", "seconds": 4.0}),
+    ]
+    assert len(set(same)) == 1
+    different = [
+        checksum(3, mean=(0.4,)),
+        checksum(4, std=(0.4,)),
+        checksum(5, state={"weight": torch.ones(2)}),
+        checksum(6, architecture=Architecture(library="timm", name="b", arguments={"depth": 2})),
+        checksum(7, architecture=Architecture(library="timm", name="a", arguments={"depth": 3})),
+    ]
+    assert len({*same, *different}) == 6

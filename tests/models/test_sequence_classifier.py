@@ -1,0 +1,310 @@
+"""Text classifiers of transformers: what they read, what trains in them, where weights are from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.data.test_tokenizer import PIECES, bert
+from torch import nn
+from transformers import DistilBertConfig, DistilBertForMaskedLM
+
+from dpsweep.data.prepared import DatasetMetadata, TokenizerIdentity
+from dpsweep.models.architectures import create, find_head, seeded
+from dpsweep.models.backbone import Architecture, BackboneError, PreparedBackbone, write_backbone
+from dpsweep.models.build import (
+    build_model,
+    head_parameter_names,
+    parameter_counts,
+    trainable_parameters,
+)
+from dpsweep.models.prepare import prepare
+from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.study.config import AllParameters, Backbone, Film, HeadOnly, LoRA, Method, Scratch
+from dpsweep.study.paths import Paths
+
+FILM = Film(kind="film")
+HEAD = HeadOnly(kind="head")
+ALL = AllParameters(kind="all")
+SCRATCH = Scratch(kind="scratch")
+LORA = LoRA(kind="lora", rank=2, targets=["q_lin", "k_lin"])
+
+SMALL: dict[str, Any] = {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 16, "vocab_size": 12}
+SMALL_BERT: dict[str, Any] = {
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "vocab_size": 12,
+}
+TEXTS = torch.tensor([[2, 5, 7, 3, -1, -1, -1], [2, 6, 3, -1, -1, -1, -1], [2, 9, 9, 8, 11, 4, 3]])
+
+
+def network(name: str, arguments: dict[str, Any], classes: int = 3) -> nn.Module:
+    architecture = Architecture(library="transformers", name=name, arguments=arguments)
+    with seeded(0):
+        return create(architecture, classes).eval()
+
+
+def make_backbone(folder: Path, arguments: dict[str, Any]) -> Path:
+    write_backbone(
+        folder,
+        name="reader",
+        title="Reader",
+        kind="text",
+        architecture=Architecture(library="transformers", name="distilbert", arguments=arguments),
+        mean=(),
+        std=(),
+        tokenizer=TokenizerIdentity(vocabulary=12, checksum="abc"),
+        pretraining={"kind": "random"},
+        parameters=1,
+        state={},
+    )
+    return folder
+
+
+# -- what it reads ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("distilbert", SMALL),
+        ("bert", SMALL_BERT),
+        ("roberta", SMALL_BERT),
+        ("electra", SMALL_BERT | {"embedding_size": 8}),
+    ],
+)
+def test_what_follows_a_text_has_no_influence(name: str, arguments: dict[str, Any]) -> None:
+    """Each text gives the same logits alone, at its own length, and in a padded batch."""
+    # The usual weights are so small that texts hardly matter.
+    model = network(name, arguments | {"initializer_range": 0.5}).double()
+    together = model(TEXTS)
+    for row, text in enumerate(TEXTS):
+        alone = model(text[text >= 0][None])
+        torch.testing.assert_close(together[row], alone[0], rtol=1e-10, atol=1e-12)
+    # The texts themselves do matter.
+    assert (together[0] - together[1]).abs().max() > 1e-3
+    changed = TEXTS.clone()
+    changed[0, 2] = 8
+    assert (model(changed)[0] - together[0]).abs().max() > 1e-3
+    torch.testing.assert_close(model(changed)[1:], together[1:])
+
+
+def test_too_long_a_text_is_refused() -> None:
+    model = network("distilbert", SMALL | {"max_position_embeddings": 6})
+    with pytest.raises(BackboneError, match=r"have 7 tokens, .* reads at most 6: .*max_length"):
+        model(TEXTS)
+    model(TEXTS[:, :6])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("destilbert", {}, "cannot build 'destilbert'"),
+        ("distilbert", {"dimm": 8}, "unknown arguments dimm"),
+        ("distilbert", {"dim": 9, "n_heads": 2}, "n_heads"),
+        ("gpt2", {"n_embd": 8, "n_head": 2, "n_layer": 1}, "no padding token; set pad_token_id"),
+    ],
+)
+def test_networks_that_cannot_be(name: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(BackboneError, match=message):
+        network(name, arguments)
+
+
+def test_data_in_other_tokens_is_refused(tmp_path: Path) -> None:
+    backbone = PreparedBackbone.open(make_backbone(tmp_path, SMALL))
+    texts = DatasetMetadata(
+        name="notes",
+        title="Notes",
+        kind="text",
+        source="",
+        revision=None,
+        classes=("a", "b"),
+        train_size=2,
+        test_size=2,
+        train_counts=(1, 1),
+        test_counts=(1, 1),
+        shape=(7,),
+        checksum="",
+        tokenizer=TokenizerIdentity(vocabulary=12, checksum="abc"),
+    )
+    backbone.check_reads(texts)
+    others = TokenizerIdentity(vocabulary=12, checksum="def")
+    with pytest.raises(BackboneError, match=r"reads text .*abc.* notes is text .*def"):
+        backbone.check_reads(texts.model_copy(update={"tokenizer": others}))
+    images = texts.model_copy(update={"kind": "image", "tokenizer": None})
+    with pytest.raises(BackboneError, match="notes is image"):
+        backbone.check_reads(images)
+
+
+# -- what trains -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_parameter_counts_of_distilbert_on_20_classes(tmp_path: Path) -> None:
+    folder = make_backbone(tmp_path, {})
+    head = 768 * 768 + 768 + 768 * 20 + 20
+    rank = 16
+    lora = LoRA(kind="lora", rank=rank, targets=["q_lin", "k_lin"])
+    for method, others in (
+        (HEAD, 0),
+        (FILM, (1 + 6 * 2) * 2 * 768),
+        (lora, 6 * 2 * 2 * 768 * rank),
+        # Words, positions; six times four attention layers, a network of two, normalisation.
+        (ALL, 66_362_880),
+    ):
+        counts = parameter_counts(build_model(folder, method, 20, seed=1))
+        assert (counts.head, counts.trainable) == (head, head + others), method
+
+
+def test_the_head_is_what_pretraining_has_not() -> None:
+    head = find_head(network("distilbert", SMALL))
+    assert head.modules == ("network.pre_classifier", "network.classifier")
+    assert head.output == "network.classifier"
+    head = find_head(network("bert", SMALL_BERT))
+    assert (head.modules, head.output) == (("network.classifier",), "network.classifier")
+    head = find_head(network("roberta", SMALL_BERT))
+    assert (head.modules, head.output) == (("network.classifier",), "network.classifier.out_proj")
+
+
+def test_lora_trains_adapters_of_query_and_key_and_the_head(tmp_path: Path) -> None:
+    model = build_model(make_backbone(tmp_path, SMALL), LORA, 3, seed=1)
+    attention = [f"network.distilbert.transformer.layer.{i}.attention" for i in (0, 1)]
+    adapters = {
+        f"{layer}.{part}.lora_{factor}.default.weight"
+        for layer in attention
+        for part in ("q_lin", "k_lin")
+        for factor in "AB"
+    }
+    assert set(trainable_parameters(model)) == adapters | head_parameter_names(model)
+
+
+def test_film_trains_normalisation_layers_and_the_head(tmp_path: Path) -> None:
+    model = build_model(make_backbone(tmp_path, SMALL), FILM, 3, seed=1)
+    body = "network.distilbert"
+    layers = {f"{body}.embeddings.LayerNorm"} | {
+        f"{body}.transformer.layer.{i}.{norm}"
+        for i in (0, 1)
+        for norm in ("sa_layer_norm", "output_layer_norm")
+    }
+    found = {name.rpartition(".")[0] for name in trainable_parameters(model)}
+    assert found == layers | {"network.pre_classifier", "network.classifier"}
+
+
+@pytest.mark.parametrize("method", [FILM, HEAD, ALL, LORA])
+def test_training_starts_from_zero_logits_and_can_go_on(tmp_path: Path, method: Method) -> None:
+    model = build_model(make_backbone(tmp_path, SMALL), method, 3, seed=1).eval()
+    logits = model(TEXTS)
+    assert torch.all(logits == 0)
+    logits[:, 0].sum().backward()
+    # Only the last layer is zero: with two of them nothing would ever learn.
+    assert model.get_submodule("network.classifier").weight.grad.abs().sum() > 0
+    assert model.get_submodule("network.pre_classifier").weight.abs().sum() > 0
+
+
+def test_from_scratch_the_last_layer_is_initialised(tmp_path: Path) -> None:
+    model = build_model(make_backbone(tmp_path, SMALL), SCRATCH, 3, seed=1).eval()
+    assert model(TEXTS).abs().min() > 0
+
+
+def test_a_random_network_is_a_function_of_the_seed(tmp_path: Path) -> None:
+    folder = make_backbone(tmp_path, SMALL)
+
+    def values(seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(77 + seed)
+        before = torch.get_rng_state()
+        found = list(build_model(folder, LORA, 3, seed).state_dict().values())
+        assert torch.equal(torch.get_rng_state(), before)
+        return found
+
+    assert all(map(torch.equal, values(1), values(1)))
+    assert not all(map(torch.equal, values(1), values(2)))
+
+
+# -- where weights are from ------------------------------------------------------------------
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A repository as on the hub: a network for masked words, its configuration, its tokenizer."""
+    folder = tmp_path / "published"
+    folder.mkdir()
+    bert(folder)
+    (folder / "out.json").rename(folder / "tokenizer.json")
+    arguments = SMALL | {"vocab_size": len(PIECES), "activation": "relu"}
+    with seeded(3):
+        DistilBertForMaskedLM(DistilBertConfig(**arguments)).save_pretrained(folder)
+    return folder
+
+
+def section(weights: dict[str, Any], **changes: Any) -> Backbone:
+    return Backbone(
+        title="Reader",
+        library="transformers",
+        architecture="distilbert",
+        weights=weights,
+        **changes,
+    )
+
+
+def prepare_published(tmp_path: Path, published: Path, **changes: Any) -> PreparedBackbone:
+    from dpsweep.data import tokenizer
+
+    weights = {"kind": "file", "path": str(published / "model.safetensors")}
+    source = {"kind": "file", "path": str(published / "tokenizer.json")}
+    backbone, paths = section(weights, tokenizer=source, **changes), Paths(tmp_path / "results")
+    tokenizer.prepare("reader", backbone, {}, paths.tokenizer("reader"))
+    return prepare("reader", backbone, paths)
+
+
+def test_published_weights_and_configuration_are_taken(tmp_path: Path, published: Path) -> None:
+    made = prepare_published(tmp_path, published)
+    # The activation has no shape by which it could be told.
+    assert made.metadata.architecture.arguments["activation"] == "relu"
+    assert made.metadata.kind == "text"
+    original = DistilBertForMaskedLM.from_pretrained(published).distilbert.eval()
+    model = build_model(made.folder, HEAD, 3, seed=1).eval()
+    assert isinstance(model, SequenceClassifier)
+    ids, mask = TEXTS.clamp(min=0), (TEXTS >= 0).long()
+    with torch.no_grad():
+        wanted = original(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0]
+        found = model.network.distilbert(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0]  # type: ignore[operator, union-attr]
+    torch.testing.assert_close(found, wanted)
+    assert not any("vocab_" in name or "classifier" in name for name in made.state())
+
+
+def test_weights_that_do_not_fit(tmp_path: Path, published: Path) -> None:
+    with pytest.raises(BackboneError, match=r"does not fit distilbert: missing \['distilbert"):
+        prepare_published(tmp_path, published, arguments={"n_layers": 3})
+    with pytest.raises(BackboneError, match=r"does not fit distilbert"):
+        prepare_published(tmp_path, published, arguments={"hidden_dim": 32})
+    configuration = json.loads((published / "config.json").read_text())
+    (published / "config.json").write_text(json.dumps(configuration | {"model_type": "bert"}))
+    with pytest.raises(BackboneError, match=r"config\.json: of a 'bert'; the study says"):
+        prepare_published(tmp_path, published)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_network_knows(
+    tmp_path: Path, published: Path
+) -> None:
+    bert(published, [*PIECES, "dog"])
+    (published / "out.json").rename(published / "tokenizer.json")
+    with pytest.raises(BackboneError, match=r"the tokenizer has 13 tokens, .* for 12"):
+        prepare_published(tmp_path, published)
+
+
+def test_a_network_without_weights_has_as_many_tokens_as_its_tokenizer(
+    tmp_path: Path, published: Path
+) -> None:
+    from dpsweep.data import tokenizer
+
+    source = {"kind": "file", "path": str(published / "tokenizer.json")}
+    small = {key: value for key, value in SMALL.items() if key != "vocab_size"}
+    backbone = section({"kind": "random"}, tokenizer=source, arguments=small)
+    paths = Paths(tmp_path / "results")
+    tokenizer.prepare("reader", backbone, {}, paths.tokenizer("reader"))
+    made = prepare("reader", backbone, paths)
+    assert made.metadata.architecture.arguments["vocab_size"] == len(PIECES)
+    assert made.state() == {}

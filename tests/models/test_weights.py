@@ -1,0 +1,192 @@
+import time
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from dpsweep.data.hub_file import HubError
+from dpsweep.files import write_json
+from dpsweep.models.backbone import Architecture, BackboneError, PreparedBackbone
+from dpsweep.models.prepare import prepare
+from dpsweep.models.weights import configured, load_weights
+from dpsweep.study.config import Backbone
+from dpsweep.study.paths import Paths
+
+ARGUMENTS: dict[str, Any] = {
+    "img_size": 32,
+    "patch_size": 8,
+    "embed_dim": 16,
+    "depth": 1,
+    "num_heads": 2,
+}
+NETWORK = Architecture(library="timm", name="vit_tiny_patch16_224", arguments=ARGUMENTS)
+
+
+def save_network(path: Path, **changes: Any) -> dict[str, torch.Tensor]:
+    """Write the weights of a timm network as others publish them, with a head of 11 classes."""
+    model = timm.create_model("vit_tiny_patch16_224", **({"num_classes": 11} | ARGUMENTS | changes))
+    state: dict[str, torch.Tensor] = model.state_dict()
+    save_file(state, path)
+    return state
+
+
+def test_a_file_is_read_without_its_head(tmp_path: Path) -> None:
+    path = tmp_path / "published.safetensors"
+    published = save_network(path)
+    state = load_weights(NETWORK, path)
+    assert set(state) == {name for name in published if not name.startswith("head.")}
+    for name, value in state.items():
+        torch.testing.assert_close(value, published[name], rtol=0, atol=0)
+
+
+def test_a_file_without_head_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "published.safetensors"
+    published = save_network(path, num_classes=0)
+    torch.testing.assert_close(load_weights(NETWORK, path)["norm.bias"], published["norm.bias"])
+
+
+def test_positions_are_adapted_to_another_image_size(tmp_path: Path) -> None:
+    path = tmp_path / "published.safetensors"
+    published = save_network(path, img_size=64)
+    state = load_weights(NETWORK, path)
+    assert published["pos_embed"].shape == (1, 65, 16)
+    assert state["pos_embed"].shape == (1, 17, 16)
+    # The class token's position is taken as it is.
+    torch.testing.assert_close(state["pos_embed"][:, 0], published["pos_embed"][:, 0])
+
+
+@pytest.mark.parametrize("changes", [{"depth": 2}, {"embed_dim": 24}])
+def test_weights_of_another_network_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    path = tmp_path / "published.safetensors"
+    save_network(path, **changes)
+    with pytest.raises(BackboneError, match="does not fit vit_tiny_patch16_224"):
+        load_weights(NETWORK, path)
+
+
+def test_a_missing_parameter_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "published.safetensors"
+    state = save_network(path)
+    del state["norm.bias"]
+    save_file(state, path)
+    with pytest.raises(BackboneError, match=r"norm\.bias"):
+        load_weights(NETWORK, path)
+
+
+class Bomb:
+    """Runs code when it is unpickled."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.target,)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("weights.pth", r"found a \.pth file; allowed: \.safetensors"),
+        ("pytorch_model.bin", r"found a \.bin file; allowed: \.safetensors"),
+        ("disguised.safetensors", "not a safetensors file"),
+    ],
+)
+def test_pickles_are_refused_unopened(tmp_path: Path, name: str, message: str) -> None:
+    torch.save({"bomb": Bomb(tmp_path / "exploded")}, tmp_path / name)
+    with pytest.raises(BackboneError, match=message):
+        load_weights(NETWORK, tmp_path / name)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "published.safetensors"
+    state = save_network(path)
+    state["norm.bias"][3] = torch.nan
+    save_file(state, path)
+    with pytest.raises(BackboneError, match=r"not finite in norm\.bias"):
+        load_weights(NETWORK, path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BackboneError, match=r"nothing\.safetensors: no such file"):
+        load_weights(NETWORK, tmp_path / "nothing.safetensors")
+
+
+# -- the whole stage -------------------------------------------------------------------------
+
+
+def section(weights: dict[str, Any]) -> Backbone:
+    return Backbone(
+        title="Tiny",
+        architecture="vit_tiny_patch16_224",
+        arguments=ARGUMENTS,
+        weights=weights,  # type: ignore[arg-type]
+        mean=[0.1, 0.2, 0.3],
+    )
+
+
+def test_a_backbone_is_prepared_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "published.safetensors"
+    published = save_network(path)
+    prepare("tiny", section({"kind": "file", "path": str(path)}), Paths(tmp_path))
+    backbone = PreparedBackbone.open(Paths(tmp_path).backbone("tiny"))
+    assert backbone.metadata.mean == (0.1, 0.2, 0.3)
+    assert backbone.metadata.architecture == NETWORK
+    assert backbone.metadata.pretrained
+    assert backbone.metadata.parameters == sum(
+        value.numel() for name, value in published.items() if not name.startswith("head.")
+    )
+    torch.testing.assert_close(backbone.state()["norm.weight"], published["norm.weight"])
+
+
+def test_a_random_backbone_has_no_weights(tmp_path: Path) -> None:
+    prepare("tiny", section({"kind": "random"}), Paths(tmp_path))
+    backbone = PreparedBackbone.open(Paths(tmp_path).backbone("tiny"))
+    assert not backbone.metadata.pretrained
+    assert backbone.state() == {}
+
+
+def test_offline_it_fails_at_once_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    started = time.monotonic()
+    with pytest.raises(HubError, match=r"hf download timm/vit_tiny model\.safetensors"):
+        prepare("tiny", section({"kind": "hub", "id": "timm/vit_tiny"}), Paths(tmp_path))
+    assert time.monotonic() - started < 10
+
+
+def test_offline_the_hubs_cache_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    snapshot = tmp_path / "cache" / "models--timm--vit_tiny" / "snapshots" / revision
+    snapshot.mkdir(parents=True)
+    published = save_network(snapshot / "model.safetensors")
+    weights = {"kind": "hub", "id": "timm/vit_tiny", "revision": revision}
+    backbone = prepare("tiny", section(weights), Paths(tmp_path))
+    torch.testing.assert_close(backbone.state()["norm.weight"], published["norm.weight"])
+    assert backbone.metadata.pretraining["revision"] == revision
+
+
+def test_what_a_published_configuration_loses_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "config.json"
+    write_json(
+        path,
+        {"model_type": "distilbert", "dim": 64, "architectures": ["X"], "unheard_of": True}
+        | {"n_layers": 1, "chunk_size_feed_forward": 0},
+    )
+    architecture = Architecture(
+        library="transformers", name="distilbert", arguments={"n_layers": 2}
+    )
+    found = configured(architecture, path)
+    assert found.arguments["dim"] == 64
+    assert found.arguments["n_layers"] == 2  # the study has the last word
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "left out unheard_of," in message

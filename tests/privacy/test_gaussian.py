@@ -1,0 +1,80 @@
+"""The closed form of full-batch training against direct integration and reference values."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from dpsweep.privacy import (
+    CalibrationError,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_noise_multiplier,
+    pld_epsilon,
+)
+
+REFERENCE = {
+    0.25: 13.285525,
+    0.5: 7.031827,
+    1: 3.730632,
+    2: 1.993812,
+    4: 1.081162,
+    8: 0.600229,
+}
+
+
+@pytest.mark.parametrize(("epsilon", "sigma"), REFERENCE.items())
+@pytest.mark.parametrize("steps", [1, 32])
+def test_noise_multiplier_is_the_reference_value_times_the_root_of_the_steps(epsilon, sigma, steps):
+    found = gaussian_noise_multiplier(epsilon, 1e-5, steps)
+    assert found == pytest.approx(sigma * math.sqrt(steps), rel=1e-6)
+
+
+@pytest.mark.parametrize(("epsilon", "sigma"), [(0.0, 2.0), (0.25, 13.3), (1, 3.7), (8, 0.6)])
+def test_delta_is_the_hockey_stick_divergence_of_two_gaussians(epsilon, sigma):
+    def excess(x: float) -> float:
+        return norm.pdf(x, 1, sigma) - math.exp(epsilon) * norm.pdf(x, 0, sigma)
+
+    start = epsilon * sigma**2 + 0.5  # where the excess changes sign
+    integral, _ = quad(excess, start, start + 40 * sigma, epsabs=1e-14, epsrel=1e-12, limit=400)
+    assert gaussian_delta(epsilon, sigma) == pytest.approx(integral, rel=1e-8)
+
+
+def test_composed_steps_agree_with_composed_privacy_losses():
+    # dp-accounting composes the steps one by one here, without the closed form.
+    from dp_accounting.pld import privacy_loss_distribution
+
+    one = privacy_loss_distribution.from_gaussian_mechanism(
+        20.0, value_discretization_interval=1e-5
+    )
+    assert gaussian_epsilon(1e-5, 20.0, 16) == pytest.approx(
+        one.self_compose(16).get_epsilon_for_delta(1e-5), rel=1e-4
+    )
+    assert pld_epsilon(20.0, 1.0, 16, 1e-5) == pytest.approx(
+        gaussian_epsilon(1e-5, 20.0, 16), rel=1e-4
+    )
+
+
+@given(
+    epsilon=st.floats(1e-3, 50),
+    log_delta=st.floats(-12, -2),
+    steps=st.integers(1, 10_000),
+)
+def test_calibrated_noise_never_exceeds_its_target_and_wastes_nothing(epsilon, log_delta, steps):
+    delta = 10**log_delta
+    sigma = gaussian_noise_multiplier(epsilon, delta, steps)
+    assert epsilon * (1 - 1e-6) <= gaussian_epsilon(delta, sigma, steps) <= epsilon
+    assert gaussian_epsilon(delta, sigma * 0.999, steps) > epsilon
+
+
+def test_enough_noise_gives_epsilon_zero():
+    assert gaussian_delta(0.0, 1e6) < 1e-5
+    assert gaussian_epsilon(1e-5, 1e6) == 0
+
+
+def test_a_target_beyond_floating_point_is_refused():
+    with pytest.raises(CalibrationError, match="outside"):
+        gaussian_noise_multiplier(1e-12, 1e-12)

@@ -1,0 +1,83 @@
+"""The paper's numbers beside ours, as the report shows them."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.synthetic import make_study, write_cells
+
+from dpsweep import report
+from dpsweep.report.reference import paper_comparisons
+from dpsweep.study import Cell, Study
+from dpsweep.study.paths import Paths
+from dpsweep.tables import write
+
+ACCURACY = {1.0: 0.401, 2.0: 0.555, 8.0: 0.75}
+
+
+def study(comparable: bool) -> Study:
+    ranged = {"value": 0.4, "minimum": 0.399, "maximum": 0.402}
+    references: dict[float, dict[str, float]] = {1.0: ranged, 2.0: ranged, 8.0: {"value": 0.7}}
+    return make_study(
+        {"s": {"epsilon": [1.0, 2.0, 8.0], "seeds": 2}},
+        tables={
+            "ours": {
+                "family": "comparison",
+                "caption": "c",
+                "section": "s",
+                "comparable": comparable,
+                "row_titles": ["ε"],
+                "entries": [
+                    {"row": [f"{epsilon:g}"], "column": "Tuned", "sweep": "s", "epsilon": epsilon,
+                     "reference": reference}
+                    for epsilon, reference in references.items()
+                ],
+            }
+        },
+    )  # fmt: skip
+
+
+def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+    return {"macro_accuracy": ACCURACY[cell.epsilon] + (0.01 if seed == 1 else -0.01)}
+
+
+def test_numbers_differences_and_ranges(tmp_path: Path) -> None:
+    compared, paths = study(comparable=True), Paths(tmp_path)
+    write_cells(compared, paths, outcome)
+    write(compared, paths, "ours")
+    (found,) = paper_comparisons(compared, paths)
+    assert found.rows is not None
+    assert found.rows.rows == [
+        ["1", "Tuned", "0.4000 [0.3990, 0.4020]", "0.4010 [0.3910, 0.4110]", "+0.0010", "yes"],
+        ["2", "Tuned", "0.4000 [0.3990, 0.4020]", "0.5550 [0.5450, 0.5650]", "+0.1550", "no"],
+        ["8", "Tuned", "0.7000", "0.7500 [0.7400, 0.7600]", "+0.0500", "–"],
+    ]
+    assert found.finding == (
+        "3 of 3 numbers can be compared. Ours minus the paper's: mean +0.0687, from +0.0010 to "
+        "+0.1550. 1 of 2 of our means lie within the range that the paper prints."
+    )
+    report.write(compared, Path("study.yaml"), paths)
+    assert "1 of 2 of our means" in paths.report.read_text()
+
+
+def test_other_data_are_not_compared(tmp_path: Path) -> None:
+    other, paths = study(comparable=False), Paths(tmp_path)
+    write_cells(other, paths, outcome)
+    write(other, paths, "ours")
+    (found,) = paper_comparisons(other, paths)
+    assert found.rows is None
+    assert "would say nothing" in found.finding
+
+
+def test_what_is_not_there_yet(tmp_path: Path) -> None:
+    compared, watched = study(comparable=True), Paths(tmp_path, partial=True)
+    (found,) = paper_comparisons(compared, watched)
+    assert (found.finding, found.rows) == (
+        "Not compared yet: the table has not been written.",
+        None,
+    )
+    write_cells(compared, watched, outcome, [Cell("s", 2.0, 2, 100, 1.0)])
+    write(compared, watched, "ours")
+    (found,) = paper_comparisons(compared, watched)
+    assert found.rows is not None
+    assert found.rows.rows[0][3:] == ["–", "–", "–"]
+    assert found.finding.startswith("1 of 3 numbers can be compared.")

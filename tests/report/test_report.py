@@ -1,0 +1,747 @@
+"""The report: what it says, that it hides nothing, and that a browser shows it."""
+
+import base64
+import gzip
+import html
+import io
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+from tests.synthetic import make_study, write_cells, write_gradient_norms
+
+from dpsweep import report
+from dpsweep.analysis.frames import UnreadableResultsError, write_sweep
+from dpsweep.files import fingerprint
+from dpsweep.report.checks import check_trials
+from dpsweep.report.embed import download_content, picture
+from dpsweep.report.summary import summarise
+from dpsweep.report.trials import read_trials
+from dpsweep.study import Cell, Study, load_study
+from dpsweep.study.paths import Paths
+
+STUDY_FILE = Path("studies/small.yaml")
+FIGURES = ("squares", "curve", "classes", "noise")
+TABLES = ("grid", "rules")
+
+# -- a small study and results for it -------------------------------------------------------
+
+
+def study_content() -> dict[str, Any]:
+    """A study with four figures and two tables, as the content of its file."""
+    private = {"sweep": "digits_film"}
+    line = {**private, "label": "all of it", "epsilon": 8.0}
+    grid = {"batch_size": [64, "full"], "learning_rate": [0.001, 0.01, 0.1], "seeds": 2}
+    study = make_study(
+        {
+            "digits_film": grid | {"epsilon": [1.0, 8.0], "clipping_bound": [0.1, 1.0]},
+            "digits_reference": grid
+            | {"epsilon": [math.inf], "clipping_bound": "none", "batch_size": [64, 256]},
+        },
+        backbones=["strong"],
+        figures={
+            "squares": {
+                "family": "heatmap",
+                "section": "Difficulty",
+                "caption": "Accuracy over C and B.",
+                "panels": [{**private, "title": "tight", "epsilon": 1.0}],
+            },
+            "curve": {
+                "family": "clipping_curve",
+                "section": "Difficulty",
+                "caption": "Accuracy against C.",
+                "panels": [{"title": "digits", "lines": [line]}],
+            },
+            "classes": {
+                "family": "per_class",
+                "section": "Classes",
+                "caption": "Who is helped by clipping.",
+                "baseline": 1.0,
+                "panels": [{**private, "title": "loose", "epsilon": 8.0}],
+            },
+            "noise": {
+                "family": "noise_curve",
+                "section": "Classes",
+                "caption": "Noise against B.",
+                "cells": private,
+                "axes": [{"title": "by B", "quantity": "effective", "x": "batch_size"}],
+            },
+        },
+        tables={
+            "grid": {
+                "family": "hyperparameter_grid",
+                "section": "Set-up",
+                "caption": "What was tried.",
+            },
+            "rules": {
+                "family": "tuning_implications",
+                "section": "Difficulty",
+                "caption": "What follows.",
+                "cells": [private],
+            },
+        },
+    )
+    return study.model_dump()
+
+
+def write_trials(study: Study, paths: Paths, **changes: Any) -> None:
+    """Trials of every cell: three learning rates with seed 1, the best (0.01) with seed 2.
+
+    ``changes`` are columns of the first trial of the first cell, which is private.
+    """
+    first = study.sweep_cells("digits_film")[0]
+
+    def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+        tuned = rate == 0.01
+        return {
+            "accuracy": 0.7 + 0.1 * seed if tuned else 0.5,
+            "macro_accuracy": (0.6 if cell.batch_size == 256 else 0.4) + 0.1 * seed
+            if tuned
+            else 0.3,
+            "certified_epsilon": cell.epsilon * 0.999,
+            "wall_seconds": 90.0,
+            "device": "a small CPU",
+            "versions": '{"torch": "2.15.0"}',
+            "trial_key": fingerprint([cell.name, rate, seed]),
+        } | (changes if (cell, rate, seed) == (first, 0.001, 1) else {})
+
+    write_cells(study, paths, outcome)
+    keys = [
+        key
+        for file in sorted((paths.results / "cells").rglob("trials.parquet"))
+        for key in pd.read_parquet(file)["trial_key"]
+    ]
+    for hour, key in enumerate(keys):
+        stored = paths.trials / key[:2] / f"{key}.safetensors"
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        stored.touch()
+        time = 1_700_000_000 + 3600 * hour
+        os.utime(stored, (time, time))
+
+
+def write_targets(paths: Paths) -> None:
+    for name in FIGURES:
+        paths.figure(name, "png").parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.linspace(0, 1, 330 * 1650).reshape(330, 1650)
+        matplotlib.image.imsave(paths.figure(name, "png"), pixels, cmap="viridis")
+        paths.figure(name, "csv").write_text("x,y\n1,2\n")
+    for name in TABLES:
+        paths.table(name, "md").parent.mkdir(parents=True, exist_ok=True)
+        printed = f"{name}: it goes on.\n\n| C | best |\n| :--- | ---: |\n| 0.1 | 0.75 \\| a |\n"
+        paths.table(name, "md").write_text(printed)
+        paths.table(name, "csv").write_text("C,accuracy\n0.1,0.75\n")
+        paths.table(name, "tex").write_text("0.1 & 0.75\n")
+
+
+@pytest.fixture
+def study() -> Study:
+    return Study.model_validate(study_content())
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths(tmp_path / "results")
+
+
+def written(study: Study, paths: Paths, study_file: Path = STUDY_FILE) -> str:
+    report.write(study, study_file, paths)
+    return paths.report.read_text(encoding="utf-8")
+
+
+# -- reading a page -------------------------------------------------------------------------
+
+VOID = {"br", "hr", "img", "input", "link", "meta", "wbr"}
+
+
+class Page(HTMLParser):
+    """A page as elements and text; misnested or unclosed elements are errors."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.open: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[tuple[str, ...], str]] = []
+        self.feed(source)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), f"{tag}: an attribute stands twice in {names}"
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        opened, _ = self.open.pop()
+        assert opened == tag, f"<{opened}> is closed by </{tag}> at {self.getpos()}"
+
+    def handle_data(self, data: str) -> None:
+        within = tuple(attributes.get("id") or tag for tag, attributes in self.open)
+        self.texts.append((within, data))
+
+    def text(self, identifier: str | None = None) -> str:
+        """The text of an element (or of the page), spaces and line ends collapsed."""
+        joined = "".join(
+            data for within, data in self.texts if identifier is None or identifier in within
+        )
+        return " ".join(joined.split())
+
+    def values(self, attribute: str) -> list[str]:
+        found = (attributes.get(attribute) for _, attributes in self.elements)
+        return [value for value in found if value is not None]
+
+
+def content_of(uri: str) -> bytes:
+    return base64.b64decode(uri.partition(";base64,")[2])
+
+
+def check_named(page: Page, title: str) -> str:
+    """The text of the check with a title, from its status to the next check's title."""
+    text = page.text()
+    before, _, after = text.partition(f" {title} ")
+    return before.rsplit(" ", 1)[1] + " " + after
+
+
+# -- what the page holds --------------------------------------------------------------------
+
+
+def test_the_page_is_well_formed_and_links_only_to_itself(study: Study, paths: Paths) -> None:
+    write_trials(study, paths)
+    write_targets(paths)
+    page = Page(written(study, paths))
+    identifiers = page.values("id")
+    assert len(identifiers) == len(set(identifiers))
+    for link in page.values("href"):
+        assert link.startswith("data:") or link.removeprefix("#") in identifiers
+    assert all(source.startswith("data:image/png;base64,") for source in page.values("src"))
+    assert all(identifier in identifiers for identifier in page.values("aria-labelledby"))
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(below <= above + 1 for above, below in itertools.pairwise(levels))
+
+
+def test_every_figure_and_table_stands_under_its_section(study: Study, paths: Paths) -> None:
+    write_trials(study, paths)
+    write_targets(paths)
+    page = Page(written(study, paths))
+    order = [name for name in page.values("id") if name.startswith(("section-", "target-"))]
+    assert order == [
+        "section-1", "target-squares", "target-curve", "target-rules",
+        "section-2", "target-classes", "target-noise",
+        "section-3", "target-grid",
+    ]  # fmt: skip
+    assert page.text("section-2") == "Classes"
+    for name, figure in study.figures.items():
+        assert figure.caption in page.text(f"target-{name}")
+    assert "rules: it goes on. C best 0.1 0.75 | a" in page.text("target-rules")
+
+
+def test_figures_are_embedded_with_words_and_thumbnails(study: Study, paths: Paths) -> None:
+    write_trials(study, paths)
+    write_targets(paths)
+    page = Page(written(study, paths))
+    images = [attributes for tag, attributes in page.elements if tag == "img"]
+    shown = [image for image in images if image["alt"]]
+    assert [image["alt"] for image in shown] == [
+        "Heatmap, 1 panel: tight.",
+        "Clipping curve, 1 panel: digits. Lines: all of it.",
+        "Per class, 1 panel: loose.",
+        "Noise curve, 1 panel: by B.",
+    ]
+    for image in shown:
+        assert Image.open(io.BytesIO(content_of(str(image["src"])))).size == (1650, 330)
+    # A thumbnail stands in a link that names its figure, so its own alternative text is empty.
+    thumbnails = [image for image in images if image["alt"] == ""]
+    assert len(thumbnails) == len(FIGURES)
+    links = page.values("href")
+    assert all(f"#target-{name}" in links for name in FIGURES)
+
+
+def test_an_embedded_picture_keeps_its_colours(tmp_path: Path) -> None:
+    figure = Figure(figsize=(10, 3.5))
+    squares, lines = figure.subplots(1, 2)
+    squares.imshow(np.linspace(0, 1, 72).reshape(9, 8))
+    squares.plot(3, 3, "*", color="#D1001C", markersize=4)
+    for row, colour in enumerate(["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"]):
+        lines.plot([0, 1], [row, row / 2 + 1], color=colour, linewidth=1)
+        lines.fill_between([0, 1], [row, row], [row + 0.4, row + 0.2], color=colour, alpha=0.2)
+    figure.savefig(tmp_path / "figure.png", dpi=300)
+    embedded = picture(tmp_path / "figure.png")
+    seen = Image.open(io.BytesIO(content_of(embedded.uri))).convert("RGB")
+    assert seen.size == (embedded.width, embedded.height) == (2100, 735)
+    drawn = Image.open(tmp_path / "figure.png").convert("RGB")
+    expected = np.asarray(drawn.resize(seen.size, Image.Resampling.LANCZOS), dtype=int)
+    assert np.abs(expected - np.asarray(seen, dtype=int)).max() <= 16
+    assert Image.open(io.BytesIO(content_of(embedded.thumbnail))).width == 400
+
+
+def test_any_damage_of_a_picture_is_one_kind_of_error(tmp_path: Path) -> None:
+    file = tmp_path / "noise.png"
+    Image.effect_noise((300, 300), 50).save(file)
+    whole = file.read_bytes()
+    second = whole.index(b"IDAT", whole.index(b"IDAT") + 4)
+    damaged = 0
+    for position in (*range(60), *range(second - 8, second + 4), len(whole) - 20):
+        broken = bytearray(whole)
+        broken[position] ^= 0x55
+        file.write_bytes(bytes(broken))
+        try:
+            picture(file)
+        except OSError:
+            damaged += 1
+    assert damaged > 40
+
+
+def test_a_missing_or_damaged_figure_is_named_and_the_rest_is_shown(
+    study: Study, paths: Paths
+) -> None:
+    write_trials(study, paths)
+    write_targets(paths)
+    paths.figure("squares", "png").unlink()
+    whole = paths.figure("curve", "png").read_bytes()
+    paths.figure("curve", "png").write_bytes(whole[: len(whole) // 2])
+    paths.figure("noise", "png").write_bytes(b"no picture")
+    paths.table("rules", "md").unlink()
+    source = written(study, paths)
+    page = Page(source)
+    assert "has not been drawn" in page.text("target-squares")
+    assert "PNG is damaged" in page.text("target-curve")
+    assert "PNG is damaged" in page.text("target-noise")
+    assert "has not been written" in page.text("target-rules")
+    assert "4 targets of 6 cannot be shown" in page.text()
+    images = [attributes["alt"] for tag, attributes in page.elements if tag == "img"]
+    assert "Per class, 1 panel: loose." in images
+    assert str(paths.results) not in source
+
+
+def test_a_study_without_any_result_is_a_page_that_says_so(study: Study, paths: Paths) -> None:
+    page = Page(written(study, paths))
+    assert "none of the 10 planned cells has been trained yet" in page.text()
+    assert "6 targets of 6 cannot be shown" in page.text()
+    assert "Pass" not in page.text()
+    assert check_named(page, "Completeness").startswith("Note")
+
+
+def test_the_cells_behind_a_figure_are_listed_with_what_is_missing(
+    study: Study, paths: Paths
+) -> None:
+    write_trials(study, paths)
+    write_targets(paths)
+    shutil.rmtree(paths.cell(Cell.parse("digits_film", "eps1_epochs2_Bfull_C0.1")))
+    measured = Cell.parse("digits_film", "eps8_epochs2_B64_C1")
+    write_gradient_norms(paths, measured, 0.01, [([0, 1], [1.0, 2.0])])
+    page = Page(written(study, paths))
+    assert "cells/digits_film/" in page.text("target-squares")
+    found, _, missing = page.text("target-squares").partition("Missing (1):")
+    cells = re.findall(r"eps\S+_C\S+", found)
+    assert sorted(cells) == sorted(
+        cell.name
+        for cell in study.cells(study.figures["squares"].panels[0])  # type: ignore[union-attr]
+        if cell.name != "eps1_epochs2_Bfull_C0.1"
+    )
+    assert re.findall(r"eps\S+_C\S+", missing) == ["eps1_epochs2_Bfull_C0.1"]
+    assert "Missing" not in page.text("target-classes").partition("Gradient norms")[0]
+    norms = page.text("target-classes").partition("Gradient norms")[2]
+    assert norms == (
+        ": gradnorms/digits_film/eps8_epochs2_C1.parquet "
+        "Missing (1): gradnorms/digits_film/eps8_epochs2_C0.1.parquet"
+    )
+
+
+# -- the numbers ----------------------------------------------------------------------------
+
+
+def test_the_summary_counts_cells_trials_and_hours(study: Study, paths: Paths) -> None:
+    write_trials(study, paths)
+    page = Page(written(study, paths))
+    assert (
+        "2 sweeps over 1 dataset, 1 backbone and 1 method: 40 trials in 10 of 10 planned cells, "
+        "60 minutes of training on a small CPU." in page.text()
+    )
+    # 14 November, 22:13:20, and 39 hours.
+    assert "Newest trial: 16 November 2023, 13:13 UTC" in page.text()
+
+
+def test_the_summary_says_how_many_examples_are_trained_on(study: Study, paths: Paths) -> None:
+    content = study_content()
+    content["training"] = content.get("training", {}) | {"select_on": "holdout"}
+    held_out = Study.model_validate(content)
+    for each in (study, held_out):
+        grid = summarise(each, paths, read_trials(each, paths)).datasets
+        column = grid.columns.index("Training examples N")
+        names = [row[grid.columns.index("Name")] for row in grid.rows]
+        for name, row in zip(names, grid.rows, strict=True):
+            full, used = each.datasets[name].train_size, each.train_size(name)
+            of = "" if each is study else f" of {full:,}"
+            assert row[column] == f"{used:,}{of}"
+            assert (used < full) == (each is held_out)
+
+
+def test_a_trial_that_two_sweeps_share_was_trained_once(paths: Paths) -> None:
+    content = study_content()
+    content["sweeps"]["digits_again"] = content["sweeps"]["digits_film"]
+    study = Study.model_validate(content)
+    write_trials(study, paths)
+    page = Page(written(study, paths))
+    assert "40 trials in 18 of 18 planned cells, 60 minutes of training" in page.text()
+
+
+def test_a_sweep_reads_the_same_from_its_table_and_from_its_cells(
+    study: Study, paths: Paths
+) -> None:
+    write_trials(study, paths)
+    from_cells = written(study, paths)
+    for sweep in study.sweeps:
+        write_sweep(study, paths, sweep)
+    shutil.rmtree(paths.results / "cells")
+    assert written(study, paths) == from_cells
+
+
+def test_a_running_study_is_described_as_far_as_it_is(study: Study, paths: Paths) -> None:
+    write_trials(study, paths)
+    assert check_named(Page(written(study, paths)), "Completeness").startswith("Pass")
+    absent, partial, *_ = study.sweep_cells("digits_film")
+    file = paths.cell(partial) / "trials.parquet"
+    pd.read_parquet(file).iloc[1:].to_parquet(file)
+    assert check_named(Page(written(study, paths)), "Completeness").startswith("Note")
+    shutil.rmtree(paths.cell(absent))
+    page = Page(written(study, paths))
+    assert "35 trials in 9 of 10 planned cells" in page.text()
+    finding = check_named(page, "Completeness")
+    assert finding.startswith("Note")
+    assert "digits_film 8 1 1" in finding
+
+
+def test_damaged_trials_are_an_error_that_names_the_file(study: Study, paths: Paths) -> None:
+    write_trials(study, paths)
+    file = paths.cell(study.sweep_cells("digits_film")[0]) / "trials.parquet"
+    file.write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(UnreadableResultsError, match=r"C0\.1/trials\.parquet: cannot be read"):
+        report.write(study, STUDY_FILE, paths)
+
+
+@pytest.mark.parametrize(
+    ("certified", "status"),
+    [(1.0, "Pass"), (math.nextafter(1.0, 2.0), "Fail"), (math.nan, "Fail"), (math.inf, "Fail")],
+)
+def test_a_certificate_above_the_target_or_missing_fails(
+    study: Study, paths: Paths, certified: float, status: str
+) -> None:
+    write_trials(study, paths, certified_epsilon=certified)
+    finding = check_named(Page(written(study, paths)), "Certified ε is at most the target")
+    assert finding.startswith(status)
+    if status == "Fail":
+        assert "1 private trial of 32 exceed" in finding
+        assert "digits_film eps1_epochs2_B64_C0.1 0.001 1" in finding
+
+
+def test_another_delta_fails(study: Study, paths: Paths) -> None:
+    write_trials(study, paths, delta=1e-4)
+    finding = check_named(
+        Page(written(study, paths)), "Private trials are calibrated to the study's δ"
+    )
+    assert finding.startswith("Fail 1 private trial of 32")
+
+
+def test_a_sweep_of_two_precisions_is_named(study: Study, paths: Paths) -> None:
+    write_trials(study, paths)
+    trials = read_trials(study, paths).assign(precision="float32")
+    title = "One precision in every sweep"
+    found = {each.title: each for each in check_trials(study, trials)}
+    assert found[title].status == "pass"
+    # Two sweeps may differ, the trials of one should not.
+    reference = trials["sweep"] == "digits_reference"
+    trials.loc[reference, "precision"] = "bfloat16"
+    found = {each.title: each for each in check_trials(study, trials)}
+    assert found[title].status == "pass"
+    trials.loc[trials.index[reference][0], "precision"] = "float32"
+    found = {each.title: each for each in check_trials(study, trials)}
+    assert found[title].status == "note"
+    evidence = found[title].evidence
+    assert evidence is not None
+    assert evidence.rows == [["digits_reference", "bfloat16, float32"]]
+
+
+def test_diverged_trials_are_listed(study: Study, paths: Paths) -> None:
+    write_trials(study, paths, diverged=True, accuracy=0.125, nonfinite_examples=7)
+    page = Page(written(study, paths))
+    finding = check_named(page, "Diverged trials")
+    assert finding.startswith("Note 1 trial of 40")
+    assert "digits_film eps1_epochs2_B64_C0.1 0.001 1 12.5 %" in finding
+    assert check_named(page, "Gradients that are not finite").startswith("Note 7 per-example")
+
+
+def test_the_best_learning_rate_at_an_end_of_its_grid_is_counted(
+    study: Study, paths: Paths
+) -> None:
+    write_trials(study, paths)
+    title = "Width of the learning-rate grids"
+    assert check_named(Page(written(study, paths)), title).startswith("Pass")
+    write_trials(study, paths, best=True)  # the lowest rate, in one cell
+    finding = check_named(Page(written(study, paths)), title)
+    assert "in 1 of 11 tuned cells" in finding
+    assert "digits_film 0.001, 0.1 9 1 0" in finding
+
+
+def test_reference_accuracy_is_that_of_the_best_nonprivate_cell(study: Study, paths: Paths) -> None:
+    write_trials(study, paths)
+    page = Page(written(study, paths))
+    # By hand: B = 256 has macro accuracies 0.7 and 0.8 (mean 0.75), B = 64 has 0.5 and 0.6.
+    assert (
+        "Digits ViT strong FiLM 85.0 % 80.0 % to 90.0 % 75.0 % 25.0 % 2 "
+        "digits_reference/epsinf_epochs2_B256_Cnone" in page.text()
+    )
+
+
+def test_without_nonprivate_trials_the_page_says_so(paths: Paths) -> None:
+    content = study_content()
+    del content["sweeps"]["digits_reference"]
+    study = Study.model_validate(content)
+    write_trials(study, paths)
+    assert "There is no trial without privacy" in Page(written(study, paths)).text()
+
+
+def test_the_privacy_statement_names_the_guarantee_and_its_limits(
+    study: Study, paths: Paths
+) -> None:
+    write_trials(study, paths)
+    page = Page(written(study, paths))
+    statement = page.text().partition("Privacy statement This study has ")[2]
+    assert statement.startswith("32 private trials with target ε 1, 8 and 8 trials without")
+    for word in ("1e-05", "adding or removing", "Poisson", "PRV", "tuning", "test set", "seed"):
+        assert word in statement
+
+
+# -- the same page for everyone -------------------------------------------------------------
+
+
+def test_equal_results_give_equal_bytes_wherever_they_lie(
+    study: Study, paths: Paths, tmp_path: Path
+) -> None:
+    write_trials(study, paths)
+    write_targets(paths)
+    first = written(study, paths, tmp_path / "small.yaml")
+    elsewhere = Paths(tmp_path / "another" / "place")
+    shutil.copytree(paths.results, elsewhere.results)
+    assert written(study, elsewhere, tmp_path / "another" / "small.yaml") == first
+    assert str(tmp_path) not in first
+    assert "Paths(" not in first
+
+
+def test_the_study_in_the_page_is_the_study(study: Study, paths: Paths, tmp_path: Path) -> None:
+    page = Page(written(study, paths))
+    (uri,) = (
+        attributes["href"]
+        for tag, attributes in page.elements
+        if tag == "a" and attributes.get("download") == "study.yaml"
+    )
+    copy = tmp_path / "copy.yaml"
+    copy.write_bytes(content_of(str(uri)))
+    assert load_study(copy) == study
+    assert "physical_batch: 256" in copy.read_text()  # a default, which the study file leaves out
+
+
+@pytest.mark.parametrize("rows", [10, 30_000])
+def test_a_download_is_the_file(rows: int) -> None:
+    content = ("x,y\n" + "1,2\n" * rows).encode()
+    offered = download_content("numbers.csv", content)
+    assert offered.uri is not None
+    stored = content_of(offered.uri)
+    assert stored[4:8] == b"\0\0\0\0" or not offered.name.endswith(".gz")  # no time of day
+    assert (gzip.decompress(stored) if offered.name.endswith(".gz") else stored) == content
+    assert len(stored) < 110_000
+
+
+def test_what_is_too_large_is_named_with_its_size(study: Study, paths: Paths) -> None:
+    write_targets(paths)
+    noise = np.random.default_rng(0).integers(0, 256, 800_000, dtype=np.uint8).tobytes()
+    paths.figure("noise", "csv").write_bytes(base64.b64encode(noise))
+    page = Page(written(study, paths))
+    assert "CSV (1.1 MB): too large to be inside this page" in page.text("target-noise")
+    assert paths.report.stat().st_size < 1_000_000
+
+
+# -- hostile words --------------------------------------------------------------------------
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror="alert(1)">',
+    "</title></style><script>alert(1)</script>",
+    "' onmouseover='alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "<!-- & &lt; -->",
+    "![x](http://example.org/x.png) [y](javascript:alert(1))",
+]
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_words_of_a_study_stay_words(paths: Paths, words: str) -> None:
+    content = study_content()
+    harmless = Page(written(Study.model_validate(content), paths))
+    content["title"] = words
+    content["datasets"]["digits"]["title"] = words
+    content["datasets"]["digits"]["description"] = words
+    content["backbones"]["strong"]["title"] = words
+    content["backbones"]["strong"]["weights"] = {"kind": "file", "path": words}
+    content["methods"]["film"]["title"] = words
+    content["figures"]["squares"] |= {"caption": words, "section": words}
+    content["figures"]["squares"]["panels"][0]["title"] = words
+    content["tables"]["rules"]["caption"] = words
+    study = Study.model_validate(content)
+    write_trials(study, paths, device=words, precision=words, versions=json.dumps({words: words}))
+    write_targets(paths)
+    cell = words.replace("|", r"\|")
+    paths.table("rules", "md").write_text(
+        f"{words}\n\n| a |\n|---|\n| {cell} |\n", encoding="utf-8"
+    )
+    page = Page(written(study, paths))
+    allowed = {tag for tag, _ in harmless.elements} | {"img", "td", "tr", "th"}
+    assert {tag for tag, _ in page.elements} <= allowed | {"figure", "time"}
+    attributes = {name for _, found in page.elements for name in found}
+    assert not any(name.startswith("on") for name in attributes)
+    assert all(source.startswith("data:image/png;base64,") for source in page.values("src"))
+    assert all(link.startswith(("#", "data:")) for link in page.values("href"))
+    # Title twice (head, heading), and every other place once or more.
+    assert page.text().count(" ".join(words.split())) >= 10
+    assert any(words in (value or "") for value in page.values("alt"))
+
+
+# -- in a browser ---------------------------------------------------------------------------
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+PROBE = """
+<script>
+addEventListener("load", async () => {
+  for (const details of document.querySelectorAll("details")) details.open = true;
+  await Promise.all([...document.images].map(image => image.decode().catch(() => {})));
+  const root = document.documentElement;
+  parent.postMessage({
+    width: innerWidth,
+    overflow: root.scrollWidth - root.clientWidth,
+    images: document.images.length,
+    broken: [...document.images].filter(image => !image.naturalWidth).map(image => image.alt),
+    fetched: performance.getEntriesByType("resource").map(entry => entry.name)
+      .filter(name => !name.startsWith("data:")),
+    dangling: [...document.querySelectorAll("a[href^='#']")].map(link => link.hash.slice(1))
+      .filter(hash => !document.getElementById(hash)),
+    background: getComputedStyle(document.body).backgroundColor,
+    navigation: getComputedStyle(document.querySelector("nav")).position,
+  }, "*");
+});
+</script>
+"""
+HARNESS = """<!doctype html><meta charset="utf-8"><pre id="seen"></pre>
+<script>
+const seen = [];
+addEventListener("message", event => {
+  seen.push(event.data);
+  document.getElementById("seen").textContent = JSON.stringify(seen);
+});
+</script>
+<iframe src="probed.html" width="360" height="800" style="border:0"></iframe>
+<iframe src="probed.html" width="1280" height="800" style="border:0"></iframe>
+"""
+
+
+def look(folder: Path, source: str, *flags: str) -> dict[int, dict[str, Any]]:
+    """What headless Chromium sees of a page, by width of its window (360 and 1280 pixels).
+
+    The page is shown in frames, because no desktop browser makes a window of 360 pixels.
+    """
+    assert CHROMIUM is not None
+    # The policy of the page forbids the probe, and would hide what the page tries to fetch.
+    probed, policies = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", source)
+    assert policies == 1
+    (folder / "probed.html").write_text(probed.replace("</body>", f"{PROBE}</body>"))
+    (folder / "harness.html").write_text(HARNESS)
+    browser = subprocess.run(
+        [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
+            "--no-first-run", "--disable-background-networking", "--disable-component-update",
+            "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND",
+            f"--user-data-dir={folder / 'profile'}", "--window-size=1700,900",
+            "--virtual-time-budget=20000", *flags,
+            "--dump-dom", (folder / "harness.html").as_uri(),
+        ],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    found = re.search(r'<pre id="seen">(.+?)</pre>', browser.stdout)
+    assert found is not None, f"the browser saw nothing:\n{browser.stderr[-2000:]}"
+    return {each["width"]: each for each in json.loads(html.unescape(found[1]))}
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium or google-chrome on the PATH")
+class TestInABrowser:
+    def test_it_loads_fits_and_fetches_nothing(
+        self, study: Study, paths: Paths, tmp_path: Path
+    ) -> None:
+        write_trials(study, paths, certified_epsilon=9.0, diverged=True)
+        write_targets(paths)
+        paths.figure("curve", "png").unlink()
+        seen = look(tmp_path, written(study, paths))
+        assert set(seen) == {360, 1280}
+        for each in seen.values():
+            assert each["images"] == 6
+            assert each["broken"] == []
+            assert each["fetched"] == []
+            assert each["dangling"] == []
+            assert each["overflow"] <= 0
+        assert seen[1280]["navigation"] == "sticky"
+
+    def test_long_words_do_not_widen_a_phone(self, paths: Paths, tmp_path: Path) -> None:
+        content = study_content()
+        words = "unbreakable" * 30
+        content["title"] = words
+        content["datasets"]["digits"]["title"] = words
+        content["figures"]["squares"] |= {"caption": words, "section": words}
+        content["figures"]["f" * 100] = content["figures"]["squares"]
+        study = Study.model_validate(content)
+        write_trials(study, paths, device=words)
+        write_targets(paths)
+        for each in look(tmp_path, written(study, paths)).values():
+            assert each["overflow"] <= 0
+
+    def test_it_is_dark_where_the_reader_wants_it_dark(
+        self, study: Study, paths: Paths, tmp_path: Path
+    ) -> None:
+        source = written(study, paths)
+        light = look(tmp_path, source)
+        dark = look(tmp_path, source, "--blink-settings=preferredColorScheme=0")
+        assert light[360]["background"] == "rgb(255, 255, 255)"
+        channels = re.findall(r"\d+", dark[360]["background"])
+        assert all(int(channel) < 50 for channel in channels)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a hexadecimal colour (WCAG 2.2)."""
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_all_text_has_contrast_in_light_and_dark(study: Study, paths: Paths) -> None:
+    blocks = re.findall(r":root \{(.*?)\}", written(study, paths), flags=re.DOTALL)
+    light, dark = (dict(re.findall(r"--([\w-]+): (#\w{6});", block)) for block in blocks[:2])
+    pairs = [(text, page) for text in ("text", "quiet", "link") for page in ("page", "soft")]
+    pairs += [(status, f"{status}-soft") for status in ("pass", "note", "fail")]
+    for colours in (light, dark):
+        for text, page in pairs:
+            bright, dim = sorted((luminance(colours[text]), luminance(colours[page])))[::-1]
+            assert (bright + 0.05) / (dim + 0.05) >= 4.5, (text, page)

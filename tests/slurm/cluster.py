@@ -1,0 +1,219 @@
+"""A real Slurm on this machine: one node, four GPUs that only count, two partitions.
+
+Needs root and Debian's slurm-wlm and munge. The GPUs are character devices made with mknod:
+Slurm hands them out as it would hand out real ones, and jobs train on the CPU.
+
+As a script: ``python -m tests.slurm.cluster install``, ``start`` or ``stop``, to try things by hand.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+GPUS = 4
+CPUS = 8
+STATE = Path("/var/lib/dpsweep-slurm")
+CONFIGURATION = Path("/etc/slurm")  # jobs do not inherit SLURM_CONF
+MUNGE_SOCKET = Path("/run/munge/munge.socket.2")
+DAEMONS = ("slurmd", "slurmctld", "munged")
+
+MARK = "# Written by the tests of dpsweep."
+SLURM_CONF = f"""\
+{MARK}
+ClusterName=test
+SlurmctldHost={{host}}(127.0.0.1)
+AuthType=auth/munge
+# Slurm holds a requeued job back for as long as credentials live.
+AuthInfo=cred_expire=5
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+ReturnToService=2
+MpiDefault=none
+GresTypes=gpu
+# Time limits hold to the second.
+OverTimeLimit=0
+SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=1
+JobCompType=jobcomp/filetxt
+JobCompLoc={STATE}/jobs.txt
+StateSaveLocation={STATE}/ctld
+SlurmdSpoolDir={STATE}/spool
+SlurmctldPidFile={STATE}/slurmctld.pid
+SlurmdPidFile={STATE}/slurmd.pid
+SlurmctldLogFile={STATE}/slurmctld.log
+SlurmdLogFile={STATE}/slurmd.log
+SlurmUser=root
+NodeName={{host}} NodeAddr=127.0.0.1 CPUs={CPUS} RealMemory=64000 Gres=gpu:{GPUS} State=UNKNOWN
+PartitionName=cpu Nodes={{host}} Default=YES MaxTime=60 OverSubscribe=NO State=UP
+PartitionName=gpu Nodes={{host}} MaxTime=60 State=UP
+{{accounting}}
+"""
+
+
+def missing() -> str | None:
+    """Why a cluster cannot run here, or None."""
+    if os.geteuid() != 0:
+        return "starting Slurm needs root"
+    absent = [name for name in (*DAEMONS, "sbatch") if shutil.which(name) is None]
+    if absent:
+        return f"{', '.join(absent)} not found: apt-get install slurm-wlm munge"
+    own = CONFIGURATION / "slurm.conf"
+    if own.exists() and MARK not in own.read_text():
+        return f"{own} belongs to a cluster of this machine"
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            os.mknod(Path(folder) / "gpu", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except OSError as error:
+        return f"device files cannot be made: {error}"
+    return None
+
+
+def install() -> None:
+    """Install Slurm from Debian's packages where that is possible; say why where it is not."""
+    if missing() and os.geteuid() == 0 and shutil.which("apt-get"):
+        options = ["-qq", "--no-install-recommends"]
+        subprocess.run(["apt-get", "update", "-qq"], check=False)
+        subprocess.run(
+            ["apt-get", "install", "-y", *options, "slurm-wlm", "munge"],
+            check=False,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+        )
+    if reason := missing():
+        print(f"no Slurm here, its tests are skipped: {reason}")  # noqa: T201
+
+
+def start(accounting: str = "") -> None:
+    """Start the cluster with an empty queue and wait until it takes jobs."""
+    if reason := missing():
+        raise RuntimeError(reason)
+    stop()
+    shutil.rmtree(STATE, ignore_errors=True)
+    for folder in (STATE / "ctld", STATE / "spool", MUNGE_SOCKET.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    for index in range(GPUS):
+        os.mknod(STATE / f"gpu{index}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    host = socket.gethostname().split(".")[0]
+    CONFIGURATION.mkdir(exist_ok=True)
+    (CONFIGURATION / "slurm.conf").write_text(SLURM_CONF.format(host=host, accounting=accounting))
+    (CONFIGURATION / "gres.conf").write_text(f"Name=gpu File={STATE}/gpu[0-{GPUS - 1}]\n")
+    shutil.chown(MUNGE_SOCKET.parent, "munge", "munge")
+    _run("runuser", "-u", "munge", "--", "munged")
+    start_controller()
+    _run("slurmd")
+    _wait_for_node()
+
+
+def start_controller() -> None:
+    """Start slurmctld; it takes up the queue that it left."""
+    _run("slurmctld")
+    _until(lambda: "is UP" in _output("scontrol", "ping", check=False), 30)
+
+
+def stop_controller() -> None:
+    """End slurmctld in an orderly way, as an upgrade of a real cluster does."""
+    _end("slurmctld")
+
+
+def stop() -> None:
+    """End every daemon and every job."""
+    if MUNGE_SOCKET.exists() and _pids("slurmctld"):
+        with suppress(subprocess.SubprocessError):
+            user = str(os.geteuid())
+            subprocess.run(
+                ["scancel", "--user", user], check=False, timeout=20, capture_output=True
+            )
+            _until(lambda: not queue(), 20)
+    for daemon in DAEMONS:
+        _end(daemon)
+
+
+def queue() -> list[tuple[str, str]]:
+    """Jobs that wait or run: (id, state)."""
+    lines = _output("squeue", "--noheader", "--format=%i %T").splitlines()
+    return [(line.split()[0], line.split()[1]) for line in lines]
+
+
+def job(number: str) -> dict[str, str]:
+    """What the controller knows about a job."""
+    words = _output("scontrol", "show", "job", number).split()
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def update(number: str, change: str) -> None:
+    """Change a job, as its owner or an operator may."""
+    _run("scontrol", "update", f"JobId={number}", change)
+
+
+def steps() -> set[str]:
+    """Jobs that run a step: their batch script has called srun."""
+    lines = _output("squeue", "--steps", "--noheader", "--format=%i").splitlines()
+    ids = [line.strip().split(".") for line in lines]
+    return {number for number, step in ids if step.isdigit()}
+
+
+def partition(name: str, state: str) -> None:
+    """Open (UP) a partition, or start no more jobs in it (DOWN)."""
+    _run("scontrol", "update", f"PartitionName={name}", f"State={state}")
+
+
+def _output(*command: str, check: bool = True) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=check).stdout
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+
+
+def _pids(daemon: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (folder / "comm").read_text().strip() == daemon:
+                found.append(int(folder.name))
+    return found
+
+
+def _end(daemon: str) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in _pids(daemon):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if _until(lambda: not _pids(daemon), 10):
+            return
+
+
+def _wait_for_node() -> None:
+    def ready() -> bool:
+        return "idle" in _output("sinfo", "--noheader", "--format=%T", check=False)
+
+    if not _until(ready, 30):
+        log = (STATE / "slurmctld.log").read_text()[-2000:]
+        raise RuntimeError(f"the node did not come up:\n{log}")
+
+
+def _until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+if __name__ == "__main__":
+    {"install": install, "start": start, "stop": stop}[sys.argv[1]]()

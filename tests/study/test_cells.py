@@ -1,0 +1,143 @@
+"""Cells: names that read back, and numbers of steps."""
+
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpsweep.study.cells import BatchSize, Cell, ClippingBound, number, optimizer_steps
+from dpsweep.study.paths import Paths
+
+POSITIVE = st.floats(min_value=1e-12, max_value=1e12, exclude_min=True)
+CELLS = st.builds(
+    Cell,
+    sweep=st.just("sweep"),
+    epsilon=POSITIVE | st.just(math.inf) | st.integers(1, 100).map(float),
+    epochs=st.integers(1, 10_000),
+    batch_size=st.integers(1, 10**9) | st.just("full"),
+    clipping_bound=POSITIVE | st.sampled_from(["automatic", "none"]),
+)
+
+
+@given(CELLS)
+def test_a_cell_reads_back_from_its_name(cell: Cell) -> None:
+    assert Cell.parse(cell.sweep, cell.name) == cell
+
+
+@given(CELLS, CELLS)
+def test_different_cells_have_different_folders(one: Cell, other: Cell) -> None:
+    paths = Paths(Path("results"))
+    assert (paths.cell(one) == paths.cell(other)) == (one == other)
+
+
+@given(CELLS)
+def test_a_name_is_one_folder(cell: Cell) -> None:
+    assert Path(cell.name).name == cell.name
+    assert len(cell.name) < 100
+    assert not set(cell.name) & set(" /\\*?'\"$;&|<>{}")
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "clipping_bound", "name"),
+    [
+        (256, 1.0, "eps8_epochs8_B256_C1"),
+        (256, 0.1, "eps8_epochs8_B256_C0.1"),
+        ("full", 1e-5, "eps8_epochs8_Bfull_C1e-05"),
+        ("full", "automatic", "eps8_epochs8_Bfull_Cautomatic"),
+        (256, 54.79, "eps8_epochs8_B256_C54.79"),
+    ],
+)
+def test_names_are_readable(
+    batch_size: BatchSize, clipping_bound: ClippingBound, name: str
+) -> None:
+    assert Cell("sweep", 8.0, 8, batch_size, clipping_bound).name == name
+
+
+def test_whole_numbers_have_one_name() -> None:
+    assert Cell("sweep", 8, 8, 256, 1).name == Cell("sweep", 8.0, 8, 256, 1.0).name
+    assert number(0.25) == "0.25"
+    assert number(math.inf) == "inf"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "eps8",
+        "eps8_epochs8_B256",
+        "eps8_epochs8.5_B256_C1",
+        "eps8_epochs8_Bhalf_C1",
+        "eps8_epochs8_B256_Cflat",
+        "xeps8_epochs8_B256_C1",
+        "eps8_epochs8_B256_C1_seed1",
+    ],
+)
+def test_what_is_no_cell_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Cell.parse("sweep", name)
+
+
+# -- optimizer steps -----------------------------------------------------------------------
+
+SIZES = st.integers(1, 200_000).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
+EPOCHS = st.integers(1, 64)
+
+
+@given(SIZES, EPOCHS)
+def test_rounded_steps_spend_the_budget_to_half_a_batch(
+    sizes: tuple[int, int], epochs: int
+) -> None:
+    train_size, batch_size = sizes
+    steps = optimizer_steps(train_size, batch_size, epochs, "round")
+    exact = Fraction(epochs * train_size, batch_size)
+    assert abs(steps - exact) <= Fraction(1, 2)
+    assert steps > exact - Fraction(1, 2)  # halves are rounded up
+    assert steps >= 1
+
+
+@given(SIZES, EPOCHS)
+def test_steps_rounded_up_cover_every_epoch(sizes: tuple[int, int], epochs: int) -> None:
+    train_size, batch_size = sizes
+    steps = optimizer_steps(train_size, batch_size, epochs, "ceil")
+    per_epoch, rest = divmod(steps, epochs)
+    assert rest == 0
+    assert (per_epoch - 1) * batch_size < train_size <= per_epoch * batch_size
+    assert steps >= optimizer_steps(train_size, batch_size, epochs, "round")
+
+
+@given(st.integers(1, 200_000), EPOCHS, st.sampled_from(["round", "ceil"]))
+def test_the_full_batch_takes_a_step_an_epoch(train_size: int, epochs: int, rounding: str) -> None:
+    assert optimizer_steps(train_size, train_size, epochs, rounding) == epochs
+
+
+@given(SIZES, EPOCHS, st.sampled_from(["round", "ceil"]))
+def test_a_larger_batch_takes_no_more_steps(
+    sizes: tuple[int, int], epochs: int, rounding: str
+) -> None:
+    train_size, batch_size = sizes
+    larger = min(train_size, 2 * batch_size)
+    assert optimizer_steps(train_size, larger, epochs, rounding) <= optimizer_steps(
+        train_size, batch_size, epochs, rounding
+    )
+
+
+def test_steps_of_the_papers_largest_batch() -> None:
+    # 8 * 87002 / 65536 = 10.6: rounding spends 8.3 epochs, rounding every epoch up 12.1.
+    assert optimizer_steps(87_002, 65_536, 8, "round") == 11
+    assert optimizer_steps(87_002, 65_536, 8, "ceil") == 16
+    assert optimizer_steps(87_002, 256, 8, "round") == 2719
+    assert optimizer_steps(5, 2, 1, "round") == 3
+
+
+@pytest.mark.parametrize(
+    ("train_size", "batch_size", "epochs", "rounding"),
+    [(10, 11, 1, "round"), (10, 0, 1, "round"), (10, 5, 0, "round"), (10, 5, 1, "floor")],
+)
+def test_impossible_steps_are_refused(
+    train_size: int, batch_size: int, epochs: int, rounding: str
+) -> None:
+    with pytest.raises(ValueError, match="found"):
+        optimizer_steps(train_size, batch_size, epochs, rounding)

@@ -1,0 +1,208 @@
+"""What a cluster is asked for, and what it costs, follow from the study and the site."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dpsweep.study import Study, load_study
+from dpsweep.study.cluster import PACK_SIZES, ClusterError, Jobs, Site, read_site
+from dpsweep.study.cost import (
+    KEPT_PARAMETER_BYTES,
+    cell_bytes,
+    cell_cost,
+    norms_seconds,
+    trainable_parameters,
+    trials_per_cell,
+)
+
+ROOT = Path(__file__).parents[2]
+SETTINGS: dict[str, Any] = {
+    "account": "project_1",
+    "gpu_partition": "gpu",
+    "cpu_partition": "cpu",
+    "gpus": [
+        {"request": "gpu:a100:1", "memory_gigabytes": 40},
+        {"request": "gpu:small:1", "memory_gigabytes": 20},
+    ],
+    "time_limit_minutes": 240,
+}
+
+
+@pytest.fixture(scope="module")
+def paper() -> Study:
+    return load_study(ROOT / "config.yaml")
+
+
+def site(**changes: Any) -> Site:
+    return read_site(SETTINGS | changes, "site.yaml")
+
+
+def test_unset_settings_are_named() -> None:
+    settings = yaml.safe_load((ROOT / "profiles/slurm/site.yaml").read_text())["slurm"]
+    with pytest.raises(ClusterError) as raised:
+        read_site(settings, "profiles/slurm/site.yaml")
+    message = str(raised.value)
+    assert message.startswith("profiles/slurm/site.yaml")
+    for key in SETTINGS:
+        assert f"slurm.{key}: not set" in message
+    assert message.count("not set") == len(SETTINGS)
+
+
+def test_committed_site_file_is_complete_and_shows_the_defaults() -> None:
+    settings = yaml.safe_load((ROOT / "profiles/slurm/site.yaml").read_text())["slurm"]
+    assert set(settings) == set(Site.model_fields)
+    filled = read_site({key: SETTINGS.get(key, value) for key, value in settings.items()}, "")
+    assert filled == site()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"gpu": "gpu:1"}, "slurm.gpu: unknown; allowed: account"),
+        ({"gpus": [{"request": "a100", "memory_gigabytes": 40}]}, "slurm.gpus.0.request"),
+        ({"time_limit_minutes": "long"}, "slurm.time_limit_minutes"),
+        ({"prepare": "there"}, "slurm.prepare"),
+    ],
+)
+def test_wrong_settings_are_named(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(ClusterError) as raised:
+        site(**change)
+    assert named in str(raised.value)
+
+
+def test_profile_knows_every_pack_size() -> None:
+    profile = yaml.safe_load((ROOT / "profiles/slurm/config.yaml").read_text())
+    assert profile["group-components"] == {
+        f"packed_{size}": size for size in PACK_SIZES if size > 1
+    }
+
+
+def test_packs_fill_a_job_and_stay_below_the_limit(paper: Study) -> None:
+    jobs = Jobs(paper, site(job_minutes=60, time_limit_minutes=240))
+    packed = 0
+    for name, sweep in paper.sweeps.items():
+        for epochs in sweep.epochs:
+            size = int(jobs.packs[jobs.group("train", name, epochs)].removeprefix("packed_"))
+            resources = jobs.training(name, epochs)
+            runtime = resources["runtime"]
+            assert callable(runtime)
+            assert size * runtime(None, attempt=1) <= 240
+            cell = cell_cost(paper, name, epochs).seconds
+            assert size == 1 or size * cell <= 3600
+            bigger = next((each for each in PACK_SIZES if each > size), None)
+            if bigger and bigger * runtime(None, attempt=1) <= 240:
+                assert bigger * cell > 3600
+            packed += size > 1
+    assert packed > 5
+
+
+def test_a_retry_asks_for_more_within_the_limit(paper: Study) -> None:
+    resources = Jobs(paper, site()).training("cassava_vit-tiny_film", 8)
+    memory, runtime = resources["mem_mb"], resources["runtime"]
+    assert callable(memory)
+    assert callable(runtime)
+    assert memory(None, attempt=2) == 2 * memory(None, attempt=1)
+    assert runtime(None, attempt=2) == 2 * runtime(None, attempt=1)
+    assert runtime(None, attempt=1000) == 240
+
+
+def test_smallest_gpu_that_fits_is_asked_for(paper: Study) -> None:
+    jobs = Jobs(paper, site())
+    assert jobs.training("sun397_vit-tiny_film", 8)["gres"] == "gpu:small:1"
+    assert jobs.training("sun397_vit-base_film", 8)["gres"] == "gpu:a100:1"
+
+
+def test_gpu_request_may_be_an_option(paper: Study) -> None:
+    request = [{"request": "--gpus-per-node=1", "memory_gigabytes": 64}]
+    resources = Jobs(paper, site(gpus=request, options="--exclude=n7")).training(
+        "sun397_vit-tiny_film", 8
+    )
+    assert "gres" not in resources
+    assert "gpu" not in resources
+    assert str(resources["slurm_extra"]).startswith("--exclude=n7 --gpus-per-node=1 --signal=USR1@")
+
+
+def test_notice_leaves_half_of_a_short_job(paper: Study) -> None:
+    jobs = Jobs(paper, site(signal_seconds=3600, time_limit_minutes=10))
+    assert "--signal=USR1@300" in str(jobs.training("sun397_vit-base_film", 8)["slurm_extra"])
+
+
+def test_without_a_cluster_nothing_is_asked_for(paper: Study) -> None:
+    jobs = Jobs(paper, None)
+    assert jobs.training("sun397_vit-tiny_film", 8) == {"gpu": 1}
+    assert jobs.analysis() == {}
+    assert jobs.packs == {}
+    assert jobs.shell_setup(Path("requeue.sh")) == ""
+
+
+def test_command_of_the_site_replaces_dpsweep() -> None:
+    jobs = Jobs(load_study(ROOT / "config.yaml"), site(command="run it", setup=["module load x"]))
+    setup = jobs.shell_setup(Path("/a b/requeue.sh"))
+    assert "module load x; " in setup
+    assert 'dpsweep() { run it "$@"; }' in setup
+
+
+def test_a_failed_line_of_the_site_fails_the_job(tmp_path: Path) -> None:
+    study, requeue = load_study(ROOT / "config.yaml"), tmp_path / "requeue.sh"
+    requeue.write_text("#!/bin/sh\nexit $1\n")
+    requeue.chmod(0o755)
+    for line, status, said in (("true", 0, "trained\n"), ("no-such-module load x", 127, "")):
+        setup = Jobs(study, site(setup=[line], command="echo")).shell_setup(requeue)
+        command = ["bash", "-c", f"{setup}dpsweep trained"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (status, said)
+
+
+def test_new_grid_values_leave_groups_and_costs_alone(paper: Study) -> None:
+    changed = paper.model_copy(
+        update={
+            "sweeps": paper.sweeps
+            | {
+                "cassava_vit-tiny_film": paper.sweeps["cassava_vit-tiny_film"].model_copy(
+                    update={"clipping_bound": [0.5], "epsilon": [3.0]}
+                )
+            }
+        }
+    )
+    assert Jobs(changed, site()).packs == Jobs(paper, site()).packs
+    assert cell_cost(changed, "cassava_vit-tiny_film", 8) == cell_cost(
+        paper, "cassava_vit-tiny_film", 8
+    )
+
+
+def test_cost_follows_the_work(paper: Study) -> None:
+    tiny, base = "sun397_vit-tiny_film", "sun397_vit-base_film"
+    assert trials_per_cell(paper, tiny) == 8 + 5 - 1
+    eight, sixteen = (cell_cost(paper, tiny, epochs).seconds for epochs in (8, 16))
+    assert 1.8 < sixteen / eight < 2
+    # ViT-Base has 12 to 16 times the operations of ViT-Tiny.
+    assert 10 < cell_cost(paper, base, 8).seconds / eight < 16
+    assert cell_cost(paper, base, 8, teraflops=200).seconds < eight * 3
+    assert norms_seconds(paper, tiny, 8) < eight / 5
+    # SUN397 at 224 x 224 is 16 GB of pixels, training and test.
+    assert 16 < cell_cost(paper, tiny, 8).host_gigabytes < 25
+
+
+def test_trainable_parameters_are_those_of_the_models(paper: Study) -> None:
+    assert trainable_parameters(paper, "sun397_vit-tiny_film") == 9_600 + 76_621
+    assert trainable_parameters(paper, "sun397_vit-base_film") == 38_400 + 305_293
+    assert trainable_parameters(paper, "cifar100_resnet50_film") == 41_344 + 204_900
+    # Rank 1 on qkv (d to 3d) and proj (d to d) of 12 layers.
+    lora = trainable_parameters(paper, "sun397_vit-tiny_lora-r1")
+    assert lora == pytest.approx(12 * (4 + 2) * 192 + 76_621, rel=0.01)
+    assert trainable_parameters(paper, "cifar10_wrn-16-4_scratch") == pytest.approx(2.75e6, rel=0.1)
+
+
+def test_large_parameters_are_not_kept_but_trained_again(paper: Study) -> None:
+    small, large = (
+        next(iter(paper.sweep_cells(f"sun397_vit-base_{method}"))) for method in ("film", "all")
+    )
+    assert cell_bytes(paper, small) > 4 * 8 * 343_693
+    assert 4 * 8 * trainable_parameters(paper, large.sweep) > KEPT_PARAMETER_BYTES
+    assert cell_bytes(paper, large) < cell_bytes(paper, small) / 5
+    # Norms cost one pass and a half less than a trial of the same method, which they train.
+    cost = cell_cost(paper, large.sweep, 8)
+    assert norms_seconds(paper, large.sweep, 8) > 1.5 * cost.seconds / cost.trials

@@ -1,0 +1,62 @@
+"""``studies/demo.yaml``: every target of the paper, on grids that say something."""
+
+import re
+
+from dpsweep.study import Study
+from dpsweep.study.targets import Comparison, Heatmap
+
+# What a text of the demo must not say.
+PAPERS = re.compile(r"SUN397|CIFAR|Cassava|Newsgroups|ViT-(Tiny|Base)|ResNet-50|WRN-16|[35] seeds")
+
+
+def test_no_text_speaks_of_the_papers_data(demo: Study) -> None:
+    for name, target in {**demo.figures, **demo.tables}.items():
+        drawn = target.model_dump(mode="json", exclude={"family"})
+        if isinstance(target, Comparison):
+            drawn.pop("entries")
+        assert not PAPERS.search(str(drawn)), name
+
+
+def test_the_papers_numbers_stand_beside_nothing(demo: Study) -> None:
+    compared = [each for each in demo.tables.values() if isinstance(each, Comparison)]
+    assert len(compared) == 2
+    assert not any(table.comparable for table in compared)
+
+
+def test_heatmaps_have_three_bounds_and_three_batch_sizes_to_full(demo: Study) -> None:
+    maps = {name: each for name, each in demo.figures.items() if isinstance(each, Heatmap)}
+    assert len(maps) == 6
+    for name, figure in maps.items():
+        for panel in figure.panels:
+            grid = demo.sweeps[panel.sweep]
+            assert len(panel.values("clipping_bound", grid)) >= 3, name
+            sizes = panel.values("batch_size", grid)
+            assert len(sizes) >= 3, name
+            assert sizes[-1] == "full", name
+
+
+def test_every_private_sweep_is_drawn(demo: Study) -> None:
+    drawn = {
+        selection.sweep
+        for target in (demo.figures | demo.tables).values()
+        for _, selection in target.selections()
+    }
+    assert {each for each in demo.sweeps if not each.endswith("_nonprivate")} == drawn
+
+
+def test_learning_rates_are_tuned_and_trials_repeated(demo: Study) -> None:
+    for name, sweep in demo.sweeps.items():
+        assert len(sweep.learning_rates) >= 2, name
+        assert sweep.seeds >= 2, name
+
+
+def test_every_way_of_training_is_there(demo: Study) -> None:
+    sweeps = demo.sweeps.values()
+    assert {demo.methods[sweep.method].kind for sweep in sweeps} == {
+        "film", "lora", "all", "scratch",
+    }  # fmt: skip
+    assert {sweep.optimizer for sweep in sweeps} == {"adam", "sgd"}
+    assert {demo.datasets[sweep.dataset].kind for sweep in sweeps} == {"image", "text"}
+    automatic = [sweep for sweep in sweeps if sweep.clipping_bound == "automatic"]
+    assert len(automatic) == 3
+    assert all(sweep.epsilon == [0.5, 1, 2, 4, 8] for sweep in automatic)

@@ -1,0 +1,324 @@
+"""Reading YAML: overlays, numbers, and files that cannot be read."""
+
+import copy
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import yaml
+from tests.study.small import SMALL, load_small
+
+from dpsweep.study import StudyError, load_study
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """The small study, for others to extend."""
+    path = tmp_path / "base.yaml"
+    path.write_text(yaml.safe_dump(SMALL, sort_keys=False))
+    return path
+
+
+def overlay(base: Path, text: str, name: str = "overlay.yaml") -> Path:
+    path = base.with_name(name)
+    path.write_text(f"extends: {base.name}\n{dedent(text)}")
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(StudyError) as error:
+        load_study(path)
+    assert "Traceback" not in str(error.value)
+    assert error.value.__suppress_context__ or error.value.__context__ is None
+    return str(error.value)
+
+
+# -- overlays ------------------------------------------------------------------------------
+
+
+def test_an_overlay_without_changes_is_its_base(base: Path) -> None:
+    assert load_study(overlay(base, "")) == load_study(base)
+
+
+def test_mappings_merge_and_the_rest_is_replaced(base: Path) -> None:
+    path = overlay(
+        base,
+        """
+        title: Other
+        sweeps:
+          flat:
+            epsilon: [2]
+          added:
+            dataset: digits
+            backbone: random
+            method: film
+            epsilon: [4]
+            epochs: [1]
+            batch_size: [full]
+            clipping_bound: [1]
+            learning_rate: [0.1]
+            seeds: 1
+        figures: !replace {}
+        tables: !replace {}
+        """,
+    )
+    study, below = load_study(path), load_study(base)
+    assert study.title == "Other"
+    assert list(study.sweeps) == ["flat", "automatic", "added"]
+    assert study.sweeps["flat"].epsilon == [2]  # a list is not merged with the list below
+    assert study.sweeps["flat"].clipping_bound == below.sweeps["flat"].clipping_bound
+    assert study.sweeps["automatic"] == below.sweeps["automatic"]
+    assert study.datasets == below.datasets
+
+
+def test_a_replaced_mapping_keeps_nothing_from_below(base: Path) -> None:
+    path = overlay(
+        base,
+        """
+        methods: !replace
+          film: {kind: film}
+        """,
+    )
+    assert list(load_study(path).methods) == ["film"]
+
+
+def test_replacing_deep_in_a_mapping_spares_its_neighbours(base: Path) -> None:
+    path = overlay(
+        base,
+        """
+        sweeps:
+          flat:
+            learning_rate: !replace {first: 1, last: 2, count: 2}
+        """,
+    )
+    sweep = load_study(path).sweeps["flat"]
+    assert sweep.learning_rates == [1, 2]
+    assert sweep.epochs == [2, 4]
+
+
+def test_a_mapping_merges_where_only_one_of_its_keys_changes(base: Path) -> None:
+    path = overlay(base, "sweeps: {flat: {learning_rate: {count: 2}}}")
+    assert load_study(path).sweeps["flat"].learning_rates == [0.001, 0.1]
+
+
+def test_overlays_stack(base: Path) -> None:
+    middle = overlay(base, "sweeps: {flat: {seeds: 7, epochs: [1, 2]}}", "middle.yaml")
+    top = overlay(middle, "sweeps: {flat: {epochs: [2, 4, 8]}}", "top.yaml")
+    sweep = load_study(top).sweeps["flat"]
+    assert (sweep.seeds, sweep.epochs) == (7, [2, 4, 8])
+
+
+def test_a_replaced_mapping_can_be_extended_again(base: Path) -> None:
+    middle = overlay(base, "figures: !replace {}\ntables: !replace {}", "middle.yaml")
+    figure: dict[str, Any] = {"figures": {"map": SMALL["figures"]["map"]}}
+    top = overlay(middle, yaml.safe_dump(figure), "top.yaml")
+    assert list(load_study(top).figures) == ["map"]
+
+
+def test_extends_is_relative_to_the_overlay(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = base.parent / "studies"
+    folder.mkdir()
+    path = folder / "overlay.yaml"
+    path.write_text("extends: ../base.yaml\ntitle: Other\n")
+    monkeypatch.chdir("/")
+    assert load_study(path).title == "Other"
+
+
+def test_reading_an_overlay_twice_gives_the_same(base: Path) -> None:
+    path = overlay(base, "sweeps: {flat: {epsilon: [1, 3, 8]}}")
+    assert load_study(path) == load_study(path)
+
+
+# -- words ---------------------------------------------------------------------------------
+
+
+REWORDED = """
+reword: {flat: steep, A: The}
+sweeps: {steep: {dataset: digits, backbone: random, method: film, epsilon: [1, 8], epochs: [2],
+  batch_size: [full], clipping_bound: [1], learning_rate: [0.1], seeds: 1}}
+"""
+
+
+def test_words_of_figures_and_tables_are_replaced_with_the_sweeps_they_draw(base: Path) -> None:
+    study = load_study(overlay(base, REWORDED))
+    figure = study.figures["map"]
+    assert figure.caption == "The map."
+    assert [selection.sweep for _, selection in figure.selections()] == ["steep"]
+    assert "flat" in study.sweeps  # sweeps keep their names
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        ("ViT on SUN397", {"SUN397": "Digits"}, "ViT on Digits"),
+        ("sun397_vit-tiny_film", {"sun397": "digits"}, "digits_vit-tiny_film"),
+        ("SUN397B, ViT-Base", {"SUN397": "Digits", "ViT": "Net"}, "SUN397B, Net-Base"),
+        ("c100-10pct and c100", {"c100": "half", "c100-10pct": "tenth"}, "tenth and half"),
+        ("a b", {"a": "b", "b": "a"}, "b a"),
+        ("C (10%), 3", {"C (10%)": "tenth"}, "tenth, 3"),
+    ],
+)
+def test_what_a_word_is(base: Path, text: str, words: dict[str, str], expected: str) -> None:
+    study = copy.deepcopy(SMALL)
+    # Another text holds every word, so that none is refused as unknown.
+    study["figures"]["map"]["caption"] = text
+    study["figures"]["map"]["section"] = " ".join(words)
+    base.write_text(yaml.safe_dump(study))
+    path = overlay(base, yaml.safe_dump({"reword": words}))
+    assert load_study(path).figures["map"].caption == expected
+
+
+def test_a_word_that_occurs_nowhere_is_refused(base: Path) -> None:
+    message = refused(overlay(base, "reword: {flatt: steep}"))
+    assert '"flatt"' in message
+    assert "allowed: a word in the figures or tables" in message
+
+
+def test_words_are_text_and_need_a_study_below(base: Path, tmp_path: Path) -> None:
+    assert "a mapping of words" in refused(overlay(base, "reword: {flat: 3}"))
+    alone = tmp_path / "alone.yaml"
+    alone.write_text(yaml.safe_dump({**SMALL, "reword": {"flat": "steep"}}))
+    assert "without extends" in refused(alone)
+
+
+# -- numbers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", "0.00001", "+1e-5", "10e-6", "1.e-5"])
+def test_numbers_as_people_write_them(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(f"privacy: {{delta: {text}}}\n{yaml.safe_dump(SMALL)}")
+    assert load_study(path).privacy.delta == 1e-5
+
+
+@pytest.mark.parametrize("text", ["'1e-5'", "1e-5x", "e-5", "1e", "1e-5 1"])
+def test_text_that_looks_like_a_number_stays_text(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(f"privacy: {{delta: {text}}}\n{yaml.safe_dump(SMALL)}")
+    assert 'privacy.delta: found "' in refused(path)
+
+
+def test_infinite_epsilon_trains_without_privacy(tmp_path: Path) -> None:
+    study = load_small(
+        tmp_path,
+        {
+            "sweeps/flat/epsilon": [float("inf")],
+            "sweeps/flat/clipping_bound": "none",
+            "figures": {},
+            "tables": {},
+        },
+    )
+    names = [cell.name for cell in study.sweep_cells("flat")]
+    assert names[0] == "epsinf_epochs2_B64_Cnone"
+
+
+# -- files ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("section", ["sweeps", "datasets", "figures"])
+def test_a_name_that_stands_twice_is_refused_with_both_lines(tmp_path: Path, section: str) -> None:
+    name = next(iter(SMALL[section]))
+    last = {section: SMALL[section]}  # at the end of the file, where a line can be added
+    above = {key: value for key, value in SMALL.items() if key != section}
+    text = yaml.safe_dump(above, sort_keys=False) + yaml.safe_dump(last, sort_keys=False)
+    path = tmp_path / "study.yaml"
+    path.write_text(f"{text}  {name}: {{}}\n")
+    lines = path.read_text().splitlines()
+    first = lines.index(f"{section}:") + 2
+    assert f'line {len(lines)}: "{name}" is defined twice, first on line {first}' in refused(path)
+
+
+def test_a_section_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text("title: a\nsweeps: {}\ntitle: b\n")
+    assert "line 3" in refused(path)
+    assert '"title" is defined twice, first on line 1' in refused(path)
+
+
+def test_an_anchor_with_changes_is_no_second_definition(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        yaml.safe_dump({**SMALL, "methods": None}).replace(
+            "methods: null",
+            "methods:\n  film: {kind: film}\n  scratch: {kind: scratch}\n"
+            "  lora: &lora {kind: lora, rank: 2, targets: [a]}\n"
+            "  larger: {<<: *lora, rank: 4}",
+        )
+    )
+    methods = load_study(path).methods
+    assert methods["larger"].model_dump() == methods["lora"].model_dump() | {"rank": 4}
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "absent.yaml"
+    assert refused(path) == f"{path}: cannot be read: No such file or directory"
+
+
+def test_a_base_that_is_not_there_names_the_overlay(base: Path) -> None:
+    path = overlay(base, "")
+    base.unlink()
+    message = refused(path)
+    assert f"{base} (which {path} extends): cannot be read" in message
+
+
+def test_a_folder_is_no_study(tmp_path: Path) -> None:
+    assert "cannot be read: Is a directory" in refused(tmp_path)
+
+
+def test_files_that_extend_each_other(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text("extends: two.yaml\n")
+    two.write_text("extends: one.yaml\n")
+    assert "extends itself" in refused(one)
+
+
+@pytest.mark.parametrize("value", ["3", "[a.yaml]", "{a: b}", "true"])
+def test_extends_must_be_a_path(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(f"extends: {value}\n")
+    assert "extends: found" in refused(path)
+    assert "allowed: the path of another study file" in refused(path)
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- b\n", "just text\n", "3\n", "# a comment\n"])
+def test_a_file_that_is_no_mapping(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    assert "allowed: a mapping of sections (title, datasets," in refused(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "title: [1, 2\n",
+        "title: 'open\n",
+        "a:\n\t- b\n",
+        "a: b: c\n",
+        "? [1, 2]\n: 3\n",
+        "? {a: 1}\n: 3\n",
+        "a: *missing\n",
+        "a: &a {b: *a}\n",
+        "a: !unknown {}\n",
+        "a: !!python/object/apply:os.system ['true']\n",
+    ],
+)
+def test_broken_yaml_is_refused_with_its_place(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    message = refused(path)
+    assert message.startswith(f"{path}: not valid YAML\n")
+    assert f'"{path}", line ' in message
+    assert len(message.splitlines()) <= 24
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_bytes(b"title: \xff\xfe\n")
+    assert "not valid YAML" in refused(path)
+
+
+def test_mistakes_of_the_base_show_in_the_overlay(base: Path) -> None:
+    path = overlay(base, "sweeps: {flat: {epsilom: [1]}}")
+    assert "sweeps.flat.epsilom: unknown key" in refused(path)
+    assert str(path) in refused(path)

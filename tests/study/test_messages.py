@@ -1,0 +1,526 @@
+"""Every mistake in a study is refused with the key, the value found and what is allowed."""
+
+import copy
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.study.small import DELETE, SMALL, Edits, complaints, load_small, problems
+
+from dpsweep.study import StudyError, load_study
+
+FLAT = "sweeps/flat"
+NAMES = "letters, digits, '.', '_' and '-'"
+NOTES = {
+    "title": "Notes",
+    "kind": "text",
+    "source": {"kind": "files", "train": "train.csv", "test": "test.csv"},
+    "classes": 2,
+    "train_size": 300,
+    "test_size": 30,
+    "tokenizer": "reader",
+    "max_length": 16,
+}
+READER: Edits = {
+    "datasets/notes": NOTES,
+    "backbones/reader": {
+        "title": "Reader",
+        "library": "transformers",
+        "architecture": "distilbert",
+        "weights": {"kind": "random"},
+        "tokenizer": {"kind": "train", "dataset": "notes", "vocabulary": 500},
+    },
+}
+OTHER = {"kind": "file", "path": "tokenizer.json"}
+
+# What is edited, and the problems that must be named; "..." stands for more text.
+MISTAKES: dict[str, tuple[Edits, list[str]]] = {
+    # unknown and missing keys
+    "unknown section": (
+        {"swepes": {}},
+        ["swepes: unknown key; did you mean sweeps? allowed: title, results, privacy, ..."],
+    ),
+    "unknown key of a sweep": (
+        {f"{FLAT}/epsilom": [1]},
+        ["sweeps.flat.epsilom: unknown key; did you mean epsilon? allowed: dataset, backbone, ..."],
+    ),
+    "unknown key of a grid": (
+        {f"{FLAT}/learning_rate": {"first": 1, "lst": 2, "count": 3}},
+        [
+            "sweeps.flat.learning_rate: missing last",
+            "sweeps.flat.learning_rate.lst: unknown key; did you mean last? "
+            "allowed: first, last, count",
+        ],
+    ),
+    "unknown key of a method": (
+        {"methods/lora/rnk": 3},
+        ["methods.lora.rnk: unknown key; did you mean rank? allowed: title, kind, rank, targets"],
+    ),
+    "unknown key deep in a figure": (
+        {"figures/curve/panels/0/lines/0/lable": "x"},
+        ["figures.curve.panels[0].lines[0].lable: unknown key; did you mean label? allowed: ..."],
+    ),
+    "missing keys": (
+        {f"{FLAT}/dataset": DELETE, f"{FLAT}/seeds": DELETE},
+        ["sweeps.flat: missing dataset, seeds"],
+    ),
+    "missing section": ({"sweeps": DELETE}, ["the study: missing sweeps"]),
+    # what does not go together
+    "a crop of what is not a photograph": (
+        {"datasets/digits/crop": 0.9},
+        [
+            "datasets.digits.crop: found 0.9 with the source sklearn-digits; allowed: with hub and ..."
+        ],
+    ),
+    "counts of other classes": (
+        {"datasets/digits/train_counts": [1000, 347]},
+        [
+            "datasets.digits.train_counts: found 2 numbers, 1347 in all; allowed: 10, the number of ..."
+        ],
+    ),
+    "a folder that leads elsewhere": (
+        {"datasets/digits/source": {"kind": "folder", "path": "x", "test_folder": "../y"}},
+        ['datasets.digits.source.test_folder: found "../y"; allowed: a folder\'s name, or ...'],
+    ),
+    "a hub id that leads elsewhere": (
+        {"datasets/digits/source": {"kind": "hub", "id": "../.."}},
+        ['datasets.digits.source.id: found "../.."; allowed: owner/name'],
+    ),
+    "a precision that the engine has not": (
+        {"training": {"precision": "bfloat16", "engine": "opacus"}},
+        ["training.precision: found bfloat16 with engine opacus, ...; allowed: auto, float32, ..."],
+    ),
+    # wrong types
+    "text for a number": (
+        {f"{FLAT}/epsilon": ["tight"]},
+        ['sweeps.flat.epsilon[0]: found "tight"; allowed: a number'],
+    ),
+    "quoted number": (
+        {f"{FLAT}/seeds": "2"},
+        ['sweeps.flat.seeds: found "2"; allowed: a whole number'],
+    ),
+    "half an epoch": (
+        {f"{FLAT}/epochs": [2.5]},
+        ["sweeps.flat.epochs[0]: found 2.5; allowed: a whole number"],
+    ),
+    "true for a number": (
+        {f"{FLAT}/seeds": True},
+        ["sweeps.flat.seeds: found true; allowed: a whole number"],
+    ),
+    "number for a list": (
+        {f"{FLAT}/epsilon": 8},
+        ["sweeps.flat.epsilon: found 8; allowed: a list"],
+    ),
+    "empty section": ({"sweeps": None}, ["sweeps: found nothing; allowed: a mapping"]),
+    "list for a mapping": ({"figures": [1]}, ["figures: found [1]; allowed: a mapping"]),
+    "empty list": (
+        {f"{FLAT}/epsilon": []},
+        ["sweeps.flat.epsilon: found []; allowed: at least 1 entry"],
+    ),
+    "wrong word": (
+        {f"{FLAT}/optimizer": "adan"},
+        ['sweeps.flat.optimizer: found "adan"; allowed: adam or sgd'],
+    ),
+    # where several kinds of value are allowed: one line, for the kind that was meant
+    "misspelt automatic": (
+        {f"{FLAT}/clipping_bound": "autmatic"},
+        ['sweeps.flat.clipping_bound: found "autmatic"; allowed: a list or automatic or none'],
+    ),
+    "one bound without a list": (
+        {f"{FLAT}/clipping_bound": 1},
+        ["sweeps.flat.clipping_bound: found 1; allowed: a list or automatic or none"],
+    ),
+    "misspelt full": (
+        {f"{FLAT}/batch_size": [64, "ful"]},
+        ['sweeps.flat.batch_size[1]: found "ful"; allowed: a whole number or full'],
+    ),
+    "learning rate of no kind": (
+        {f"{FLAT}/learning_rate": "high"},
+        ['sweeps.flat.learning_rate: found "high"; allowed: a list or a mapping'],
+    ),
+    "unknown kind": (
+        {"methods/film/kind": "fim"},
+        [
+            'methods.film.kind: found "fim"; did you mean film? '
+            "allowed: all, film, head, lora, scratch"
+        ],
+    ),
+    "missing family": (
+        {"figures/map/family": DELETE},
+        ["figures.map.family: missing; allowed: clipping_curve, ... heatmap, ..."],
+    ),
+    # values out of range
+    "negative epsilon": (
+        {f"{FLAT}/epsilon": [-1, 8]},
+        ["sweeps.flat.epsilon[0]: found -1; allowed: above 0"],
+    ),
+    "nan epsilon": (
+        {f"{FLAT}/epsilon": [float("nan")]},
+        ["sweeps.flat.epsilon[0]: found .nan; allowed: above 0"],
+    ),
+    "infinite bound": (
+        {f"{FLAT}/clipping_bound": [1, float("inf")]},
+        ["sweeps.flat.clipping_bound[1]: found .inf; allowed: a finite number"],
+    ),
+    "negative bound": (
+        {f"{FLAT}/clipping_bound": [-0.5, 1]},
+        ["sweeps.flat.clipping_bound[0]: found -0.5; allowed: above 0"],
+    ),
+    "delta of 2": ({"privacy": {"delta": 2.0}}, ["privacy.delta: found 2.0; allowed: below 1"]),
+    "no repeats": ({f"{FLAT}/seeds": 0}, ["sweeps.flat.seeds: found 0; allowed: above 0"]),
+    "geometric grid of one": (
+        {f"{FLAT}/learning_rate/count": 1},
+        ["sweeps.flat.learning_rate.count: found 1; allowed: at least 2"],
+    ),
+    "geometric grid that falls": (
+        {f"{FLAT}/learning_rate/last": 0.0001},
+        ["sweeps.flat.learning_rate.last: found 0.0001; allowed: above first, which is 0.001"],
+    ),
+    "B > N": (
+        {f"{FLAT}/batch_size": [64, 2000, "full"]},
+        [
+            "sweeps.flat.batch_size: found 2000; allowed: below 1347, which is the training set of "
+            "digits, or full for all of it"
+        ],
+    ),
+    "B = N as a number": (
+        {f"{FLAT}/batch_size": [64, 1347]},
+        ["sweeps.flat.batch_size: found 1347; allowed: below 1347, ... or full for all of it"],
+    ),
+    # order and repetition
+    "unsorted bounds": (
+        {f"{FLAT}/clipping_bound": [1, 0.1]},
+        [
+            "sweeps.flat.clipping_bound: found [1, 0.1]; allowed: sorted from small to large, "
+            "but 0.1 follows 1"
+        ],
+    ),
+    "unsorted epsilons": (
+        {f"{FLAT}/epsilon": [8, 1]},
+        ["sweeps.flat.epsilon: found [8, 1]; allowed: sorted from small to large, ..."],
+    ),
+    "unsorted learning rates": (
+        {f"{FLAT}/learning_rate": [0.1, 0.01]},
+        ["sweeps.flat.learning_rate: found [0.1, 0.01]; allowed: sorted from small to large, ..."],
+    ),
+    "unsorted epochs": (
+        {f"{FLAT}/epochs": [4, 2]},
+        ["sweeps.flat.epochs: found [4, 2]; allowed: sorted from small to large, ..."],
+    ),
+    "unsorted batch sizes": (
+        {f"{FLAT}/batch_size": [256, 64, "full"]},
+        [
+            'sweeps.flat.batch_size: found [256, 64, "full"]; allowed: sorted from small to large, ...'
+        ],
+    ),
+    "full not last": (
+        {f"{FLAT}/batch_size": ["full", 64]},
+        ['sweeps.flat.batch_size: found ["full", 64]; allowed: full as the last entry, once ...'],
+    ),
+    "full twice": (
+        {f"{FLAT}/batch_size": ["full", "full"]},
+        [
+            'sweeps.flat.batch_size: found ["full", "full"]; allowed: full as the last entry, once ...'
+        ],
+    ),
+    "epsilon twice": (
+        {f"{FLAT}/epsilon": [1, 1]},
+        ["sweeps.flat.epsilon: found [1, 1]; allowed: every value once, but 1 stands twice"],
+    ),
+    "epsilon twice, once as a fraction": (
+        {f"{FLAT}/epsilon": [1, 1.0]},
+        ["sweeps.flat.epsilon: found [1, 1.0]; allowed: every value once, but 1 stands twice"],
+    ),
+    # what does not go together
+    "no clipping under a budget": (
+        {f"{FLAT}/clipping_bound": "none"},
+        [
+            "sweeps.flat.clipping_bound: found none with epsilon [1, 8]; allowed: epsilon [.inf] "
+            "only, because ..."
+        ],
+    ),
+    "no clipping, with and without a budget": (
+        {f"{FLAT}/clipping_bound": "none", f"{FLAT}/epsilon": [8, float("inf")]},
+        [
+            "sweeps.flat.clipping_bound: found none with epsilon [8, inf]; allowed: epsilon [.inf] ..."
+        ],
+    ),
+    "scratch on pretrained weights": (
+        {f"{FLAT}/method": "scratch"},
+        [
+            "sweeps.flat.method: found scratch (from scratch) with the pretrained backbone "
+            "pretrained; allowed: a backbone with weights: {kind: random}"
+        ],
+    ),
+    "images without a size": (
+        {"datasets/digits/image_size": DELETE},
+        ["datasets.digits.image_size: missing; allowed: height and width of images in pixels"],
+    ),
+    "text without a tokenizer": (
+        {
+            "datasets/notes": {
+                key: NOTES[key] for key in NOTES if key not in ("tokenizer", "max_length")
+            }
+        },
+        [
+            "datasets.notes.max_length: missing; allowed: the number of tokens ...",
+            "datasets.notes.tokenizer: missing; allowed: ...none is defined",
+        ],
+    ),
+    "text from images": (
+        {"datasets/digits/kind": "text", **READER, "datasets/digits/tokenizer": "reader"},
+        ["datasets.digits.kind: found text; allowed: image, ...sklearn-digits holds", *["..."] * 3],
+    ),
+    "images with a tokenizer": (
+        {**READER, "datasets/digits/tokenizer": "reader"},
+        ["datasets.digits.tokenizer: found reader; allowed: nothing (images)", "...", "..."],
+    ),
+    "a tokenizer for another library": (
+        {"backbones/random/tokenizer": {"kind": "file", "path": "tokenizer.json"}},
+        ["backbones.random.tokenizer: found one; allowed: with library transformers only"],
+    ),
+    "a network for text without a tokenizer": (
+        {"backbones/random/library": "transformers"},
+        ["backbones.random.tokenizer: missing; allowed: ...hub...file...train..."],
+    ),
+    "a vocabulary of images": (
+        {**READER, "backbones/reader/tokenizer/dataset": "digits"},
+        ["backbones.reader.tokenizer.dataset: found digits (images); allowed: texts"],
+    ),
+    "pretraining of an image backbone on texts": (
+        {**READER, "backbones/pretrained/weights/dataset": "notes"},
+        [
+            "backbones.pretrained.weights.dataset: found notes (texts in the tokens of reader); "
+            "allowed: what the backbone reads"
+        ],
+    ),
+    "texts for an image backbone": (
+        {**READER, f"{FLAT}/dataset": "notes"},
+        ["sweeps.flat.dataset: found notes (texts in the tokens of reader); allowed: ..."],
+    ),
+    "texts in the tokens of another backbone": (
+        {
+            **READER,
+            "backbones/random": {**READER["backbones/reader"], "tokenizer": OTHER},
+            f"{FLAT}/dataset": "notes",
+            f"{FLAT}/backbone": "random",
+        },
+        ["sweeps.flat.dataset: found notes (texts in the tokens of reader); allowed: ..."],
+    ),
+    "pretraining on the private dataset": (
+        {"backbones/pretrained/weights/dataset": "digits"},
+        [
+            "sweeps.flat.dataset: found digits, which went into the weights of pretrained without "
+            "privacy; allowed: another dataset, or epsilon [.inf]",
+            "sweeps.automatic.dataset: ...",
+        ],
+    ),
+    "a vocabulary of the private dataset": (
+        {**READER, f"{FLAT}/dataset": "notes", f"{FLAT}/backbone": "reader"},
+        ["sweeps.flat.dataset: found notes, which went into the tokenizer of reader ..."],
+    ),
+    # names of other sections
+    "unknown dataset": (
+        {f"{FLAT}/dataset": "digit"},
+        ['sweeps.flat.dataset: found "digit"; did you mean digits? allowed: digits, letters'],
+    ),
+    "unknown backbone": (
+        {f"{FLAT}/backbone": "vit"},
+        ['sweeps.flat.backbone: found "vit"; allowed: random, pretrained'],
+    ),
+    "unknown method": (
+        {f"{FLAT}/method": "flim"},
+        ['sweeps.flat.method: found "flim"; did you mean film? allowed: film, scratch, lora'],
+    ),
+    "unknown public dataset": (
+        {"backbones/pretrained/weights/dataset": "glyphs"},
+        ['backbones.pretrained.weights.dataset: found "glyphs"; ...allowed: digits, letters'],
+    ),
+    "unknown tokenizer": (
+        {**READER, "datasets/notes/tokenizer": "bert"},
+        ['datasets.notes.tokenizer: found "bert"; allowed: reader'],
+    ),
+    "figure of an unknown sweep": (
+        {"figures/map/panels/0/sweep": "flatt"},
+        ['figures.map.panels[0].sweep: found "flatt"; did you mean flat? allowed: flat, automatic'],
+    ),
+    "figure of an unknown bound": (
+        {"figures/map/panels/0/clipping_bound": 7},
+        ["figures.map.panels[0].clipping_bound: found 7, allowed ... 0.1, 1, 10"],
+    ),
+    "figure of a bound where clipping is automatic": (
+        {"figures/map/panels/0/sweep": "automatic", "figures/map/panels/0/clipping_bound": 1},
+        ["figures.map.panels[0].clipping_bound: found 1, allowed ... automatic"],
+    ),
+    "line of an unknown epsilon": (
+        {"figures/curve/panels/0/lines/0/epsilon": [8, 0.25]},
+        ["figures.curve.panels[0].lines[0].epsilon: found 0.25, allowed ... 1, 8"],
+    ),
+    "figure of an unknown batch size": (
+        {"figures/map/panels/0/batch_size": 128},
+        ["figures.map.panels[0].batch_size: found 128, allowed ... 64, 256, full"],
+    ),
+    "table of unknown epochs": (
+        {"tables/compared/entries/0/epochs": 32},
+        ["tables.compared.entries[0].epochs: found 32, allowed ... 2, 4"],
+    ),
+    "table of an unknown sweep": (
+        {"tables/compared/entries/0/sweep": "adam"},
+        ['tables.compared.entries[0].sweep: found "adam"; allowed: flat, automatic'],
+    ),
+    "figure and table of one name": (
+        {"tables/map": copy.deepcopy(SMALL["tables"]["compared"])},
+        ["tables.map: found a figure of that name; allowed: a name that is unique"],
+    ),
+    # what is pinned
+    "branch for a revision": (
+        {"backbones/pretrained/weights": {"kind": "hub", "id": "timm/vit", "revision": "main"}},
+        [
+            'backbones.pretrained.weights.revision: found "main"; '
+            "allowed: a commit, which is 40 hexadecimal digits"
+        ],
+    ),
+    "repository without an owner": (
+        {"datasets/digits/source": {"kind": "hub", "id": "cifar10"}},
+        ['datasets.digits.source.id: found "cifar10"; allowed: owner/name'],
+    ),
+    # several at once: each is named
+    "mistakes in several places": (
+        {"title": 3, f"{FLAT}/epsilon": [-1], "methods/lora/rank": 0},
+        [
+            "title: found 3; allowed: text",
+            "methods.lora.rank: found 0; allowed: above 0",
+            "sweeps.flat.epsilon[0]: found -1; allowed: above 0",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_message_names_key_value_and_what_is_allowed(tmp_path: Path, mistake: str) -> None:
+    edits, expected = MISTAKES[mistake]
+    found = complaints(tmp_path, edits)
+    assert len(found) == len(expected), found
+    for problem, pattern in zip(found, expected, strict=True):
+        assert re.fullmatch(re.escape(pattern).replace(r"\.\.\.", ".*"), problem), problem
+
+
+def test_the_small_study_itself_is_valid(tmp_path: Path) -> None:
+    load_small(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    "section", ["datasets", "backbones", "methods", "sweeps", "figures", "tables"]
+)
+@pytest.mark.parametrize(
+    "name", ["../x", "a b;rm", "/etc", "", ".hidden", "-rf", "a/b", "a\n", "$(x)", "ä", "{x}", "a*"]
+)
+def test_names_that_a_path_or_a_shell_could_misread(
+    tmp_path: Path, section: str, name: str
+) -> None:
+    copied = copy.deepcopy(next(iter(SMALL[section].values())))
+    found = complaints(tmp_path, {section: SMALL[section] | {name: copied}})
+    shown = name.replace("\n", "\\n")
+    assert f'{section}: found the name "{shown}"; allowed: {NAMES}' in found[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "0", "cifar100-10pct_vit-tiny_film", "full_C40.03", "A_b.c-d"]
+)
+def test_names_that_are_fine(tmp_path: Path, name: str) -> None:
+    sweeps = SMALL["sweeps"] | {name: SMALL["sweeps"]["flat"]}
+    assert name in load_small(tmp_path, {"sweeps": sweeps}).sweeps
+
+
+def test_a_number_is_no_name(tmp_path: Path) -> None:
+    sweeps = SMALL["sweeps"] | {8: SMALL["sweeps"]["flat"]}
+    assert complaints(tmp_path, {"sweeps": sweeps}) == [
+        "sweeps: found the name 8; allowed: text",
+    ]
+
+
+def test_a_long_name_is_refused(tmp_path: Path) -> None:
+    sweeps = SMALL["sweeps"] | {"x" * 101: SMALL["sweeps"]["flat"]}
+    (found,) = complaints(tmp_path, {"sweeps": sweeps})
+    assert found.endswith("allowed: at most 100 characters")
+
+
+def test_many_mistakes_fit_one_screen_and_are_counted(tmp_path: Path) -> None:
+    sweeps = {f"sweep{i}": SMALL["sweeps"]["flat"] | {"dataset": "none"} for i in range(200)}
+    *shown, rest = complaints(tmp_path, {"sweeps": sweeps, "figures": {}, "tables": {}})
+    assert len(shown) >= 10
+    assert rest == f"... and {200 - len(shown)} more"
+
+
+def test_of_many_names_the_nearest_are_listed(tmp_path: Path) -> None:
+    sweeps = {f"sweep{i}": SMALL["sweeps"]["flat"] for i in range(200)} | SMALL["sweeps"]
+    (found,) = complaints(tmp_path, {"sweeps": sweeps, "figures/map/panels/0/sweep": "sweep_17"})
+    assert 'found "sweep_17"; did you mean sweep17? allowed: sweep17, ' in found
+    assert found.endswith("... (190 more)")
+
+
+def test_a_long_value_is_shortened(tmp_path: Path) -> None:
+    (found,) = complaints(tmp_path, {f"{FLAT}/optimizer": "x" * 1000})
+    assert len(found) < 150
+    assert "xxx...; allowed: adam or sgd" in found
+
+
+def key_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    children: Any = ()
+    if isinstance(value, dict):
+        children = value.items()
+    elif isinstance(value, list):
+        children = enumerate(value)
+    for key, child in children:
+        found += key_paths(child, (*path, key))
+    return found
+
+
+JUNK = st.sampled_from(
+    [
+        *(None, True, -1, 0, 1.5, float("nan"), float("inf"), "", "x", "../x", "full", "none"),
+        *([], [[]], [None], ["x", 1], {}, {"x": 1}, {8: 1}, {True: 1}, {None: 1}, {0.5: 1}),
+    ]
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(key_paths(SMALL)), JUNK, st.sampled_from(["replace", "add", "drop"])
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_whatever_is_wrong_the_message_fits_one_screen(
+    changes: list[tuple[tuple[Any, ...], Any, str]],
+) -> None:
+    study = copy.deepcopy(SMALL)
+    for (*above, last), junk, action in changes:
+        place: Any = study
+        try:
+            for key in above:
+                place = place[key]
+            if action == "drop":
+                del place[last]
+            elif action == "add" and isinstance(place[last], dict):
+                place[last] |= junk if isinstance(junk, dict) else {"extra": junk}
+            else:
+                place[last] = copy.deepcopy(junk)
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier change took that place away
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "study.yaml"
+        path.write_text(yaml.safe_dump(study, sort_keys=False))
+        try:
+            load_study(path)
+        except StudyError as error:
+            assert problems(error)

@@ -1,0 +1,329 @@
+"""``config.yaml`` is the paper's study: its targets, its grids, its numbers."""
+
+import itertools
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpsweep.study import Cell, Study
+from dpsweep.study.inputs import target_inputs
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Comparison, PerClass
+
+ROOT = Path(__file__).parents[2]
+
+FIGURES = [
+    "fig1_accuracy_heatmaps",
+    "fig2_clipping_vs_difficulty",
+    "fig3_gradnorm_distributions",
+    "fig4_perclass_retained_accuracy",
+    "fig5_autoclip_vs_tuned",
+    "fig6_effective_noise",
+    "fig7_cumulative_noise",
+    "model_cifar100-10pct_eps1",
+    "model_cifar100-10pct_eps8",
+    "model_cassava_eps0.5",
+    "model_cassava_eps8",
+    "model_cifar100_eps0.5",
+    "model_cifar100_eps8",
+    "model_sun397_eps0.25",
+    "model_sun397_eps8",
+    "eps_cifar100-10pct_resnet50",
+    "eps_cifar100-10pct_vit-base",
+    "eps_cifar100-10pct_vit-tiny",
+    "eps_cassava_vit-base",
+    "eps_cassava_vit-tiny",
+    "eps_cifar100_vit-base",
+    "eps_cifar100_vit-tiny",
+    "eps_sun397_vit-base",
+    "eps_sun397_vit-tiny",
+    "lora_accuracy_difference",
+    "lora_perclass",
+    "lora_heatmaps",
+    "text_accuracy_difference",
+    "text_perclass",
+    "text_heatmaps",
+    "optimal_batch_size",
+    "scratch_perclass",
+    "scratch_heatmaps",
+    "dpsgd_perclass",
+    "dpsgd_heatmaps",
+    "full_perclass",
+    "full_heatmaps",
+    "full_gradnorm_hist_C40.03",
+    "full_gradnorm_hist_C54.79",
+    "full_gradnorm_hist_C75",
+    "gradnorm_distributions_C0.1",
+    "gradnorm_distributions_C42",
+    "perclass_cassava",
+    "perclass_cifar100",
+    "mean_gradnorm_2epochs",
+    "mean_gradnorm_4epochs",
+    "mean_gradnorm_8epochs",
+    "mean_gradnorm_16epochs",
+    "effective_noise_cifar100",
+    "cumulative_noise_sun397",
+    "effective_noise_sun397",
+]
+TABLES = [
+    "tab1_tuning_implications",
+    "taba1_hyperparameter_grid",
+    "taba2_datasets",
+    "tab_lora_rank",
+    "tab_autoclip",
+]
+
+
+def test_the_targets_are_the_papers_in_both_studies(paper: Study, demo: Study) -> None:
+    assert len(FIGURES) == 51
+    assert len(TABLES) == 5
+    for study in (paper, demo):
+        assert list(study.figures) == FIGURES
+        assert set(study.tables) == set(TABLES)
+
+
+def test_every_target_says_what_it_shows(paper: Study) -> None:
+    captions = [target.caption for target in [*paper.figures.values(), *paper.tables.values()]]
+    assert min(map(len, captions)) > 40
+    assert len(set(captions)) == len(captions)
+
+
+# -- grids ---------------------------------------------------------------------------------
+
+# Table A1: sweep | largest power of two of B | learning rates: first, last, count | C.
+# The smallest B is 2^8; powers of two that are not below N do not exist; full batch always.
+TABLE_A1 = """
+cifar100_vit-tiny_film      |14| 0.001  0.02  8  | 1e-5 1e-4 1e-3 1e-2 0.1 1 10
+cifar100_vit-base_film      |14| 0.001  0.02  8  | 1e-5 1e-4 1e-3 1e-2 0.1 1 10
+cifar100_resnet50_film      |14| 0.0005 0.01  10 | 1e-5 1e-4 1e-3 1e-2 0.1 1 10
+cifar100-10pct_vit-tiny_film|14| 0.001  0.02  8  | 1e-4 1e-2 0.1 1 5 10
+cifar100-10pct_vit-base_film|14| 0.001  0.02  8  | 1e-4 1e-2 0.1 1 5 10
+cifar100-10pct_resnet50_film|14| 0.0005 0.01  10 | 1e-3 1e-2 0.1 1 10 26 42
+sun397_vit-tiny_film        |16| 0.001  0.02  8  | 0.1 1 10 12 14 18 26 42
+sun397_vit-base_film        |16| 0.001  0.02  8  | 0.1 1 10 26 42
+sun397_vit-tiny_lora-r1     |16| 0.005  0.025 8  | 0.1 1 10 12 14 18 26 42
+sun397_vit-base_lora-r1     |16| 0.005  0.025 8  | 0.1 1 10 26 42
+sun397_vit-tiny_all         |12| 0.0001 0.002 10 | 1e-3 1e-2 0.1 1 10 25 29.5 34.22 40.03 46.84 54.79 64.11 75
+sun397_vit-base_all         |12| 0.0001 0.002 10 | 1e-3 1e-2 0.1 1 10 25 29.5 34.22 40.03 46.84 54.79 64.11 75
+cassava_vit-tiny_film       |14| 0.001  0.02  8  | 0.1 1 10 26 42
+cassava_vit-base_film       |14| 0.001  0.02  8  | 0.1 1 10 26 42
+20newsgroups_distilbert_lora|13| 0.001  0.02  8  | 1e-3 1e-2 0.1 1 10 42
+cifar10_wrn-16-4_scratch    |12| 0.0001 0.01  10 | 1e-5 1 10 50
+sun397_vit-tiny_film_sgd    |12| 0.1    20    10 | 0.1 1 26 42
+"""
+TRAINING_SIZES = {
+    "sun397": 87_002,
+    "cassava": 7_545,
+    "cifar100": 50_000,
+    "cifar100-10pct": 5_000,
+    "cifar10": 50_000,
+    "20newsgroups": 11_314,
+}
+ROWS = [[cell.strip() for cell in line.split("|")] for line in TABLE_A1.strip().splitlines()]
+
+
+@pytest.mark.parametrize(("name", "power", "rates", "bounds"), ROWS, ids=[row[0] for row in ROWS])
+def test_the_grid_is_that_of_table_a1(
+    paper: Study, name: str, power: str, rates: str, bounds: str
+) -> None:
+    sweep = paper.sweeps[name]
+    size = TRAINING_SIZES[name.split("_", maxsplit=1)[0]]
+    powers = [2**exponent for exponent in range(8, int(power) + 1) if 2**exponent < size]
+    assert sweep.batch_size == [*powers, "full"]
+    assert sweep.clipping_bound == [float(bound) for bound in bounds.split()]
+    first, last, count = map(float, rates.split())
+    assert (sweep.learning_rates[0], sweep.learning_rates[-1]) == (first, last)
+    assert len(sweep.learning_rates) == count
+    for smaller, larger in itertools.pairwise(sweep.learning_rates):
+        assert math.isclose(larger / smaller, (last / first) ** (1 / (count - 1)), rel_tol=1e-4)
+
+
+def test_the_sweeps_are_what_their_names_say(paper: Study) -> None:
+    for name, sweep in paper.sweeps.items():
+        dataset, backbone, method = name.split("_")[:3]
+        assert (sweep.dataset, sweep.backbone) == (dataset, backbone)
+        assert sweep.method == {"lora": "lora-r16-text"}.get(method, method)
+        assert sweep.optimizer == ("sgd" if name.endswith("_sgd") else "adam")
+        assert (sweep.clipping_bound == "automatic") == name.endswith("_autos")
+
+
+def test_what_table_a1_does_not_list_varies_one_thing_of_a_row(paper: Study) -> None:
+    for name in set(paper.sweeps) - {row[0] for row in ROWS}:
+        sweep = paper.sweeps[name]
+        like = "sun397_vit-tiny_lora-r1" if "lora" in name else name.removesuffix("_autos")
+        assert sweep.batch_size == paper.sweeps[like].batch_size
+        assert sweep.learning_rates == paper.sweeps[like].learning_rates
+        assert sweep.clipping_bounds == (["automatic"] if name.endswith("_autos") else [1])
+
+
+def test_the_lora_ranks_are_the_papers(paper: Study) -> None:
+    ranks = [method.rank for method in paper.methods.values() if method.kind == "lora"]
+    assert ranks == [1, 2, 4, 8, 16, 16]
+
+
+def test_the_datasets_have_the_papers_sizes(paper: Study) -> None:
+    assert {name: each.train_size for name, each in paper.datasets.items()} == TRAINING_SIZES
+    classes = {name: each.classes for name, each in paper.datasets.items()}
+    assert classes == {
+        "sun397": 397,
+        "cassava": 5,
+        "cifar100": 100,
+        "cifar100-10pct": 100,
+        "cifar10": 10,
+        "20newsgroups": 20,
+    }
+    assert paper.privacy.delta == 1e-5
+
+
+# -- cells behind targets ------------------------------------------------------------------
+
+
+def cells(study: Study, name: str) -> set[Cell]:
+    target = study.figures.get(name) or study.tables[name]
+    return {cell for _, selection in target.selections() for cell in study.cells(selection)}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # ten batch sizes; five bounds for ViT-Base, eight for each of two ViT-Tiny panels
+        ("fig1_accuracy_heatmaps", 10 * (5 + 8 + 8)),
+        # left: ViT-Tiny at two epsilons; right: ViT-Base at 0.25, ViT-Tiny at 0.25 once more
+        ("fig2_clipping_vs_difficulty", 10 * (8 + 8 + 5)),
+        # six epsilons, C = 1, whatever the batch size
+        ("fig3_gradnorm_distributions", 6 * 10),
+        # three difficulties, three bounds
+        ("fig4_perclass_retained_accuracy", 3 * 3 * 10),
+        # five epsilons; AUTO-S has one cell where flat clipping has one a bound
+        ("fig5_autoclip_vs_tuned", 5 * (10 * (1 + 8) + 8 * (1 + 7) + 6 * (1 + 5))),
+        ("tab_autoclip", 5 * (10 * (1 + 8) + 8 * (1 + 7) + 6 * (1 + 5))),
+        # five epsilons, five numbers of epochs, eight batch sizes, seven bounds
+        ("fig7_cumulative_noise", 5 * 5 * 8 * 7),
+        ("eps_cifar100-10pct_resnet50", 2 * 6 * 7),
+        ("scratch_heatmaps", 4 * 6 * 4),
+        ("tab_lora_rank", 5 * 2 * 10),
+        # six epsilons at one batch size and one bound
+        ("mean_gradnorm_8epochs", 6),
+    ],
+)
+def test_cells_behind_a_target_counted_by_hand(paper: Study, name: str, expected: int) -> None:
+    found = cells(paper, name)
+    assert len(found) == expected
+    if name in paper.figures:
+        files = target_inputs(paper, Paths(Path("R")), paper.figures[name])
+        assert sum(file.name == "trials.parquet" for file in files) == expected
+
+
+def test_every_sweep_is_drawn(paper: Study) -> None:
+    drawn = {cell for name in [*FIGURES, *TABLES] for cell in cells(paper, name)}
+    every = {cell for name in paper.sweeps for cell in paper.sweep_cells(name)}
+    assert drawn == every
+
+
+def test_cell_names_are_unique_and_read_back(paper: Study) -> None:
+    every = [cell for name in paper.sweeps for cell in paper.sweep_cells(name)]
+    assert len({Paths(Path("R")).cell(cell) for cell in every}) == len(every)
+    for cell in every:
+        assert Cell.parse(cell.sweep, cell.name) == cell
+
+
+def test_per_class_figures_draw_their_baseline_and_one_problem_a_panel(paper: Study) -> None:
+    for figure in paper.figures.values():
+        if isinstance(figure, PerClass):
+            for panel in figure.panels:
+                bounds = panel.values("clipping_bound", paper.sweeps[panel.sweep])
+                assert figure.baseline in bounds
+                assert 3 <= len(bounds) <= 4
+                for axis in ("epsilon", "epochs"):
+                    assert len(panel.values(axis, paper.sweeps[panel.sweep])) == 1
+
+
+# -- the paper's numbers -------------------------------------------------------------------
+
+# Rank, then accuracy at epsilon 0.5 and 8.
+LORA_RANKS = """
+1  0.4107 0.6512
+2  0.4020 0.6514
+4  0.4055 0.6535
+8  0.3924 0.6482
+16 0.3800 0.6481
+"""
+# Dataset, epsilon, then mean, min, max of AUTO-S and of tuned clipping.
+AUTOMATIC_CLIPPING = """
+SUN397    0.5 0.403 0.399 0.405 0.430 0.428 0.434
+SUN397    1   0.510 0.508 0.512 0.536 0.534 0.537
+SUN397    2   0.584 0.581 0.586 0.601 0.598 0.603
+SUN397    4   0.628 0.624 0.631 0.639 0.636 0.642
+SUN397    8   0.650 0.645 0.655 0.660 0.655 0.663
+Cassava   0.5 0.604 0.584 0.620 0.637 0.629 0.648
+Cassava   1   0.699 0.691 0.709 0.709 0.701 0.718
+Cassava   2   0.754 0.752 0.756 0.759 0.757 0.762
+Cassava   4   0.795 0.792 0.801 0.797 0.792 0.802
+Cassava   8   0.812 0.799 0.825 0.814 0.805 0.827
+CIFAR-100 0.5 0.781 0.781 0.782 0.786 0.784 0.788
+CIFAR-100 1   0.812 0.811 0.814 0.815 0.815 0.817
+CIFAR-100 2   0.830 0.828 0.832 0.832 0.831 0.833
+CIFAR-100 4   0.841 0.840 0.841 0.842 0.841 0.843
+CIFAR-100 8   0.846 0.845 0.847 0.847 0.847 0.848
+"""
+
+
+def test_reference_values_of_the_lora_ranks(paper: Study) -> None:
+    table = paper.tables["tab_lora_rank"]
+    assert isinstance(table, Comparison)
+    found = {}
+    for entry in table.entries:
+        assert entry.reference is not None
+        method = paper.methods[paper.sweeps[entry.sweep].method]
+        assert entry.row == [str(getattr(method, "rank"))]  # noqa: B009 (of LoRA only)
+        found[entry.row[0], entry.epsilon] = entry.reference.value
+    expected = {}
+    for line in LORA_RANKS.strip().splitlines():
+        rank, tight, loose = line.split()
+        expected |= {(rank, 0.5): float(tight), (rank, 8.0): float(loose)}
+    assert found == expected
+
+
+def test_reference_values_of_automatic_clipping(paper: Study) -> None:
+    table = paper.tables["tab_autoclip"]
+    assert isinstance(table, Comparison)
+    found = {}
+    for entry in table.entries:
+        sweep = paper.sweeps[entry.sweep]
+        assert entry.row == [paper.datasets[sweep.dataset].title, f"{entry.epsilon:g}"]
+        assert entry.column == ("AUTO-S" if sweep.clipping_bound == "automatic" else "Tuned")
+        assert entry.epochs == (32 if sweep.dataset == "cassava" else 8)
+        assert entry.reference is not None
+        reference = entry.reference
+        key = (*entry.row, entry.column)
+        found[key] = (reference.value, reference.minimum, reference.maximum)
+    expected = {}
+    for line in AUTOMATIC_CLIPPING.strip().splitlines():
+        dataset, epsilon, *values = line.split()
+        numbers = tuple(map(float, values))
+        expected[dataset, epsilon, "AUTO-S"] = numbers[:3]
+        expected[dataset, epsilon, "Tuned"] = numbers[3:]
+    assert found == expected
+
+
+# -- cost of reading -----------------------------------------------------------------------
+
+
+def test_reading_the_study_is_fast_and_imports_nothing_heavy() -> None:
+    code = """
+import sys, time
+from pathlib import Path
+from dpsweep.study import load_study
+load_study(Path("config.yaml"))
+heavy = {"torch", "pandas", "numpy", "matplotlib", "transformers", "datasets"} & set(sys.modules)
+print(time.process_time(), *heavy)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    seconds, *heavy = run.stdout.split()
+    assert heavy == []
+    assert float(seconds) < 2  # processor time since the start of Python; 0.3 s when written

@@ -1,0 +1,220 @@
+"""What a plan counts is what is missing, and no more."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.workflow.chain import STUDY
+
+from dpsweep.files import write_json
+from dpsweep.study import Cell, Study, load_study
+from dpsweep.study.cluster import Site
+from dpsweep.study.cost import backbone_bytes, cell_bytes, cell_cost, input_bytes, norms_seconds
+from dpsweep.study.inputs import training_fingerprint
+from dpsweep.study.paths import Paths
+from dpsweep.study.plan import Bill, Plan, PlanError
+
+SWEEP, OTHER = "digits_vit_film", "long"
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    content = copy.deepcopy(STUDY)
+    content["results"] = str(tmp_path / "results")
+    content["sweeps"][SWEEP]["clipping_bound"] = [0.1, 1.0, 10.0]
+    content["sweeps"][OTHER] = content["sweeps"][SWEEP] | {"epochs": [2, 64], "seeds": 4}
+    content["figures"]["heatmap"]["panels"][0]["clipping_bound"] = [0.1, 1.0]
+    content["audit"] = {
+        "sweep": SWEEP,
+        "epsilon": [1.0, 8.0],
+        "epochs": 2,
+        "batch_size": [128],
+        "clipping_bound": 1.0,
+        "learning_rate": 0.01,
+        "canaries": 100,
+        "guesses": 20,
+    }
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
+    return load_study(tmp_path / "study.yaml")
+
+
+@pytest.fixture
+def paths(study: Study) -> Paths:
+    return Paths(Path(study.results))
+
+
+def finish(study: Study, paths: Paths, cell: Cell, seconds: float = 1.0) -> None:
+    timing = {"training": training_fingerprint(study, cell.sweep), "trial_seconds": seconds}
+    write_json(paths.cell(cell) / "timing.json", timing)
+
+
+def site(*gpus: tuple[float, float]) -> Site:
+    return Site(
+        account="",
+        gpu_partition="gpu",
+        cpu_partition="cpu",
+        time_limit_minutes=600,
+        gpus=[
+            {"request": f"gpu:g{memory:.0f}:1", "memory_gigabytes": memory, "teraflops": speed}
+            for memory, speed in gpus
+        ],
+    )
+
+
+def test_everything_is_planned_once(study: Study, paths: Paths) -> None:
+    bills = Plan(study, paths).bills()
+    # 2 batch sizes and 3 bounds; 3 trials a cell, 5 where there are four seeds.
+    assert (bills[SWEEP].cells, bills[SWEEP].trials) == (6, 18)
+    assert (bills[OTHER].cells, bills[OTHER].trials) == (12, 60)
+    assert bills["audit (2)"].trials == 2
+    norms = norms_seconds(study, SWEEP, 2)
+    assert bills["gradient norms (1)"] == Bill(
+        seconds=norms, longest=norms, bytes=bills["gradient norms (1)"].bytes
+    )
+    costs = {epochs: cell_cost(study, OTHER, epochs).seconds for epochs in (2, 64)}
+    assert bills[OTHER].seconds == pytest.approx(6 * sum(costs.values()))
+    assert bills[OTHER].longest == pytest.approx(costs[64])
+    assert Plan(study, paths, ["all"]).bills() == bills
+    assert Plan(study, paths, [str(paths.report)]).bills() == bills
+
+
+def test_what_is_done_is_subtracted(study: Study, paths: Paths) -> None:
+    before = Plan(study, paths).bills()
+    done = study.sweep_cells(SWEEP)[1]
+    finish(study, paths, done, seconds=cell_cost(study, SWEEP, 2).seconds)  # as estimated
+    after = Plan(study, paths).bills()
+    assert after[SWEEP].cells == 5
+    assert after[SWEEP].seconds == pytest.approx(before[SWEEP].seconds * 5 / 6)
+    assert after[SWEEP].bytes == pytest.approx(before[SWEEP].bytes - cell_bytes(study, done))
+    paths.gradient_norms(SWEEP, 8.0, 2, 1.0).parent.mkdir(parents=True)
+    paths.gradient_norms(SWEEP, 8.0, 2, 1.0).touch()
+    paths.audited(study.audit_cells()[0]).parent.mkdir(parents=True)
+    paths.audited(study.audit_cells()[0]).touch()
+    left = Plan(study, paths).bills()
+    assert set(left) == {SWEEP, OTHER, "audit (1)"}
+    for cell in (*study.sweep_cells(SWEEP), *study.sweep_cells(OTHER)):
+        finish(study, paths, cell)
+    plan = Plan(study, paths, [SWEEP, OTHER])
+    assert plan.bills() == {}
+    assert next(plan.lines()).startswith("18 of 18 cells are done")
+
+
+@pytest.mark.parametrize("change", [{"seeds": 7}, {"learning_rate": [0.001, 0.01, 0.1, 1.0]}])
+def test_cells_that_train_again_are_missing(
+    study: Study, paths: Paths, change: dict[str, Any]
+) -> None:
+    for cell in study.sweep_cells(SWEEP):
+        finish(study, paths, cell)
+    assert SWEEP not in Plan(study, paths, [SWEEP]).bills()
+    content = yaml.safe_load((paths.results.parent / "study.yaml").read_text())
+    content["sweeps"][SWEEP] |= change
+    edited = Study.model_validate(content)
+    assert Plan(edited, paths, [SWEEP]).bills()[SWEEP].cells == 6
+    content["sweeps"][SWEEP] = STUDY["sweeps"][SWEEP] | {"clipping_bound": [0.1, 1.0, 10.0, 20.0]}
+    longer = Study.model_validate(content)
+    assert Plan(longer, paths, [SWEEP]).bills()[SWEEP].cells == 2
+
+
+def test_what_was_measured_corrects_the_estimate(study: Study, paths: Paths) -> None:
+    first = study.sweep_cells(SWEEP)[0]
+    finish(study, paths, first, seconds=3 * cell_cost(study, SWEEP, 2).seconds)
+    bills = Plan(study, paths).bills()
+    assert bills[SWEEP].seconds == pytest.approx(5 * 3 * cell_cost(study, SWEEP, 2).seconds)
+    assert bills[OTHER].longest == pytest.approx(3 * cell_cost(study, OTHER, 64).seconds)
+    assert bills["gradient norms (1)"].seconds == pytest.approx(3 * norms_seconds(study, SWEEP, 2))
+
+
+@pytest.mark.parametrize(
+    ("target", "cells"),
+    [
+        ("heatmap", 4),
+        ("{R}/figures/heatmap.pdf", 4),
+        ("norms", 2),
+        ("{R}/gradnorms/digits_vit_film/eps8_epochs2_C10.parquet", 2),
+        ("{R}/cells/digits_vit_film/eps8_epochs2_Bfull_C10/trials.parquet", 1),
+        ("long/eps8_epochs64_B128_C1", 1),
+        ("{R}/sweeps/long.parquet", 12),
+        ("grid", 0),
+    ],
+)
+def test_targets_need_their_own_cells(study: Study, paths: Paths, target: str, cells: int) -> None:
+    plan = Plan(study, paths, [target.replace("{R}", str(paths.results))])
+    assert sum(bill.cells for bill in plan.bills().values()) == cells
+    assert ("gradient norms (1)" in plan.bills()) == ("norms" in target)
+
+
+def test_targets_that_share_cells_pay_once(study: Study, paths: Paths) -> None:
+    both = Plan(study, paths, ["heatmap", "norms", "heatmap"]).bills()
+    assert both[SWEEP].cells == 4
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "heatmaps",
+        "pictures/heatmap.pdf",
+        "{R}/figures/none.pdf",
+        "long/eps8_epochs3_B128_C1",
+        "long/cell",
+        "{R}/gradnorms/long/cell.parquet",
+        "{R}/gradnorms/long/eps3_epochs2_C1.parquet",
+        "{R}",
+    ],
+)
+def test_unknown_targets_are_named(study: Study, paths: Paths, target: str) -> None:
+    target = target.replace("{R}", str(paths.results))
+    with pytest.raises(PlanError) as raised:
+        Plan(study, paths, [target])
+    assert str(raised.value).startswith(f"{target}: ")
+
+
+def test_wall_time_has_two_limits(study: Study, paths: Paths) -> None:
+    cost = cell_cost(study, OTHER, 64).seconds
+    plan = Plan(study, paths, [f"long/eps8_epochs64_B128_C{bound}" for bound in (0.1, 1, 10)])
+    wall = next(line for line in plan.lines([1, 2, 3, 50]) if line.startswith("Wall time"))
+    hours = [f"{cost * share / 3600:.2f} h" for share in (3, 1.5, 1, 1)]
+    assert wall.endswith(f"{hours[0]} at 1, {hours[1]} at 2, {hours[2]} at 3, {hours[3]} at 50.")
+
+
+def test_a_cell_costs_the_time_of_its_gpu(study: Study, paths: Paths) -> None:
+    gigabytes = cell_cost(study, OTHER, 64).gpu_gigabytes
+    both = site((gigabytes + 1, 5.0), (gigabytes + 20, 50.0))
+    slow = Plan(study, paths, [OTHER], both)
+    assert slow.bills()[OTHER].longest == cell_cost(study, OTHER, 64, teraflops=5.0).seconds
+    fast = Plan(study, paths, [OTHER], site((gigabytes - 1, 5.0), (gigabytes + 20, 50.0)))
+    assert fast.bills()[OTHER].longest == cell_cost(study, OTHER, 64, teraflops=50.0).seconds
+    assert any("at 5 Tflop/s" in line for line in slow.lines())
+
+
+def test_slurm_jobs_are_packs(study: Study, paths: Paths) -> None:
+    # 30 minutes hold all six cells of each (sweep, epochs), and the audit's settings run alone.
+    assert Plan(study, paths, [SWEEP], site((80, 20.0))).gpu_jobs() == 1
+    assert Plan(study, paths, [], site((80, 20.0))).gpu_jobs() == 1 + 2 + 1 + 2
+
+
+def test_prepared_data_is_not_counted_again(study: Study, paths: Paths) -> None:
+    before = Plan(study, paths, [SWEEP]).preparation_bytes()
+    metadata = paths.dataset("digits") / "metadata.json"
+    metadata.parent.mkdir(parents=True)
+    metadata.touch()
+    after = Plan(study, paths, [SWEEP]).preparation_bytes()
+    assert before - after == pytest.approx(input_bytes(study.datasets["digits"]))
+
+
+def test_a_text_model_costs_what_its_arguments_say(study: Study) -> None:
+    digits, vit = study.datasets["digits"], next(iter(study.backbones.values()))
+    texts = digits.model_copy(update={"kind": "text", "max_length": 100, "image_size": None})
+    examples = digits.train_size + digits.test_size
+    assert input_bytes(texts) == examples * (100 * 4 + 8)  # int32 tokens, an int64 label
+    sizes = {
+        name: backbone_bytes(vit.model_copy(update={"arguments": arguments}), texts)
+        for name, arguments in {
+            "default": {},
+            "distilbert": {"dim": 96, "n_layers": 1},
+            "bert": {"hidden_size": 96, "num_hidden_layers": 2},
+        }.items()
+    }
+    assert sizes["default"] == pytest.approx(sizes["distilbert"] * 64 * 6)
+    assert sizes["bert"] == 2 * sizes["distilbert"]

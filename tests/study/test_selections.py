@@ -1,0 +1,110 @@
+"""Selections: which cells a figure or a table names, and in which order."""
+
+from pathlib import Path
+
+import pytest
+from tests.study.small import Edits, load_small
+
+from dpsweep.study import Cell, Study
+from dpsweep.study.inputs import target_inputs
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Selection
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return load_small(tmp_path, {})
+
+
+def test_what_is_left_out_means_the_whole_axis(study: Study) -> None:
+    cells = study.cells(Selection(sweep="flat"))
+    assert len(cells) == 2 * 2 * 3 * 3
+    assert len(set(cells)) == len(cells)
+    assert cells == study.sweep_cells("flat")
+    assert cells[0] == Cell("flat", 1, 2, 64, 0.1)
+    assert cells[-1] == Cell("flat", 8, 4, "full", 10)
+
+
+def test_one_value_and_several(study: Study) -> None:
+    selection = Selection(
+        sweep="flat", epsilon=8.0, epochs=4, batch_size=["full", 64], clipping_bound=[10.0, 0.1]
+    )
+    assert study.cells(selection) == [  # in the order that the selection gives
+        Cell("flat", 8, 4, "full", 10),
+        Cell("flat", 8, 4, "full", 0.1),
+        Cell("flat", 8, 4, 64, 10),
+        Cell("flat", 8, 4, 64, 0.1),
+    ]
+
+
+def test_automatic_clipping_is_one_value_of_the_axis(study: Study) -> None:
+    cells = study.cells(Selection(sweep="automatic", epsilon=1.0))
+    assert cells == [
+        Cell("automatic", 1, 2, 64, "automatic"),
+        Cell("automatic", 1, 2, "full", "automatic"),
+    ]
+
+
+def test_batch_sizes_as_numbers(study: Study) -> None:
+    sizes = [study.batch_size(cell) for cell in study.cells(Selection(sweep="automatic"))]
+    assert sizes == [64, 1347, 64, 1347]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "key", "rates"),
+    [
+        ("flat", {"first": 0.001, "last": 0.1, "count": 3}, [0.001, 0.01, 0.1]),
+        ("flat", {"first": 1, "last": 16, "count": 5}, [1, 2, 4, 8, 16]),
+        ("flat", {"first": 0.001, "last": 0.02, "count": 2}, [0.001, 0.02]),
+        ("flat", [0.1, 0.3], [0.1, 0.3]),
+    ],
+)
+def test_learning_rates(tmp_path: Path, sweep: str, key: object, rates: list[float]) -> None:
+    study = load_small(tmp_path, {f"sweeps/{sweep}/learning_rate": key})
+    assert study.sweeps[sweep].learning_rates == rates
+
+
+PER_CLASS = {
+    "family": "per_class",
+    "section": "Main",
+    "caption": "Classes.",
+    "baseline": 1,
+    "panels": [
+        {"title": "Tight", "sweep": "flat", "epsilon": 1, "epochs": 2, "clipping_bound": [0.1, 10]}
+    ],
+}
+
+
+def inputs(tmp_path: Path, edits: Edits, figure: str) -> list[str]:
+    study = load_small(tmp_path, edits)
+    files = target_inputs(study, Paths(Path("R")), study.figures[figure])
+    assert len(set(files)) == len(files)
+    return [str(file) for file in files]
+
+
+def test_a_figure_needs_the_cells_that_it_draws_and_no_others(tmp_path: Path) -> None:
+    files = inputs(tmp_path, {"figures/map/panels/0/clipping_bound": 10}, "map")
+    assert files == [
+        "R/cells/flat/eps1_epochs2_B64_C10/trials.parquet",
+        "R/cells/flat/eps1_epochs2_B256_C10/trials.parquet",
+        "R/cells/flat/eps1_epochs2_Bfull_C10/trials.parquet",
+    ]
+
+
+def test_a_per_class_figure_needs_its_baseline_and_gradient_norms(tmp_path: Path) -> None:
+    files = inputs(tmp_path, {"figures/classes": PER_CLASS}, "classes")
+    norms = [file for file in files if "gradnorms" in file]
+    names = [file for file in files if file.endswith("metadata.json")]
+    assert len(names) == 1  # where the classes have their names
+    # Three bounds (0.1, 10, the baseline 1), three B.
+    assert len(files) - len(norms) - len(names) == 3 * 3
+    assert sorted(norms) == [
+        f"R/gradnorms/flat/eps1_epochs2_C{bound}.parquet" for bound in ("0.1", "1", "10")
+    ]
+
+
+def test_a_per_class_figure_without_retained_weight_needs_no_norms(tmp_path: Path) -> None:
+    figure = PER_CLASS | {"rows": ["accuracy_difference"]}
+    files = inputs(tmp_path, {"figures/classes": figure}, "classes")
+    assert len(files) == 9 + 1
+    assert not any("gradnorms" in file for file in files)

@@ -1,0 +1,171 @@
+"""The state of a study is read from its files."""
+
+import copy
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.workflow.chain import STUDY
+from typer.testing import CliRunner
+
+from dpsweep.cli import app
+from dpsweep.files import write_json, write_text
+from dpsweep.study import Cell, Study, load_study
+from dpsweep.study.cost import cell_cost
+from dpsweep.study.inputs import training_fingerprint
+from dpsweep.study.paths import Paths
+from dpsweep.study.status import Status, cell_log
+
+SWEEP = "digits_vit_film"
+NOW = 2_000_000_000.0
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    content = copy.deepcopy(STUDY)
+    content["sweeps"][SWEEP]["clipping_bound"] = [0.1, 1.0, 10.0]
+    content["figures"]["heatmap"]["panels"][0]["clipping_bound"] = [0.1, 1.0]
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
+    return load_study(tmp_path / "study.yaml")
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths(tmp_path / "results")
+
+
+@pytest.fixture
+def cells(study: Study) -> list[Cell]:
+    return study.sweep_cells(SWEEP)
+
+
+def finish(study: Study, paths: Paths, cell: Cell, seconds: float) -> None:
+    timing = {"training": training_fingerprint(study, cell.sweep), "trial_seconds": seconds}
+    write_json(paths.cell(cell) / "timing.json", timing)
+
+
+def log(paths: Paths, cell: Cell, text: str, age: float) -> None:
+    path = cell_log(paths, cell)
+    write_text(path, text)
+    os.utime(path, (NOW - age, NOW - age))
+
+
+def test_every_state(study: Study, paths: Paths, cells: list[Cell]) -> None:
+    running, failed, crashed, stopped, silent, waiting = cells
+    log(paths, running, "10:00:00 checkpoint at step 7\n", age=60)
+    log(paths, failed, "10:00:00 started\nerror: no data\n", age=60)
+    log(paths, crashed, "Traceback ...\ntorch.OutOfMemoryError: out of memory\n", age=60)
+    log(paths, stopped, "10:00:00 stopped by SIGUSR1, exit status 75\n", age=60)
+    log(paths, silent, "10:00:00 checkpoint at step 7\n", age=24 * 3600)
+    states = Status(study, paths, NOW).states
+    assert [states[cell] for cell in cells] == [
+        *("running", "failed", "failed", "stopped", "stopped", "waiting")
+    ]
+    assert states[waiting] == "waiting"
+    finish(study, paths, failed, 5)
+    assert Status(study, paths, NOW).states[failed] == "done"
+
+
+def test_failures_say_why_and_where(study: Study, paths: Paths, cells: list[Cell]) -> None:
+    log(paths, cells[0], "error: no data\n", age=60)
+    log(paths, cells[1], "10:00:00 checkpoint at step 7\n", age=60)
+    log(paths, cells[2], "error: mended since\n", age=60)
+    finish(study, paths, cells[2], 5)
+    noise = paths.results / "logs" / "noise" / "digits" / "eps8.log"
+    write_text(noise, "ValueError: negative\n")
+    found = {each.name: each for each in Status(study, paths, NOW).failures()}
+    assert set(found) == {
+        f"{SWEEP}/{cells[0].name}",
+        f"{SWEEP}/{cells[1].name}",
+        "noise/digits/eps8",
+    }
+    assert found[f"{SWEEP}/{cells[0].name}"].reason == "no data"
+    assert found[f"{SWEEP}/{cells[1].name}"].reason is None
+    assert found["noise/digits/eps8"].log == noise
+
+
+CUDA = """\
+10:00:01 learning rate 0.001, seed 1: macro accuracy 0.5 (3.0 s)
+Traceback (most recent call last):
+  File "dpsweep/training/trial.py", line 301, in _step
+    loss.backward()
+torch.AcceleratorError: CUDA error: device-side assert triggered
+CUDA kernel errors might be asynchronously reported at some other API call.
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+
+"""
+OFFLINE = """\
+10:00:00 cats: fetching
+error: cannot fetch the dataset a/cats from https://huggingface.co (ConnectionError: no route).
+Where there is a network, run: hf download a/cats
+ConnectionError: is quoted here
+"""
+
+
+def test_errors_may_have_many_lines(study: Study, paths: Paths, cells: list[Cell]) -> None:
+    log(paths, cells[0], CUDA, age=60)
+    went_on = CUDA + "10:00:02 learning rate 0.1, seed 1: macro accuracy 0.6 (3.0 s)\n"
+    log(paths, cells[1], went_on, age=60)
+    log(paths, cells[2], "error: no such file:\n" + "  a\n" * 5000, age=60)
+    log(paths, cells[3], "", age=60)
+    write_text(paths.results / "logs" / "prepare" / "cats.log", OFFLINE)
+    write_text(paths.results / "logs" / "figures" / "heatmap.log", went_on)
+    status = Status(study, paths, NOW)
+    assert [status.states[cell] for cell in cells[:4]] == ["failed", "running", "failed", "running"]
+    reasons = {each.name: each.reason for each in status.failures()}
+    cuda = reasons[f"{SWEEP}/{cells[0].name}"]
+    assert cuda is not None
+    assert cuda.startswith("torch.AcceleratorError: CUDA error")
+    assert cuda.endswith("device-side assertions.")
+    assert reasons[f"{SWEEP}/{cells[1].name}"] is None
+    long = reasons[f"{SWEEP}/{cells[2].name}"]
+    assert long is not None
+    assert long.splitlines()[0] == "no such file:"
+    assert long.endswith("\n...")
+    assert len(long.splitlines()) <= 24
+    assert reasons["prepare/cats"] == OFFLINE.split("error: ")[1].strip()
+    assert "figures/heatmap" not in reasons
+
+
+def test_the_list_of_failures_shows_whole_messages(
+    study: Study, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_text(Path(study.results) / "logs" / "prepare" / "cats.log", OFFLINE)
+    shown = CliRunner().invoke(app, ["status", "--failed", "--study", "study.yaml"]).stdout
+    assert "\n  Where there is a network, run: hf download a/cats\n" in shown
+    assert "1 failed, 0 without a message" in shown
+
+
+def test_time_left_is_measured_where_it_can_be(
+    study: Study, paths: Paths, cells: list[Cell]
+) -> None:
+    estimate = cell_cost(study, SWEEP, 2).seconds
+    assert Status(study, paths, NOW).sweeps()[SWEEP].left == pytest.approx(6 * estimate)
+    finish(study, paths, cells[0], 100)
+    finish(study, paths, cells[1], 200)
+    progress = Status(study, paths, NOW).sweeps()[SWEEP]
+    assert progress.spent == 300
+    assert progress.left == pytest.approx(4 * 150)
+
+
+def test_a_figure_counts_its_own_cells(study: Study, paths: Paths, cells: list[Cell]) -> None:
+    drawn = [cell for cell in cells if cell.clipping_bound != 10.0]
+    assert len(drawn) == 4
+    for cell in set(cells) - set(drawn):
+        finish(study, paths, cell, 1)
+    figure = Status(study, paths, NOW).figures()["heatmap"]
+    assert dict(figure.cells) == {"waiting": 4}
+
+
+def test_report_adds_up(study: Study, paths: Paths, cells: list[Cell]) -> None:
+    finish(study, paths, cells[0], 7200)
+    log(paths, cells[1], "10:00:00 started\n", age=1)
+    log(paths, cells[2], "error: no data\n", age=1)
+    lines = list(Status(study, paths, NOW).lines())
+    everything = next(line for line in lines if line.startswith("all "))
+    assert everything.split()[1:] == ["1", "1", "1", "0", "3", "2.00", "10"]
+    assert any("10 GPU hours left; with 1 at once: 10 h" in line for line in lines)
+    assert any("1 failed or stopped" in line for line in lines)

@@ -1,0 +1,226 @@
+"""A small study in code, and result files with known numbers for it, in the formats of the design."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dpsweep.study import Cell, Study
+from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.paths import Paths
+
+# What a trial comes to: any of macro_accuracy, per_class_accuracy, diverged, noise_multiplier, ...
+Outcome = Callable[[Cell, float, int], dict[str, Any]]
+
+
+def make_study(
+    sweeps: dict[str, dict[str, Any]],
+    *,
+    classes: int = 4,
+    train_size: int = 1000,
+    figures: dict[str, Any] | None = None,
+    tables: dict[str, Any] | None = None,
+    backbones: Sequence[str] = ("small", "large"),
+) -> Study:
+    """A study on one dataset, ``digits``; each sweep overrides a 1-cell default grid."""
+    sweep = {
+        "dataset": "digits",
+        "backbone": backbones[0],
+        "method": "film",
+        "epsilon": [8.0],
+        "epochs": [2],
+        "batch_size": [100],
+        "clipping_bound": [1.0],
+        "learning_rate": [0.01],
+        "seeds": 1,
+    }
+    return Study.model_validate(
+        {
+            "title": "Synthetic",
+            "datasets": {
+                "digits": {
+                    "title": "Digits",
+                    "source": {"kind": "sklearn-digits"},
+                    "classes": classes,
+                    "train_size": train_size,
+                    "test_size": 200,
+                    "image_size": 8,
+                    "description": "Handwritten digits.",
+                }
+            },
+            "backbones": {
+                name: {
+                    "title": f"ViT {name}",
+                    "architecture": "vit_tiny_patch16_224",
+                    "weights": {"kind": "random"},
+                }
+                for name in backbones
+            },
+            "methods": {
+                "film": {"kind": "film"},
+                "lora": {"kind": "lora", "rank": 1, "targets": ["qkv"]},
+            },
+            "sweeps": {name: sweep | changes for name, changes in sweeps.items()},
+            "figures": figures or {},
+            "tables": tables or {},
+        }
+    )
+
+
+def write_cells(
+    study: Study,
+    paths: Paths,
+    outcome: Outcome,
+    cells: Iterable[Cell] | None = None,
+    steps_too: bool = False,
+) -> None:
+    """Write trials.parquet of cells (default: all) with known outcomes.
+
+    With ``steps_too`` also steps.parquet: the mean gradient norm of every step is 1, or the
+    outcome's ``step_norms``. The best learning rate is chosen as the trainer does: first seed,
+    macro accuracy, smallest rate on ties. Defaults: macro accuracy 0.5, every class like the macro
+    accuracy, sigma 1.
+    """
+    if cells is None:
+        cells = [cell for sweep in study.sweeps for cell in study.sweep_cells(sweep)]
+    for cell in cells:
+        sweep = study.sweeps[cell.sweep]
+        dataset = study.datasets[sweep.dataset]
+        size = study.batch_size(cell)
+        steps = optimizer_steps(
+            study.train_size(sweep.dataset), size, cell.epochs, study.privacy.steps
+        )
+        first = {rate: outcome(cell, rate, 1) for rate in sweep.learning_rates}
+        scores = {
+            rate: each.get("selection_accuracy", each.get("macro_accuracy", 0.5))
+            for rate, each in first.items()
+        }
+        best = max(scores, key=lambda rate: (not np.isnan(scores[rate]), scores[rate], -rate))
+        trials = [(rate, 1) for rate in scores] + [
+            (best, seed) for seed in range(2, sweep.seeds + 1)
+        ]
+        rows: list[dict[str, Any]] = []
+        step_rows: list[pd.DataFrame] = []
+        for rate, seed in trials:
+            result = outcome(cell, rate, seed)
+            accuracy = result.get("macro_accuracy", 0.5)
+            key = f"{cell.sweep}/{cell.name}/{rate}/{seed}"
+            norms = result.pop("step_norms", np.ones(steps))
+            row = {
+                "sweep": cell.sweep,
+                "dataset": sweep.dataset,
+                "backbone": sweep.backbone,
+                "method": sweep.method,
+                "optimizer": sweep.optimizer,
+                "epsilon": cell.epsilon,
+                "delta": study.privacy.delta,
+                "epochs": cell.epochs,
+                "batch_size": size,
+                "full_batch": cell.batch_size == "full",
+                "train_size": dataset.train_size,
+                "steps": steps,
+                "sampling_rate": size / dataset.train_size,
+                "passes": steps * size / dataset.train_size,
+                "clipping": cell.clipping_bound if isinstance(cell.clipping_bound, str) else "flat",
+                "clipping_bound": np.nan
+                if isinstance(cell.clipping_bound, str)
+                else cell.clipping_bound,
+                "learning_rate": rate,
+                "seed": seed,
+                "best": rate == best,
+                "noise_multiplier": 1.0,
+                "certified_epsilon": cell.epsilon,
+                "accuracy": accuracy,
+                "macro_accuracy": accuracy,
+                "selection_accuracy": result.get("selection_accuracy", accuracy),
+                "loss": 1.0,
+                "per_class_accuracy": [accuracy] * dataset.classes,
+                "diverged": False,
+                "mean_gradient_norm": 1.0,
+                "clipped_fraction": 0.5,
+                "nonfinite_examples": 0,
+                "trainable_parameters": 10,
+                "head_parameters": 5,
+                "wall_seconds": 1.0,
+                "examples_per_second": 100.0,
+                "device": "cpu",
+                "precision": "float32",
+                "versions": "{}",
+                "trial_key": key,
+            }
+            rows.append(row | result)
+            if not steps_too:
+                continue
+            step_rows.append(
+                pd.DataFrame(
+                    {
+                        "trial_key": key,
+                        "learning_rate": rate,
+                        "seed": seed,
+                        "step": np.arange(1, steps + 1),
+                        "sampled_examples": size,
+                        "mean_gradient_norm": norms,
+                        "clipped_fraction": 0.5,
+                    }
+                )
+            )
+        folder = paths.cell(cell)
+        folder.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(rows).to_parquet(folder / "trials.parquet", index=False)
+        if steps_too:
+            pd.concat(step_rows).to_parquet(folder / "steps.parquet", index=False)
+
+
+def write_gradient_norms(
+    paths: Paths, cell: Cell, learning_rate: float, epochs: Sequence[tuple[Any, Any]]
+) -> None:
+    """Write the norms file for which ``cell`` (its batch size included) is the best one.
+
+    ``epochs`` holds one (labels, norms) for every epoch.
+    """
+    file = paths.gradient_norms(cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "epoch": epoch,
+                    "label": np.asarray(labels, dtype=np.int64),
+                    "norm": np.asarray(norms, dtype=np.float64),
+                    "head_norm": np.asarray(norms, dtype=np.float64) / 2,
+                    "batch_size": 0 if cell.batch_size == "full" else cell.batch_size,
+                    "learning_rate": learning_rate,
+                    "seed": 1,
+                    "trial_key": f"{cell.sweep}/{cell.name}/{learning_rate}/1",
+                }
+            )
+            for epoch, (labels, norms) in enumerate(epochs, start=1)
+        ]
+    ).to_parquet(file, index=False)
+
+
+def write_dataset(paths: Paths, name: str, train_counts: Sequence[int], **changes: Any) -> Path:
+    """Write the metadata of a prepared dataset with classes named zero, one, ..."""
+    words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    classes = [words[i] if i < len(words) else f"class {i}" for i in range(len(train_counts))]
+    file = paths.dataset(name) / "metadata.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {
+        "name": name,
+        "title": "Digits",
+        "kind": "image",
+        "source": "sklearn-digits",
+        "revision": None,
+        "classes": classes,
+        "train_size": sum(train_counts),
+        "test_size": 200,
+        "train_counts": list(train_counts),
+        "test_counts": [200 // len(classes)] * len(classes),
+        "shape": [8, 8, 1],
+        "checksum": "0" * 64,
+    }
+    file.write_text(json.dumps(metadata | changes), encoding="utf-8")
+    return file

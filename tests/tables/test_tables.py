@@ -1,0 +1,318 @@
+import csv
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.synthetic import make_study, write_cells, write_dataset
+
+from dpsweep.analysis.frames import MissingResultsError
+from dpsweep.study import Cell, Study, StudyError
+from dpsweep.study.paths import Paths
+from dpsweep.tables import write
+from dpsweep.tables.printed import Printed, group_starts, latex, superscript
+
+
+def table(family: str, **settings: Any) -> dict[str, Any]:
+    return {"t": {"family": family, "caption": "Rates < 50 % & ε", "section": "s"} | settings}
+
+
+def written(study: Study, paths: Paths) -> pd.DataFrame:
+    write(study, paths, "t")
+    check_latex(paths.table("t", "tex").read_text(encoding="utf-8"))
+    return pd.read_csv(paths.table("t", "csv"))
+
+
+def check_latex(text: str) -> None:
+    """The structure that pdfLaTeX would stumble over."""
+    assert re.findall(r"\\begin\{(\w+)\}", text) == ["table", "tabular"]
+    assert re.findall(r"\\end\{(\w+)\}", text) == ["tabular", "table"]
+    assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
+    assert len(re.findall(r"(?<!\\)\$", text)) % 2 == 0
+    specification = re.search(r"\\begin\{tabular\}\{@\{\}(.*)@\{\}\}", text)
+    assert specification is not None
+    bare = re.sub(
+        r">\{\\raggedright\\arraybackslash\}p\{[0-9.]+\\linewidth\}", "p", specification[1]
+    )
+    assert re.fullmatch(r"[lrp]+", bare)
+    body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
+    rows = [line for line in body.splitlines() if line.endswith(r"\\")]
+    assert rows
+    for row in rows:
+        assert len(re.findall(r"(?<!\\)&", row)) == len(bare) - 1, row
+        assert not re.search(r"(?<!\\)[%#_]", row), row
+        assert not row.startswith("[")
+    assert not re.search(r"[^\x00-\xff]", text), "pdfLaTeX does not read it"
+
+
+def markdown_rows(paths: Paths) -> list[list[str]]:
+    lines = paths.table("t", "md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    assert {row.count("|") for row in rows} == {rows[0].count("|")}
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[:1] + rows[2:]]
+
+
+# -- text ----------------------------------------------------------------------------------
+
+
+def test_latex_of_plain_text() -> None:
+    assert latex("ε ≤ 8 & 10 %, a_b") == r"$\varepsilon$ $\leq$ 8 \& 10 \%, a\_b"
+    assert latex("2⁸–2¹⁴, 10⁻³") == r"2$^{8}$--2$^{14}$, 10$^{-3}$"
+    assert latex(r"\x{y}") == r"\textbackslash{}x\{y\}"
+    assert superscript(-14) == "⁻¹⁴"
+
+
+def test_a_row_that_starts_with_a_bracket_is_not_an_argument_of_the_row_before() -> None:
+    text = Printed(["a"], [["x"], ["[0.1, 0.2]"]], ["l"]).latex("caption", "tab:x")
+    check_latex(text)
+    assert r"{}[0.1, 0.2] \\" in text
+
+
+def test_rules_stand_between_groups() -> None:
+    rows = [["a"], ["a"], ["b"]]
+    assert group_starts([row[0] for row in rows]) == {2}
+    text = Printed(["h"], rows, ["l"], groups=frozenset({2})).latex("c", "l")
+    assert text.count(r"\midrule") == 2
+
+
+def test_markdown_escapes_what_would_end_a_cell() -> None:
+    assert r"| a\|b |" in Printed(["h"], [["a|b"]], ["l"]).markdown("caption")
+
+
+# -- the grid ------------------------------------------------------------------------------
+
+
+def test_the_grid_is_the_studys(tmp_path: Path) -> None:
+    study = make_study(
+        {
+            "private": {
+                "epsilon": [0.25, 8.0],
+                "batch_size": [128, 256, 512, "full"],
+                "learning_rate": {"first": 0.001, "last": 0.02, "count": 8},
+                "clipping_bound": [1e-5, 0.1, 42.0],
+                "seeds": 3,
+            },
+            "free": {"epsilon": [math.inf], "clipping_bound": "none", "optimizer": "sgd"},
+            "auto": {
+                "clipping_bound": "automatic",
+                "method": "lora",
+                "batch_size": [64, 128, 512, "full"],
+                "learning_rate": [0.1, 0.2, 0.3],
+            },
+        },
+        tables=table("hyperparameter_grid"),
+    )
+    numbers = written(study, Paths(tmp_path)).set_index("sweep")
+    assert numbers.loc["private", "batch_size"] == "128 256 512 full"
+    assert len(numbers.loc["private", "learning_rate"].split()) == 8
+    assert numbers.loc["private", "clipping_bound"] == "1e-05 0.1 42"
+    header, private, free, auto = markdown_rows(Paths(tmp_path))
+    assert header[3:] == [
+        "Subset", "ε", "Epochs", "Batch sizes B", "Learning rates η", "Clipping bounds C", "Seeds",
+    ]  # fmt: skip
+    assert private == [
+        "Digits", "ViT small", "DP-Adam, FiLM", "1", "0.25, 8", "2", "2⁷–2⁹ + full",
+        "[0.001, 0.02] (8)", "10⁻⁵, 0.1, 42", "3",
+    ]  # fmt: skip
+    assert free[2:7] == ["SGD, FiLM", "1", "∞", "2", "100"]
+    assert free[8] == "none"
+    assert auto[2] == "DP-Adam, LoRA (rank 1)"
+    assert auto[6:9] == ["64, 128, 512, full", "0.1, 0.2, 0.3", "AUTO-S"]
+
+
+# -- datasets ------------------------------------------------------------------------------
+
+
+def test_datasets_are_read_from_what_was_prepared(tmp_path: Path) -> None:
+    study = make_study({"s": {}}, tables=table("datasets"))
+    write_dataset(Paths(tmp_path), "digits", [300, 100, 600], source="some/source_1")
+    row = written(study, Paths(tmp_path)).iloc[0]
+    assert row[["train_size", "test_size", "classes"]].tolist() == [1000, 200, 3]
+    assert row["imbalance"] == 6.0
+    assert markdown_rows(Paths(tmp_path))[1] == [
+        "Digits", "some/source_1", "3", "1,000", "200", "100–600", "Handwritten digits.",
+    ]  # fmt: skip
+    assert r"some/source\_1" in Paths(tmp_path).table("t", "tex").read_text()
+
+
+def test_balanced_and_empty_classes(tmp_path: Path) -> None:
+    study = make_study({"s": {}}, tables=table("datasets"))
+    write_dataset(Paths(tmp_path), "digits", [250, 250])
+    assert written(study, Paths(tmp_path))["imbalance"].item() == 1.0
+    assert markdown_rows(Paths(tmp_path))[1][5] == "250 each"
+    write_dataset(Paths(tmp_path), "digits", [250, 0])
+    assert written(study, Paths(tmp_path))["imbalance"].item() == math.inf
+
+
+def test_an_unprepared_dataset_is_named(tmp_path: Path) -> None:
+    study = make_study({"s": {}}, tables=table("datasets"))
+    with pytest.raises(MissingResultsError, match=r"snakemake .*digits/metadata\.json"):
+        write(study, Paths(tmp_path), "t")
+
+
+# -- comparison ----------------------------------------------------------------------------
+
+
+def comparison_study(reference: bool = True) -> Study:
+    entries: list[dict[str, Any]] = [
+        {"row": ["Digits", f"{epsilon:g}"], "column": column, "sweep": sweep, "epsilon": epsilon}
+        for epsilon in (1.0, 8.0)
+        for column, sweep in (("AUTO-S", "auto"), ("Tuned", "flat"))
+    ]
+    if reference:
+        entries[0]["reference"] = {"value": 0.3, "minimum": 0.29, "maximum": 0.36}
+        entries[2]["reference"] = {"value": 0.4123}
+    sweep = {"epsilon": [1.0, 8.0], "batch_size": [100, 200], "seeds": 2}
+    return make_study(
+        {"flat": sweep, "auto": sweep | {"clipping_bound": "automatic"}},
+        tables=table("comparison", row_titles=["Dataset", "ε"], entries=entries),
+    )
+
+
+def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+    if cell.batch_size == 200:
+        return {"macro_accuracy": 0.1}
+    accuracy = (0.3 if cell.sweep == "auto" else 0.5) + 0.01 * cell.epsilon
+    return {"macro_accuracy": accuracy + 0.1 * (seed == 2)}
+
+
+def test_comparison_by_hand(tmp_path: Path) -> None:
+    write_cells(comparison_study(), Paths(tmp_path), outcome)
+    numbers = written(comparison_study(), Paths(tmp_path)).set_index(["ε", "column"])
+    first = numbers.loc[(1, "AUTO-S")]
+    assert first[["macro_accuracy", "minimum", "maximum"]].tolist() == pytest.approx(
+        [0.36, 0.31, 0.41]
+    )
+    assert first["difference"] == pytest.approx(0.06)
+    assert bool(first["within_reference"]) is True
+    second = numbers.loc[(8, "AUTO-S")]
+    assert second["difference"] == pytest.approx(0.43 - 0.4123)
+    assert pd.isna(second["within_reference"])  # no range to lie in
+    assert numbers["reference"].notna().sum() == 2
+    assert set(numbers["batch_size"]) == {100}
+    header, one, eight = markdown_rows(Paths(tmp_path))
+    assert header == ["Dataset", "ε", "AUTO-S", "AUTO-S (paper)", "Tuned"]
+    assert one == [
+        "Digits", "1", "0.3600 [0.3100, 0.4100]", "0.3000 [0.2900, 0.3600]",
+        "0.5600 [0.5100, 0.6100]",
+    ]  # fmt: skip
+    assert eight[3] == "0.4123"
+
+
+def test_a_mean_outside_the_papers_range_is_said_to_be(tmp_path: Path) -> None:
+    write_cells(
+        comparison_study(), Paths(tmp_path), lambda cell, rate, seed: {"macro_accuracy": 0.37}
+    )
+    numbers = written(comparison_study(), Paths(tmp_path))
+    assert str(numbers["within_reference"][0]) == "False"
+
+
+def test_without_references_there_is_no_column_for_the_paper(tmp_path: Path) -> None:
+    write_cells(comparison_study(False), Paths(tmp_path), outcome)
+    numbers = written(comparison_study(False), Paths(tmp_path))
+    assert numbers["difference"].isna().all()
+    assert markdown_rows(Paths(tmp_path))[0] == ["Dataset", "ε", "AUTO-S", "Tuned"]
+    assert markdown_rows(Paths(tmp_path))[1][2] == "0.360 [0.310, 0.410]"
+
+
+def test_what_is_not_comparable_stands_alone(tmp_path: Path) -> None:
+    content = comparison_study().model_dump(exclude_none=True)
+    content["tables"]["t"]["comparable"] = False
+    study, paths = Study.model_validate(content), Paths(tmp_path)
+    write_cells(study, paths, outcome)
+    numbers = written(study, paths)
+    assert numbers[["reference", "difference", "within_reference"]].isna().all(axis=None)
+    assert "paper" not in paths.table("t", "md").read_text()
+
+
+def test_a_partial_comparison_leaves_a_dash_and_says_so(tmp_path: Path) -> None:
+    study, paths = comparison_study(), Paths(tmp_path)
+    write_cells(study, paths, outcome, study.sweep_cells("flat"))
+    with pytest.raises(MissingResultsError):
+        write(study, paths, "t")
+    watched = Paths(tmp_path, partial=True)
+    written(study, watched)
+    assert markdown_rows(watched)[1][2] == "–"
+    assert "4 result files are not there yet" in watched.table("t", "md").read_text()
+
+
+def test_a_nan_accuracy_is_a_dash(tmp_path: Path) -> None:
+    study, paths = comparison_study(), Paths(tmp_path)
+    write_cells(study, paths, lambda cell, rate, seed: {"macro_accuracy": math.nan})
+    written(study, paths)
+    assert markdown_rows(paths)[1][2] == "–"
+
+
+# -- tuning implications -------------------------------------------------------------------
+
+
+def test_the_rules_are_a_table(tmp_path: Path) -> None:
+    grid = {"epsilon": [1.0, 8.0], "clipping_bound": [0.1, 1.0], "batch_size": [100, "full"]}
+    study = make_study({"s": grid}, tables=table("tuning_implications", cells=[{"sweep": "s"}]))
+    write_cells(study, Paths(tmp_path), outcome=lambda cell, rate, seed: {"macro_accuracy": 0.5})
+    numbers = written(study, Paths(tmp_path))
+    assert len(numbers) == 7
+    assert set(numbers["verdict"]) == {"not resolved"}
+    rows = markdown_rows(Paths(tmp_path))
+    assert rows[1][:2] == ["Lower ε", "Increase C"]
+    assert rows[1][4] == "1 (0, 0)"
+    assert rows[3][3] == "–"
+
+
+# -- all -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["comparison", "tuning_implications"])
+def test_written_twice_gives_the_same_bytes(tmp_path: Path, family: str) -> None:
+    study, paths = comparison_study(), Paths(tmp_path)
+    if family == "tuning_implications":
+        grid = {"epsilon": [1.0, 8.0], "clipping_bound": [0.1, 1.0], "seeds": 3, "epochs": [1, 2]}
+        study = make_study({"s": grid}, tables=table(family, cells=[{"sweep": "s"}]))
+    write_cells(
+        study, paths, lambda cell, rate, seed: {"macro_accuracy": hash((cell.name, seed)) % 97 / 97}
+    )
+    first, second = {}, {}
+    for content in (first, second):
+        write(study, paths, "t")
+        content |= {s: paths.table("t", s).read_bytes() for s in ("tex", "md", "csv")}
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("comparison", {"row_titles": ["ε"], "entries": [{"row": ["8"], "column": "c", "sweep": "s"}]}),
+        ("datasets", {}),
+        ("hyperparameter_grid", {}),
+        ("tuning_implications", {"cells": [{"sweep": "s"}]}),
+    ],
+)  # fmt: skip
+def test_a_study_without_results_has_partial_tables(
+    tmp_path: Path, family: str, settings: dict[str, Any]
+) -> None:
+    study = make_study({"s": {}}, tables=table(family, **settings))
+    watched = Paths(tmp_path, partial=True)
+    write(study, watched, "t")
+    markdown = watched.table("t", "md").read_text()
+    assert ("Partial: 1 result file is not there yet" in markdown) == (
+        family != "hyperparameter_grid"
+    )
+
+
+def test_an_unknown_table_is_named_with_those_that_exist(tmp_path: Path) -> None:
+    study = make_study({"s": {}}, tables=table("hyperparameter_grid"))
+    with pytest.raises(StudyError, match="'tab9'; allowed: t"):
+        write(study, Paths(tmp_path), "tab9")
+
+
+def test_the_csv_keeps_full_precision(tmp_path: Path) -> None:
+    accuracy = 1 / 3
+    write_cells(
+        comparison_study(), Paths(tmp_path), lambda cell, rate, seed: {"macro_accuracy": accuracy}
+    )
+    write(comparison_study(), Paths(tmp_path), "t")
+    with Paths(tmp_path).table("t", "csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert float(rows[0]["maximum"]) == accuracy

@@ -1,0 +1,46 @@
+"""The ways of installing agree: pyproject.toml, requirements.lock, environment.yml."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCK = {
+    requirement.name.lower(): requirement
+    for line in (ROOT / "requirements.lock").read_text().splitlines()
+    if line and not line.startswith("#")
+    for requirement in [Requirement(line)]
+}
+ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
+
+
+def test_lock_pins_everything_that_is_asked_for() -> None:
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    for requirement in map(Requirement, [*wanted, *build]):
+        pins = [each.version for each in LOCK[requirement.name.lower()].specifier]
+        assert requirement.specifier.contains(pins[0]), f"{requirement}: locked at {pins}"
+
+
+def test_lock_is_exact_and_names_no_registry() -> None:
+    for requirement in LOCK.values():
+        assert [each.operator for each in requirement.specifier] == ["=="], requirement
+        assert requirement.url is None
+    assert not re.search(r"https?:|--index|file:", (ROOT / "requirements.lock").read_text())
+
+
+def test_conda_environment_uses_the_same_python_and_the_same_pins() -> None:
+    python, *others = ENVIRONMENT["dependencies"]
+    assert python.replace(" ", "") == "python" + PROJECT["requires-python"]
+    pip = next(each["pip"] for each in others if isinstance(each, dict))
+    assert pip == ["-r requirements.lock", "-e ."]
+
+
+def test_packages_fixed_by_the_users_are_dependencies() -> None:
+    names = {Requirement(each).name for each in PROJECT["dependencies"]}
+    fixed = {"snakemake", "torch", "timm", "peft", "opacus", "prv-accountant", "pandas", "seaborn"}
+    assert fixed <= names

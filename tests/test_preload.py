@@ -1,0 +1,127 @@
+"""Commands in a preloaded process: the same as in one of their own, and gone when killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dpsweep import preload
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
+
+DEMO = Path(__file__).parents[1] / "studies" / "demo.yaml"
+COMMAND = [sys.executable, "-c", "from dpsweep.preload import main; main()"]
+STARTER = (
+    "import os, sys\n"
+    "from dpsweep import preload\n"
+    "preload.start()\n"
+    "print(os.environ[preload.ADDRESS], flush=True)\n"
+    "sys.stdin.read()\n"
+)
+
+
+@pytest.fixture
+def starter() -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """A process that has started a server, and the environment of its commands."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    yield process, {**os.environ, preload.ADDRESS: address}
+    process.kill()
+    process.communicate()
+
+
+def wait_until(reached: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not reached():
+        assert time.monotonic() < deadline, "still waiting after two minutes"
+        time.sleep(0.05)
+
+
+def children(parent: int) -> list[int]:
+    path = Path(f"/proc/{parent}/task/{parent}/children")
+    return [int(pid) for pid in path.read_text().split()]
+
+
+def running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def outcome(command: list[str], environment: dict[str, str], folder: Path) -> tuple[int, str, str]:
+    ended = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, check=False
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["check"], ["train", "no-sweep", "eps8_epochs8_B64_C1"], ["no-command"]]
+)
+def test_a_command_ends_as_in_a_process_of_its_own(
+    starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path, arguments: list[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(f"extends: {DEMO}\n")
+    command = [*COMMAND, *arguments]
+    alone = {name: value for name, value in starter[1].items() if name != preload.ADDRESS}
+    assert outcome(command, starter[1], tmp_path) == outcome(command, alone, tmp_path)
+
+
+def test_libraries_stay_loaded_without_a_thread_that_a_fork_would_lose(
+    starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path
+) -> None:
+    process, environment = starter
+    (server,) = children(process.pid)
+    maps = Path(f"/proc/{server}/maps")
+    assert "libtorch" not in maps.read_text()
+    measurement = ["gradient-norms", "digits_vit-strong_film", "8", "8", "1"]
+    # It needs torch to find out that nothing has been trained here.
+    status, _, errors = outcome(
+        [*COMMAND, *measurement, "--study", str(DEMO)], environment, tmp_path
+    )
+    assert status == 1 and "Traceback" not in errors
+    wait_until(lambda: "libtorch" in maps.read_text())
+    status, _, _ = outcome([*COMMAND, "check", "--study", str(DEMO)], environment, tmp_path)
+    assert status == 0
+    assert len(list(Path(f"/proc/{server}/task").iterdir())) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_command_takes_its_child_along(
+    starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path, number: signal.Signals
+) -> None:
+    process, environment = starter
+    (server,) = children(process.pid)
+    command = [*COMMAND, "prepare-dataset", "glyphs", "--study", str(DEMO)]
+    running_command = subprocess.Popen(command, env=environment, cwd=tmp_path)
+    wait_until(lambda: children(server))
+    (child,) = children(server)
+    running_command.send_signal(number)
+    assert running_command.wait(60) != 0
+    wait_until(lambda: not running(child))
+    assert not list(tmp_path.rglob("metadata.json"))
+
+
+def test_the_server_ends_with_whoever_started_it_and_commands_do_without(
+    starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path
+) -> None:
+    process, environment = starter
+    (server,) = children(process.pid)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not running(server))
+    assert not Path(environment[preload.ADDRESS]).parent.exists()
+    status, output, errors = outcome(
+        [*COMMAND, "check", "--study", str(DEMO)], environment, tmp_path
+    )
+    assert (status, errors) == (0, "") and "sweeps" in output

@@ -1,0 +1,393 @@
+"""The audit of the trainer, and mistakes planted in the trainer that must not get past it.
+
+Each mistake is caught by the audit (the lower bound exceeds the claim) or by a property of what
+the audited trial released:
+
+| mistake                                        | caught by |
+|------------------------------------------------|-----------|
+| no noise                                       | audit     |
+| a tenth of the noise                           | audit     |
+| no clipping                                    | audit     |
+| noise per micro-batch, too small in all        | audit     |
+| the same noise at every step                   | audit     |
+| the same batch at every step                   | property  |
+| noise per micro-batch, too large in all        | property  |
+| an engine that forgets to clip (canaries pass) | property  |
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2, kstest
+from torch import Tensor
+
+from dpsweep.data.prepare import prepare as prepare_dataset
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.models.prepare import prepare as prepare_backbone
+from dpsweep.privacy import calibrate
+from dpsweep.privacy.audit import Evidence
+from dpsweep.study.config import Backbone, Dataset, DigitsSource, Film, RandomWeights
+from dpsweep.study.paths import Paths
+from dpsweep.training.audit import AuditedTrial, AuditError, CanaryBench, audit_trial, judge
+from dpsweep.training.clipping import Clipping, FlatClipping, NoClipping
+from dpsweep.training.gradients import GradientSum
+from dpsweep.training.gradients.factored import FactoredEngine
+from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
+from dpsweep.training.sampling import Indices, PoissonSampler
+from dpsweep.training.streams import numpy_stream
+from dpsweep.training.trial import TrialSpec, Workbench
+
+MicroBatches = Iterable[tuple[Tensor, Tensor, Tensor]]
+FILM = Film(kind="film")
+CPU = torch.device("cpu")
+REAL, CANARIES, GUESSES = 89, 500, 100
+SIZE = REAL + CANARIES
+FULL = SIZE  # batch sizes
+PART = 118  # sampling rate about 1/5
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedDataset, PreparedBackbone]:
+    """A few digits, and a transformer of one token whose FiLM parameters are about 1,500."""
+    paths = Paths(tmp_path_factory.mktemp("audit"))
+    dataset = Dataset(
+        title="Digits",
+        source=DigitsSource(kind="sklearn-digits", test_share=0.95),
+        image_size=8,
+        classes=10,
+        train_size=REAL,
+        test_size=1708,
+    )
+    backbone = Backbone(
+        title="Transformer",
+        architecture="vit_tiny_patch16_224",
+        arguments={
+            "img_size": 8,
+            "patch_size": 8,
+            "in_chans": 1,
+            "embed_dim": 96,
+            "depth": 1,
+            "num_heads": 2,
+            "global_pool": "avg",
+            "class_token": False,
+        },
+        weights=RandomWeights(kind="random"),
+        mean=[0.5],
+        std=[0.5],
+    )
+    prepare_dataset("digits", dataset, paths.dataset("digits"))
+    prepare_backbone("vit", backbone, paths)
+    return PreparedDataset.open(paths.dataset("digits")), PreparedBackbone.open(
+        paths.backbone("vit")
+    )
+
+
+Audit = Callable[[TrialSpec], AuditedTrial]
+
+
+@pytest.fixture
+def audit(prepared: tuple[PreparedDataset, PreparedBackbone]) -> Audit:
+    torch.set_num_threads(1)
+
+    def run(spec: TrialSpec) -> AuditedTrial:
+        coins = numpy_stream(spec.key, "canaries")
+        return audit_trial(spec, CanaryBench(*prepared, FILM, CANARIES, coins, device=CPU))
+
+    return run
+
+
+def spec(epsilon: float = 1.0, batch_size: int = FULL, steps: int = 4, **changes: Any) -> TrialSpec:
+    noise = calibrate(epsilon, 1e-5, SIZE, batch_size, steps).noise_multiplier
+    plain = TrialSpec(
+        data="digits",
+        backbone="transformer",
+        method={"kind": "film"},
+        optimizer="adam",
+        epsilon=epsilon,
+        delta=1e-5,
+        noise_multiplier=noise,
+        train_size=SIZE,
+        batch_size=batch_size,
+        epochs=1,
+        steps=steps,
+        clipping={"kind": "flat", "bound": 1.0},
+        learning_rate=0.01,
+        seed=1,
+        engine="expanded",
+        physical_batch=64,
+        threads=1,
+    )
+    return replace(plain, **changes)
+
+
+def evidence(audit: Audit, trial: TrialSpec) -> Evidence:
+    return judge(audit(trial), trial, GUESSES)
+
+
+# -- canaries --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "clipping",
+    [
+        {"kind": "flat", "bound": 1e-5},
+        {"kind": "flat", "bound": 40.0},
+        {"kind": "automatic", "gamma": 0.01},
+    ],
+)
+def test_a_canary_contributes_exactly_one_where_it_is_included(
+    audit: Audit, clipping: dict[str, Any]
+) -> None:
+    seen = audit(spec(math.inf, clipping=clipping))
+    expected = np.broadcast_to(seen.included, (4, CANARIES))
+    np.testing.assert_allclose(seen.observations, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping"])
+@pytest.mark.parametrize("physical_batch", [7, 1000])
+def test_a_canary_contributes_in_the_steps_that_sample_it(
+    audit: Audit, engine: str, physical_batch: int
+) -> None:
+    trial = spec(math.inf, PART, steps=3, engine=engine, physical_batch=physical_batch)
+    seen = audit(trial)
+    sampler = PoissonSampler(SIZE, PART, trial.key, "sampling")
+    sampled = np.array([np.isin(np.arange(REAL, SIZE), sampler.batch(t)) for t in (1, 2, 3)])
+    np.testing.assert_allclose(seen.observations, sampled & seen.included, atol=1e-3)
+    assert 0.1 < sampled.mean() < 0.3
+
+
+def test_padding_is_no_canary(prepared: tuple[PreparedDataset, PreparedBackbone]) -> None:
+    bench = CanaryBench(*prepared, FILM, CANARIES, numpy_stream("coins"), device=CPU)
+    engine = bench.engine("expanded", bench.model(1))
+    rows = REAL + bench.canary_engine.included.nonzero().flatten()[:4]
+    inputs, labels = bench.batch(bench.train, rows), bench.train.labels[rows]
+    mask = torch.tensor([True, False, True, False])
+    part = engine.clipped_sum(inputs, labels, mask, FlatClipping(1.0))
+    total = torch.cat([each.flatten() for each in part.gradients.values()])
+    assert sorted(total[total != 0].tolist()) == pytest.approx([1, 1])
+    np.testing.assert_array_equal(part.norms > 0, mask)
+
+
+def test_coins_are_fair_and_drawn_for_each_trial(audit: Audit) -> None:
+    first, second = (audit(spec(math.inf, steps=1, seed=seed)).included for seed in (1, 2))
+    for coins in (first, second):
+        assert abs(coins.sum() - CANARIES / 2) < 4 * math.sqrt(CANARIES) / 2
+    assert abs((first == second).sum() - CANARIES / 2) < 4 * math.sqrt(CANARIES) / 2
+
+
+def test_an_audited_trial_is_reproducible_and_trains(audit: Audit) -> None:
+    trial = spec(math.inf, steps=30, learning_rate=0.03)
+    once, again = audit(trial), audit(trial)
+    np.testing.assert_array_equal(once.observations, again.observations)
+    assert once.trial.record["macro_accuracy"] == again.trial.record["macro_accuracy"] > 0.3
+
+
+def test_after_the_audit_nobody_watches(audit: Audit) -> None:
+    seen = audit(spec(steps=2))
+    weight = torch.nn.Parameter(torch.zeros(3))
+    weight.grad = torch.ones(3)
+    torch.optim.SGD([weight], lr=1.0).step()
+    assert len(seen.observations) == 2
+
+
+def test_more_canaries_than_coordinates_are_refused(
+    prepared: tuple[PreparedDataset, PreparedBackbone],
+) -> None:
+    bench = CanaryBench(*prepared, FILM, 5000, numpy_stream("coins"), device=CPU)
+    with pytest.raises(AuditError, match=r"found 5000; allowed: at most 1546"):
+        audit_trial(spec(math.inf, steps=1), bench)
+
+
+# -- the trainer as it is --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("epsilon", "batch_size", "steps"), [(1.0, FULL, 4), (2.0, PART, 20)])
+def test_the_trainer_passes(audit: Audit, epsilon: float, batch_size: int, steps: int) -> None:
+    assert evidence(audit, spec(epsilon, batch_size, steps)).consistent
+
+
+@pytest.mark.parametrize(("batch_size", "steps"), [(FULL, 4), (PART, 20)])
+def test_the_audit_is_informative(audit: Audit, batch_size: int, steps: int) -> None:
+    found = evidence(audit, spec(8.0, batch_size, steps))
+    assert 1 <= found.lower_bound <= 8
+
+
+def test_released_noise_is_what_was_calibrated(audit: Audit) -> None:
+    trial = spec(2.0, PART, steps=20, physical_batch=16)
+    check_noise(audit(trial), trial)
+
+
+def test_batches_are_sampled_afresh(audit: Audit) -> None:
+    trial = spec(math.inf, PART, steps=20)
+    check_sampling(audit(trial), trial)
+
+
+# -- planted mistakes that the audit catches -------------------------------------------------
+
+_step = PrivateOptimizer.step
+_sample = PoissonSampler.batch
+
+
+def with_noise(share: float) -> Callable[[PrivateOptimizer, MicroBatches], StepStatistics]:
+    def step(self: PrivateOptimizer, microbatches: MicroBatches) -> StepStatistics:
+        proper = self.noise_multiplier
+        self.noise_multiplier = share * proper
+        try:
+            return _step(self, microbatches)
+        finally:
+            self.noise_multiplier = proper
+
+    return step
+
+
+def with_noise_per_microbatch(
+    scale: Callable[[int], float],
+) -> Callable[[PrivateOptimizer, MicroBatches], StepStatistics]:
+    """Noise is added to each of n micro-batches, ``scale(n)`` times what a step should get."""
+
+    def step(self: PrivateOptimizer, microbatches: MicroBatches) -> StepStatistics:
+        batches, engine, proper = list(microbatches), self.engine, self.noise_multiplier
+
+        class Noisy:
+            parameters = engine.parameters
+            norms = engine.norms
+
+            def clipped_sum(noisy, *arguments: Any) -> GradientSum:  # noqa: N805
+                part = engine.clipped_sum(*arguments)
+                noise = {
+                    name: torch.randn(each.shape, generator=self._noise)
+                    for name, each in part.gradients.items()
+                }
+                size = scale(len(batches)) * proper
+                gradients = {name: part.gradients[name] + size * noise[name] for name in noise}
+                return replace(part, gradients=gradients)
+
+        self.engine, self.noise_multiplier = Noisy(), 0.0
+        try:
+            return _step(self, batches)
+        finally:
+            self.engine, self.noise_multiplier = engine, proper
+
+    return step
+
+
+def with_one_seed(self: PrivateOptimizer, microbatches: MicroBatches) -> StepStatistics:
+    self._noise.manual_seed(1)
+    return _step(self, microbatches)
+
+
+@pytest.mark.parametrize(("batch_size", "steps"), [(FULL, 4), (PART, 20)])
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_too_little_noise_is_caught(
+    audit: Audit, monkeypatch: pytest.MonkeyPatch, share: float, batch_size: int, steps: int
+) -> None:
+    monkeypatch.setattr(PrivateOptimizer, "step", with_noise(share))
+    assert not evidence(audit, spec(1.0, batch_size, steps)).consistent
+
+
+def test_no_clipping_is_caught(audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        FlatClipping, "factors", lambda self, norms: torch.full_like(norms, 1 / self.bound)
+    )
+    assert not evidence(audit, spec(1.0)).consistent
+
+
+def test_noise_split_over_microbatches_is_caught(
+    audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # n shares of 1/n have a standard deviation of 1/sqrt(n) together, here with n = 37.
+    monkeypatch.setattr(PrivateOptimizer, "step", with_noise_per_microbatch(lambda n: 1 / n))
+    assert not evidence(audit, spec(1.0, physical_batch=16)).consistent
+
+
+def test_the_same_noise_at_every_step_is_caught(
+    audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PrivateOptimizer, "step", with_one_seed)
+    trial = spec(1.0)
+    assert not evidence(audit, trial).consistent
+    with pytest.raises(AssertionError, match="noise repeats"):
+        check_noise(audit(trial), trial)
+
+
+# -- planted mistakes that a property catches ------------------------------------------------
+
+
+def check_noise(seen: AuditedTrial, trial: TrialSpec) -> None:
+    """Where nothing is included, there is noise from N(0, sigma^2), afresh at every step."""
+    noise = seen.observations[:, ~seen.included] / trial.noise_multiplier
+    assert kstest(noise.ravel(), "norm").pvalue > 1e-3, "wrong distribution"
+    # The auditor's signs alternate: noise that repeats itself has correlation -1.
+    between = np.mean(noise[:-1] * noise[1:], axis=1)
+    assert np.abs(between).max() < 5 / math.sqrt(noise.shape[1]), "noise repeats itself"
+
+
+def check_sampling(seen: AuditedTrial, trial: TrialSpec) -> None:
+    """Included canaries are sampled Binomial(T, q) times (without noise this can be seen)."""
+    times = seen.observations[:, seen.included].round().sum(axis=0)
+    rate = trial.batch_size / trial.train_size
+    variance = trial.steps * rate * (1 - rate)
+    dispersion = np.sum((times - trial.steps * rate) ** 2) / variance
+    low, high = chi2.ppf([1e-4, 1 - 1e-4], len(times))
+    assert low < dispersion < high, "batches repeat themselves"
+
+
+def check_contributions(bench: Workbench, trial: TrialSpec) -> None:
+    """No real example moves the sum by more than 1, whatever its gradient."""
+    engine = bench.engine(trial.engine, bench.model(trial.seed))
+    rows = torch.arange(REAL)
+    inputs, labels = bench.batch(bench.train, rows), bench.train.labels
+    for example in range(0, REAL, 10):
+        part = engine.clipped_sum(inputs, labels, rows == example, trial.make_clipping())
+        contribution = torch.cat([each.flatten() for each in part.gradients.values()]).norm()
+        assert part.norms[example] > 2, "too short to show anything"
+        assert contribution <= 1 + 1e-5, "not clipped"
+
+
+def test_the_same_batch_at_every_step_is_caught(
+    audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def batch(self: PoissonSampler, step: int) -> Indices:
+        return _sample(self, 1)
+
+    monkeypatch.setattr(PoissonSampler, "batch", batch)
+    trial = spec(math.inf, PART, steps=20)
+    with pytest.raises(AssertionError, match="batches repeat"):
+        check_sampling(audit(trial), trial)
+
+
+@pytest.mark.parametrize("scale", [lambda n: 1.0, lambda n: 1 / n])
+def test_noise_per_microbatch_is_caught(
+    audit: Audit, monkeypatch: pytest.MonkeyPatch, scale: Callable[[int], float]
+) -> None:
+    monkeypatch.setattr(PrivateOptimizer, "step", with_noise_per_microbatch(scale))
+    trial = spec(2.0, PART, steps=20, physical_batch=16)
+    with pytest.raises(AssertionError, match="wrong distribution"):
+        check_noise(audit(trial), trial)
+
+
+def test_an_engine_that_forgets_to_clip_is_caught(
+    audit: Audit,
+    prepared: tuple[PreparedDataset, PreparedBackbone],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proper = FactoredEngine.clipped_sum
+    bench, trial = Workbench(*prepared, FILM, device=CPU), spec(1.0)
+    check_contributions(bench, trial)
+
+    def clipped_sum(
+        self: FactoredEngine, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+    ) -> GradientSum:
+        return proper(self, inputs, labels, mask, NoClipping())
+
+    monkeypatch.setattr(FactoredEngine, "clipped_sum", clipped_sum)
+    # Canaries are added behind the engine, so the audit cannot see it.
+    assert evidence(audit, trial).consistent
+    with pytest.raises(AssertionError, match="not clipped"):
+        check_contributions(bench, trial)

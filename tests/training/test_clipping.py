@@ -1,0 +1,76 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpsweep.training.clipping import AutomaticClipping, FlatClipping, NoClipping
+
+norms = st.floats(0, 1e30, allow_subnormal=False)
+bounds = st.floats(1e-12, 1e12)
+
+
+@settings(deadline=None)
+@given(norm=norms, bound=bounds)
+def test_flat_factor_is_the_minimum(norm: float, bound: float) -> None:
+    factor = FlatClipping(bound).factors(torch.tensor([norm], dtype=torch.float64))
+    wanted = 1 / bound if norm == 0 else min(1 / bound, 1 / norm)
+    assert float(factor) == pytest.approx(wanted, rel=1e-15)
+
+
+def test_flat_factor_is_exact_at_the_smallest_bound_of_the_paper() -> None:
+    """Opacus' C / (norm + 1e-6) would be off by 9 % at C = 1e-5."""
+    norm = torch.tensor([0.0, 5e-6, 1e-5, 1.1e-5, 1e-4, 3.0], dtype=torch.float64)
+    wanted = torch.tensor([1e5, 1e5, 1e5, 1 / 1.1e-5, 1e4, 1 / 3.0], dtype=torch.float64)
+    torch.testing.assert_close(FlatClipping(1e-5).factors(norm), wanted, rtol=1e-15, atol=0)
+
+
+@settings(deadline=None)
+@given(norm=norms, gamma=st.floats(1e-6, 1.0))
+def test_automatic_factor(norm: float, gamma: float) -> None:
+    factor = AutomaticClipping(gamma).factors(torch.tensor([norm], dtype=torch.float64))
+    assert float(factor) == pytest.approx(1 / (norm + gamma), rel=1e-15)
+
+
+def test_gamma_of_the_paper() -> None:
+    assert AutomaticClipping().gamma == 0.01
+
+
+@settings(deadline=None)
+@given(norm=st.floats(0, 2.0**50, width=32, allow_subnormal=False), bound=bounds)
+def test_scaled_norm_is_at_most_one(norm: float, bound: float) -> None:
+    """Up to the rounding of float32, which the module states."""
+    length = torch.tensor([norm], dtype=torch.float32)
+    for rule in (FlatClipping(bound), AutomaticClipping()):
+        assert float((length * rule.factors(length)).double()) <= 1 + 1e-6
+        assert rule.sensitivity == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dtype_is_kept(dtype: torch.dtype) -> None:
+    length = torch.tensor([0.0, 1.0], dtype=dtype)
+    for rule in (FlatClipping(2.0), AutomaticClipping(), NoClipping()):
+        assert rule.factors(length).dtype == dtype
+        assert rule.clipped(length).dtype == torch.bool
+
+
+def test_clipped_are_those_longer_than_the_bound() -> None:
+    length = torch.tensor([0.0, 0.9, 1.0, 1.1])
+    assert FlatClipping(1.0).clipped(length).tolist() == [False, False, False, True]
+    assert not AutomaticClipping().clipped(length).any()
+    assert not NoClipping().clipped(length).any()
+
+
+def test_no_clipping_bounds_nothing() -> None:
+    length = torch.tensor([0.0, 1e9])
+    assert torch.equal(NoClipping().factors(length), torch.ones(2))
+    assert math.isinf(NoClipping().sensitivity)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e-13, math.inf, math.nan])
+def test_impossible_bounds(value: float) -> None:
+    with pytest.raises(ValueError, match="clipping bound"):
+        FlatClipping(value)
+    with pytest.raises(ValueError, match="gamma"):
+        AutomaticClipping(value)

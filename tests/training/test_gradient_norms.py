@@ -1,0 +1,166 @@
+"""Per-example gradient norms of a stored trial: right, and not measured twice."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from dpsweep import cli
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.study import load_study
+from dpsweep.study.paths import Paths
+from dpsweep.training import gradient_norms
+from dpsweep.training.interruption import EXIT_AGAIN, Interrupted
+from dpsweep.training.trial import Workbench, load_trainable
+
+SWEEP = "digits_vit_film"
+STUDY: dict[str, Any] = {
+    "title": "Norms",
+    "datasets": {
+        "digits": {
+            "title": "Digits",
+            "source": {"kind": "sklearn-digits", "test_share": 0.95},
+            "classes": 10,
+            "train_size": 89,
+            "test_size": 1708,
+            "image_size": 8,
+        }
+    },
+    "backbones": {
+        "vit": {
+            "title": "ViT",
+            "architecture": "vit_tiny_patch16_224",
+            "arguments": {"img_size": 8, "patch_size": 4, "in_chans": 1, "embed_dim": 16}
+            | {"depth": 1, "num_heads": 2},
+            "weights": {"kind": "random"},
+            "mean": [0.5],
+            "std": [0.5],
+        }
+    },
+    "methods": {"film": {"kind": "film"}},
+    "sweeps": {
+        SWEEP: {
+            "dataset": "digits",
+            "backbone": "vit",
+            "method": "film",
+            "epsilon": [8.0],
+            "epochs": [3],
+            "batch_size": [30],
+            "clipping_bound": [1.0],
+            "learning_rate": [0.05],
+            "seeds": 1,
+            "physical_batch": 32,
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study whose one cell is trained."""
+    folder = tmp_path_factory.mktemp("norms")
+    file = folder / "study.yaml"
+    file.write_text(yaml.safe_dump(STUDY | {"results": str(folder / "results")}))
+    cli.prepare_dataset("digits", file)
+    cli.prepare_backbone("vit", file)
+    cli.calibrate("digits", 8.0, 3, "30", file)
+    cli.train(SWEEP, "eps8_epochs3_B30_C1", file)
+    return file
+
+
+def measure(file: Path) -> pd.DataFrame:
+    study = load_study(file)
+    paths = Paths(Path(study.results))
+    gradient_norms.measure(study, paths, SWEEP, 8.0, 3, 1.0)
+    output = paths.gradient_norms(SWEEP, 8.0, 3, 1.0)
+    assert [path.name for path in output.parent.iterdir()] == [output.name]
+    found = pd.read_parquet(output)
+    output.unlink()
+    return found
+
+
+def test_norms_are_those_of_the_loop_at_the_end_of_every_epoch(study_file: Path) -> None:
+    found = measure(study_file)
+    study = load_study(study_file)
+    paths = Paths(Path(study.results))
+    data = PreparedDataset.open(paths.dataset("digits"))
+    bench = Workbench(data, PreparedBackbone.open(paths.backbone("vit")), study.methods["film"])
+    model = bench.model(1)
+    loop = bench.engine("loop", model)
+    stored = gradient_norms.TrialStore(paths.trials).load_parameters(found["trial_key"].iloc[0])
+    assert stored is not None
+    inputs = bench.batch(bench.train, torch.arange(89))
+    labels = torch.from_numpy(np.array(data.train_labels))
+    for epoch, rows in found.groupby("epoch"):
+        prefix = f"epoch{epoch}/"
+        load_trainable(
+            model,
+            {
+                name.removeprefix(prefix): torch.from_numpy(value)
+                for name, value in stored.items()
+                if name.startswith(prefix)
+            },
+        )
+        wanted = loop.norms(inputs, labels, torch.ones(89, dtype=torch.bool))
+        for column, norms in zip(("norm", "head_norm"), wanted, strict=True):
+            np.testing.assert_allclose(rows[column], norms.numpy(), rtol=1e-4)
+        assert rows["label"].tolist() == data.train_labels.tolist()
+    assert found["norm"].groupby(found["epoch"]).mean().nunique() == 3
+
+
+@pytest.mark.parametrize("how", ["killed", "told"])
+def test_finished_epochs_are_kept(
+    study_file: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    whole = measure(study_file)
+    original = gradient_norms.training_set_norms
+    calls = []
+
+    def one_pass(*arguments: Any) -> Any:
+        calls.append(1)
+        if how == "killed" and len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    def told(*, saved: bool) -> Interrupted | None:
+        return (
+            Interrupted(EXIT_AGAIN if saved else 1) if how == "told" and len(calls) == 2 else None
+        )
+
+    monkeypatch.setattr(gradient_norms, "training_set_norms", one_pass)
+    monkeypatch.setattr(gradient_norms, "interruption", told)
+    with pytest.raises((KeyboardInterrupt, Interrupted)) as stop:
+        measure(study_file)
+    if isinstance(stop.value, Interrupted):
+        assert stop.value.code == EXIT_AGAIN
+    # Two epochs are done; the one that is left is all that is measured.
+    how = "goes on"
+    calls.clear()
+    pd.testing.assert_frame_equal(measure(study_file), whole)
+    assert len(calls) == 1
+
+
+def test_a_trial_is_trained_again_once(study_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = measure(study_file)
+    store = gradient_norms.TrialStore(Paths(Path(load_study(study_file).results)).trials)
+    key = whole["trial_key"].iloc[0]
+    parameters = store.load_parameters(key)
+    assert parameters is not None
+    store.drop_parameters(key)
+
+    def told(*, saved: bool) -> Interrupted:
+        return Interrupted(EXIT_AGAIN if saved else 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gradient_norms, "interruption", told)
+        with pytest.raises(Interrupted) as stop:
+            measure(study_file)
+    assert stop.value.code == EXIT_AGAIN
+    monkeypatch.delattr(gradient_norms, "train_trial")
+    pd.testing.assert_frame_equal(measure(study_file), whole)
+    store.save_parameters(key, parameters)

@@ -1,0 +1,188 @@
+"""Every engine gives the per-example gradients of the loop over single examples."""
+
+from functools import partial
+
+import pytest
+import torch
+from tests.training.tiny_models import CASES, FEW_PARAMETERS, Case, make
+
+from dpsweep.training.clipping import FlatClipping
+from dpsweep.training.gradients import GradientEngine, GradientSum, make_engine
+
+PAIRS = [
+    *(("expanded", name) for name in FEW_PARAMETERS),
+    *(("bookkeeping", name) for name in CASES),
+    *(("opacus", name) for name in CASES if name not in ("distilbert-all", "convolutions-all")),
+]
+each_pair = pytest.mark.parametrize(("engine", "name"), PAIRS)
+# One case for each way in which an engine handles gradients.
+each_engine = pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        ("loop", "vit-film"),
+        ("expanded", "vit-lora"),
+        ("expanded", "bit-film"),
+        ("bookkeeping", "vit-all"),
+        ("bookkeeping", "bit-all"),
+        ("bookkeeping", "convolutions-all"),
+        ("bookkeeping", "distilbert-all"),
+        ("opacus", "vit-film"),
+        ("opacus", "bit-all"),
+    ],
+)
+
+
+def build(engine: str, case: Case) -> GradientEngine:
+    return make_engine(engine, case.model, case.head)
+
+
+def clipped_sum(engine: GradientEngine, case: Case, bound: float) -> GradientSum:
+    return engine.clipped_sum(case.inputs, case.labels, case.mask, FlatClipping(bound))
+
+
+def middle_norm(case: Case) -> float:
+    """Return a clipping bound that clips some examples and not others."""
+    norms, _ = build("loop", case).norms(case.inputs, case.labels, case.mask)
+    return float(norms[case.mask].median())
+
+
+def assert_close(found: GradientSum, wanted: GradientSum, tolerance: float) -> None:
+    assert found.gradients.keys() == wanted.gradients.keys()
+    largest = max(float(gradient.abs().max()) for gradient in wanted.gradients.values())
+    for name, gradient in wanted.gradients.items():
+        assert found.gradients[name].shape == gradient.shape
+        # The loss does not depend on the bias of attention keys: their gradients are rounding.
+        scale = max(float(gradient.abs().max()), 1e-4 * largest)
+        torch.testing.assert_close(
+            found.gradients[name], gradient, rtol=0, atol=tolerance * scale, msg=name
+        )
+    torch.testing.assert_close(found.norms, wanted.norms, rtol=tolerance, atol=0)
+    torch.testing.assert_close(found.losses, wanted.losses, rtol=tolerance, atol=tolerance)
+    assert torch.equal(found.nonfinite, wanted.nonfinite)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=["64", "32"]
+)
+@each_pair
+def test_engine_equals_loop(engine: str, name: str, dtype: torch.dtype, tolerance: float) -> None:
+    if name == "wide_resnet-all":
+        tolerance *= 2  # gradients go on through standardised weights
+    case = make(name, dtype)
+    bound = middle_norm(case)
+    wanted = clipped_sum(build("loop", case), case, bound)
+    found = clipped_sum(build(engine, case), case, bound)
+    assert_close(found, wanted, tolerance)
+
+
+@each_pair
+def test_norms_equal_loop(engine: str, name: str) -> None:
+    case = make(name)
+    wanted, wanted_head = build("loop", case).norms(case.inputs, case.labels, case.mask)
+    norms, head_norms = build(engine, case).norms(case.inputs, case.labels, case.mask)
+    torch.testing.assert_close(norms, wanted, rtol=1e-10, atol=0)
+    torch.testing.assert_close(head_norms, wanted_head, rtol=1e-10, atol=0)
+    assert (norms == 0).tolist() == [False] * 5 + [True]
+    if not name.endswith("-head"):
+        assert (head_norms[:-1] < norms[:-1]).all()
+
+
+@each_engine
+def test_example_leaves_others_alone(engine: str, name: str) -> None:
+    """With example j replaced, the sum over the others and their norms are the same."""
+    case = make(name)
+    mask = torch.tensor([True, True, False, True, True, True])
+    bound = middle_norm(case)
+    made = build(engine, case)
+    before = made.clipped_sum(case.inputs, case.labels, mask, FlatClipping(bound))
+    inputs, labels = case.inputs.clone(), case.labels.clone()
+    inputs[2] = inputs[2].roll(1, dims=-1)
+    labels[2] = (labels[2] + 1) % 5
+    after = made.clipped_sum(inputs, labels, mask, FlatClipping(bound))
+    assert_close(after, before, 1e-12)
+    alone, _ = made.norms(case.inputs, case.labels, torch.ones_like(mask))
+    changed, _ = made.norms(inputs, labels, torch.ones_like(mask))
+    assert (alone - changed).abs()[2] > 1e-3
+    torch.testing.assert_close(alone[mask], changed[mask], rtol=1e-12, atol=0)
+
+
+@each_engine
+def test_mask_is_the_same_as_leaving_out(engine: str, name: str) -> None:
+    case = make(name)
+    bound = middle_norm(case)
+    made = build(engine, case)
+    masked = clipped_sum(made, case, bound)
+    kept = case.mask
+    alone = made.clipped_sum(
+        case.inputs[kept], case.labels[kept], case.mask[kept], FlatClipping(bound)
+    )
+    for key, gradient in masked.gradients.items():
+        torch.testing.assert_close(gradient, alone.gradients[key], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(masked.norms[kept], alone.norms, rtol=1e-12, atol=0)
+
+
+@each_engine
+def test_model_is_left_as_it_was(engine: str, name: str) -> None:
+    case = make(name)
+    before = {key: value.clone() for key, value in case.model.state_dict().items()}
+    made = build(engine, case)
+    first = clipped_sum(made, case, 1.0)
+    again = clipped_sum(build(engine, case), case, 1.0)
+    assert_close(again, first, 1e-14)
+    assert all(parameter.grad is None for parameter in case.model.parameters())
+    assert not case.model.training
+    for key, value in case.model.state_dict().items():
+        assert torch.equal(value, before[key])
+    losses = torch.nn.functional.cross_entropy(
+        case.model(case.inputs), case.labels, reduction="none"
+    )
+    torch.testing.assert_close(torch.where(case.mask, losses, 0), first.losses)
+
+
+@pytest.mark.parametrize("name", ["vit-film", "vit-all"])
+def test_auto_chooses_the_engine_that_fits(name: str) -> None:
+    case = make(name)
+    wanted = "ExpandedEngine" if name == "vit-film" else "BookkeepingEngine"
+    assert type(build("auto", case)).__name__ == wanted
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name.startswith("distilbert") else ())
+        for name in FEW_PARAMETERS
+    ],
+)
+def test_expanded_engine_is_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forward pass can be captured as a whole, which is what compiling it needs."""
+    case = make(name)
+    bound = middle_norm(case)
+    wanted = clipped_sum(build("expanded", case), case, bound)
+    torch.compiler.reset()
+    # Without generating code, which takes half a minute.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    engine = make_engine("expanded", case.model, case.head, compile=True)
+    assert_close(clipped_sum(engine, case, bound), wanted, 1e-10)
+
+
+@pytest.mark.parametrize(("engine", "name"), [("expanded", "vit-film"), ("bookkeeping", "vit-all")])
+def test_autocast_keeps_norms_and_sums_in_float32(engine: str, name: str) -> None:
+    case = make(name, torch.float32)
+    bound = middle_norm(case)
+    exact = clipped_sum(build(engine, case), case, bound)
+    made = make_engine(engine, case.model, case.head, autocast=torch.bfloat16)
+    half = clipped_sum(made, case, bound)
+    assert half.norms.dtype == half.losses.dtype == torch.float32
+    assert not torch.equal(half.norms, exact.norms)
+    torch.testing.assert_close(half.norms, exact.norms, rtol=0.03, atol=0)
+    alone = [
+        made.clipped_sum(
+            case.inputs[[row]], case.labels[[row]], case.mask[[row]], FlatClipping(1e-5)
+        )
+        for row in range(5)
+    ]
+    for each in alone:
+        assert {gradient.dtype for gradient in each.gradients.values()} == {torch.float32}
+        flat = torch.cat([gradient.flatten() for gradient in each.gradients.values()])
+        # A norm taken from numbers in bfloat16 would miss by 1e-3.
+        torch.testing.assert_close(flat.norm(), torch.tensor(1.0), rtol=0, atol=2e-5)

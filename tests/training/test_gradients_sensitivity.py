@@ -1,0 +1,212 @@
+"""No example, however strange, contributes more than 1 to a sum."""
+
+import math
+from typing import ClassVar
+
+import pytest
+import torch
+from tests.training.tiny_models import Case, make
+from torch import Tensor, nn
+
+from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
+from dpsweep.training.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
+from dpsweep.training.gradients import GradientSum, make_engine
+from dpsweep.training.gradients.forms import (
+    Convolutions,
+    Lookups,
+    OuterProducts,
+    Standardized,
+)
+
+each_engine = pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        ("loop", "vit-film"),
+        ("expanded", "vit-film"),
+        ("expanded", "vit-lora"),
+        ("expanded", "bit-film"),
+        ("bookkeeping", "vit-all"),
+        ("bookkeeping", "bit-all"),
+        ("bookkeeping", "convolutions-all"),
+        ("opacus", "vit-film"),
+        ("opacus", "bit-all"),
+    ],
+)
+each_rule = pytest.mark.parametrize(
+    "clipping",
+    [FlatClipping(1e-5), FlatClipping(1.0), FlatClipping(1e4), AutomaticClipping()],
+    ids=str,
+)
+
+
+def flat(result: GradientSum) -> Tensor:
+    return torch.cat([gradient.flatten() for gradient in result.gradients.values()])
+
+
+def with_example(case: Case, row: Tensor) -> Tensor:
+    """Return the inputs with example 1 replaced."""
+    inputs = case.inputs.clone()
+    inputs[1] = row
+    return inputs
+
+
+@each_rule
+@each_engine
+def test_contribution_is_at_most_one(engine: str, name: str, clipping: Clipping) -> None:
+    case = make(name, torch.float32)
+    made = make_engine(engine, case.model, case.head)
+    alone = torch.tensor([False, True, False, False, False, False])
+    pattern = case.inputs[1]
+    for scale in (0.0, 1e-30, 1e-3, 1.0, 1e3, 1e10, 1e30, math.inf, math.nan):
+        inputs = with_example(case, pattern * scale)
+        result = made.clipped_sum(inputs, case.labels, alone, clipping)
+        assert flat(result).isfinite().all(), scale
+        assert float(flat(result).double().norm()) <= 1 + 2e-6, scale
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf, 1e38])
+@each_engine
+def test_nonfinite_examples_are_zeroed_and_counted(engine: str, name: str, scale: float) -> None:
+    """Their sum is that of the others, although all are computed together."""
+    case = make(name, torch.float32)
+    made = make_engine(engine, case.model, case.head)
+    inputs = with_example(case, case.inputs[1] * scale)
+    result = made.clipped_sum(inputs, case.labels, case.mask, FlatClipping(1.0))
+    norms, _ = made.norms(inputs, case.labels, torch.ones_like(case.mask))
+    bad = ~norms.isfinite()
+    if scale != 1e38:
+        assert bad.tolist() == [False, True, False, False, False, False]
+    others = case.mask & ~bad
+    wanted = made.clipped_sum(case.inputs, case.labels, others, FlatClipping(1.0))
+    for key, gradient in wanted.gradients.items():
+        if scale != 1e38:
+            torch.testing.assert_close(result.gradients[key], gradient, rtol=1e-5, atol=1e-6)
+        assert result.gradients[key].isfinite().all()
+    assert torch.equal(result.nonfinite, bad & case.mask)
+    assert (result.norms[bad] == 0).all()
+    # Masked examples are not counted.
+    hidden = made.clipped_sum(inputs, case.labels, case.mask & ~bad, FlatClipping(1.0))
+    assert not hidden.nonfinite.any()
+
+
+@each_engine
+def test_diverged_model_gives_zero(engine: str, name: str) -> None:
+    case = make(name, torch.float32)
+    for parameter in case.model.parameters():
+        if parameter.requires_grad:
+            nn.init.constant_(parameter, math.nan)
+    result = make_engine(engine, case.model, case.head).clipped_sum(
+        case.inputs, case.labels, case.mask, FlatClipping(1.0)
+    )
+    assert (flat(result) == 0).all()
+    assert torch.equal(result.nonfinite, case.mask)
+
+
+@pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping", "opacus"])
+@each_rule
+def test_zero_gradient_stays_zero(engine: str, clipping: Clipping) -> None:
+    model = nn.Linear(3, 4, bias=False)
+    made = make_engine(engine, model, frozenset({"weight"}))
+    inputs = torch.zeros(2, 3)
+    inputs[1] = 1.0
+    mask = torch.tensor([True, False])
+    result = made.clipped_sum(inputs, torch.tensor([0, 1]), mask, clipping)
+    assert (result.gradients["weight"] == 0).all()
+    assert not result.nonfinite.any()
+    assert made.norms(inputs, torch.tensor([0, 1]), mask)[0][0] == 0
+
+
+@pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping", "opacus"])
+def test_factor_is_the_exact_minimum(engine: str) -> None:
+    """At C = 1e-5 a gradient of norm 1.05 C has length 1, one of norm 0.95 C has 0.95."""
+    model = nn.Linear(1, 2, bias=False).double()
+    nn.init.zeros_(model.weight)
+    made = make_engine(engine, model, frozenset({"weight"}))
+    # With zero weights the gradient is (p - y) x = (-+1/2, +-1/2) x, of norm |x| / sqrt(2).
+    for ratio in (0.5, 0.95, 1.0, 1.05, 3.0):
+        inputs = torch.tensor([[math.sqrt(2) * ratio * 1e-5]], dtype=torch.float64)
+        result = made.clipped_sum(
+            inputs, torch.tensor([0]), torch.tensor([True]), FlatClipping(1e-5)
+        )
+        length = float(result.gradients["weight"].norm())
+        assert length == pytest.approx(min(ratio, 1.0), rel=1e-12)
+
+
+class PrecisionSpy(NoClipping):
+    """Notes with which precision a GPU would multiply while norms become factors."""
+
+    found: ClassVar[list[str]] = []
+
+    def factors(self, norms: Tensor) -> Tensor:
+        settings = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+        self.found.extend(each.fp32_precision for each in settings)
+        return super().factors(norms)
+
+
+def test_sums_are_not_in_reduced_precision() -> None:
+    case = make("vit-film")
+    before = torch.backends.cudnn.allow_tf32
+    made = make_engine("expanded", case.model, case.head)
+    made.clipped_sum(case.inputs, case.labels, case.mask, PrecisionSpy())
+    assert PrecisionSpy.found == ["ieee", "ieee"]
+    assert torch.backends.cudnn.allow_tf32 == before
+
+
+@pytest.mark.parametrize("difference", [0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1.0])
+@pytest.mark.parametrize("kind", ["linear", "convolution", "embedding"])
+def test_tokens_that_cancel(kind: str, difference: float) -> None:
+    """Norms from factors do not drown in rounding when a gradient is a small difference."""
+    generator = torch.Generator().manual_seed(0)
+    g = torch.randn(20, 4, 96, generator=generator)
+    a = torch.randn(20, 4, 96, generator=generator)
+    noise = torch.randn(20, 4, 96, generator=generator)
+    outputs = torch.cat([g, -g + difference * noise], dim=1)
+    inputs = torch.cat([a, a], dim=1)
+    form: OuterProducts | Convolutions | Lookups
+    if kind == "linear":
+        form = OuterProducts("w", torch.Size((96, 96)), inputs, outputs)
+        exact = outputs.double().mT @ inputs.double()
+    elif kind == "convolution":
+        pixels = (inputs.mT[..., None], outputs.mT[..., None])
+        form = Convolutions("w", torch.Size((96, 96, 1, 1)), *pixels, (1, 1), (0, 0), (1, 1), 1)
+        exact = outputs.double().mT @ inputs.double()
+    else:
+        indices = torch.arange(4).repeat(20, 2)
+        form = Lookups("w", torch.Size((4, 96)), indices, outputs)
+        exact = outputs.double()[:, :4] + outputs.double()[:, 4:]
+    norms = form.squared_norms().sqrt()
+    lengths = exact.flatten(1).norm(dim=1)
+    contributions = FlatClipping(1e-5).factors(norms).double() * lengths
+    assert float(contributions.max()) <= 1.02
+    if difference >= 1e-2:
+        torch.testing.assert_close(norms.double(), lengths, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("difference", [1e-1, 1e-3, 1e-5, 0])
+def test_gradients_that_standardisation_all_but_removes(difference: float) -> None:
+    """A gradient that is the same for all inputs of a channel changes no standardised weight."""
+    generator = torch.Generator().manual_seed(0)
+    raw = torch.randn(8, 4, 3, 3, generator=generator).requires_grad_()
+    gain = torch.rand(8, generator=generator).requires_grad_()
+    inputs = 1 + difference * torch.randn(20, 4, 3, 3, generator=generator)
+    outputs = torch.randn(20, 8, 1, 1, generator=generator)
+    settings = (1, 1), (0, 0), (1, 1), 1
+    rows = torch.einsum("bo,bihw->boihw", outputs[..., 0, 0].double(), inputs.double())
+    wide = raw.detach().double().requires_grad_(), gain.detach().double().requires_grad_()
+    exact = torch.stack(
+        [
+            torch.cat(
+                [each.flatten() for each in torch.autograd.grad(standardize(*wide), wide, row)]
+            )
+            for row in rows
+        ]
+    )
+    weight = standardize(raw, gain)
+    form = Convolutions("w", raw.shape, inputs, outputs, *settings)
+    sources = {"raw": raw, "gain": gain}
+    epsilon = SMALLEST_SQUARES / raw[0].numel()
+    norms = Standardized(weight, sources, form, raw, gain, epsilon).squared_norms().sqrt()
+    contributions = FlatClipping(1e-5).factors(norms).double() * exact.norm(dim=1)
+    assert (contributions < 1 + 1e-3).all()
+    if difference >= 1e-1:
+        torch.testing.assert_close(norms.double(), exact.norm(dim=1), rtol=1e-4, atol=0)

@@ -1,0 +1,303 @@
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import stats
+from torch import Tensor, nn
+
+from dpsweep.training.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
+from dpsweep.training.gradients import make_engine
+from dpsweep.training.optimizer import PrivateOptimizer
+from dpsweep.training.sampling import PoissonSampler, microbatches
+from dpsweep.training.streams import torch_stream
+
+WIDTH, CLASSES, EXAMPLES = 6, 4, 40
+HEAD = frozenset({"head.weight", "head.bias"})
+MicroBatch = tuple[Tensor, Tensor, Tensor]
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.norm(inputs))
+        return logits
+
+
+def net(dtype: torch.dtype = torch.float64) -> Net:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return Net().to(dtype)
+
+
+def data(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    inputs = torch.randn(EXAMPLES, WIDTH, generator=generator, dtype=torch.float64).to(dtype)
+    return inputs, torch.randint(CLASSES, (EXAMPLES,), generator=generator)
+
+
+def private(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    clipping: Clipping | None = None,
+    noise_multiplier: float = 0.0,
+    batch_size: int = 8,
+    stream: str = "noise",
+) -> PrivateOptimizer:
+    return PrivateOptimizer(
+        optimizer,
+        make_engine("expanded", model, HEAD),
+        clipping or FlatClipping(0.5),
+        noise_multiplier=noise_multiplier,
+        expected_batch_size=batch_size,
+        noise=torch_stream("cpu", stream),
+    )
+
+
+def sgd(model: nn.Module, rate: float = 1.0) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=rate)
+
+
+def split(
+    indices: np.ndarray, physical_batch: int, dtype: torch.dtype = torch.float64
+) -> Iterator[MicroBatch]:
+    inputs, labels = data(dtype)
+    for padded, mask in microbatches(indices, physical_batch):
+        rows = torch.from_numpy(padded)
+        yield inputs[rows], labels[rows], torch.from_numpy(mask)
+
+
+def flat(tensors: Any) -> Tensor:
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+
+def parameters(model: nn.Module) -> Tensor:
+    return flat(model.parameters())
+
+
+def noise_of_empty_steps(width: int, sigma: float, batch_size: int, steps: int) -> np.ndarray:
+    """Return the gradients of steps on empty batches, one row a step."""
+    model = Net(width)
+    optimizer = private(model, sgd(model), noise_multiplier=sigma, batch_size=batch_size)
+    rows = []
+    for _ in range(steps):
+        optimizer.step([])
+        rows.append(flat(parameter.grad for parameter in model.parameters()).numpy().copy())
+    return np.stack(rows)
+
+
+def test_noise_is_normal_with_the_right_deviation() -> None:
+    noise = noise_of_empty_steps(2000, sigma=1.7, batch_size=8, steps=2)
+    assert stats.kstest(noise.ravel(), "norm", args=(0, 1.7 / 8)).pvalue > 1e-6
+    # The test above would not see 2 % less noise; the variance of 24,000 numbers does.
+    ratio = noise.var() / (1.7 / 8) ** 2
+    assert abs(ratio - 1) < 5 * np.sqrt(2 / noise.size)
+
+
+def test_noise_is_fresh_in_every_step_and_parameter() -> None:
+    noise = noise_of_empty_steps(500, sigma=1.0, batch_size=1, steps=6)
+    correlations = np.corrcoef(noise)[np.triu_indices(6, 1)]
+    assert np.abs(correlations).max() < 5 / np.sqrt(noise.shape[1])
+    norm_weight, norm_bias, head = noise[:, :500], noise[:, 500:1000], noise[:, 1000:1500]
+    for first, second in ((norm_weight, norm_bias), (norm_weight, head), (norm_bias, head)):
+        assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 5 / np.sqrt(first.size)
+
+
+@pytest.mark.parametrize("clipping", [FlatClipping(0.5), FlatClipping(1e-5), AutomaticClipping()])
+def test_noise_does_not_depend_on_clipping(clipping: Clipping) -> None:
+    """Normalised updates: the deviation is sigma / B, whatever the bound."""
+    model = net()
+    optimizer = private(model, sgd(model), clipping, noise_multiplier=2.0)
+    optimizer.step([])
+    expected = torch.randn(
+        len(parameters(model)), generator=torch_stream("cpu", "noise"), dtype=torch.float64
+    )
+    found = flat(parameter.grad for parameter in model.parameters())
+    torch.testing.assert_close(found, 2.0 * expected / 8, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("physical_batch", [1, 2, 3, 7, 13, 64])
+@pytest.mark.parametrize("sigma", [0.0, 1.3])
+def test_any_physical_batch_gives_the_same_update(physical_batch: int, sigma: float) -> None:
+    """With noise: it is added once for a step, not once for a micro-batch."""
+
+    def train(size: int) -> Tensor:
+        model = net()
+        optimizer = private(model, sgd(model), noise_multiplier=sigma)
+        for step in range(4):
+            optimizer.step(split(PoissonSampler(EXAMPLES, 13, "s").batch(step), size))
+        return parameters(model)
+
+    torch.testing.assert_close(train(physical_batch), train(EXAMPLES), rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("size", [1, 5, 11, 40])
+def test_sum_is_divided_by_the_expected_batch_size(size: int) -> None:
+    model = net()
+    inputs, labels = data()
+    total = make_engine("loop", model, HEAD).clipped_sum(
+        inputs[:size], labels[:size], torch.ones(size, dtype=torch.bool), FlatClipping(0.5)
+    )
+    private(model, sgd(model), batch_size=8).step(split(np.arange(size), 6))
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, total.gradients[name] / 8)
+
+
+def standard_update(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: np.ndarray, noise: torch.Generator
+) -> None:
+    """Take a step of DP-SGD as in Abadi et al. (2016): C = 0.5, sigma = 1.3, B = 8."""
+    inputs, labels = data()
+    total = torch.zeros(len(parameters(model)), dtype=torch.float64)
+    for row in batch:
+        loss = F.cross_entropy(model(inputs[[row]]), labels[[row]])
+        gradient = flat(torch.autograd.grad(loss, list(model.parameters())))
+        total += gradient * min(1.0, 0.5 / float(gradient.norm()))
+    total += 1.3 * 0.5 * torch.randn(len(total), generator=noise, dtype=torch.float64)
+    pieces = torch.split(total / 8, [each.numel() for each in model.parameters()])
+    for parameter, piece in zip(model.parameters(), pieces, strict=True):
+        parameter.grad = piece.view_as(parameter)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_normalised_update_is_the_standard_one_with_another_rate(momentum: float) -> None:
+    """The learning rate of the normalised update is C times that of the standard one."""
+    ours, theirs = net(), net()
+    normalised = private(
+        ours,
+        torch.optim.SGD(ours.parameters(), lr=0.5 * 0.3, momentum=momentum),
+        noise_multiplier=1.3,
+    )
+    standard = torch.optim.SGD(theirs.parameters(), lr=0.3, momentum=momentum)
+    noise = torch_stream("cpu", "noise")
+    for step in range(10):
+        batch = PoissonSampler(EXAMPLES, 8, "s").batch(step)
+        normalised.step(split(batch, 5))
+        standard_update(theirs, standard, batch, noise)
+    assert (parameters(ours) - parameters(net())).abs().max() > 0.1
+    torch.testing.assert_close(parameters(ours), parameters(theirs), rtol=0, atol=1e-10)
+
+
+OPTIMIZERS: list[Callable[[Any], torch.optim.Optimizer]] = [
+    lambda values: torch.optim.Adam(values, lr=0.01),
+    lambda values: torch.optim.AdamW(values, lr=0.01, amsgrad=True),
+    lambda values: torch.optim.SGD(values, lr=0.1, momentum=0.9, nesterov=True),
+    lambda values: torch.optim.RMSprop(values, lr=0.01, centered=True),
+    lambda values: torch.optim.NAdam(values, lr=0.01),
+]
+
+
+@pytest.mark.parametrize("make_optimizer", OPTIMIZERS)
+def test_resuming_is_bit_identical(
+    make_optimizer: Callable[[Any], torch.optim.Optimizer],
+) -> None:
+    def start(stream: str) -> tuple[Net, PrivateOptimizer]:
+        model = net(torch.float32)
+        return model, private(
+            model, make_optimizer(model.parameters()), noise_multiplier=0.7, stream=stream
+        )
+
+    def train(optimizer: PrivateOptimizer, steps: range) -> None:
+        sampler = PoissonSampler(EXAMPLES, 8, "s")
+        for step in steps:
+            optimizer.step(split(sampler.batch(step), 4, torch.float32))
+
+    whole, optimizer = start("noise")
+    train(optimizer, range(9))
+    first, optimizer = start("noise")
+    train(optimizer, range(4))
+    file = io.BytesIO()
+    torch.save({"model": first.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    resumed, optimizer = start("another stream, replaced by the saved one")
+    resumed.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    train(optimizer, range(4, 9))
+    assert torch.equal(parameters(resumed), parameters(whole))
+    assert not torch.equal(parameters(first), parameters(whole))
+
+
+def test_empty_batch_takes_its_step() -> None:
+    model = net()
+    adam = torch.optim.Adam(model.parameters())
+    before = parameters(model)
+    statistics = private(model, adam, noise_multiplier=1.0).step([])
+    assert (parameters(model) != before).all()
+    assert all(int(state["step"]) == 1 for state in adam.state.values())
+    assert int(statistics.sampled_examples) == 0
+    assert float(statistics.norm_sum) == 0
+
+
+def test_without_privacy_it_is_the_ordinary_update() -> None:
+    ours, theirs = net(), net()
+    inputs, labels = data()
+    private(ours, sgd(ours), NoClipping(), batch_size=EXAMPLES).step(split(np.arange(EXAMPLES), 7))
+    F.cross_entropy(theirs(inputs), labels).backward()
+    sgd(theirs).step()
+    torch.testing.assert_close(parameters(ours), parameters(theirs))
+
+
+def test_statistics() -> None:
+    model = net()
+    inputs, labels = data()
+    norms, _ = make_engine("loop", model, HEAD).norms(
+        inputs, labels, torch.ones(EXAMPLES, dtype=torch.bool)
+    )
+    losses = F.cross_entropy(model(inputs), labels, reduction="none").detach()
+    bound = float(norms[:11].median())
+    spoiled = inputs.clone()
+    spoiled[3] = torch.nan
+
+    def batches() -> Iterator[MicroBatch]:
+        for padded, mask in microbatches(np.arange(11), 4):
+            rows = torch.from_numpy(padded)
+            yield spoiled[rows], labels[rows], torch.from_numpy(mask)
+
+    found = private(model, sgd(model), FlatClipping(bound)).step(batches())
+    kept = [row for row in range(11) if row != 3]
+    assert int(found.sampled_examples) == 11
+    assert int(found.nonfinite_examples) == 1
+    assert int(found.clipped_examples) == int((norms[kept] > bound).sum())
+    torch.testing.assert_close(found.norm_sum, norms[kept].sum())
+    assert found.loss_sum.isnan()
+    assert parameters(model).isfinite().all()
+    other = net()
+    found = private(other, sgd(other)).step(split(np.arange(11), 4))
+    torch.testing.assert_close(found.loss_sum, losses[:11].sum())
+
+
+def test_optimizer_must_hold_the_trainable_parameters() -> None:
+    model = net()
+    with pytest.raises(ValueError, match=r"lacks \['norm\.weight', 'norm\.bias'\]"):
+        private(model, torch.optim.SGD(model.head.parameters(), lr=1.0))
+    model.norm.requires_grad_(False)
+    with pytest.raises(ValueError, match="has 2 that do not train"):
+        private(model, sgd(model))
+
+
+@pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
+def test_impossible_noise(value: float) -> None:
+    model = net()
+    with pytest.raises(ValueError, match="noise multiplier"):
+        private(model, sgd(model), noise_multiplier=value)
+
+
+def test_noise_without_clipping() -> None:
+    model = net()
+    with pytest.raises(ValueError, match="without clipping gives no privacy"):
+        private(model, sgd(model), NoClipping(), noise_multiplier=1.0)
+
+
+def test_impossible_batch_size() -> None:
+    model = net()
+    with pytest.raises(ValueError, match="expected batch size 0"):
+        private(model, sgd(model), batch_size=0)

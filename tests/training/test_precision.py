@@ -1,0 +1,156 @@
+"""bfloat16 in forward and backward passes changes little, and nothing else becomes bfloat16."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.training.tiny_models import make
+
+from dpsweep.data.prepare import prepare as prepare_dataset
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.models.prepare import prepare as prepare_backbone
+from dpsweep.study.config import Backbone, Dataset, DigitsSource, Film, RandomWeights
+from dpsweep.study.paths import Paths
+from dpsweep.training.clipping import FlatClipping
+from dpsweep.training.gradients import make_engine
+from dpsweep.training.precision import resolve_precision
+from dpsweep.training.trial import TrialSpec, Workbench, train_trial
+
+CPU = torch.device("cpu")
+# bfloat16 keeps 8 bits: one rounding is off by at most 1/256.
+ROUNDING = 1 / 256
+
+
+def relative_distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((found - wanted).norm() / wanted.norm())
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        ("vit-film", 4 * ROUNDING),
+        ("vit-lora", 4 * ROUNDING),
+        ("vit-all", 4 * ROUNDING),
+        # Group normalisation over a handful of numbers enlarges roundings, and ReLU flips signs.
+        ("bit-film", 0.2),
+        ("wide_resnet-all", 0.2),
+    ],
+)
+def test_clipped_gradient_is_off_by_a_few_roundings(name: str, bound: float) -> None:
+    case = make(name, torch.float32, examples=32)
+    engines = [
+        make_engine("auto", case.model, case.head, autocast=autocast)
+        for autocast in (torch.bfloat16, None)
+    ]
+    half, full = [
+        engine.clipped_sum(case.inputs, case.labels, case.mask, FlatClipping(1.0)).gradients
+        for engine in engines
+    ]
+    flat = [torch.cat([part[name].flatten() for name in full]) for part in (half, full)]
+    distance = relative_distance(*flat)
+    assert 0 < distance < bound
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
+    paths = Paths(tmp_path_factory.mktemp("precision"))
+    digits = Dataset(
+        title="Digits",
+        source=DigitsSource(kind="sklearn-digits", test_share=0.85),
+        image_size=8,
+        classes=10,
+        train_size=269,
+        test_size=1528,
+    )
+    backbone = Backbone(
+        title="Transformer",
+        architecture="vit_tiny_patch16_224",
+        arguments={"img_size": 8, "patch_size": 4, "in_chans": 1, "embed_dim": 64, "depth": 2}
+        | {"num_heads": 2},
+        weights=RandomWeights(kind="random"),
+        mean=[0.5],
+        std=[0.5],
+    )
+    prepare_dataset("digits", digits, paths.dataset("digits"))
+    prepare_backbone("vit", backbone, paths)
+    return Workbench(
+        PreparedDataset.open(paths.dataset("digits")),
+        PreparedBackbone.open(paths.backbone("vit")),
+        Film(kind="film"),
+        device=CPU,
+    )
+
+
+SPEC = TrialSpec(
+    data="digits",
+    backbone="vit",
+    method={"kind": "film"},
+    optimizer="sgd",
+    epsilon=8.0,
+    delta=1e-5,
+    # Noise and batches are drawn from the trial's key, which holds the precision: without noise
+    # and with the full batch, precision is all that differs.
+    noise_multiplier=0.0,
+    train_size=269,
+    batch_size=269,
+    epochs=1,
+    steps=20,
+    clipping={"kind": "flat", "bound": 1.0},
+    learning_rate=1.0,
+    seed=1,
+    engine="auto",
+    physical_batch=128,
+    threads=1,
+)
+
+
+def test_short_trial_ends_where_float32_ends(bench: Workbench, tmp_path: Path) -> None:
+    initial = {name: each.clone() for name, each in _parameters(bench).items()}
+    ends, losses = [], []
+    for precision in ("float32", "bfloat16"):
+        spec = replace(SPEC, precision=precision)
+        trial, epochs = train_trial(spec, bench, tmp_path / "checkpoint", 1e9)
+        assert {each.dtype for each in epochs.values()} == {np.dtype("float32")}
+        moved = [
+            torch.from_numpy(value) - initial[name.removeprefix("epoch1/")]
+            for name, value in epochs.items()
+        ]
+        ends.append(torch.cat([each.flatten() for each in moved]))
+        losses.append(trial.record["loss"])
+    full, half = ends
+    assert 0 < relative_distance(half, full) < 0.05
+    # A tenth of what training has gained would be too much.
+    assert abs(losses[1] - losses[0]) < 0.02 * (np.log(10) - losses[0])
+    assert losses[0] < 0.9 * np.log(10)
+
+
+def _parameters(bench: Workbench) -> dict[str, torch.Tensor]:
+    model = bench.model(1)
+    return {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
+
+
+def test_automatic_precision_is_float32_without_a_gpu_and_decides_the_key() -> None:
+    assert resolve_precision("auto", "auto", CPU) == "float32"
+    assert resolve_precision("bfloat16", "auto", CPU) == "bfloat16"
+    assert replace(SPEC, precision="bfloat16").key != SPEC.key
+
+
+@pytest.mark.parametrize(
+    ("engine", "native", "precision"),
+    [
+        ("auto", True, "bfloat16"),
+        ("bookkeeping", True, "bfloat16"),
+        ("auto", False, "float32"),
+        ("opacus", True, "float32"),
+        ("loop", True, "float32"),
+    ],
+)
+def test_automatic_precision_on_a_gpu(
+    engine: str, native: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device", lambda _: torch.device("meta"))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
+    assert resolve_precision("auto", engine, torch.device("cuda")) == precision

@@ -1,0 +1,68 @@
+"""What the trials of a cell share, and that sharing changes no trial."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.training.tiny_study import prepare, tiny_study
+
+from dpsweep.privacy import calibrate
+from dpsweep.study import Cell
+from dpsweep.training.cell import trial_specs
+from dpsweep.training.trial import Workbench, train_trial
+
+CPU = torch.device("cpu")
+CELL = Cell("digits", 8.0, 1, "full", 1.0)
+
+
+@pytest.mark.parametrize(
+    "method", [{"kind": "lora", "rank": 2, "targets": ["qkv"]}, {"kind": "scratch"}]
+)
+def test_a_trial_does_not_depend_on_those_before_it(
+    method: dict[str, object], tmp_path: Path
+) -> None:
+    study = tiny_study({}, method)
+    study = study.model_copy(
+        update={"sweeps": {"digits": study.sweeps["digits"].model_copy(update={"seeds": 3})}}
+    )
+    _, data, backbone = prepare(study, tmp_path)
+    noise = calibrate(8.0, 1e-5, study.train_size("digits"), study.batch_size(CELL), 3)
+    specs = trial_specs(study, CELL, noise, data, backbone, CPU)
+
+    def outcome(bench: Workbench, seed: int) -> dict[str, np.ndarray]:
+        return train_trial(specs[0.003, seed], bench, tmp_path / "checkpoint", 1e9)[1]
+
+    make = partial(Workbench, data, backbone, study.methods["method"], device=CPU)
+    shared = make()
+    for seed in (1, 3, 2, 1):
+        alone, together = outcome(make(), seed), outcome(shared, seed)
+        for name in alone:
+            np.testing.assert_array_equal(together[name], alone[name])
+
+
+def test_a_cell_compiles_once_and_computes_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.compiler.reset()
+    original, calls = torch.compile, []
+
+    def counting(function: object, **arguments: object) -> object:
+        calls.append(function)
+        return original(function, backend="aot_eager", **arguments)
+
+    monkeypatch.setattr(torch, "compile", counting)
+    ends = {}
+    for compiled in (False, True):
+        study = tiny_study({"compile": compiled}, {"kind": "film"})
+        _, data, backbone = prepare(study, tmp_path)
+        noise = calibrate(float("inf"), 1e-5, study.train_size("digits"), study.batch_size(CELL), 3)
+        (spec,) = trial_specs(study, CELL, noise, data, backbone, CPU).values()
+        assert spec.compile == compiled
+        bench = Workbench(data, backbone, study.methods["method"], device=CPU)
+        for _ in range(2):
+            ends[compiled] = train_trial(spec, bench, tmp_path / "checkpoint", 1e9)[1]
+        assert len(calls) == compiled
+    for name in ends[False]:
+        np.testing.assert_allclose(ends[True][name], ends[False][name], atol=1e-5)

@@ -1,0 +1,176 @@
+"""Small models of every kind that the study trains, with random weights and inputs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import timm
+import torch
+import torch.nn.functional as F
+from peft import LoraConfig, inject_adapter_in_model
+from timm.layers import GroupNormAct, StdConv2d
+from timm.models.resnetv2 import ResNetV2
+from torch import Tensor, nn
+
+from dpsweep.data.prepared import PADDING
+from dpsweep.models.build import head_parameter_names
+from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.models.wide_resnet import WideResNet
+
+CLASSES = 5
+TOKENS = 7
+VOCABULARY = 11
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with the parameters that train, and a batch for it."""
+
+    model: nn.Module
+    head: frozenset[str]
+    inputs: Tensor
+    labels: Tensor
+    mask: Tensor
+
+
+class ConvolutionalNet(nn.Module):
+    """Convolutions in all their settings, with group normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding="same"),
+            nn.GroupNorm(2, 8),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(8, 12, (3, 2), stride=2, padding=(1, 0), groups=4),
+            nn.GroupNorm(3, 12),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(12, 16, 2, dilation=2, bias=False, padding_mode="circular", padding=1),
+            # 32 channels on few pixels: factors are cheaper than rows here.
+            nn.Conv2d(16, 32, 3, stride=2),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(32, 32, 1, groups=2),
+        )
+        self.head = nn.Linear(32, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.layers(images).mean(dim=(2, 3)))
+        return logits
+
+
+def distilbert() -> nn.Module:
+    arguments = {
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": TOKENS,
+        "n_layers": 2,
+        "n_heads": 2,
+        "dim": 8,
+        "hidden_dim": 16,
+    }
+    return SequenceClassifier.create("distilbert", arguments, CLASSES)
+
+
+def vit() -> nn.Module:
+    model: nn.Module = timm.create_model(
+        "vit_tiny_patch16_224",
+        img_size=16,
+        patch_size=8,
+        embed_dim=16,
+        depth=2,
+        num_heads=2,
+        num_classes=CLASSES,
+    )
+    return model
+
+
+def bit() -> nn.Module:
+    return ResNetV2(
+        layers=(1, 1),
+        channels=(16, 32),
+        stem_chs=8,
+        stem_type="fixed",
+        num_classes=CLASSES,
+        conv_layer=partial(StdConv2d, eps=1e-8),
+        norm_layer=partial(GroupNormAct, num_groups=4),
+    )
+
+
+def train_only(model: nn.Module, *parts: str) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(any(part in name for part in parts))
+
+
+def add_lora(model: nn.Module, targets: list[str]) -> None:
+    inject_adapter_in_model(LoraConfig(r=3, lora_alpha=3, target_modules=targets), model)
+
+
+def _vit_lora() -> nn.Module:
+    model = vit()
+    add_lora(model, ["qkv"])
+    train_only(model, "lora_", "head")
+    return model
+
+
+def _text_lora() -> nn.Module:
+    model = distilbert()
+    add_lora(model, ["q_lin", "k_lin"])
+    train_only(model, "lora_", "classifier")
+    return model
+
+
+def _selected(build: Callable[[], nn.Module], *parts: str) -> nn.Module:
+    model = build()
+    train_only(model, *parts)
+    return model
+
+
+_BUILDERS: dict[str, Callable[[], nn.Module]] = {
+    "vit-film": partial(_selected, vit, "norm", "head"),
+    "vit-lora": _vit_lora,
+    "vit-head": partial(_selected, vit, "head"),
+    "vit-all": vit,
+    "bit-film": partial(_selected, bit, "norm", "head"),
+    "bit-all": bit,
+    "convolutions-all": ConvolutionalNet,
+    "wide_resnet-all": partial(WideResNet, CLASSES, depth=10, width=1),
+    "distilbert-lora": _text_lora,
+    "distilbert-film": partial(_selected, distilbert, "norm", "Norm", "classifier"),
+    "distilbert-head": partial(_selected, distilbert, "classifier"),
+    "distilbert-all": distilbert,
+}
+CASES = tuple(_BUILDERS)
+FEW_PARAMETERS = tuple(name for name in CASES if not name.endswith("-all"))
+
+
+def make(name: str, dtype: torch.dtype = torch.float64, examples: int = 6) -> Case:
+    """Build a case; its last example is masked."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = _BUILDERS[name]().to(dtype).eval()
+        for parameter in model.parameters():
+            # No zeros (LoRA, heads) and ones (normalisation) that would hide an error.
+            parameter.data += 0.2 * torch.randn_like(parameter)
+        if name.startswith("distilbert"):
+            inputs = torch.randint(VOCABULARY, (examples, TOKENS))
+            # Tokens occur twice in an example.
+            inputs[:, 1] = inputs[:, 0]
+            # The first text has the full length, the others end earlier.
+            lengths = torch.tensor([TOKENS, 5, 2, 6, 4, 3]).repeat(examples // 6 + 1)[:examples]
+            inputs[torch.arange(TOKENS) >= lengths[:, None]] = PADDING
+        else:
+            inputs = torch.randn(examples, 3, 16, 16, dtype=dtype)
+        labels = torch.randint(CLASSES, (examples,))
+    head = (
+        head_parameter_names(model)
+        if name.startswith("distilbert")
+        else frozenset(
+            key
+            for key, value in model.named_parameters()
+            if value.requires_grad and key.startswith("head")
+        )
+    )
+    return Case(model, head, inputs, labels, torch.arange(examples) < examples - 1)
+
+
+def losses(case: Case) -> Tensor:
+    return F.cross_entropy(case.model(case.inputs), case.labels, reduction="none")

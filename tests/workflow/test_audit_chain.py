@@ -1,0 +1,42 @@
+"""`snakemake audit`: the evidence is written, and a refuted claim fails."""
+
+import copy
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from tests.workflow.chain import STUDY, Chain
+
+
+@pytest.mark.slow
+def test_a_refuted_claim_fails_after_its_evidence_is_written(tmp_path: Path) -> None:
+    study = copy.deepcopy(STUDY)
+    study["audit"] = {
+        "sweep": "digits_vit_film",
+        "epsilon": [1.0, 8.0],
+        "epochs": 2,
+        "batch_size": ["full"],
+        "clipping_bound": 1.0,
+        "learning_rate": 0.01,
+        "canaries": 200,
+        "guesses": 60,
+    }
+    chain = Chain(tmp_path, study)
+    assert "refutes none of 2 claims" in chain.run("audit")
+    folder = chain.results / "audit"
+    written = {path.suffix for path in folder.glob("audit.*")}
+    assert written == {".csv", ".pdf", ".png", ".tex", ".md"}
+    loose = json.loads((folder / "eps8_epochs2_Bfull_C1.json").read_text())
+    assert loose["consistent"] and loose["lower_bound"] > 1
+    assert loose["calibration"]["train_size"] == loose["calibration"]["batch_size"] == 1547
+
+    # What was found at epsilon 8 would refute a claim of epsilon 1.
+    tight = folder / "eps1_epochs2_Bfull_C1.json"
+    measured = {key: loose[key] for key in ("correct", "lower_bound")}
+    tight.write_text(json.dumps(json.loads(tight.read_text()) | measured | {"consistent": False}))
+    output = chain.run("audit", expect=1)
+    assert "refutes 1 of 2 claims" in output
+    rows = list(csv.DictReader((folder / "audit.csv").open()))
+    assert [row["consistent"] for row in rows] == ["False", "True"]
+    assert "REFUTED" in (folder / "audit.md").read_text()

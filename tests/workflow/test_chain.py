@@ -1,0 +1,244 @@
+"""The whole chain on the smallest study, through Snakemake, as a user runs it."""
+
+import copy
+import os
+import re
+import shutil
+import signal
+import time
+from base64 import urlsafe_b64decode
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.workflow.chain import STUDY, Chain
+
+pytestmark = pytest.mark.slow
+
+CELL = "eps8_epochs2_B128_C1"
+SWEEP = "digits_vit_film"
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    """The study, run to its end once."""
+    chain = Chain(tmp_path_factory.mktemp("finished"), STUDY)
+    chain.run()
+    return chain
+
+
+@pytest.fixture
+def chain(finished: Chain, tmp_path: Path) -> Chain:
+    """A copy of the finished study that a test may change."""
+    folder = tmp_path / "copy"
+    shutil.copytree(finished.folder, folder)
+    return Chain(folder, copy.deepcopy(STUDY))
+
+
+def trials(chain: Chain, cell: str = CELL) -> pd.DataFrame:
+    return pd.read_parquet(chain.results / "cells" / SWEEP / cell / "trials.parquet")
+
+
+def test_every_output_is_there(finished: Chain) -> None:
+    for name in ("figures/heatmap.pdf", "figures/norms.png", "tables/grid.tex", "report.html"):
+        assert (finished.results / name).stat().st_size > 0, name
+
+
+def test_second_run_does_nothing(finished: Chain) -> None:
+    before = finished.stored_trials()
+    assert "Nothing to be done" in finished.run()
+    assert finished.stored_trials() == before
+
+
+def test_a_plan_trains_nothing(chain: Chain) -> None:
+    shutil.rmtree(chain.results / "cells" / SWEEP / CELL)
+    said = chain.run("plan")
+    assert "3 of 4 cells are done" in said
+    assert re.search(rf"^{SWEEP} +1 +3 ", said, re.MULTILINE)
+    assert not (chain.results / "cells" / SWEEP / CELL).exists()
+
+
+def test_repeat_best_trains_the_grid_once_and_repeats_the_best(finished: Chain) -> None:
+    rows = trials(finished)
+    assert len(rows) == 3  # two learning rates with seed 1, the better one with seed 2
+    first = rows[rows["seed"] == 1]
+    best = first.loc[first["macro_accuracy"].idxmax(), "learning_rate"]
+    assert rows[rows["seed"] == 2]["learning_rate"].tolist() == [best]
+    assert rows[rows["best"]]["learning_rate"].unique().tolist() == [best]
+    assert (rows["certified_epsilon"] <= 8).all()
+    assert (rows["certified_epsilon"] >= 0.998 * 8).all()
+
+
+def test_new_learning_rate_trains_only_what_is_new(chain: Chain) -> None:
+    before = chain.stored_trials()
+    chain.study["sweeps"][SWEEP]["learning_rate"] = [0.01, 0.02, 0.03]
+    chain.write()
+    chain.run(f"results/cells/{SWEEP}/{CELL}/trials.parquet")
+    after = chain.stored_trials()
+    assert {key: after[key] for key in before} == before  # nothing old was trained again
+    rows = trials(chain)
+    new = {key for key in after if key not in before}
+    assert set(rows[rows["learning_rate"] == 0.02]["trial_key"]) <= new
+    # The new rate, and its repeat if it is the best one now.
+    repeated = bool(rows["best"][rows["learning_rate"] == 0.02].any())
+    assert len(new) == chain.timing(CELL)["trained"] == (2 if repeated else 1)
+
+
+def test_new_learning_rate_is_printed_in_the_table_of_grids(chain: Chain) -> None:
+    chain.study["sweeps"][SWEEP]["learning_rate"] = [0.01, 0.02, 0.03]
+    chain.write()
+    chain.run("results/tables/grid.md")
+    assert "0.02" in (chain.results / "tables" / "grid.md").read_text()
+
+
+def test_new_clipping_bound_leaves_other_cells_alone(chain: Chain) -> None:
+    before = chain.stored_trials()
+    chain.study["sweeps"][SWEEP]["clipping_bound"] = [0.1, 1.0, 10.0]
+    chain.write()
+    output = chain.run(options=("--dry-run",))
+    assert f"train_{SWEEP}_epochs2 2" in " ".join(output.split())  # C = 10 at two batch sizes
+    chain.run(f"results/cells/{SWEEP}/eps8_epochs2_Bfull_C10/trials.parquet")
+    after = chain.stored_trials()
+    assert {key: after[key] for key in before} == before
+    assert len(after) == len(before) + 3
+
+
+def test_deleted_cell_is_rebuilt_without_training(chain: Chain) -> None:
+    before, numbers, rows = chain.stored_trials(), chain.drawn_numbers(), trials(chain)
+    shutil.rmtree(chain.results / "cells" / SWEEP / CELL)
+    chain.run(f"results/cells/{SWEEP}/{CELL}/trials.parquet")
+    assert chain.timing(CELL)["trained"] == 0
+    assert chain.stored_trials() == before
+    chain.run()  # what draws the cell is drawn again
+    pd.testing.assert_frame_equal(trials(chain), rows)
+    assert chain.drawn_numbers() == numbers
+
+
+def test_norms_of_a_trial_that_kept_no_parameters(chain: Chain) -> None:
+    norms = chain.results / "gradnorms" / SWEEP / "eps8_epochs2_C1.parquet"
+    content, before = norms.read_bytes(), chain.stored_trials()
+    norms.unlink()
+    kept = list((chain.results / "trials").glob("*/*.parameters.safetensors"))
+    assert len(kept) == 4  # one a cell
+    for path in kept:
+        path.unlink()
+    chain.run(f"results/gradnorms/{SWEEP}/eps8_epochs2_C1.parquet")
+    assert "training the trial again" in chain.logs()
+    assert norms.read_bytes() == content
+    assert chain.stored_trials() == before
+
+
+def test_a_cell_of_twelve_trials_leaves_twenty_files(finished: Chain) -> None:
+    results = finished.results
+    cells = len(list((results / "cells").glob("*/*")))
+    files = [
+        path
+        for folder in ("cells", "trials", "logs/cells")
+        for path in (results / folder).rglob("*")
+        if path.is_file()
+    ]
+    records = [
+        path
+        for path in (finished.folder / ".snakemake/metadata").iterdir()
+        if urlsafe_b64decode(path.name).startswith(b"results/cells/")
+    ]
+    trials = len(finished.stored_trials())
+    assert trials == 3 * cells == 12
+    assert len(files) + len(records) <= trials + (20 - 12) * cells
+
+
+def test_damaged_trial_is_set_aside_and_trained_again(chain: Chain) -> None:
+    rows = trials(chain)
+    key = rows["trial_key"][0]
+    stored = chain.results / "trials" / key[:2] / f"{key}.safetensors"
+    content = bytearray(stored.read_bytes())
+    content[-3] ^= 1
+    stored.write_bytes(content)
+    shutil.rmtree(chain.results / "cells" / SWEEP / CELL)
+    chain.run(f"results/cells/{SWEEP}/{CELL}/trials.parquet")
+    assert stored.with_name(stored.name + ".damaged").read_bytes() == bytes(content)
+    assert "checksum does not match" in chain.logs()
+    assert chain.timing(CELL)["trained"] == 1
+    measured = [column for column in rows if "second" not in column]
+    pd.testing.assert_frame_equal(trials(chain)[measured], rows[measured])
+
+
+def test_diverged_trial_is_a_result(chain: Chain) -> None:
+    chain.study["sweeps"][SWEEP]["learning_rate"] = [0.01, 0.03, 1e30]
+    chain.write()
+    chain.run(f"results/cells/{SWEEP}/{CELL}/trials.parquet")
+    rows = trials(chain).set_index("learning_rate")
+    assert rows.loc[1e30, "diverged"]
+    assert not rows.loc[1e30, "best"]
+    assert 0 <= rows.loc[1e30, "macro_accuracy"] <= 0.2
+    assert not rows.loc[0.01, "diverged"].any()
+
+
+def test_failed_cells_leave_the_others_and_say_why(chain: Chain) -> None:
+    chain.study["sweeps"][SWEEP]["epochs"] = [2, 3]
+    chain.write()
+    chain.run("results/noise/digits/eps8_epochs3_B128.json")
+    noise = chain.results / "noise/digits/eps8_epochs3_B128.json"
+    noise.write_text(noise.read_text().replace('"train_size": 1347', '"train_size": 1346'))
+    goals = [
+        f"results/cells/{SWEEP}/eps8_epochs3_B{batch}_C1/trials.parquet" for batch in (128, "full")
+    ]
+    chain.run(*goals, expect=1)
+    log = chain.results / "logs" / "cells" / SWEEP / "eps8_epochs3_B128_C1.log"
+    assert "delete it and run again" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert len(trials(chain, "eps8_epochs3_Bfull_C1")) == 3
+    noise.unlink()
+    chain.run(*goals)
+    assert len(trials(chain, "eps8_epochs3_B128_C1")) == 3
+
+
+def test_a_running_study_can_be_watched(tmp_path: Path) -> None:
+    chain = Chain(tmp_path, STUDY)
+    run = chain.start()
+    try:
+        deadline = time.monotonic() + 120
+        cells = chain.results / "cells" / SWEEP
+        while not list(cells.glob("*/trials.parquet")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(run.pid, signal.SIGSTOP)  # it holds its lock, and trains nothing more
+        before = chain.stored_trials()
+        chain.run(config=("partial=true",))
+        report = (chain.results / "partial" / "report.html").read_text()
+        assert "A look at an unfinished study" in report
+        assert "of 4 planned cells" in report
+        numbers = pd.read_csv(chain.results / "partial" / "figures" / "heatmap.csv")
+        assert 1 <= len(numbers) == len(list(cells.glob("*/trials.parquet"))) < 4
+        assert chain.stored_trials() == before
+        assert "Nothing to be done" in chain.run(config=("partial=true",))
+    finally:
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+    chain.run(options=("--unlock",))
+    chain.run()
+    assert "figure 2" in " ".join(
+        chain.run(options=("--dry-run",), config=("partial=true",)).split()
+    )  # there is more to be seen now
+
+
+@pytest.mark.parametrize("after_trials", [1, 6])
+def test_killed_run_continues_and_ends_the_same(
+    finished: Chain, tmp_path: Path, after_trials: int
+) -> None:
+    chain = Chain(tmp_path, STUDY)
+    run = chain.start()
+    try:
+        deadline = time.monotonic() + 120
+        while len(chain.stored_trials()) < after_trials and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+    survived = chain.stored_trials()
+    assert after_trials <= len(survived) < len(finished.stored_trials())
+    chain.run(options=("--unlock",))
+    chain.run()
+    after = chain.stored_trials()
+    assert {key: after[key] for key in survived} == survived  # nothing was trained twice
+    assert set(after) == set(finished.stored_trials())
+    assert chain.drawn_numbers() == finished.drawn_numbers()

@@ -1,0 +1,243 @@
+"""A small study of texts: every stage by its command, and what the workflow makes of it."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from tests.workflow.chain import Chain
+
+from dpsweep.cli import app
+
+STAGES = ("prepare_tokenizer", "prepare_dataset", "prepare_backbone")
+WORDS = {
+    "weather": [
+        "rain",
+        "wind",
+        "cloud",
+        "storm",
+        "sunny",
+        "cold",
+        "warm",
+        "forecast",
+        "thunder",
+        "snow",
+    ],
+    "kitchen": [
+        "pan",
+        "boil",
+        "onion",
+        "salt",
+        "oven",
+        "knead",
+        "flour",
+        "roast",
+        "pepper",
+        "simmer",
+    ],
+}
+PUBLIC = {
+    "sky": [
+        "cloud",
+        "storm",
+        "moon",
+        "wind",
+        "star",
+        "sunny",
+        "eclipse",
+        "thunder",
+        "planet",
+        "snow",
+    ],
+    "shop": [
+        "flour",
+        "price",
+        "onion",
+        "salt",
+        "basket",
+        "oven",
+        "discount",
+        "pepper",
+        "cash",
+        "pan",
+    ],
+}
+
+
+def write_texts(path: Path, words: dict[str, list[str]], count: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    with path.open("w", newline="") as stream:
+        table = csv.writer(stream)
+        table.writerow(["topic", "number", "text"])
+        for number in range(count):
+            topic = list(words)[number % 2]
+            chosen = random.choice(words[topic], size=random.integers(1, 12))
+            table.writerow([topic, number, f"The {', '.join(chosen)}\nand so on."])
+
+
+def texts(name: str, train_size: int, test_size: int, title: str) -> dict[str, Any]:
+    return {
+        "title": title,
+        "kind": "text",
+        "source": {
+            "kind": "files",
+            "train": f"{name}_train.csv",
+            "test": f"{name}_test.csv",
+            "label_column": "topic",
+        },
+        "classes": 2,
+        "train_size": train_size,
+        "test_size": test_size,
+        "tokenizer": "reader",
+        "max_length": 16,
+    }
+
+
+def study() -> dict[str, Any]:
+    cells = {"sweep": "notes_reader_lora", "epochs": 2}
+    return {
+        "title": "Smallest chain of texts",
+        "datasets": {
+            "notes": texts("notes", 1000, 200, "Notes"),
+            "public": texts("public", 400, 40, "Public notes"),
+        },
+        "backbones": {
+            "reader": {
+                "title": "Reader",
+                "library": "transformers",
+                "architecture": "distilbert",
+                "arguments": {
+                    "dim": 16,
+                    "n_layers": 1,
+                    "n_heads": 2,
+                    "hidden_dim": 32,
+                    "max_position_embeddings": 16,
+                    "initializer_range": 0.25,
+                },
+                "tokenizer": {"kind": "train", "dataset": "public", "vocabulary": 200},
+                "weights": {"kind": "pretrain", "dataset": "public", "epochs": 25},
+            }
+        },
+        "methods": {"lora": {"kind": "lora", "rank": 2, "targets": ["q_lin", "k_lin"]}},
+        "sweeps": {
+            "notes_reader_lora": {
+                "dataset": "notes",
+                "backbone": "reader",
+                "method": "lora",
+                "epsilon": [8.0],
+                "epochs": [2],
+                "batch_size": [64],
+                "clipping_bound": [1.0],
+                "learning_rate": [0.01, 0.03],
+                "seeds": 1,
+            }
+        },
+        "figures": {
+            "map": {
+                "family": "heatmap",
+                "section": "Figures",
+                "caption": "Accuracy over the grid.",
+                "panels": [{"title": "grid", **cells}],
+            },
+            "norms": {
+                "family": "gradient_norm_distribution",
+                "section": "Figures",
+                "caption": "Norms.",
+                "panels": [{"title": "norms", **cells, "epsilon": 8.0, "clipping_bound": 1.0}],
+            },
+        },
+        "tables": {"data": {"family": "datasets", "section": "Tables", "caption": "The data."}},
+        "audit": {
+            "sweep": "notes_reader_lora",
+            "epsilon": [8.0],
+            "epochs": 2,
+            "batch_size": ["full"],
+            "clipping_bound": 1.0,
+            "learning_rate": 0.01,
+            "canaries": 100,
+            "guesses": 20,
+        },
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, words in (("notes", WORDS), ("public", PUBLIC)):
+        sizes = study()["datasets"][name]
+        write_texts(tmp_path / f"{name}_train.csv", words, sizes["train_size"], 1)
+        write_texts(tmp_path / f"{name}_test.csv", words, sizes["test_size"], 2)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_every_stage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "study.yaml").write_text(yaml.safe_dump(study() | {"results": "results"}))
+
+    def run(*command: str) -> None:
+        app([*command, "--study", "study.yaml"], standalone_mode=False)
+
+    run("prepare-tokenizer", "reader")
+    run("prepare-dataset", "public")
+    run("prepare-dataset", "notes")
+    run("prepare-backbone", "reader")
+    run("calibrate", "notes", "8", "2", "64")
+    run("train", "notes_reader_lora", "eps8_epochs2_B64_C1")
+    run("gradient-norms", "notes_reader_lora", "8", "2", "1")
+    run("audit-setting", "eps8_epochs2_Bfull_C1")
+
+    results = folder / "results"
+    tokens = np.load(results / "data" / "notes" / "train_inputs.npy")
+    assert tokens.shape == (1000, 16)
+    lengths = (tokens >= 0).sum(1)
+    assert len(np.unique(lengths)) > 5
+    assert lengths.max() == 16
+    notes, public, reader = (
+        json.loads((results / place / "metadata.json").read_text())
+        for place in ("data/notes", "data/public", "backbones/reader")
+    )
+    assert notes["tokenizer"] == public["tokenizer"] == reader["tokenizer"]
+    assert reader["pretraining"]["accuracy"] > 0.9
+
+    trials = pd.read_parquet(
+        results / "cells" / "notes_reader_lora" / "eps8_epochs2_B64_C1" / "trials.parquet"
+    )
+    assert len(trials) == 2
+    assert not trials["diverged"].any()
+    # Half of the words of each topic are public, so that even private training can tell them apart.
+    assert trials["macro_accuracy"].max() > 0.65
+    assert trials["loss"].min() < np.log(2)
+    norms = pd.read_parquet(results / "gradnorms" / "notes_reader_lora" / "eps8_epochs2_C1.parquet")
+    assert len(norms) == 2 * 1000
+    assert (norms["head_norm"] <= norms["norm"] * (1 + 1e-6)).all()
+    assert norms["norm"].min() > 0
+    audit = json.loads((results / "audit" / "eps8_epochs2_Bfull_C1.json").read_text())
+    assert audit["examples"] == 1000
+
+
+@pytest.mark.slow
+def test_the_workflow_makes_tokenizers_first(folder: Path) -> None:
+    chain = Chain(folder, study())
+    tokenizer = str(Path("results/tokenizers/reader.json"))
+    backbone = str(Path("results/backbones/reader/metadata.json"))
+    listed = chain.run(backbone, options=("--dry-run",))
+    order = [listed.index(f"rule {stage}:") for stage in STAGES]
+    assert order == sorted(order)
+    chain.run(tokenizer)
+    assert "Nothing to be done" in chain.run(tokenizer, options=("--dry-run",))
+    # Another vocabulary, or another source of the texts that it is from, makes it anew.
+    backbone_section = chain.study["backbones"]["reader"]
+    backbone_section["title"] = "Another title"
+    chain.write()
+    assert "Nothing to be done" in chain.run(tokenizer, options=("--dry-run",))
+    backbone_section["tokenizer"]["vocabulary"] = 210
+    chain.write()
+    assert "prepare_tokenizer" in chain.run(tokenizer, options=("--dry-run",))
+    backbone_section["tokenizer"]["vocabulary"] = 200
+    chain.study["datasets"]["public"]["source"]["train"] = "notes_train.csv"
+    chain.write()
+    assert "prepare_tokenizer" in chain.run(tokenizer, options=("--dry-run",))

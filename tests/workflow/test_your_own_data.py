@@ -1,0 +1,170 @@
+"""The studies of docs/your-own-data.md run as they stand there.
+
+Their data are made here, as small as the studies declare. What they take from the hub lies in a
+cache of the hub, as after a download; the weights in it are random.
+"""
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tokenizers
+from datasets import ClassLabel, Dataset, Features, Image
+from PIL import Image as PillowImage
+from safetensors.torch import save_file
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import DistilBertConfig
+
+from dpsweep.files import write_json
+from dpsweep.models.architectures import create, seeded, state_without_head
+from dpsweep.models.backbone import Architecture
+from dpsweep.study import load_study
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "your-own-data.md").read_text(encoding="utf-8")
+STUDIES = {
+    str(re.match(r"# (studies/\S+)\n", block)[1]): block  # type: ignore[index]
+    for block in re.findall(r"^```yaml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+}
+COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
+
+
+def picture(label: int, random: np.random.Generator) -> bytes:
+    """Noise around a brightness that tells the class."""
+    pixels = random.integers(0, 100, size=(24, 20, 3)) + 70 * label
+    stream = BytesIO()
+    PillowImage.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(stream, "JPEG")
+    return stream.getvalue()
+
+
+def make_folder(repository: Path, cache: Path) -> None:
+    random = np.random.default_rng(0)
+    for split, count in (("train", 15), ("test", 5)):
+        for label, name in enumerate(("cat", "dog", "eel")):
+            folder = repository / "data" / "pets" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                (folder / f"{number}.jpg").write_bytes(picture(label, random))
+    make_weights(cache, "timm/vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_224")
+
+
+def make_hub_dataset(repository: Path, cache: Path) -> None:
+    random = np.random.default_rng(0)
+    names = ["angular_leaf_spot", "bean_rust", "healthy"]
+    features = Features({"image": Image(), "labels": ClassLabel(names=names)})
+    folder = snapshot(cache, "datasets", "AI-Lab-Makerere/beans")
+    for split, count in (("train", 1034), ("validation", 133), ("test", 128)):
+        labels = [number % 3 for number in range(count)]
+        images = [{"bytes": picture(label, random), "path": None} for label in labels]
+        Dataset.from_dict({"image": images, "labels": labels}, features=features).to_parquet(
+            folder / f"{split}-00000-of-00001.parquet"
+        )
+    make_weights(cache, "timm/vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_224")
+
+
+def make_table(repository: Path, cache: Path) -> None:
+    folder = repository / "data" / "mails"
+    folder.mkdir(parents=True)
+    for split, count in (("train", 40), ("test", 10)):
+        with (folder / f"{split}.csv").open("w", newline="") as stream:
+            table = csv.writer(stream)
+            table.writerow(["text", "label"])
+            for number in range(count):
+                table.writerow([f'say "{number}", then\nstop', ("ham", "spam")[number % 2]])
+    revision = load_study(ROOT / "config.yaml").backbones["distilbert"].weights.revision  # type: ignore[union-attr]
+    make_weights(
+        cache, "distilbert/distilbert-base-uncased", "distilbert", "transformers", revision
+    )
+    files = snapshot(cache, "models", "distilbert/distilbert-base-uncased", revision)
+    write_json(files / "config.json", DistilBertConfig().to_dict())
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(40)), "say", "then", "stop"]
+    library = tokenizers.Tokenizer(
+        WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]")  # noqa: S106
+    )
+    library.pre_tokenizer = Whitespace()  # type: ignore[assignment]
+    library.save(str(files / "tokenizer.json"))
+
+
+def make_backbone(repository: Path, cache: Path) -> None:
+    make_folder(repository, cache)
+    make_weights(cache, "timm/convnext_atto.d2_in1k", "convnext_atto")
+
+
+def snapshot(cache: Path, kind: str, repository: str, revision: str | None = None) -> Path:
+    """The folder of a commit in the hub's cache."""
+    folder = cache / f"{kind}--{repository.replace('/', '--')}"
+    commit = folder / "snapshots" / (revision or COMMIT)
+    commit.mkdir(parents=True, exist_ok=True)
+    (folder / "refs").mkdir(exist_ok=True)
+    (folder / "refs" / "main").write_text(revision or COMMIT)
+    return commit
+
+
+def make_weights(
+    cache: Path, repository: str, name: str, library: str = "timm", revision: str | None = None
+) -> None:
+    with seeded(0):
+        network = create(Architecture(library=library, name=name, arguments={}), 2)
+    state = state_without_head(network)
+    if library == "transformers":
+        # Published files name the tensors of the network, ours have a wrapper around it.
+        state = {key.partition(".")[2]: value for key, value in state.items()}
+    save_file(state, snapshot(cache, "models", repository, revision) / "model.safetensors")
+
+
+MAKERS: dict[str, Callable[[Path, Path], None]] = {
+    "studies/pets.yaml": make_folder,
+    "studies/beans.yaml": make_hub_dataset,
+    "studies/mails.yaml": make_table,
+    "studies/convnext.yaml": make_backbone,
+}
+
+
+def test_every_example_is_run_and_short() -> None:
+    assert STUDIES.keys() == MAKERS.keys()
+    for name, block in STUDIES.items():
+        assert len(block.splitlines()) < 20 + 1, name  # the first line is the file's name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAKERS)
+def test_example_runs_as_it_stands(name: str, tmp_path: Path) -> None:
+    repository, cache = tmp_path / "repository", tmp_path / "cache"
+    (repository / "studies").mkdir(parents=True)
+    shutil.copy(ROOT / "config.yaml", repository)
+    for each, block in STUDIES.items():
+        (repository / each).write_text(block)
+    MAKERS[name](repository, cache)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")),
+            *("--directory", str(repository), "--workflow-profile", "none", "--cores", "2"),
+            *("--scheduler", "greedy", "--show-failed-logs", "--config", f"study={name}"),
+            *("--", "all"),
+        ],
+        cwd=repository,
+        env=os.environ
+        | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        | {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    study = load_study(repository / name)
+    results = repository / study.results
+    (sweep,) = study.sweeps
+    trials = pd.read_parquet(results / "sweeps" / f"{sweep}.parquet")
+    assert not trials["diverged"].any()
+    assert (trials["certified_epsilon"] <= 8).all()
+    assert (results / "report.html").stat().st_size > 1000

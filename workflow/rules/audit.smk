@@ -1,0 +1,59 @@
+# The privacy audit: one training run with canaries per setting. `snakemake audit` passes if no
+# setting gives away more than it claims; the evidence is written either way.
+
+if STUDY.audit is not None:
+    AUDITED = STUDY.sweeps[STUDY.audit.sweep]
+
+    localrules:
+        audit,
+
+    rule audit_setting:
+        input:
+            data=PATHS.dataset(AUDITED.dataset) / "metadata.json",
+            backbone=PATHS.backbone(AUDITED.backbone) / "metadata.json",
+        output:
+            PATHS.audited(CELL),
+        log:
+            LOGS / "audit" / f"{CELL}.log",
+        wildcard_constraints:
+            epochs=r"\d+",
+            batch_size=r"\d+|full",
+        threads: STUDY.training.threads
+        resources:
+            **JOBS.training(STUDY.audit.sweep, STUDY.audit.epochs),
+        params:
+            training=training_fingerprint(STUDY, STUDY.audit.sweep),
+            steps=STUDY.privacy.steps,
+            learning_rate=STUDY.audit.learning_rate,
+            canaries=STUDY.audit.canaries,
+            guesses=STUDY.audit.guesses,
+            study=STUDY_FILE,
+        shell:
+            "dpsweep audit-setting --study {params.study:q} eps{wildcards.epsilon}"
+            "_epochs{wildcards.epochs}_B{wildcards.batch_size}_C{wildcards.clipping_bound}"
+            " > {log:q} 2>&1"
+
+    rule audit_evidence:
+        input:
+            [PATHS.audited(cell) for cell in STUDY.audit_cells()],
+        output:
+            [PATHS.audit(suffix) for suffix in ("csv", "pdf", "png", "tex", "md")],
+        log:
+            LOGS / "audit" / "evidence.log",
+        resources:
+            **JOBS.analysis(),
+        params:
+            study=STUDY_FILE,
+        shell:
+            "dpsweep audit-evidence --study {params.study:q} > {log:q} 2>&1"
+
+    rule audit:
+        input:
+            PATHS.audit("csv"),
+        log:
+            LOGS / "audit" / "verdict.log",
+        params:
+            study=STUDY_FILE,
+        shell:
+            "dpsweep audit --study {params.study:q} > {log:q} 2>&1 || status=$?; "
+            "cat {log:q}; exit ${{status:-0}}"

@@ -1,0 +1,56 @@
+# Figures and tables. Each depends on exactly the cells that it draws. A partial one depends on the
+# state of these: with them as inputs, Snakemake would have to make them.
+
+
+rule figure:
+    input:
+        lambda wildcards: (
+            []
+            if PARTIAL
+            else target_inputs(STUDY, PATHS, STUDY.figures[wildcards.target])
+        ),
+    output:
+        [PATHS.figure("{target}", suffix) for suffix in ("pdf", "png", "csv")],
+    log:
+        LOGS / "figures" / "{target}.log",
+    wildcard_constraints:
+        target="|".join(map(re.escape, STUDY.figures)) or "(?!)",
+    resources:
+        **JOBS.analysis(),
+    params:
+        section=lambda wildcards: section_fingerprint(STUDY.figures[wildcards.target]),
+        state=lambda wildcards: PARTIAL
+        and state_fingerprint(
+            target_inputs(STUDY, PATHS, STUDY.figures[wildcards.target])
+        ),
+        partial="--partial" if PARTIAL else "",
+        study=STUDY_FILE,
+    shell:
+        "dpsweep figure --study {params.study:q} {params.partial} {wildcards.target} > {log:q} 2>&1"
+
+
+rule table:
+    input:
+        lambda wildcards: (
+            []
+            if PARTIAL
+            else target_inputs(STUDY, PATHS, STUDY.tables[wildcards.target])
+        ),
+    output:
+        [PATHS.table("{target}", suffix) for suffix in ("tex", "md", "csv")],
+    log:
+        LOGS / "tables" / "{target}.log",
+    wildcard_constraints:
+        target="|".join(map(re.escape, STUDY.tables)) or "(?!)",
+    resources:
+        **JOBS.analysis(),
+    params:
+        section=lambda wildcards: table_fingerprint(STUDY, wildcards.target),
+        state=lambda wildcards: PARTIAL
+        and state_fingerprint(
+            target_inputs(STUDY, PATHS, STUDY.tables[wildcards.target])
+        ),
+        partial="--partial" if PARTIAL else "",
+        study=STUDY_FILE,
+    shell:
+        "dpsweep table --study {params.study:q} {params.partial} {wildcards.target} > {log:q} 2>&1"

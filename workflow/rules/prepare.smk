@@ -1,0 +1,66 @@
+# Tokenizers, datasets and backbones. All run where snakemake runs unless the site says otherwise: compute
+# nodes often have no network.
+
+if JOBS.prepare_here:
+
+    localrules:
+        prepare_tokenizer,
+        prepare_dataset,
+        prepare_backbone,
+
+
+rule prepare_tokenizer:
+    output:
+        PATHS.tokenizer("{backbone}"),
+    log:
+        LOGS / "tokenizers" / "{backbone}.log",
+    wildcard_constraints:
+        backbone="|".join(map(re.escape, STUDY.backbones)),
+    resources:
+        **JOBS.analysis(minutes=60, gigabytes=32),
+    params:
+        section=lambda wildcards: tokenizer_fingerprint(STUDY, wildcards.backbone),
+        study=STUDY_FILE,
+    shell:
+        "dpsweep prepare-tokenizer --study {params.study:q} {wildcards.backbone} > {log:q} 2>&1"
+
+
+rule prepare_dataset:
+    input:
+        lambda wildcards: dataset_inputs(STUDY, PATHS, wildcards.dataset),
+    output:
+        metadata=PATHS.dataset("{dataset}") / "metadata.json",
+        train_inputs=PATHS.dataset("{dataset}") / "train_inputs.npy",
+        train_labels=PATHS.dataset("{dataset}") / "train_labels.npy",
+        test_inputs=PATHS.dataset("{dataset}") / "test_inputs.npy",
+        test_labels=PATHS.dataset("{dataset}") / "test_labels.npy",
+    log:
+        LOGS / "data" / "{dataset}.log",
+    wildcard_constraints:
+        dataset="|".join(map(re.escape, STUDY.datasets)),
+    resources:
+        **JOBS.analysis(minutes=240, gigabytes=32),
+    params:
+        section=lambda wildcards: source_fingerprint(STUDY.datasets[wildcards.dataset]),
+        study=STUDY_FILE,
+    shell:
+        "dpsweep prepare-dataset --study {params.study:q} {wildcards.dataset} > {log:q} 2>&1"
+
+
+rule prepare_backbone:
+    input:
+        lambda wildcards: backbone_inputs(STUDY, PATHS, wildcards.backbone),
+    output:
+        # Weights lie beside it, except where they are random.
+        PATHS.backbone("{backbone}") / "metadata.json",
+    log:
+        LOGS / "backbones" / "{backbone}.log",
+    wildcard_constraints:
+        backbone="|".join(map(re.escape, STUDY.backbones)),
+    resources:
+        **JOBS.analysis(minutes=240, gigabytes=32),
+    params:
+        section=lambda wildcards: source_fingerprint(STUDY.backbones[wildcards.backbone]),
+        study=STUDY_FILE,
+    shell:
+        "dpsweep prepare-backbone --study {params.study:q} {wildcards.backbone} > {log:q} 2>&1"

@@ -1,0 +1,39 @@
+# One HTML file with every figure and table.
+
+
+rule report:
+    input:
+        [
+            PATHS.figure(target, suffix)
+            for target in STUDY.figures
+            for suffix in ("png", "csv")
+        ],
+        [
+            PATHS.table(target, suffix)
+            for target in STUDY.tables
+            for suffix in ("md", "csv")
+        ],
+        [PATHS.sweep(name) for name in STUDY.sweeps if not PARTIAL],
+        [
+            PATHS.audit(suffix)
+            for suffix in ("png", "csv", "md")
+            if STUDY.audit and not PARTIAL
+        ],
+    output:
+        PATHS.report,
+    log:
+        LOGS / "report.log",
+    resources:
+        **JOBS.analysis(),
+    params:
+        study=STUDY_FILE,
+        content=section_fingerprint(STUDY),
+        partial="--partial" if PARTIAL else "",
+        state=PARTIAL
+        and state_fingerprint(
+            PATHS.cell(cell) / "trials.parquet"
+            for name in STUDY.sweeps
+            for cell in STUDY.sweep_cells(name)
+        ),
+    shell:
+        "dpsweep report --study {params.study:q} {params.partial} > {log:q} 2>&1"

@@ -1,0 +1,39 @@
+# One job a cell. A rule for every (sweep, epochs): inputs are static, so that the DAG of the full
+# study stays cheap, and cells cost the same, so that a cluster packs a fixed number into a job.
+
+for name, sweep, epochs in [
+    (name, sweep, epochs)
+    for name, sweep in STUDY.sweeps.items()
+    for epochs in sweep.epochs
+]:
+    cell = CELL.replace("{epochs}", str(epochs))
+
+    rule:
+        name:
+            f"train_{name}_epochs{epochs}"
+        input:
+            data=PATHS.dataset(sweep.dataset) / "metadata.json",
+            backbone=PATHS.backbone(sweep.backbone) / "metadata.json",
+            noise=PATHS.noise(sweep.dataset, "{epsilon}", epochs, "{batch_size}"),
+        output:
+            trials=PATHS.results / "cells" / name / cell / "trials.parquet",
+            steps=PATHS.results / "cells" / name / cell / "steps.parquet",
+            timing=PATHS.results / "cells" / name / cell / "timing.json",
+        log:
+            LOGS / "cells" / name / f"{cell}.log",
+        wildcard_constraints:
+            batch_size=r"\d+|full",
+        group:
+            JOBS.group("train", name, epochs)
+        threads: STUDY.training.threads
+        resources:
+            **JOBS.training(name, epochs),
+        params:
+            sweep=name,
+            epochs=epochs,
+            training=training_fingerprint(STUDY, name),
+            study=STUDY_FILE,
+        shell:
+            "dpsweep train --study {params.study:q} {params.sweep} eps{wildcards.epsilon}"
+            "_epochs{params.epochs}_B{wildcards.batch_size}_C{wildcards.clipping_bound}"
+            " > {log:q} 2>&1"
