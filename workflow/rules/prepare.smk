@@ -60,7 +60,9 @@ rule prepare_backbone:
     resources:
         **JOBS.analysis(minutes=240, gigabytes=32),
     params:
-        section=lambda wildcards: source_fingerprint(STUDY.backbones[wildcards.backbone]),
+        section=lambda wildcards: source_fingerprint(
+            STUDY.backbones[wildcards.backbone]
+        ),
         study=STUDY_FILE,
     shell:
         "dpsweep prepare-backbone --study {params.study:q} {wildcards.backbone} > {log:q} 2>&1"
