@@ -1,7 +1,7 @@
 """Measure noise calibration: every setting of a study, and against other tools.
 
     python benchmarks/calibration.py study       # all distinct calibrations of config.yaml
-    python benchmarks/calibration.py comparison  # 12 settings, four tools; the table of the docs
+    python benchmarks/calibration.py comparison  # 20 settings, four tools; the table of the docs
     python benchmarks/calibration.py table       # write that table into docs/privacy.md again
 
 Results go to benchmarks/results/calibration*.json. One process at a time; processor time, so that other
@@ -53,6 +53,14 @@ SETTINGS = [
     ("CIFAR-100 (10%)", 5000, 256, 32, 1.0),
     ("Cassava", 7545, 4096, 32, 0.25),
     ("Cassava", 7545, 7545, 32, 0.25),
+    ("SUN397", 87002, 1024, 8, 2.0),
+    ("SUN397", 87002, 16384, 16, 1.0),
+    ("SUN397", 87002, 32768, 4, 8.0),
+    ("CIFAR-100", 50000, 256, 32, 8.0),
+    ("CIFAR-100", 50000, 4096, 16, 2.0),
+    ("CIFAR-100 (10%)", 5000, 1024, 8, 8.0),
+    ("Cassava", 7545, 256, 8, 0.5),
+    ("20 Newsgroups", 11314, 1024, 8, 4.0),
 ]
 
 
@@ -158,7 +166,7 @@ def environment() -> dict[str, Any]:
 
 
 def measure_comparison() -> None:
-    """Compare the tools on the 12 settings."""
+    """Compare the tools on the 20 settings."""
     result: dict[str, Any] = {"environment": environment(), "delta": DELTA, "settings": []}
     for data, train_size, batch_size, epochs, epsilon in SETTINGS:
         steps = optimizer_steps(train_size, batch_size, epochs, "round")

@@ -6,6 +6,7 @@ A table stands between two comments of the document and is replaced there; a res
 been measured yet becomes a line that says which command measures it.
 """
 
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 DOCUMENT = REPOSITORY / "docs" / "performance.md"
 REFERENCE = "without privacy"
+CALIBRATION = ("calibration", "calibration_comparison")
 
 
 def grid(head: list[str], rows: list[list[str]]) -> list[str]:
@@ -132,6 +134,92 @@ def selection(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def demo(result: dict[str, Any]) -> list[str]:
+    """What the demo costs, and how long its jobs need to get going."""
+    first, whole = result["seconds_to_first_step"], result["seconds_of_a_cell"]
+    rows = [
+        [
+            f"everything: {result['figures']} figures, {result['tables']} tables, "
+            f"{result['cells']:,} cells, {result['trials']:,} trials",
+            f"{result['wall_seconds'] / 60:.1f} min",
+            "",
+        ],
+        ["memory, all processes together", f"{result['peak_megabytes'] / 1e3:.1f} GB", ""],
+        [
+            "a cell, from its process to its first step",
+            f"{first['median']:.1f} s",
+            f"{first['largest']:.1f} s",
+        ],
+        ["a cell as a whole", f"{whole['median']:.1f} s", f"{whole['largest']:.1f} s"],
+        [
+            "of that, steps and evaluation",
+            f"{100 * result['share_of_steps_and_evaluation']:.0f} %",
+            "",
+        ],
+    ]
+    return [
+        *grid(["the demo", "median or total", "largest"], rows),
+        "",
+        f"On {result['environment']['cores']} cores. " + where(result["environment"]),
+    ]
+
+
+def calibration(result: dict[str, Any]) -> list[str]:
+    """The calibrations of the paper's study, and other tools on a sample."""
+    study, comparison = result["calibration"], result["calibration_comparison"]
+    settings = comparison["settings"]
+    rows = []
+    for tool in settings[0]["tools"]:
+        pairs = [(each["tools"][tool], each["tools"]["dpsweep"]) for each in settings]
+        done = [pair for pair in pairs if "noise_multiplier" in pair[0]]
+        excess = [measured["excess_percent"] for measured, _ in done]
+        ratios = [measured["cpu_seconds"] / ours["cpu_seconds"] for measured, ours in done]
+        rows.append(
+            [
+                tool,
+                f"{len(done)} of {len(pairs)}",
+                f"{statistics.median(ratios):.1f}x",
+                f"{max(ratios):.0f}x",
+                f"{statistics.median(excess):+.2f} %",
+                f"{max(excess):+.2f} %",
+            ]
+        )
+    head = ["tool", "settings solved", "time, median", "largest", "excess noise, median", "largest"]
+    low, high = study["certified_over_target"]
+    return [
+        f"All {study['calibrations']} distinct calibrations of the paper's study, one after the other: "
+        f"{study['cpu_seconds']:.0f} s of processor time, at most {study['slowest_cpu_seconds']:.1f} s each, "
+        f"{study['peak_megabytes']:,} MB; certified epsilon is {low:.4f} to {high:.4f} of its target.",
+        "",
+        *grid(head, rows),
+        "",
+        "Processor time as a multiple of dpsweep's, noise over the exact minimum; tools as they come "
+        "([privacy.md](privacy.md) has the settings). " + where(comparison["environment"]),
+    ]
+
+
+def analysis(result: dict[str, Any]) -> list[str]:
+    """Aggregating and drawing a complete study."""
+    rows = [
+        [each["task"], f"{each['cpu_seconds']:.1f} s", f"{each['peak_megabytes']:,} MB"]
+        for each in result["tasks"][:4]
+    ]
+    rows.append(
+        [
+            "everything",
+            f"{result['cpu_seconds']:.0f} s",
+            f"{result['peak_megabytes_of_a_job']:,} MB a job",
+        ]
+    )
+    return [
+        *grid(["the slowest tasks", "processor time", "peak memory"], rows),
+        "",
+        f"{result['trials']:,} synthetic trials in {result['cells']:,} cells, {result['figures']} figures, "
+        f"{result['tables']} tables; {result['wall_seconds']:.0f} s on the clock with "
+        f"{result['jobs_at_a_time']} jobs at a time. " + where(result["environment"]),
+    ]
+
+
 def plan() -> list[str]:
     """Cells, trials and estimated GPU hours of every target of the paper's study, from nothing."""
     study = load_study(REPOSITORY / "config.yaml")
@@ -160,6 +248,8 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "cell, CPU": ("cell_cpu.json", "make bench", cell),
     "cell, GPU": ("cell_gpu.json", "make bench-gpu", cell),
     "workflow": ("workflow.json", "make bench", workflow),
+    "demo": ("demo.json", "python benchmarks/demo.py", demo),
+    "analysis": ("analysis.json", "python benchmarks/analysis.py", analysis),
     "selection": ("selection.json", "python benchmarks/selection.py", selection),
 }
 
@@ -170,7 +260,12 @@ def filled(document: str) -> str:
     Raises:
         ValueError: the document has no place for a table.
     """
-    tables = {"plan": plan()}
+    tables = {
+        "plan": plan(),
+        "calibration": calibration(
+            {name: read_json(RESULTS / f"{name}.json") for name in CALIBRATION}
+        ),
+    }
     for name, (file, command, render) in TABLES.items():
         path = RESULTS / file
         tables[name] = (

@@ -11,8 +11,9 @@ import pytest
 from tests.data.test_folder import fill, section
 
 from dpsweep.data import prepare as module
+from dpsweep.data import unfinished
 from dpsweep.data.images import EncodedImages
-from dpsweep.data.prepare import _claim, prepare
+from dpsweep.data.prepare import prepare
 from dpsweep.data.prepared import PreparedDataset, Split
 
 
@@ -22,8 +23,8 @@ def ended_process() -> int:
     return process.pid
 
 
-def left_by(unfinished: Path, process: int) -> Path:
-    folder = unfinished / f"{socket.gethostname()}-{process}"
+def left_by(parent: Path, process: int) -> Path:
+    folder = parent / f"{socket.gethostname()}-{process}"
     folder.mkdir(parents=True)
     (folder / "train.json").write_text("decoded")
     return folder
@@ -31,7 +32,7 @@ def left_by(unfinished: Path, process: int) -> Path:
 
 def test_what_a_killed_preparation_left_is_taken_over(tmp_path: Path) -> None:
     left = left_by(tmp_path, ended_process())
-    own = _claim(tmp_path)
+    own = unfinished.claim(tmp_path)
     assert (own / "train.json").read_text() == "decoded"
     assert not left.exists()
 
@@ -40,13 +41,13 @@ def test_what_a_running_preparation_has_is_left_alone(tmp_path: Path) -> None:
     theirs = left_by(tmp_path, os.getppid())
     elsewhere = tmp_path / "another-host-1"
     elsewhere.mkdir()
-    own = _claim(tmp_path)
+    own = unfinished.claim(tmp_path)
     assert list(own.iterdir()) == []
     assert (theirs / "train.json").exists()
     assert elsewhere.exists()
     os.utime(elsewhere, (0, 0))  # nothing has been written there for long
     own.rmdir()
-    assert _claim(tmp_path) == own
+    assert unfinished.claim(tmp_path) == own
     assert not elsewhere.exists()
 
 
@@ -69,7 +70,7 @@ def test_the_slower_of_two_takes_what_the_faster_has_made(
     made: list[PreparedDataset] = []
     monkeypatch.setattr(module, "decode_images", slowly)
     # Threads share a process; here each is an owner.
-    monkeypatch.setattr(module, "_claim", lambda path: path / threading.current_thread().name)
+    monkeypatch.setattr(unfinished, "claim", lambda path: path / threading.current_thread().name)
     slower = threading.Thread(target=lambda: made.append(prepare("pets", dataset, out)))
     slower.start()
     assert ready.wait(60)

@@ -5,12 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from tests.models.plain_training import accuracy_after_training
 
 from dpsweep.data import PreparedDataset
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.tokenizer import prepare as prepare_tokenizer
-from dpsweep.models.build import build_model, trainable_parameters
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.study import load_study
 from dpsweep.study.config import DocstringsSource, Film
@@ -19,7 +18,6 @@ from dpsweep.study.paths import Paths
 DEMO = Path(__file__).parents[2] / "studies" / "demo.yaml"
 STUDY = load_study(DEMO)
 EPOCHS = 4
-BATCH_SIZE = 64
 LEARNING_RATES = (0.004, 0.012)
 
 
@@ -52,25 +50,19 @@ def test_every_machine_has_the_texts(dataset: str) -> None:
 
 
 def fine_tuned_accuracy(paths: Paths, backbone: str, method: str, learning_rate: float) -> float:
-    """Test accuracy after plain training with Adam: no clipping, no noise."""
     data = PreparedDataset.open(paths.dataset("docstrings"))
-    train, test = (
-        torch.from_numpy(np.array(each)).long() for each in (data.train_inputs, data.test_inputs)
+    return accuracy_after_training(
+        paths.backbone(backbone),
+        STUDY.methods.get(method, Film(kind="film")),
+        _tensors(data.train_inputs, data.train_labels),
+        _tensors(data.test_inputs, data.test_labels),
+        epochs=EPOCHS,
+        learning_rate=learning_rate,
     )
-    labels, test_labels = (
-        torch.from_numpy(np.array(each)) for each in (data.train_labels, data.test_labels)
-    )
-    trained = STUDY.methods.get(method, Film(kind="film"))
-    model = build_model(paths.backbone(backbone), trained, len(data.metadata.classes), 1).eval()
-    optimizer = torch.optim.Adam(trainable_parameters(model).values(), lr=learning_rate)
-    random = torch.Generator().manual_seed(1)
-    for _ in range(EPOCHS):
-        for batch in torch.randperm(len(labels), generator=random).split(BATCH_SIZE):
-            optimizer.zero_grad()
-            F.cross_entropy(model(train[batch]), labels[batch]).backward()
-            optimizer.step()
-    with torch.inference_mode():
-        return float((model(test).argmax(dim=1) == test_labels).float().mean())
+
+
+def _tensors(tokens: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.from_numpy(np.array(tokens)).long(), torch.from_numpy(np.array(labels))
 
 
 @pytest.mark.slow

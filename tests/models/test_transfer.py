@@ -5,12 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from tests.models.plain_training import accuracy_after_training
 
 from dpsweep.data import PreparedDataset
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.models.build import build_model, trainable_parameters
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study import Study, load_study
@@ -18,7 +17,6 @@ from dpsweep.study.paths import Paths
 
 DEMO = Path(__file__).parents[2] / "studies" / "demo.yaml"
 EPOCHS = 8
-BATCH_SIZE = 64
 LEARNING_RATES = (0.003, 0.01, 0.03)
 SEEDS = (1, 2, 3)
 
@@ -26,28 +24,26 @@ SEEDS = (1, 2, 3)
 def fine_tuned_accuracy(
     study: Study, paths: Paths, backbone: str, learning_rate: float, seed: int
 ) -> float:
-    """Test accuracy after plain FiLM training with Adam: no clipping, no noise."""
     data = PreparedDataset.open(paths.dataset("digits"))
     folder = paths.backbone(backbone)
     metadata = PreparedBackbone.open(folder).metadata
     preprocess = make_preprocess(metadata.mean, metadata.std)
     train, test = (
-        preprocess(torch.from_numpy(np.array(inputs)))
-        for inputs in (data.train_inputs, data.test_inputs)
+        (preprocess(torch.from_numpy(np.array(inputs))), torch.from_numpy(np.array(labels)))
+        for inputs, labels in (
+            (data.train_inputs, data.train_labels),
+            (data.test_inputs, data.test_labels),
+        )
     )
-    labels, test_labels = (
-        torch.from_numpy(np.array(each)) for each in (data.train_labels, data.test_labels)
+    return accuracy_after_training(
+        folder,
+        study.methods["film"],
+        train,
+        test,
+        epochs=EPOCHS,
+        learning_rate=learning_rate,
+        seed=seed,
     )
-    model = build_model(folder, study.methods["film"], len(data.metadata.classes), seed)
-    optimizer = torch.optim.Adam(trainable_parameters(model).values(), lr=learning_rate)
-    random = torch.Generator().manual_seed(seed)
-    for _ in range(EPOCHS):
-        for batch in torch.randperm(len(labels), generator=random).split(BATCH_SIZE):
-            optimizer.zero_grad()
-            F.cross_entropy(model(train[batch]), labels[batch]).backward()
-            optimizer.step()
-    with torch.inference_mode():
-        return float((model(test).argmax(dim=1) == test_labels).float().mean())
 
 
 def tuned_accuracy(study: Study, paths: Paths, backbone: str) -> float:

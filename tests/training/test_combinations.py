@@ -5,6 +5,7 @@ are the study's own with fewer and smaller layers, where they have arguments for
 """
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,24 +73,30 @@ OPTIMIZERS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
-    random = np.random.default_rng(0)
-
-    def split(size: int) -> Split:
-        pixels = random.integers(256, size=(size, SIZE, SIZE, 3), dtype=np.uint8)
-        return Split(pixels, np.arange(size) % CLASSES)
-
+def noise(folder: Path, draw: Callable[[int], np.ndarray], **description: Any) -> PreparedDataset:
+    """Write a dataset of meaningless inputs; ``draw`` makes some."""
+    train, test = (Split(draw(size), np.arange(size) % CLASSES) for size in (TRAIN, TEST))
     return write_prepared(
-        tmp_path_factory.mktemp("images"),
+        folder,
         name="noise",
         title="Noise",
         source="numpy",
         revision=None,
         classes=[str(label) for label in range(CLASSES)],
-        train=split(TRAIN),
-        test=split(TEST),
+        train=train,
+        test=test,
+        **description,
     )
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    random = np.random.default_rng(0)
+
+    def pixels(size: int) -> np.ndarray:
+        return random.integers(256, size=(size, SIZE, SIZE, 3), dtype=np.uint8)
+
+    return noise(tmp_path_factory.mktemp("images"), pixels)
 
 
 @pytest.fixture(scope="module")
@@ -105,24 +112,14 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def texts(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> PreparedDataset:
     random = np.random.default_rng(0)
 
-    def split(size: int) -> Split:
-        tokens = random.integers(30, size=(size, LENGTH), dtype=np.int32)
+    def tokens(size: int) -> np.ndarray:
+        drawn = random.integers(30, size=(size, LENGTH), dtype=np.int32)
         for row, length in enumerate(random.integers(3, LENGTH + 1, size=size)):
-            tokens[row, length:] = PADDING
-        return Split(tokens, np.arange(size) % CLASSES)
+            drawn[row, length:] = PADDING
+        return drawn
 
-    return write_prepared(
-        tmp_path_factory.mktemp("texts"),
-        name="noise",
-        title="Noise",
-        source="numpy",
-        revision=None,
-        classes=[str(label) for label in range(CLASSES)],
-        train=split(TRAIN),
-        test=split(TEST),
-        kind="text",
-        tokenizer=Tokenizer.open(vocabulary).identity,
-    )
+    folder = tmp_path_factory.mktemp("texts")
+    return noise(folder, tokens, kind="text", tokenizer=Tokenizer.open(vocabulary).identity)
 
 
 @pytest.fixture(scope="module", params=COMBINATIONS, ids=str)

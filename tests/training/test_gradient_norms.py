@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from tests.training.tiny_study import N, tiny_sections
 
 from dpsweep import cli
 from dpsweep.data.prepared import PreparedDataset
@@ -18,45 +19,13 @@ from dpsweep.training import gradient_norms
 from dpsweep.training.interruption import EXIT_AGAIN, Interrupted
 from dpsweep.training.trial import Workbench, load_trainable
 
-SWEEP = "digits_vit_film"
-STUDY: dict[str, Any] = {
-    "title": "Norms",
-    "datasets": {
-        "digits": {
-            "title": "Digits",
-            "source": {"kind": "sklearn-digits", "test_share": 0.95},
-            "classes": 10,
-            "train_size": 89,
-            "test_size": 1708,
-            "image_size": 8,
-        }
-    },
-    "backbones": {
-        "vit": {
-            "title": "ViT",
-            "architecture": "vit_tiny_patch16_224",
-            "arguments": {"img_size": 8, "patch_size": 4, "in_chans": 1, "embed_dim": 16}
-            | {"depth": 1, "num_heads": 2},
-            "weights": {"kind": "random"},
-            "mean": [0.5],
-            "std": [0.5],
-        }
-    },
-    "methods": {"film": {"kind": "film"}},
-    "sweeps": {
-        SWEEP: {
-            "dataset": "digits",
-            "backbone": "vit",
-            "method": "film",
-            "epsilon": [8.0],
-            "epochs": [3],
-            "batch_size": [30],
-            "clipping_bound": [1.0],
-            "learning_rate": [0.05],
-            "seeds": 1,
-            "physical_batch": 32,
-        }
-    },
+SWEEP = "digits"
+SECTIONS = tiny_sections({}, {"kind": "film"})
+SECTIONS["sweeps"][SWEEP] |= {
+    "epochs": [3],
+    "batch_size": [30],
+    "learning_rate": [0.05],
+    "physical_batch": 32,
 }
 
 
@@ -65,7 +34,7 @@ def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study whose one cell is trained."""
     folder = tmp_path_factory.mktemp("norms")
     file = folder / "study.yaml"
-    file.write_text(yaml.safe_dump(STUDY | {"results": str(folder / "results")}))
+    file.write_text(yaml.safe_dump(SECTIONS | {"results": str(folder / "results")}))
     cli.prepare_dataset("digits", file)
     cli.prepare_backbone("vit", file)
     cli.calibrate("digits", 8.0, 3, "30", file)
@@ -89,12 +58,12 @@ def test_norms_are_those_of_the_loop_at_the_end_of_every_epoch(study_file: Path)
     study = load_study(study_file)
     paths = Paths(Path(study.results))
     data = PreparedDataset.open(paths.dataset("digits"))
-    bench = Workbench(data, PreparedBackbone.open(paths.backbone("vit")), study.methods["film"])
+    bench = Workbench(data, PreparedBackbone.open(paths.backbone("vit")), study.methods["method"])
     model = bench.model(1)
     loop = bench.engine("loop", model)
     stored = gradient_norms.TrialStore(paths.trials).load_parameters(found["trial_key"].iloc[0])
     assert stored is not None
-    inputs = bench.batch(bench.train, torch.arange(89))
+    inputs = bench.batch(bench.train, torch.arange(N))
     labels = torch.from_numpy(np.array(data.train_labels))
     for epoch, rows in found.groupby("epoch"):
         prefix = f"epoch{epoch}/"
@@ -106,7 +75,7 @@ def test_norms_are_those_of_the_loop_at_the_end_of_every_epoch(study_file: Path)
                 if name.startswith(prefix)
             },
         )
-        wanted = loop.norms(inputs, labels, torch.ones(89, dtype=torch.bool))
+        wanted = loop.norms(inputs, labels, torch.ones(N, dtype=torch.bool))
         for column, norms in zip(("norm", "head_norm"), wanted, strict=True):
             np.testing.assert_allclose(rows[column], norms.numpy(), rtol=1e-4)
         assert rows["label"].tolist() == data.train_labels.tolist()

@@ -7,13 +7,8 @@ import numpy as np
 import pytest
 import torch
 from tests.training.tiny_models import make
+from tests.training.tiny_study import N, prepare, tiny_study
 
-from dpsweep.data.prepare import prepare as prepare_dataset
-from dpsweep.data.prepared import PreparedDataset
-from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.models.prepare import prepare as prepare_backbone
-from dpsweep.study.config import Backbone, Dataset, DigitsSource, Film, RandomWeights
-from dpsweep.study.paths import Paths
 from dpsweep.training.clipping import FlatClipping
 from dpsweep.training.gradients import make_engine
 from dpsweep.training.precision import resolve_precision
@@ -56,32 +51,9 @@ def test_clipped_gradient_is_off_by_a_few_roundings(name: str, bound: float) -> 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
-    paths = Paths(tmp_path_factory.mktemp("precision"))
-    digits = Dataset(
-        title="Digits",
-        source=DigitsSource(kind="sklearn-digits", test_share=0.85),
-        image_size=8,
-        classes=10,
-        train_size=269,
-        test_size=1528,
-    )
-    backbone = Backbone(
-        title="Transformer",
-        architecture="vit_tiny_patch16_224",
-        arguments={"img_size": 8, "patch_size": 4, "in_chans": 1, "embed_dim": 64, "depth": 2}
-        | {"num_heads": 2},
-        weights=RandomWeights(kind="random"),
-        mean=[0.5],
-        std=[0.5],
-    )
-    prepare_dataset("digits", digits, paths.dataset("digits"))
-    prepare_backbone("vit", backbone, paths)
-    return Workbench(
-        PreparedDataset.open(paths.dataset("digits")),
-        PreparedBackbone.open(paths.backbone("vit")),
-        Film(kind="film"),
-        device=CPU,
-    )
+    study = tiny_study({}, {"kind": "film"})
+    _, data, backbone = prepare(study, tmp_path_factory.mktemp("precision"))
+    return Workbench(data, backbone, study.methods["method"], device=CPU)
 
 
 SPEC = TrialSpec(
@@ -94,10 +66,10 @@ SPEC = TrialSpec(
     # Noise and batches are drawn from the trial's key, which holds the precision: without noise
     # and with the full batch, precision is all that differs.
     noise_multiplier=0.0,
-    train_size=269,
-    batch_size=269,
+    train_size=N,
+    batch_size=N,
     epochs=1,
-    steps=20,
+    steps=80,
     clipping={"kind": "flat", "bound": 1.0},
     learning_rate=1.0,
     seed=1,

@@ -13,49 +13,52 @@ from dpsweep.study.paths import Paths
 N = 269
 
 
+def tiny_sections(training: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
+    """A fifth of the digits, a transformer of one block, one sweep of one cell: as in YAML."""
+    return {
+        "title": "Tiny",
+        "training": training,
+        "datasets": {
+            "digits": {
+                "title": "Digits",
+                "source": {"kind": "sklearn-digits", "test_share": 0.85},
+                "image_size": 8,
+                "classes": 10,
+                "train_size": N,
+                "test_size": 1528,
+            }
+        },
+        "backbones": {
+            "vit": {
+                "title": "Transformer",
+                "architecture": "vit_tiny_patch16_224",
+                "arguments": {"img_size": 8, "patch_size": 4, "in_chans": 1, "embed_dim": 32}
+                | {"depth": 1, "num_heads": 2},
+                "weights": {"kind": "random"},
+                "mean": [0.5],
+                "std": [0.5],
+            }
+        },
+        "methods": {"method": method},
+        "sweeps": {
+            "digits": {
+                "dataset": "digits",
+                "backbone": "vit",
+                "method": "method",
+                "epsilon": [8.0],
+                "epochs": [1],
+                "batch_size": ["full"],
+                "clipping_bound": [1.0],
+                "learning_rate": [0.003],
+                "seeds": 1,
+            }
+        },
+    }
+
+
 def tiny_study(training: dict[str, Any], method: dict[str, Any]) -> Study:
-    """A fifth of the digits, a transformer of one block, one sweep of one cell."""
-    return Study.model_validate(
-        {
-            "title": "Tiny",
-            "training": training,
-            "datasets": {
-                "digits": {
-                    "title": "Digits",
-                    "source": {"kind": "sklearn-digits", "test_share": 0.85},
-                    "image_size": 8,
-                    "classes": 10,
-                    "train_size": N,
-                    "test_size": 1528,
-                }
-            },
-            "backbones": {
-                "vit": {
-                    "title": "Transformer",
-                    "architecture": "vit_tiny_patch16_224",
-                    "arguments": {"img_size": 8, "patch_size": 4, "in_chans": 1, "embed_dim": 32}
-                    | {"depth": 1, "num_heads": 2},
-                    "weights": {"kind": "random"},
-                    "mean": [0.5],
-                    "std": [0.5],
-                }
-            },
-            "methods": {"method": method},
-            "sweeps": {
-                "digits": {
-                    "dataset": "digits",
-                    "backbone": "vit",
-                    "method": "method",
-                    "epsilon": [8.0],
-                    "epochs": [1],
-                    "batch_size": ["full"],
-                    "clipping_bound": [1.0],
-                    "learning_rate": [0.003],
-                    "seeds": 1,
-                }
-            },
-        }
-    )
+    """Validate `tiny_sections`."""
+    return Study.model_validate(tiny_sections(training, method))
 
 
 def prepare(study: Study, folder: Path) -> tuple[Paths, PreparedDataset, PreparedBackbone]:

@@ -1,10 +1,6 @@
 """From a dataset of the study to its prepared files."""
 
-import contextlib
 import logging
-import os
-import shutil
-import socket
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -13,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dpsweep.data import digits, glyphs
+from dpsweep.data import digits, glyphs, unfinished
 from dpsweep.data.folder import load_folder
 from dpsweep.data.hub import load_hub_images
 from dpsweep.data.images import LabelledImages, Transform, decode_images
@@ -25,9 +21,6 @@ from dpsweep.study.config import Dataset, DigitsSource, FolderSource, GlyphsSour
 
 log = logging.getLogger(__name__)
 
-_UNFINISHED = "unfinished"
-# A preparation on another machine that has written nothing for so long has been killed.
-_ABANDONED_SECONDS = 1800
 _MOST_NAMED = 20
 
 
@@ -54,7 +47,7 @@ def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDatase
     revision: str | None
     classes: list[str]
     skipped: list[str] = []
-    unfinished: Path | None = None
+    decoded: Path | None = None
     match dataset.source:
         case DigitsSource() as source:
             _require_size(name, dataset, digits.SIZE)
@@ -81,12 +74,12 @@ def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDatase
             images = (
                 load_hub_images(source) if isinstance(source, HubSource) else load_folder(source)
             )
-            unfinished = _claim(folder / _UNFINISHED)
+            decoded = unfinished.claim(folder / "unfinished")
             started = time.time()
-            train, test, skipped = _decode(name, dataset, images, unfinished)
+            train, test, skipped = _decode(name, dataset, images, decoded)
             classes, origin, revision = images.classes, images.origin, images.revision
             if finished := _finished_by_another(folder, started):
-                _release(unfinished)
+                unfinished.release(decoded)
                 return finished
         case _:
             raise DatasetError(
@@ -104,50 +97,9 @@ def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDatase
         test=test,
         skipped=skipped,
     )
-    if unfinished is not None:
-        _release(unfinished)
+    if decoded is not None:
+        unfinished.release(decoded)
     return prepared
-
-
-def _release(unfinished: Path) -> None:
-    shutil.rmtree(unfinished, ignore_errors=True)
-    with contextlib.suppress(OSError):  # another preparation is at work in it
-        unfinished.parent.rmdir()
-
-
-def _claim(unfinished: Path) -> Path:
-    """Return a folder for what is not finished that no other process uses.
-
-    The folder is named after its owner. That of an owner that is gone is taken over, with what has
-    been decoded: renaming it is the claim, and only one process can.
-    """
-    host = socket.gethostname()
-    own = unfinished / f"{host}-{os.getpid()}"
-    unfinished.mkdir(parents=True, exist_ok=True)
-    for folder in sorted(each for each in unfinished.iterdir() if each.is_dir()):
-        owner_host, _, owner = folder.name.rpartition("-")
-        abandoned = (
-            not _runs(int(owner))
-            if owner_host == host
-            else time.time() - max(each.stat().st_mtime for each in (folder, *folder.iterdir()))
-            > _ABANDONED_SECONDS
-        )
-        if abandoned or folder == own:
-            with contextlib.suppress(OSError):  # another process was faster
-                folder.rename(own)
-                return own
-    own.mkdir()
-    return own
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _finished_by_another(folder: Path, started: float) -> PreparedDataset | None:
@@ -188,15 +140,15 @@ def _prepare_texts(
 
 
 def _decode(
-    name: str, dataset: Dataset, images: LabelledImages, unfinished: Path
+    name: str, dataset: Dataset, images: LabelledImages, decoded: Path
 ) -> tuple[Split, Split, list[str]]:
     """Decode both splits; return them, and what was wrong with the images that are left out."""
     if dataset.corrupt == "refuse":
         # What the labels tell is known before hours of decoding.
         _compare(name, dataset, images.classes, images.train.labels, images.test.labels)
     transform = Transform(_image_size(name, dataset), dataset.interpolation, dataset.crop)
-    train, corrupt = decode_images(images.train, transform, unfinished, "train")
-    test, corrupt_test = decode_images(images.test, transform, unfinished, "test")
+    train, corrupt = decode_images(images.train, transform, decoded, "train")
+    test, corrupt_test = decode_images(images.test, transform, decoded, "test")
     found = [*corrupt, *corrupt_test]
     if found and dataset.corrupt == "refuse":
         raise DatasetError(

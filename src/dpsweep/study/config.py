@@ -56,6 +56,20 @@ def _strictly_increasing_integers(values: list[int]) -> list[int]:
     return values
 
 
+def _require_disjoint(
+    train_key: str, train: Sequence[str], test_key: str, test: str | None
+) -> None:
+    """Refuse what is read twice: epsilon holds per example, and a test must be of unseen ones."""
+    parts = [posixpath.normpath(part) for part in train]
+    repeated = sorted({part for part in parts if parts.count(part) > 1})
+    if repeated:
+        raise ValueError(f"{train_key}: found {', '.join(repeated)} twice; allowed: each once")
+    if test is not None and posixpath.normpath(test) in parts:
+        raise ValueError(
+            f"{test_key}: found {test}, which is in {train_key} too; allowed: one that is not"
+        )
+
+
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Epsilon = Annotated[float, Field(gt=0, description="target epsilon; .inf trains without privacy")]
 Grid = Annotated[list[PositiveFloat], Field(min_length=1), AfterValidator(_strictly_increasing)]
@@ -220,20 +234,6 @@ class HubSource(Section):
     def _splits_are_disjoint(self) -> Self:
         _require_disjoint("train_splits", self.train_splits, "test_split", self.test_split)
         return self
-
-
-def _require_disjoint(
-    train_key: str, train: Sequence[str], test_key: str, test: str | None
-) -> None:
-    """Refuse what is read twice: epsilon holds per example, and a test must be of unseen ones."""
-    parts = [posixpath.normpath(part) for part in train]
-    repeated = sorted({part for part in parts if parts.count(part) > 1})
-    if repeated:
-        raise ValueError(f"{train_key}: found {', '.join(repeated)} twice; allowed: each once")
-    if test is not None and posixpath.normpath(test) in parts:
-        raise ValueError(
-            f"{test_key}: found {test}, which is in {train_key} too; allowed: one that is not"
-        )
 
 
 class FolderSource(Section):

@@ -20,8 +20,12 @@ class _Replace(dict[Any, Any]):
     """A mapping that replaces the one it overlays instead of merging with it."""
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads 1e-5 as a number and refuses a key that stands twice."""
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Safe YAML that reads 1e-5 as a number and refuses a key that stands twice.
+
+    It is read by libyaml where PyYAML has it: every job reads the study, and this is ten times as
+    fast.
+    """
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -36,7 +40,8 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
                     f"twice, first on line {seen[key_node.value]}; every name must be unique"
                 )
             seen[key_node.value] = line
-    return loader.construct_mapping(node, deep=True)
+    mapping: dict[Any, Any] = loader.construct_mapping(node, deep=True)
+    return mapping
 
 
 def _replacing_mapping(loader: _Loader, node: yaml.MappingNode) -> _Replace:

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,10 @@ from dpsweep.training.streams import torch_stream
 log = logging.getLogger(__name__)
 
 _TEST_BATCH = 512
+# One kernel for all parameters: FiLM has many small ones.
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "sgd": torch.optim.SGD,
+    "adam": partial(torch.optim.Adam, fused=True),
+    "sgd": partial(torch.optim.SGD, fused=True),
 }
 
 

@@ -1,8 +1,9 @@
 """The engine for all parameters: ghost norms and book-keeping."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
+from dpsweep.training.gradients import layers
 from dpsweep.training.gradients.checks import check_owners
 from dpsweep.training.gradients.factored import FactoredEngine, check_used
 from dpsweep.training.gradients.forms import (
@@ -20,6 +22,7 @@ from dpsweep.training.gradients.forms import (
     Lookups,
     OuterProducts,
     Standardized,
+    factors_are_cheaper,
 )
 from dpsweep.training.gradients.interface import UnsupportedModelError
 from dpsweep.training.gradients.tracked import TrackedParameter, Uses, plain, tracked_in
@@ -30,8 +33,9 @@ class BookkeepingEngine(FactoredEngine):
 
     The forward pass records the inputs of all linear, convolutional and embedding layers. One
     backward pass returns the gradients of their outputs (and computes no weight gradients). From
-    these two factors come the norms, without instantiating per-example gradients unless that is
-    cheaper, and then the clipped sum, without a second backward pass.
+    these two factors come the norms and then the clipped sum, without a second backward pass and
+    without instantiating per-example gradients. Where these are smaller than the factors (linear
+    layers of narrow networks), the backward pass returns them instead.
 
     Weights that the model computes from parameters before it uses them, as in weight-standardised
     convolutions, get their per-example gradients through that computation.
@@ -96,8 +100,9 @@ class _RecordedUses(Uses):
     def gradients(self, loss: Tensor) -> tuple[dict[str, Tensor], list[Form]]:
         """Go backward from the summed losses; return gradients as rows, and as other forms."""
         taps: Any = [tap for tap, _ in self._taps]
-        gradients = torch.autograd.grad(loss, taps, allow_unused=True)
-        for (_, receive), gradient in zip(self._taps, gradients, strict=True):
+        gradients = list(torch.autograd.grad(loss, taps, allow_unused=True))
+        while self._taps:  # memory is free again as soon as a gradient is turned into its form
+            (_, receive), gradient = self._taps.pop(), gradients.pop()
             if gradient is not None:
                 receive(gradient)
         return self._rows, self._forms
@@ -135,6 +140,11 @@ class _RecordedUses(Uses):
     ) -> Tensor:
         """Compute ``F.linear``."""
         x = self.batch(input, weight, bias)
+        if isinstance(weight, TrackedParameter) and weight.parameter_name not in self._sources:
+            tokens = math.prod(x.shape[1:-1])
+            if not factors_are_cheaper(tokens, *weight.shape):
+                copies = self.copies(weight), self.copies(bias)
+                return cast(Tensor, layers.Linear.apply(x, plain(weight), plain(bias), *copies))
 
         def receive(gradient: Tensor, features: Tensor) -> None:
             outputs = gradient.reshape(self.examples, -1, gradient.shape[-1])
@@ -257,10 +267,10 @@ class _RecordedUses(Uses):
             self._forms.append(Standardized(weight.value, sources, form, raw, gain, epsilon))
         elif sources is not None:
             self._forms.append(Derived(weight.value, sources, form))
-        elif form.is_cheaper:
-            self._forms.append(form)
-        else:
+        elif isinstance(form, Convolutions) and not form.is_cheaper:
             self._add_rows(weight, form.rows())
+        else:
+            self._forms.append(form)
 
     def _add_rows(self, parameter: TrackedParameter, rows: Tensor) -> None:
         """Add per-example gradients of a parameter, or through a derived one to its sources."""

@@ -112,11 +112,6 @@ class OuterProducts:
         outputs, inputs = _wide(self.outputs[examples]), _wide(self.inputs[examples])
         return (outputs.mT @ inputs).view(-1, *self.shape)
 
-    @property
-    def is_cheaper(self) -> bool:
-        """Whether the factors are cheaper than rows."""
-        return _cheaper(self.inputs.shape[1], self.inputs.shape[2], self.outputs.shape[2])
-
 
 @dataclass(frozen=True)
 class Convolutions:
@@ -219,7 +214,7 @@ class Convolutions:
         """Whether the factors are cheaper than rows."""
         out_channels, *patch = self.shape
         pixels = self.outputs.shape[2] * self.outputs.shape[3]
-        return _cheaper(pixels, math.prod(patch), out_channels // self.groups)
+        return factors_are_cheaper(pixels, math.prod(patch), out_channels // self.groups)
 
     def _tokens(self, examples: slice = _ALL) -> tuple[Tensor, Tensor]:
         """Return patches and output gradients, both of shape (examples, groups, ..., pixels)."""
@@ -363,8 +358,12 @@ class Lookups:
         return {self.name: table.index_add(0, self.indices.flatten(), outputs.flatten(0, 1))}
 
 
-def _cheaper(tokens: int, inputs: int, outputs: int) -> bool:
-    """Compare factors with rows: one condition for the memory, and for the work of the norms."""
+def factors_are_cheaper(tokens: int, inputs: int, outputs: int) -> bool:
+    """Compare factors with rows: one condition for the memory, and for the work of the norms.
+
+    ``tokens`` outer products of a vector of ``outputs`` and one of ``inputs`` numbers make up an
+    example's gradient.
+    """
     return tokens * (inputs + outputs) < inputs * outputs
 
 

@@ -1,0 +1,108 @@
+"""Run the demo in a scratch folder and measure it: wall time, memory, and how soon a cell trains.
+
+    python benchmarks/demo.py    # as long as `make demo`
+
+The result goes to benchmarks/results/demo.json.
+"""
+
+import contextlib
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dpsweep.files import read_json, write_json
+from dpsweep.study import load_study
+
+REPOSITORY = Path(__file__).parents[1]
+DEMO = REPOSITORY / "studies" / "demo.yaml"
+RESULT = REPOSITORY / "benchmarks" / "results" / "demo.json"
+SECONDS_BETWEEN_LOOKS = 2
+
+
+def run(folder: Path) -> dict[str, float]:
+    """Make everything in a folder; return wall seconds and the peak of the memory in use."""
+    started = time.monotonic()
+    process = psutil.Popen(
+        [
+            *(sys.executable, "-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile")),
+            *("--directory", str(folder), "--profile", str(REPOSITORY / "profiles" / "demo")),
+            *("--workflow-profile", str(REPOSITORY / "profiles" / "default")),
+            *("--config", f"study={DEMO}", "--", "all"),
+        ]
+    )
+    peak = 0.0
+    while process.poll() is None:
+        peak = max(peak, _megabytes(process))
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    if process.returncode:
+        sys.exit(process.returncode)
+    return {
+        "wall_seconds": round(time.monotonic() - started, 1),
+        "peak_megabytes": round(peak),
+    }
+
+
+def _megabytes(process: psutil.Process) -> float:
+    """Memory of a process and its descendants; what several share counts once."""
+    total = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for each in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += each.memory_full_info().pss
+    return total / 1e6
+
+
+def summary(seconds: Sequence[float]) -> dict[str, float]:
+    """Median and largest."""
+    return {
+        "median": round(statistics.median(seconds), 2),
+        "largest": round(max(seconds), 2),
+    }
+
+
+def main() -> None:
+    """Measure and write the result."""
+    environment = {
+        "cores": os.cpu_count(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("torch", "snakemake")},
+    }
+    folder = Path(tempfile.mkdtemp(prefix="demo-benchmark-"))
+    result: dict[str, Any] = {"environment": environment} | run(folder)
+    study = load_study(DEMO)
+    timings = [
+        read_json(file) for file in (folder / study.results / "cells").glob("*/*/timing.json")
+    ]
+    seconds = [timing["seconds"] for timing in timings]
+    result |= {
+        "figures": len(study.figures),
+        "tables": len(study.tables),
+        "cells": len(timings),
+        "trials": sum(timing["trials"] for timing in timings),
+        # From the job's command to the first optimizer step.
+        "seconds_to_first_step": summary([each["start"] + each["load"] for each in seconds]),
+        "seconds_of_a_cell": summary([each["total"] for each in seconds]),
+        "share_of_steps_and_evaluation": round(
+            sum(each["training"] + each["evaluation"] for each in seconds)
+            / sum(each["total"] for each in seconds),
+            3,
+        ),
+    }
+    shutil.rmtree(folder)
+    write_json(RESULT, result)
+    print(RESULT.read_text())
+
+
+if __name__ == "__main__":
+    main()
