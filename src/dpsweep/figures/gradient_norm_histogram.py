@@ -85,6 +85,7 @@ def plot(figure: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
             f"C = {style.write_value(bound)}\n{here['share_above_bound'].iloc[0]:.0%} above",
             transform=axes.transAxes, va="top", size=7, color=style.HARD,
         )  # fmt: skip
-        axes.margins(y=0.15)
     all_axes[0].set_ylabel("Share of examples")
+    if len(numbers):
+        all_axes[0].set_ylim(0, 1.3 * numbers["share"].max())  # above the bars stands the text
     return drawing

@@ -40,6 +40,7 @@ _OF_THE_CELL = [
 _NAMED = 10  # with more classes, their rank is written instead of their name
 _LONGEST_NAME = 18
 _CROWD = 40  # with more classes, a running mean over about a twentieth of them carries the line
+_FAR = 4  # a line that far above the baseline's largest would press that one to the ground
 _TITLES = {
     "retained_weight": "Relative\nretained weight",
     "accuracy_difference": "Accuracy − accuracy\nat C = {}",
@@ -172,7 +173,7 @@ def plot(figure: PerClass, numbers: pd.DataFrame) -> Figure:
     for row, quantity in enumerate(figure.rows):
         grid[row, 0].set_ylabel(_TITLES[quantity].format(style.write_value(figure.baseline)))
         if quantity == "retained_weight":
-            grid[row, 0].set_ylim(bottom=0)
+            _weight_axis(grid[row, 0], numbers)
     handles = [
         Line2D(
             [], [], color=colours[bound],
@@ -193,6 +194,13 @@ def _draw(axes: Axes, line: pd.DataFrame, quantity: str, colour: str) -> None:
         axes.plot(rank, smooth, color=colour)
     else:
         axes.plot(rank, smooth, color=colour, marker="o" if len(line) <= _NAMED else None)
+
+
+def _weight_axis(axes: Axes, numbers: pd.DataFrame) -> None:
+    if numbers["relative_retained_weight"].max() > _FAR:
+        style.log_axis(axes, "y")
+    else:
+        axes.set_ylim(bottom=0)
 
 
 def _short_names(numbers: pd.DataFrame) -> list[str]:

@@ -1,6 +1,7 @@
 """What was run, in words and numbers."""
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ from dpsweep.study.config import (
     LoRA,
     Pretraining,
     RandomWeights,
+    Sweep,
     Weights,
 )
 from dpsweep.study.inputs import swept_datasets
@@ -176,6 +178,11 @@ def _method(study: Study, name: str) -> str:
     return words[method.kind]
 
 
+def _optimizer(sweep: Sweep) -> str:
+    name = {"adam": "Adam", "sgd": "SGD"}[sweep.optimizer]
+    return name if all(map(math.isinf, sweep.epsilon)) else f"DP-{name}"
+
+
 def _sweep(study: Study, name: str, trials: pd.DataFrame) -> list[str]:
     sweep = study.sweeps[name]
     return [
@@ -183,7 +190,7 @@ def _sweep(study: Study, name: str, trials: pd.DataFrame) -> list[str]:
         study.datasets[sweep.dataset].title,
         study.backbones[sweep.backbone].title,
         study.methods[sweep.method].title,
-        {"adam": "DP-Adam", "sgd": "DP-SGD"}[sweep.optimizer],
+        _optimizer(sweep),
         values(sweep.epsilon),
         values(sweep.epochs),
         span(sweep.batch_size),
