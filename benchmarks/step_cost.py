@@ -2,7 +2,7 @@
 
     python benchmarks/step_cost.py cpu          # about 15 minutes on one core
     python benchmarks/step_cost.py gpu          # real sizes, float32 and bfloat16, compiled
-    python benchmarks/step_cost.py cpu --only "ViT-Tiny, FiLM"
+    python benchmarks/step_cost.py cpu --only "ViT-Tiny, FiLM"    # this row again
 
 Every contender of a row takes the same batch through the same network with the same trainable
 parameters. They take turns in one process, so that other load hits all of them, and a ratio is the
@@ -35,7 +35,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpsweep.files import write_json
+from dpsweep.files import read_json, write_json
 from dpsweep.models.backbone import Architecture, write_backbone
 from dpsweep.models.build import build_model, head_parameter_names, trainable_parameters
 from dpsweep.study import load_study
@@ -48,6 +48,7 @@ REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 CLASSES = 100
 REFERENCE = "without privacy"
+MEMORY_RUNS = 3
 Step = Callable[[], object]
 
 
@@ -274,10 +275,13 @@ def measure_memory(row: Row, setting: Setting, name: str) -> float:
         return (torch.cuda.max_memory_allocated() - before) / 1e6
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_report_memory, args=(row, setting, name, sender))
-    process.start()
-    process.join()
-    return float(receiver.recv())
+    found = []
+    for _ in range(MEMORY_RUNS):
+        process = context.Process(target=_report_memory, args=(row, setting, name, sender))
+        process.start()
+        process.join()
+        found.append(float(receiver.recv()))
+    return statistics.median(found)
 
 
 def _report_memory(row: Row, setting: Setting, name: str, sender: Any) -> None:
@@ -347,14 +351,20 @@ def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("device", choices=["cpu", "gpu"])
-    parser.add_argument("--only", help="title of one row; nothing is written then")
+    parser.add_argument("--only", choices=[row.title for row in ROWS], help="measure one row again")
     parser.add_argument("--rounds", type=int, default=9)
     arguments = parser.parse_args()
     _quiet()
     device = torch.device("cuda" if arguments.device == "gpu" else "cpu")
     result = measure(device, arguments.only, arguments.rounds)
-    if arguments.only is None:
-        write_json(RESULTS / f"step_cost_{arguments.device}.json", result)
+    path = RESULTS / f"step_cost_{arguments.device}.json"
+    if arguments.only is not None:
+        again = result["rows"]
+        result = read_json(path)
+        kept = [row for row in result["rows"] if row["title"] != arguments.only]
+        order = [row.title for row in ROWS]
+        result["rows"] = sorted(kept + again, key=lambda row: order.index(row["title"]))
+    write_json(path, result)
 
 
 if __name__ == "__main__":
