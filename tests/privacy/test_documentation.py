@@ -20,4 +20,4 @@ def test_the_documented_table_shows_the_committed_results():
     results = read_json(REPOSITORY / "benchmarks" / "results" / "calibration_comparison.json")
     documented = (REPOSITORY / "docs" / "privacy.md").read_text(encoding="utf-8")
     assert benchmark.comparison_table(results) in documented
-    assert len(results["settings"]) == 12
+    assert len(results["settings"]) == 20

@@ -238,6 +238,7 @@ def test_the_workflow_makes_tokenizers_first(folder: Path) -> None:
     chain.write()
     assert "prepare_tokenizer" in chain.run(tokenizer, options=("--dry-run",))
     backbone_section["tokenizer"]["vocabulary"] = 200
-    chain.study["datasets"]["public"]["source"]["train"] = "notes_train.csv"
+    write_texts(folder / "other_train.csv", PUBLIC, 400, 3)
+    chain.study["datasets"]["public"]["source"]["train"] = "other_train.csv"
     chain.write()
     assert "prepare_tokenizer" in chain.run(tokenizer, options=("--dry-run",))
