@@ -204,10 +204,11 @@ class Convolutions:
         outputs = F.pad(outputs, (0, x.shape[3] - outputs.shape[3])).flatten(2)
         length, step = outputs.shape[2], x.shape[3]
         pixels = x.flatten(2).mT
+        probes = probes.permute(3, 4, 0, 1, 2).contiguous()
         for row, column in itertools.product(range(height), range(width)):
             first = row * step + column
             shifted = pixels[:, first : first + length]
-            yield outputs @ shifted, probes[..., row, column]
+            yield outputs @ shifted, probes[row, column]
 
     @property
     def is_cheaper(self) -> bool:
