@@ -98,11 +98,15 @@ class PrivateOptimizer:
             dtype=sum_dtype(reference),
             device=reference.device,
         )
+        flat = torch.split(total, [each.numel() for each in parameters.values()])
+        pieces = [
+            piece.view(each.shape) for piece, each in zip(flat, parameters.values(), strict=True)
+        ]
         count = torch.zeros((), dtype=torch.int64, device=reference.device)
         statistics = StepStatistics(count, total.new_zeros(()), total.new_zeros(()), count, count)
         for inputs, labels, mask in microbatches:
             part = self.engine.clipped_sum(inputs, labels, mask, self.clipping)
-            total += torch.cat([part.gradients[name].flatten() for name in parameters])
+            torch._foreach_add_(pieces, [part.gradients[name] for name in parameters])
             statistics = StepStatistics(
                 sampled_examples=statistics.sampled_examples + mask.sum(),
                 norm_sum=statistics.norm_sum + part.norms.sum(),
@@ -111,15 +115,15 @@ class PrivateOptimizer:
                 + self.clipping.clipped(part.norms).sum(),
                 nonfinite_examples=statistics.nonfinite_examples + part.nonfinite.sum(),
             )
+            del part  # its memory is wanted for the next one, or for the noise
         if self.noise_multiplier > 0:
             noise = torch.randn(
                 total.shape, generator=self._noise, dtype=total.dtype, device=total.device
             )
             total.add_(noise, alpha=self.noise_multiplier)
         total /= self.expected_batch_size
-        pieces = torch.split(total, [each.numel() for each in parameters.values()])
         for parameter, piece in zip(parameters.values(), pieces, strict=True):
-            parameter.grad = piece.view_as(parameter).to(parameter.dtype)
+            parameter.grad = piece.to(parameter.dtype)
         self.optimizer.step()
         return statistics
 

@@ -43,8 +43,8 @@ class FactoredEngine(ABC):
             finite = norms.isfinite()
             usable = mask & finite
             factors = torch.where(usable, clipping.factors(norms), 0)
-            for form in forms:
-                gradients |= form.weighted_sums(factors, usable)
+            while forms:  # the memory of each is free once it is summed
+                gradients |= forms.pop().weighted_sums(factors, usable)
         return GradientSum(
             gradients=gradients,
             norms=torch.where(usable, norms, 0),
