@@ -274,13 +274,14 @@ def measure_memory(row: Row, setting: Setting, name: str) -> float:
         step()
         return (torch.cuda.max_memory_allocated() - before) / 1e6
     context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
     found = []
     for _ in range(MEMORY_RUNS):
+        receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=_report_memory, args=(row, setting, name, sender))
         process.start()
-        process.join()
+        sender.close()  # so that a child that dies is an error here
         found.append(float(receiver.recv()))
+        process.join()
     return statistics.median(found)
 
 
@@ -356,14 +357,21 @@ def main() -> None:
     arguments = parser.parse_args()
     _quiet()
     device = torch.device("cuda" if arguments.device == "gpu" else "cpu")
-    result = measure(device, arguments.only, arguments.rounds)
     path = RESULTS / f"step_cost_{arguments.device}.json"
-    if arguments.only is not None:
-        again = result["rows"]
-        result = read_json(path)
-        kept = [row for row in result["rows"] if row["title"] != arguments.only]
+    before = read_json(path) if arguments.only is not None and path.exists() else None
+    result = measure(device, arguments.only, arguments.rounds)
+    if before is not None:
+        changing = ("load_before",)
+        known, now = (
+            {key: value for key, value in each["environment"].items() if key not in changing}
+            for each in (before, result)
+        )
+        if known != now:
+            parser.error(f"{path} was measured with {known}, this row with {now}: measure all rows")
+        kept = [row for row in before["rows"] if row["title"] != arguments.only]
         order = [row.title for row in ROWS]
-        result["rows"] = sorted(kept + again, key=lambda row: order.index(row["title"]))
+        rows = sorted(kept + result["rows"], key=lambda row: order.index(row["title"]))
+        result = before | {"rows": rows}
     write_json(path, result)
 
 

@@ -51,6 +51,18 @@ def test_what_a_running_preparation_has_is_left_alone(tmp_path: Path) -> None:
     assert not elsewhere.exists()
 
 
+def test_what_goes_away_meanwhile_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_by(tmp_path, ended_process())
+
+    def gone(folder: Path) -> bool:
+        raise FileNotFoundError(folder)
+
+    monkeypatch.setattr(unfinished, "_is_abandoned", gone)
+    assert list(unfinished.claim(tmp_path).iterdir()) == []
+
+
 def test_the_slower_of_two_takes_what_the_faster_has_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

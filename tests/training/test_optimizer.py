@@ -301,3 +301,18 @@ def test_impossible_batch_size() -> None:
     model = net()
     with pytest.raises(ValueError, match="expected batch size 0"):
         private(model, sgd(model), batch_size=0)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_parameters_may_lie_in_memory_in_another_order(fused: bool) -> None:
+    ends = []
+    for transposed in (False, True):
+        model = net(torch.float32)
+        if transposed:
+            weight = model.head.weight.detach().t().contiguous().t()
+            model.head.weight = nn.Parameter(weight)
+        optimizer = private(model, torch.optim.Adam(model.parameters(), lr=0.1, fused=fused))
+        for _ in range(3):
+            optimizer.step(split(np.arange(EXAMPLES), 8, torch.float32))
+        ends.append(parameters(model))
+    torch.testing.assert_close(*ends)

@@ -18,13 +18,12 @@ def claim(parent: Path) -> Path:
     in it: renaming it is the claim, and only one process can.
     """
     own = parent / f"{socket.gethostname()}-{os.getpid()}"
-    parent.mkdir(parents=True, exist_ok=True)
-    for folder in sorted(each for each in parent.iterdir() if each.is_dir()):
-        if folder == own or _is_abandoned(folder):
-            with contextlib.suppress(OSError):  # another process was faster
+    own.mkdir(parents=True, exist_ok=True)
+    for folder in sorted(parent.iterdir()):
+        with contextlib.suppress(OSError):  # it was released, or another process was faster
+            if folder != own and _is_abandoned(folder):
                 folder.rename(own)
                 return own
-    own.mkdir()
     return own
 
 

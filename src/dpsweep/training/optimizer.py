@@ -123,7 +123,10 @@ class PrivateOptimizer:
             total.add_(noise, alpha=self.noise_multiplier)
         total /= self.expected_batch_size
         for parameter, piece in zip(parameters.values(), pieces, strict=True):
-            parameter.grad = piece.to(parameter.dtype)
+            gradient = piece.to(parameter.dtype)
+            if not parameter.is_contiguous():  # fused optimizers take both as they lie in memory
+                gradient = torch.empty_like(parameter).copy_(gradient)
+            parameter.grad = gradient
         self.optimizer.step()
         return statistics
 
