@@ -36,7 +36,7 @@ test: check ## check, then all tests, fast ones first
 test-fast: setup ## the fast tests only
 	$(BIN)/pytest -m "not slow"
 
-real-data: setup ## train on the real data in ../shared, a few minutes on 2 cores
+real-data: setup ## train on the real data in ../shared, ten minutes on 2 cores
 	$(BIN)/pytest -m real_data -s tests/real_data
 
 gpu-study: setup ## CIFAR-100 with ViT-Tiny on a GPU; writes benchmarks/results/gpu-cifar100.json

@@ -1,13 +1,14 @@
 """Measure an optimizer step: ours, the same without privacy, and Opacus.
 
-    python benchmarks/step_cost.py cpu          # about 15 minutes on one core
+    python benchmarks/step_cost.py cpu          # about 40 minutes on one core
     python benchmarks/step_cost.py gpu          # real sizes, float32 and bfloat16, compiled
     python benchmarks/step_cost.py cpu --only "ViT-Tiny, FiLM"    # this row again
 
 Every contender of a row takes the same batch through the same network with the same trainable
 parameters. They take turns in one process, so that other load hits all of them, and a ratio is the
 median over the rounds of (contender / without privacy in the same round). Peak memory is what two
-steps need beyond the model: on a GPU from its allocator, on the CPU the growth of a fresh process.
+steps need beyond the model: on a GPU from its allocator, on the CPU the growth of a fresh process
+(the median of three, which differ by some 20 MB).
 
 Results go to benchmarks/results/step_cost_<device>.json; `python benchmarks/tables.py` writes the
 table of docs/performance.md.
@@ -353,7 +354,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("device", choices=["cpu", "gpu"])
     parser.add_argument("--only", choices=[row.title for row in ROWS], help="measure one row again")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     _quiet()
     device = torch.device("cuda" if arguments.device == "gpu" else "cpu")
