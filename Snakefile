@@ -81,9 +81,11 @@ if not PARTIAL:
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/plan.smk"
+include: "workflow/rules/scheduling.smk"
 
 
 onstart:
+    one_timer_at_a_time(workflow.scheduler)
     # Jobs of a cluster are long and elsewhere.
     if SITE is None:
         preload.start()
