@@ -1,4 +1,4 @@
-"""Run the demo in a scratch folder and measure it: wall time, memory, and how soon a cell trains.
+"""Run the demo in a scratch folder and measure it: time, memory, and what a cell needs beside its steps.
 
     python benchmarks/demo.py    # as long as `make demo`
 

@@ -360,15 +360,12 @@ def main() -> None:
     device = torch.device("cuda" if arguments.device == "gpu" else "cpu")
     path = RESULTS / f"step_cost_{arguments.device}.json"
     before = read_json(path) if arguments.only is not None and path.exists() else None
+    if before is not None:
+        known, now = before["environment"], environment(device)
+        if known | {"load_before": None} != now | {"load_before": None}:
+            parser.error(f"{path} was measured with {known}, here is {now}: measure all rows")
     result = measure(device, arguments.only, arguments.rounds)
     if before is not None:
-        changing = ("load_before",)
-        known, now = (
-            {key: value for key, value in each["environment"].items() if key not in changing}
-            for each in (before, result)
-        )
-        if known != now:
-            parser.error(f"{path} was measured with {known}, this row with {now}: measure all rows")
         kept = [row for row in before["rows"] if row["title"] != arguments.only]
         order = [row.title for row in ROWS]
         rows = sorted(kept + result["rows"], key=lambda row: order.index(row["title"]))

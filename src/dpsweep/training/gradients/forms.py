@@ -224,21 +224,23 @@ class Convolutions:
             yield outputs @ pixels[:, first : first + length], probes[row, column]
 
     @property
+    def _pixels(self) -> int:
+        return self.outputs.shape[2] * self.outputs.shape[3]
+
+    @property
     def _suits_groups(self) -> bool:
         """Whether one convolution whose groups are the examples is the fastest way to rows.
 
         It is where a convolution is fast (on the CPU, two to four times as fast as a batched
         product of matrices) and an example large enough to be worth one.
         """
-        pixels = self.outputs.shape[2] * self.outputs.shape[3]
-        return self.outputs.device.type == "cpu" and pixels >= _PIXELS
+        return self.outputs.device.type == "cpu" and self._pixels >= _PIXELS
 
     @property
     def is_cheaper(self) -> bool:
         """Whether the factors are cheaper than rows."""
         out_channels, *patch = self.shape
-        pixels = self.outputs.shape[2] * self.outputs.shape[3]
-        return factors_are_cheaper(pixels, math.prod(patch), out_channels // self.groups)
+        return factors_are_cheaper(self._pixels, math.prod(patch), out_channels // self.groups)
 
     def _tokens(self, examples: slice = _ALL) -> tuple[Tensor, Tensor]:
         """Return patches and output gradients, both of shape (examples, groups, ..., pixels)."""
