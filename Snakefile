@@ -13,7 +13,7 @@ from snakemake.utils import min_version
 from dpsweep import preload
 from dpsweep.errors import DpsweepError
 from dpsweep.study import load_study
-from dpsweep.study.cluster import Jobs, read_site
+from dpsweep.planning.cluster import Jobs, read_site
 from dpsweep.study.inputs import (
     backbone_inputs,
     dataset_inputs,

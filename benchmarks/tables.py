@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.files import read_json, write_text
+from dpsweep.planning.plan import Plan
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
-from dpsweep.study.plan import Plan
 
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"

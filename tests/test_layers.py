@@ -14,6 +14,7 @@ ALLOWED = {
     "errors": set(),
     "files": {"errors"},
     "study": BASE,
+    "planning": BASE | {"study"},
     "privacy": BASE,
     "data": BASE | {"study"},
     "models": BASE | {"study", "data"},
@@ -80,7 +81,10 @@ def test_the_library_knows_nothing_of_snakemake() -> None:
 @pytest.mark.parametrize(
     ("modules", "banned"),
     [
-        ("dpsweep.study, dpsweep.study.inputs, dpsweep.study.paths", {"torch", "pandas", "numpy"}),
+        (
+            "dpsweep.study, dpsweep.study.inputs, dpsweep.planning.plan",
+            {"torch", "pandas", "numpy"},
+        ),
         ("dpsweep.privacy", {"torch", "pandas", "opacus"}),
         ("dpsweep.cli", {"torch", "pandas", "numpy", "matplotlib"}),
         ("dpsweep.figures, dpsweep.tables, dpsweep.report, dpsweep.analysis.frames", {"torch"}),

@@ -20,7 +20,7 @@ from dpsweep.study.paths import Paths
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dpsweep.study.cluster import Site
+    from dpsweep.planning.cluster import Site
 
 app = typer.Typer(
     add_completion=False,
@@ -56,7 +56,7 @@ def _read_site(site_file: Path | None) -> "Site | None":
         return None
     import yaml
 
-    from dpsweep.study.cluster import read_site
+    from dpsweep.planning.cluster import read_site
 
     piped = str(site_file) == "-"
     content = yaml.safe_load(sys.stdin if piped else site_file.read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ def _read_site(site_file: Path | None) -> "Site | None":
 @app.command()
 def check(study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Check a study and say how large it is."""
-    from dpsweep.study.cost import trials_per_cell
+    from dpsweep.study.trials import trials_per_cell
 
     study, _ = _open(study_file)
     typer.echo(f"{study_file}: {study.title}")
@@ -272,7 +272,7 @@ def plan(
     ] = None,
 ) -> None:
     """Say what is missing of some targets, and estimate trials, GPU hours, wall time and disk."""
-    from dpsweep.study.plan import GPUS, Plan
+    from dpsweep.planning.plan import GPUS, Plan
 
     study, paths = _open(study_file)
     chosen = Plan(study, paths, targets or (), _read_site(site))
@@ -291,7 +291,7 @@ def status(
     ] = "",
 ) -> None:
     """Say what is done, running, failed and waiting, what it has cost and how long is left."""
-    from dpsweep.study.status import Status
+    from dpsweep.planning.status import Status
 
     study, paths = _open(study_file)
     state = Status(study, paths, site=_read_site(site))

@@ -30,8 +30,8 @@ import yaml
 from tests.slurm import cluster
 from tests.workflow.chain import ROOT, STUDY, Chain
 
+from dpsweep.planning.cost import cell_cost
 from dpsweep.study import load_study
-from dpsweep.study.cost import cell_cost
 
 pytestmark = pytest.mark.slow
 if "DPSWEEP_TEST_SLURM" not in os.environ:

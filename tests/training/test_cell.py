@@ -5,8 +5,8 @@ from pathlib import Path
 from tests.training.tiny_study import N, prepare, tiny_study
 
 from dpsweep.files import write_json
+from dpsweep.planning.status import Status
 from dpsweep.privacy import calibrate
-from dpsweep.study.status import Status
 from dpsweep.training.cell import run_cell
 
 

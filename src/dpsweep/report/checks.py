@@ -10,7 +10,7 @@ from dpsweep.report.grid import Grid, count, percent, values
 from dpsweep.report.trials import is_private
 from dpsweep.study import Study
 from dpsweep.study.cells import number
-from dpsweep.study.cost import trials_per_cell
+from dpsweep.study.trials import trials_per_cell
 
 # A page that lists a thousand diverged trials helps nobody; the trial files hold them all.
 _LISTED_TRIALS = 40

@@ -20,9 +20,9 @@ from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.bracket import bracket_maximum
-from dpsweep.study.cost import KEPT_PARAMETER_BYTES
 from dpsweep.study.inputs import training_fingerprint
 from dpsweep.study.paths import Paths
+from dpsweep.study.trials import KEPT_PARAMETER_BYTES
 from dpsweep.training.interruption import interruption
 from dpsweep.training.specification import check_size, read_calibration, specify
 from dpsweep.training.store import Arrays, StoredTrial, TrialStore
@@ -122,7 +122,7 @@ def run_cell(study: Study, paths: Paths, cell: Cell, started: float | None = Non
     _write_outputs(study, paths, cell, run, noise, best)
     run.seconds["total"] = time.monotonic() - started
     timing = {
-        # What the cell was trained for; `dpsweep.study.status` compares it.
+        # What the cell was trained for; `dpsweep.planning.status` compares it.
         "training": training_fingerprint(study, cell.sweep),
         "trials": len(run.trials),
         "trained": run.trained,

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 from dpsweep.files import read_json
+from dpsweep.planning.cluster import Site
+from dpsweep.planning.cost import TERAFLOPS, cell_cost
 from dpsweep.study.cells import Cell
-from dpsweep.study.cluster import Site
 from dpsweep.study.config import Study
-from dpsweep.study.cost import TERAFLOPS, cell_cost
 from dpsweep.study.inputs import training_fingerprint
 from dpsweep.study.paths import Paths
 

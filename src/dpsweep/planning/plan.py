@@ -1,6 +1,6 @@
 """What is left to do for some targets, and what it will cost, before anything is spent.
 
-Only what is missing counts. All numbers are estimates (`dpsweep.study.cost`), corrected by what
+Only what is missing counts. All numbers are estimates (`dpsweep.planning.cost`), corrected by what
 finished cells of the study really took.
 """
 
@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpsweep.errors import DpsweepError
-from dpsweep.study.cells import Cell, ClippingBound
-from dpsweep.study.cluster import GpuClass, Jobs, Site, Stage
-from dpsweep.study.config import Study
-from dpsweep.study.cost import (
+from dpsweep.planning.cluster import GpuClass, Jobs, Site, Stage
+from dpsweep.planning.cost import (
     TERAFLOPS,
     backbone_bytes,
     cell_bytes,
@@ -22,12 +20,14 @@ from dpsweep.study.cost import (
     input_bytes,
     norms_bytes,
     norms_seconds,
-    trials_per_cell,
 )
+from dpsweep.planning.status import Status, hours
+from dpsweep.study.cells import Cell, ClippingBound
+from dpsweep.study.config import Study
 from dpsweep.study.inputs import norms_cells
 from dpsweep.study.messages import unknown
 from dpsweep.study.paths import Paths
-from dpsweep.study.status import Status, hours
+from dpsweep.study.trials import trials_per_cell
 
 GPUS = (1, 8, 64)
 
@@ -36,7 +36,7 @@ class PlanError(DpsweepError):
     """A target that the study does not have."""
 
 
-class Norms(NamedTuple):
+class GradientNorms(NamedTuple):
     """Gradient norms are measured once for all batch sizes of these."""
 
     sweep: str
@@ -46,7 +46,7 @@ class Norms(NamedTuple):
 
 
 @dataclass
-class Bill:
+class CostEstimate:
     """What is missing, and what it costs."""
 
     cells: int = 0
@@ -57,8 +57,8 @@ class Bill:
     """seconds of the longest job"""
     bytes: float = 0.0
 
-    def __add__(self, other: "Bill") -> "Bill":
-        return Bill(
+    def __add__(self, other: "CostEstimate") -> "CostEstimate":
+        return CostEstimate(
             self.cells + other.cells,
             self.trials + other.trials,
             self.seconds + other.seconds,
@@ -87,22 +87,22 @@ class Plan:
         self._study, self._paths, self._site = study, paths, site
         self._status = Status(study, paths, site=site)
         self._cells: dict[Cell, None] = {}
-        self._norms: dict[Norms, None] = {}
+        self._norms: dict[GradientNorms, None] = {}
         self._audit = False
         for target in targets or ("all",):
             self._add(target)
 
-    def bills(self) -> dict[str, Bill]:
+    def estimates(self) -> dict[str, CostEstimate]:
         """What is missing by sweep, then gradient norms and the audit, where anything is."""
-        bills: dict[str, Bill] = {}
+        estimates: dict[str, CostEstimate] = {}
         for cell in self._missing_cells():
             trials = trials_per_cell(self._study, cell.sweep)
             seconds = self._status.forecast.seconds(cell)
-            one = Bill(1, trials, seconds, seconds, cell_bytes(self._study, cell))
-            bills[cell.sweep] = bills.get(cell.sweep, Bill()) + one
+            one = CostEstimate(1, trials, seconds, seconds, cell_bytes(self._study, cell))
+            estimates[cell.sweep] = estimates.get(cell.sweep, CostEstimate()) + one
         ratio = self._status.forecast.ratio
         norms = [
-            Bill(
+            CostEstimate(
                 seconds=ratio * seconds,
                 longest=ratio * seconds,
                 bytes=norms_bytes(self._study, sweep, epochs),
@@ -111,13 +111,13 @@ class Plan:
             for seconds in [norms_seconds(self._study, sweep, epochs, self._speed(sweep, epochs))]
         ]
         if norms:
-            bills[f"gradient norms ({len(norms)})"] = sum(norms, Bill())
+            estimates[f"gradient norms ({len(norms)})"] = sum(norms, CostEstimate())
         if settings := self._missing_audit():
             cost = self._audit_seconds(settings[0])
-            bills[f"audit ({len(settings)})"] = Bill(
+            estimates[f"audit ({len(settings)})"] = CostEstimate(
                 trials=len(settings), seconds=ratio * cost * len(settings), longest=ratio * cost
             )
-        return bills
+        return estimates
 
     def preparation_bytes(self) -> float:
         """The size of datasets and backbones that are not prepared yet."""
@@ -147,15 +147,15 @@ class Plan:
         """The plan as text for a terminal, with wall times at some numbers of GPUs."""
         done = len(self._cells) - len(self._missing_cells())
         yield f"{done} of {len(self._cells)} cells are done. Estimates for what is missing:"
-        bills = self.bills()
-        everything = sum(bills.values(), Bill())
-        yield from _table(bills | {"all": everything})
+        estimates = self.estimates()
+        everything = sum(estimates.values(), CostEstimate())
+        yield from _table(estimates | {"all": everything})
         preparation = self.preparation_bytes()
         yield (
             f"Disk: {_size(everything.bytes)}, and {_size(preparation)} of datasets and weights "
             "to prepare."
         )
-        if not bills:
+        if not estimates:
             return
         if self._site is not None:
             yield f"Slurm: {self.gpu_jobs():,} jobs with a GPU, short cells packed."
@@ -232,7 +232,7 @@ class Plan:
     def _missing_cells(self) -> list[Cell]:
         return [cell for cell in self._cells if self._status.states[cell] != "done"]
 
-    def _missing_norms(self) -> list[Norms]:
+    def _missing_norms(self) -> list[GradientNorms]:
         return [each for each in self._norms if not self._paths.gradient_norms(*each).exists()]
 
     def _missing_audit(self) -> list[Cell]:
@@ -260,8 +260,8 @@ class Plan:
         ] or ["nothing"]
 
 
-def _norms(cell: Cell) -> Norms:
-    return Norms(cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound)
+def _norms(cell: Cell) -> GradientNorms:
+    return GradientNorms(cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound)
 
 
 def _parse(sweep: str, name: str, target: str) -> Cell:
@@ -275,16 +275,16 @@ def _size(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
-def _table(rows: dict[str, Bill]) -> Iterator[str]:
+def _table(rows: dict[str, CostEstimate]) -> Iterator[str]:
     header = ("cells", "trials", "GPU hours", "longest job", "disk")
     width = max(map(len, rows))
     yield f"{'':<{width}}  {'  '.join(f'{head:>11}' for head in header)}"
-    for name, bill in rows.items():
+    for name, estimate in rows.items():
         values = (
-            f"{bill.cells:,}",
-            f"{bill.trials:,}",
-            hours(bill.seconds),
-            f"{hours(bill.longest)} h",
-            _size(bill.bytes),
+            f"{estimate.cells:,}",
+            f"{estimate.trials:,}",
+            hours(estimate.seconds),
+            f"{hours(estimate.longest)} h",
+            _size(estimate.bytes),
         )
         yield f"{name:<{width}}  {'  '.join(f'{value:>11}' for value in values)}"

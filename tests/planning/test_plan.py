@@ -9,12 +9,12 @@ import yaml
 from tests.workflow.chain import STUDY
 
 from dpsweep.files import write_json
+from dpsweep.planning.cluster import Site
+from dpsweep.planning.cost import backbone_bytes, cell_bytes, cell_cost, input_bytes, norms_seconds
+from dpsweep.planning.plan import CostEstimate, Plan, PlanError
 from dpsweep.study import Cell, Study, load_study
-from dpsweep.study.cluster import Site
-from dpsweep.study.cost import backbone_bytes, cell_bytes, cell_cost, input_bytes, norms_seconds
 from dpsweep.study.inputs import training_fingerprint
 from dpsweep.study.paths import Paths
-from dpsweep.study.plan import Bill, Plan, PlanError
 
 SWEEP, OTHER = "digits_vit_film", "long"
 
@@ -64,27 +64,27 @@ def site(*gpus: tuple[float, float]) -> Site:
 
 
 def test_everything_is_planned_once(study: Study, paths: Paths) -> None:
-    bills = Plan(study, paths).bills()
+    estimates = Plan(study, paths).estimates()
     # 2 batch sizes and 3 bounds; 3 trials a cell, 5 where there are four seeds.
-    assert (bills[SWEEP].cells, bills[SWEEP].trials) == (6, 18)
-    assert (bills[OTHER].cells, bills[OTHER].trials) == (12, 60)
-    assert bills["audit (2)"].trials == 2
+    assert (estimates[SWEEP].cells, estimates[SWEEP].trials) == (6, 18)
+    assert (estimates[OTHER].cells, estimates[OTHER].trials) == (12, 60)
+    assert estimates["audit (2)"].trials == 2
     norms = norms_seconds(study, SWEEP, 2)
-    assert bills["gradient norms (1)"] == Bill(
-        seconds=norms, longest=norms, bytes=bills["gradient norms (1)"].bytes
+    assert estimates["gradient norms (1)"] == CostEstimate(
+        seconds=norms, longest=norms, bytes=estimates["gradient norms (1)"].bytes
     )
     costs = {epochs: cell_cost(study, OTHER, epochs).seconds for epochs in (2, 64)}
-    assert bills[OTHER].seconds == pytest.approx(6 * sum(costs.values()))
-    assert bills[OTHER].longest == pytest.approx(costs[64])
-    assert Plan(study, paths, ["all"]).bills() == bills
-    assert Plan(study, paths, [str(paths.report)]).bills() == bills
+    assert estimates[OTHER].seconds == pytest.approx(6 * sum(costs.values()))
+    assert estimates[OTHER].longest == pytest.approx(costs[64])
+    assert Plan(study, paths, ["all"]).estimates() == estimates
+    assert Plan(study, paths, [str(paths.report)]).estimates() == estimates
 
 
 def test_what_is_done_is_subtracted(study: Study, paths: Paths) -> None:
-    before = Plan(study, paths).bills()
+    before = Plan(study, paths).estimates()
     done = study.sweep_cells(SWEEP)[1]
     finish(study, paths, done, seconds=cell_cost(study, SWEEP, 2).seconds)  # as estimated
-    after = Plan(study, paths).bills()
+    after = Plan(study, paths).estimates()
     assert after[SWEEP].cells == 5
     assert after[SWEEP].seconds == pytest.approx(before[SWEEP].seconds * 5 / 6)
     assert after[SWEEP].bytes == pytest.approx(before[SWEEP].bytes - cell_bytes(study, done))
@@ -92,12 +92,12 @@ def test_what_is_done_is_subtracted(study: Study, paths: Paths) -> None:
     paths.gradient_norms(SWEEP, 8.0, 2, 1.0).touch()
     paths.audited(study.audit_cells()[0]).parent.mkdir(parents=True)
     paths.audited(study.audit_cells()[0]).touch()
-    left = Plan(study, paths).bills()
+    left = Plan(study, paths).estimates()
     assert set(left) == {SWEEP, OTHER, "audit (1)"}
     for cell in (*study.sweep_cells(SWEEP), *study.sweep_cells(OTHER)):
         finish(study, paths, cell)
     plan = Plan(study, paths, [SWEEP, OTHER])
-    assert plan.bills() == {}
+    assert plan.estimates() == {}
     assert next(plan.lines()).startswith("18 of 18 cells are done")
 
 
@@ -107,23 +107,25 @@ def test_cells_that_train_again_are_missing(
 ) -> None:
     for cell in study.sweep_cells(SWEEP):
         finish(study, paths, cell)
-    assert SWEEP not in Plan(study, paths, [SWEEP]).bills()
+    assert SWEEP not in Plan(study, paths, [SWEEP]).estimates()
     content = yaml.safe_load((paths.results.parent / "study.yaml").read_text())
     content["sweeps"][SWEEP] |= change
     edited = Study.model_validate(content)
-    assert Plan(edited, paths, [SWEEP]).bills()[SWEEP].cells == 6
+    assert Plan(edited, paths, [SWEEP]).estimates()[SWEEP].cells == 6
     content["sweeps"][SWEEP] = STUDY["sweeps"][SWEEP] | {"clipping_bound": [0.1, 1.0, 10.0, 20.0]}
     longer = Study.model_validate(content)
-    assert Plan(longer, paths, [SWEEP]).bills()[SWEEP].cells == 2
+    assert Plan(longer, paths, [SWEEP]).estimates()[SWEEP].cells == 2
 
 
 def test_what_was_measured_corrects_the_estimate(study: Study, paths: Paths) -> None:
     first = study.sweep_cells(SWEEP)[0]
     finish(study, paths, first, seconds=3 * cell_cost(study, SWEEP, 2).seconds)
-    bills = Plan(study, paths).bills()
-    assert bills[SWEEP].seconds == pytest.approx(5 * 3 * cell_cost(study, SWEEP, 2).seconds)
-    assert bills[OTHER].longest == pytest.approx(3 * cell_cost(study, OTHER, 64).seconds)
-    assert bills["gradient norms (1)"].seconds == pytest.approx(3 * norms_seconds(study, SWEEP, 2))
+    estimates = Plan(study, paths).estimates()
+    assert estimates[SWEEP].seconds == pytest.approx(5 * 3 * cell_cost(study, SWEEP, 2).seconds)
+    assert estimates[OTHER].longest == pytest.approx(3 * cell_cost(study, OTHER, 64).seconds)
+    assert estimates["gradient norms (1)"].seconds == pytest.approx(
+        3 * norms_seconds(study, SWEEP, 2)
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,12 +143,12 @@ def test_what_was_measured_corrects_the_estimate(study: Study, paths: Paths) -> 
 )
 def test_targets_need_their_own_cells(study: Study, paths: Paths, target: str, cells: int) -> None:
     plan = Plan(study, paths, [target.replace("{R}", str(paths.results))])
-    assert sum(bill.cells for bill in plan.bills().values()) == cells
-    assert ("gradient norms (1)" in plan.bills()) == ("norms" in target)
+    assert sum(estimate.cells for estimate in plan.estimates().values()) == cells
+    assert ("gradient norms (1)" in plan.estimates()) == ("norms" in target)
 
 
 def test_targets_that_share_cells_pay_once(study: Study, paths: Paths) -> None:
-    both = Plan(study, paths, ["heatmap", "norms", "heatmap"]).bills()
+    both = Plan(study, paths, ["heatmap", "norms", "heatmap"]).estimates()
     assert both[SWEEP].cells == 4
 
 
@@ -182,9 +184,9 @@ def test_a_cell_costs_the_time_of_its_gpu(study: Study, paths: Paths) -> None:
     gigabytes = cell_cost(study, OTHER, 64).gpu_gigabytes
     both = site((gigabytes + 1, 5.0), (gigabytes + 20, 50.0))
     slow = Plan(study, paths, [OTHER], both)
-    assert slow.bills()[OTHER].longest == cell_cost(study, OTHER, 64, teraflops=5.0).seconds
+    assert slow.estimates()[OTHER].longest == cell_cost(study, OTHER, 64, teraflops=5.0).seconds
     fast = Plan(study, paths, [OTHER], site((gigabytes - 1, 5.0), (gigabytes + 20, 50.0)))
-    assert fast.bills()[OTHER].longest == cell_cost(study, OTHER, 64, teraflops=50.0).seconds
+    assert fast.estimates()[OTHER].longest == cell_cost(study, OTHER, 64, teraflops=50.0).seconds
     assert any("at 5 Tflop/s" in line for line in slow.lines())
 
 

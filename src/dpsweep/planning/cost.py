@@ -1,14 +1,13 @@
 """What a study costs, from the study alone: trials, seconds, memory, disk.
 
 The estimate packs short cells into jobs, asks a cluster for time and memory, and gives the first
-forecast of a run (`dpsweep.study.plan`). No result depends on it: a job that needs more time goes
+forecast of a run (`dpsweep.planning.plan`). No result depends on it: a job that needs more time goes
 on from its checkpoint, and one that needs more memory is tried again with more. It is meant to be
 right within a factor of two once `teraflops` fits the device.
 """
 
 from dataclasses import dataclass
 
-from dpsweep.study.bracket import bracket_trials
 from dpsweep.study.cells import Cell, optimizer_steps
 from dpsweep.study.config import (
     AllParameters,
@@ -20,14 +19,10 @@ from dpsweep.study.config import (
     Scratch,
     Study,
 )
+from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
 
 # Sustained float32 speed of training on a data-centre GPU, in 10^12 operations a second.
 TERAFLOPS = 20.0
-
-# The best trial of a cell keeps its parameters after every epoch where they take at most this
-# much. That is every FiLM, LoRA and head-only trial of the paper; gradient norms of a larger
-# one train it again.
-KEPT_PARAMETER_BYTES = 100e6
 
 _START_SECONDS = 40.0  # imports, weights, data, compilation
 _STEP_SECONDS = 0.02  # noise, optimizer and sampling of one step
@@ -128,18 +123,6 @@ def _passes(study: Study, sweep: str) -> float:
         case AllParameters() | Scratch():
             return 4.0  # the weights' half of the backward pass, and per-example norms
     return 2.0
-
-
-def trials_per_cell(study: Study, sweep: str) -> int:
-    """Trials that a cell trains; at most that many with ``selection: bracket``."""
-    grid = study.sweeps[sweep]
-    rates = len(grid.learning_rates)
-    match study.training.selection:
-        case "exhaustive":
-            return rates * grid.seeds
-        case "bracket":
-            return bracket_trials(rates) + grid.seeds - 1
-    return rates + grid.seeds - 1
 
 
 def cell_cost(study: Study, sweep: str, epochs: int, teraflops: float = TERAFLOPS) -> CellCost:

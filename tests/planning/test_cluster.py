@@ -7,16 +7,15 @@ from typing import Any
 import pytest
 import yaml
 
-from dpsweep.study import Study, load_study
-from dpsweep.study.cluster import PACK_SIZES, ClusterError, Jobs, Site, read_site
-from dpsweep.study.cost import (
-    KEPT_PARAMETER_BYTES,
+from dpsweep.planning.cluster import PACK_SIZES, ClusterError, Jobs, Site, read_site
+from dpsweep.planning.cost import (
     cell_bytes,
     cell_cost,
     norms_seconds,
     trainable_parameters,
-    trials_per_cell,
 )
+from dpsweep.study import Study, load_study
+from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
 
 ROOT = Path(__file__).parents[2]
 SETTINGS: dict[str, Any] = {

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from dpsweep.cli import app
 from dpsweep.files import write_json, write_text
+from dpsweep.planning.cost import cell_cost
+from dpsweep.planning.status import Status, cell_log
 from dpsweep.study import Cell, Study, load_study
-from dpsweep.study.cost import cell_cost
 from dpsweep.study.inputs import training_fingerprint
 from dpsweep.study.paths import Paths
-from dpsweep.study.status import Status, cell_log
 
 SWEEP = "digits_vit_film"
 NOW = 2_000_000_000.0

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from dpsweep.errors import DpsweepError
+from dpsweep.planning.cost import TERAFLOPS, cell_cost, norms_seconds
 from dpsweep.study.config import Study
-from dpsweep.study.cost import TERAFLOPS, cell_cost, norms_seconds
 
 # How much longer than its estimate a job may take before it is interrupted and requeued.
 _MARGIN = 1.5
