@@ -1,0 +1,67 @@
+"""The schema of a study: every section and key of the YAML, with what is allowed in it.
+
+The classes are plain data. `dpsweep.study.load` reads YAML into a `Study` and turns every
+validation failure into a message for the person who wrote the file.
+"""
+
+from dpsweep.study.config.audit import Audit
+from dpsweep.study.config.backbones import (
+    Backbone,
+    FileTokenizer,
+    FileWeights,
+    HubTokenizer,
+    HubWeights,
+    Pretraining,
+    RandomWeights,
+    Tokenizer,
+    TrainedTokenizer,
+    Weights,
+)
+from dpsweep.study.config.datasets import (
+    Dataset,
+    DigitsSource,
+    DocstringsSource,
+    FilesSource,
+    FolderSource,
+    GlyphsSource,
+    HubSource,
+    Source,
+)
+from dpsweep.study.config.methods import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
+from dpsweep.study.config.privacy import Privacy
+from dpsweep.study.config.study import Study
+from dpsweep.study.config.sweeps import Geometric, Sweep
+from dpsweep.study.config.training import Training
+
+__all__ = [
+    "AllParameters",
+    "Audit",
+    "Backbone",
+    "Dataset",
+    "DigitsSource",
+    "DocstringsSource",
+    "FileTokenizer",
+    "FileWeights",
+    "FilesSource",
+    "Film",
+    "FolderSource",
+    "Geometric",
+    "GlyphsSource",
+    "HeadOnly",
+    "HubSource",
+    "HubTokenizer",
+    "HubWeights",
+    "LoRA",
+    "Method",
+    "Pretraining",
+    "Privacy",
+    "RandomWeights",
+    "Scratch",
+    "Source",
+    "Study",
+    "Sweep",
+    "Tokenizer",
+    "TrainedTokenizer",
+    "Training",
+    "Weights",
+]

@@ -1,0 +1,101 @@
+"""The section `backbones`: networks, their weights and their tokenizers."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt
+
+from dpsweep.study.config.section import Commit, HubId, Name, PositiveFloat, Section
+
+
+class RandomWeights(Section):
+    """No pretraining: parameters are drawn from the trial's seed."""
+
+    kind: Literal["random"]
+
+
+class Pretraining(Section):
+    """Non-private pretraining on a public dataset of the study, inside the pipeline."""
+
+    kind: Literal["pretrain"]
+    dataset: Name
+    epochs: PositiveInt
+    batch_size: PositiveInt = 128
+    learning_rate: PositiveFloat = 1e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 0.05
+    train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    seed: int = 0
+
+
+class HubWeights(Section):
+    """Published weights, in safetensors, at a pinned revision of the Hugging Face hub."""
+
+    kind: Literal["hub"]
+    id: HubId
+    revision: Annotated[Commit | None, Field(description="a commit")] = None
+
+
+class FileWeights(Section):
+    """A local safetensors file."""
+
+    kind: Literal["file"]
+    path: str
+
+
+Weights = Annotated[
+    RandomWeights | Pretraining | HubWeights | FileWeights, Field(discriminator="kind")
+]
+
+
+class HubTokenizer(Section):
+    """The tokenizer of a repository on the Hugging Face hub: its ``tokenizer.json``."""
+
+    kind: Literal["hub"]
+    id: HubId
+    revision: Annotated[Commit | None, Field(description="a commit")] = None
+
+
+class FileTokenizer(Section):
+    """A local ``tokenizer.json``, or a ``vocab.txt`` of BERT's WordPiece."""
+
+    kind: Literal["file"]
+    path: str
+
+
+class TrainedTokenizer(Section):
+    """A WordPiece vocabulary, trained on the training texts of a public dataset of the study."""
+
+    kind: Literal["train"]
+    dataset: Name
+    vocabulary: Annotated[int, Field(ge=200, description="pieces, at most")]
+
+
+Tokenizer = Annotated[HubTokenizer | FileTokenizer | TrainedTokenizer, Field(discriminator="kind")]
+
+
+class Backbone(Section):
+    """A network body; the classification head is added for each dataset."""
+
+    title: str
+    library: Annotated[
+        Literal["timm", "transformers", "dpsweep"],
+        Field(description="who builds the architecture"),
+    ] = "timm"
+    architecture: str
+    arguments: dict[str, bool | int | float | str] = {}
+    weights: Weights
+    mean: Annotated[list[float], Field(min_length=1)] = [0.5, 0.5, 0.5]
+    std: Annotated[list[PositiveFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]
+    tokenizer: Annotated[
+        Tokenizer | None,
+        Field(description="library transformers only; by default that of the hub's weights"),
+    ] = None
+
+    @property
+    def reads_with(self) -> HubTokenizer | FileTokenizer | TrainedTokenizer | None:
+        """The tokenizer of a network that reads text; None for one that reads images."""
+        if self.tokenizer is not None or self.library != "transformers":
+            return self.tokenizer
+        match self.weights:
+            case HubWeights(id=repository, revision=revision):
+                return HubTokenizer(kind="hub", id=repository, revision=revision)
+        return None

@@ -1,0 +1,205 @@
+"""The section `datasets`: where labelled examples come from."""
+
+import posixpath
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
+
+from dpsweep.study.config.section import (
+    Commit,
+    FolderName,
+    HubId,
+    ModuleName,
+    Section,
+    require_disjoint,
+    strictly_increasing_integers,
+)
+
+
+class DigitsSource(Section):
+    """The 1,797 handwritten digits (8 x 8, grey) that ship inside scikit-learn, or some of them."""
+
+    holds: ClassVar[tuple[str, ...]] = ("image",)
+    kind: Literal["sklearn-digits"]
+    digits: Annotated[
+        list[Annotated[int, Field(ge=0, le=9)]],
+        Field(min_length=2, description="which of them are the classes"),
+        AfterValidator(strictly_increasing_integers),
+    ] = list(range(10))
+    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
+    train_share: Annotated[
+        float, Field(gt=0, le=1, description="stratified share of the training set")
+    ] = 1.0
+    imbalance: Annotated[
+        float,
+        Field(
+            ge=1,
+            description="the first class's training examples over the last one's; the sizes between "
+            "fall geometrically",
+        ),
+    ] = 1.0
+    seed: int = 0
+
+
+class GlyphsSource(Section):
+    """Digits and letters rendered from the fonts that ship with matplotlib, randomly transformed."""
+
+    holds: ClassVar[tuple[str, ...]] = ("image",)
+    kind: Literal["glyphs"]
+    characters: str = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    train_per_class: PositiveInt = 300
+    test_per_class: PositiveInt = 30
+    seed: int = 0
+
+
+class HubSource(Section):
+    """A Hugging Face dataset at a pinned revision, or a local folder with the same parquet layout."""
+
+    holds: ClassVar[tuple[str, ...]] = ("image", "text")
+    kind: Literal["hub"]
+    id: HubId
+    revision: Annotated[Commit | None, Field(description="a commit")] = None
+    path: Annotated[str | None, Field(description="a local copy, used instead of the hub")] = None
+    configuration: Annotated[
+        str | None, Field(description="which one, where the repository has several")
+    ] = None
+    train_splits: Annotated[list[str], Field(min_length=1)] = ["train"]
+    test_split: str = "test"
+    input_column: str = "image"
+    label_column: str = "label"
+    train_share: Annotated[
+        float, Field(gt=0, le=1, description="stratified share of the training set")
+    ] = 1.0
+    test_share: Annotated[
+        float, Field(gt=0, le=1, description="stratified share of the test set")
+    ] = 1.0
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _splits_are_disjoint(self) -> Self:
+        require_disjoint("train_splits", self.train_splits, "test_split", self.test_split)
+        return self
+
+
+class FolderSource(Section):
+    """A folder of images, ``<path>/<split>/<class>/<image>``."""
+
+    holds: ClassVar[tuple[str, ...]] = ("image",)
+    kind: Literal["folder"]
+    path: str
+    train_folders: Annotated[
+        list[FolderName], Field(min_length=1, description="merged; [.] is the folder itself")
+    ] = ["train"]
+    test_folder: FolderName = "test"
+    test_from_train: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            lt=1,
+            description="stratified share of the training images that becomes the test set, where "
+            "there is no test folder",
+        ),
+    ] = None
+    train_share: Annotated[
+        float, Field(gt=0, le=1, description="stratified share of the training images")
+    ] = 1.0
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _folders_are_disjoint(self) -> Self:
+        test = self.test_folder if self.test_from_train is None else None
+        require_disjoint("train_folders", self.train_folders, "test_folder", test)
+        return self
+
+
+class FilesSource(Section):
+    """Two local tables of texts, for training and for testing: CSV or parquet."""
+
+    holds: ClassVar[tuple[str, ...]] = ("text",)
+    kind: Literal["files"]
+    train: str
+    test: str
+    input_column: str = "text"
+    label_column: str = "label"
+
+    @model_validator(mode="after")
+    def _files_are_disjoint(self) -> Self:
+        require_disjoint("train", [self.train], "test", self.test)
+        return self
+
+
+class DocstringsSource(Section):
+    """Docstrings of installed Python packages, which are read and never run; a class is a module.
+
+    The names of the packages are taken out of the texts.
+    """
+
+    holds: ClassVar[tuple[str, ...]] = ("text",)
+    kind: Literal["docstrings"]
+    modules: Annotated[
+        list[ModuleName], Field(min_length=2, description="packages or modules, with all inside")
+    ]
+    train_per_class: PositiveInt
+    test_per_class: PositiveInt
+    seed: int = 0
+
+
+def shares_examples(one: "Source", other: "Source") -> bool:
+    """Whether two sources may hold the same examples, whatever part of them is taken."""
+    if isinstance(one, DocstringsSource) and isinstance(other, DocstringsSource):
+        return any(
+            f"{module}.".startswith(f"{each}.") or f"{each}.".startswith(f"{module}.")
+            for module in one.modules
+            for each in other.modules
+        )
+    return not _origins(one).isdisjoint(_origins(other))
+
+
+def _origins(source: "Source") -> set[tuple[str, str]]:
+    match source:
+        case HubSource(id=hub_id, path=path):
+            return {("hub", hub_id)} | ({("path", posixpath.normpath(path))} if path else set())
+        case FolderSource(path=path):
+            return {("path", posixpath.normpath(path))}
+        case FilesSource(train=train, test=test):
+            return {("path", posixpath.normpath(train)), ("path", posixpath.normpath(test))}
+    return {("kind", source.kind)}
+
+
+Source = Annotated[
+    DigitsSource | GlyphsSource | HubSource | FolderSource | FilesSource | DocstringsSource,
+    Field(discriminator="kind"),
+]
+
+
+class Dataset(Section):
+    """A labelled dataset and what it must turn out to be once it is prepared."""
+
+    title: str
+    source: Source
+    kind: Literal["image", "text"] = "image"
+    classes: Annotated[int, Field(ge=2)]
+    train_size: Annotated[PositiveInt, Field(description="N, after merging and subsetting")]
+    test_size: PositiveInt
+    description: str = ""
+    image_size: Annotated[PositiveInt | None, Field(description="height and width, pixels")] = None
+    interpolation: Literal["bicubic", "bilinear", "nearest"] = "bicubic"
+    crop: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=1,
+            description="by default images are resized to a square; a crop resizes the shorter side "
+            "to image_size / crop and keeps the middle (hub and folder only)",
+        ),
+    ] = None
+    corrupt: Annotated[
+        Literal["refuse", "skip"],
+        Field(description="images that cannot be read; skipped ones count for no size"),
+    ] = "refuse"
+    train_counts: Annotated[
+        PositiveInt | list[PositiveInt] | None,
+        Field(description="training examples of every class, or of each in the order of classes"),
+    ] = None
+    tokenizer: Annotated[str | None, Field(description="a backbone's name (text only)")] = None
+    max_length: Annotated[PositiveInt | None, Field(description="tokens (text only)")] = None

@@ -1,0 +1,255 @@
+"""A whole study: its sections, and what must agree between them."""
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from dpsweep.study.cells import BatchSize, Cell, number
+from dpsweep.study.config.audit import Audit
+from dpsweep.study.config.backbones import Backbone, Pretraining, RandomWeights, TrainedTokenizer
+from dpsweep.study.config.datasets import Dataset, FolderSource, HubSource, shares_examples
+from dpsweep.study.config.methods import Method, Scratch
+from dpsweep.study.config.privacy import Privacy
+from dpsweep.study.config.section import Name, Section
+from dpsweep.study.config.sweeps import Sweep
+from dpsweep.study.config.training import Training
+from dpsweep.study.messages import unknown
+from dpsweep.study.targets import Figure, Selection, Table
+
+
+class Study(Section):
+    """Everything that is run and drawn."""
+
+    title: str
+    results: Annotated[str, Field(min_length=1, description="the folder of all outputs")] = (
+        "results"
+    )
+    privacy: Privacy = Privacy()
+    training: Training = Training()
+    datasets: dict[Name, Dataset]
+    backbones: dict[Name, Backbone]
+    methods: dict[Name, Method]
+    sweeps: Annotated[dict[Name, Sweep], Field(min_length=1)]
+    figures: dict[Name, Figure] = {}
+    tables: dict[Name, Table] = {}
+    audit: Audit | None = None
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        problems = [
+            *self._data_problems(),
+            *self._sweep_problems(),
+            *self._target_problems(),
+            *self._audit_problems(),
+        ]
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def _data_problems(self) -> Iterator[str]:
+        readers = [name for name, each in self.backbones.items() if each.reads_with is not None]
+        for name, dataset in self.datasets.items():
+            where = f"datasets.{name}"
+            if dataset.kind not in dataset.source.holds:
+                yield (
+                    f"{where}.kind: found {dataset.kind}; allowed: {', '.join(dataset.source.holds)}, "
+                    f"which is what source {dataset.source.kind} holds"
+                )
+            if dataset.kind == "image" and dataset.image_size is None:
+                yield f"{where}.image_size: missing; allowed: height and width of images in pixels"
+            if dataset.crop is not None and not isinstance(
+                dataset.source, HubSource | FolderSource
+            ):
+                yield (
+                    f"{where}.crop: found {number(dataset.crop)} with the source "
+                    f"{dataset.source.kind}; allowed: with hub and folder"
+                )
+            if isinstance(dataset.train_counts, list) and (
+                len(dataset.train_counts) != dataset.classes
+                or sum(dataset.train_counts) != dataset.train_size
+            ):
+                yield (
+                    f"{where}.train_counts: found {len(dataset.train_counts)} numbers, "
+                    f"{sum(dataset.train_counts)} in all; allowed: {dataset.classes}, the number of "
+                    f"classes, and {dataset.train_size} in all, the training set"
+                )
+            if dataset.kind == "text" and dataset.max_length is None:
+                yield f"{where}.max_length: missing; allowed: the number of tokens to keep of a text"
+            if dataset.kind == "text" and dataset.tokenizer is None:
+                yield (
+                    f"{where}.tokenizer: missing; allowed: a backbone that reads text: "
+                    f"{', '.join(readers) or 'none is defined'}"
+                )
+            if dataset.kind == "image" and dataset.tokenizer is not None:
+                yield f"{where}.tokenizer: found {dataset.tokenizer}; allowed: nothing (images)"
+            elif dataset.tokenizer is not None and dataset.tokenizer not in readers:
+                yield f"{where}.tokenizer: {unknown(dataset.tokenizer, readers)}"
+        for name, backbone in self.backbones.items():
+            yield from self._backbone_problems(f"backbones.{name}", backbone)
+
+    def _backbone_problems(self, where: str, backbone: Backbone) -> Iterator[str]:
+        weights, tokenizer = backbone.weights, backbone.reads_with
+        if backbone.library == "transformers" and tokenizer is None:
+            yield (
+                f"{where}.tokenizer: missing; allowed: {{kind: hub, id: ...}}, {{kind: file, path: "
+                "...}, {kind: train, dataset: ..., vocabulary: ...}"
+            )
+        if backbone.library != "transformers" and tokenizer is not None:
+            yield f"{where}.tokenizer: found one; allowed: with library transformers only"
+        if isinstance(tokenizer, TrainedTokenizer):
+            if tokenizer.dataset not in self.datasets:
+                yield f"{where}.tokenizer.dataset: {unknown(tokenizer.dataset, self.datasets)}"
+            elif self.datasets[tokenizer.dataset].kind != "text":
+                yield f"{where}.tokenizer.dataset: found {tokenizer.dataset} (images); allowed: texts"
+        if isinstance(weights, Pretraining):
+            if weights.dataset not in self.datasets:
+                yield f"{where}.weights.dataset: {unknown(weights.dataset, self.datasets)}"
+            elif not self._reads(backbone, weights.dataset):
+                yield f"{where}.weights.dataset: {self._unreadable(weights.dataset)}"
+
+    def _reads(self, backbone: Backbone, dataset: str) -> bool:
+        """Whether a backbone reads a dataset: images, or texts in the tokens that it knows."""
+        made_for = self.datasets[dataset].tokenizer
+        if made_for not in self.backbones:
+            return (self.datasets[dataset].kind == "text") == (backbone.reads_with is not None)
+        return backbone.reads_with == self.backbones[made_for].reads_with
+
+    def _unreadable(self, dataset: str) -> str:
+        tokenizer = self.datasets[dataset].tokenizer
+        made_for = f"texts in the tokens of {tokenizer}" if tokenizer else "images"
+        return f"found {dataset} ({made_for}); allowed: what the backbone reads"
+
+    def _sweep_problems(self) -> Iterator[str]:
+        for name, sweep in self.sweeps.items():
+            where = f"sweeps.{name}"
+            if sweep.dataset in self.datasets:
+                size = self.train_size(sweep.dataset)
+                for batch in sweep.batch_size:
+                    if not isinstance(batch, str) and batch >= size:
+                        yield (
+                            f"{where}.batch_size: found {batch}; allowed: below {size}, which is the "
+                            f"training set of {sweep.dataset}, or full for all of it"
+                        )
+            else:
+                yield f"{where}.dataset: {unknown(sweep.dataset, self.datasets)}"
+            if sweep.backbone not in self.backbones:
+                yield f"{where}.backbone: {unknown(sweep.backbone, self.backbones)}"
+            elif sweep.dataset in self.datasets:
+                backbone = self.backbones[sweep.backbone]
+                if not self._reads(backbone, sweep.dataset):
+                    yield f"{where}.dataset: {self._unreadable(sweep.dataset)}"
+                yield from self._public_problems(where, sweep, backbone)
+            if sweep.method not in self.methods:
+                yield f"{where}.method: {unknown(sweep.method, self.methods)}"
+            elif (
+                isinstance(self.methods[sweep.method], Scratch)
+                and sweep.backbone in self.backbones
+                and not isinstance(self.backbones[sweep.backbone].weights, RandomWeights)
+            ):
+                yield (
+                    f"{where}.method: found {sweep.method} (from scratch) with the pretrained "
+                    f"backbone {sweep.backbone}; allowed: a backbone with weights: {{kind: random}}"
+                )
+
+    def _public_problems(self, where: str, sweep: Sweep, backbone: Backbone) -> Iterator[str]:
+        """What a private dataset went into before, epsilon does not count."""
+        if sweep.epsilon == [math.inf]:
+            return
+        for part, section in (("tokenizer", backbone.reads_with), ("weights", backbone.weights)):
+            if not isinstance(section, TrainedTokenizer | Pretraining):
+                continue
+            public = section.dataset
+            if {public, sweep.dataset} <= self.datasets.keys() and shares_examples(
+                self.datasets[public].source, self.datasets[sweep.dataset].source
+            ):
+                same = "which" if public == sweep.dataset else f"whose source, as that of {public},"
+                yield (
+                    f"{where}.dataset: found {sweep.dataset}, {same} went into the {part} of "
+                    f"{sweep.backbone} without privacy; allowed: another dataset, or epsilon [.inf]"
+                )
+
+    def _target_problems(self) -> Iterator[str]:
+        for section, targets in (("figures", self.figures), ("tables", self.tables)):
+            for name, target in targets.items():
+                for path, selection in target.selections():
+                    where = f"{section}.{name}.{path}"
+                    if selection.sweep in self.sweeps:
+                        yield from target.problems(where, selection, self.sweeps[selection.sweep])
+                    else:
+                        yield f"{where}.sweep: {unknown(selection.sweep, self.sweeps)}"
+        for name in self.tables:
+            if name in self.figures:
+                yield f"tables.{name}: found a figure of that name; allowed: a name that is unique"
+
+    def _audit_problems(self) -> Iterator[str]:
+        if self.audit is None:
+            return
+        if self.audit.sweep not in self.sweeps:
+            yield f"audit.sweep: {unknown(self.audit.sweep, self.sweeps)}"
+        elif self.sweeps[self.audit.sweep].dataset in self.datasets:
+            size = self.train_size(self.sweeps[self.audit.sweep].dataset) + self.audit.canaries
+            for batch in self.audit.batch_size:
+                if not isinstance(batch, str) and batch >= size:
+                    yield (
+                        f"audit.batch_size: found {batch}; allowed: below {size}, which is the "
+                        "training set with its canaries, or full for all of it"
+                    )
+        if 2 * self.audit.canaries * self.privacy.delta > 1:
+            yield (
+                f"audit.canaries: found {self.audit.canaries}; allowed: at most "
+                f"{0.5 / self.privacy.delta:.0f}, because more prove nothing about delta "
+                f"{number(self.privacy.delta)}"
+            )
+
+    def audit_cells(self) -> list[Cell]:
+        """The settings that are audited, batch size by batch size; none without an audit.
+
+        Their full batch is the training set with its canaries.
+        """
+        if self.audit is None:
+            return []
+        return [
+            Cell(
+                self.audit.sweep, epsilon, self.audit.epochs, batch_size, self.audit.clipping_bound
+            )
+            for batch_size in self.audit.batch_size
+            for epsilon in self.audit.epsilon
+        ]
+
+    def cells(self, selection: Selection) -> list[Cell]:
+        """The cells that a selection names, in grid order.
+
+        A field that the selection leaves out means every value of the sweep.
+        """
+        sweep = self.sweeps[selection.sweep]
+        return [
+            Cell(selection.sweep, epsilon, epochs, batch_size, clipping_bound)
+            for epsilon in selection.values("epsilon", sweep)
+            for epochs in selection.values("epochs", sweep)
+            for batch_size in selection.values("batch_size", sweep)
+            for clipping_bound in selection.values("clipping_bound", sweep)
+        ]
+
+    def sweep_cells(self, sweep: str) -> list[Cell]:
+        """All cells of a sweep, in grid order."""
+        return self.cells(Selection(sweep=sweep))
+
+    def batch_size(self, cell: Cell) -> int:
+        """The expected batch size of a cell as a number: N for the full batch."""
+        return self.numeric_batch_size(self.sweeps[cell.sweep].dataset, cell.batch_size)
+
+    def numeric_batch_size(self, dataset: str, batch_size: BatchSize) -> int:
+        """The expected batch size as a number of examples of a dataset."""
+        return self.train_size(dataset) if isinstance(batch_size, str) else batch_size
+
+    def holdout_size(self, dataset: str) -> int:
+        """How many examples of a dataset's training set are held out to select on; often none."""
+        if self.training.select_on == "test":
+            return 0
+        return math.floor(self.training.holdout_share * self.datasets[dataset].train_size + 0.5)
+
+    def train_size(self, dataset: str) -> int:
+        """N: the examples that private training samples from, and that noise is calibrated for."""
+        return self.datasets[dataset].train_size - self.holdout_size(dataset)

@@ -1,0 +1,94 @@
+"""The section `sweeps`: grids of hyperparameters."""
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
+
+from dpsweep.study.cells import Automatic, ClippingBound, Full, NoClipping, number
+from dpsweep.study.config.section import (
+    Epsilon,
+    Grid,
+    LearningRates,
+    Name,
+    PositiveFloat,
+    Section,
+    strictly_increasing,
+    strictly_increasing_integers,
+)
+
+
+class Geometric(Section):
+    """``count`` values from ``first`` to ``last``, both included, in equal ratios."""
+
+    first: PositiveFloat
+    last: PositiveFloat
+    count: Annotated[int, Field(ge=2)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.last <= self.first:
+            raise ValueError(
+                f"last: found {number(self.last)}; allowed: above first, which is {number(self.first)}"
+            )
+        return self
+
+
+def batch_sizes_ascend(values: list[int | Full]) -> list[int | Full]:
+    """Refuse batch sizes that are not sorted, with ``full`` last."""
+    strictly_increasing_integers([value for value in values if not isinstance(value, str)])
+    if "full" in values[:-1]:
+        raise ValueError("allowed: full as the last entry, once (it is the largest batch)")
+    return values
+
+
+class Sweep(Section):
+    """A grid of cells on one (dataset, backbone, method, optimizer)."""
+
+    dataset: Name
+    backbone: Name
+    method: Name
+    optimizer: Literal["adam", "sgd"] = "adam"
+    epsilon: Annotated[list[Epsilon], Field(min_length=1), AfterValidator(strictly_increasing)]
+    epochs: Annotated[list[PositiveInt], Field(min_length=1), AfterValidator(strictly_increasing)]
+    batch_size: Annotated[
+        list[PositiveInt | Full], Field(min_length=1), AfterValidator(batch_sizes_ascend)
+    ]
+    clipping_bound: Annotated[
+        Grid | Automatic | NoClipping,
+        Field(description="a list of C, or automatic (AUTO-S), or none (epsilon .inf only)"),
+    ]
+    learning_rate: LearningRates | Geometric
+    seeds: Annotated[PositiveInt, Field(description="how many: 1, 2, ...")]
+    physical_batch: Annotated[
+        PositiveInt | None, Field(description="overrides training.physical_batch")
+    ] = None
+
+    @model_validator(mode="after")
+    def _private_training_clips(self) -> Self:
+        if self.clipping_bound == "none" and self.epsilon != [math.inf]:
+            raise ValueError(
+                "clipping_bound: found none with epsilon "
+                f"[{', '.join(number(value) for value in self.epsilon)}]; allowed: epsilon [.inf] "
+                "only, because nothing bounds the influence of one example"
+            )
+        return self
+
+    @property
+    def clipping_bounds(self) -> list[ClippingBound]:
+        """The clipping axis of the grid; one value for automatic and none."""
+        if isinstance(self.clipping_bound, str):
+            return [self.clipping_bound]
+        return list(self.clipping_bound)
+
+    @property
+    def learning_rates(self) -> list[float]:
+        """The learning rates, ascending; a geometric grid is rounded to 6 significant digits."""
+        if isinstance(self.learning_rate, list):
+            return list(self.learning_rate)
+        grid = self.learning_rate
+        ratio = grid.last / grid.first
+        return [
+            float(f"{grid.first * ratio ** (index / (grid.count - 1)):.6g}")
+            for index in range(grid.count)
+        ]

@@ -1,0 +1,70 @@
+"""The section `training`: how all trials are trained and selected."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from dpsweep.study.config.section import PositiveFloat, Section
+
+
+class Training(Section):
+    """How trials are trained and selected, for all sweeps."""
+
+    selection: Annotated[
+        Literal["repeat-best", "exhaustive", "bracket"],
+        Field(
+            description="repeat-best tunes the learning rate with the first seed and repeats the best "
+            "one with the others; exhaustive trains the whole grid with every seed; bracket is "
+            "repeat-best that searches the grid for its peak instead of training all of it"
+        ),
+    ] = "repeat-best"
+    select_on: Annotated[
+        Literal["test", "holdout"],
+        Field(
+            description="what learning rate, batch size and clipping bound are chosen by: the test set, as "
+            "in the paper, which flatters; or a part of the training set that is held out of training"
+        ),
+    ] = "test"
+    holdout_share: Annotated[
+        float, Field(gt=0, lt=1, description="stratified share of the training set, for holdout")
+    ] = 0.1
+    engine: Annotated[
+        Literal["auto", "expanded", "bookkeeping", "loop", "opacus"],
+        Field(description="how per-example gradients are computed"),
+    ] = "auto"
+    precision: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        Field(
+            description="of forward and backward passes (norms, sums and noise are float32 in any "
+            "case); auto is bfloat16 on GPUs that have it, otherwise float32"
+        ),
+    ] = "auto"
+    physical_batch: Annotated[
+        PositiveInt, Field(description="examples that are on the device at once; changes no result")
+    ] = 256
+    automatic_clipping_gamma: Annotated[
+        PositiveFloat, Field(description="gamma of AUTO-S (Bu et al. 2023)")
+    ] = 0.01
+    checkpoint_minutes: Annotated[
+        PositiveFloat, Field(description="how much work a killed trial may lose")
+    ] = 5.0
+    threads: Annotated[
+        PositiveInt,
+        Field(description="CPU threads of one training job (a part of the result's key)"),
+    ] = 1
+    compile: Annotated[
+        bool,
+        Field(
+            description="let torch compile the training step where the engine can (expanded): minutes "
+            "at the start of a cell, faster steps on a GPU"
+        ),
+    ] = False
+
+    @model_validator(mode="after")
+    def _engine_has_precision(self) -> Self:
+        if self.precision == "bfloat16" and self.engine in ("loop", "opacus"):
+            raise ValueError(
+                f"precision: found bfloat16 with engine {self.engine}, whose norms would not be "
+                "float32; allowed: auto, float32, or engine auto, expanded or bookkeeping"
+            )
+        return self
