@@ -34,14 +34,15 @@ from dpsweep.privacy import calibrate
 from dpsweep.privacy.audit import Evidence
 from dpsweep.study.config import Backbone, Dataset, DigitsSource, Film, RandomWeights
 from dpsweep.study.paths import Paths
-from dpsweep.training.audit import AuditedTrial, AuditError, CanaryBench, audit_trial, judge
+from dpsweep.training.audit import AuditedTrial, AuditError, CanaryContext, audit_trial, judge
 from dpsweep.training.clipping import Clipping, FlatClipping, NoClipping
+from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients import GradientSum
 from dpsweep.training.gradients.factored import FactoredEngine
 from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
 from dpsweep.training.sampling import Indices, PoissonSampler
+from dpsweep.training.specification import TrialSpec
 from dpsweep.training.streams import numpy_stream
-from dpsweep.training.trial import TrialSpec, Workbench
 
 MicroBatches = Iterable[tuple[Tensor, Tensor, Tensor]]
 FILM = Film(kind="film")
@@ -97,7 +98,7 @@ def audit(prepared: tuple[PreparedDataset, PreparedBackbone]) -> Audit:
 
     def run(spec: TrialSpec) -> AuditedTrial:
         coins = numpy_stream(spec.key, "canaries")
-        return audit_trial(spec, CanaryBench(*prepared, FILM, CANARIES, coins, device=CPU))
+        return audit_trial(spec, CanaryContext(*prepared, FILM, CANARIES, coins, device=CPU))
 
     return run
 
@@ -163,10 +164,10 @@ def test_a_canary_contributes_in_the_steps_that_sample_it(
 
 
 def test_padding_is_no_canary(prepared: tuple[PreparedDataset, PreparedBackbone]) -> None:
-    bench = CanaryBench(*prepared, FILM, CANARIES, numpy_stream("coins"), device=CPU)
-    engine = bench.engine("expanded", bench.model(1))
-    rows = REAL + bench.canary_engine.included.nonzero().flatten()[:4]
-    inputs, labels = bench.batch(bench.train, rows), bench.train.labels[rows]
+    context = CanaryContext(*prepared, FILM, CANARIES, numpy_stream("coins"), device=CPU)
+    engine = context.engine("expanded", context.model(1))
+    rows = REAL + context.canary_engine.included.nonzero().flatten()[:4]
+    inputs, labels = context.batch(context.train, rows), context.train.labels[rows]
     mask = torch.tensor([True, False, True, False])
     part = engine.clipped_sum(inputs, labels, mask, FlatClipping(1.0))
     total = torch.cat([each.flatten() for each in part.gradients.values()])
@@ -199,9 +200,9 @@ def test_after_the_audit_nobody_watches(audit: Audit) -> None:
 def test_more_canaries_than_coordinates_are_refused(
     prepared: tuple[PreparedDataset, PreparedBackbone],
 ) -> None:
-    bench = CanaryBench(*prepared, FILM, 5000, numpy_stream("coins"), device=CPU)
+    context = CanaryContext(*prepared, FILM, 5000, numpy_stream("coins"), device=CPU)
     with pytest.raises(AuditError, match=r"found 5000; allowed: at most 1546"):
-        audit_trial(spec(math.inf, steps=1), bench)
+        audit_trial(spec(math.inf, steps=1), context)
 
 
 # -- the trainer as it is --------------------------------------------------------------------
@@ -338,11 +339,11 @@ def check_sampling(seen: AuditedTrial, trial: TrialSpec) -> None:
     assert low < dispersion < high, "batches repeat themselves"
 
 
-def check_contributions(bench: Workbench, trial: TrialSpec) -> None:
+def check_contributions(context: TrialContext, trial: TrialSpec) -> None:
     """No real example moves the sum by more than 1, whatever its gradient."""
-    engine = bench.engine(trial.engine, bench.model(trial.seed))
+    engine = context.engine(trial.engine, context.model(trial.seed))
     rows = torch.arange(REAL)
-    inputs, labels = bench.batch(bench.train, rows), bench.train.labels
+    inputs, labels = context.batch(context.train, rows), context.train.labels
     for example in range(0, REAL, 10):
         part = engine.clipped_sum(inputs, labels, rows == example, trial.make_clipping())
         contribution = torch.cat([each.flatten() for each in part.gradients.values()]).norm()
@@ -378,8 +379,8 @@ def test_an_engine_that_forgets_to_clip_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     proper = FactoredEngine.clipped_sum
-    bench, trial = Workbench(*prepared, FILM, device=CPU), spec(1.0)
-    check_contributions(bench, trial)
+    context, trial = TrialContext(*prepared, FILM, device=CPU), spec(1.0)
+    check_contributions(context, trial)
 
     def clipped_sum(
         self: FactoredEngine, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
@@ -390,4 +391,4 @@ def test_an_engine_that_forgets_to_clip_is_caught(
     # Canaries are added behind the engine, so the audit cannot see it.
     assert evidence(audit, trial).consistent
     with pytest.raises(AssertionError, match="not clipped"):
-        check_contributions(bench, trial)
+        check_contributions(context, trial)

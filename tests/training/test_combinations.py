@@ -25,8 +25,10 @@ from dpsweep.study import load_study
 from dpsweep.study.config import FileTokenizer, RandomWeights, Scratch
 from dpsweep.study.paths import Paths
 from dpsweep.training.clipping import FlatClipping
+from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.gradients import make_engine
-from dpsweep.training.trial import TrialSpec, Workbench, load_trainable, train_trial
+from dpsweep.training.specification import TrialSpec
+from dpsweep.training.trial import train_trial
 
 ROOT = Path(__file__).parents[2]
 STUDY = load_study(ROOT / "config.yaml")
@@ -123,11 +125,11 @@ def texts(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Prepare
 
 
 @pytest.fixture(scope="module", params=COMBINATIONS, ids=str)
-def bench(
+def context(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     vocabulary: Path,
-) -> Workbench:
+) -> TrialContext:
     """What the trials of one combination share."""
     torch.set_num_threads(1)
     combination = request.param
@@ -145,15 +147,15 @@ def bench(
         prepare_tokenizer(combination.backbone, backbone, {}, paths.tokenizer(combination.backbone))
     prepared = prepare_backbone(combination.backbone, backbone, paths)
     data = request.getfixturevalue(f"{combination.kind}s")
-    return Workbench(data, prepared, STUDY.methods[combination.method], device=CPU)
+    return TrialContext(data, prepared, STUDY.methods[combination.method], device=CPU)
 
 
-def spec(bench: Workbench, optimizer: str, clipping: dict[str, Any], rate: float) -> TrialSpec:
+def spec(context: TrialContext, optimizer: str, clipping: dict[str, Any], rate: float) -> TrialSpec:
     private = clipping["kind"] != "none"
     return TrialSpec(
         data="noise",
-        backbone=bench.backbone.metadata.checksum,
-        method=bench.method.model_dump(mode="json"),
+        backbone=context.backbone.metadata.checksum,
+        method=context.method.model_dump(mode="json"),
         optimizer=optimizer,
         epsilon=8.0 if private else float("inf"),
         delta=1e-5,
@@ -178,12 +180,12 @@ def spec(bench: Workbench, optimizer: str, clipping: dict[str, Any], rate: float
     ids=["DP-Adam", "DP-SGD", "AUTO-S", "non-private"],
 )
 def test_every_combination_trains_what_its_method_says(
-    bench: Workbench, tmp_path: Path, optimizer: str, clipping: dict[str, Any], rate: float
+    context: TrialContext, tmp_path: Path, optimizer: str, clipping: dict[str, Any], rate: float
 ) -> None:
-    model = bench.model(1)
+    model = context.model(1)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    chosen = spec(bench, optimizer, clipping, rate)
-    trial, epochs = train_trial(chosen, bench, tmp_path / "checkpoint", 1e9)
+    chosen = spec(context, optimizer, clipping, rate)
+    trial, epochs = train_trial(chosen, context, tmp_path / "checkpoint", 1e9)
     assert not trial.record["diverged"]
     assert trial.record["trainable_parameters"] == parameter_counts(model).trainable
     assert trial.steps["sampled_examples"].sum() > 0
@@ -197,15 +199,17 @@ def test_every_combination_trains_what_its_method_says(
     else:
         # Few parameters (keys of attention, say) may have no gradient at all.
         assert head_parameter_names(model) < moved <= trainable
-    if isinstance(bench.method, Scratch):
+    if isinstance(context.method, Scratch):
         assert trainable == set(before)
 
 
 @pytest.mark.slow
-def test_gradients_are_those_of_the_loop_after_training(bench: Workbench, tmp_path: Path) -> None:
+def test_gradients_are_those_of_the_loop_after_training(
+    context: TrialContext, tmp_path: Path
+) -> None:
     """At trained parameters: at the start the head is zero, and nothing else has a gradient."""
-    _, epochs = train_trial(spec(bench, *OPTIMIZERS[0]), bench, tmp_path / "checkpoint", 1e9)
-    model = bench.model(1)
+    _, epochs = train_trial(spec(context, *OPTIMIZERS[0]), context, tmp_path / "checkpoint", 1e9)
+    model = context.model(1)
     load_trainable(
         model,
         {name.removeprefix("epoch1/"): torch.from_numpy(value) for name, value in epochs.items()},
@@ -213,7 +217,7 @@ def test_gradients_are_those_of_the_loop_after_training(bench: Workbench, tmp_pa
     model = copy.deepcopy(model).double()
     head = head_parameter_names(model)
     rows = torch.arange(6)
-    inputs, labels = bench.batch(bench.train, rows), bench.train.labels[rows]
+    inputs, labels = context.batch(context.train, rows), context.train.labels[rows]
     if inputs.is_floating_point():
         inputs = inputs.double()
     mask = rows < 5

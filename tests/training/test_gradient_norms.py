@@ -16,8 +16,8 @@ from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 from dpsweep.training import gradient_norms
+from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.interruption import EXIT_AGAIN, Interrupted
-from dpsweep.training.trial import Workbench, load_trainable
 
 SWEEP = "digits"
 SECTIONS = tiny_sections({}, {"kind": "film"})
@@ -58,12 +58,14 @@ def test_norms_are_those_of_the_loop_at_the_end_of_every_epoch(study_file: Path)
     study = load_study(study_file)
     paths = Paths(Path(study.results))
     data = PreparedDataset.open(paths.dataset("digits"))
-    bench = Workbench(data, PreparedBackbone.open(paths.backbone("vit")), study.methods["method"])
-    model = bench.model(1)
-    loop = bench.engine("loop", model)
+    context = TrialContext(
+        data, PreparedBackbone.open(paths.backbone("vit")), study.methods["method"]
+    )
+    model = context.model(1)
+    loop = context.engine("loop", model)
     stored = gradient_norms.TrialStore(paths.trials).load_parameters(found["trial_key"].iloc[0])
     assert stored is not None
-    inputs = bench.batch(bench.train, torch.arange(N))
+    inputs = context.batch(context.train, torch.arange(N))
     labels = torch.from_numpy(np.array(data.train_labels))
     for epoch, rows in found.groupby("epoch"):
         prefix = f"epoch{epoch}/"

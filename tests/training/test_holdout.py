@@ -16,9 +16,10 @@ from dpsweep.privacy import calibrate
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.training.cell import run_cell
+from dpsweep.training.context import TrialContext
 from dpsweep.training.specification import CellError, read_calibration, specify
 from dpsweep.training.store import StoredTrial
-from dpsweep.training.trial import Workbench, train_trial
+from dpsweep.training.trial import train_trial
 
 CPU = torch.device("cpu")
 HELD_OUT = 54  # a share of 0.2, rounded
@@ -48,8 +49,10 @@ def train(
 ) -> tuple[StoredTrial, Any]:
     noise = calibrate(8.0, 1e-5, study.train_size("digits"), study.batch_size(CELL), 3)
     spec = specify(study, CELL, noise, data, backbone, CPU, 0.003, seed=1)
-    bench = Workbench(data, backbone, study.methods["method"], study.holdout_size("digits"), CPU)
-    return train_trial(spec, bench, folder / "checkpoint", 1e9)
+    context = TrialContext(
+        data, backbone, study.methods["method"], study.holdout_size("digits"), CPU
+    )
+    return train_trial(spec, context, folder / "checkpoint", 1e9)
 
 
 def test_the_split_covers_the_training_set_with_classes_in_proportion(

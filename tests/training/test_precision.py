@@ -10,9 +10,11 @@ from tests.training.tiny_models import make
 from tests.training.tiny_study import N, prepare, tiny_study
 
 from dpsweep.training.clipping import FlatClipping
+from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients import make_engine
 from dpsweep.training.precision import resolve_precision
-from dpsweep.training.trial import TrialSpec, Workbench, train_trial
+from dpsweep.training.specification import TrialSpec
+from dpsweep.training.trial import train_trial
 
 CPU = torch.device("cpu")
 # bfloat16 keeps 8 bits: one rounding is off by at most 1/256.
@@ -50,10 +52,10 @@ def test_clipped_gradient_is_off_by_a_few_roundings(name: str, bound: float) -> 
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
+def context(tmp_path_factory: pytest.TempPathFactory) -> TrialContext:
     study = tiny_study({}, {"kind": "film"})
     _, data, backbone = prepare(study, tmp_path_factory.mktemp("precision"))
-    return Workbench(data, backbone, study.methods["method"], device=CPU)
+    return TrialContext(data, backbone, study.methods["method"], device=CPU)
 
 
 SPEC = TrialSpec(
@@ -79,12 +81,12 @@ SPEC = TrialSpec(
 )
 
 
-def test_short_trial_ends_where_float32_ends(bench: Workbench, tmp_path: Path) -> None:
-    initial = {name: each.clone() for name, each in _parameters(bench).items()}
+def test_short_trial_ends_where_float32_ends(context: TrialContext, tmp_path: Path) -> None:
+    initial = {name: each.clone() for name, each in _parameters(context).items()}
     ends, losses = [], []
     for precision in ("float32", "bfloat16"):
         spec = replace(SPEC, precision=precision)
-        trial, epochs = train_trial(spec, bench, tmp_path / "checkpoint", 1e9)
+        trial, epochs = train_trial(spec, context, tmp_path / "checkpoint", 1e9)
         assert {each.dtype for each in epochs.values()} == {np.dtype("float32")}
         moved = [
             torch.from_numpy(value) - initial[name.removeprefix("epoch1/")]
@@ -99,8 +101,8 @@ def test_short_trial_ends_where_float32_ends(bench: Workbench, tmp_path: Path) -
     assert losses[0] < 0.9 * np.log(10)
 
 
-def _parameters(bench: Workbench) -> dict[str, torch.Tensor]:
-    model = bench.model(1)
+def _parameters(context: TrialContext) -> dict[str, torch.Tensor]:
+    model = context.model(1)
     return {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
 
 

@@ -33,12 +33,13 @@ from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.config import Audit, Method
 from dpsweep.study.paths import Paths
 from dpsweep.training.clipping import Clipping
+from dpsweep.training.context import Examples, TrialContext, default_device
 from dpsweep.training.gradients import GradientEngine, GradientSum
 from dpsweep.training.precision import Precision
-from dpsweep.training.specification import check_size, specify
+from dpsweep.training.specification import TrialSpec, check_size, specify
 from dpsweep.training.store import StoredTrial
 from dpsweep.training.streams import numpy_stream
-from dpsweep.training.trial import Examples, TrialSpec, Workbench, default_device, train_trial
+from dpsweep.training.trial import train_trial
 
 CANARY_NORM = 1e6
 """Norm of a canary's gradient before clipping: it must be clipped whatever the bound."""
@@ -117,8 +118,8 @@ class CanaryEngine:
         self._sign = -self._sign
 
 
-class CanaryBench(Workbench):
-    """A workbench whose N training examples are followed by m canaries, N to N + m - 1."""
+class CanaryContext(TrialContext):
+    """A context whose N training examples are followed by m canaries, N to N + m - 1."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class CanaryBench(Workbench):
     def engine(
         self, name: str, model: nn.Module, precision: Precision = "float32", compile: bool = False
     ) -> GradientEngine:
-        """See ``Workbench``; the engine becomes ``canary_engine``.
+        """See ``TrialContext``; the engine becomes ``canary_engine``.
 
         Raises:
             AuditError: there are more canaries than coordinates.
@@ -187,17 +188,17 @@ class AuditedTrial:
     trial: StoredTrial
 
 
-def audit_trial(spec: TrialSpec, bench: CanaryBench) -> AuditedTrial:
+def audit_trial(spec: TrialSpec, context: CanaryContext) -> AuditedTrial:
     """Train with canaries and watch every released gradient.
 
     Args:
         spec: the trial; its ``train_size`` counts the canaries, included or not, because each is
             sampled with the same probability as a real example.
-        bench: made for this trial.
+        context: made for this trial.
     """
 
     def observe(*_: Any) -> None:
-        engine = bench.canary_engine
+        engine = context.canary_engine
         gradients = [each.grad for each in engine.parameters.values() if each.grad is not None]
         released = torch.cat([each.flatten() for each in gradients])
         engine.observe(released * spec.batch_size)
@@ -206,12 +207,12 @@ def audit_trial(spec: TrialSpec, bench: CanaryBench) -> AuditedTrial:
     hook = register_optimizer_step_pre_hook(observe)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            trial, _ = train_trial(spec, bench, Path(folder) / "checkpoint", math.inf)
+            trial, _ = train_trial(spec, context, Path(folder) / "checkpoint", math.inf)
     finally:
         hook.remove()
     return AuditedTrial(
-        included=bench.canary_engine.included.cpu().numpy(),
-        observations=torch.stack(bench.canary_engine.observations).double().cpu().numpy(),
+        included=context.canary_engine.included.cpu().numpy(),
+        observations=torch.stack(context.canary_engine.observations).double().cpu().numpy(),
         trial=trial,
     )
 
@@ -243,9 +244,9 @@ def measure(study: Study, paths: Paths, audit: Audit, cell: Cell) -> None:
     spec = specify(study, cell, noise, data, backbone, device, audit.learning_rate, seed=1)
     coins = numpy_stream(spec.key, "canaries")
     method = study.methods[sweep.method]
-    bench = CanaryBench(data, backbone, method, audit.canaries, coins, holdout, device)
-    check_size(noise, bench)
-    audited = audit_trial(spec, bench)
+    context = CanaryContext(data, backbone, method, audit.canaries, coins, holdout, device)
+    check_size(noise, context)
+    audited = audit_trial(spec, context)
     evidence = judge(audited, spec, audit.guesses)
     write_json(
         paths.audited(cell),

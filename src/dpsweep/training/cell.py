@@ -23,10 +23,11 @@ from dpsweep.study.bracket import bracket_maximum
 from dpsweep.study.inputs import training_fingerprint
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES
+from dpsweep.training.context import TrialContext
 from dpsweep.training.interruption import interruption
-from dpsweep.training.specification import check_size, read_calibration, specify
+from dpsweep.training.specification import TrialSpec, check_size, read_calibration, specify
 from dpsweep.training.store import Arrays, StoredTrial, TrialStore
-from dpsweep.training.trial import TrialSpec, Workbench, train_trial
+from dpsweep.training.trial import train_trial
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class _Run:
     """The trials of one cell, and where its time goes."""
 
     specs: dict[tuple[float, int], TrialSpec]
-    bench: Workbench
+    context: TrialContext
     store: TrialStore
     checkpoint_seconds: float
     trials: dict[tuple[float, int], StoredTrial] = field(default_factory=dict)
@@ -55,7 +56,7 @@ class _Run:
                 raise stop
             started = time.monotonic()
             stored, parameters = train_trial(
-                spec, self.bench, self.store.checkpoint_path(spec.key), self.checkpoint_seconds
+                spec, self.context, self.store.checkpoint_path(spec.key), self.checkpoint_seconds
             )
             self._count("training", stored.record["wall_seconds"])
             self._count("evaluation", stored.record["evaluation_seconds"])
@@ -106,16 +107,16 @@ def run_cell(study: Study, paths: Paths, cell: Cell, started: float | None = Non
     backbone = PreparedBackbone.open(paths.backbone(sweep.backbone))
     noise = read_calibration(study, paths, cell)
     holdout = study.holdout_size(sweep.dataset)
-    bench = Workbench(data, backbone, study.methods[sweep.method], holdout)
-    check_size(noise, bench)
-    specs = trial_specs(study, cell, noise, data, backbone, bench.device)
+    context = TrialContext(data, backbone, study.methods[sweep.method], holdout)
+    check_size(noise, context)
+    specs = trial_specs(study, cell, noise, data, backbone, context.device)
     run = _Run(
         specs,
-        bench,
+        context,
         TrialStore(paths.trials),
         checkpoint_seconds=60 * study.training.checkpoint_minutes,
     )
-    log.info("%s/%s on %s", cell.sweep, cell.name, _place(bench.device))
+    log.info("%s/%s on %s", cell.sweep, cell.name, _place(context.device))
     run.seconds["start"] = loading - started
     run.seconds["load"] = time.monotonic() - loading
     best = _train(run, study, sweep.learning_rates, sweep.seeds)

@@ -23,11 +23,12 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.cells import ClippingBound
 from dpsweep.study.paths import Paths
 from dpsweep.training.cell import trial_specs
+from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.gradients import GradientEngine
 from dpsweep.training.interruption import interruption
-from dpsweep.training.specification import check_size, read_calibration
+from dpsweep.training.specification import TrialSpec, check_size, read_calibration
 from dpsweep.training.store import Arrays, TrialStore
-from dpsweep.training.trial import TrialSpec, Workbench, load_trainable, train_trial
+from dpsweep.training.trial import train_trial
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,9 @@ def measure(
     grid = study.sweeps[sweep]
     data = PreparedDataset.open(paths.dataset(grid.dataset))
     backbone = PreparedBackbone.open(paths.backbone(grid.backbone))
-    bench = Workbench(data, backbone, study.methods[grid.method], study.holdout_size(grid.dataset))
+    context = TrialContext(
+        data, backbone, study.methods[grid.method], study.holdout_size(grid.dataset)
+    )
     output = paths.gradient_norms(sweep, epsilon, epochs, clipping_bound)
     # No declared output, so that it survives a killed job.
     finished = output.with_suffix(".unfinished") / row["trial_key"]
@@ -97,15 +100,15 @@ def measure(
         stored = retrained.load_parameters(row["trial_key"])
     if stored is None:
         noise = read_calibration(study, paths, cell)
-        check_size(noise, bench)
-        specs = trial_specs(study, cell, noise, data, backbone, bench.device)
+        check_size(noise, context)
+        specs = trial_specs(study, cell, noise, data, backbone, context.device)
         spec = specs.get((row["learning_rate"], row["seed"]))
-        stored = _train_again(study, spec, row, bench, store)
+        stored = _train_again(study, spec, row, context, store)
         retrained.save_parameters(row["trial_key"], stored)
         saved = True
-    model = bench.model(int(row["seed"]))
+    model = context.model(int(row["seed"]))
     # The norms that clipping saw: in the precision of the trial, wherever this job runs.
-    engine = bench.engine(study.training.engine, model, row["precision"])
+    engine = context.engine(study.training.engine, model, row["precision"])
     physical_batch = grid.physical_batch or study.training.physical_batch
     files = [finished / f"epoch{epoch}.parquet" for epoch in range(1, epochs + 1)]
     for epoch, file in enumerate(files, start=1):
@@ -123,11 +126,11 @@ def measure(
                 if name.startswith(prefix)
             },
         )
-        norms, head_norms = training_set_norms(engine, bench, physical_batch)
+        norms, head_norms = training_set_norms(engine, context, physical_batch)
         measured = pd.DataFrame(
             {
                 "epoch": epoch,
-                "label": bench.train.labels.cpu().numpy(),
+                "label": context.train.labels.cpu().numpy(),
                 "norm": norms,
                 "head_norm": head_norms,
             }
@@ -152,7 +155,7 @@ def _train_again(
     study: Study,
     spec: TrialSpec | None,
     row: "pd.Series[Any]",
-    bench: Workbench,
+    context: TrialContext,
     store: TrialStore,
 ) -> Arrays:
     """The parameters after every epoch of a trial that is done but has not kept them."""
@@ -165,7 +168,7 @@ def _train_again(
         )
     log.info("training the trial again: its parameters are not stored")
     seconds = 60 * study.training.checkpoint_minutes
-    trial, parameters = train_trial(spec, bench, store.checkpoint_path(spec.key), seconds)
+    trial, parameters = train_trial(spec, context, store.checkpoint_path(spec.key), seconds)
     found, expected = trial.record["macro_accuracy"], row["macro_accuracy"]
     # On the CPU they are equal; other devices round differently from run to run.
     if found != expected:
@@ -174,7 +177,7 @@ def _train_again(
 
 
 def training_set_norms(
-    engine: GradientEngine, bench: Workbench, physical_batch: int
+    engine: GradientEngine, context: TrialContext, physical_batch: int
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Gradient norm of every training example, for all trainable parameters and for the head.
 
@@ -182,9 +185,9 @@ def training_set_norms(
         Two float arrays of shape (N,).
     """
     parts = []
-    for rows in torch.split(torch.arange(len(bench.train.labels)), physical_batch):
-        inputs, chosen = bench.batch(bench.train, rows), rows.to(bench.device)
+    for rows in torch.split(torch.arange(len(context.train.labels)), physical_batch):
+        inputs, chosen = context.batch(context.train, rows), rows.to(context.device)
         keep = torch.ones_like(chosen, dtype=torch.bool)
-        parts.append(torch.stack(engine.norms(inputs, bench.train.labels[chosen], keep)))
+        parts.append(torch.stack(engine.norms(inputs, context.train.labels[chosen], keep)))
     norms = torch.cat(parts, dim=1).cpu().numpy()
     return norms[0], norms[1]

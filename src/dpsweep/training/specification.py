@@ -1,19 +1,71 @@
-"""From a cell of a study to the specification of its trials."""
+"""The specification of a trial: everything that determines it, and how a cell of a study gives it."""
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
+from dpsweep import TRAINER_VERSION
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.errors import DpsweepError
-from dpsweep.files import read_json
+from dpsweep.files import fingerprint, read_json
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import ClippingBound
 from dpsweep.study.paths import Paths
-from dpsweep.training.precision import resolve_precision
-from dpsweep.training.trial import TrialSpec, Workbench
+from dpsweep.training.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
+from dpsweep.training.context import TrialContext
+from dpsweep.training.precision import Precision, resolve_precision
+
+
+@dataclass(frozen=True)
+class TrialSpec:
+    """Everything that determines a trial, as plain values."""
+
+    data: str
+    """checksum of the prepared dataset"""
+    backbone: str
+    """checksum of the prepared backbone"""
+    method: dict[str, Any]
+    """which parameters train; a method of the study"""
+    optimizer: str
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+    train_size: int
+    batch_size: int
+    """expected batch size B"""
+    epochs: int
+    steps: int
+    clipping: dict[str, Any]
+    """``kind`` flat with ``bound``, automatic with ``gamma``, or none"""
+    learning_rate: float
+    seed: int
+    engine: str
+    physical_batch: int
+    threads: int
+    precision: Precision = "float32"
+    """of the forward and backward pass"""
+    holdout: int = 0
+    """training examples that were selected on instead of trained on; train_size leaves them out"""
+    compile: bool = False
+
+    @property
+    def key(self) -> str:
+        """The trial's name in the store: a hash of the specification and the trainer's version."""
+        return fingerprint({"trainer": TRAINER_VERSION, **asdict(self)})
+
+    def make_clipping(self) -> Clipping:
+        """The rule that bounds the influence of one example."""
+        match self.clipping:
+            case {"kind": "flat", "bound": bound}:
+                return FlatClipping(bound)
+            case {"kind": "automatic", "gamma": gamma}:
+                return AutomaticClipping(gamma)
+            case {"kind": "none"}:
+                return NoClipping()
+        raise ValueError(f"clipping: found {self.clipping!r}")
 
 
 class CellError(DpsweepError):
@@ -40,13 +92,13 @@ def read_calibration(study: Study, paths: Paths, cell: Cell) -> Calibration:
     return noise
 
 
-def check_size(noise: Calibration, bench: Workbench) -> None:
+def check_size(noise: Calibration, context: TrialContext) -> None:
     """Check that noise was calibrated for as many examples as are trained on.
 
     Raises:
         CellError: the prepared data is of another size.
     """
-    found = len(bench.train.labels)
+    found = len(context.train.labels)
     if found != noise.train_size:
         raise CellError(
             f"the prepared data has {found} training examples, the noise was calibrated for "

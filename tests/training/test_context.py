@@ -11,7 +11,8 @@ from tests.training.tiny_study import prepare, tiny_study
 from dpsweep.privacy import calibrate
 from dpsweep.study import Cell
 from dpsweep.training.cell import trial_specs
-from dpsweep.training.trial import Workbench, train_trial
+from dpsweep.training.context import TrialContext
+from dpsweep.training.trial import train_trial
 
 CPU = torch.device("cpu")
 CELL = Cell("digits", 8.0, 1, "full", 1.0)
@@ -31,10 +32,10 @@ def test_a_trial_does_not_depend_on_those_before_it(
     noise = calibrate(8.0, 1e-5, study.train_size("digits"), study.batch_size(CELL), 3)
     specs = trial_specs(study, CELL, noise, data, backbone, CPU)
 
-    def outcome(bench: Workbench, seed: int) -> dict[str, np.ndarray]:
-        return train_trial(specs[0.003, seed], bench, tmp_path / "checkpoint", 1e9)[1]
+    def outcome(context: TrialContext, seed: int) -> dict[str, np.ndarray]:
+        return train_trial(specs[0.003, seed], context, tmp_path / "checkpoint", 1e9)[1]
 
-    make = partial(Workbench, data, backbone, study.methods["method"], device=CPU)
+    make = partial(TrialContext, data, backbone, study.methods["method"], device=CPU)
     shared = make()
     for seed in (1, 3, 2, 1):
         alone, together = outcome(make(), seed), outcome(shared, seed)
@@ -60,9 +61,9 @@ def test_a_cell_compiles_once_and_computes_the_same(
         noise = calibrate(float("inf"), 1e-5, study.train_size("digits"), study.batch_size(CELL), 3)
         (spec,) = trial_specs(study, CELL, noise, data, backbone, CPU).values()
         assert spec.compile == compiled
-        bench = Workbench(data, backbone, study.methods["method"], device=CPU)
+        context = TrialContext(data, backbone, study.methods["method"], device=CPU)
         for _ in range(2):
-            ends[compiled] = train_trial(spec, bench, tmp_path / "checkpoint", 1e9)[1]
+            ends[compiled] = train_trial(spec, context, tmp_path / "checkpoint", 1e9)[1]
         assert len(calls) == compiled
     for name in ends[False]:
         np.testing.assert_allclose(ends[True][name], ends[False][name], atol=1e-5)

@@ -1,0 +1,66 @@
+"""The state of an unfinished trial: what a killed job needs to go on to the same result."""
+
+import logging
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from dpsweep.files import atomic_path
+from dpsweep.training.optimizer import PrivateOptimizer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Progress:
+    """The state of a running trial that is not in the model or the optimizer."""
+
+    step: int
+    seconds: float
+    statistics: list[Tensor]
+    epochs: dict[str, Tensor]
+
+
+def save_checkpoint(
+    path: Path,
+    parameters: dict[str, nn.Parameter],
+    optimizer: PrivateOptimizer,
+    progress: Progress,
+) -> None:
+    """Write the state after a step, atomically."""
+    state = {
+        "parameters": {name: parameter.detach() for name, parameter in parameters.items()},
+        "optimizer": optimizer.state_dict(),
+        "progress": vars(progress),
+    }
+    with atomic_path(path) as partial:
+        torch.save(state, partial)
+    log.info("checkpoint at step %d", progress.step)
+
+
+def load_checkpoint(
+    path: Path, parameters: dict[str, nn.Parameter], optimizer: PrivateOptimizer
+) -> Progress | None:
+    """Put parameters and optimizer into the state of a checkpoint.
+
+    Returns:
+        How far the trial is; None where there is no checkpoint, or a damaged one, which is removed.
+    """
+    try:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+    except FileNotFoundError:
+        return None
+    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
+        log.warning("%s is damaged (%s): the trial starts again", path, error)
+        path.unlink(missing_ok=True)
+        return None
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(state["parameters"][name])
+    optimizer.load_state_dict(state["optimizer"])
+    progress = Progress(**state["progress"])
+    log.info("continuing from step %d", progress.step)
+    return progress

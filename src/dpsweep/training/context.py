@@ -1,0 +1,145 @@
+"""What the trials of a cell share: the data on the device, the backbone, the device itself."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.models.build import build_model, head_parameter_names, trainable_parameters
+from dpsweep.models.preprocess import make_preprocess
+from dpsweep.study.config import Method
+from dpsweep.training.gradients import GradientEngine, make_engine
+from dpsweep.training.precision import Precision, autocast_dtype
+
+
+def default_device() -> torch.device:
+    """The first GPU, or the CPU where there is none."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Some rows of an array of inputs, and their labels."""
+
+    inputs: Tensor
+    """(rows of the array, ...); on the device where it fits"""
+    labels: Tensor
+    """(examples,)"""
+    rows: Tensor
+    """(examples,), int64: where each stands in ``inputs``"""
+
+
+class TrialContext:
+    """What the trials of a cell share: the data on the device, the backbone, the device itself.
+
+    Args:
+        data: the prepared dataset.
+        backbone: the prepared backbone.
+        method: which parameters train.
+        holdout: how many training examples to select on instead of training on them.
+        device: where to train; by default the first GPU, or the CPU where there is none.
+
+    Raises:
+        BackboneError: the backbone does not read such data.
+    """
+
+    def __init__(
+        self,
+        data: PreparedDataset,
+        backbone: PreparedBackbone,
+        method: Method,
+        holdout: int = 0,
+        device: torch.device | None = None,
+    ) -> None:
+        backbone.check_reads(data.metadata)
+        self.device = device or default_device()
+        self.backbone = backbone
+        self.method = method
+        self.classes = len(data.metadata.classes)
+        self.preprocess = make_preprocess(backbone.metadata.mean, backbone.metadata.std).to(
+            self.device
+        )
+        inputs, labels = self._place(data.train_inputs), torch.from_numpy(data.train_labels.copy())
+        rows, held_out = (torch.from_numpy(each) for each in data.hold_out(holdout))
+        self.train = self._examples(inputs, labels, rows)
+        self.holdout = self._examples(inputs, labels, held_out)
+        inputs, labels = self._place(data.test_inputs), torch.from_numpy(data.test_labels.copy())
+        self.test = self._examples(inputs, labels, torch.arange(len(labels)))
+        self._model: nn.Module | None = None
+        self._seed: int | None = None
+        self._initial: dict[str, Tensor] = {}
+        self._engines: dict[tuple[int, str, str, bool], GradientEngine] = {}
+
+    def _examples(self, inputs: Tensor, labels: Tensor, rows: Tensor) -> Examples:
+        return Examples(inputs, labels[rows].to(self.device), rows.to(inputs.device))
+
+    def _place(self, inputs: np.ndarray[Any, Any]) -> Tensor:
+        """Move inputs to the device where they fit in half of its free memory."""
+        with warnings.catch_warnings():
+            # The mapped array is read-only, and nothing here writes to it.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            tensor = torch.from_numpy(inputs)
+        if self.device.type == "cpu":
+            return tensor
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return tensor.to(self.device) if inputs.nbytes < free / 2 else tensor
+
+    def batch(self, examples: Examples, indices: Tensor) -> Tensor:
+        """Gather some examples as the batch that the model reads.
+
+        Indices on the CPU serve every device: they go where the inputs are, and nothing waits.
+        """
+        rows = examples.rows[indices.to(examples.rows.device)]
+        inputs = examples.inputs[rows]
+        if inputs.device.type != self.device.type:
+            # From pinned memory the copy does not keep the device waiting.
+            inputs = inputs.pin_memory().to(self.device, non_blocking=True)
+        batch: Tensor = self.preprocess(inputs)
+        return batch
+
+    def model(self, seed: int) -> nn.Module:
+        """The model in its initial state for a seed, in eval mode (no dropout).
+
+        It is one model for all seeds, so that what is made for it once (engines, compiled code)
+        serves all trials.
+        """
+        if self._model is None or self._seed != seed:
+            fresh = build_model(self.backbone.folder, self.method, self.classes, seed)
+            if self._model is None:
+                self._model = fresh.to(self.device).eval()
+            else:
+                self._model.load_state_dict(fresh.state_dict())
+            self._seed = seed
+            self._initial = {
+                name: parameter.detach().clone()
+                for name, parameter in trainable_parameters(self._model).items()
+            }
+        load_trainable(self._model, self._initial)
+        return self._model
+
+    def engine(
+        self, name: str, model: nn.Module, precision: Precision = "float32", compile: bool = False
+    ) -> GradientEngine:
+        """The engine called ``name`` for the per-example gradients of a model."""
+        key = (id(model), name, precision, compile)
+        if key not in self._engines:
+            self._engines[key] = make_engine(
+                name,
+                model,
+                head_parameter_names(model),
+                autocast=autocast_dtype(precision),
+                compile=compile,
+            )
+        return self._engines[key]
+
+
+def load_trainable(model: nn.Module, values: dict[str, Tensor]) -> None:
+    """Copy values into the trainable parameters of a model, by name."""
+    with torch.no_grad():
+        for name, parameter in trainable_parameters(model).items():
+            parameter.copy_(values[name])
