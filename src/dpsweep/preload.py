@@ -214,8 +214,11 @@ def _command() -> int:
 
 def _end_with_command(connection: socket.socket) -> None:
     """Kill this process when the command that it runs for is killed."""
-    if not connection.recv(1):
-        os.kill(os.getpid(), signal.SIGKILL)
+    # The connection is reset where the command ends before it has read its answer.
+    with contextlib.suppress(ConnectionResetError):
+        if connection.recv(1):
+            return
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
