@@ -226,9 +226,11 @@ def plan() -> list[str]:
 
     def row(name: str, targets: list[str]) -> list[str]:
         # A folder that is not there: nothing is done yet.
-        bills = Plan(study, Paths(REPOSITORY / "nowhere"), targets).bills().values()
-        hours = sum(bill.seconds for bill in bills) / 3600
-        cells, trials = (sum(getattr(bill, each) for bill in bills) for each in ("cells", "trials"))
+        estimates = Plan(study, Paths(REPOSITORY / "nowhere"), targets).estimates().values()
+        hours = sum(each.seconds for each in estimates) / 3600
+        cells, trials = (
+            sum(getattr(estimate, each) for estimate in estimates) for each in ("cells", "trials")
+        )
         return [
             name,
             f"{cells:,}",
