@@ -180,7 +180,7 @@ def gradient_norms(
 
     SIGTERM and SIGUSR1 end it as they end `train`: between two steps, or between two epochs.
     """
-    from dpsweep.training.gradient_norms import measure
+    from dpsweep.training.gradient_norms import measure_gradient_norms
     from dpsweep.training.interruption import watched
     from dpsweep.training.offline import refuse_network
 
@@ -188,13 +188,13 @@ def gradient_norms(
     bound = Cell.parse(sweep, f"eps{epsilon}_epochs{epochs}_Bfull_C{clipping_bound}").clipping_bound
     refuse_network()
     with watched():
-        measure(study, paths, sweep, epsilon, epochs, bound)
+        measure_gradient_norms(study, paths, sweep, epsilon, epochs, bound)
 
 
 @app.command()
 def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Train once with canaries and measure what is given away, for one setting of the audit."""
-    from dpsweep.training.audit import measure
+    from dpsweep.training.audit import measure_setting
     from dpsweep.training.offline import refuse_network
 
     study, paths = _open(study_file)
@@ -202,7 +202,7 @@ def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     if study.audit is None or not chosen:
         raise StudyError(f"{setting} is not in the section audit of {study_file}")
     refuse_network()
-    measure(study, paths, study.audit, chosen[0])
+    measure_setting(study, paths, study.audit, chosen[0])
 
 
 @app.command()

@@ -1,7 +1,6 @@
 """What is drawn from the numbers: marks, colours and labels in the right places."""
 
 import math
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,17 @@ from matplotlib.patches import Rectangle
 from tests.synthetic import make_study, write_cells
 
 from dpsweep.figures import style
+from dpsweep.figures.draw import FAMILIES
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
 
 def plotted(study: Study, paths: Paths) -> tuple[Figure, pd.DataFrame]:
     figure = study.figures["f"]
-    family = import_module(f"dpsweep.figures.{figure.family}")
-    numbers = family.measure(study, paths, figure)
+    compute, plot = FAMILIES[figure.family]
+    numbers = compute(study, paths, figure)
     with style.style():
-        drawing: Figure = family.plot(figure, numbers)
+        drawing = plot(figure, numbers)
         drawing.draw_without_rendering()
     return drawing, numbers
 

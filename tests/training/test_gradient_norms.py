@@ -45,7 +45,7 @@ def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def measure(file: Path) -> pd.DataFrame:
     study = load_study(file)
     paths = Paths(Path(study.results))
-    gradient_norms.measure(study, paths, SWEEP, 8.0, 3, 1.0)
+    gradient_norms.measure_gradient_norms(study, paths, SWEEP, 8.0, 3, 1.0)
     output = paths.gradient_norms(SWEEP, 8.0, 3, 1.0)
     assert [path.name for path in output.parent.iterdir()] == [output.name]
     found = pd.read_parquet(output)

@@ -19,7 +19,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def measure(
+def accuracy_by_clipping_bound(
     study: Study, paths: Paths, figure: ClippingCurve, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per point: its centre and band, as accuracy or as difference to the line's best."""

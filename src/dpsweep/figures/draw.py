@@ -1,30 +1,67 @@
-"""One target to its three files."""
+"""One figure to its three files."""
 
-from dpsweep.analysis.measure import measure
-from dpsweep.figures import style
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from dpsweep.figures import (
+    clipping_curve,
+    gradient_norm_distribution,
+    gradient_norm_histogram,
+    heatmap,
+    method_comparison,
+    noise_curve,
+    norm_trace,
+    optimal_batch_size,
+    per_class,
+    style,
+)
 from dpsweep.files import atomic_path
-from dpsweep.study import Study
+from dpsweep.study import Study, StudyError
 from dpsweep.study.paths import Paths
+
+FAMILIES: dict[str, tuple[Callable[..., pd.DataFrame], Callable[[Any, pd.DataFrame], Figure]]] = {
+    "clipping_curve": (clipping_curve.accuracy_by_clipping_bound, clipping_curve.plot),
+    "gradient_norm_distribution": (
+        gradient_norm_distribution.gradient_norm_densities,
+        gradient_norm_distribution.plot,
+    ),
+    "gradient_norm_histogram": (
+        gradient_norm_histogram.gradient_norm_shares,
+        gradient_norm_histogram.plot,
+    ),
+    "heatmap": (heatmap.accuracy_over_grid, heatmap.plot),
+    "method_comparison": (method_comparison.accuracy_by_method, method_comparison.plot),
+    "noise_curve": (noise_curve.noise_of_runs, noise_curve.plot),
+    "norm_trace": (norm_trace.gradient_norms_by_step, norm_trace.plot),
+    "optimal_batch_size": (optimal_batch_size.best_batch_size_by_epochs, optimal_batch_size.plot),
+    "per_class": (per_class.effects_on_classes, per_class.plot),
+}
+"""For every family what computes its numbers, and what draws them."""
 
 
 def draw(study: Study, paths: Paths, target: str) -> None:
     """Write ``<target>.csv`` and, drawn from nothing but its numbers, ``.pdf`` and ``.png``.
 
-    The family's module has ``measure``, which computes the numbers, and ``plot``, which draws
-    them. With partial paths absent results are left out and counted in the figure.
+    With partial paths absent results are left out and counted in the figure.
 
     Raises:
         StudyError: the study has no such figure.
         MissingResultsError: results are absent (and the paths are not partial).
     """
-    found = measure(study, paths, target, study.figures, "dpsweep.figures")
+    if target not in study.figures:
+        allowed = ", ".join(study.figures) or "none"
+        raise StudyError(f"no figure is called {target!r}; allowed: {allowed}")
+    figure = study.figures[target]
+    compute, plot = FAMILIES[figure.family]
+    missing: list[Path] | None = [] if paths.partial else None
+    numbers = compute(study, paths, figure, missing)
     with style.style():
-        drawing = (
-            found.family.plot(found.settings, found.numbers)
-            if len(found.numbers)
-            else style.empty_figure()
-        )
-        style.say_missing(drawing, found.missing)
+        drawing = plot(figure, numbers) if len(numbers) else style.empty_figure()
+        style.say_missing(drawing, len(set(missing or ())))
         style.save(drawing, paths.figure(target, "pdf"), paths.figure(target, "png"))
     with atomic_path(paths.figure(target, "csv")) as file:
-        found.numbers.to_csv(file, index=False, lineterminator="\n")
+        numbers.to_csv(file, index=False, lineterminator="\n")

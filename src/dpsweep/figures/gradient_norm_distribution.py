@@ -25,7 +25,7 @@ _VIOLINS_IN_A_ROW = 30
 _QUANTILES = (0.25, 0.5, 0.75)
 
 
-def measure(
+def gradient_norm_densities(
     study: Study,
     paths: Paths,
     figure: GradientNormDistribution,

@@ -19,7 +19,7 @@ COLUMNS = [
 _STEP = 0.05  # width of a bin, in decades of the norm
 
 
-def measure(
+def gradient_norm_shares(
     study: Study, paths: Paths, figure: GradientNormHistogram, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per bin: the share of all examples whose norm is in [lower, upper).

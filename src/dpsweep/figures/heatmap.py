@@ -33,7 +33,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def measure(
+def accuracy_over_grid(
     study: Study, paths: Paths, figure: Heatmap, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per square: its axes, what was tuned, mean macro accuracy, whether it is best."""

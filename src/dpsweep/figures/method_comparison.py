@@ -19,7 +19,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def measure(
+def accuracy_by_method(
     study: Study, paths: Paths, figure: MethodComparison, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per point: mean accuracy and its band minus the best line's mean at that epsilon."""

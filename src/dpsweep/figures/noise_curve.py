@@ -31,7 +31,7 @@ _LABELS = {
 _DARKEST = -0.1
 
 
-def measure(
+def noise_of_runs(
     study: Study, paths: Paths, figure: NoiseCurve, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per point of every axes: noise of the run, and accuracy minus the best of its line.

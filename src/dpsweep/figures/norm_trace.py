@@ -23,7 +23,7 @@ _OF_THE_CELL = [
 _MANY_STEPS = 100  # with more, a running mean over about 2% of them carries the line
 
 
-def measure(
+def gradient_norms_by_step(
     study: Study, paths: Paths, figure: NormTrace, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per step of every (panel, epsilon): the first seed of the best cell."""

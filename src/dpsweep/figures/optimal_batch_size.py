@@ -19,7 +19,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def measure(
+def best_batch_size_by_epochs(
     study: Study, paths: Paths, figure: OptimalBatchSize, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per (panel, epsilon, epochs): every seed's best B as geometric mean and range.

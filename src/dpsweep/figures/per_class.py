@@ -47,7 +47,7 @@ _TITLES = {
 }
 
 
-def measure(
+def effects_on_classes(
     study: Study, paths: Paths, figure: PerClass, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per (panel, C, class), classes ranked by the baseline's per-class accuracy.
@@ -57,14 +57,14 @@ def measure(
     """
     return stack(
         [
-            _measure(study, paths, figure, panel, missing).assign(panel=index, title=panel.title)
+            _panel(study, paths, figure, panel, missing).assign(panel=index, title=panel.title)
             for index, panel in enumerate(figure.panels)
         ],
         COLUMNS,
     )
 
 
-def _measure(
+def _panel(
     study: Study,
     paths: Paths,
     figure: PerClass,

@@ -17,7 +17,7 @@ _OF_THE_CELL = [
 ]  # fmt: skip
 
 
-def measure(
+def accuracies_and_references(
     study: Study, paths: Paths, table: Comparison, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per entry: our mean and range over repeats, the reference, and the difference.

@@ -11,12 +11,11 @@ from dpsweep.files import read_json
 from dpsweep.study import Study
 from dpsweep.study.inputs import swept_datasets
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Datasets
 from dpsweep.tables.printed import Printed
 
 
-def measure(
-    study: Study, paths: Paths, table: Datasets, missing: list[Path] | None = None
+def prepared_datasets(
+    study: Study, paths: Paths, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per dataset that is trained on, read from the prepared files.
 
@@ -53,7 +52,7 @@ def measure(
     return pd.DataFrame(rows)
 
 
-def show(table: Datasets, numbers: pd.DataFrame) -> Printed:
+def show(numbers: pd.DataFrame) -> Printed:
     """Counts with thousands separated, balance as the ratio of class sizes."""
     return Printed(
         header=["Dataset", "Source", "Classes", "Train", "Test", "Class sizes", "Description"],

@@ -3,15 +3,12 @@
 import itertools
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
 
 from dpsweep.study import Study
 from dpsweep.study.cells import number
 from dpsweep.study.config import HubSource, LoRA, Sweep
-from dpsweep.study.paths import Paths
-from dpsweep.study.targets import HyperparameterGrid
 from dpsweep.tables.printed import Printed, group_starts, superscript
 
 _PRINTED = {
@@ -24,12 +21,7 @@ _WIDTHS = [
 ]  # fmt: skip
 
 
-def measure(
-    study: Study,
-    paths: Paths,
-    table: HyperparameterGrid,
-    missing: list[Path] | None = None,
-) -> pd.DataFrame:
+def grids_of_sweeps(study: Study) -> pd.DataFrame:
     """One row per sweep, in the order of the study; a list's values are separated by spaces."""
     return pd.DataFrame([_row(study, name, sweep) for name, sweep in study.sweeps.items()])
 
@@ -61,7 +53,7 @@ def _joined(values: Sequence[float | str]) -> str:
     return " ".join(number(value) for value in values)
 
 
-def show(table: HyperparameterGrid, numbers: pd.DataFrame) -> Printed:
+def show(numbers: pd.DataFrame) -> Printed:
     """A rule between datasets; small type, because a grid has many columns."""
     shown = numbers[list(_PRINTED)].copy()
     shown["subset"] = [f"{share:g}" for share in shown["subset"]]

@@ -12,7 +12,7 @@ from dpsweep.study.targets import TuningImplications
 from dpsweep.tables.printed import Printed, group_starts
 
 
-def measure(
+def evidence_for_rules(
     study: Study, paths: Paths, table: TuningImplications, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per rule; see `dpsweep.analysis.rules.evidence`."""
@@ -20,7 +20,7 @@ def measure(
     return evidence(comparisons(grids(load_trials(study, paths, cells, missing))))
 
 
-def show(table: TuningImplications, numbers: pd.DataFrame) -> Printed:
+def show(numbers: pd.DataFrame) -> Printed:
     """Effects are positive where they go as the rule says."""
     rows = numbers.to_dict("records")
     return Printed(

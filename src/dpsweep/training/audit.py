@@ -217,7 +217,7 @@ def audit_trial(spec: TrialSpec, context: CanaryContext) -> AuditedTrial:
     )
 
 
-def measure(study: Study, paths: Paths, audit: Audit, cell: Cell) -> None:
+def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> None:
     """Audit one setting and write what was found.
 
     Args:

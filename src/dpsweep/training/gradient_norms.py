@@ -61,7 +61,7 @@ def best_cell(
     return best
 
 
-def measure(
+def measure_gradient_norms(
     study: Study,
     paths: Paths,
     sweep: str,
