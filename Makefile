@@ -58,11 +58,12 @@ bench-gpu: setup ## measure on a GPU and write the tables of docs/performance.md
 	$(BIN)/python benchmarks/cell.py gpu
 	$(BIN)/python benchmarks/tables.py
 
-check: setup ## lint, formatting, workflow lint, types
+check: setup ## lint, formatting, workflow lint, declared dependencies, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/python workflow/scripts/lint.py
+	$(BIN)/deptry src workflow
 	$(BIN)/mypy
 
 format: setup ## format Python and Snakemake files
@@ -70,12 +71,9 @@ format: setup ## format Python and Snakemake files
 	$(BIN)/ruff format .
 	$(BIN)/snakefmt Snakefile workflow
 
-lock: ## resolve the dependencies of pyproject.toml anew into requirements.lock
-	rm -rf .lock-venv && $(PYTHON) -m venv .lock-venv
-	.lock-venv/bin/pip install --quiet hatchling editables ".[dev]"
-	.lock-venv/bin/python workflow/scripts/lock.py > requirements.lock.new
-	mv requirements.lock.new requirements.lock
-	rm -rf .lock-venv
+lock: setup ## resolve the dependencies of pyproject.toml into requirements.lock (UPGRADE=1: newest)
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --no-annotate --quiet \
+		--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --output-file requirements.lock
 
 clean: ## remove the demo's results (trials included)
 	rm -rf results/demo

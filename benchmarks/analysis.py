@@ -140,7 +140,7 @@ def make(folder: Path) -> None:
         write_cells(study, paths, outcome, set(cells) & with_steps, steps_too=True)
         print(f"{name}: {len(cells)} cells", flush=True)
     for file, cells in drawn_norms(study, paths):
-        best = tune(summarise(load_trials(study, paths, cells)), by=["sweep"]).iloc[0]
+        best = tune(summarise(load_trials(paths, cells)), by=["sweep"]).iloc[0]
         cell = Cell.parse(best["sweep"], best["cell"])
         write_gradient_norms(
             paths, cell, best["learning_rate"], list(norms_of(study, cell, file.stem))

@@ -85,7 +85,7 @@ def main() -> None:
     paths = Paths(REPOSITORY / study.results)
     rows = []
     for name in study.sweeps:
-        trials = load_trials(study, paths, study.sweep_cells(name))
+        trials = load_trials(paths, study.sweep_cells(name))
         for cell, group in trials.groupby("cell"):
             table = group.pivot_table(
                 index="learning_rate", columns="seed", values="macro_accuracy"

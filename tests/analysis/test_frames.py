@@ -30,11 +30,11 @@ def paths(tmp_path: Path) -> Paths:
 
 def test_trials_come_in_the_order_of_the_cells(paths: Paths) -> None:
     cells = [*STUDY.sweep_cells("b"), *reversed(STUDY.sweep_cells("a"))]
-    trials = load_trials(STUDY, paths, [*cells, cells[0]])
+    trials = load_trials(paths, [*cells, cells[0]])
     assert trials["sweep"].tolist() == ["b"] * 2 + ["a"] * 4
     assert trials["clipping_bound"].tolist() == [1.0, 1.0, 1.0, 1.0, 0.1, 0.1]
     assert "per_class_accuracy" not in trials
-    with_classes = load_trials(STUDY, paths, cells, per_class=True)
+    with_classes = load_trials(paths, cells, per_class=True)
     assert len(with_classes["per_class_accuracy"].iloc[0]) == 4
 
 
@@ -43,7 +43,7 @@ def test_a_missing_cell_is_named_with_the_command_that_makes_it(paths: Paths) ->
     file = paths.cell(cell) / "trials.parquet"
     file.unlink()
     with pytest.raises(MissingResultsError) as error:
-        load_trials(STUDY, paths, STUDY.sweep_cells("a"))
+        load_trials(paths, STUDY.sweep_cells("a"))
     assert f"snakemake {file}" in str(error.value)
     assert "1 trained cell file(s) missing" in str(error.value)
 
@@ -52,7 +52,7 @@ def test_partial_reading_notes_what_is_missing(paths: Paths) -> None:
     file = paths.cell(STUDY.sweep_cells("a")[0]) / "trials.parquet"
     file.unlink()
     missing: list[Path] = []
-    trials = load_trials(STUDY, paths, STUDY.sweep_cells("a"), missing)
+    trials = load_trials(paths, STUDY.sweep_cells("a"), missing)
     assert missing == [file]
     assert trials["clipping_bound"].unique().tolist() == [1.0]
 
@@ -63,17 +63,17 @@ def test_damaged_and_outdated_files_are_told_apart_from_missing_ones(paths: Path
     frame = pd.read_parquet(file)
     frame.drop(columns=["steps", "best"]).to_parquet(file)
     with pytest.raises(UnreadableResultsError, match="no column steps, best"):
-        load_trials(STUDY, paths, cells)
+        load_trials(paths, cells)
     frame.assign(best=False).to_parquet(file)
     with pytest.raises(UnreadableResultsError, match="no trial is marked best"):
-        load_trials(STUDY, paths, cells)
+        load_trials(paths, cells)
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(UnreadableResultsError, match=str(file)):
-        load_trials(STUDY, paths, cells)
+        load_trials(paths, cells)
 
 
 def test_steps_of_all_trials(paths: Paths) -> None:
-    steps = load_steps(STUDY, paths, STUDY.sweep_cells("b"))
+    steps = load_steps(paths, STUDY.sweep_cells("b"))
     assert len(steps) == 2 * 20  # 2 seeds, 2 epochs of 1,000 examples in batches of 100
     assert set(steps["seed"]) == {1, 2}
 

@@ -22,7 +22,7 @@ def measured(tmp_path: Path, accuracy: Accuracy, sweeps: dict[str, dict[str, Any
     paths = Paths(tmp_path)
     write_cells(study, paths, lambda cell, rate, seed: {"macro_accuracy": accuracy(cell, seed)})
     cells = [cell for sweep in study.sweeps for cell in study.sweep_cells(sweep)]
-    found = comparisons(grids(load_trials(study, paths, cells)))
+    found = comparisons(grids(load_trials(paths, cells)))
     return evidence(found).set_index("rule")
 
 
@@ -191,7 +191,7 @@ def test_missing_and_diverged_cells_do_not_decide(tmp_path: Path) -> None:
     write_cells(study, paths, lambda cell, rate, seed: {"macro_accuracy": accuracy(cell, seed)})
     cells = study.sweep_cells("s")
     (paths.cell(cells[0]) / "trials.parquet").unlink()
-    trials = load_trials(study, paths, cells, missing=[])
+    trials = load_trials(paths, cells, missing=[])
     rules = evidence(comparisons(grids(trials))).set_index("rule")
     assert rules.loc["privacy_clipping", "comparisons"] == 6
     assert rules.loc["privacy_clipping", "effect"] == pytest.approx(0.0)

@@ -27,7 +27,7 @@ def trials_of(
         return {"macro_accuracy": accuracy, "diverged": math.isnan(accuracy)}
 
     write_cells(study, paths, outcome)
-    return load_trials(study, paths, study.sweep_cells("s"))
+    return load_trials(paths, study.sweep_cells("s"))
 
 
 def test_repeats_are_the_trials_at_the_rate_that_the_first_seed_found_best(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_repeats_are_the_trials_at_the_rate_that_the_first_seed_found_best(tmp_p
         Paths(tmp_path),
         lambda cell, rate, seed: {"macro_accuracy": score[rate] - 0.1 * (seed == 2)},
     )
-    trials = load_trials(study, Paths(tmp_path), study.sweep_cells("s"))
+    trials = load_trials(Paths(tmp_path), study.sweep_cells("s"))
     chosen = repeats(trials)
     assert chosen["learning_rate"].tolist() == [0.02] * 3
     assert chosen["seed"].tolist() == [1, 2, 3]
@@ -127,7 +127,7 @@ def test_every_seed_has_its_own_best_batch_size(tmp_path: Path) -> None:
 
 def test_summaries_of_no_trials_are_empty(tmp_path: Path) -> None:
     study: Study = make_study({"s": {}})
-    trials = load_trials(study, Paths(tmp_path), study.sweep_cells("s"), missing=[])
+    trials = load_trials(Paths(tmp_path), study.sweep_cells("s"), missing=[])
     assert tune(summarise(trials), by=["clipping_bound"]).empty
     assert best_batch_sizes(trials).empty
 
@@ -141,7 +141,7 @@ def test_held_out_examples_choose_and_the_test_set_is_reported(tmp_path: Path) -
         return {"macro_accuracy": accuracy, "selection_accuracy": 1 - accuracy}
 
     write_cells(study, Paths(tmp_path), outcome)
-    trials = load_trials(study, Paths(tmp_path), study.sweep_cells("s"))
+    trials = load_trials(Paths(tmp_path), study.sweep_cells("s"))
     (chosen,) = tune(summarise(trials), by=["epsilon", "clipping_bound"]).to_dict("records")[:1]
     assert (chosen["batch_size"], chosen["learning_rate"]) == (100, 0.02)
     assert (chosen["first_seed"], chosen["centre"]) == (0.5, 0.5)

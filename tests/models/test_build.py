@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.models.parameter_counts import parameter_counts
 from torch import nn
 
 from dpsweep.models.architectures import create, seeded, state_without_head
@@ -15,7 +16,6 @@ from dpsweep.models.backbone import (
 from dpsweep.models.build import (
     build_model,
     head_parameter_names,
-    parameter_counts,
     trainable_parameters,
 )
 from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method, Scratch

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.data.test_tokenizer import PIECES, bert
+from tests.models.parameter_counts import parameter_counts
 from torch import nn
 from transformers import DistilBertConfig, DistilBertForMaskedLM
 
@@ -16,7 +17,6 @@ from dpsweep.models.backbone import Architecture, BackboneError, PreparedBackbon
 from dpsweep.models.build import (
     build_model,
     head_parameter_names,
-    parameter_counts,
     trainable_parameters,
 )
 from dpsweep.models.prepare import prepare

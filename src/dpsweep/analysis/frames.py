@@ -39,7 +39,6 @@ class UnreadableResultsError(DpsweepError):
 
 
 def load_trials(
-    study: Study,
     paths: Paths,
     cells: Iterable[Cell],
     missing: list[Path] | None = None,
@@ -71,7 +70,7 @@ def load_trials(
 
 
 def load_steps(
-    study: Study, paths: Paths, cells: Iterable[Cell], missing: list[Path] | None = None
+    paths: Paths, cells: Iterable[Cell], missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """Read the optimizer steps of cells: one row per (trial, step), with ``sweep`` and ``cell``.
 

@@ -26,7 +26,7 @@ def accuracy_by_clipping_bound(
     lines = []
     for panel_index, panel in enumerate(figure.panels):
         for line_index, line in enumerate(panel.lines):
-            trials = load_trials(study, paths, study.cells(line), missing)
+            trials = load_trials(paths, study.cells(line), missing)
             points = tune(summarise(trials, figure.centre), by=["clipping_bound"])
             points["best"] = points.index == best_position(points["centre"])
             if figure.quantity == "difference":

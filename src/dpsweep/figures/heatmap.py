@@ -39,7 +39,7 @@ def accuracy_over_grid(
     """One row per square: its axes, what was tuned, mean macro accuracy, whether it is best."""
     panels = []
     for index, panel in enumerate(figure.panels):
-        trials = load_trials(study, paths, study.cells(panel), missing)
+        trials = load_trials(paths, study.cells(panel), missing)
         cells = tune(summarise(trials), by=[figure.y, figure.x])
         cells = cells.rename(columns={"centre": "macro_accuracy"})
         cells["best"] = cells.index == best_position(cells["macro_accuracy"])

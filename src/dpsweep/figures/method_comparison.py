@@ -26,7 +26,7 @@ def accuracy_by_method(
     lines = []
     for panel_index, panel in enumerate(figure.panels):
         for line_index, line in enumerate(panel.lines):
-            trials = load_trials(study, paths, study.cells(line), missing)
+            trials = load_trials(paths, study.cells(line), missing)
             points = tune(summarise(trials), by=["epsilon"])
             lines.append(
                 points.assign(

@@ -38,7 +38,7 @@ def noise_of_runs(
 
     C and learning rate are tuned for every (epsilon, epochs, B); a line is one (epsilon, epochs).
     """
-    trials = load_trials(study, paths, study.cells(figure.cells), missing)
+    trials = load_trials(paths, study.cells(figure.cells), missing)
     points = tune(summarise(trials), by=["epsilon", "epochs", "batch_size"])
     points = points.rename(columns={"centre": "macro_accuracy"})
     best = points.groupby(["epsilon", "epochs"])["macro_accuracy"].transform("max")

@@ -30,9 +30,9 @@ def gradient_norms_by_step(
     lines = []
     for index, panel in enumerate(figure.panels):
         cells = {cell.name: cell for cell in study.cells(panel)}
-        trials = load_trials(study, paths, cells.values(), missing)
+        trials = load_trials(paths, cells.values(), missing)
         for row in tune(summarise(trials), by=["epsilon"]).to_dict("records"):
-            steps = load_steps(study, paths, [cells[row["cell"]]], missing)
+            steps = load_steps(paths, [cells[row["cell"]]], missing)
             trace = steps[steps["trial_key"] == row["trial_key"]].sort_values("step")
             if trace.empty:
                 continue  # partial: its steps are not there yet

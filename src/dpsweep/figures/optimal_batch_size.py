@@ -28,7 +28,7 @@ def best_batch_size_by_epochs(
     """
     frames = []
     for index, panel in enumerate(figure.panels):
-        trials = load_trials(study, paths, study.cells(panel), missing)
+        trials = load_trials(paths, study.cells(panel), missing)
         rows = []
         for (epsilon, epochs), group in best_batch_sizes(trials).groupby(["epsilon", "epochs"]):
             sizes = group["batch_size"].to_numpy(dtype=np.float64)

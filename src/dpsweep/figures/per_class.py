@@ -72,7 +72,7 @@ def _panel(
     missing: list[Path] | None,
 ) -> pd.DataFrame:
     cells = dict.fromkeys([*study.cells(panel), *study.cells(figure.at_baseline(panel))])
-    trials = load_trials(study, paths, cells, missing, per_class=True)
+    trials = load_trials(paths, cells, missing, per_class=True)
     tuned = tune(summarise(trials), by=["clipping_bound"])
     if figure.baseline not in set(tuned["clipping_bound"]):
         return pd.DataFrame()  # partial: nothing to compare with yet

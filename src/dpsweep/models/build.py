@@ -1,6 +1,5 @@
 """From a prepared backbone and a method to a model that is ready to train."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
@@ -11,16 +10,6 @@ from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method, Sc
 
 # Layers whose scale and bias FiLM trains. timm's own normalisation layers derive from these.
 _NORMALISATION = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-
-
-@dataclass(frozen=True)
-class ParameterCounts:
-    """How many numbers a model holds."""
-
-    total: int
-    trainable: int
-    """Including the head."""
-    head: int
 
 
 def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Module:
@@ -72,17 +61,6 @@ def head_parameter_names(model: nn.Module) -> frozenset[str]:
     """Return the names of the classification head's parameters."""
     head = find_head(model)
     return frozenset(name for name, _ in model.named_parameters() if head.holds(name))
-
-
-def parameter_counts(model: nn.Module) -> ParameterCounts:
-    """Count all parameters, the trainable ones, and those of the head."""
-    head = head_parameter_names(model)
-    sizes = {name: value.numel() for name, value in model.named_parameters()}
-    return ParameterCounts(
-        total=sum(sizes.values()),
-        trainable=sum(value.numel() for value in trainable_parameters(model).values()),
-        head=sum(sizes[name] for name in head),
-    )
 
 
 def _load(model: nn.Module, head: Head, backbone: PreparedBackbone) -> None:

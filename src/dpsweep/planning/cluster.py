@@ -203,10 +203,10 @@ class Jobs:
         limit = self._site.time_limit_minutes
 
         # What was too little is doubled for the second attempt.
-        def memory(wildcards: object, attempt: int) -> int:
+        def memory(wildcards: object, attempt: int) -> int:  # noqa: ARG001 (Snakemake's names)
             return 1000 * gigabytes * attempt
 
-        def runtime(wildcards: object, attempt: int) -> int:
+        def runtime(wildcards: object, attempt: int) -> int:  # noqa: ARG001
             return min(minutes * attempt, limit)
 
         return {

@@ -78,12 +78,3 @@ class Cell:
             "full" if batch == "full" else int(batch),
             cast(ClippingBound, bound),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One training run of a cell."""
-
-    cell: Cell
-    learning_rate: float
-    seed: int

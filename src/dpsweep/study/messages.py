@@ -149,7 +149,7 @@ def _problems(
             alternatives.setdefault(part, []).append((rest, error))
     if missing:
         yield f"{where or 'the study'}: missing {', '.join(missing)}"
-    allowed = _keys(schemas, root)
+    allowed = _keys(schemas)
     for key in unknown_keys:
         near = difflib.get_close_matches(key, allowed, n=1)
         hint = "".join(f"did you mean {name}? " for name in near)
@@ -264,7 +264,7 @@ def _below(schemas: list[Any], part: int | str, root: dict[str, Any], content: A
     return [option for each in found if each for option in _options(each, root, content)]
 
 
-def _keys(schemas: list[Any], root: dict[str, Any]) -> list[str]:
+def _keys(schemas: list[Any]) -> list[str]:
     return list(dict.fromkeys(key for each in schemas for key in each.get("properties", {})))
 
 

@@ -17,7 +17,7 @@ def evidence_for_rules(
 ) -> pd.DataFrame:
     """One row per rule; see `dpsweep.analysis.rules.evidence`."""
     cells = [cell for selection in table.cells for cell in study.cells(selection)]
-    return evidence(comparisons(grids(load_trials(study, paths, cells, missing))))
+    return evidence(comparisons(grids(load_trials(paths, cells, missing))))
 
 
 def show(numbers: pd.DataFrame) -> Printed:
