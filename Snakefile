@@ -1,6 +1,8 @@
 # dpsweep: from a study file to a report. `snakemake --profile demo all` runs the demo,
 # `snakemake --profile slurm all` the paper's study on a cluster.
+import argparse
 import json
+import os
 import re
 import shlex
 import signal
@@ -12,7 +14,7 @@ from snakemake.utils import min_version
 
 from dpsweep import preload
 from dpsweep.errors import DpsweepError
-from dpsweep.study import load_study
+from dpsweep.study import commands, load_study
 from dpsweep.planning.cluster import Jobs, read_site
 from dpsweep.study.inputs import (
     backbone_inputs,
@@ -53,6 +55,20 @@ workflow.parent_groupids.update(JOBS.packs)
 # What a site needs around every command.
 setup = JOBS.shell_setup(Path(workflow.basedir) / "workflow/scripts/requeue.sh")
 shell.prefix(setup.replace("{", "{{").replace("}", "}}"))
+# The commands that messages suggest are for this machine: they repeat its profile and site settings.
+site_options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+site_options.add_argument("--profile", action="append", default=[])
+site_options.add_argument("--configfile", "--configfiles", nargs="+", default=[])
+given, _ = site_options.parse_known_args()
+os.environ.setdefault(
+    commands.OPTIONS,
+    shlex.join(
+        [
+            *(f"--profile={profile}" for profile in given.profile),
+            *(["--configfile", *given.configfile] if given.configfile else []),
+        ]
+    ),
+)
 # Slurm announces a time limit to every process of a job. This one leaves it to the training.
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 

@@ -15,6 +15,7 @@ import typer
 
 from dpsweep.errors import DpsweepError
 from dpsweep.study import Cell, Study, StudyError, load_study
+from dpsweep.study.commands import DEFAULT_STUDY, make_command
 from dpsweep.study.paths import Paths
 
 if TYPE_CHECKING:
@@ -32,12 +33,21 @@ app = typer.Typer(
 # For the timing breakdown of a job: when it started (see `dpsweep.preload`).
 STARTED = time.monotonic()
 
-StudyFile = Annotated[Path, typer.Option("--study", help="the study's YAML file")]
+
+def _remember(context: typer.Context, study_file: Path) -> Path:
+    """Tell `main` which study a command is about."""
+    if context.obj is not None:
+        context.obj["study"] = study_file
+    return study_file
+
+
+StudyFile = Annotated[
+    Path, typer.Option("--study", help="the study's YAML file", callback=_remember)
+]
 Partial = Annotated[
     bool,
     typer.Option("--partial", help="draw what is there, in the results folder's partial/"),
 ]
-DEFAULT_STUDY = Path("config.yaml")
 SiteFile = Annotated[
     Path | None,
     typer.Option(
@@ -318,9 +328,16 @@ def main(run: "Callable[..., None]" = app) -> None:
         format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr, force=True
     )
     logging.getLogger("dpsweep").setLevel(logging.INFO)
+    called: dict[str, Path] = {}
     try:
-        run(prog_name="dpsweep")
-    except (DpsweepError, OSError) as error:
+        run(prog_name="dpsweep", obj=called)
+    except DpsweepError as error:
+        message = f"error: {error}"
+        if error.remake:
+            command = make_command(called.get("study", DEFAULT_STUDY), error.remake)
+            message += f"\nTo make it again:\n  {command}"
+        sys.exit(message)
+    except OSError as error:
         sys.exit(f"error: {error}")
 
 

@@ -78,9 +78,10 @@ def test_checksum_ignores_the_title(tmp_path: Path) -> None:
     assert first.metadata.checksum == second.metadata.checksum
 
 
-def test_missing_folder_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"snakemake --force .*toys/metadata\.json"):
+def test_a_missing_folder_is_to_be_prepared(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"metadata\.json is missing") as raised:
         PreparedDataset.open(tmp_path / "toys")
+    assert raised.value.remake == (tmp_path / "toys" / "metadata.json",)
 
 
 def test_an_interrupted_write_leaves_no_dataset(tmp_path: Path) -> None:
@@ -154,8 +155,9 @@ def pickled_labels(folder: Path) -> None:
 def test_damage_is_seen_when_opened(tmp_path: Path, damage: Any) -> None:
     write(tmp_path, make(10, 0), make(4, 1))
     damage(tmp_path)
-    with pytest.raises(DatasetError, match="snakemake --force"):
+    with pytest.raises(DatasetError) as raised:
         PreparedDataset.open(tmp_path)
+    assert raised.value.remake == (tmp_path / "metadata.json",)
 
 
 def test_a_changed_pixel_is_seen_when_verified(tmp_path: Path) -> None:

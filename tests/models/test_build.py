@@ -239,9 +239,10 @@ def test_unknown_architectures_are_refused(
         build_model(folder, FILM, 10, seed=1)
 
 
-def test_a_missing_backbone_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(BackboneError, match=r"snakemake --force .*nowhere/metadata\.json"):
+def test_a_missing_backbone_is_to_be_prepared(tmp_path: Path) -> None:
+    with pytest.raises(BackboneError, match=r"metadata\.json is missing") as raised:
         build_model(tmp_path / "nowhere", FILM, 10, seed=1)
+    assert raised.value.remake == (tmp_path / "nowhere" / "metadata.json",)
 
 
 def test_changed_weights_are_noticed(pretrained: Path) -> None:

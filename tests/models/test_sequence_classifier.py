@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.data.test_tokenizer import PIECES, bert
@@ -11,7 +12,7 @@ from tests.models.parameter_counts import parameter_counts
 from torch import nn
 from transformers import DistilBertConfig, DistilBertForMaskedLM
 
-from dpsweep.data.prepared import DatasetMetadata, TokenizerIdentity
+from dpsweep.data.prepared import DatasetMetadata, PreparedDataset, TokenizerIdentity
 from dpsweep.models.architectures import create, find_head, seeded
 from dpsweep.models.backbone import Architecture, BackboneError, PreparedBackbone, write_backbone
 from dpsweep.models.build import (
@@ -115,7 +116,7 @@ def test_networks_that_cannot_be(name: str, arguments: dict[str, Any], message: 
 
 def test_data_in_other_tokens_is_refused(tmp_path: Path) -> None:
     backbone = PreparedBackbone.open(make_backbone(tmp_path, SMALL))
-    texts = DatasetMetadata(
+    metadata = DatasetMetadata(
         name="notes",
         title="Notes",
         kind="text",
@@ -130,13 +131,22 @@ def test_data_in_other_tokens_is_refused(tmp_path: Path) -> None:
         checksum="",
         tokenizer=TokenizerIdentity(vocabulary=12, checksum="abc"),
     )
-    backbone.check_reads(texts)
+
+    def texts(**changes: Any) -> PreparedDataset:
+        none = np.zeros(0)
+        found = metadata.model_copy(update=changes)
+        return PreparedDataset(tmp_path / "notes", found, none, none, none, none)
+
+    backbone.check_reads(texts())
     others = TokenizerIdentity(vocabulary=12, checksum="def")
-    with pytest.raises(BackboneError, match=r"reads text .*abc.* notes is text .*def"):
-        backbone.check_reads(texts.model_copy(update={"tokenizer": others}))
-    images = texts.model_copy(update={"kind": "image", "tokenizer": None})
+    with pytest.raises(BackboneError, match=r"reads text .*abc.*notes is text .*def") as raised:
+        backbone.check_reads(texts(tokenizer=others))
+    assert raised.value.remake == (
+        tmp_path / "notes" / "metadata.json",
+        backbone.folder / "metadata.json",
+    )
     with pytest.raises(BackboneError, match="notes is image"):
-        backbone.check_reads(images)
+        backbone.check_reads(texts(kind="image", tokenizer=None))
 
 
 # -- what trains -----------------------------------------------------------------------------

@@ -32,8 +32,8 @@ def load_audit(study: Study, paths: Paths) -> pd.DataFrame:
     missing = [path for path in map(paths.audited, cells) if not path.exists()]
     if missing:
         raise MissingResultsError(
-            f"{len(missing)} of {len(cells)} settings are not audited, the first is {missing[0]}; "
-            "to audit them: snakemake audit (with your study's --profile)"
+            f"{len(missing)} of {len(cells)} settings are not audited, the first is {missing[0]}",
+            ("audit",),
         )
     return pd.DataFrame([_row(cell, paths) for cell in cells])
 

@@ -63,8 +63,9 @@ def load_trials(
     chosen = frame.groupby(["sweep", "cell"], sort=False)["best"].any()
     for key in chosen.index[~chosen.to_numpy(dtype=bool)]:
         raise UnreadableResultsError(
-            f"{tables[key]}: no trial is marked best; delete the file and ask for it again "
-            "(stored trials are not trained twice)"
+            f"{tables[key]}: no trial is marked best; make it again (stored trials are not trained "
+            "twice)",
+            (tables[key],),
         )
     return frame
 
@@ -154,8 +155,7 @@ def _check_present(files: Iterable[Path], what: str) -> None:
         shown = "".join(f"\n  {file}" for file in absent[:5])
         more = f"\n  ... and {len(absent) - 5} more" if len(absent) > 5 else ""
         raise MissingResultsError(
-            f"{len(absent)} {what} file(s) missing:{shown}{more}\n"
-            f"make the first with: snakemake {absent[0]}"
+            f"{len(absent)} {what} file(s) missing:{shown}{more}", (absent[0],)
         )
 
 
@@ -193,13 +193,15 @@ def _read(file: Path, columns: Sequence[str], last_epoch: bool) -> pa.Table:
             absent = [name for name in columns if name not in present]
             if absent:
                 raise UnreadableResultsError(
-                    f"{file}: has no column {', '.join(absent)}; it was made by another version: "
-                    "delete it and ask for it again"
+                    f"{file}: has no column {', '.join(absent)}; another version made it",
+                    (file,),
                 )
             # Threads cost more than they bring for the few rows of a cell.
             table = parquet.read(columns=list(columns), use_threads=False).select(list(columns))
     except (pa.ArrowInvalid, OSError) as error:
-        raise UnreadableResultsError(f"{file}: cannot be read as parquet ({error})") from None
+        raise UnreadableResultsError(
+            f"{file}: cannot be read as parquet ({error})", (file,)
+        ) from None
     if last_epoch:
         epochs = table.column("epoch")
         table = table.filter(pc.equal(epochs, pc.max(epochs)))

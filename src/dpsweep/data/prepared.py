@@ -108,10 +108,10 @@ class PreparedDataset:
         except FileNotFoundError as error:
             missing = Path(str(error.filename)).name
             raise DatasetError(
-                f"{folder}: not a prepared dataset, {missing} is missing. {_remedy(folder)}"
+                f"{folder}: not a prepared dataset, {missing} is missing", (folder / _METADATA,)
             ) from None
         except (ValueError, TypeError, KeyError, EOFError) as error:
-            raise DatasetError(f"{folder}: damaged ({error}). {_remedy(folder)}") from None
+            raise _damaged(folder, str(error)) from None
         dataset = cls(folder=folder, metadata=metadata, **arrays)
         dataset._compare_with_metadata()
         return dataset
@@ -157,10 +157,7 @@ class PreparedDataset:
             for start in range(0, len(array), _HASHED_ROWS):
                 digest.update(np.ascontiguousarray(array[start : start + _HASHED_ROWS]).data)
         if digest.hexdigest() != self.metadata.checksum:
-            raise DatasetError(
-                f"{self.folder}: damaged, the arrays do not have the checksum of {_METADATA}. "
-                f"{_remedy(self.folder)}"
-            )
+            raise _damaged(self.folder, f"the arrays do not have the checksum of {_METADATA}")
 
     def _compare_with_metadata(self) -> None:
         metadata = self.metadata
@@ -179,14 +176,15 @@ class PreparedDataset:
             }
             for name, (dtype, shape) in found.items():
                 if (dtype, shape) != declared[name]:
-                    raise DatasetError(
-                        f"{self.folder}: damaged, {name}.npy is {dtype} {shape}, but {_METADATA} "
-                        f"says {declared[name][0]} {declared[name][1]}. {_remedy(self.folder)}"
+                    raise _damaged(
+                        self.folder,
+                        f"{name}.npy is {dtype} {shape}, but {_METADATA} says {declared[name][0]} "
+                        f"{declared[name][1]}",
                     )
             if _counts(labels, len(metadata.classes)) != counts:
-                raise DatasetError(
-                    f"{self.folder}: damaged, the labels of {split}_labels.npy do not have the "
-                    f"counts of {_METADATA}. {_remedy(self.folder)}"
+                raise _damaged(
+                    self.folder,
+                    f"the labels of {split}_labels.npy do not have the counts of {_METADATA}",
                 )
 
 
@@ -355,5 +353,5 @@ def _counts(labels: npt.NDArray[np.int64], classes: int) -> tuple[int, ...]:
     return tuple(np.bincount(labels, minlength=classes).tolist())
 
 
-def _remedy(folder: Path) -> str:
-    return f"Prepare it: snakemake --force {folder / _METADATA} (with your study's --profile)"
+def _damaged(folder: Path, problem: str) -> DatasetError:
+    return DatasetError(f"{folder}: damaged: {problem}", (folder / _METADATA,))

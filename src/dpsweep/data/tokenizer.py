@@ -52,10 +52,7 @@ class Tokenizer:
         import tokenizers  # noqa: PLC0415
 
         if not path.is_file():
-            raise DatasetError(
-                f"{path}: no such tokenizer. Prepare it: snakemake --force {path} (with your "
-                "study's --profile)"
-            )
+            raise DatasetError(f"{path}: no such tokenizer; it is not prepared", (path,))
         try:
             library = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower

@@ -135,9 +135,15 @@ def _retained_weights(
         chosen = chosen_trials.get(bound)
         measured = group["trial_key"].iloc[0]
         if chosen != measured and missing is None:
+            file = next(
+                paths.gradient_norms(cell.sweep, cell.epsilon, cell.epochs, bound)
+                for cell in (*study.cells(panel), *study.cells(figure.at_baseline(panel)))
+                if cell.clipping_bound == bound
+            )
             raise UnreadableResultsError(
-                f"the gradient norms of {panel.sweep} at C = {bound} are of trial {measured}, but "
-                f"the best trial is {chosen}: delete the gradient norms and ask for them again"
+                f"{file}: the gradient norms are of trial {measured}, but the best trial of "
+                f"{panel.sweep} at C = {bound} is {chosen}",
+                (file,),
             )
         weights[bound] = retained_weight(group["norm"], group["label"], bound, classes)
     return weights

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from dpsweep.data.prepared import DatasetMetadata, TokenizerIdentity
+from dpsweep.data.prepared import PreparedDataset, TokenizerIdentity
 from dpsweep.errors import DpsweepError
 from dpsweep.files import atomic_path, checksum, fingerprint, write_json
 
@@ -86,29 +86,31 @@ class PreparedBackbone:
         except FileNotFoundError as error:
             missing = Path(str(error.filename)).name
             raise BackboneError(
-                f"{folder}: not a prepared backbone, {missing} is missing. {_remedy(folder)}"
+                f"{folder}: not a prepared backbone, {missing} is missing", (folder / _METADATA,)
             ) from None
         except (ValueError, TypeError, KeyError) as error:
-            raise BackboneError(f"{folder}: damaged ({error}). {_remedy(folder)}") from None
+            raise BackboneError(f"{folder}: damaged ({error})", (folder / _METADATA,)) from None
         if found != metadata.checksum:
             raise BackboneError(
-                f"{folder}: damaged, {_WEIGHTS} does not have the checksum of {_METADATA}. "
-                f"{_remedy(folder)}"
+                f"{folder}: damaged, {_WEIGHTS} does not have the checksum of {_METADATA}",
+                (folder / _METADATA,),
             )
         return cls(folder, metadata)
 
-    def check_reads(self, data: DatasetMetadata) -> None:
+    def check_reads(self, data: PreparedDataset) -> None:
         """Check that the network reads such data.
 
         Raises:
             BackboneError: images for a network that reads text, or texts in the tokens of another
                 tokenizer.
         """
-        if (self.metadata.kind, self.metadata.tokenizer) != (data.kind, data.tokenizer):
+        reads, found = self.metadata, data.metadata
+        if (reads.kind, reads.tokenizer) != (found.kind, found.tokenizer):
             raise BackboneError(
-                f"{self.folder}: reads {self.metadata.kind} "
-                f"({self.metadata.tokenizer or 'no tokenizer'}), but {data.name} is {data.kind} "
-                f"({data.tokenizer or 'no tokenizer'}). Prepare both anew: snakemake --force"
+                f"{self.folder}: reads {reads.kind} ({reads.tokenizer or 'no tokenizer'}), but "
+                f"{data.folder} is {found.kind} ({found.tokenizer or 'no tokenizer'}); both must be "
+                "prepared anew",
+                (data.folder / _METADATA, self.folder / _METADATA),
             )
 
     def state(self) -> dict[str, "Tensor"]:
@@ -152,7 +154,3 @@ def _checksum(metadata: BackboneMetadata, weights: Path) -> str:
     if metadata.tokenizer is not None:
         content["tokenizer"] = metadata.tokenizer.checksum
     return fingerprint(content)
-
-
-def _remedy(folder: Path) -> str:
-    return f"Prepare it: snakemake --force {folder / _METADATA} (with your study's --profile)"

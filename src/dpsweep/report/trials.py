@@ -54,8 +54,8 @@ def _read(file: Path, columns: list[str]) -> pd.DataFrame:
         return pd.read_parquet(file, columns=columns)
     except (OSError, ArrowException) as error:
         raise UnreadableResultsError(
-            f"{file}: cannot be read ({error}); delete it and ask for it again (stored trials are "
-            "not trained twice)"
+            f"{file}: cannot be read ({error}); make it again (stored trials are not trained twice)",
+            (file,),
         ) from error
 
 

@@ -30,7 +30,7 @@ def prepared_datasets(
         file = paths.dataset(name) / "metadata.json"
         if not file.exists():
             if missing is None:
-                raise MissingResultsError(f"{file} is missing\nmake it with: snakemake {file}")
+                raise MissingResultsError(f"{file} is missing", (file,))
             missing.append(file)
             continue
         metadata = read_json(file)

@@ -56,7 +56,7 @@ class TrialContext:
         holdout: int = 0,
         device: torch.device | None = None,
     ) -> None:
-        backbone.check_reads(data.metadata)
+        backbone.check_reads(data)
         self.device = device or default_device()
         self.backbone = backbone
         self.method = method

@@ -1,0 +1,48 @@
+"""The command that a message suggests is the one that makes the targets of that study."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dpsweep import cli
+from dpsweep.errors import DpsweepError
+from dpsweep.study.commands import DEFAULT_STUDY, OPTIONS, make_command
+
+
+@pytest.fixture(autouse=True)
+def _no_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(OPTIONS, raising=False)
+
+
+def test_the_study_is_named_unless_it_is_the_default() -> None:
+    assert make_command(DEFAULT_STUDY, ["audit"]) == "snakemake -- audit"
+    command = shlex.split(make_command(Path("studies/my pets.yaml"), ["a", Path("b/c.json")]))
+    assert command == ["snakemake", "--config", "study=studies/my pets.yaml", "--", "a", "b/c.json"]
+
+
+def test_only_what_is_there_is_forced(tmp_path: Path) -> None:
+    target = tmp_path / "metadata.json"
+    assert "--force" not in make_command(DEFAULT_STUDY, [target])
+    target.touch()
+    assert "--force" in make_command(DEFAULT_STUDY, [target])
+
+
+def test_options_of_the_running_workflow_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OPTIONS, "--profile=slurm --configfile 'my site.yaml'")
+    command = shlex.split(make_command(DEFAULT_STUDY, ["audit"]))
+    assert command[1:4] == ["--profile=slurm", "--configfile", "my site.yaml"]
+
+
+def test_errors_end_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(study_file: Path) -> None:
+        raise DpsweepError(f"{study_file} has no audit", ("audit",))
+
+    monkeypatch.setattr(cli, "load_study", broken)
+    monkeypatch.setattr("sys.argv", ["dpsweep", "audit", "--study", "studies/mine.yaml"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == (
+        "error: studies/mine.yaml has no audit\nTo make it again:\n"
+        "  snakemake --config study=studies/mine.yaml -- audit"
+    )

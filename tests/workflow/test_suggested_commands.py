@@ -1,0 +1,71 @@
+"""The commands that error messages end with do what they say, pasted into a shell as they are."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.workflow.chain import ROOT, STUDY, Chain
+
+pytestmark = pytest.mark.slow
+
+CELL = "eps8_epochs2_B128_C1"
+SWEEP = "digits_vit_film"
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    """A folder like a clone of this repository, with a study of one cell that is trained."""
+    (sweep,) = STUDY["sweeps"].values()
+    one_cell = sweep | {"batch_size": [128], "clipping_bound": [1.0], "seeds": 1}
+    study = {key: STUDY[key] for key in ("title", "datasets", "backbones", "methods")}
+    chain = Chain(tmp_path_factory.mktemp("clone"), study | {"sweeps": {SWEEP: one_cell}})
+    shutil.copy(ROOT / "Snakefile", chain.folder)
+    for name in ("workflow", "profiles"):
+        shutil.copytree(ROOT / name, chain.folder / name)
+    chain.run(f"results/cells/{SWEEP}/{CELL}/trials.parquet")
+    return chain
+
+
+def shell(clone: Chain, command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["sh", "-c", command],
+        cwd=clone.folder,
+        env=clone.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def flip_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+TRAIN = f"dpsweep train --study study.yaml {SWEEP} {CELL}"
+AGGREGATE = f"dpsweep aggregate --study study.yaml {SWEEP}"
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "damage"),
+    [
+        (TRAIN, "data/digits/train_labels.npy", Path.unlink),
+        (TRAIN, "backbones/vit/model.safetensors", flip_byte),
+        (AGGREGATE, f"cells/{SWEEP}/{CELL}/trials.parquet", Path.unlink),
+    ],
+)
+def test_the_suggested_command_mends(
+    clone: Chain, command: str, output: str, damage: Callable[[Path], None]
+) -> None:
+    damage(clone.results / output)
+    failed = shell(clone, command)
+    assert failed.returncode == 1
+    message, _, suggested = failed.stderr.partition("To make it again:\n")
+    assert output.rpartition("/")[0] in message
+    mended = shell(clone, suggested)
+    assert mended.returncode == 0, mended.stderr + clone.logs()
+    again = shell(clone, command)
+    assert again.returncode == 0, again.stderr
