@@ -74,11 +74,20 @@ def _read_site(site_file: Path | None) -> "Site | None":
 
 
 @app.command()
-def check(study_file: StudyFile = DEFAULT_STUDY) -> None:
+def check(
+    study_file: StudyFile = DEFAULT_STUDY,
+    noise: Annotated[
+        bool,
+        typer.Option("--noise", help="what missing tails of the noise cost; calibrates if needed"),
+    ] = False,
+) -> None:
     """Check a study and say how large it is."""
     from dpsweep.study.trials import trials_per_cell
 
-    study, _ = _open(study_file)
+    study, paths = _open(study_file)
+    if noise:
+        _check_noise(study, paths)
+        return
     typer.echo(f"{study_file}: {study.title}")
     total_cells = total_trials = 0
     for name, sweep in study.sweeps.items():
@@ -92,6 +101,19 @@ def check(study_file: StudyFile = DEFAULT_STUDY) -> None:
         f"({study.training.selection}), {len(study.figures)} figures, "
         f"{len(study.tables)} tables"
     )
+
+
+def _check_noise(study: Study, paths: Paths) -> None:
+    from dpsweep.analysis.tails import TOLERATED, study_calibrations, tail_costs, tail_lines
+
+    calibrations = study_calibrations(study, paths)
+    typer.echo("\n".join(tail_lines(calibrations)))
+    for cost in tail_costs(calibrations):
+        if cost.refused:
+            raise DpsweepError(
+                f"{cost.generator.name} costs more than {TOLERATED:g} of delta: "
+                "choose a larger noise multiplier (smaller epsilon, or fewer epochs)"
+            )
 
 
 @app.command()

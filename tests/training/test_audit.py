@@ -107,6 +107,7 @@ def spec(epsilon: float = 1.0, batch_size: int = FULL, steps: int = 4, **changes
     noise = calibrate(epsilon, 1e-5, SIZE, batch_size, steps).noise_multiplier
     plain = TrialSpec(
         data="digits",
+        classes="classes",
         backbone="transformer",
         method={"kind": "film"},
         optimizer="adam",
@@ -251,6 +252,7 @@ def with_noise_per_microbatch(
     scale: Callable[[int], float],
 ) -> Callable[[PrivateOptimizer, MicroBatches], StepStatistics]:
     """Noise is added to each of n micro-batches, ``scale(n)`` times what a step should get."""
+    random = torch.Generator().manual_seed(0)
 
     def step(self: PrivateOptimizer, microbatches: MicroBatches) -> StepStatistics:
         batches, engine, proper = list(microbatches), self.engine, self.noise_multiplier
@@ -262,7 +264,7 @@ def with_noise_per_microbatch(
             def clipped_sum(noisy, *arguments: Any) -> GradientSum:  # noqa: N805
                 part = engine.clipped_sum(*arguments)
                 noise = {
-                    name: torch.randn(each.shape, generator=self._noise)
+                    name: torch.randn(each.shape, generator=random)
                     for name, each in part.gradients.items()
                 }
                 size = scale(len(batches)) * proper
@@ -279,7 +281,7 @@ def with_noise_per_microbatch(
 
 
 def with_one_seed(self: PrivateOptimizer, microbatches: MicroBatches) -> StepStatistics:
-    self._noise.manual_seed(1)
+    self._steps = 0
     return _step(self, microbatches)
 
 

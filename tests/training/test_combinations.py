@@ -154,6 +154,7 @@ def spec(context: TrialContext, optimizer: str, clipping: dict[str, Any], rate: 
     private = clipping["kind"] != "none"
     return TrialSpec(
         data="noise",
+        classes="classes",
         backbone=context.backbone.metadata.checksum,
         method=context.method.model_dump(mode="json"),
         optimizer=optimizer,

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from dpsweep.training.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.training.gradients import make_engine
+from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.sampling import PoissonSampler, microbatches
-from dpsweep.training.streams import torch_stream
 
 WIDTH, CLASSES, EXAMPLES = 6, 4, 40
 HEAD = frozenset({"head.weight", "head.bias"})
@@ -57,7 +57,7 @@ def private(
         clipping or FlatClipping(0.5),
         noise_multiplier=noise_multiplier,
         expected_batch_size=batch_size,
-        noise=torch_stream("cpu", stream),
+        noise=GaussianNoise(stream),
     )
 
 
@@ -80,6 +80,13 @@ def flat(tensors: Any) -> Tensor:
 
 def parameters(model: nn.Module) -> Tensor:
     return flat(model.parameters())
+
+
+def standard_noise(size: int, step: int) -> Tensor:
+    """Return the noise of a step of stream "noise", before it is scaled."""
+    noise = torch.zeros(size, dtype=torch.float64)
+    GaussianNoise("noise").add_to(noise, step, 1.0)
+    return noise
 
 
 def noise_of_empty_steps(width: int, sigma: float, batch_size: int, steps: int) -> np.ndarray:
@@ -116,9 +123,7 @@ def test_noise_does_not_depend_on_clipping(clipping: Clipping) -> None:
     model = net()
     optimizer = private(model, sgd(model), clipping, noise_multiplier=2.0)
     optimizer.step([])
-    expected = torch.randn(
-        len(parameters(model)), generator=torch_stream("cpu", "noise"), dtype=torch.float64
-    )
+    expected = standard_noise(len(parameters(model)), step=0)
     found = flat(parameter.grad for parameter in model.parameters())
     torch.testing.assert_close(found, 2.0 * expected / 8, rtol=1e-12, atol=0)
 
@@ -151,7 +156,7 @@ def test_sum_is_divided_by_the_expected_batch_size(size: int) -> None:
 
 
 def standard_update(
-    model: nn.Module, optimizer: torch.optim.Optimizer, batch: np.ndarray, noise: torch.Generator
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: np.ndarray, step: int
 ) -> None:
     """Take a step of DP-SGD as in Abadi et al. (2016): C = 0.5, sigma = 1.3, B = 8."""
     inputs, labels = data()
@@ -160,7 +165,7 @@ def standard_update(
         loss = F.cross_entropy(model(inputs[[row]]), labels[[row]])
         gradient = flat(torch.autograd.grad(loss, list(model.parameters())))
         total += gradient * min(1.0, 0.5 / float(gradient.norm()))
-    total += 1.3 * 0.5 * torch.randn(len(total), generator=noise, dtype=torch.float64)
+    total += 1.3 * 0.5 * standard_noise(len(total), step)
     pieces = torch.split(total / 8, [each.numel() for each in model.parameters()])
     for parameter, piece in zip(model.parameters(), pieces, strict=True):
         parameter.grad = piece.view_as(parameter)
@@ -177,11 +182,10 @@ def test_normalised_update_is_the_standard_one_with_another_rate(momentum: float
         noise_multiplier=1.3,
     )
     standard = torch.optim.SGD(theirs.parameters(), lr=0.3, momentum=momentum)
-    noise = torch_stream("cpu", "noise")
     for step in range(10):
         batch = PoissonSampler(EXAMPLES, 8, "s").batch(step)
         normalised.step(split(batch, 5))
-        standard_update(theirs, standard, batch, noise)
+        standard_update(theirs, standard, batch, step)
     assert (parameters(ours) - parameters(net())).abs().max() > 0.1
     torch.testing.assert_close(parameters(ours), parameters(theirs), rtol=0, atol=1e-10)
 
@@ -199,26 +203,24 @@ OPTIMIZERS: list[Callable[[Any], torch.optim.Optimizer]] = [
 def test_resuming_is_bit_identical(
     make_optimizer: Callable[[Any], torch.optim.Optimizer],
 ) -> None:
-    def start(stream: str) -> tuple[Net, PrivateOptimizer]:
+    def start() -> tuple[Net, PrivateOptimizer]:
         model = net(torch.float32)
-        return model, private(
-            model, make_optimizer(model.parameters()), noise_multiplier=0.7, stream=stream
-        )
+        return model, private(model, make_optimizer(model.parameters()), noise_multiplier=0.7)
 
     def train(optimizer: PrivateOptimizer, steps: range) -> None:
         sampler = PoissonSampler(EXAMPLES, 8, "s")
         for step in steps:
             optimizer.step(split(sampler.batch(step), 4, torch.float32))
 
-    whole, optimizer = start("noise")
+    whole, optimizer = start()
     train(optimizer, range(9))
-    first, optimizer = start("noise")
+    first, optimizer = start()
     train(optimizer, range(4))
     file = io.BytesIO()
     torch.save({"model": first.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
     state = torch.load(file, weights_only=True)
-    resumed, optimizer = start("another stream, replaced by the saved one")
+    resumed, optimizer = start()
     resumed.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     train(optimizer, range(4, 9))

@@ -60,6 +60,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> TrialContext:
 
 SPEC = TrialSpec(
     data="digits",
+    classes="classes",
     backbone="vit",
     method={"kind": "film"},
     optimizer="sgd",

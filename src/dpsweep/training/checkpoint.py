@@ -47,20 +47,28 @@ def load_checkpoint(
     """Put parameters and optimizer into the state of a checkpoint.
 
     Returns:
-        How far the trial is; None where there is no checkpoint, or a damaged one, which is removed.
+        How far the trial is; None where there is no checkpoint, or one that is damaged or does not fit,
+        which is removed.
     """
     try:
         state = torch.load(path, weights_only=True, map_location="cpu")
+        progress = Progress(**state["progress"])
+        saved = {name: state["parameters"][name] for name in parameters}
+        for name, parameter in parameters.items():
+            if saved[name].shape != parameter.shape:
+                raise ValueError(f"{name} has shape {tuple(saved[name].shape)}")
+        optimizer.load_state_dict(state["optimizer"])
     except FileNotFoundError:
         return None
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        log.warning("%s is damaged (%s): the trial starts again", path, error)
+    except (
+        *(RuntimeError, pickle.UnpicklingError, EOFError),  # damaged
+        *(AttributeError, KeyError, TypeError, ValueError),  # of another version or device
+    ) as error:
+        log.warning("%s cannot be used (%r): the trial starts again", path, error)
         path.unlink(missing_ok=True)
         return None
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(state["parameters"][name])
-    optimizer.load_state_dict(state["optimizer"])
-    progress = Progress(**state["progress"])
+            parameter.copy_(saved[name])
     log.info("continuing from step %d", progress.step)
     return progress

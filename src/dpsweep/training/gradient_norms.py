@@ -159,7 +159,13 @@ def _train_again(
     store: TrialStore,
 ) -> Arrays:
     """The parameters after every epoch of a trial that is done but has not kept them."""
-    # The cell may have been trained on another kind of device.
+    trained_on = row["device"].partition(":")[0]
+    if trained_on != context.device.type:
+        raise GradientNormsError(
+            f"trial {row['trial_key']} was trained on {trained_on}, and this job has only "
+            f"{context.device.type}, which draws other noise; its parameters are not stored, so measure "
+            f"its gradient norms on a machine with {trained_on}"
+        )
     spec = spec and replace(spec, precision=row["precision"])
     if spec is None or spec.key != row["trial_key"]:
         raise GradientNormsError(

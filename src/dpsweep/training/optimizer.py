@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dpsweep.training.clipping import Clipping
 from dpsweep.training.gradients import GradientEngine
-from dpsweep.training.gradients.interface import sum_dtype
+from dpsweep.training.noise import GaussianNoise
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class StepStatistics:
 class PrivateOptimizer:
     """Normalised differentially private updates (Algorithm 1 of the paper).
 
-    A step sums the clipped gradients of all micro-batches in float32 (float64 for float64
-    parameters), adds noise from N(0, noise_multiplier^2 I) once, divides by the *expected* batch
-    size, and hands the result to a torch optimizer. An empty batch takes its step too: pure noise.
+    A step sums the clipped gradients of all micro-batches in float64, adds noise from
+    N(0, noise_multiplier^2 I) once, divides by the *expected* batch size, and hands the result, in
+    the parameters' dtype, to a torch optimizer. An empty batch takes its step too: pure noise.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class PrivateOptimizer:
         *,
         noise_multiplier: float,
         expected_batch_size: int,
-        noise: torch.Generator,
+        noise: GaussianNoise,
     ):
         """Put ``optimizer`` behind private gradients.
 
@@ -58,8 +58,8 @@ class PrivateOptimizer:
             clipping: scales them.
             noise_multiplier: standard deviation of the noise; 0 for training without privacy.
             expected_batch_size: sampling rate times training examples.
-            noise: the noise stream, a generator on the parameters' device. Nothing else may draw
-                from it.
+            noise: the noise stream. Nothing else may draw from it: two updates with the same
+                noise give no privacy.
 
         Raises:
             ValueError: if the optimizer has other parameters than the engine, if noise is asked
@@ -88,6 +88,7 @@ class PrivateOptimizer:
         self.noise_multiplier = noise_multiplier
         self.expected_batch_size = expected_batch_size
         self._noise = noise
+        self._steps = 0
 
     def step(self, microbatches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> StepStatistics:
         """Take one step from the micro-batches ``(inputs, labels, mask)`` of one sampled batch."""
@@ -95,7 +96,8 @@ class PrivateOptimizer:
         reference = next(iter(parameters.values()))
         total = torch.zeros(
             sum(each.numel() for each in parameters.values()),
-            dtype=sum_dtype(reference),
+            # In float32 a long sum would be off by more than one example contributes.
+            dtype=torch.float64,
             device=reference.device,
         )
         flat = torch.split(total, [each.numel() for each in parameters.values()])
@@ -117,10 +119,8 @@ class PrivateOptimizer:
             )
             del part  # its memory is wanted for the next one, or for the noise
         if self.noise_multiplier > 0:
-            noise = torch.randn(
-                total.shape, generator=self._noise, dtype=total.dtype, device=total.device
-            )
-            total.add_(noise, alpha=self.noise_multiplier)
+            self._noise.add_to(total, self._steps, self.noise_multiplier)
+        self._steps += 1
         total /= self.expected_batch_size
         for parameter, piece in zip(parameters.values(), pieces, strict=True):
             gradient = piece.to(parameter.dtype)
@@ -131,10 +131,11 @@ class PrivateOptimizer:
         return statistics
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what resuming needs: the torch optimizer's state and that of the noise stream."""
-        return {"optimizer": self.optimizer.state_dict(), "noise": self._noise.get_state()}
+        """Return what resuming needs: the torch optimizer's state and the number of steps."""
+        return {"optimizer": self.optimizer.state_dict(), "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict()``: all later steps are those of the uninterrupted run."""
+        steps = int(state["steps"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self._noise.set_state(state["noise"].cpu())
+        self._steps = steps

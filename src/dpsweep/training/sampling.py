@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from dpsweep.training.streams import stream_seed
+from dpsweep.training.streams import stream_key
 
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -22,8 +22,16 @@ class PoissonSampler:
     ``batch_size == train_size`` every batch is the whole data set.
     """
 
-    def __init__(self, train_size: int, batch_size: int, *stream_parts: str | int):
+    def __init__(
+        self, train_size: int, batch_size: int, *stream_parts: str | int, secret: bytes = b""
+    ):
         """Sample from ``train_size`` examples, ``batch_size`` (at most that many) on average.
+
+        Args:
+            train_size: N.
+            batch_size: B, the expected batch size.
+            stream_parts: the stream's name.
+            secret: with it nobody else can draw the same batches.
 
         Raises:
             ValueError: unless 1 <= batch_size <= train_size.
@@ -35,7 +43,7 @@ class PoissonSampler:
             )
         self.train_size = train_size
         self.batch_size = batch_size
-        self._key = stream_seed(*stream_parts)
+        self._key = stream_key(*stream_parts, secret=secret)
 
     def batch(self, step: int) -> Indices:
         """Return the sorted indices of the examples of a step; the array may be empty."""

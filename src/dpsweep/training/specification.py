@@ -25,6 +25,8 @@ class TrialSpec:
 
     data: str
     """checksum of the prepared dataset"""
+    classes: str
+    """fingerprint of the list of its classes"""
     backbone: str
     """checksum of the prepared backbone"""
     method: dict[str, Any]
@@ -45,6 +47,8 @@ class TrialSpec:
     engine: str
     physical_batch: int
     threads: int
+    device: str = "cpu"
+    """kind of device: each draws noise, and rounds, in its own way"""
     precision: Precision = "float32"
     """of the forward and backward pass"""
     holdout: int = 0
@@ -123,6 +127,7 @@ def specify(
     sweep, training = study.sweeps[cell.sweep], study.training
     return TrialSpec(
         data=data.metadata.checksum,
+        classes=fingerprint(data.metadata.classes),
         backbone=backbone.metadata.checksum,
         method=study.methods[sweep.method].model_dump(mode="json", exclude={"title"}),
         optimizer=sweep.optimizer,
@@ -140,6 +145,7 @@ def specify(
         engine=training.engine,
         physical_batch=sweep.physical_batch or training.physical_batch,
         threads=training.threads,
+        device=device.type,
         compile=training.compile,
         precision=resolve_precision(training.precision, training.engine, device),
     )

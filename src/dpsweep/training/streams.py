@@ -1,41 +1,45 @@
 """Random streams, derived by name, so that no stream can shift another.
 
-Every use of randomness in a trial (initialisation, sampling, noise) has its own stream:
-``noise = torch_stream(device, trial_key, "noise")``. Equal names give equal streams on every
-machine, different names give independent ones.
+Every use of randomness in a trial (sampling, noise, the coins of an audit) has a stream of its own:
+``stream_key(trial_key, "noise")``. Equal names give equal streams on every machine, different names
+give independent ones. A key has 128 bits: among a million streams the probability that any two are
+equal is below 1e-26.
 
 A stream is as secret as its name. Trials are named by their public configuration, so anybody can
-replay their noise: fine for research, but a model that is to be released under its privacy
-guarantee needs a secret part in the name of its noise and sampling streams.
+replay their noise. That is right for research on public data. A model that is released under its
+privacy guarantee needs a ``secret``, drawn by `new_secret` and never stored.
 """
 
-import hashlib
+import hmac
+import secrets
 
 import numpy as np
-import torch
 
 from dpsweep.files import canonical_json
 
+KEY_BITS = 128
+"""Length of a stream's key, which is that of numpy's Philox generator."""
 
-def stream_seed(*parts: str | int) -> int:
-    """Return a 64-bit seed: the first 8 bytes of the SHA-256 of the parts as canonical JSON.
 
-    ``"1"`` and ``1`` are different parts, and ``("ab", "c")`` differs from ``("a", "bc")``.
+def stream_key(*parts: str | int, secret: bytes = b"") -> int:
+    """Return the 128-bit key of a stream.
+
+    It is the first half of the HMAC-SHA-256 of the parts as canonical JSON, so ``"1"`` and ``1``
+    are different parts, and ``("ab", "c")`` differs from ``("a", "bc")``.
+
+    Args:
+        parts: the stream's name.
+        secret: without it, the key is public.
     """
-    digest = hashlib.sha256(canonical_json(list(parts)).encode()).digest()
-    return int.from_bytes(digest[:8], "little")
+    digest = hmac.digest(secret, canonical_json(list(parts)).encode(), "sha256")
+    return int.from_bytes(digest[: KEY_BITS // 8], "little")
+
+
+def new_secret() -> bytes:
+    """Return 256 bits from the operating system, for streams that nobody can replay."""
+    return secrets.token_bytes(32)
 
 
 def numpy_stream(*parts: str | int) -> np.random.Generator:
-    """Return the numpy generator (counter-based Philox) of a stream."""
-    return np.random.Generator(np.random.Philox(key=stream_seed(*parts)))
-
-
-def torch_stream(device: torch.device | str, *parts: str | int) -> torch.Generator:
-    """Return the torch generator of a stream, on ``device``.
-
-    Keep one generator for the whole trial, and save its state in checkpoints. Never seed afresh at
-    every step: torch's CPU generator uses only 32 bits of its seed, so that among 100,000 seeds
-    one expects a collision, and two steps that share their noise cancel it.
-    """
-    return torch.Generator(device).manual_seed(stream_seed(*parts))
+    """Return the numpy generator (counter-based Philox) of a public stream."""
+    return np.random.Generator(np.random.Philox(key=stream_key(*parts)))

@@ -24,11 +24,11 @@ from dpsweep.training.checkpoint import Progress, load_checkpoint, save_checkpoi
 from dpsweep.training.context import TrialContext
 from dpsweep.training.evaluation import evaluate
 from dpsweep.training.interruption import interruption
+from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
 from dpsweep.training.sampling import PoissonSampler, microbatches
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays, StoredTrial
-from dpsweep.training.streams import torch_stream
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +48,21 @@ def epoch_ends(steps: int, epochs: int) -> dict[int, int]:
 
 
 def train_trial(
-    spec: TrialSpec, context: TrialContext, checkpoint: Path, checkpoint_seconds: float
+    spec: TrialSpec,
+    context: TrialContext,
+    checkpoint: Path,
+    checkpoint_seconds: float,
+    secret: bytes = b"",
 ) -> tuple[StoredTrial, Arrays]:
     """Train one trial, or continue it from its checkpoint.
+
+    Args:
+        spec: the trial.
+        context: its data, its backbone and the device.
+        checkpoint: where its state is kept until it is done.
+        checkpoint_seconds: how often the state is saved.
+        secret: part of the names of the sampling and noise streams. Without it, whoever knows the
+            specification can replay them.
 
     Returns:
         The trial, and its trainable parameters after every epoch as ``epoch<e>/<name>``.
@@ -67,9 +79,9 @@ def train_trial(
         spec.make_clipping(),
         noise_multiplier=spec.noise_multiplier,
         expected_batch_size=spec.batch_size,
-        noise=torch_stream(context.device, spec.key, "noise"),
+        noise=GaussianNoise(spec.key, "noise", secret=secret),
     )
-    sampler = PoissonSampler(spec.train_size, spec.batch_size, spec.key, "sampling")
+    sampler = PoissonSampler(spec.train_size, spec.batch_size, spec.key, "sampling", secret=secret)
     progress = load_checkpoint(checkpoint, parameters, optimizer) or Progress(0, 0.0, [], {})
     ends = epoch_ends(spec.steps, spec.epochs)
     started = saved = time.monotonic()

@@ -1,0 +1,88 @@
+"""How much of delta the missing tails of noise generators cost, over the calibrations of a study."""
+
+import logging
+import math
+from dataclasses import dataclass
+
+from dpsweep.files import read_json
+from dpsweep.privacy import Calibration, calibrate
+from dpsweep.privacy.tails import GENERATORS, NoiseGenerator, tail_delta
+from dpsweep.study import Study
+from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.paths import Paths
+
+log = logging.getLogger(__name__)
+
+TOLERATED = 1e-3
+"""Share of delta that a generator may cost."""
+
+
+@dataclass(frozen=True)
+class TailCost:
+    """What a generator costs over all calibrations.
+
+    Attributes:
+        generator: which one.
+        shares: ``tail_delta`` as a share of delta, one per calibration.
+    """
+
+    generator: NoiseGenerator
+    shares: list[float]
+
+    @property
+    def refused(self) -> bool:
+        """Whether dpsweep draws from it although it costs more than is tolerated."""
+        return self.generator.used and max(self.shares, default=0) > TOLERATED
+
+
+def study_calibrations(study: Study, paths: Paths) -> list[Calibration]:
+    """Every distinct calibration of a study: read where it is there, made where it is not."""
+    found: dict[tuple[float, int, int, int], Calibration] = {}
+    for name, sweep in study.sweeps.items():
+        train_size = study.train_size(sweep.dataset)
+        for cell in study.sweep_cells(name):
+            if not math.isfinite(cell.epsilon):
+                continue
+            batch_size = study.batch_size(cell)
+            steps = optimizer_steps(train_size, batch_size, cell.epochs, study.privacy.steps)
+            setting = cell.epsilon, train_size, batch_size, steps
+            if setting in found:
+                continue
+            path = paths.noise(sweep.dataset, cell.epsilon, cell.epochs, cell.batch_size)
+            if path.exists():
+                found[setting] = Calibration.from_dict(read_json(path)["calibration"])
+            else:
+                epsilon, *sizes = setting
+                found[setting] = calibrate(epsilon, study.privacy.delta, *sizes)
+            if len(found) % 50 == 0:
+                log.info("%d calibrations", len(found))
+    return list(found.values())
+
+
+def tail_costs(calibrations: list[Calibration]) -> list[TailCost]:
+    """Return the cost of every generator, those first that dpsweep draws from."""
+    return [
+        TailCost(
+            generator,
+            [
+                tail_delta(each.noise_multiplier, each.sampling_rate, each.steps, generator.radius)
+                / each.delta
+                for each in calibrations
+            ],
+        )
+        for generator in GENERATORS
+    ]
+
+
+def tail_lines(calibrations: list[Calibration]) -> list[str]:
+    """Say what every generator costs, a line each."""
+    lines = [f"{len(calibrations)} calibrations; delta that missing tails alone cost:"]
+    for cost in tail_costs(calibrations):
+        above = sum(share > TOLERATED for share in cost.shares)
+        broken = sum(share > 1 for share in cost.shares)
+        lines.append(
+            f"  {cost.generator.name}, up to {cost.generator.radius:.2f}: at most "
+            f"{max(cost.shares, default=0):.2g} of delta; above {TOLERATED:g} of it in {above}, "
+            f"above all of it in {broken}"
+        )
+    return lines

@@ -1,0 +1,75 @@
+"""Noise without tails gives examples away; the generators in use have them."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, special, stats
+
+from dpsweep.analysis.tails import tail_costs, tail_lines
+from dpsweep.privacy import Calibration
+from dpsweep.privacy.tails import (
+    GENERATORS,
+    box_muller_radius,
+    outside_probability,
+    tail_delta,
+)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.2, 1.0, 2.3, 6.0])
+@pytest.mark.parametrize("radius", [1.0, 5.768, 8.65, 12.2])
+def test_probability_is_the_integral_of_the_density(shift: float, radius: float) -> None:
+    def density(length: float) -> float:
+        return length * math.exp(-((length - shift) ** 2) / 2) * special.ive(0, shift * length)
+
+    integral, _ = integrate.quad(density, radius, radius + 40, epsabs=0, limit=200)
+    assert outside_probability(shift, radius) == pytest.approx(integral, rel=1e-6)
+
+
+def test_a_rich_guess_of_the_outcome_is_possible_with_the_example_only() -> None:
+    """The mechanism itself, with a generator of a small radius, simulated."""
+    sigma, rate, steps, radius, runs = 0.5, 0.3, 4, 2.5, 200_000
+    random = np.random.default_rng(1)
+    angle = random.uniform(0, 2 * math.pi, (runs, steps))
+    # Box and Muller's method with uniform numbers above exp(-radius^2 / 2).
+    uniform = random.uniform(math.exp(-(radius**2) / 2), 1, (runs, steps))
+    length = np.sqrt(-2 * np.log(uniform))
+    first, second = length * np.cos(angle), length * np.sin(angle)
+    sampled = random.random((runs, steps)) < rate
+    outside = np.hypot(first + sampled / sigma, second) > radius
+    found = outside.any(axis=1).mean()
+    # A normal pair lies outside of the disc a little more often than one that is cut off there.
+    cut = math.exp(-(radius**2) / 2)
+    wanted = tail_delta(sigma, rate, steps, radius)
+    assert wanted * (1 - 4 * cut) < found < wanted
+
+
+def test_cost_of_the_old_generator() -> None:
+    """SUN397, B = 256, 2 epochs, epsilon 8: eighty times the delta that was certified.
+
+    Looking at the canary's coordinate alone, without its partner in the pair, gives 4.9e-4.
+    """
+    cost = tail_delta(0.4385613714925153, 256 / 87002, 680, box_muller_radius(24))
+    assert cost == pytest.approx(8.0e-4, rel=0.01)
+    alone = stats.norm.sf(box_muller_radius(24) - 1 / 0.4385613714925153)
+    assert 680 * 256 / 87002 * alone == pytest.approx(4.9e-4, rel=0.01)
+
+
+def calibration(noise_multiplier: float) -> Calibration:
+    return Calibration(8.0, 1e-5, 87002, 256, 680, noise_multiplier, 8.0, "prv", 8.0, None, "")
+
+
+def test_generators_in_use_cost_nothing_that_counts() -> None:
+    costs = tail_costs([calibration(0.4385613714925153), calibration(10.0)])
+    assert [cost.generator for cost in costs] == list(GENERATORS)
+    assert [max(cost.shares) < 1e-3 for cost in costs] == [True, True, False, False]
+    assert not any(cost.refused for cost in costs)
+    # Noise this small would give an example away whatever draws it.
+    assert any(cost.refused for cost in tail_costs([calibration(0.12)]))
+
+
+def test_lines_name_every_generator() -> None:
+    lines = tail_lines([calibration(0.4385613714925153)])
+    assert lines[0].startswith("1 calibrations")
+    assert len(lines) == 1 + len(GENERATORS)
+    assert "above all of it in 1" in next(line for line in lines if "float32, CPU" in line)

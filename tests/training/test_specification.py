@@ -1,0 +1,114 @@
+"""A trial's key changes with everything that determines the trial."""
+
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from tests.training.tiny_study import N, prepare, tiny_study
+
+import dpsweep.training.specification as module
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.privacy import calibrate
+from dpsweep.study import Cell, Study
+from dpsweep.training.specification import TrialSpec, specify
+
+SPEC = TrialSpec(
+    data="digits",
+    classes="ten",
+    backbone="vit",
+    method={"kind": "film"},
+    optimizer="adam",
+    epsilon=8.0,
+    delta=1e-5,
+    noise_multiplier=1.5,
+    train_size=100,
+    batch_size=10,
+    epochs=2,
+    steps=20,
+    clipping={"kind": "flat", "bound": 1.0},
+    learning_rate=0.1,
+    seed=1,
+    engine="auto",
+    physical_batch=8,
+    threads=1,
+)
+
+
+def another(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, dict):
+        return value | {"kind": "another"}
+    return value + "x" if isinstance(value, str) else value + 1
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(TrialSpec)])
+def test_every_field_is_in_the_key(field: str) -> None:
+    changed = replace(SPEC, **{field: another(getattr(SPEC, field))})
+    assert changed.key != SPEC.key
+
+
+def test_the_version_of_the_trainer_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = SPEC.key
+    monkeypatch.setattr(module, "TRAINER_VERSION", module.TRAINER_VERSION + 1)
+    assert SPEC.key != before
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return tiny_study({"automatic_clipping_gamma": 0.25, "threads": 1, "precision": "float32"}, {"kind": "film"})
+
+
+@pytest.fixture(scope="module")
+def prepared(
+    study: Study, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[PreparedDataset, PreparedBackbone]:
+    return prepare(study, tmp_path_factory.mktemp("specification"))[1:]
+
+
+@pytest.mark.parametrize(
+    ("bound", "clipping"),
+    [
+        (0.3, {"kind": "flat", "bound": 0.3}),
+        (7.0, {"kind": "flat", "bound": 7.0}),
+        ("automatic", {"kind": "automatic", "gamma": 0.25}),
+        ("none", {"kind": "none"}),
+    ],
+)
+def test_what_is_specified_is_what_the_cell_and_its_noise_say(
+    study: Study,
+    prepared: tuple[PreparedDataset, PreparedBackbone],
+    bound: Any,
+    clipping: dict[str, Any],
+) -> None:
+    cell = Cell("digits", math.inf if bound == "none" else 8.0, 3, 30, bound)
+    noise = calibrate(cell.epsilon, 1e-5, N, 30, 27)
+    data, backbone = prepared
+    found = specify(study, cell, noise, data, backbone, torch.device("cpu"), 0.05, 4)
+    assert (found.data, found.backbone) == (data.metadata.checksum, backbone.metadata.checksum)
+    assert (found.epsilon, found.delta) == (cell.epsilon, 1e-5)
+    assert found.noise_multiplier == noise.noise_multiplier
+    assert (found.train_size, found.batch_size, found.epochs, found.steps) == (N, 30, 3, 27)
+    assert found.clipping == clipping
+    assert (found.learning_rate, found.seed) == (0.05, 4)
+    assert (found.device, found.precision, found.threads) == ("cpu", "float32", 1)
+
+
+def test_other_classes_or_another_device_give_another_key(
+    study: Study, prepared: tuple[PreparedDataset, PreparedBackbone]
+) -> None:
+    data, backbone = prepared
+    cell, noise = Cell("digits", 8.0, 1, N, 1.0), calibrate(8.0, 1e-5, N, N, 1)
+
+    def key(data: PreparedDataset, device: str) -> str:
+        return specify(
+            study, cell, noise, data, backbone, torch.device(device), learning_rate=0.1, seed=1
+        ).key
+
+    renamed = data.metadata.model_copy(update={"classes": [*data.metadata.classes[:-1], "nine"]})
+    others = replace(data, metadata=renamed)
+    keys = {key(data, "cpu"), key(others, "cpu"), key(data, "cuda")}
+    assert len(keys) == 3
