@@ -59,7 +59,9 @@ def test_the_version_of_the_trainer_is_in_the_key(monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    return tiny_study({"automatic_clipping_gamma": 0.25, "threads": 1, "precision": "float32"}, {"kind": "film"})
+    return tiny_study(
+        {"automatic_clipping_gamma": 0.25, "threads": 1, "precision": "float32"}, {"kind": "film"}
+    )
 
 
 @pytest.fixture(scope="module")
