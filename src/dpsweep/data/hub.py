@@ -5,6 +5,7 @@ Nothing that is downloaded is run: `datasets` has no loading scripts since versi
 decoded from the bytes in the files.
 """
 
+import itertools
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from dpsweep.data.images import Content, EncodedImages, LabelledImages
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.shares import stratified_share
-from dpsweep.data.texts import Texts, TextSplit, encode_labels
+from dpsweep.data.texts import LabelColumn, Texts, TextSplit, encode_labels
 from dpsweep.files import fingerprint
 from dpsweep.study.config import HubSource
 
@@ -38,12 +39,10 @@ def load_hub_images(source: HubSource) -> LabelledImages:
         DatasetError: the source cannot be read, or lacks a split, a column or a label.
     """
     opened = _open(source)
-    train, test, classes = _labels(source, opened.splits)
-    kept = stratified_share(train, source.train_share, source.seed)
-    kept_test = stratified_share(test, source.test_share, source.seed)
+    train, test, classes = _parts(source, opened.splits)
     return LabelledImages(
-        train=_encoded(source, opened, source.train_splits, train, kept),
-        test=_encoded(source, opened, [source.test_split], test, kept_test),
+        train=_encoded(source, opened, train),
+        test=_encoded(source, opened, test),
         classes=classes,
         origin=opened.origin,
         revision=opened.revision,
@@ -58,12 +57,10 @@ def load_hub_texts(source: HubSource) -> Texts:
             text raises it later, by split and row.
     """
     opened = _open(source)
-    train, test, classes = _labels(source, opened.splits)
-    kept = stratified_share(train, source.train_share, source.seed)
-    kept_test = stratified_share(test, source.test_share, source.seed)
+    train, test, classes = _parts(source, opened.splits)
     return Texts(
-        train=TextSplit(_HubTexts(source, opened, source.train_splits, kept), train[kept]),
-        test=TextSplit(_HubTexts(source, opened, [source.test_split], kept_test), test[kept_test]),
+        train=_texts(source, opened, train),
+        test=_texts(source, opened, test),
         classes=classes,
         origin=opened.origin,
         revision=opened.revision,
@@ -114,17 +111,70 @@ def _open(source: HubSource) -> _Opened:
     return _Opened(splits, folder, origin, revision, commit)
 
 
-def _labels(
-    source: HubSource, splits: Any
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[str]]:
-    """Return the labels of both splits as integers, and the names of the classes."""
-    train = [
-        label for split in source.train_splits for label in _label_column(source, splits, split)
-    ]
-    test = list(_label_column(source, splits, source.test_split))
+@dataclass(frozen=True)
+class _Rows:
+    """All rows of some splits, one split after the other."""
+
+    source: HubSource
+    splits: Sequence[str]
+    sizes: Sequence[int]
+
+    def name(self, place: int) -> tuple[str, int]:
+        """The split of the row at a place, and its number there."""
+        for split, size in zip(self.splits, self.sizes, strict=True):
+            if place < size:
+                return split, place
+            place -= size
+        raise IndexError(place)
+
+    def where(self, place: int) -> str:
+        """The row at a place, for messages."""
+        split, row = self.name(place)
+        return f"{self.source.id}, split {split}, row {row}"
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The rows that are kept."""
+
+    rows: _Rows
+    kept: npt.NDArray[np.int64]
+    """places, ascending"""
+    labels: npt.NDArray[np.int64]
+    """of the kept rows"""
+
+
+def _parts(source: HubSource, splits: Any) -> tuple[_Part, _Part, list[str]]:
+    """Return what to train on, what to test on, and the names of the classes."""
+    train, train_labels = _label_columns(source, splits, source.train_splits)
+    test, test_labels = _label_columns(source, splits, [source.test_split])
     feature = (splits[source.train_splits[0]].features or {}).get(source.label_column)
-    what = f"{source.id}, column {source.label_column!r}"
-    return encode_labels(what, train, test, getattr(feature, "names", None))
+    labels, test_numbers, classes = encode_labels(
+        train_labels, test_labels, getattr(feature, "names", None)
+    )
+    kept = stratified_share(labels, train.name, source.train_share, source.seed)
+    tested = stratified_share(test_numbers, test.name, source.test_share, source.seed)
+    return (
+        _Part(train, kept, labels[kept]),
+        _Part(test, tested, test_numbers[tested]),
+        classes,
+    )
+
+
+def _label_columns(
+    source: HubSource, splits: Any, names: Sequence[str]
+) -> tuple[_Rows, LabelColumn]:
+    columns = [list(_label_column(source, splits, name)) for name in names]
+    rows = _Rows(source, names, [len(column) for column in columns])
+    labels = list(itertools.chain.from_iterable(columns))
+    return rows, LabelColumn(source.id, source.label_column, labels, rows.where)
+
+
+def _texts(source: HubSource, opened: _Opened, part: _Part) -> TextSplit:
+    def where(place: int) -> str:
+        return part.rows.where(int(part.kept[place]))
+
+    return TextSplit(_HubTexts(source, opened, part), part.labels, where)
 
 
 @dataclass(frozen=True)
@@ -133,21 +183,19 @@ class _HubTexts:
 
     source: HubSource
     opened: _Opened
-    names: Sequence[str]
-    kept: npt.NDArray[np.int64]
+    part: _Part
 
     def __iter__(self) -> Iterator[str]:
         column = self.source.input_column
-        wanted = set(self.kept.tolist())
+        wanted = set(self.part.kept.tolist())
         position = 0
-        for name in self.names:
-            stream = self.opened.splits[name].select_columns([column])
-            for row, example in enumerate(stream):
+        for name in self.part.rows.splits:
+            for example in self.opened.splits[name].select_columns([column]):
                 if position in wanted:
                     if not isinstance(example[column], str):
                         raise DatasetError(
-                            f"{self.source.id}, split {name}, row {row}, column {column!r}: found "
-                            f"{type(example[column]).__name__}; allowed: text"
+                            f"{self.part.rows.where(position)}, column {column!r}: "
+                            f"found {type(example[column]).__name__}; allowed: text"
                         )
                     yield example[column]
                 position += 1
@@ -167,52 +215,46 @@ def _label_column(source: HubSource, splits: Any, split: str) -> Iterator[Any]:
         yield from batch[source.label_column]
 
 
-def _encoded(
-    source: HubSource,
-    opened: _Opened,
-    names: Sequence[str],
-    labels: npt.NDArray[np.int64],
-    kept: npt.NDArray[np.int64],
-) -> EncodedImages:
+def _encoded(source: HubSource, opened: _Opened, part: _Part) -> EncodedImages:
     """Return the kept images of some splits, one after the other."""
 
     def read(start: int) -> Iterator[tuple[str, Content]]:
-        wanted = iter(kept[start:].tolist())
+        wanted = iter(part.kept[start:].tolist())
         following = next(wanted, None)
-        images = _images(source, opened.splits, names)
-        for position, (where, image) in enumerate(images):
+        for position, image in enumerate(_images(source, opened.splits, part.rows.splits)):
             if following is None:
                 return
             if position == following:
                 following = next(wanted, None)
+                where = part.rows.where(position)
                 yield where, _content(opened, where, image)
 
     # A commit has one content; the files of a local copy can change.
     found = [] if opened.commit else sorted(opened.folder.rglob("*"))
     files = [each for each in found if each.is_file()]
     return EncodedImages(
-        labels=labels[kept],
+        labels=part.labels,
         read=read,
         identity={
             "commit": opened.commit,
             "configuration": source.configuration,
             "files": [(str(each), each.stat().st_size, each.stat().st_mtime_ns) for each in files],
             "columns": [source.input_column, source.label_column],
-            "splits": list(names),
-            "rows": fingerprint(kept.tolist()),
+            "splits": list(part.rows.splits),
+            "rows": fingerprint(part.kept.tolist()),
         },
     )
 
 
-def _images(source: HubSource, splits: Any, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+def _images(source: HubSource, splits: Any, names: Sequence[str]) -> Iterator[Any]:
     from datasets import Image  # noqa: PLC0415
 
     column = source.input_column
     for name in names:
         stream = splits[name].select_columns([column])
         encoded = stream.cast_column(column, Image(decode=False))
-        for row, example in enumerate(encoded):
-            yield f"{source.id}, split {name}, row {row}", example[column]
+        for example in encoded:
+            yield example[column]
 
 
 def _content(opened: _Opened, where: str, image: Any) -> Content:

@@ -23,7 +23,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,9 @@ import numpy.typing as npt
 from dpsweep.data.prepared import DatasetError, Split, write_array_header
 from dpsweep.data.progress import progress
 from dpsweep.files import fingerprint, read_json, write_json
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +46,12 @@ _CHUNK = 32
 _BLOCK = 512
 """Images between two records of how far a split is."""
 _MOST_PROCESSES = 16
+_MOST_PIXELS = 2**27
+"""Of an image whose shorter side is resized."""
+
+# Tags of TIFF, and a value of the second.
+_BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262
+_WHITE_IS_ZERO = 0
 
 
 @dataclass(frozen=True)
@@ -60,18 +69,61 @@ class Transform:
     def __call__(self, content: Content) -> Pixels:
         """Return uint8 (size, size, 3)."""
         # The library is needed where images are decoded, not where the arrays are read.
-        from PIL import Image, ImageOps  # noqa: PLC0415
+        from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415
 
         resampling = Image.Resampling[self.interpolation.upper()]
-        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as opened:
-            image = ImageOps.exif_transpose(opened).convert("RGB")
+        if content == b"" or (isinstance(content, Path) and content.stat().st_size == 0):
+            raise ValueError("it is empty")
+        try:
+            stream = io.BytesIO(content) if isinstance(content, bytes) else content
+            with Image.open(stream) as opened:
+                image = _rgb(ImageOps.exif_transpose(opened), opened)
+        except UnidentifiedImageError:
+            raise ValueError("of no format that Pillow reads") from None
         if self.crop is None:
             return np.asarray(image.resize((self.size, self.size), resampling))
         short = int(self.size / self.crop)
         width, height = (int(short * side / min(image.size)) for side in image.size)
+        if width * height > _MOST_PIXELS:
+            raise ValueError(f"too narrow to crop: {image.width} x {image.height} pixels")
         left, top = (round((side - self.size) / 2) for side in (width, height))
         resized = image.resize((width, height), resampling)
         return np.asarray(resized.crop((left, top, left + self.size, top + self.size)))
+
+
+def _rgb(image: "Image", file: "Image") -> "Image":
+    """Convert an image of any mode to 8-bit RGB; what is transparent becomes white.
+
+    Pillow itself would cut levels above 255 off, and show what transparency hides.
+
+    Args:
+        image: to convert.
+        file: the same as it was opened: it knows its format.
+
+    Raises:
+        ValueError: the mode has no known range.
+    """
+    from PIL import Image  # noqa: PLC0415
+
+    # Older versions of Pillow, and its reader of PGM, give 16 bits the mode of 32.
+    if image.mode.startswith("I;16") or (image.mode == "I" and file.format in ("PNG", "PPM")):
+        tags = getattr(file, "tag_v2", {})
+        if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+            raise ValueError("16-bit TIFF whose zero is white; save it with zero as black")
+        (bits, *_) = tags.get(_BITS_PER_SAMPLE, (16,))
+        levels = np.asarray(image).astype(np.float64) * (255 / (2**bits - 1))
+        image = Image.fromarray(np.rint(levels).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        kind = "32-bit integers" if image.mode == "I" else "floating-point numbers"
+        raise ValueError(
+            f"its pixels are {kind}, whose darkest and brightest value are not known; save it "
+            "with 8 or 16 bits"
+        )
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return image.convert("RGB")
 
 
 @dataclass(frozen=True)
@@ -96,6 +148,8 @@ class LabelledImages:
     origin: str
     revision: str | None
     """The commit that was read; None where there is none."""
+    ignored: Sequence[str] = ()
+    """Files that were found and are no images."""
 
 
 def decode_images(

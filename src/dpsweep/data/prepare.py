@@ -1,8 +1,11 @@
 """From a dataset of the study to its prepared files."""
 
 import logging
+import re
 import time
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from dpsweep.data.hub import load_hub_images
 from dpsweep.data.images import LabelledImages, Transform, decode_images
 from dpsweep.data.prepared import DatasetError, PreparedDataset, Split, write_prepared
 from dpsweep.data.sources import load_texts
-from dpsweep.data.texts import TextSplit
+from dpsweep.data.texts import TextSplit, shorten
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.study.config import Dataset, DigitsSource, FolderSource, GlyphsSource, HubSource
 
@@ -43,10 +46,24 @@ def prepare(
     return _prepare_images(name, dataset, folder)
 
 
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Begin the messages of a source with the dataset that it belongs to."""
+    try:
+        yield
+    except DatasetError as error:
+        key = "." if str(error).startswith("source.") else ": "
+        raise DatasetError(f"datasets.{name}{key}{error}") from error
+    except OSError as error:
+        what = f"{error.filename}: cannot be read: {error.strerror}" if error.filename else error
+        raise DatasetError(f"datasets.{name}: {what}") from error
+
+
 def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDataset:
     revision: str | None
     classes: list[str]
-    skipped: list[str] = []
+    skipped: Sequence[str] = ()
+    ignored: Sequence[str] = ()
     decoded: Path | None = None
     match dataset.source:
         case DigitsSource() as source:
@@ -71,9 +88,13 @@ def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDatase
             classes = list(source.characters)
             origin, revision = "rendered from the fonts of matplotlib", version("matplotlib")
         case HubSource() | FolderSource() as source:
-            images = (
-                load_hub_images(source) if isinstance(source, HubSource) else load_folder(source)
-            )
+            with _named(name):
+                images = (
+                    load_hub_images(source)
+                    if isinstance(source, HubSource)
+                    else load_folder(source)
+                )
+            ignored = images.ignored
             decoded = unfinished.claim(folder / "unfinished")
             started = time.time()
             train, test, skipped = _decode(name, dataset, images, decoded)
@@ -96,6 +117,7 @@ def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDatase
         train=train,
         test=test,
         skipped=skipped,
+        ignored=ignored,
     )
     if decoded is not None:
         unfinished.release(decoded)
@@ -118,8 +140,14 @@ def _prepare_texts(
 ) -> PreparedDataset:
     if dataset.max_length is None or tokenizer is None:
         raise DatasetError(f"datasets.{name}: texts need a tokenizer and a max_length, in tokens")
-    texts = load_texts(name, dataset)
-    _compare(name, dataset, texts.classes, texts.train.labels, texts.test.labels)
+    with _named(name):
+        texts = load_texts(name, dataset)
+        (train, empty), (test, empty_test) = (
+            split.without_empty() for split in (texts.train, texts.test)
+        )
+    skipped = [*empty, *empty_test]
+    _refuse_or_warn(name, dataset, skipped)
+    _compare(name, dataset, texts.classes, train.labels, test.labels, skipped)
     reader, length = Tokenizer.open(tokenizer), dataset.max_length
 
     def tokens(split: TextSplit) -> Split:
@@ -132,9 +160,10 @@ def _prepare_texts(
         source=texts.origin,
         revision=texts.revision,
         classes=texts.classes,
-        train=tokens(texts.train),
-        test=tokens(texts.test),
+        train=tokens(train),
+        test=tokens(test),
         kind="text",
+        skipped=skipped,
         tokenizer=reader.identity,
     )
 
@@ -150,20 +179,25 @@ def _decode(
     train, corrupt = decode_images(images.train, transform, decoded, "train")
     test, corrupt_test = decode_images(images.test, transform, decoded, "test")
     found = [*corrupt, *corrupt_test]
-    if found and dataset.corrupt == "refuse":
-        raise DatasetError(
-            f"datasets.{name}: {_listed(found)}\nReplace or remove these images, or set corrupt: "
-            "skip to do without them"
-        )
-    if found:
-        log.warning("%s: left out %s", name, _listed(found))
+    _refuse_or_warn(name, dataset, found)
     return train, test, found
 
 
-def _listed(images: Sequence[str]) -> str:
-    more = f"\n  and {len(images) - _MOST_NAMED} more" if len(images) > _MOST_NAMED else ""
-    named = "".join(f"\n  {each}" for each in images[:_MOST_NAMED])
-    return f"corrupt images ({len(images)}):{named}{more}"
+def _refuse_or_warn(name: str, dataset: Dataset, corrupt: Sequence[str]) -> None:
+    """Say what of a dataset cannot be used; by default that ends its preparation."""
+    if corrupt and dataset.corrupt == "refuse":
+        raise DatasetError(
+            f"datasets.{name}: {_listed(corrupt)}\nReplace or remove them, or set corrupt: skip to do "
+            "without them"
+        )
+    if corrupt:
+        log.warning("%s: left out %s", name, _listed(corrupt))
+
+
+def _listed(corrupt: Sequence[str]) -> str:
+    more = f"\n  and {len(corrupt) - _MOST_NAMED} more" if len(corrupt) > _MOST_NAMED else ""
+    named = "".join(f"\n  {each}" for each in corrupt[:_MOST_NAMED])
+    return f"corrupt examples ({len(corrupt)}):{named}{more}"
 
 
 def _require_size(name: str, dataset: Dataset, size: int) -> None:
@@ -199,25 +233,57 @@ def _compare(
         for key, value in found.items()
         if getattr(dataset, key) != value
     ]
+    if dataset.classes != len(classes):
+        wrong.append(f"  the classes are: {shorten(classes)}{_alike(classes)}")
+    outside = False
     for split, labels in (("training", train), ("test", test)):
         if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
+            outside = True
             wrong.append(
                 f"datasets.{name}: {split} labels from {labels.min()} to {labels.max()} found, allowed: "
                 f"0 to {len(classes) - 1}; an example without a label cannot be used"
             )
-    if not wrong:
-        counts = np.bincount(train, minlength=len(classes)).tolist()
-        declared = dataset.train_counts
-        per_class = declared if isinstance(declared, list) else [declared] * len(classes)
-        for label, wanted, count in zip(classes, per_class, counts, strict=True):
-            if count == 0:
-                wrong.append(f"datasets.{name}: class {label!r} has no training example")
-            elif wanted is not None and wanted != count:
-                wrong.append(
-                    f"datasets.{name}.train_counts: the study says {wanted} of class {label!r}, "
-                    f"{count} found"
-                )
+    if not outside:
+        wrong += _wrong_counts(name, dataset, classes, train)
+        if untested := [classes[label] for label in _missing(test, classes)]:
+            log.warning("%s: no test example of %s", name, shorten(untested))
     if wrong and skipped:
         wrong.append(f"left out: {_listed(skipped)}")
     if wrong:
         raise DatasetError("\n".join(wrong))
+
+
+def _wrong_counts(
+    name: str, dataset: Dataset, classes: Sequence[str], train: npt.NDArray[np.int64]
+) -> list[str]:
+    """Say which classes have no training example, or another number than the study says."""
+    wrong = [
+        f"datasets.{name}: class {classes[label]!r} has no training example"
+        for label in _missing(train, classes)
+    ]
+    declared = dataset.train_counts
+    if wrong or declared is None or dataset.classes != len(classes):
+        return wrong
+    counts = np.bincount(train, minlength=len(classes)).tolist()
+    per_class = declared if isinstance(declared, list) else [declared] * len(classes)
+    return [
+        f"datasets.{name}.train_counts: the study says {wanted} of class {label!r}, {count} found"
+        for label, wanted, count in zip(classes, per_class, counts, strict=True)
+        if wanted != count
+    ]
+
+
+def _missing(labels: npt.NDArray[np.int64], classes: Sequence[str]) -> list[int]:
+    return np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0).tolist()
+
+
+def _alike(classes: Sequence[str]) -> str:
+    """Name classes that differ in capitals, spaces or punctuation only: often a slip."""
+    first: dict[str, str] = {}
+    pairs = []
+    for each in classes:
+        plain = re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", each).casefold())
+        if plain in first:
+            pairs.append(f"{first[plain]!r} and {each!r}")
+        first.setdefault(plain, each)
+    return f"; nearly the same: {shorten(pairs)}" if pairs else ""

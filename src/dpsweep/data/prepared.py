@@ -69,7 +69,9 @@ class DatasetMetadata(BaseModel):
     shape: tuple[int, ...]
     """Shape of one input: (height, width, channels) for an image, (length,) for a text."""
     skipped: tuple[str, ...] = ()
-    """Images that could not be read and are left out, with the reason."""
+    """Examples that could not be read and are left out, with the reason."""
+    ignored: tuple[str, ...] = ()
+    """Files that lay among the images and are none: hidden ones, those of a desktop."""
     checksum: str
     """SHA-256 over type, shape and content of the four arrays."""
     tokenizer: TokenizerIdentity | None = None
@@ -211,6 +213,7 @@ def write_prepared(
     test: Split,
     kind: str = "image",
     skipped: Sequence[str] = (),
+    ignored: Sequence[str] = (),
     tokenizer: TokenizerIdentity | None = None,
 ) -> PreparedDataset:
     """Write a prepared dataset and open it.
@@ -267,6 +270,7 @@ def write_prepared(
         test_counts=counts["test"],
         shape=shape,
         skipped=tuple(skipped),
+        ignored=tuple(ignored),
         checksum=digest.hexdigest(),
         tokenizer=tokenizer,
     )

@@ -1,15 +1,31 @@
-"""Labelled texts before they are tokenized, and how class labels become numbers."""
+"""Labelled texts before they are tokenized: tables of them, and how class labels become numbers."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from dpsweep.data.prepared import DatasetError
 from dpsweep.study.config import FilesSource
+
+_WHOLE_NUMBER = re.compile(r"0|-?[1-9]\d*")
+_OTHER_NUMBER = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+e[-+]?\d+|nan|inf)", re.IGNORECASE)
+_LONGEST_ROW = 2**28  # bytes
+_MOST_NAMED = 10
+
+
+def shorten(names: Sequence[Any]) -> str:
+    """List names for a message: the first ten of them."""
+    more = ", ..." if len(names) > _MOST_NAMED else ""
+    return ", ".join(map(str, names[:_MOST_NAMED])) + more or "nothing"
+
+
+# -- texts -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -18,6 +34,27 @@ class TextSplit:
 
     texts: Iterable[str]
     labels: npt.NDArray[np.int64]
+    where: Callable[[int], str] = str
+    """what the text at a place is called, for messages"""
+
+    def without_empty(self) -> tuple["TextSplit", list[str]]:
+        """Return the texts that say something, and what is wrong with each of the others."""
+        empty = [place for place, text in enumerate(self.texts) if not text.strip()]
+        kept = np.delete(np.arange(len(self.labels)), empty)
+        full = TextSplit(
+            _Full(self.texts), self.labels[kept], lambda place: self.where(int(kept[place]))
+        )
+        return full, [f"{self.where(place)}: an empty text" for place in empty]
+
+
+@dataclass(frozen=True)
+class _Full:
+    """Texts without the empty ones."""
+
+    texts: Iterable[str]
+
+    def __iter__(self) -> Iterator[str]:
+        return (text for text in self.texts if text.strip())
 
 
 @dataclass(frozen=True)
@@ -31,96 +68,223 @@ class Texts:
     revision: str | None
 
 
+# -- labels ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LabelColumn:
+    """The labels of one split as they were found."""
+
+    table: str
+    """where they were found, for messages"""
+    name: str
+    values: Sequence[Any]
+    where: Callable[[int], str]
+    """what the row at a place is called"""
+
+    def labels(self) -> list[int | str]:
+        """Return whole numbers and names of classes.
+
+        Names lose outer spaces and take one form of Unicode, so that one class has one name.
+
+        Raises:
+            DatasetError: there is no row, or a label is missing or neither of the two.
+        """
+        if not self.values:
+            raise DatasetError(f"{self.table}: found no row; allowed: at least one example")
+        found: list[int | str] = []
+        for place, value in enumerate(self.values):
+            label = str(value) if isinstance(value, bool) else value
+            if isinstance(label, str):
+                label = unicodedata.normalize("NFC", label.strip())
+            if label == "" or type(label) not in (int, str):
+                self.refuse(place, value, "whole numbers from 0, or names of classes")
+            found.append(label)
+        return found
+
+    def refuse(self, place: int, label: Any, allowed: str) -> NoReturn:
+        """Name the row of a label that cannot be used.
+
+        Raises:
+            DatasetError: always.
+        """
+        raise DatasetError(
+            f"{self.where(place)}, column {self.name!r}: found the label {label!r}; allowed: {allowed}"
+        )
+
+
 def encode_labels(
-    what: str, train: Sequence[Any], test: Sequence[Any], names: Sequence[str] | None = None
+    train: LabelColumn, test: LabelColumn, names: Sequence[str] | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[str]]:
     """Return training labels, test labels and the names of the classes.
 
-    Integers stay as they are; other labels are class names, numbered in alphabetical order.
+    Whole numbers stay as they are; other labels are names of classes, numbered in alphabetical order.
 
     Args:
-        what: the source, for messages.
-        train: labels, integers or strings.
-        test: likewise.
-        names: of the classes, where the source knows them.
+        train: the labels of the training split.
+        test: of the test split.
+        names: of the classes, where the source knows them; labels are then whole numbers.
 
     Raises:
-        DatasetError: a label of another kind, or a test label that training has not.
+        DatasetError: a label that is missing or of another kind, numbers that do not count from 0,
+            or a test label that training has not.
     """
-    for value in (*train, *test):
-        if type(value) not in (int, str):
-            raise DatasetError(
-                f"{what}: found the label {value!r}; allowed: integers and class names"
-            )
-    if names is not None:
-        classes = list(names)
-    elif all(isinstance(value, int) for value in train):
-        classes = [str(value) for value in range(max(train) + 1)]
+    columns = [(train, train.labels()), (test, test.labels())]
+    numbers: dict[int | str, int]
+    if names is not None or all(isinstance(label, int) for label in columns[0][1]):
+        if names is None:
+            names = list(map(str, range(_count_classes(train, columns[0][1]))))
+        numbers = {number: number for number in range(len(names))}
+        allowed = f"0 to {len(names) - 1}; an example without a label cannot be used"
     else:
-        classes = sorted({str(value) for value in train})
-        number = {name: index for index, name in enumerate(classes)}
-        if unknown := sorted({str(value) for value in test} - set(number)):
-            raise DatasetError(
-                f"{what}: classes of the test split that training has not: {unknown}"
-            )
-        train = [number[str(value)] for value in train]
-        test = [number[str(value)] for value in test]
-    return np.array(train, dtype=np.int64), np.array(test, dtype=np.int64), classes
+        columns = [(column, [str(label) for label in labels]) for column, labels in columns]
+        names = sorted({str(label) for label in columns[0][1]})
+        numbers = {name: number for number, name in enumerate(names)}
+        allowed = f"the classes of the training examples: {shorten(names)}"
+    encoded = []
+    for column, labels in columns:
+        for place, label in enumerate(labels):
+            if label not in numbers:
+                column.refuse(place, label, allowed)
+        encoded.append(np.array([numbers[label] for label in labels], dtype=np.int64))
+    return encoded[0], encoded[1], list(names)
+
+
+def _count_classes(column: LabelColumn, labels: Sequence[Any]) -> int:
+    """Return K for labels that are 0 to K - 1, all of them."""
+    where = f"{column.table}, column {column.name!r}"
+    found = sorted(set(labels))
+    if found[0] < 0:
+        column.refuse(
+            labels.index(found[0]), found[0], "from 0; an example without a label cannot be used"
+        )
+    if found[0] > 0 and found[-1] - found[0] == len(found) - 1:
+        raise DatasetError(
+            f"{where}: labels start at {found[0]}: found {found[0]} to {found[-1]}; allowed: 0 to "
+            f"{len(found) - 1}. Subtract {found[0]}, or write names of classes"
+        )
+    if found[-1] != len(found) - 1:
+        raise DatasetError(
+            f"{where}: found the labels {shorten(found)}; allowed: 0 to {len(found) - 1} for "
+            f"{len(found)} classes, without a gap. Number them anew, or write names of classes"
+        )
+    return len(found)
+
+
+# -- tables ----------------------------------------------------------------------------------
 
 
 def load_files(source: FilesSource) -> Texts:
-    """Read two tables, CSV or parquet by their suffix; labels are integers or class names.
+    """Read two tables, whose format is told by their suffix; labels are numbers or class names.
 
     Raises:
         DatasetError: a file cannot be read, or lacks a column, a text or a label.
     """
-    train, test = (_read(source, Path(name).expanduser()) for name in (source.train, source.test))
-    what = f"{source.train}, column {source.label_column!r}"
-    train_labels, test_labels, classes = encode_labels(what, train[1], test[1])
+    (train, labels), (test, test_labels) = (
+        _read(source, Path(name).expanduser()) for name in (source.train, source.test)
+    )
+    labels, test_labels = _numbers_of_text(labels, test_labels)
+    train_numbers, test_numbers, classes = encode_labels(labels, test_labels)
     return Texts(
-        train=TextSplit(train[0], train_labels),
-        test=TextSplit(test[0], test_labels),
+        train=TextSplit(train, train_numbers, labels.where),
+        test=TextSplit(test, test_numbers, test_labels.where),
         classes=classes,
         origin=f"{source.train}, {source.test}",
         revision=None,
     )
 
 
-def _read(source: FilesSource, path: Path) -> tuple[list[str], list[Any]]:
-    """Return the texts and labels of one table."""
-    # Only the preparation of such a dataset needs it.
-    import pyarrow as pa  # noqa: PLC0415
-    from pyarrow import csv, parquet  # noqa: PLC0415
+def _numbers_of_text(train: LabelColumn, test: LabelColumn) -> tuple[LabelColumn, LabelColumn]:
+    """Read whole numbers where labels are text, as in CSV, and all of training are such numbers.
 
-    readers = {
-        ".csv": lambda: csv.read_csv(
-            path,
-            parse_options=csv.ParseOptions(newlines_in_values=True),
-            convert_options=csv.ConvertOptions(column_types={source.input_column: pa.string()}),
-        ),
-        ".parquet": lambda: parquet.read_table(path),
-    }
-    if path.suffix not in readers:
-        raise DatasetError(
-            f"{path}: found a {path.suffix or 'nameless'} file; allowed: .csv, .parquet"
-        )
-    try:
-        table = readers[path.suffix]()
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: no such file; put the table there") from None
-    except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"{path}: cannot be read as {path.suffix} ({error})") from error
+    Raises:
+        DatasetError: a label is another kind of number.
+    """
+    for column in (train, test):
+        for place, label in enumerate(column.values):
+            if isinstance(label, str) and _OTHER_NUMBER.fullmatch(label.strip()):
+                column.refuse(place, label, "whole numbers from 0, or names of classes")
+    if not all(_is_whole(label) for label in train.values):
+        return train, test
+    return (
+        replace(train, values=[int(label) for label in train.values]),
+        replace(test, values=[int(each) if _is_whole(each) else each for each in test.values]),
+    )
+
+
+def _is_whole(label: Any) -> bool:
+    return isinstance(label, str) and _WHOLE_NUMBER.fullmatch(label.strip()) is not None
+
+
+def _read(source: FilesSource, path: Path) -> tuple[list[str], LabelColumn]:
+    """Return the texts and labels of one table."""
+    table = _table(source, path)
     columns = []
     for name in (source.input_column, source.label_column):
-        if name not in table.column_names:
+        count = table.column_names.count(name)
+        if count != 1:
+            found = f"{count} columns" if count else "no column"
+            hint = (
+                "" if count or len(table.column_names) > 1 else ". Are columns separated by commas?"
+            )
             raise DatasetError(
-                f"{path}: found no column {name!r}; allowed: {', '.join(table.column_names)}"
+                f"{path}: found {found} {name!r}; allowed: one, of {shorten(table.column_names)} "
+                f"(source.input_column, source.label_column){hint}"
             )
         columns.append(table.column(name).to_pylist())
     texts, labels = columns
-    for row, text in enumerate(texts):
+
+    def where(place: int) -> str:
+        return f"{path}, data row {place + 1}"
+
+    for place, text in enumerate(texts):
         if not isinstance(text, str):
             raise DatasetError(
-                f"{path}, row {row}, column {source.input_column!r}: found {text!r}; allowed: text"
+                f"{where(place)}, column {source.input_column!r}: found {text!r}; allowed: text"
             )
-    return texts, labels
+    return texts, LabelColumn(str(path), source.label_column, labels, where)
+
+
+def _table(source: FilesSource, path: Path) -> Any:
+    """Read a file as a table of pyarrow."""
+    # Only the preparation of such a dataset needs it.
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import csv, json, parquet  # noqa: PLC0415
+
+    text = {source.input_column: pa.string()}
+
+    def separated(delimiter: str) -> Any:
+        return csv.read_csv(
+            path,
+            read_options=csv.ReadOptions(block_size=_LONGEST_ROW),
+            parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=csv.ConvertOptions(
+                column_types={**text, source.label_column: pa.string()}
+            ),
+        )
+
+    readers: dict[str, Callable[[], Any]] = {
+        ".csv": lambda: separated(","),
+        ".tsv": lambda: separated("\t"),
+        ".jsonl": lambda: json.read_json(
+            path,
+            read_options=json.ReadOptions(block_size=_LONGEST_ROW),
+            parse_options=json.ParseOptions(
+                explicit_schema=pa.schema(text), newlines_in_values=True
+            ),
+        ),
+        ".parquet": lambda: parquet.read_table(path),
+    }
+    suffix = path.suffix.lower()
+    if suffix not in readers:
+        raise DatasetError(
+            f"{path}: found a {path.suffix or 'nameless'} file; allowed: {', '.join(readers)}"
+        )
+    try:
+        table = readers[suffix]()
+        return table.rename_columns(table.column_names)  # names are decoded when they are asked for
+    except FileNotFoundError:
+        raise DatasetError(f"{path}: no such file; put the table there") from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        encoding = ". Save it as UTF-8" if "UTF8" in str(error) or "utf-8" in str(error) else ""
+        raise DatasetError(f"{path}: cannot be read as {suffix} ({error}){encoding}") from error
