@@ -21,6 +21,7 @@ FOLDER = {"kind": "folder", "path": "images"}
         (HUB | {"train_splits": ["train", "test"]}, "test_split: found test"),
         (FOLDER | {"train_folders": ["a", "b", "a"]}, "train_folders: found a twice"),
         (FOLDER | {"train_folders": ["train", "test"]}, "test_folder: found test"),
+        (FOLDER | {"train_folders": ["."]}, "train_folders: found . with the test_folder test"),
         ({"kind": "files", "train": "a.csv", "test": "./a.csv"}, "test: found ./a.csv"),
     ],
 )

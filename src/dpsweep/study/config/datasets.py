@@ -96,8 +96,8 @@ class FolderSource(Section):
         Field(
             gt=0,
             lt=1,
-            description="stratified share of the training images that becomes the test set, where "
-            "there is no test folder",
+            description="share of the training images that becomes the test set, where there is no test "
+            "folder; each image is drawn by itself",
         ),
     ] = None
     train_share: Annotated[
@@ -108,12 +108,17 @@ class FolderSource(Section):
     @model_validator(mode="after")
     def _folders_are_disjoint(self) -> Self:
         test = self.test_folder if self.test_from_train is None else None
+        if test is not None and "." in self.train_folders:
+            raise ValueError(
+                f"train_folders: found . with the test_folder {test}, which would be a class; allowed: "
+                "the names of folders, or . with test_from_train"
+            )
         require_disjoint("train_folders", self.train_folders, "test_folder", test)
         return self
 
 
 class FilesSource(Section):
-    """Two local tables of texts, for training and for testing: CSV or parquet."""
+    """Two local tables of texts, for training and for testing: CSV, TSV, lines of JSON or parquet."""
 
     holds: ClassVar[tuple[str, ...]] = ("text",)
     kind: Literal["files"]
@@ -195,7 +200,9 @@ class Dataset(Section):
     ] = None
     corrupt: Annotated[
         Literal["refuse", "skip"],
-        Field(description="images that cannot be read; skipped ones count for no size"),
+        Field(
+            description="images that cannot be read, and empty texts; skipped ones count for no size"
+        ),
     ] = "refuse"
     train_counts: Annotated[
         PositiveInt | list[PositiveInt] | None,
