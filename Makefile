@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Two jobs with many threads each are slower than two with one; the study sets torch's own number.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo status test test-fast test-slurm real-data gpu-study bench bench-gpu check format lock clean
+.PHONY: help setup demo status test test-fast test-slurm real-data gpu-study planted-bugs bench bench-gpu check format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ gpu-study: setup ## CIFAR-100 with ViT-Tiny on a GPU; writes benchmarks/results/
 test-slurm: setup ## the workflow on a real Slurm on this machine (root; installs Debian's slurm-wlm)
 	@$(BIN)/python -m tests.slurm.cluster install
 	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest tests/slurm
+
+planted-bugs: setup ## plant one bug after another and see the fast tests fail (20 minutes)
+	$(BIN)/python benchmarks/planted_bugs.py
 
 bench: setup ## measure on the CPU and write the tables of docs/performance.md (an hour)
 	$(BIN)/python benchmarks/step_cost.py cpu

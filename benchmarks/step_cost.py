@@ -43,6 +43,7 @@ from dpsweep.study import load_study
 from dpsweep.study.config import HeadOnly, Method
 from dpsweep.training.clipping import FlatClipping
 from dpsweep.training.gradients import make_engine
+from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.optimizer import PrivateOptimizer
 
 REPOSITORY = Path(__file__).parents[1]
@@ -175,7 +176,7 @@ def dpsweep(row: Row, setting: Setting) -> Step:
         FlatClipping(1.0),
         noise_multiplier=1.0,
         expected_batch_size=len(labels),
-        noise=torch.Generator(setting.device).manual_seed(2),
+        noise=GaussianNoise("benchmark"),
     )
     return lambda: optimizer.step([(inputs, labels, mask)])
 

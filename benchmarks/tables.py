@@ -1,8 +1,8 @@
-"""Write the tables of docs/performance.md from benchmarks/results/*.json.
+"""Write the tables of docs/*.md from benchmarks/results/*.json.
 
     python benchmarks/tables.py
 
-A table stands between two comments of the document and is replaced there; a result that has not
+A table stands between two comments of a document and is replaced there; a result that has not
 been measured yet becomes a line that says which command measures it.
 """
 
@@ -18,7 +18,8 @@ from dpsweep.study.paths import Paths
 
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
-DOCUMENT = REPOSITORY / "docs" / "performance.md"
+DOCUMENTS = sorted((REPOSITORY / "docs").glob("*.md"))
+END = "<!-- end of table -->"
 REFERENCE = "without privacy"
 CALIBRATION = ("calibration", "calibration_comparison")
 
@@ -244,6 +245,50 @@ def plan() -> list[str]:
     return grid(["target", "cells", "trials", "GPU hours (estimate)"], rows)
 
 
+def noise_cost(result: dict[str, Any]) -> list[str]:
+    """What noise with tails adds to a step."""
+    rows = [
+        [
+            row["case"],
+            f"{row['parameters']:,}",
+            f"{row['step_seconds']:.2f} s",
+            f"{1000 * row['float32_noise_seconds']:.1f} ms",
+            f"{1000 * row['noise_seconds']:.1f} ms",
+            f"{row['added_percent']:+.2f} %",
+        ]
+        for row in result["rows"]
+    ]
+    head = [
+        "step",
+        "trainable parameters",
+        "step, all of it",
+        "float32 noise",
+        "our noise",
+        "added",
+    ]
+    return [*grid(head, rows), "", f"Measured on {result['device']}."]
+
+
+def planted_bugs(result: dict[str, Any]) -> list[str]:
+    """Which test sees which bug first."""
+    rows = [
+        [
+            row["group"],
+            row["bug"],
+            "**survived**" if row["caught_by"] is None else f"`{row['caught_by']}`",
+        ]
+        for row in result["rows"]
+    ]
+    caught = sum(row["caught_by"] is not None for row in result["rows"])
+    return [
+        "| part | bug | the first test that fails |",
+        "|---|---|---|",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+        f"{caught} of {len(rows)} bugs are caught; the run takes {result['minutes']:.0f} minutes.",
+    ]
+
+
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "step cost, CPU": ("step_cost_cpu.json", "make bench", step_cost),
     "step cost, GPU": ("step_cost_gpu.json", "make bench-gpu", step_cost),
@@ -252,17 +297,16 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "workflow": ("workflow.json", "make bench", workflow),
     "demo": ("demo.json", "python benchmarks/demo.py", demo),
     "analysis": ("analysis.json", "python benchmarks/analysis.py", analysis),
+    "noise cost, CPU": ("noise_cost_cpu.json", "python benchmarks/noise_cost.py cpu", noise_cost),
+    "noise cost, GPU": ("noise_cost_gpu.json", "python benchmarks/noise_cost.py gpu", noise_cost),
+    "planted bugs": ("planted_bugs.json", "make planted-bugs", planted_bugs),
     "selection": ("selection.json", "python benchmarks/selection.py", selection),
 }
 
 
-def filled(document: str) -> str:
-    """The document with every table as the results have it.
-
-    Raises:
-        ValueError: the document has no place for a table.
-    """
-    tables = {
+def tables() -> dict[str, list[str]]:
+    """The lines of every table, by the name that its place in a document has."""
+    lines = {
         "plan": plan(),
         "calibration": calibration(
             {name: read_json(RESULTS / f"{name}.json") for name in CALIBRATION}
@@ -270,20 +314,30 @@ def filled(document: str) -> str:
     }
     for name, (file, command, render) in TABLES.items():
         path = RESULTS / file
-        tables[name] = (
+        lines[name] = (
             render(read_json(path))
             if path.exists()
             else [f"*Open: not measured yet. `{command}` fills this in.*"]
         )
-    for name, lines in tables.items():
-        start, end = f"<!-- table: {name} -->\n", "<!-- end of table -->"
-        before, found, rest = document.partition(start)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
-            raise ValueError(f"{DOCUMENT.name} has no place for the table {name!r}")
-        document = before + start + "\n".join(lines) + "\n" + end + after
+    return lines
+
+
+def start(name: str) -> str:
+    """The comment before a table."""
+    return f"<!-- table: {name} -->\n"
+
+
+def filled(document: str, lines: dict[str, list[str]]) -> str:
+    """The document with every table that it has a place for as the results have it."""
+    for name, table in lines.items():
+        before, found, rest = document.partition(start(name))
+        if found:
+            _, _, after = rest.partition(END)
+            document = before + found + "\n".join(table) + "\n" + END + after
     return document
 
 
 if __name__ == "__main__":
-    write_text(DOCUMENT, filled(DOCUMENT.read_text()))
+    made = tables()
+    for path in DOCUMENTS:
+        write_text(path, filled(path.read_text(encoding="utf-8"), made))

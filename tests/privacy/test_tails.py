@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from opacus.optimizers.optimizer import _generate_noise
 from scipy import integrate, special, stats
 
 from dpsweep.analysis.tails import tail_costs, tail_lines
@@ -73,3 +75,15 @@ def test_lines_name_every_generator() -> None:
     assert lines[0].startswith("1 calibrations")
     assert len(lines) == 1 + len(GENERATORS)
     assert "above all of it in 1" in next(line for line in lines if "float32, CPU" in line)
+
+
+def test_opacus_draws_the_same_numbers_without_tails() -> None:
+    """Its noise is ``torch.normal`` in the dtype of the gradient; the secure mode halves four."""
+    gradient = torch.zeros(1000)
+    plain = _generate_noise(1.0, gradient, torch.Generator().manual_seed(1))
+    assert torch.equal(plain, torch.randn(1000, generator=torch.Generator().manual_seed(1)))
+    secure = _generate_noise(1.0, gradient, torch.Generator().manual_seed(1), secure_mode=True)
+    generator = torch.Generator().manual_seed(1)
+    torch.randn(1, 1, generator=generator)  # is thrown away
+    draws = [torch.randn(1000, generator=generator) for _ in range(4)]
+    torch.testing.assert_close(secure, torch.stack(draws).sum(0) / 2)

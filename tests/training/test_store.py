@@ -1,0 +1,61 @@
+"""The trial store gives back what was saved, and nothing that is damaged."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpsweep.training.store import StoredTrial, TrialStore
+
+KEY = "ab" * 16
+TRIAL = StoredTrial(
+    {"macro_accuracy": 0.5, "spec": {"seed": 1}}, {"sampled_examples": np.arange(5)}
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TrialStore:
+    made = TrialStore(tmp_path / "trials")
+    made.save(KEY, TRIAL)
+    return made
+
+
+def test_a_saved_trial_comes_back(store: TrialStore) -> None:
+    found = store.load(KEY)
+    assert found is not None
+    assert found.record == TRIAL.record
+    np.testing.assert_array_equal(found.steps["sampled_examples"], np.arange(5))
+    assert store.load("cd" * 16) is None
+
+
+@pytest.mark.parametrize("place", ["record", "array", "cut"])
+def test_a_damaged_trial_is_set_aside(store: TrialStore, place: str) -> None:
+    path = store.path(KEY)
+    content = bytearray(path.read_bytes())
+    if place == "record":
+        position = content.index(b"0.5")
+        content[position : position + 3] = b"0.9"
+    elif place == "array":
+        content[-8] ^= 1
+    else:
+        del content[-4:]
+    path.write_bytes(content)
+    assert store.load(KEY) is None
+    assert not path.exists()
+    assert path.with_name(path.name + ".damaged").exists()
+
+
+def test_saving_ends_the_checkpoint(store: TrialStore) -> None:
+    store.checkpoint_path(KEY).write_bytes(b"state")
+    store.save(KEY, TRIAL)
+    assert not store.checkpoint_path(KEY).exists()
+
+
+def test_parameters_are_kept_and_dropped(store: TrialStore) -> None:
+    store.save_parameters(KEY, {"epoch1/head.bias": np.ones(3, np.float32)})
+    kept = store.load_parameters(KEY)
+    assert kept is not None
+    np.testing.assert_array_equal(kept["epoch1/head.bias"], np.ones(3))
+    store.drop_parameters(KEY)
+    assert store.load_parameters(KEY) is None
+    assert store.load(KEY) is not None
