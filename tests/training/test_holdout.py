@@ -1,5 +1,6 @@
 """Selecting on held-out training examples: they are not trained on, and noise is for the rest."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ import pytest
 import torch
 from tests.training.tiny_study import N, prepare, tiny_study
 
-from dpsweep.data.prepared import DatasetError, PreparedDataset
+from dpsweep.data.prepared import PreparedDataset, Split, write_prepared
 from dpsweep.files import write_json
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import calibrate
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
+from dpsweep.study.shares import held_out_rows
 from dpsweep.training.cell import run_cell
 from dpsweep.training.context import TrialContext
 from dpsweep.training.specification import CellError, read_calibration, specify
@@ -22,13 +24,14 @@ from dpsweep.training.store import StoredTrial
 from dpsweep.training.trial import train_trial
 
 CPU = torch.device("cpu")
-HELD_OUT = 54  # a share of 0.2, rounded
+SHARE = 0.2
+HELD_OUT = len(held_out_rows(N, SHARE))
 CELL = Cell("digits", 8.0, 1, "full", 1.0)
 
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    return tiny_study({"select_on": "holdout", "holdout_share": 0.2}, {"kind": "all"})
+    return tiny_study({"select_on": "holdout", "holdout_share": SHARE}, {"kind": "all"})
 
 
 @pytest.fixture(scope="module")
@@ -49,24 +52,43 @@ def train(
 ) -> tuple[StoredTrial, Any]:
     noise = calibrate(8.0, 1e-5, study.train_size("digits"), study.batch_size(CELL), 3)
     spec = specify(study, CELL, noise, data, backbone, CPU, 0.003, seed=1)
-    context = TrialContext(
-        data, backbone, study.methods["method"], study.holdout_size("digits"), CPU
-    )
+    context = TrialContext(data, backbone, study.methods["method"], study.holdout_share, CPU)
     return train_trial(spec, context, folder / "checkpoint", 1e9)
 
 
-def test_the_split_covers_the_training_set_with_classes_in_proportion(
+def test_the_split_covers_the_training_set(
     prepared: tuple[PreparedDataset, PreparedBackbone],
 ) -> None:
     data = prepared[0]
-    kept, held_out = data.hold_out(HELD_OUT)
-    assert len(held_out) == HELD_OUT
+    kept, held_out = data.hold_out(SHARE)
     assert sorted([*kept, *held_out]) == list(range(N))
-    shares = np.bincount(data.train_labels[held_out]) / np.bincount(data.train_labels)
-    assert (abs(shares - 0.2) < 0.04).all()
+    assert abs(len(held_out) - SHARE * N) < 4 * math.sqrt(SHARE * (1 - SHARE) * N)
     assert data.hold_out(0)[0].tolist() == list(range(N))
-    with pytest.raises(DatasetError, match="holdout_share"):
-        data.hold_out(5)  # of ten classes
+
+
+def test_an_appended_example_moves_no_other(
+    study: Study, prepared: tuple[PreparedDataset, PreparedBackbone], tmp_path: Path
+) -> None:
+    data = prepared[0]
+    inputs, labels = np.asarray(data.train_inputs), np.asarray(data.train_labels)
+    more = write_prepared(
+        tmp_path,
+        **{"name": "more", "title": "More", "source": "", "revision": None},
+        classes=data.metadata.classes,
+        train=Split(np.concatenate([inputs, inputs[:1]]), np.append(labels, labels[0])),
+        test=Split(inputs[:1], labels[:1]),
+    )
+    for before, after in zip(data.hold_out(SHARE), more.hold_out(SHARE), strict=True):
+        assert after[after < N].tolist() == before.tolist()
+    # The study knows the new numbers before it has seen the data.
+    section = study.datasets["digits"].model_copy(update={"train_size": N + 1})
+    edited = study.model_copy(update={"datasets": {**study.datasets, "digits": section}})
+    assert edited.train_size("digits") == len(more.hold_out(SHARE)[0])
+
+
+def test_a_share_that_holds_out_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"holdout_share: found 1e-06, which leaves no example of"):
+        tiny_study({"select_on": "holdout", "holdout_share": 1e-6}, {"kind": "all"})
 
 
 def test_noise_is_for_the_examples_that_are_trained_on(study: Study, paths: Paths) -> None:
@@ -99,13 +121,15 @@ def test_held_out_examples_leave_no_trace_in_the_parameters(
 ) -> None:
     data, backbone = prepared
     trial, parameters = train(study, data, backbone, tmp_path)
-    _, held_out = data.hold_out(HELD_OUT)
+    _, held_out = data.hold_out(SHARE)
     kept = np.setdiff1d(np.arange(N), held_out)
     assert trial.steps["sampled_examples"].tolist() == [N - HELD_OUT] * 3
     for rows, moves in ((held_out, False), (kept[:1], True)):
-        inputs = data.train_inputs.copy()
+        inputs, labels = data.train_inputs.copy(), data.train_labels.copy()
         inputs[rows] = 255 - inputs[rows]
-        changed, found = train(study, replace(data, train_inputs=inputs), backbone, tmp_path)
+        labels[rows] = 0  # so that accuracy on them is that of one class
+        other = replace(data, train_inputs=inputs, train_labels=labels)
+        changed, found = train(study, other, backbone, tmp_path)
         same = all(np.array_equal(found[name], parameters[name]) for name in parameters)
         assert same == (not moves)
         if not moves:

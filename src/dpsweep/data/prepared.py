@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dpsweep.errors import DpsweepError
 from dpsweep.files import atomic_path, write_json
+from dpsweep.study.shares import held_out_rows
 
 # The order is part of the checksum.
 _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -118,33 +119,17 @@ class PreparedDataset:
         dataset._compare_with_metadata()
         return dataset
 
-    def hold_out(self, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Split the training set into rows to train on and ``size`` rows to select on.
+    def hold_out(self, share: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Split the training set into rows to train on and a share of rows to select on.
 
-        Classes keep their proportions. The split is a function of the labels and ``size``.
+        A row is held out by its number alone (see `held_out_rows`).
 
         Returns:
-            Ascending row numbers, of shapes (N - size,) and (size,).
-
-        Raises:
-            DatasetError: the training set is too small to hold out so many of every class.
+            Ascending row numbers; together they are all N rows.
         """
         rows = np.arange(self.metadata.train_size)
-        if size == 0:
-            return rows, rows[:0]
-        # scikit-learn takes a second to import and most studies select on the test set.
-        from sklearn.model_selection import train_test_split  # noqa: PLC0415
-
-        try:
-            kept, held_out = train_test_split(
-                rows, test_size=size, stratify=self.train_labels, random_state=0
-            )
-        except ValueError as error:
-            raise DatasetError(
-                f"{self.folder}: {size} of {len(rows)} training examples cannot be held out with "
-                f"the classes in proportion ({error}); change training.holdout_share"
-            ) from None
-        return np.sort(kept), np.sort(held_out)
+        held_out = np.array(held_out_rows(len(rows), share), dtype=np.int64)
+        return np.delete(rows, held_out), held_out
 
     def verify(self) -> None:
         """Read everything and compare it with the checksum of the metadata.

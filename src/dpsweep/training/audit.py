@@ -128,7 +128,7 @@ class CanaryContext(TrialContext):
         method: Method,
         canaries: int,
         coins: np.random.Generator,
-        holdout: int = 0,
+        holdout: float = 0.0,
         device: torch.device | None = None,
     ):
         """Add ``canaries`` to the data; which of them are included is drawn from ``coins``."""
@@ -236,7 +236,7 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
     sweep = study.sweeps[audit.sweep]
     data = PreparedDataset.open(paths.dataset(sweep.dataset))
     backbone = PreparedBackbone.open(paths.backbone(sweep.backbone))
-    examples, holdout = study.train_size(sweep.dataset), study.holdout_size(sweep.dataset)
+    examples, holdout = study.train_size(sweep.dataset), study.holdout_share
     size = examples + audit.canaries
     batch_size = size if isinstance(cell.batch_size, str) else cell.batch_size
     steps = optimizer_steps(size, batch_size, cell.epochs, study.privacy.steps)

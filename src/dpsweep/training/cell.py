@@ -106,8 +106,7 @@ def run_cell(study: Study, paths: Paths, cell: Cell, started: float | None = Non
     data = PreparedDataset.open(paths.dataset(sweep.dataset))
     backbone = PreparedBackbone.open(paths.backbone(sweep.backbone))
     noise = read_calibration(study, paths, cell)
-    holdout = study.holdout_size(sweep.dataset)
-    context = TrialContext(data, backbone, study.methods[sweep.method], holdout)
+    context = TrialContext(data, backbone, study.methods[sweep.method], study.holdout_share)
     check_size(noise, context)
     specs = trial_specs(study, cell, noise, data, backbone, context.device)
     run = _Run(

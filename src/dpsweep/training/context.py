@@ -41,7 +41,7 @@ class TrialContext:
         data: the prepared dataset.
         backbone: the prepared backbone.
         method: which parameters train.
-        holdout: how many training examples to select on instead of training on them.
+        holdout: the share of training examples to select on instead of training on them.
         device: where to train; by default the first GPU, or the CPU where there is none.
 
     Raises:
@@ -53,7 +53,7 @@ class TrialContext:
         data: PreparedDataset,
         backbone: PreparedBackbone,
         method: Method,
-        holdout: int = 0,
+        holdout: float = 0.0,
         device: torch.device | None = None,
     ) -> None:
         backbone.check_reads(data)

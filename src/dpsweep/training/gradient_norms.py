@@ -85,9 +85,7 @@ def measure_gradient_norms(
     grid = study.sweeps[sweep]
     data = PreparedDataset.open(paths.dataset(grid.dataset))
     backbone = PreparedBackbone.open(paths.backbone(grid.backbone))
-    context = TrialContext(
-        data, backbone, study.methods[grid.method], study.holdout_size(grid.dataset)
-    )
+    context = TrialContext(data, backbone, study.methods[grid.method], study.holdout_share)
     output = paths.gradient_norms(sweep, epsilon, epochs, clipping_bound)
     # No declared output, so that it survives a killed job.
     finished = output.with_suffix(".unfinished") / row["trial_key"]

@@ -16,6 +16,7 @@ from dpsweep.study.config.section import Name, Section
 from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.config.training import Training
 from dpsweep.study.messages import unknown
+from dpsweep.study.shares import held_out_rows
 from dpsweep.study.targets import Figure, Selection, Table
 
 
@@ -74,6 +75,12 @@ class Study(Section):
                     f"{where}.train_counts: found {len(dataset.train_counts)} numbers, "
                     f"{sum(dataset.train_counts)} in all; allowed: {dataset.classes}, the number of "
                     f"classes, and {dataset.train_size} in all, the training set"
+                )
+            if self.holdout_share and not 0 < self.holdout_size(name) < dataset.train_size:
+                yield (
+                    f"training.holdout_share: found {number(self.holdout_share)}, which leaves no "
+                    f"example of {name} ({dataset.train_size}) to train on or none to select on; "
+                    "allowed: a share that leaves some of both"
                 )
             if dataset.kind == "text" and dataset.max_length is None:
                 yield f"{where}.max_length: missing; allowed: the number of tokens to keep of a text"
@@ -244,11 +251,17 @@ class Study(Section):
         """The expected batch size as a number of examples of a dataset."""
         return self.train_size(dataset) if isinstance(batch_size, str) else batch_size
 
+    @property
+    def holdout_share(self) -> float:
+        """The share of training sets that is held out to select on; 0 where the test set is for that."""
+        return self.training.holdout_share if self.training.select_on == "holdout" else 0.0
+
     def holdout_size(self, dataset: str) -> int:
-        """How many examples of a dataset's training set are held out to select on; often none."""
-        if self.training.select_on == "test":
-            return 0
-        return math.floor(self.training.holdout_share * self.datasets[dataset].train_size + 0.5)
+        """How many examples of a dataset's training set are held out to select on; often none.
+
+        It is the number of rows that `held_out_rows` draws, which no data has a say in.
+        """
+        return len(held_out_rows(self.datasets[dataset].train_size, self.holdout_share))
 
     def train_size(self, dataset: str) -> int:
         """N: the examples that private training samples from, and that noise is calibrated for."""

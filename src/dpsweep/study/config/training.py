@@ -26,7 +26,12 @@ class Training(Section):
         ),
     ] = "test"
     holdout_share: Annotated[
-        float, Field(gt=0, lt=1, description="stratified share of the training set, for holdout")
+        float,
+        Field(
+            gt=0,
+            lt=1,
+            description="share of the training set, for holdout; each example is drawn by itself",
+        ),
     ] = 0.1
     engine: Annotated[
         Literal["auto", "expanded", "bookkeeping", "loop", "opacus"],
