@@ -1,7 +1,62 @@
-"""dpsweep: find and explain good hyperparameters for differentially private deep transfer learning."""
+"""dpsweep: find and explain good hyperparameters for differentially private deep transfer learning.
+
+The names below are what a notebook needs; docs/library.md shows them at work. They are imported on
+first use, because torch and the accountants take seconds.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpsweep.privacy import Calibration, calibrate
+    from dpsweep.study.cells import optimizer_steps
+    from dpsweep.training.clipping import AutomaticClipping, FlatClipping
+    from dpsweep.training.gradients import make_engine
+    from dpsweep.training.noise import GaussianNoise
+    from dpsweep.training.optimizer import PrivateOptimizer
+    from dpsweep.training.sampling import PoissonSampler, microbatches
+    from dpsweep.training.streams import new_secret
 
 __version__ = "0.1.0"
 
 # Raised when the same trial would come out differently: stored trials of older versions are then
 # trained again. A refactoring that leaves every result bit for bit the same does not raise it.
 TRAINER_VERSION = 4
+
+_MODULES = {
+    "AutomaticClipping": "training.clipping",
+    "Calibration": "privacy",
+    "FlatClipping": "training.clipping",
+    "GaussianNoise": "training.noise",
+    "PoissonSampler": "training.sampling",
+    "PrivateOptimizer": "training.optimizer",
+    "calibrate": "privacy",
+    "make_engine": "training.gradients",
+    "microbatches": "training.sampling",
+    "new_secret": "training.streams",
+    "optimizer_steps": "study.cells",
+}
+
+__all__ = [
+    "AutomaticClipping",
+    "Calibration",
+    "FlatClipping",
+    "GaussianNoise",
+    "PoissonSampler",
+    "PrivateOptimizer",
+    "calibrate",
+    "make_engine",
+    "microbatches",
+    "new_secret",
+    "optimizer_steps",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -37,7 +37,7 @@ _FEW_PARAMETERS = 2**20
 def make_engine(
     name: str,
     model: nn.Module,
-    head_parameters: frozenset[str],
+    head_parameters: frozenset[str] = frozenset(),
     *,
     autocast: torch.dtype | None = None,
     compile: bool = False,
@@ -48,7 +48,7 @@ def make_engine(
         name: ``auto``, ``expanded``, ``bookkeeping``, ``opacus`` or ``loop``.
         model: takes a tensor of inputs and returns logits. The values of its parameters may change
             between calls of the engine; which of them train may not.
-        head_parameters: names of the classification head's parameters.
+        head_parameters: names of the classification head's parameters, for norms of their own.
         autocast: dtype of the forward and backward pass where torch's autocast deems it safe
             (bfloat16, say); norms and sums stay float32. ``loop`` does without.
         compile: let torch compile the forward and backward pass; only ``expanded`` can.

@@ -1,0 +1,55 @@
+"""Every block of docs/library.md runs, in order, and `import dpsweep` offers what they use."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+import pytest
+
+import dpsweep
+from dpsweep.study.paths import Paths
+from tests.synthetic import make_study, write_cells
+
+PAGE = (Path(__file__).parents[1] / "docs" / "library.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+def test_every_block_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mpl.use("agg")
+    study = make_study({"sweep": {"clipping_bound": [0.1, 1.0], "seeds": 2}})
+    paths = Paths(tmp_path / "cells")
+    write_cells(study, paths, lambda cell, *_: {"macro_accuracy": 0.1 * cell.clipping_bound})
+    sweep = Path("results/demo/sweeps/digits_vit-strong_film.parquet")
+    sweep.parent.mkdir(parents=True)
+    cells = [paths.cell(cell) / "trials.parquet" for cell in study.sweep_cells("sweep")]
+    pd.concat(map(pd.read_parquet, cells)).to_parquet(sweep)
+    namespace: dict[str, object] = {}
+    for block in BLOCKS:
+        exec(compile(block, "docs/library.md", "exec"), namespace)  # noqa: S102
+    assert len(BLOCKS) == 5
+    assert Path("accuracy.png").stat().st_size > 10_000
+    printed = capsys.readouterr().out
+    assert "391 1.126" in printed
+    assert "torch.Size([2000])" in printed
+
+
+def test_the_package_offers_what_the_page_uses() -> None:
+    used = set(re.findall(r"dpsweep\.([A-Za-z_]+)", "\n".join(BLOCKS)))
+    offered = set(dpsweep.__all__)
+    assert used <= offered
+    for name in offered:
+        assert getattr(dpsweep, name).__doc__
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = dpsweep.nothing
+
+
+def test_importing_the_package_imports_no_library() -> None:
+    code = "import sys, dpsweep; print(sorted({'torch', 'numpy', 'pandas', 'scipy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
