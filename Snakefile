@@ -16,16 +16,12 @@ from dpsweep import preload
 from dpsweep.errors import DpsweepError
 from dpsweep.study import commands, load_study
 from dpsweep.planning.cluster import Jobs, read_site
+from dpsweep.planning.outputs import Outputs
 from dpsweep.study.inputs import (
     backbone_inputs,
     dataset_inputs,
-    section_fingerprint,
-    source_fingerprint,
     state_fingerprint,
-    table_fingerprint,
     target_inputs,
-    tokenizer_fingerprint,
-    training_fingerprint,
 )
 from dpsweep.study.paths import Paths
 
@@ -73,6 +69,13 @@ os.environ.setdefault(
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
+include: "workflow/rules/rerun.smk"
+
+
+if workflow.is_main_process and not PARTIAL:
+    make_again(workflow, STUDY, PATHS)
+
+
 localrules:
     all,
 
@@ -80,8 +83,16 @@ localrules:
 rule all:
     default_target: True
     input:
-        PATHS.report,
-        [PATHS.sweep(name) for name in STUDY.sweeps if not PARTIAL],
+        # Whatever is missing of it is made, also where its own followers are still there.
+        lambda wildcards: (
+            [PATHS.report]
+            if PARTIAL
+            else [
+                file
+                for output in Outputs(STUDY, PATHS).every()
+                for file in output.files
+            ]
+        ),
 
 
 if not PARTIAL:

@@ -4,6 +4,7 @@ A problem that the reader can mend (a study that does not fit, a missing file, a
 in one message and exit status 1; anything else keeps its traceback.
 """
 
+import contextlib
 import logging
 import sys
 import textwrap
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpsweep.errors import DpsweepError
+from dpsweep.planning.outputs import NormsKey, Output, Outputs
+from dpsweep.planning.provenance import Making, explain, making, problems
 from dpsweep.study import Cell, Study, StudyError, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, make_command
 from dpsweep.study.paths import Paths
@@ -48,6 +51,8 @@ Partial = Annotated[
     bool,
     typer.Option("--partial", help="draw what is there, in the results folder's partial/"),
 ]
+# How many problems fit a terminal.
+_SHOWN = 20
 SiteFile = Annotated[
     Path | None,
     typer.Option(
@@ -59,6 +64,11 @@ SiteFile = Annotated[
 def _open(study_file: Path, partial: bool = False) -> tuple[Study, Paths]:
     study = load_study(study_file)
     return study, Paths(Path(study.results), partial)
+
+
+def _making(paths: Paths, output: Output) -> contextlib.AbstractContextManager[Making | None]:
+    """Leave what an output was made from; a partial drawing is nothing to rely on."""
+    return contextlib.nullcontext() if paths.partial else making(paths, output)
 
 
 def _read_site(site_file: Path | None) -> "Site | None":
@@ -124,7 +134,8 @@ def prepare_dataset(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     study, paths = _open(study_file)
     dataset = study.datasets[name]
     tokenizer = None if dataset.tokenizer is None else paths.tokenizer(dataset.tokenizer)
-    prepare(name, dataset, paths.dataset(name), tokenizer)
+    with making(paths, Outputs(study, paths).dataset(name)):
+        prepare(name, dataset, paths.dataset(name), tokenizer)
 
 
 @app.command()
@@ -133,7 +144,8 @@ def prepare_tokenizer(backbone: str, study_file: StudyFile = DEFAULT_STUDY) -> N
     from dpsweep.data.tokenizer import prepare
 
     study, paths = _open(study_file)
-    prepare(backbone, study.backbones[backbone], study.datasets, paths.tokenizer(backbone))
+    with making(paths, Outputs(study, paths).tokenizer(backbone)):
+        prepare(backbone, study.backbones[backbone], study.datasets, paths.tokenizer(backbone))
 
 
 @app.command()
@@ -146,7 +158,8 @@ def prepare_backbone(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     study, paths = _open(study_file)
     # Weights depend on it in their last digits, and their checksum is a part of every trial's key.
     torch.set_num_threads(study.training.threads)
-    prepare(name, study.backbones[name], paths)
+    with making(paths, Outputs(study, paths).backbone(name)):
+        prepare(name, study.backbones[name], paths)
 
 
 @app.command()
@@ -167,18 +180,19 @@ def calibrate(
     train_size = study.train_size(dataset)
     expected_batch = study.numeric_batch_size(dataset, batch)
     steps = optimizer_steps(train_size, expected_batch, epochs, study.privacy.steps)
-    calibration = calibrate_noise(
-        epsilon,
-        study.privacy.delta,
-        train_size,
-        expected_batch,
-        steps,
-        second_opinion=study.privacy.second_opinion,
-    )
-    write_json(
-        paths.noise(dataset, epsilon, epochs, batch),
-        {"dataset": dataset, "epochs": epochs, "calibration": calibration.to_dict()},
-    )
+    with making(paths, Outputs(study, paths).noise(dataset, epsilon, epochs, batch)):
+        calibration = calibrate_noise(
+            epsilon,
+            study.privacy.delta,
+            train_size,
+            expected_batch,
+            steps,
+            second_opinion=study.privacy.second_opinion,
+        )
+        write_json(
+            paths.noise(dataset, epsilon, epochs, batch),
+            {"dataset": dataset, "epochs": epochs, "calibration": calibration.to_dict()},
+        )
 
 
 @app.command()
@@ -196,8 +210,8 @@ def train(sweep: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     if sweep not in study.sweeps or chosen not in study.sweep_cells(sweep):
         raise StudyError(f"{sweep}/{cell} is not in the grid of {study_file}")
     refuse_network()
-    with watched():
-        run_cell(study, paths, chosen, started=STARTED)
+    with making(paths, Outputs(study, paths).cell(chosen)) as job, watched():
+        run_cell(study, paths, chosen, started=STARTED, progress=job.note)
 
 
 @app.command()
@@ -219,7 +233,8 @@ def gradient_norms(
     study, paths = _open(study_file)
     bound = Cell.parse(sweep, f"eps{epsilon}_epochs{epochs}_Bfull_C{clipping_bound}").clipping_bound
     refuse_network()
-    with watched():
+    output = Outputs(study, paths).gradient_norms(NormsKey(sweep, epsilon, epochs, bound))
+    with making(paths, output), watched():
         measure_gradient_norms(study, paths, sweep, epsilon, epochs, bound)
 
 
@@ -234,7 +249,8 @@ def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     if study.audit is None or not chosen:
         raise StudyError(f"{setting} is not in the section audit of {study_file}")
     refuse_network()
-    measure_setting(study, paths, study.audit, chosen[0])
+    with making(paths, Outputs(study, paths).audited(chosen[0])):
+        measure_setting(study, paths, study.audit, chosen[0])
 
 
 @app.command()
@@ -244,8 +260,9 @@ def audit_evidence(study_file: StudyFile = DEFAULT_STUDY) -> None:
     from dpsweep.tables.audit import write_audit
 
     study, paths = _open(study_file)
-    draw_audit(study, paths)
-    write_audit(study, paths)
+    with making(paths, Outputs(study, paths).audit()):
+        draw_audit(study, paths)
+        write_audit(study, paths)
 
 
 @app.command()
@@ -263,7 +280,9 @@ def aggregate(sweep: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Gather all trials of a sweep in one table."""
     from dpsweep.analysis.frames import write_sweep
 
-    write_sweep(*_open(study_file), sweep)
+    study, paths = _open(study_file)
+    with making(paths, Outputs(study, paths).sweep(sweep)):
+        write_sweep(study, paths, sweep)
 
 
 @app.command()
@@ -271,7 +290,9 @@ def figure(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial 
     """Draw a figure."""
     from dpsweep.figures import draw
 
-    draw(*_open(study_file, partial), target)
+    study, paths = _open(study_file, partial)
+    with _making(paths, Outputs(study, paths).figure(target)):
+        draw(study, paths, target)
 
 
 @app.command()
@@ -279,16 +300,28 @@ def table(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial =
     """Write a table."""
     from dpsweep.tables import write
 
-    write(*_open(study_file, partial), target)
+    study, paths = _open(study_file, partial)
+    with _making(paths, Outputs(study, paths).table(target)):
+        write(study, paths, target)
 
 
 @app.command()
 def report(study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
-    """Write the report."""
+    """Write the report: of everything that the study asks for, or it fails and says what lacks."""
     from dpsweep.report import write
 
     study, paths = _open(study_file, partial)
-    write(study, study_file, paths)
+    outputs = Outputs(study, Paths(paths.results))
+    parts = [output for output in outputs.every() if output.files != (paths.report,)]
+    lacking = explain(problems(paths, parts))
+    if lacking and not partial:
+        raise StudyError(
+            "\n  ".join([f"{study_file} asks for what is not there:", *lacking[:_SHOWN]])
+            + "\nThe same command again makes it (snakemake all, with your study's --profile or "
+            "--config); dpsweep report --partial draws what is there"
+        )
+    with _making(paths, outputs.report()):
+        write(study, study_file, paths, lacking)
 
 
 @app.command()

@@ -15,6 +15,5 @@ for name in STUDY.sweeps:
             **JOBS.analysis(),
         params:
             sweep=name,
-            study=STUDY_FILE,
         shell:
-            "dpsweep aggregate --study {params.study:q} {params.sweep} > {log:q} 2>&1"
+            "dpsweep aggregate --study {STUDY_FILE:q} {params.sweep} > {log:q} 2>&1"

@@ -21,15 +21,8 @@ if STUDY.audit is not None:
         threads: STUDY.training.threads
         resources:
             **JOBS.training(STUDY.audit.sweep, STUDY.audit.epochs),
-        params:
-            training=training_fingerprint(STUDY, STUDY.audit.sweep),
-            steps=STUDY.privacy.steps,
-            learning_rate=STUDY.audit.learning_rate,
-            canaries=STUDY.audit.canaries,
-            guesses=STUDY.audit.guesses,
-            study=STUDY_FILE,
         shell:
-            "dpsweep audit-setting --study {params.study:q} eps{wildcards.epsilon}"
+            "dpsweep audit-setting --study {STUDY_FILE:q} eps{wildcards.epsilon}"
             "_epochs{wildcards.epochs}_B{wildcards.batch_size}_C{wildcards.clipping_bound}"
             " > {log:q} 2>&1"
 
@@ -42,18 +35,14 @@ if STUDY.audit is not None:
             LOGS / "audit" / "evidence.log",
         resources:
             **JOBS.analysis(),
-        params:
-            study=STUDY_FILE,
         shell:
-            "dpsweep audit-evidence --study {params.study:q} > {log:q} 2>&1"
+            "dpsweep audit-evidence --study {STUDY_FILE:q} > {log:q} 2>&1"
 
     rule audit:
         input:
             PATHS.audit("csv"),
         log:
             LOGS / "audit" / "verdict.log",
-        params:
-            study=STUDY_FILE,
         shell:
-            "dpsweep audit --study {params.study:q} > {log:q} 2>&1 || status=$?; "
+            "dpsweep audit --study {STUDY_FILE:q} > {log:q} 2>&1 || status=$?; "
             "cat {log:q}; exit ${{status:-0}}"

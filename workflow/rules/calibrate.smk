@@ -14,12 +14,6 @@ rule calibrate:
         "calibrate"
     resources:
         **JOBS.analysis(minutes=4),
-    params:
-        delta=STUDY.privacy.delta,
-        steps=STUDY.privacy.steps,
-        second_opinion=STUDY.privacy.second_opinion,
-        train_size=lambda wildcards: STUDY.train_size(wildcards.dataset),
-        study=STUDY_FILE,
     shell:
-        "dpsweep calibrate --study {params.study:q} {wildcards.dataset} {wildcards.epsilon} "
+        "dpsweep calibrate --study {STUDY_FILE:q} {wildcards.dataset} {wildcards.epsilon} "
         "{wildcards.epochs} {wildcards.batch_size} > {log:q} 2>&1"

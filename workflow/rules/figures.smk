@@ -18,15 +18,13 @@ rule figure:
     resources:
         **JOBS.analysis(),
     params:
-        section=lambda wildcards: section_fingerprint(STUDY.figures[wildcards.target]),
         state=lambda wildcards: PARTIAL
         and state_fingerprint(
             target_inputs(STUDY, PATHS, STUDY.figures[wildcards.target])
         ),
         partial="--partial" if PARTIAL else "",
-        study=STUDY_FILE,
     shell:
-        "dpsweep figure --study {params.study:q} {params.partial} {wildcards.target} > {log:q} 2>&1"
+        "dpsweep figure --study {STUDY_FILE:q} {params.partial} {wildcards.target} > {log:q} 2>&1"
 
 
 rule table:
@@ -45,12 +43,10 @@ rule table:
     resources:
         **JOBS.analysis(),
     params:
-        section=lambda wildcards: table_fingerprint(STUDY, wildcards.target),
         state=lambda wildcards: PARTIAL
         and state_fingerprint(
             target_inputs(STUDY, PATHS, STUDY.tables[wildcards.target])
         ),
         partial="--partial" if PARTIAL else "",
-        study=STUDY_FILE,
     shell:
-        "dpsweep table --study {params.study:q} {params.partial} {wildcards.target} > {log:q} 2>&1"
+        "dpsweep table --study {STUDY_FILE:q} {params.partial} {wildcards.target} > {log:q} 2>&1"

@@ -18,11 +18,8 @@ rule prepare_tokenizer:
         backbone="|".join(map(re.escape, STUDY.backbones)),
     resources:
         **JOBS.analysis(minutes=60, gigabytes=32),
-    params:
-        section=lambda wildcards: tokenizer_fingerprint(STUDY, wildcards.backbone),
-        study=STUDY_FILE,
     shell:
-        "dpsweep prepare-tokenizer --study {params.study:q} {wildcards.backbone} > {log:q} 2>&1"
+        "dpsweep prepare-tokenizer --study {STUDY_FILE:q} {wildcards.backbone} > {log:q} 2>&1"
 
 
 rule prepare_dataset:
@@ -40,29 +37,21 @@ rule prepare_dataset:
         dataset="|".join(map(re.escape, STUDY.datasets)),
     resources:
         **JOBS.analysis(minutes=240, gigabytes=32),
-    params:
-        section=lambda wildcards: source_fingerprint(STUDY.datasets[wildcards.dataset]),
-        study=STUDY_FILE,
     shell:
-        "dpsweep prepare-dataset --study {params.study:q} {wildcards.dataset} > {log:q} 2>&1"
+        "dpsweep prepare-dataset --study {STUDY_FILE:q} {wildcards.dataset} > {log:q} 2>&1"
 
 
 rule prepare_backbone:
     input:
         lambda wildcards: backbone_inputs(STUDY, PATHS, wildcards.backbone),
     output:
-        # Weights lie beside it, except where they are random.
-        PATHS.backbone("{backbone}") / "metadata.json",
+        metadata=PATHS.backbone("{backbone}") / "metadata.json",
+        weights=PATHS.backbone("{backbone}") / "model.safetensors",
     log:
         LOGS / "backbones" / "{backbone}.log",
     wildcard_constraints:
         backbone="|".join(map(re.escape, STUDY.backbones)),
     resources:
         **JOBS.analysis(minutes=240, gigabytes=32),
-    params:
-        section=lambda wildcards: source_fingerprint(
-            STUDY.backbones[wildcards.backbone]
-        ),
-        study=STUDY_FILE,
     shell:
-        "dpsweep prepare-backbone --study {params.study:q} {wildcards.backbone} > {log:q} 2>&1"
+        "dpsweep prepare-backbone --study {STUDY_FILE:q} {wildcards.backbone} > {log:q} 2>&1"

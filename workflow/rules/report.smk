@@ -26,8 +26,6 @@ rule report:
     resources:
         **JOBS.analysis(),
     params:
-        study=STUDY_FILE,
-        content=section_fingerprint(STUDY),
         partial="--partial" if PARTIAL else "",
         state=PARTIAL
         and state_fingerprint(
@@ -36,4 +34,4 @@ rule report:
             for cell in STUDY.sweep_cells(name)
         ),
     shell:
-        "dpsweep report --study {params.study:q} {params.partial} > {log:q} 2>&1"
+        "dpsweep report --study {STUDY_FILE:q} {params.partial} > {log:q} 2>&1"

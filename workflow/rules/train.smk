@@ -18,7 +18,6 @@ for name, sweep, epochs in [
         output:
             trials=PATHS.results / "cells" / name / cell / "trials.parquet",
             steps=PATHS.results / "cells" / name / cell / "steps.parquet",
-            timing=PATHS.results / "cells" / name / cell / "timing.json",
         log:
             LOGS / "cells" / name / f"{cell}.log",
         wildcard_constraints:
@@ -31,9 +30,7 @@ for name, sweep, epochs in [
         params:
             sweep=name,
             epochs=epochs,
-            training=training_fingerprint(STUDY, name),
-            study=STUDY_FILE,
         shell:
-            "dpsweep train --study {params.study:q} {params.sweep} eps{wildcards.epsilon}"
+            "dpsweep train --study {STUDY_FILE:q} {params.sweep} eps{wildcards.epsilon}"
             "_epochs{params.epochs}_B{wildcards.batch_size}_C{wildcards.clipping_bound}"
             " > {log:q} 2>&1"

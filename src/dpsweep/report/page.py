@@ -1,5 +1,6 @@
 """Put the page together."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -18,7 +19,7 @@ from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
 
-def write(study: Study, study_file: Path, paths: Paths) -> None:
+def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] = ()) -> None:
     """Write the report of a study: one HTML file that fetches nothing.
 
     It shows what exists under the study's results and says what does not. Equal results (trial
@@ -28,6 +29,8 @@ def write(study: Study, study_file: Path, paths: Paths) -> None:
         study: the study.
         study_file: where it was read from, for the reader; only a relative path is shown in full.
         paths: its files; the report is ``paths.report``.
+        lacking: a line for every output that is missing or belongs to another version of the
+            study; the page begins with them.
 
     Raises:
         UnreadableResultsError: a trial file is damaged or lacks a column.
@@ -51,6 +54,7 @@ def write(study: Study, study_file: Path, paths: Paths) -> None:
     page = environment.get_template("template.html.j2").render(
         study=study,
         partial=paths.partial,
+        lacking=lacking,
         study_file=study_file.name if study_file.is_absolute() else study_file.as_posix(),
         summary=summarise(study, paths, trials),
         checks=check_trials(study, trials),

@@ -107,12 +107,21 @@ def training_fingerprint(study: Study, sweep: str) -> str:
     )
 
 
-def table_fingerprint(study: Study, target: str) -> str:
-    """Hash of what a table says: its own section, and the grids and titles that it may print."""
-    parts = {"table": study.tables[target].model_dump(mode="json")}
-    for name in ("datasets", "backbones", "methods", "sweeps"):
-        sections: dict[str, Any] = getattr(study, name)
-        parts[name] = {key: _plain(section) for key, section in sections.items()}
+def target_fingerprint(study: Study, target: Figure | Table) -> str:
+    """Hash of what a figure or table is drawn for: its own section, and those of what it draws.
+
+    These are the sweeps that it selects from, with their datasets, backbones and methods; all of
+    them for a table that selects nothing.
+    """
+    drawn = {selection.sweep for _, selection in target.selections()}
+    drawn |= {selection.sweep for selection in target.gradient_norms()}
+    sweeps = {name: study.sweeps[name] for name in study.sweeps if name in drawn or not drawn}
+    parts: dict[str, Any] = {"target": _plain(target)}
+    parts["sweeps"] = {name: _plain(sweep) for name, sweep in sweeps.items()}
+    for kind in ("dataset", "backbone", "method"):
+        sections = getattr(study, f"{kind}s")
+        used = {getattr(sweep, kind) for sweep in sweeps.values()}
+        parts[kind] = {name: _plain(sections[name]) for name in used}
     return fingerprint(parts)
 
 

@@ -80,6 +80,20 @@ class Paths:
         """All trials of a sweep in one table."""
         return self.results / "sweeps" / f"{name}.parquet"
 
+    def output_name(self, file: Path) -> str:
+        """The name of the output that a file belongs to: one job makes all files of one name.
+
+        These are the files of a folder for cells, datasets and backbones, and files that differ in
+        their suffix elsewhere: ``cells/<sweep>/<cell>``, ``figures/<figure>``.
+        """
+        inside = file.relative_to(self.results)
+        in_folders = inside.parts[0] in ("cells", "data", "backbones")
+        return (inside.parent if in_folders else inside.with_suffix("")).as_posix()
+
+    def provenance(self, output: str) -> Path:
+        """What an output was made from, by its name."""
+        return self.results / "provenance" / f"{output}.json"
+
     @property
     def drawn(self) -> Path:
         """Folder of what a reader sees: figures, tables and the report."""

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +16,11 @@ import pandas as pd
 import torch
 
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.files import atomic_path, write_json
+from dpsweep.files import atomic_path
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.bracket import bracket_maximum
-from dpsweep.study.inputs import training_fingerprint
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES
 from dpsweep.training.context import TrialContext
@@ -40,6 +40,7 @@ class _Run:
     context: TrialContext
     store: TrialStore
     checkpoint_seconds: float
+    progress: Callable[[dict[str, Any]], None]
     trials: dict[tuple[float, int], StoredTrial] = field(default_factory=dict)
     trained: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -51,6 +52,7 @@ class _Run:
         """
         spec = self.specs[learning_rate, seed]
         stored = self.store.load(spec.key)
+        trained = stored is None
         if stored is None:
             if stop := interruption(saved=self.trained > 0):
                 raise stop
@@ -75,7 +77,24 @@ class _Run:
                 " DIVERGED" if stored.record["diverged"] else "",
             )
         self.trials[learning_rate, seed] = stored
+        if trained:
+            self.progress(self.timing())
         return stored
+
+    def timing(self) -> dict[str, Any]:
+        """Where the time of this job has gone, and what the cell's trials have cost at any time."""
+        return {
+            "trials": len(self.trials),
+            "trained": self.trained,
+            "trial_seconds": round(
+                sum(
+                    each.record["wall_seconds"] + each.record["evaluation_seconds"]
+                    for each in self.trials.values()
+                ),
+                3,
+            ),
+            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+        }
 
     def _count(self, what: str, seconds: float) -> None:
         self.seconds[what] = self.seconds.get(what, 0.0) + seconds
@@ -85,14 +104,21 @@ def _bytes(parameters: Arrays) -> int:
     return sum(array.nbytes for array in parameters.values())
 
 
-def run_cell(study: Study, paths: Paths, cell: Cell, started: float | None = None) -> None:
-    """Train what is missing of a cell and write its three outputs.
+def run_cell(
+    study: Study,
+    paths: Paths,
+    cell: Cell,
+    started: float | None = None,
+    progress: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> None:
+    """Train what is missing of a cell and write its two outputs.
 
     Args:
         study: the study.
         paths: its files; the dataset, the backbone and the calibration must be there.
         cell: which cell.
         started: `time.monotonic` at the start of the job, for the timing breakdown.
+        progress: is told the timing breakdown after every trial that is trained, and at the end.
 
     Raises:
         CellError: the calibration belongs to another setting, or to other data.
@@ -114,6 +140,7 @@ def run_cell(study: Study, paths: Paths, cell: Cell, started: float | None = Non
         context,
         TrialStore(paths.trials),
         checkpoint_seconds=60 * study.training.checkpoint_minutes,
+        progress=progress,
     )
     log.info("%s/%s on %s", cell.sweep, cell.name, _place(context.device))
     run.seconds["start"] = loading - started
@@ -121,22 +148,7 @@ def run_cell(study: Study, paths: Paths, cell: Cell, started: float | None = Non
     best = _train(run, study, sweep.learning_rates, sweep.seeds)
     _write_outputs(study, paths, cell, run, noise, best)
     run.seconds["total"] = time.monotonic() - started
-    timing = {
-        # What the cell was trained for; `dpsweep.planning.status` compares it.
-        "training": training_fingerprint(study, cell.sweep),
-        "trials": len(run.trials),
-        "trained": run.trained,
-        # What the cell's trials have cost, whenever they were trained.
-        "trial_seconds": round(
-            sum(
-                each.record["wall_seconds"] + each.record["evaluation_seconds"]
-                for each in run.trials.values()
-            ),
-            3,
-        ),
-        "seconds": {name: round(value, 3) for name, value in run.seconds.items()},
-    }
-    write_json(paths.cell(cell) / "timing.json", timing)
+    progress(run.timing())
     record = next(iter(run.trials.values())).record
     log.info(
         "%s parameters train, %s of them in the head",

@@ -1,0 +1,261 @@
+"""Every output of a study: its files, the files that it is made from, and what it is made for.
+
+This is the whole workflow as data. The Snakefile asks for these files; `provenance` compares them
+with what was made; `plan` and `status` say what is left of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from dpsweep.files import fingerprint
+from dpsweep.study.cells import BatchSize, Cell, ClippingBound
+from dpsweep.study.config import Pretraining, Study
+from dpsweep.study.inputs import (
+    backbone_inputs,
+    dataset_inputs,
+    norms_cells,
+    section_fingerprint,
+    source_fingerprint,
+    swept_datasets,
+    target_fingerprint,
+    target_inputs,
+    tokenizer_fingerprint,
+    training_fingerprint,
+)
+from dpsweep.study.paths import Paths
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one job makes."""
+
+    name: str
+    """stage and name, for example ``cells/<sweep>/<cell>`` or ``figures/<figure>``"""
+    files: tuple[Path, ...]
+    inputs: tuple[Path, ...]
+    """files of other outputs"""
+    settings: str
+    """hash of the parts of the study that the job reads"""
+
+
+class NormsKey(NamedTuple):
+    """Gradient norms are measured once for all batch sizes of these."""
+
+    sweep: str
+    epsilon: float
+    epochs: int
+    clipping_bound: ClippingBound
+
+    @classmethod
+    def of(cls, cell: Cell) -> "NormsKey":
+        """The gradient norms that a cell competes for."""
+        return cls(cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound)
+
+
+class Outputs:
+    """The outputs of a study.
+
+    Args:
+        study: the study.
+        paths: its files.
+    """
+
+    def __init__(self, study: Study, paths: Paths) -> None:
+        self._study, self._paths = study, paths
+        # Cells share these, and local files are looked at for some of them.
+        self._training = cache(lambda sweep: training_fingerprint(study, sweep))
+        self._source = cache(source_fingerprint)
+
+    def every(self) -> Iterator[Output]:
+        """All outputs, each once, after the outputs that it is made from."""
+        study = self._study
+        yield from self._prepared()
+        noise: dict[tuple[str, float, int, BatchSize], None] = {}
+        for name, sweep in study.sweeps.items():
+            for cell in study.sweep_cells(name):
+                noise[sweep.dataset, cell.epsilon, cell.epochs, cell.batch_size] = None
+        for setting in noise:
+            yield self.noise(*setting)
+        for name in study.sweeps:
+            yield from map(self.cell, study.sweep_cells(name))
+        yield from map(self.gradient_norms, self.measured_norms())
+        yield from map(self.sweep, study.sweeps)
+        yield from map(self.figure, study.figures)
+        yield from map(self.table, study.tables)
+        if study.audit is not None:
+            yield from map(self.audited, study.audit_cells())
+            yield self.audit()
+        yield self.report()
+
+    def measured_norms(self) -> list[NormsKey]:
+        """The gradient norms that the study draws."""
+        study = self._study
+        return list(
+            dict.fromkeys(
+                NormsKey.of(cell)
+                for target in (*study.figures.values(), *study.tables.values())
+                for selection in target.gradient_norms()
+                for cell in study.cells(selection)
+            )
+        )
+
+    # -- one output each ---------------------------------------------------------------------
+
+    def tokenizer(self, backbone: str) -> Output:
+        """The tokenizer of a backbone that reads text."""
+        return Output(
+            f"tokenizers/{backbone}",
+            (self._paths.tokenizer(backbone),),
+            (),
+            tokenizer_fingerprint(self._study, backbone),
+        )
+
+    def dataset(self, name: str) -> Output:
+        """A prepared dataset."""
+        folder = self._paths.dataset(name)
+        arrays = (
+            f"{split}_{what}.npy" for split in ("train", "test") for what in ("inputs", "labels")
+        )
+        return Output(
+            f"data/{name}",
+            tuple(folder / file for file in ("metadata.json", *arrays)),
+            tuple(dataset_inputs(self._study, self._paths, name)),
+            source_fingerprint(self._study.datasets[name]),
+        )
+
+    def backbone(self, name: str) -> Output:
+        """A prepared backbone."""
+        folder = self._paths.backbone(name)
+        return Output(
+            f"backbones/{name}",
+            (folder / "metadata.json", folder / "model.safetensors"),
+            tuple(backbone_inputs(self._study, self._paths, name)),
+            source_fingerprint(self._study.backbones[name]),
+        )
+
+    def noise(self, dataset: str, epsilon: float, epochs: int, batch_size: BatchSize) -> Output:
+        """The calibration of one (dataset, epsilon, epochs, B)."""
+        file = self._paths.noise(dataset, epsilon, epochs, batch_size)
+        privacy = self._study.privacy.model_dump(mode="json")
+        settings = fingerprint([privacy, self._study.train_size(dataset)])
+        return Output(f"noise/{dataset}/{file.stem}", (file,), (), settings)
+
+    def cell(self, cell: Cell) -> Output:
+        """The trials of a cell."""
+        sweep, folder = self._study.sweeps[cell.sweep], self._paths.cell(cell)
+        noise = self._paths.noise(sweep.dataset, cell.epsilon, cell.epochs, cell.batch_size)
+        return Output(
+            f"cells/{cell.sweep}/{cell.name}",
+            (folder / "trials.parquet", folder / "steps.parquet"),
+            (*self._training_inputs(cell.sweep), noise),
+            self._training(cell.sweep),
+        )
+
+    def gradient_norms(self, key: NormsKey) -> Output:
+        """The gradient norms of one (sweep, epsilon, epochs, C)."""
+        file = self._paths.gradient_norms(*key)
+        any_cell = Cell(key.sweep, key.epsilon, key.epochs, "full", key.clipping_bound)
+        cells = norms_cells(self._study, any_cell)
+        return Output(
+            f"gradnorms/{key.sweep}/{file.stem}",
+            (file,),
+            tuple(self._paths.cell(cell) / "trials.parquet" for cell in cells),
+            "",  # whatever it reads of the study, its cells have read
+        )
+
+    def sweep(self, name: str) -> Output:
+        """The table of a sweep."""
+        cells = self._study.sweep_cells(name)
+        inputs = tuple(self._paths.cell(cell) / "trials.parquet" for cell in cells)
+        return Output(f"sweeps/{name}", (self._paths.sweep(name),), inputs, "")
+
+    def figure(self, name: str) -> Output:
+        """A figure."""
+        target = self._study.figures[name]
+        return Output(
+            f"figures/{name}",
+            tuple(self._paths.figure(name, suffix) for suffix in ("pdf", "png", "csv")),
+            tuple(target_inputs(self._study, self._paths, target)),
+            target_fingerprint(self._study, target),
+        )
+
+    def table(self, name: str) -> Output:
+        """A table."""
+        target = self._study.tables[name]
+        return Output(
+            f"tables/{name}",
+            tuple(self._paths.table(name, suffix) for suffix in ("tex", "md", "csv")),
+            tuple(target_inputs(self._study, self._paths, target)),
+            target_fingerprint(self._study, target),
+        )
+
+    def audited(self, cell: Cell) -> Output:
+        """What the audit of one setting found."""
+        study = self._study
+        assert study.audit is not None  # noqa: S101 (it has settings)
+        axes = {"epsilon", "batch_size"}
+        return Output(
+            f"audit/{cell.name}",
+            (self._paths.audited(cell),),
+            self._training_inputs(cell.sweep),
+            fingerprint(
+                [
+                    self._training(cell.sweep),
+                    study.privacy.model_dump(mode="json"),
+                    study.audit.model_dump(mode="json", exclude=axes),
+                    study.train_size(study.sweeps[cell.sweep].dataset),
+                ]
+            ),
+        )
+
+    def audit(self) -> Output:
+        """The audit of all settings."""
+        return Output(
+            "audit/audit",
+            tuple(self._paths.audit(suffix) for suffix in ("csv", "pdf", "png", "tex", "md")),
+            tuple(self._paths.audited(cell) for cell in self._study.audit_cells()),
+            "",
+        )
+
+    def report(self) -> Output:
+        """The report, which is made from all that it shows."""
+        study, paths = self._study, self._paths
+        figures = (
+            paths.figure(each, suffix) for each in study.figures for suffix in ("png", "csv")
+        )
+        tables = (paths.table(each, suffix) for each in study.tables for suffix in ("md", "csv"))
+        audit = (paths.audit(suffix) for suffix in ("png", "csv", "md") if study.audit)
+        inputs = (*figures, *tables, *map(paths.sweep, study.sweeps), *audit)
+        return Output("report", (paths.report,), inputs, section_fingerprint(study))
+
+    # -- their parts -------------------------------------------------------------------------
+
+    def _training_inputs(self, sweep: str) -> tuple[Path, Path]:
+        grid = self._study.sweeps[sweep]
+        return (
+            self._paths.dataset(grid.dataset) / "metadata.json",
+            self._paths.backbone(grid.backbone) / "metadata.json",
+        )
+
+    def _prepared(self) -> Iterator[Output]:
+        """Tokenizers, datasets and backbones that the sweeps use, in the order of their making."""
+        study = self._study
+        backbones = list(dict.fromkeys(sweep.backbone for sweep in study.sweeps.values()))
+        datasets = dict.fromkeys(swept_datasets(study))
+        for name in backbones:
+            weights = study.backbones[name].weights
+            if isinstance(weights, Pretraining):
+                datasets[weights.dataset] = None
+        tokenizers = dict.fromkeys(
+            name for name in backbones if study.backbones[name].reads_with is not None
+        )
+        for name in datasets:
+            tokenizer = study.datasets[name].tokenizer
+            if tokenizer is not None:
+                tokenizers[tokenizer] = None
+        yield from map(self.tokenizer, tokenizers)
+        yield from map(self.dataset, datasets)
+        yield from map(self.backbone, backbones)

@@ -1,0 +1,176 @@
+"""What each output was made from, and whether that is still so.
+
+Every job leaves one small JSON file: a hash of what its output was made for (settings of the study
+and checksums of the files that it read), and the checksums of the files that it wrote. An output is
+*current* when its files are those that were written, and were made for the study and the inputs of
+today. That does not depend on times of writing or on Snakemake's memory, so it holds after a
+crash, a deletion, an edit by hand, or a copy from a backup.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from dpsweep.files import checksum, fingerprint, write_text
+from dpsweep.planning.outputs import Output
+from dpsweep.study.paths import Paths
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file as a job left it."""
+
+    checksum: str
+    size: int
+    modified: int
+    """time of writing, in ns"""
+
+    @classmethod
+    def of(cls, path: Path) -> "WrittenFile":
+        """Look at a file."""
+        state = path.stat()
+        return cls(checksum(path), state.st_size, state.st_mtime_ns)
+
+    def is_at(self, path: Path) -> bool:
+        """Whether a file is this one. It is read only where its time of writing is another.
+
+        Raises:
+            FileNotFoundError: there is no file.
+        """
+        state = path.stat()
+        if state.st_size != self.size:
+            return False
+        return state.st_mtime_ns == self.modified or checksum(path) == self.checksum
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a job says of its output."""
+
+    made_for: str | None = None
+    """hash of settings and inputs; None while the job is not done"""
+    files: dict[str, WrittenFile] = field(default_factory=dict)
+    """by name"""
+    timing: dict[str, Any] = field(default_factory=dict)
+    """what it took, for jobs that train"""
+
+
+_JSON = TypeAdapter(Provenance)
+
+
+def read_provenance(paths: Paths, output: Output) -> Provenance:
+    """Read what a job has said of an output; nothing where it said nothing, or where it is damaged."""
+    try:
+        return _JSON.validate_json(paths.provenance(output.name).read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValidationError):
+        return Provenance()
+
+
+def write_provenance(paths: Paths, output: Output, provenance: Provenance) -> None:
+    """Write what a job says of an output, atomically."""
+    write_text(paths.provenance(output.name), _JSON.dump_json(provenance).decode() + "\n")
+
+
+class Making:
+    """A job that is making an output."""
+
+    def __init__(self, paths: Paths, output: Output) -> None:
+        self._paths, self._output = paths, output
+        self.timing = read_provenance(paths, output).timing
+
+    def note(self, timing: Mapping[str, Any]) -> None:
+        """Say what the output has taken so far."""
+        self.timing = dict(timing)
+        write_provenance(self._paths, self._output, Provenance(timing=self.timing))
+
+
+@contextmanager
+def making(paths: Paths, output: Output) -> Iterator[Making]:
+    """Make an output inside the block, and say at its end what it was made from.
+
+    Inputs are looked at before the block: whatever changes them later makes the output outdated.
+
+    Raises:
+        FileNotFoundError: an input is missing.
+    """
+    inputs = {file: _checksum(paths, file) for file in output.inputs}
+    job = Making(paths, output)
+    # What it was is over, whether or not the job gets to its end; what it has cost is not.
+    job.note(job.timing)
+    yield job
+    files = {file.name: WrittenFile.of(file) for file in output.files}
+    made_for = _made_for(paths, output, inputs)
+    write_provenance(paths, output, Provenance(made_for, files, job.timing))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why an output is not current."""
+
+    kind: Literal["missing", "changed", "outdated", "inputs"]
+    """a file is missing; was changed since; was made for something else; an input is not current"""
+    text: str
+
+
+def problems(paths: Paths, outputs: Iterable[Output]) -> dict[str, Problem]:
+    """Find the outputs that are not current, by name.
+
+    Args:
+        paths: the study's files.
+        outputs: outputs, each after those that it is made from.
+    """
+    found: dict[str, Problem] = {}
+    checksums: dict[Path, str] = {}
+    for output in outputs:
+        problem = _problem(paths, output, checksums)
+        if problem is not None:
+            found[output.name] = problem
+    return found
+
+
+def explain(found: Mapping[str, Problem]) -> list[str]:
+    """A line for every output that is not current by itself, and one for what is made from these."""
+    lines = [f"{name}: {each.text}" for name, each in found.items() if each.kind != "inputs"]
+    rest = len(found) - len(lines)
+    return [*lines, f"{rest} more that are made from these"] if rest else lines
+
+
+def _problem(paths: Paths, output: Output, checksums: dict[Path, str]) -> Problem | None:
+    """Look at one output; add the checksums of its files if it is current."""
+    provenance = read_provenance(paths, output)
+    written: dict[Path, str] = {}
+    for file in output.files:
+        known = provenance.files.get(file.name)
+        try:
+            if known is not None and known.is_at(file):
+                written[file] = known.checksum
+                continue
+            file.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return Problem("missing", f"{file} is missing")
+        if provenance.made_for is None or known is None:
+            return Problem("outdated", f"{paths.provenance(output.name)} does not say what it is")
+        return Problem("changed", f"{file} was changed since it was made")
+    remade = next((file for file in output.inputs if file not in checksums), None)
+    if remade is not None:
+        return Problem("inputs", f"{remade} is to be made again")
+    if provenance.made_for != _made_for(paths, output, checksums):
+        return Problem("outdated", "was made for other settings or from other files")
+    checksums |= written
+    return None
+
+
+def _made_for(paths: Paths, output: Output, checksums: Mapping[Path, str]) -> str:
+    inputs = {file.relative_to(paths.results).as_posix(): checksums[file] for file in output.inputs}
+    return fingerprint({"settings": output.settings, "inputs": inputs})
+
+
+def _checksum(paths: Paths, file: Path) -> str:
+    """The checksum of an input; it is read only if it is not as its own job left it."""
+    made = Output(paths.output_name(file), (file,), (), "")
+    known = read_provenance(paths, made).files.get(file.name)
+    return known.checksum if known is not None and known.is_at(file) else checksum(file)
