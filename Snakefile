@@ -16,7 +16,6 @@ from dpsweep import preload
 from dpsweep.errors import DpsweepError
 from dpsweep.study import commands, load_study
 from dpsweep.planning.cluster import Jobs, read_site
-from dpsweep.planning.outputs import Outputs
 from dpsweep.study.inputs import (
     backbone_inputs,
     dataset_inputs,
@@ -72,10 +71,6 @@ signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 include: "workflow/rules/rerun.smk"
 
 
-if workflow.is_main_process and not PARTIAL:
-    make_again(workflow, STUDY, PATHS)
-
-
 localrules:
     all,
 
@@ -83,16 +78,8 @@ localrules:
 rule all:
     default_target: True
     input:
-        # Whatever is missing of it is made, also where its own followers are still there.
-        lambda wildcards: (
-            [PATHS.report]
-            if PARTIAL
-            else [
-                file
-                for output in Outputs(STUDY, PATHS).every()
-                for file in output.files
-            ]
-        ),
+        PATHS.report,
+        [PATHS.sweep(name) for name in STUDY.sweeps if not PARTIAL],
 
 
 if not PARTIAL:

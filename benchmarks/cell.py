@@ -4,7 +4,7 @@
     python benchmarks/cell.py gpu    # ViT-Tiny FiLM, 87,002 synthetic images of 224 x 224
 
 A cell is one process, as in the workflow: start-up, loading, training, evaluation and writing are
-all in its own timing breakdown (timing.json), which is what is printed. Weights and data are
+all in its own timing breakdown (in its provenance), which is what is printed. Weights and data are
 random: no accuracy comes out of it.
 
 Results go to benchmarks/results/cell_<device>.json.
@@ -131,7 +131,7 @@ def measure(device: str, compiled: bool) -> dict[str, Any]:
         started = time.monotonic()
         stage("train", "cell", cell)
         wall = time.monotonic() - started
-        timing = read_json(results / "cells" / "cell" / cell / "timing.json")
+        timing = read_json(results / "provenance" / "cells" / "cell" / f"{cell}.json")["timing"]
     seconds = timing["seconds"]
     useful = seconds["training"] + seconds["evaluation"]
     steps = 2 * round(size["epochs"] * size["train"] / size["batch"])

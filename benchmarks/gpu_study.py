@@ -65,7 +65,9 @@ def record(study: Study, paths: Paths) -> dict[str, Any]:
         "versions": json.loads(trials["versions"].iloc[0]),
         "best": best[[*SETTINGS, *MEASURED]].to_dict("records"),
         "cells": {
-            f"{cell.sweep}/{cell.name}": read_json(paths.cell(cell) / "timing.json")["seconds"]
+            f"{cell.sweep}/{cell.name}": read_json(
+                paths.provenance(f"cells/{cell.sweep}/{cell.name}")
+            )["timing"]["seconds"]
             for sweep in study.sweeps
             for cell in study.sweep_cells(sweep)
         },

@@ -317,8 +317,8 @@ def report(study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> N
     if lacking and not partial:
         raise StudyError(
             "\n  ".join([f"{study_file} asks for what is not there:", *lacking[:_SHOWN]])
-            + "\nThe same command again makes it (snakemake all, with your study's --profile or "
-            "--config); dpsweep report --partial draws what is there"
+            + "\n(dpsweep report --partial reports what is there)",
+            remake=("all",),
         )
     with _making(paths, outputs.report()):
         write(study, study_file, paths, lacking)

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.planning.finished import finish_cell, finish_output
 from tests.workflow.chain import STUDY
 
-from dpsweep.files import write_json
 from dpsweep.planning.cluster import Site
 from dpsweep.planning.cost import backbone_bytes, cell_bytes, cell_cost, input_bytes, norms_seconds
+from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.planning.plan import CostEstimate, Plan, PlanError
-from dpsweep.study import Cell, Study, load_study
-from dpsweep.study.inputs import training_fingerprint
+from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
 SWEEP, OTHER = "digits_vit_film", "long"
@@ -43,11 +43,6 @@ def study(tmp_path: Path) -> Study:
 @pytest.fixture
 def paths(study: Study) -> Paths:
     return Paths(Path(study.results))
-
-
-def finish(study: Study, paths: Paths, cell: Cell, seconds: float = 1.0) -> None:
-    timing = {"training": training_fingerprint(study, cell.sweep), "trial_seconds": seconds}
-    write_json(paths.cell(cell) / "timing.json", timing)
 
 
 def site(*gpus: tuple[float, float]) -> Site:
@@ -83,19 +78,20 @@ def test_everything_is_planned_once(study: Study, paths: Paths) -> None:
 def test_what_is_done_is_subtracted(study: Study, paths: Paths) -> None:
     before = Plan(study, paths).estimates()
     done = study.sweep_cells(SWEEP)[1]
-    finish(study, paths, done, seconds=cell_cost(study, SWEEP, 2).seconds)  # as estimated
+    finish_cell(study, paths, done, seconds=cell_cost(study, SWEEP, 2).seconds)  # as estimated
     after = Plan(study, paths).estimates()
     assert after[SWEEP].cells == 5
     assert after[SWEEP].seconds == pytest.approx(before[SWEEP].seconds * 5 / 6)
     assert after[SWEEP].bytes == pytest.approx(before[SWEEP].bytes - cell_bytes(study, done))
-    paths.gradient_norms(SWEEP, 8.0, 2, 1.0).parent.mkdir(parents=True)
-    paths.gradient_norms(SWEEP, 8.0, 2, 1.0).touch()
-    paths.audited(study.audit_cells()[0]).parent.mkdir(parents=True)
-    paths.audited(study.audit_cells()[0]).touch()
+    outputs = Outputs(study, paths)
+    finish_output(paths, outputs.audited(study.audit_cells()[0]))
     left = Plan(study, paths).estimates()
-    assert set(left) == {SWEEP, OTHER, "audit (1)"}
+    assert set(left) == {SWEEP, OTHER, "gradient norms (1)", "audit (1)"}
     for cell in (*study.sweep_cells(SWEEP), *study.sweep_cells(OTHER)):
-        finish(study, paths, cell)
+        finish_cell(study, paths, cell)
+    assert set(Plan(study, paths).estimates()) == {"gradient norms (1)", "audit (1)"}
+    finish_output(paths, outputs.gradient_norms(NormsKey(SWEEP, 8.0, 2, 1.0)))
+    assert set(Plan(study, paths).estimates()) == {"audit (1)"}
     plan = Plan(study, paths, [SWEEP, OTHER])
     assert plan.estimates() == {}
     assert next(plan.lines()).startswith("18 of 18 cells are done")
@@ -106,7 +102,7 @@ def test_cells_that_train_again_are_missing(
     study: Study, paths: Paths, change: dict[str, Any]
 ) -> None:
     for cell in study.sweep_cells(SWEEP):
-        finish(study, paths, cell)
+        finish_cell(study, paths, cell)
     assert SWEEP not in Plan(study, paths, [SWEEP]).estimates()
     content = yaml.safe_load((paths.results.parent / "study.yaml").read_text())
     content["sweeps"][SWEEP] |= change
@@ -119,7 +115,7 @@ def test_cells_that_train_again_are_missing(
 
 def test_what_was_measured_corrects_the_estimate(study: Study, paths: Paths) -> None:
     first = study.sweep_cells(SWEEP)[0]
-    finish(study, paths, first, seconds=3 * cell_cost(study, SWEEP, 2).seconds)
+    finish_cell(study, paths, first, seconds=3 * cell_cost(study, SWEEP, 2).seconds)
     estimates = Plan(study, paths).estimates()
     assert estimates[SWEEP].seconds == pytest.approx(5 * 3 * cell_cost(study, SWEEP, 2).seconds)
     assert estimates[OTHER].longest == pytest.approx(3 * cell_cost(study, OTHER, 64).seconds)
@@ -198,9 +194,7 @@ def test_slurm_jobs_are_packs(study: Study, paths: Paths) -> None:
 
 def test_prepared_data_is_not_counted_again(study: Study, paths: Paths) -> None:
     before = Plan(study, paths, [SWEEP]).preparation_bytes()
-    metadata = paths.dataset("digits") / "metadata.json"
-    metadata.parent.mkdir(parents=True)
-    metadata.touch()
+    finish_output(paths, Outputs(study, paths).dataset("digits"))
     after = Plan(study, paths, [SWEEP]).preparation_bytes()
     assert before - after == pytest.approx(input_bytes(study.datasets["digits"]))
 

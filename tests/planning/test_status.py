@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.planning.finished import finish_cell
 from tests.workflow.chain import STUDY
 from typer.testing import CliRunner
 
 from dpsweep.cli import app
-from dpsweep.files import write_json, write_text
+from dpsweep.files import write_text
 from dpsweep.planning.cost import cell_cost
 from dpsweep.planning.status import Status, cell_log
 from dpsweep.study import Cell, Study, load_study
-from dpsweep.study.inputs import training_fingerprint
 from dpsweep.study.paths import Paths
 
 SWEEP = "digits_vit_film"
@@ -40,11 +40,6 @@ def cells(study: Study) -> list[Cell]:
     return study.sweep_cells(SWEEP)
 
 
-def finish(study: Study, paths: Paths, cell: Cell, seconds: float) -> None:
-    timing = {"training": training_fingerprint(study, cell.sweep), "trial_seconds": seconds}
-    write_json(paths.cell(cell) / "timing.json", timing)
-
-
 def log(paths: Paths, cell: Cell, text: str, age: float) -> None:
     path = cell_log(paths, cell)
     write_text(path, text)
@@ -63,7 +58,7 @@ def test_every_state(study: Study, paths: Paths, cells: list[Cell]) -> None:
         *("running", "failed", "failed", "stopped", "stopped", "waiting")
     ]
     assert states[waiting] == "waiting"
-    finish(study, paths, failed, 5)
+    finish_cell(study, paths, failed, 5)
     assert Status(study, paths, NOW).states[failed] == "done"
 
 
@@ -71,7 +66,7 @@ def test_failures_say_why_and_where(study: Study, paths: Paths, cells: list[Cell
     log(paths, cells[0], "error: no data\n", age=60)
     log(paths, cells[1], "10:00:00 checkpoint at step 7\n", age=60)
     log(paths, cells[2], "error: mended since\n", age=60)
-    finish(study, paths, cells[2], 5)
+    finish_cell(study, paths, cells[2], 5)
     noise = paths.results / "logs" / "noise" / "digits" / "eps8.log"
     write_text(noise, "ValueError: negative\n")
     found = {each.name: each for each in Status(study, paths, NOW).failures()}
@@ -144,8 +139,8 @@ def test_time_left_is_measured_where_it_can_be(
 ) -> None:
     estimate = cell_cost(study, SWEEP, 2).seconds
     assert Status(study, paths, NOW).sweeps()[SWEEP].left == pytest.approx(6 * estimate)
-    finish(study, paths, cells[0], 100)
-    finish(study, paths, cells[1], 200)
+    finish_cell(study, paths, cells[0], 100)
+    finish_cell(study, paths, cells[1], 200)
     progress = Status(study, paths, NOW).sweeps()[SWEEP]
     assert progress.spent == 300
     assert progress.left == pytest.approx(4 * 150)
@@ -155,13 +150,13 @@ def test_a_figure_counts_its_own_cells(study: Study, paths: Paths, cells: list[C
     drawn = [cell for cell in cells if cell.clipping_bound != 10.0]
     assert len(drawn) == 4
     for cell in set(cells) - set(drawn):
-        finish(study, paths, cell, 1)
+        finish_cell(study, paths, cell, 1)
     figure = Status(study, paths, NOW).figures()["heatmap"]
     assert dict(figure.cells) == {"waiting": 4}
 
 
 def test_report_adds_up(study: Study, paths: Paths, cells: list[Cell]) -> None:
-    finish(study, paths, cells[0], 7200)
+    finish_cell(study, paths, cells[0], 7200)
     log(paths, cells[1], "10:00:00 started\n", age=1)
     log(paths, cells[2], "error: no data\n", age=1)
     lines = list(Status(study, paths, NOW).lines())

@@ -160,7 +160,7 @@ class Site(Chain):
 
     def cells(self) -> dict[str, int]:
         """Finished cells: name -> time of their last output, ns."""
-        done = (self.results / "cells").glob("*/*/timing.json")
+        done = (self.results / "cells").glob("*/*/steps.parquet")
         return {f"{path.parts[-3]}/{path.parts[-2]}": path.stat().st_mtime_ns for path in done}
 
 
@@ -393,7 +393,9 @@ def test_second_call_trains_only_what_failed(disturbed: Site, local: Chain) -> N
     assert sorted(trained) == sorted(f"eps8_epochs2_B96_C{bound}" for bound in BOUNDS)
     assert disturbed.drawn_numbers() == local.drawn_numbers()
     assert (
-        json.loads((disturbed.results / f"cells/{SHORT}/{BAD}/timing.json").read_text())["trained"]
+        json.loads((disturbed.results / f"provenance/cells/{SHORT}/{BAD}.json").read_text())[
+            "timing"
+        ]["trained"]
         == 3
     )
 

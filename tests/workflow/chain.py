@@ -155,8 +155,8 @@ class Chain:
 
     def timing(self, cell: str) -> dict[str, Any]:
         """The timing breakdown of a cell of the one sweep."""
-        path = self.results / "cells" / "digits_vit_film" / cell / "timing.json"
-        content: dict[str, Any] = json.loads(path.read_text())
+        path = self.results / "provenance" / "cells" / "digits_vit_film" / f"{cell}.json"
+        content: dict[str, Any] = json.loads(path.read_text())["timing"]
         return content
 
     def stored_trials(self) -> dict[str, int]:

@@ -7,6 +7,7 @@ for name in STUDY.sweeps:
             f"aggregate_{name}"
         input:
             [PATHS.cell(cell) / "trials.parquet" for cell in STUDY.sweep_cells(name)],
+            again=again(f"sweeps/{name}"),
         output:
             PATHS.sweep(name),
         log:

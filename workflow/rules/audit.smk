@@ -11,6 +11,7 @@ if STUDY.audit is not None:
         input:
             data=PATHS.dataset(AUDITED.dataset) / "metadata.json",
             backbone=PATHS.backbone(AUDITED.backbone) / "metadata.json",
+            again=again(f"audit/{CELL}"),
         output:
             PATHS.audited(CELL),
         log:
@@ -29,6 +30,7 @@ if STUDY.audit is not None:
     rule audit_evidence:
         input:
             [PATHS.audited(cell) for cell in STUDY.audit_cells()],
+            again=again("audit/audit"),
         output:
             [PATHS.audit(suffix) for suffix in ("csv", "pdf", "png", "tex", "md")],
         log:

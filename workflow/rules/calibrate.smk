@@ -2,6 +2,8 @@
 
 
 rule calibrate:
+    input:
+        again=again("noise/{dataset}/eps{epsilon}_epochs{epochs}_B{batch_size}"),
     output:
         PATHS.noise("{dataset}", "{epsilon}", "{epochs}", "{batch_size}"),
     log:

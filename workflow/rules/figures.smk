@@ -9,6 +9,7 @@ rule figure:
             if PARTIAL
             else target_inputs(STUDY, PATHS, STUDY.figures[wildcards.target])
         ),
+        again=again("figures/{target}"),
     output:
         [PATHS.figure("{target}", suffix) for suffix in ("pdf", "png", "csv")],
     log:
@@ -34,6 +35,7 @@ rule table:
             if PARTIAL
             else target_inputs(STUDY, PATHS, STUDY.tables[wildcards.target])
         ),
+        again=again("tables/{target}"),
     output:
         [PATHS.table("{target}", suffix) for suffix in ("tex", "md", "csv")],
     log:

@@ -21,6 +21,9 @@ for name, sweep, epochs in [
                 / "trials.parquet"
                 for batch_size in sweep.batch_size
             ],
+            again=again(
+                f"gradnorms/{name}/eps{{epsilon}}_epochs{epochs}_C{{clipping_bound}}"
+            ),
         output:
             PATHS.gradient_norms(name, "{epsilon}", epochs, "{clipping_bound}"),
         log:

@@ -10,6 +10,8 @@ if JOBS.prepare_here:
 
 
 rule prepare_tokenizer:
+    input:
+        again=again("tokenizers/{backbone}"),
     output:
         PATHS.tokenizer("{backbone}"),
     log:
@@ -25,6 +27,7 @@ rule prepare_tokenizer:
 rule prepare_dataset:
     input:
         lambda wildcards: dataset_inputs(STUDY, PATHS, wildcards.dataset),
+        again=again("data/{dataset}"),
     output:
         metadata=PATHS.dataset("{dataset}") / "metadata.json",
         train_inputs=PATHS.dataset("{dataset}") / "train_inputs.npy",
@@ -44,6 +47,7 @@ rule prepare_dataset:
 rule prepare_backbone:
     input:
         lambda wildcards: backbone_inputs(STUDY, PATHS, wildcards.backbone),
+        again=again("backbones/{backbone}"),
     output:
         metadata=PATHS.backbone("{backbone}") / "metadata.json",
         weights=PATHS.backbone("{backbone}") / "model.safetensors",

@@ -19,6 +19,7 @@ rule report:
             for suffix in ("png", "csv", "md")
             if STUDY.audit and not PARTIAL
         ],
+        again=again("report"),
     output:
         PATHS.report,
     log:

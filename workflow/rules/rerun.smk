@@ -1,21 +1,31 @@
 # Snakemake decides by times of writing and by its own records, which may be lost. dpsweep knows what
-# every output was made from: what is there, but not as the study asks for it, is made again.
+# every output was made from: what is not as the study asks for it depends on a file that is newer.
+import uuid
+
+from dpsweep.files import write_text
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import explain, problems
 
+NEWER = PATHS.results / "provenance" / "newer"
+NOT_CURRENT = {}
+if workflow.is_main_process and not PARTIAL:
+    NOT_CURRENT = problems(PATHS, Outputs(STUDY, PATHS).every())
+    # Snakemake compares contents too.
+    write_text(NEWER, f"{uuid.uuid4()}\n")
+    for problem in explain(
+        {name: each for name, each in NOT_CURRENT.items() if each.kind == "changed"}
+    ):
+        logger.warning(f"{problem}; it is made again")
 
-def make_again(workflow, study, paths):
-    outputs = list(Outputs(study, paths).every())
-    found = problems(paths, outputs)
-    again = {
-        str(file)
-        for output in outputs
-        if output.name in found and any(file.exists() for file in output.files)
-        for file in output.files
-    }
-    workflow.dag_settings.forcerun = again.union(workflow.dag_settings.forcerun)
-    changed = {
-        name: problem for name, problem in found.items() if problem.kind == "changed"
-    }
-    for line in explain(changed):
-        logger.warning(f"{line}; it is made again")
+
+def again(output):
+    """An input for the rule that makes an output; its name may have wildcards."""
+
+    def newer(wildcards):
+        if PARTIAL or not workflow.is_main_process:
+            return []
+        return (
+            NEWER if output.format(**wildcards) in NOT_CURRENT else ancient(str(NEWER))
+        )
+
+    return newer

@@ -15,6 +15,7 @@ for name, sweep, epochs in [
             data=PATHS.dataset(sweep.dataset) / "metadata.json",
             backbone=PATHS.backbone(sweep.backbone) / "metadata.json",
             noise=PATHS.noise(sweep.dataset, "{epsilon}", epochs, "{batch_size}"),
+            again=again(f"cells/{name}/{cell}"),
         output:
             trials=PATHS.results / "cells" / name / cell / "trials.parquet",
             steps=PATHS.results / "cells" / name / cell / "steps.parquet",

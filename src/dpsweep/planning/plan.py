@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from dpsweep.errors import DpsweepError
 from dpsweep.planning.cluster import GpuClass, Jobs, Site, Stage
@@ -21,8 +20,9 @@ from dpsweep.planning.cost import (
     norms_bytes,
     norms_seconds,
 )
+from dpsweep.planning.outputs import NormsKey, Output, Outputs
 from dpsweep.planning.status import Status, hours
-from dpsweep.study.cells import Cell, ClippingBound
+from dpsweep.study.cells import Cell
 from dpsweep.study.config import Study
 from dpsweep.study.inputs import norms_cells
 from dpsweep.study.messages import unknown
@@ -34,15 +34,6 @@ GPUS = (1, 8, 64)
 
 class PlanError(DpsweepError):
     """A target that the study does not have."""
-
-
-class GradientNorms(NamedTuple):
-    """Gradient norms are measured once for all batch sizes of these."""
-
-    sweep: str
-    epsilon: float
-    epochs: int
-    clipping_bound: ClippingBound
 
 
 @dataclass
@@ -86,8 +77,9 @@ class Plan:
     ) -> None:
         self._study, self._paths, self._site = study, paths, site
         self._status = Status(study, paths, site=site)
+        self._outputs = Outputs(study, paths)
         self._cells: dict[Cell, None] = {}
-        self._norms: dict[GradientNorms, None] = {}
+        self._norms: dict[NormsKey, list[Cell]] = {}
         self._audit = False
         for target in targets or ("all",):
             self._add(target)
@@ -127,11 +119,11 @@ class Plan:
         return sum(
             input_bytes(self._study.datasets[name])
             for name in datasets
-            if not (self._paths.dataset(name) / "metadata.json").exists()
+            if self._lacks(self._outputs.dataset(name))
         ) + sum(
             backbone_bytes(self._study.backbones[name], self._study.datasets[dataset])
             for name, dataset in backbones.items()
-            if not (self._paths.backbone(name) / "metadata.json").exists()
+            if self._lacks(self._outputs.backbone(name))
         )
 
     def gpu_jobs(self) -> int:
@@ -218,26 +210,40 @@ class Plan:
         cell = _parse(sweep, name.replace("_C", f"_B{batch_size}_C"), target)
         if cell not in self._status.states:
             cells = self._study.sweep_cells(sweep)
-            names = dict.fromkeys(self._paths.gradient_norms(*_norms(each)).stem for each in cells)
+            names = dict.fromkeys(
+                self._paths.gradient_norms(*NormsKey.of(each)).stem for each in cells
+            )
             raise PlanError(f"{target}: {unknown(name, names)}")
         self._add_norms([cell])
 
     def _add_norms(self, cells: Iterable[Cell]) -> None:
         for cell in cells:
-            self._norms[_norms(cell)] = None
-            self._cells.update(dict.fromkeys(norms_cells(self._study, cell)))
+            rivals = norms_cells(self._study, cell)
+            self._norms[NormsKey.of(cell)] = rivals
+            self._cells.update(dict.fromkeys(rivals))
 
     # -- what is missing ---------------------------------------------------------------------
 
     def _missing_cells(self) -> list[Cell]:
         return [cell for cell in self._cells if self._status.states[cell] != "done"]
 
-    def _missing_norms(self) -> list[GradientNorms]:
-        return [each for each in self._norms if not self._paths.gradient_norms(*each).exists()]
+    def _missing_norms(self) -> list[NormsKey]:
+        # Norms that no figure draws are no output of the study: their cells and their file tell.
+        return [
+            key
+            for key, cells in self._norms.items()
+            for output in [self._outputs.gradient_norms(key)]
+            if self._lacks(output)
+            or not output.files[0].exists()
+            or any(self._status.states[cell] != "done" for cell in cells)
+        ]
 
     def _missing_audit(self) -> list[Cell]:
         cells = self._study.audit_cells() if self._audit else []
-        return [cell for cell in cells if not self._paths.audited(cell).exists()]
+        return [cell for cell in cells if self._lacks(self._outputs.audited(cell))]
+
+    def _lacks(self, output: Output) -> bool:
+        return output.name in self._status.lacking
 
     def _audit_seconds(self, setting: Cell) -> float:
         speed = self._speed(setting.sweep, setting.epochs)
@@ -258,10 +264,6 @@ class Plan:
             f"{hours(seconds)} hours of training on {gpu.request} at {gpu.teraflops:g} Tflop/s"
             for gpu, seconds in used.items()
         ] or ["nothing"]
-
-
-def _norms(cell: Cell) -> GradientNorms:
-    return GradientNorms(cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound)
 
 
 def _parse(sweep: str, name: str, target: str) -> Cell:

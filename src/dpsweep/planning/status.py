@@ -1,9 +1,9 @@
 """Where a study stands, read from its files alone: no queue is asked, and nothing has to run.
 
-A cell is *done* when its last output is there, made with the learning rates, seeds and settings that
-the study has now (if not, it is *waiting* to be done again). Before that its log tells: it ends with an error
-(*failed*), or it was written to lately (*running*), or not (*stopped*: killed, requeued, or given
-up); a cell without a log is *waiting*.
+A cell is *done* when its outputs are those of the study as it is now (`dpsweep.planning.provenance`).
+Else its log tells: it ends with an error (*failed*), or it was written to lately (*running*), or
+not (*stopped*: terminated, killed, requeued, or given up). A cell without a log is *waiting*, and so
+is one that was done before: its outputs were deleted, or belong to an earlier version of the study.
 """
 
 import math
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from dpsweep.files import read_json
 from dpsweep.planning.cluster import Site
 from dpsweep.planning.cost import TERAFLOPS, cell_cost
+from dpsweep.planning.outputs import Outputs
+from dpsweep.planning.provenance import problems, read_provenance
 from dpsweep.study.cells import Cell
 from dpsweep.study.config import Study
-from dpsweep.study.inputs import training_fingerprint
 from dpsweep.study.paths import Paths
 
 State = Literal["done", "running", "failed", "stopped", "waiting"]
@@ -71,13 +71,16 @@ class Status:
         self._study = study
         self._paths = paths
         self._now = time.time() if now is None else now
+        self._outputs = Outputs(study, paths)
+        self.lacking = problems(paths, self._outputs.every())
+        """what is not current, by name"""
         self.states: dict[Cell, State] = {}
-        self._seconds: dict[Cell, float] = {}
+        self._spent: dict[Cell, float] = {}
         for name in study.sweeps:
-            fingerprint = training_fingerprint(study, name)
             for cell in study.sweep_cells(name):
-                self.states[cell] = self._state(cell, fingerprint)
-        self.forecast = Forecast(study, self._seconds, site)
+                self.states[cell] = self._state(cell)
+        done = {cell: self._spent[cell] for cell, state in self.states.items() if state == "done"}
+        self.forecast = Forecast(study, done, site)
 
     def of(self, cells: Iterable[Cell]) -> Progress:
         """Sum up some of the study's cells."""
@@ -85,10 +88,10 @@ class Status:
         for cell in cells:
             state = self.states[cell]
             progress.cells[state] += 1
-            if state == "done":
-                progress.spent += self._seconds[cell]
-            else:
-                progress.left += self.forecast.seconds(cell)
+            progress.spent += self._spent[cell]
+            if state != "done":
+                begun = self._spent[cell] if state in ("running", "stopped", "failed") else 0.0
+                progress.left += max(0.0, self.forecast.seconds(cell) - begun)
         return progress
 
     def sweeps(self) -> dict[str, Progress]:
@@ -139,21 +142,19 @@ class Status:
         if unfinished:
             yield f"{unfinished} failed or stopped: `dpsweep status --failed` says why and where."
 
-    def _state(self, cell: Cell, fingerprint: str) -> State:
-        try:
-            # The last output that a job writes.
-            timing = read_json(self._paths.cell(cell) / "timing.json")
-        except FileNotFoundError:
-            pass
-        else:
-            if timing.get("training") != fingerprint:
-                return "waiting"  # a job that is at it would have removed the outputs
-            self._seconds[cell] = float(timing["trial_seconds"])
+    def _state(self, cell: Cell) -> State:
+        output = self._outputs.cell(cell)
+        said = read_provenance(self._paths, output)
+        self._spent[cell] = float(said.timing.get("trial_seconds", 0.0))
+        if output.name not in self.lacking:
             return "done"
         log = cell_log(self._paths, cell)
         try:
             written = log.stat().st_mtime
         except FileNotFoundError:
+            return "waiting"
+        ended = self._paths.provenance(output.name)
+        if said.made_for is not None and ended.stat().st_mtime >= written:
             return "waiting"
         tail = _tail(log)
         if _error(tail):
