@@ -1,18 +1,20 @@
 """Outputs of a study, written by hand: their content matters to nobody who only plans."""
 
-from dpsweep.files import write_text
+from typing import Any
+
 from dpsweep.planning.outputs import Output, Outputs
 from dpsweep.planning.provenance import making
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
 
-def finish_output(paths: Paths, output: Output, **timing: float) -> None:
+def finish_output(paths: Paths, output: Output, **timing: Any) -> None:
     """Write an output's files and what a job says of them."""
     with making(paths, output) as job:
         for file in output.files:
-            write_text(file, output.name)
-        job.note(timing)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(output.name)
+        job.timing = timing
 
 
 def finish_all(study: Study, paths: Paths, seconds: float = 1.0) -> list[Output]:
@@ -27,7 +29,7 @@ def finish_cell(study: Study, paths: Paths, cell: Cell, seconds: float = 1.0) ->
     """Write a cell and all that it is made from."""
     makers = {file: output for output in Outputs(study, paths).every() for file in output.files}
 
-    def finish(output: Output, **timing: float) -> None:
+    def finish(output: Output, **timing: Any) -> None:
         for maker in {makers[file].name: makers[file] for file in output.inputs}.values():
             finish(maker)
         finish_output(paths, output, **timing)

@@ -23,6 +23,7 @@ from dpsweep.study.inputs import (
     target_fingerprint,
     target_inputs,
     tokenizer_fingerprint,
+    trainer_fingerprint,
     training_fingerprint,
 )
 from dpsweep.study.paths import Paths
@@ -203,7 +204,7 @@ class Outputs:
             self._training_inputs(cell.sweep),
             fingerprint(
                 [
-                    self._training(cell.sweep),
+                    trainer_fingerprint(study, cell.sweep),
                     study.privacy.model_dump(mode="json"),
                     study.audit.model_dump(mode="json", exclude=axes),
                     study.train_size(study.sweeps[cell.sweep].dataset),

@@ -93,12 +93,16 @@ def training_fingerprint(study: Study, sweep: str) -> str:
     The axes of the grid are left out: a longer axis adds cells and leaves the others alone.
     """
     grid = study.sweeps[sweep]
+    return fingerprint([trainer_fingerprint(study, sweep), grid.learning_rates, grid.seeds])
+
+
+def trainer_fingerprint(study: Study, sweep: str) -> str:
+    """Hash of how a sweep trains, whatever its grid."""
+    grid = study.sweeps[sweep]
     return fingerprint(
         {
             "trainer": TRAINER_VERSION,
             "delta": study.privacy.delta,
-            "learning_rates": grid.learning_rates,
-            "seeds": grid.seeds,
             "optimizer": grid.optimizer,
             "physical_batch": grid.physical_batch,
             "method": _plain(study.methods[grid.method]),
