@@ -175,22 +175,23 @@ def test_diverged_trial_is_a_result(chain: Chain) -> None:
 
 
 def test_failed_cells_leave_the_others_and_say_why(chain: Chain) -> None:
-    chain.study["sweeps"][SWEEP]["epochs"] = [2, 3]
-    chain.write()
-    chain.run("results/noise/digits/eps8_epochs3_B128.json")
-    noise = chain.results / "noise/digits/eps8_epochs3_B128.json"
-    noise.write_text(noise.read_text().replace('"train_size": 1347', '"train_size": 1346'))
-    goals = [
-        f"results/cells/{SWEEP}/eps8_epochs3_B{batch}_C1/trials.parquet" for batch in (128, "full")
-    ]
-    chain.run(*goals, expect=1)
-    log = chain.results / "logs" / "cells" / SWEEP / "eps8_epochs3_B128_C1.log"
-    assert "delete it and run again" in log.read_text()
+    key = trials(chain)["trial_key"][0]
+    store = chain.results / "trials" / key[:2]
+    (store / f"{key}.safetensors").unlink()
+    obstacle = store / f"{key}.checkpoint"
+    obstacle.mkdir()
+    other = "eps8_epochs2_Bfull_C1"
+    for cell in (CELL, other):
+        shutil.rmtree(chain.results / "cells" / SWEEP / cell)
+    said = chain.run(expect=1)
+    log = chain.results / "logs" / "cells" / SWEEP / f"{CELL}.log"
+    assert f"Is a directory: '{obstacle.relative_to(chain.folder)}'" in said
     assert "Traceback" not in log.read_text()
-    assert len(trials(chain, "eps8_epochs3_Bfull_C1")) == 3
-    noise.unlink()
-    chain.run(*goals)
-    assert len(trials(chain, "eps8_epochs3_B128_C1")) == 3
+    assert len(trials(chain, other)) == 3
+    obstacle.rmdir()
+    chain.run()
+    assert len(trials(chain)) == 3
+    assert "Nothing to be done" in chain.run()
 
 
 def test_a_running_study_can_be_watched(tmp_path: Path) -> None:
