@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpsweep.training.gradients import forms
-from dpsweep.training.gradients.forms import Convolutions
+from dpsweep.training.gradients import per_example
+from dpsweep.training.gradients.convolutions import Convolutions
 
 EXAMPLES, CHANNELS, OUT = 5, 4, 6
 
@@ -21,7 +21,7 @@ def one_by_one(
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("chunk", [1, forms._CHUNK_CPU])
+@pytest.mark.parametrize("chunk", [1, per_example._CHUNK_CPU])
 @pytest.mark.parametrize("size", [7, 33], ids=["few pixels", "many pixels"])
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_rows_and_their_sums(
     dilation: int,
     groups: int,
 ) -> None:
-    monkeypatch.setattr(forms, "_CHUNK_CPU", chunk)
+    monkeypatch.setattr(per_example, "_CHUNK_CPU", chunk)
     random = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
@@ -49,14 +49,14 @@ def test_rows_and_their_sums(
     settings = (stride, padding, dilation, groups)
     outputs = draw(*F.conv2d(inputs, weight, None, *settings).shape)
     pairs = [(each, each) for each in settings[:3]]
-    form = Convolutions("w", weight.shape, inputs, outputs, *pairs, groups)
-    assert form._suits_groups == (size == 33)
+    gradients = Convolutions("w", weight.shape, inputs, outputs, *pairs, groups)
+    assert gradients._suits_groups == (size == 33)
 
     wanted = one_by_one(inputs, outputs, weight, settings)
-    torch.testing.assert_close(form.rows(), wanted)
-    torch.testing.assert_close(form.rows(slice(1, 3)), wanted[1:3])
+    torch.testing.assert_close(gradients.rows(), wanted)
+    torch.testing.assert_close(gradients.rows(slice(1, 3)), wanted[1:3])
     if groups == 1:
         probes = draw(OUT, 2, *weight.shape[1:])
-        squares, dots = form.channel_sums(probes)
+        squares, dots = gradients.channel_sums(probes)
         torch.testing.assert_close(squares, wanted.flatten(2).square().sum(2))
         torch.testing.assert_close(dots, torch.einsum("bochw,opchw->bpo", wanted, probes))

@@ -11,12 +11,9 @@ from torch import Tensor, nn
 from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
 from dpsweep.training.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.training.gradients import GradientSum, make_engine
-from dpsweep.training.gradients.forms import (
-    Convolutions,
-    Lookups,
-    OuterProducts,
-    Standardized,
-)
+from dpsweep.training.gradients.convolutions import Convolutions
+from dpsweep.training.gradients.derived import Standardized
+from dpsweep.training.gradients.per_example import Lookups, OuterProducts
 
 each_engine = pytest.mark.parametrize(
     ("engine", "name"),
@@ -28,6 +25,8 @@ each_engine = pytest.mark.parametrize(
         ("bookkeeping", "vit-all"),
         ("bookkeeping", "bit-all"),
         ("bookkeeping", "convolutions-all"),
+        ("vmap", "vit-film"),
+        ("vmap", "convolutions-all"),
         ("opacus", "vit-film"),
         ("opacus", "bit-all"),
     ],
@@ -102,7 +101,7 @@ def test_diverged_model_gives_zero(engine: str, name: str) -> None:
     assert torch.equal(result.nonfinite, case.mask)
 
 
-@pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping", "opacus"])
+@pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping", "vmap", "opacus"])
 @each_rule
 def test_zero_gradient_stays_zero(engine: str, clipping: Clipping) -> None:
     model = nn.Linear(3, 4, bias=False)
@@ -116,7 +115,7 @@ def test_zero_gradient_stays_zero(engine: str, clipping: Clipping) -> None:
     assert made.norms(inputs, torch.tensor([0, 1]), mask)[0][0] == 0
 
 
-@pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping", "opacus"])
+@pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping", "vmap", "opacus"])
 def test_factor_is_the_exact_minimum(engine: str) -> None:
     """At C = 1e-5 a gradient of norm 1.05 C has length 1, one of norm 0.95 C has 0.95."""
     model = nn.Linear(1, 2, bias=False).double()
@@ -162,19 +161,21 @@ def test_tokens_that_cancel(kind: str, difference: float) -> None:
     noise = torch.randn(20, 4, 96, generator=generator)
     outputs = torch.cat([g, -g + difference * noise], dim=1)
     inputs = torch.cat([a, a], dim=1)
-    form: OuterProducts | Convolutions | Lookups
+    gradients: OuterProducts | Convolutions | Lookups
     if kind == "linear":
-        form = OuterProducts("w", torch.Size((96, 96)), inputs, outputs)
+        gradients = OuterProducts("w", torch.Size((96, 96)), inputs, outputs)
         exact = outputs.double().mT @ inputs.double()
     elif kind == "convolution":
         pixels = (inputs.mT[..., None], outputs.mT[..., None])
-        form = Convolutions("w", torch.Size((96, 96, 1, 1)), *pixels, (1, 1), (0, 0), (1, 1), 1)
+        gradients = Convolutions(
+            "w", torch.Size((96, 96, 1, 1)), *pixels, (1, 1), (0, 0), (1, 1), 1
+        )
         exact = outputs.double().mT @ inputs.double()
     else:
         indices = torch.arange(4).repeat(20, 2)
-        form = Lookups("w", torch.Size((4, 96)), indices, outputs)
+        gradients = Lookups("w", torch.Size((4, 96)), indices, outputs)
         exact = outputs.double()[:, :4] + outputs.double()[:, 4:]
-    norms = form.squared_norms().sqrt()
+    norms = gradients.squared_norms().sqrt()
     lengths = exact.flatten(1).norm(dim=1)
     contributions = FlatClipping(1e-5).factors(norms).double() * lengths
     assert float(contributions.max()) <= 1.02
@@ -202,10 +203,10 @@ def test_gradients_that_standardisation_all_but_removes(difference: float) -> No
         ]
     )
     weight = standardize(raw, gain)
-    form = Convolutions("w", raw.shape, inputs, outputs, *settings)
+    gradients = Convolutions("w", raw.shape, inputs, outputs, *settings)
     sources = {"raw": raw, "gain": gain}
     epsilon = SMALLEST_SQUARES / raw[0].numel()
-    norms = Standardized(weight, sources, form, raw, gain, epsilon).squared_norms().sqrt()
+    norms = Standardized(weight, sources, gradients, raw, gain, epsilon).squared_norms().sqrt()
     contributions = FlatClipping(1e-5).factors(norms).double() * exact.norm(dim=1)
     assert (contributions < 1 + 1e-3).all()
     if difference >= 1e-1:

@@ -85,7 +85,9 @@ class SequenceClassifier(nn.Module):
             )
         attention = tokens != PADDING
         numbers = torch.where(attention, tokens, self.padding)
-        logits: Tensor = self.network(
-            input_ids=numbers, attention_mask=attention.to(torch.int64)
-        ).logits
+        # Complete, as attention reads it: from a mask of two dimensions, networks make one only
+        # where a text of the batch has padding, and then an example's numbers depend on the others.
+        length = tokens.shape[1]
+        complete = attention[:, None, None, :].expand(-1, 1, length, length)
+        logits: Tensor = self.network(input_ids=numbers, attention_mask=complete).logits
         return logits

@@ -2,25 +2,30 @@
 
 - ``expanded``: for few trainable parameters (FiLM, LoRA, head); no slower than ordinary training.
 - ``bookkeeping``: for all parameters; ghost norms, one backward pass.
-- ``opacus``: Opacus' ghost and fast gradient clipping, with our factors.
+- ``vmap``: torch's vectorised gradients of single examples; for what the two above do not know.
 - ``loop``: one example at a time with autograd. Slow; the oracle of all tests.
-- ``auto``: ``expanded`` where it supports the model, otherwise ``bookkeeping``.
+- ``opacus``: Opacus' ghost and fast gradient clipping, with our factors; for comparison.
+- ``auto``: the first of ``expanded`` (for few parameters), ``bookkeeping``, ``vmap`` and ``loop``
+  that knows the model.
+
+Before its first step, each of the first three is compared with ``loop`` on the model.
 """
 
-from functools import partial
+from collections.abc import Mapping
 
 import torch
 from torch import nn
 
 from dpsweep.training.gradients.bookkeeping import BookkeepingEngine
-from dpsweep.training.gradients.checks import check_owners
-from dpsweep.training.gradients.expanded import ExpandedEngine, supports
+from dpsweep.training.gradients.checked import Build, CheckedEngine
+from dpsweep.training.gradients.expanded import ExpandedEngine
 from dpsweep.training.gradients.interface import (
     GradientEngine,
     GradientSum,
     UnsupportedModelError,
 )
 from dpsweep.training.gradients.loop import LoopEngine
+from dpsweep.training.gradients.vmap import VmapEngine
 
 __all__ = [
     "GradientEngine",
@@ -45,51 +50,63 @@ def make_engine(
     """Return an engine for the trainable parameters of a model.
 
     Args:
-        name: ``auto``, ``expanded``, ``bookkeeping``, ``opacus`` or ``loop``.
+        name: ``auto``, ``expanded``, ``bookkeeping``, ``vmap``, ``loop`` or ``opacus``.
         model: takes a tensor of inputs and returns logits. The values of its parameters may change
             between calls of the engine; which of them train may not.
         head_parameters: names of the classification head's parameters, for norms of their own.
         autocast: dtype of the forward and backward pass where torch's autocast deems it safe
-            (bfloat16, say); norms and sums stay float32. ``loop`` does without.
+            (bfloat16, say); norms and sums stay float32. ``opacus`` does without.
         compile: let torch compile the forward and backward pass; only ``expanded`` can.
 
     Raises:
-        UnsupportedModelError: the model mixes examples, ties trainable weights, or has trainable
-            parameters in layers that the engine does not know. What shows only in use is refused
-            at the first call.
+        UnsupportedModelError: the model mixes examples or ties trainable weights. That a model has
+            a trainable parameter for which the engine has no rule shows at the first call.
         ValueError: there is no such engine.
     """
-    match name:
-        case "auto" if _suits_expanded(model, head_parameters):
-            return ExpandedEngine(model, head_parameters, autocast=autocast, compile=compile)
-        case "expanded":
-            return ExpandedEngine(model, head_parameters, autocast=autocast, compile=compile)
-        case "auto" | "bookkeeping":
-            return BookkeepingEngine(model, head_parameters, autocast=autocast)
-    if autocast is not None:
-        raise ValueError(
-            f"engine {name!r} computes norms in the dtype of the forward pass, which must be that "
-            "of the model: use no autocast, or engine auto, expanded or bookkeeping"
-        )
-    match name:
-        case "opacus":
-            # Opacus sets up logging and takes a second to import.
-            from dpsweep.training.gradients.opacus import OpacusEngine  # noqa: PLC0415
+    if name == "opacus":
+        if autocast is not None:
+            raise ValueError(
+                "engine 'opacus' computes norms in the dtype of the forward pass, which must be "
+                "that of the model: use no autocast, or another engine"
+            )
+        # Opacus sets up logging and takes a second to import.
+        from dpsweep.training.gradients.opacus import OpacusEngine  # noqa: PLC0415
 
-            return OpacusEngine(model, head_parameters)
-        case "loop":
-            return LoopEngine(model, head_parameters)
-    raise ValueError(f"engine {name!r}: choose one of auto, expanded, bookkeeping, opacus and loop")
+        return OpacusEngine(model, head_parameters)
+    if name == "loop":
+        return LoopEngine(model, head_parameters, autocast=autocast)
+
+    def wanted(as_wanted: bool) -> torch.dtype | None:
+        return autocast if as_wanted else None
+
+    engines: Mapping[str, Build] = {
+        "expanded": lambda model, as_wanted: ExpandedEngine(
+            model, head_parameters, autocast=wanted(as_wanted), compile=compile and as_wanted
+        ),
+        "bookkeeping": lambda model, as_wanted: BookkeepingEngine(
+            model, head_parameters, autocast=wanted(as_wanted)
+        ),
+        "vmap": lambda model, as_wanted: VmapEngine(
+            model, head_parameters, autocast=wanted(as_wanted)
+        ),
+        "loop": lambda model, as_wanted: LoopEngine(
+            model, head_parameters, autocast=wanted(as_wanted)
+        ),
+    }
+    if name == "auto":
+        few = _copied(model, head_parameters) <= _FEW_PARAMETERS
+        engines = {key: build for key, build in engines.items() if few or key != "expanded"}
+    elif name in engines:
+        engines = {name: engines[name]}
+    else:
+        raise ValueError(f"engine {name!r}: choose one of auto, {', '.join(engines)} and opacus")
+    return CheckedEngine(model, head_parameters, engines, autocast=autocast)
 
 
-def _suits_expanded(model: nn.Module, head_parameters: frozenset[str]) -> bool:
-    try:
-        check_owners(model, partial(supports, head_parameters), "expanded")
-    except UnsupportedModelError:
-        return False
-    copied = (
+def _copied(model: nn.Module, head_parameters: frozenset[str]) -> int:
+    """Count the numbers that ``expanded`` copies for each example."""
+    return sum(
         parameter.numel()
         for name, parameter in model.named_parameters()
         if parameter.requires_grad and name not in head_parameters
     )
-    return sum(copied) <= _FEW_PARAMETERS

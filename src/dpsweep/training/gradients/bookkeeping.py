@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,18 +13,16 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
 from dpsweep.training.gradients import layers
-from dpsweep.training.gradients.checks import check_owners
+from dpsweep.training.gradients.convolutions import Convolutions
+from dpsweep.training.gradients.derived import Derived, Standardized
 from dpsweep.training.gradients.factored import FactoredEngine, check_used
-from dpsweep.training.gradients.forms import (
-    Convolutions,
-    Derived,
-    Form,
+from dpsweep.training.gradients.interface import UnsupportedModelError
+from dpsweep.training.gradients.per_example import (
     Lookups,
     OuterProducts,
-    Standardized,
+    PerExampleGradients,
     factors_are_cheaper,
 )
-from dpsweep.training.gradients.interface import UnsupportedModelError
 from dpsweep.training.gradients.tracked import TrackedParameter, Uses, plain, tracked_in
 
 
@@ -38,7 +36,8 @@ class BookkeepingEngine(FactoredEngine):
     layers of narrow networks), the backward pass returns them instead.
 
     Weights that the model computes from parameters before it uses them, as in weight-standardised
-    convolutions, get their per-example gradients through that computation.
+    convolutions or tables of relative positions, get their per-example gradients through that
+    computation.
     """
 
     def __init__(
@@ -48,30 +47,31 @@ class BookkeepingEngine(FactoredEngine):
         *,
         autocast: torch.dtype | None = None,
     ):
-        """Prepare a model.
-
-        Raises:
-            UnsupportedModelError: if a trainable parameter belongs to an unknown kind of layer.
-        """
+        """Prepare a model; what has no rule is refused when it is met."""
         super().__init__(model, head_parameters, autocast)
-        check_owners(model, _supports, "bookkeeping")
+        # What is the same for all examples: buffers, and parameters that do not train.
+        self._constants = frozenset(
+            id(each) for each in (*model.buffers(), *model.parameters()) if not each.requires_grad
+        )
 
-    def _per_example(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, list[Form]]:
-        uses = _RecordedUses(len(inputs))
+    def _per_example(
+        self, inputs: Tensor, labels: Tensor
+    ) -> tuple[Tensor, list[PerExampleGradients]]:
+        uses = _RecordedUses(len(inputs), self._layers, self._constants)
         with torch.enable_grad():
             tracked = {
                 name: TrackedParameter.of(name, each, uses)
                 for name, each in self.parameters.items()
             }
             losses = self._losses(tracked, inputs, labels)
-            rows, forms = uses.gradients(losses.sum())
-        forms += self._grouped(rows)
-        check_used(self.parameters, forms)
-        return losses.detach(), forms
+            rows, gradients = uses.gradients(losses.sum())
+        gradients += self._grouped(rows)
+        check_used(self.parameters, gradients)
+        return losses.detach(), gradients
 
 
-def _supports(name: str, layer: nn.Module) -> bool:
-    return isinstance(layer, nn.LayerNorm | nn.GroupNorm | nn.Linear | nn.Conv2d | nn.Embedding)
+# With a rule of their own although all their arguments are parameters and constants.
+_NOT_DERIVED = (Tensor.expand, Tensor.repeat, F.embedding, standardize)
 
 
 class _RecordedUses(Uses):
@@ -85,8 +85,10 @@ class _RecordedUses(Uses):
         standardize: "standardize",
     }
 
-    def __init__(self, examples: int):
-        super().__init__(examples)
+    def __init__(self, examples: int, layers: Mapping[str, str], constants: frozenset[int]):
+        super().__init__(examples, layers)
+        # Of tensors that no example has an influence on.
+        self._constants = constants
         # Where a gradient is read, and what is done with it.
         self._taps: list[tuple[Tensor | GradientEdge, Callable[[Tensor], None]]] = []
         self._copies: dict[str, Tensor] = {}
@@ -95,17 +97,17 @@ class _RecordedUses(Uses):
         # The weights and gain of a standardised one.
         self._standardized: dict[str, tuple[Tensor, Tensor]] = {}
         self._rows: dict[str, Tensor] = {}
-        self._forms: list[Form] = []
+        self._factored: list[PerExampleGradients] = []
 
-    def gradients(self, loss: Tensor) -> tuple[dict[str, Tensor], list[Form]]:
-        """Go backward from the summed losses; return gradients as rows, and as other forms."""
+    def gradients(self, loss: Tensor) -> tuple[dict[str, Tensor], list[PerExampleGradients]]:
+        """Go backward from the summed losses; return gradients as rows, and as factors."""
         taps: Any = [tap for tap, _ in self._taps]
         gradients = list(torch.autograd.grad(loss, taps, allow_unused=True))
-        while self._taps:  # memory is free again as soon as a gradient is turned into its form
+        while self._taps:  # memory is free again as soon as a gradient is received
             (_, receive), gradient = self._taps.pop(), gradients.pop()
             if gradient is not None:
                 receive(gradient)
-        return self._rows, self._forms
+        return self._rows, self._factored
 
     def compute(
         self,
@@ -114,10 +116,10 @@ class _RecordedUses(Uses):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """See ``Uses``; a function of parameters alone gives a derived parameter."""
+        """See ``Uses``; a function of parameters and constants gives a derived parameter."""
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-        alone = all(isinstance(each, TrackedParameter) for each in tensors)
-        if alone and func not in (Tensor.expand, standardize):
+        alone = all(self._same_for_all(each) for each in tensors)
+        if alone and func not in _NOT_DERIVED:
             return self._derive(parameter, func, args, kwargs)
         return super().compute(parameter, func, args, kwargs)
 
@@ -141,17 +143,20 @@ class _RecordedUses(Uses):
         """Compute ``F.linear``."""
         x = self.batch(input, weight, bias)
         if isinstance(weight, TrackedParameter) and weight.parameter_name not in self._sources:
-            tokens = math.prod(x.shape[1:-1])
+            tokens = math.prod(x.shape[:-1]) // self.examples
             if not factors_are_cheaper(tokens, *weight.shape):
                 copies = self.copies(weight), self.copies(bias)
-                return cast(Tensor, layers.Linear.apply(x, plain(weight), plain(bias), *copies))
+                y: Tensor = layers.Linear.apply(
+                    self.by_example(x), plain(weight), plain(bias), *copies
+                )
+                return y.reshape(*x.shape[:-1], -1)
 
         def receive(gradient: Tensor, features: Tensor) -> None:
             outputs = gradient.reshape(self.examples, -1, gradient.shape[-1])
             if isinstance(weight, TrackedParameter):
                 inputs = features.reshape(self.examples, -1, features.shape[-1])
-                form = OuterProducts(weight.parameter_name, weight.shape, inputs, outputs)
-                self._add(weight, form)
+                name, shape = weight.parameter_name, weight.shape
+                self._add(weight, OuterProducts(name, shape, inputs, outputs))
             if isinstance(bias, TrackedParameter):
                 self._add_rows(bias, outputs.sum(1))
 
@@ -168,7 +173,7 @@ class _RecordedUses(Uses):
         groups: int = 1,
     ) -> Tensor:
         """Compute ``F.conv2d``."""
-        x = self.batch(input, weight, bias)
+        x = self.one_row_each(input, weight, bias)
         if isinstance(padding, str):
             x, padding = _explicit_padding(x, weight, padding, _pair(dilation))
         settings = _pair(stride), _pair(padding), _pair(dilation), groups
@@ -206,7 +211,7 @@ class _RecordedUses(Uses):
             if padding_idx is not None:
                 padding = tokens == padding_idx % len(weight)
                 outputs = outputs.masked_fill(padding[..., None], 0)
-            self._forms.append(Lookups(weight.parameter_name, weight.shape, tokens, outputs))
+            self._factored.append(Lookups(weight.parameter_name, weight.shape, tokens, outputs))
 
         return self._tap(F.embedding(indices, weight.value, padding_idx), indices, receive)
 
@@ -218,6 +223,14 @@ class _RecordedUses(Uses):
         derived = self._derive(used, standardize, (weight, gain), {})
         self._standardized[derived.parameter_name] = weight.value, gain.value
         return derived
+
+    def _same_for_all(self, tensor: Tensor) -> bool:
+        """Whether no example has an influence on a tensor."""
+        if isinstance(tensor, TrackedParameter):
+            return True
+        return id(tensor) in self._constants or (
+            tensor._base is not None and id(tensor._base) in self._constants
+        )
 
     def _derive(
         self,
@@ -257,20 +270,22 @@ class _RecordedUses(Uses):
         self._taps.append((get_gradient_edge(y), checked))
         return y
 
-    def _add(self, weight: TrackedParameter, form: OuterProducts | Convolutions) -> None:
-        """Add the gradients of a weight in the cheaper form."""
+    def _add(self, weight: TrackedParameter, gradients: OuterProducts | Convolutions) -> None:
+        """Add the gradients of a weight as they are cheaper to keep."""
         sources = self._sources.get(weight.parameter_name)
         standardized = self._standardized.get(weight.parameter_name)
-        if sources is not None and standardized and isinstance(form, Convolutions):
+        if sources is not None and standardized and isinstance(gradients, Convolutions):
             raw, gain = standardized
             epsilon = SMALLEST_SQUARES / raw[0].numel()
-            self._forms.append(Standardized(weight.value, sources, form, raw, gain, epsilon))
+            self._factored.append(
+                Standardized(weight.value, sources, gradients, raw, gain, epsilon)
+            )
         elif sources is not None:
-            self._forms.append(Derived(weight.value, sources, form))
-        elif isinstance(form, Convolutions) and not form.is_cheaper:
-            self._add_rows(weight, form.rows())
+            self._factored.append(Derived(weight.value, sources, gradients))
+        elif isinstance(gradients, Convolutions) and not gradients.is_cheaper:
+            self._add_rows(weight, gradients.rows())
         else:
-            self._forms.append(form)
+            self._factored.append(gradients)
 
     def _add_rows(self, parameter: TrackedParameter, rows: Tensor) -> None:
         """Add per-example gradients of a parameter, or through a derived one to its sources."""

@@ -1,7 +1,6 @@
 """The engine for few trainable parameters: FiLM, LoRA, head."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -9,9 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpsweep.training.gradients import layers
-from dpsweep.training.gradients.checks import check_owners
 from dpsweep.training.gradients.factored import FactoredEngine, check_used
-from dpsweep.training.gradients.forms import Form, OuterProducts
+from dpsweep.training.gradients.per_example import OuterProducts, PerExampleGradients
 from dpsweep.training.gradients.tracked import TrackedParameter, Uses, plain
 
 
@@ -35,17 +33,13 @@ class ExpandedEngine(FactoredEngine):
         autocast: torch.dtype | None = None,
         compile: bool = False,
     ):
-        """Prepare a model.
-
-        Raises:
-            UnsupportedModelError: if a trainable parameter belongs to a layer that is not a
-                normalisation or linear layer and is not a bare one to be broadcast.
-        """
+        """Prepare a model; what has no rule is refused when it is met."""
         super().__init__(model, head_parameters, autocast)
-        check_owners(model, partial(supports, head_parameters), "expanded")
         self._forward = torch.compile(self._run, fullgraph=True) if compile else self._run
 
-    def _per_example(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, list[Form]]:
+    def _per_example(
+        self, inputs: Tensor, labels: Tensor
+    ) -> tuple[Tensor, list[PerExampleGradients]]:
         examples = len(inputs)
         copies = {
             name: each.detach().expand(examples, *each.shape).requires_grad_()
@@ -66,20 +60,20 @@ class ExpandedEngine(FactoredEngine):
             for name, gradient in zip(copies, gradients, strict=False)
             if gradient is not None
         }
-        forms: list[Form] = [
+        per_example: list[PerExampleGradients] = [
             OuterProducts(name, self.parameters[name].shape, features[name][:, None], each[:, None])
             for name, each in zip(probes, gradients[len(copies) :], strict=True)
             if each is not None
         ]
-        forms += self._grouped(rows)
-        check_used(self.parameters, forms)
-        return losses.detach(), forms
+        per_example += self._grouped(rows)
+        check_used(self.parameters, per_example)
+        return losses.detach(), per_example
 
     def _run(
         self, copies: dict[str, Tensor], probes: dict[str, Tensor], inputs: Tensor, labels: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses, and the features that met a linear weight, by the weight's name."""
-        uses = _ExpandedUses(len(inputs), copies, probes)
+        uses = _ExpandedUses(len(inputs), self._layers, copies, probes)
         tracked = {
             name: TrackedParameter.of(name, each.detach(), uses)
             for name, each in self.parameters.items()
@@ -88,22 +82,18 @@ class ExpandedEngine(FactoredEngine):
         return losses, uses.features
 
 
-def supports(head_parameters: frozenset[str], name: str, layer: nn.Module) -> bool:
-    """Return whether the engine knows the parameter of this name in this layer.
-
-    A convolution can be the head of a residual network, on the single pixel that pooling leaves.
-    """
-    if isinstance(layer, nn.Conv2d):
-        return name in head_parameters and layer.kernel_size == (1, 1)
-    return isinstance(layer, nn.LayerNorm | nn.GroupNorm | nn.Linear)
-
-
 class _ExpandedUses(Uses):
     engine = "expanded"
     functions: ClassVar[Mapping[Any, str]] = {**Uses.functions, F.conv2d: "conv2d"}
 
-    def __init__(self, examples: int, copies: dict[str, Tensor], probes: dict[str, Tensor]):
-        super().__init__(examples)
+    def __init__(
+        self,
+        examples: int,
+        layers: Mapping[str, str],
+        copies: dict[str, Tensor],
+        probes: dict[str, Tensor],
+    ):
+        super().__init__(examples, layers)
         self._copies = copies
         self._probes = probes
         self.features: dict[str, Tensor] = {}
@@ -118,17 +108,18 @@ class _ExpandedUses(Uses):
 
     def linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Compute ``F.linear``: with copies for several tokens, with a probe for one vector."""
-        x = self.batch(input, weight, bias)
+        x = self.by_example(self.batch(input, weight, bias))
         if x.dim() == 2 and isinstance(weight, TrackedParameter):
             return self._probed(x, weight, bias)
         copies = self.copies(weight), self.copies(bias)
-        return cast(Tensor, layers.Linear.apply(x, plain(weight), plain(bias), *copies))
+        y: Tensor = layers.Linear.apply(x, plain(weight), plain(bias), *copies)
+        return y.reshape(*input.shape[:-1], -1)
 
     def conv2d(
         self, input: Tensor, weight: Tensor, bias: Tensor | None = None, *settings: Any
     ) -> Tensor:
         """Compute ``F.conv2d`` for the head of a residual network: 1x1, after global pooling."""
-        x = self.batch(input, weight, bias)
+        x = self.one_row_each(input, weight, bias)
         if not isinstance(weight, TrackedParameter) or x.shape[1:] != weight.shape[1:]:
             used = weight if isinstance(weight, TrackedParameter) else bias
             raise self.refusal(used, f"is used by conv2d() on an input of shape {tuple(x.shape)}")

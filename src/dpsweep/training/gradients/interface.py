@@ -1,6 +1,7 @@
 """What every per-example gradient engine offers, and what it refuses."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,3 +71,22 @@ def example_losses(logits: Tensor, labels: Tensor) -> Tensor:
 def sum_dtype(tensor: Tensor) -> torch.dtype:
     """Return the dtype in which numbers like those of ``tensor`` are summed."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Let GPUs multiply float32 numbers as such, not as TF32 with a mantissa of 10 bits.
+
+    Otherwise norms and sums differ by 1e-3, and so does the sensitivity. TF32 is torch's default
+    for convolutions.
+    """
+    # torch's stubs lack the latter.
+    settings = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before = [each.fp32_precision for each in settings]
+    try:
+        for each in settings:
+            each.fp32_precision = "ieee"
+        yield
+    finally:
+        for each, precision in zip(settings, before, strict=True):
+            each.fp32_precision = precision

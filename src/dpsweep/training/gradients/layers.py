@@ -48,7 +48,7 @@ class LayerNorm(torch.autograd.Function):
             )[0]
         rows = (len(x), -1, *ctx.shape)
         if needs_weight:
-            dweight = (x - mean).mul_(rstd).mul_(g).view(rows).sum(1)
+            dweight = (x - mean).mul_(rstd).mul_(g).reshape(rows).sum(1)
         if needs_bias:
             dbias = g.view(rows).sum(1)
         return dx, None, None, dweight, dbias, None, None

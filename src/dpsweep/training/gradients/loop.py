@@ -1,6 +1,6 @@
 """The slow engine that every other one is tested against."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -18,67 +18,79 @@ from dpsweep.training.gradients.interface import (
 class LoopEngine:
     """One forward and backward pass for each example, by plain autograd: the oracle."""
 
-    def __init__(self, model: nn.Module, head_parameters: frozenset[str]):
+    def __init__(
+        self,
+        model: nn.Module,
+        head_parameters: frozenset[str],
+        *,
+        autocast: torch.dtype | None = None,
+    ):
         """Prepare a model.
 
         Raises:
-            UnsupportedModelError: if the model mixes examples or ties trainable weights.
+            UnsupportedModelError: see `check_model`.
         """
         self.model = model
         self.parameters: Mapping[str, nn.Parameter] = check_model(model, head_parameters)
         self._head = head_parameters
+        self._autocast = autocast
 
     def clipped_sum(
         self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
     ) -> GradientSum:
         """See ``GradientEngine``."""
-        losses, gradients = self._per_example(inputs, labels)
-        norms = _norms(gradients)
-        usable = mask & norms.isfinite()
-        factors = clipping.factors(norms) * usable
         sums = {
-            name: torch.where(_rows(usable, rows), rows * _rows(factors, rows), 0).sum(0)
-            for name, rows in gradients.items()
+            name: torch.zeros_like(each, dtype=sum_dtype(each))
+            for name, each in self.parameters.items()
         }
+        norms, losses = [], []
+        for example, (loss, gradients) in enumerate(self._per_example(inputs, labels)):
+            norm = _norm(gradients.values())
+            usable = mask[example] & norm.isfinite()
+            factor = clipping.factors(norm)
+            for name, gradient in gradients.items():
+                sums[name] += torch.where(usable, factor * gradient, 0)
+            norms.append(norm)
+            losses.append(loss)
+        found = torch.stack(norms)
         return GradientSum(
             gradients=sums,
-            norms=torch.where(usable, norms, 0),
-            losses=torch.where(mask, losses, 0),
-            nonfinite=mask & ~norms.isfinite(),
+            norms=torch.where(mask & found.isfinite(), found, 0),
+            losses=torch.where(mask, torch.stack(losses), 0),
+            nonfinite=mask & ~found.isfinite(),
         )
 
     def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
-        _, gradients = self._per_example(inputs, labels)
-        head = {name: rows for name, rows in gradients.items() if name in self._head}
-        return torch.where(mask, _norms(gradients), 0), torch.where(mask, _norms(head), 0)
+        found = []
+        for loss, gradients in self._per_example(inputs, labels):
+            head = [each for name, each in gradients.items() if name in self._head]
+            found.append((_norm(gradients.values()), _norm(head or [torch.zeros_like(loss)])))
+        norms, head_norms = (torch.stack(each) for each in zip(*found, strict=True))
+        return torch.where(mask, norms, 0), torch.where(mask, head_norms, 0)
 
-    def _per_example(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        parameters = list(self.parameters.values())
-        losses, rows = [], []
+    def _per_example(
+        self, inputs: Tensor, labels: Tensor
+    ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Yield the loss and the gradients of one example after the other."""
+        enabled = self._autocast is not None
         for example in range(len(inputs)):
             one = slice(example, example + 1)
-            loss = example_losses(self.model(inputs[one]), labels[one]).sum()
-            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-            for name, gradient in zip(self.parameters, gradients, strict=True):
+            with torch.enable_grad():
+                with torch.autocast(inputs.device.type, dtype=self._autocast, enabled=enabled):
+                    logits = self.model(inputs[one])
+                loss = example_losses(logits, labels[one]).sum()
+            found = torch.autograd.grad(loss, list(self.parameters.values()), allow_unused=True)
+            gradients = {}
+            for name, gradient in zip(self.parameters, found, strict=True):
                 if gradient is None:
                     raise UnsupportedModelError(
-                        f"trainable parameter {name!r} is not used in the forward pass: freeze it"
+                        f"trainable parameter {name!r} has no influence on the loss: freeze it"
                     )
-            losses.append(loss.detach())
-            rows.append(gradients)
-        columns = {
-            name: torch.stack(column).to(sum_dtype(column[0]))
-            for name, column in zip(self.parameters, zip(*rows, strict=True), strict=True)
-        }
-        return torch.stack(losses), columns
+                gradients[name] = gradient.to(sum_dtype(gradient))
+            yield loss.detach(), gradients
 
 
-def _norms(gradients: Mapping[str, Tensor]) -> Tensor:
-    flat = [rows.flatten(start_dim=1) for rows in gradients.values()]
-    norms: Tensor = torch.linalg.vector_norm(torch.cat(flat, dim=1), dim=1)
-    return norms
-
-
-def _rows(per_example: Tensor, like: Tensor) -> Tensor:
-    return per_example.view(-1, *[1] * (like.dim() - 1))
+def _norm(gradients: Iterable[Tensor]) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(torch.cat([each.flatten() for each in gradients]))
+    return norm

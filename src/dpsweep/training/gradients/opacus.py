@@ -7,10 +7,12 @@ from contextlib import ExitStack, contextmanager
 import torch
 from opacus.grad_sample import GradSampleHooksFastGradientClipping
 from opacus.utils.module_utils import trainable_modules
+from opacus.validators import ModuleValidator
+from opacus.validators.errors import IllegalModuleConfigurationError
 from torch import Tensor, nn
 
 from dpsweep.training.clipping import Clipping
-from dpsweep.training.gradients.checks import check_model
+from dpsweep.training.gradients.checks import check_model, shared_parameters
 from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,
@@ -46,6 +48,7 @@ class OpacusEngine:
         self.model = model
         self.parameters: Mapping[str, nn.Parameter] = check_model(model, head_parameters)
         self._head = head_parameters
+        _refuse_what_opacus_refuses(model)
         for handle in getattr(model, "autograd_grad_sample_hooks", ()):
             handle.remove()
         vars(model).pop("autograd_grad_sample_hooks", None)
@@ -174,3 +177,22 @@ class OpacusEngine:
         for layer in self.model.modules():
             for attribute in _LEFT_ON_LAYERS:
                 vars(layer).pop(attribute, None)
+
+
+def _refuse_what_opacus_refuses(model: nn.Module) -> None:
+    """Ask Opacus' validation, which knows the layers whose parameters its hooks do not see."""
+    if further := shared_parameters(model):
+        name, first = next(iter(further.items()))
+        raise UnsupportedModelError(
+            f"trainable weight {name!r} is tied to {first!r}, which Opacus does not know: choose "
+            "another engine"
+        )
+    for name, module in trainable_modules(model):
+        if type(module) not in ModuleValidator.VALIDATORS:
+            continue
+        for error in ModuleValidator.validate(module):
+            # That a model must be in train mode is a rule of Opacus' own hooks.
+            if not isinstance(error, IllegalModuleConfigurationError):
+                raise UnsupportedModelError(
+                    f"layer {name!r} ({type(module).__name__}) is refused by Opacus: {error}"
+                )

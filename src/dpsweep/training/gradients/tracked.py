@@ -28,6 +28,12 @@ _QUESTIONS: frozenset[Any] = frozenset(
     Tensor.numel,
     Tensor.size,
 }
+# Functions that combine their arguments number by number, after broadcasting them.
+_ELEMENTWISE: frozenset[Any] = frozenset(
+    getattr(namespace, name)
+    for name in ("add", "addcmul", "div", "mul", "sub", "true_divide")
+    for namespace in (torch, Tensor)
+) | {Tensor.add_, Tensor.mul_, Tensor.__rsub__, Tensor.__rtruediv__}
 
 
 class TrackedParameter(Tensor):
@@ -82,21 +88,25 @@ class Uses:
     """The uses of the trainable parameters in one forward pass over ``examples`` examples.
 
     The methods named in ``functions`` compute torch functions, with torch's own signatures, for
-    inputs whose first dimension is the example.
+    batches: tensors whose first dimension is the example. It may also have several rows for each
+    example, one example after the other, as where a model cuts its images into windows.
     """
 
     engine: ClassVar[str]
     functions: ClassVar[Mapping[Any, str]] = {
         F.layer_norm: "layer_norm",
         F.group_norm: "group_norm",
+        F.rms_norm: "rms_norm",
         F.linear: "linear",
+        F.scaled_dot_product_attention: "attention",
         Tensor.expand: "expand",
-        Tensor.add: "add",
-        torch.add: "add",
+        Tensor.repeat: "repeat",
     }
 
-    def __init__(self, examples: int):
+    def __init__(self, examples: int, layers: Mapping[str, str]):
+        """Take the number of examples, and the kind of layer of each trainable parameter."""
         self.examples = examples
+        self._layers = layers
 
     def copies(self, parameter: Tensor | None) -> Tensor | None:
         """Return the copies of a tracked parameter: shape (examples, *shape), one an example.
@@ -126,6 +136,8 @@ class Uses:
         Raises:
             UnsupportedModelError: if there is no rule for it.
         """
+        if func in _ELEMENTWISE:
+            return self._elementwise(parameter, func, args, kwargs)
         if func in self.functions:
             return getattr(self, self.functions[func])(*args, **kwargs)
         raise self.refusal(parameter, f"is used by {getattr(func, '__name__', func)}()")
@@ -133,9 +145,10 @@ class Uses:
     def refusal(self, parameter: Tensor | None, use: str) -> UnsupportedModelError:
         """Return the error for an impossible use."""
         name = parameter.parameter_name if isinstance(parameter, TrackedParameter) else "?"
+        layer = f" of a {self._layers[name]}" if name in self._layers else ""
         return UnsupportedModelError(
-            f"trainable parameter {name!r} {use}, for which engine {self.engine!r} has no "
-            "per-example gradient: freeze it, or choose another engine"
+            f"trainable parameter {name!r}{layer} {use}, for which engine {self.engine!r} has no "
+            "per-example gradient; engine auto takes one that has"
         )
 
     def layer_norm(
@@ -147,12 +160,22 @@ class Uses:
         eps: float = 1e-5,
     ) -> Tensor:
         """Compute ``F.layer_norm``, in the parameters' dtype."""
-        x = self.batch(input, weight, bias).to(_dtype(weight, bias))
+        x = self.by_example(self.batch(input, weight, bias)).to(_dtype(weight, bias))
         copies = self.copies(weight), self.copies(bias)
         shape = list(normalized_shape)
-        return cast(
-            Tensor, layers.LayerNorm.apply(x, plain(weight), plain(bias), *copies, shape, eps)
-        )
+        y: Tensor = layers.LayerNorm.apply(x, plain(weight), plain(bias), *copies, shape, eps)
+        return y.reshape(input.shape)
+
+    def rms_norm(
+        self,
+        input: Tensor,
+        normalized_shape: list[int],
+        weight: Tensor | None = None,
+        eps: float | None = None,
+    ) -> Tensor:
+        """Compute ``F.rms_norm``."""
+        x = self.batch(input, weight)
+        return F.rms_norm(x, list(normalized_shape), None, eps) * self.broadcast(weight, x)
 
     def group_norm(
         self,
@@ -163,43 +186,117 @@ class Uses:
         eps: float = 1e-5,
     ) -> Tensor:
         """Compute ``F.group_norm``, in the parameters' dtype."""
-        x = self.batch(input, weight, bias).to(_dtype(weight, bias))
+        x = self.one_row_each(input, weight, bias).to(_dtype(weight, bias))
         copies = self.copies(weight), self.copies(bias)
         return cast(
             Tensor, layers.GroupNorm.apply(x, plain(weight), plain(bias), *copies, num_groups, eps)
         )
 
-    def expand(self, parameter: Tensor, *sizes: Any) -> Tensor:
-        """Compute ``parameter.expand(examples, ...)``, as models do with a class token."""
-        shape = sizes if isinstance(sizes[0], int) else tuple(sizes[0])
-        if len(shape) != parameter.dim() or shape[0] != self.examples:
-            raise self.refusal(parameter, f"is expanded to {shape}, not to the examples")
-        return self._batched(parameter).expand(shape)
+    def attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *settings: Any,
+        **options: Any,
+    ) -> Tensor:
+        """Compute ``F.scaled_dot_product_attention`` with a bias that trains."""
+        for each in (query, key, value):
+            if isinstance(each, TrackedParameter):
+                raise self.refusal(each, "is a query, key or value that all examples share")
+        bias = self.broadcast(attn_mask, self.batch(query, attn_mask))
+        return F.scaled_dot_product_attention(query, key, value, bias, *settings, **options)
 
-    def add(self, input: Tensor, other: Tensor) -> Tensor:
-        """Compute the sum of a batch and a parameter, as models do with position embeddings."""
-        if isinstance(input, TrackedParameter):
-            input, other = other, input
-        return self.batch(input, other) + self._batched(other)
+    def expand(self, parameter: Tensor, *sizes: Any) -> Tensor:
+        """Compute ``parameter.expand(rows, ...)``, as models do with a class token."""
+        shape = sizes if isinstance(sizes[0], int) else tuple(sizes[0])
+        rows = shape[0]
+        if len(shape) != parameter.dim() or rows < 1 or rows % self.examples:
+            raise self.refusal(parameter, f"is expanded to {shape}, not to the examples")
+        return self._copies_of_rows(parameter, len(shape), rows).expand(shape)
+
+    def repeat(self, parameter: Tensor, *sizes: Any) -> Tensor:
+        """Compute ``parameter.repeat(rows, 1, ...)``."""
+        times = sizes if isinstance(sizes[0], int) else tuple(sizes[0])
+        if any(each != 1 for each in times[1:]):
+            raise self.refusal(parameter, f"is repeated {times} times")
+        return self.expand(parameter, times[0], *[-1] * (len(times) - 1))
+
+    def _elementwise(
+        self,
+        parameter: TrackedParameter,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Tensor:
+        """Compute a batch with parameters, number by number: biases, scales, positions."""
+        batches = [
+            each
+            for each in (*args, *kwargs.values())
+            if isinstance(each, Tensor) and not isinstance(each, TrackedParameter) and each.dim()
+        ]
+        if not batches or any(each.dim() != batches[0].dim() for each in batches):
+            raise self.refusal(parameter, f"is used by {func.__name__}() without a batch")
+        for x in batches:
+            self.batch(x, parameter)
+
+        def with_copies(value: Any) -> Any:
+            if isinstance(value, TrackedParameter):
+                return self.broadcast(value, batches[0])
+            return value
+
+        result: Tensor = func(
+            *(with_copies(each) for each in args),
+            **{name: with_copies(each) for name, each in kwargs.items()},
+        )
+        return result
 
     def batch(self, x: Tensor, *parameters: Tensor | None) -> Tensor:
-        """Return ``x``, an input that meets parameters, if its rows are the examples."""
+        """Return ``x``, a tensor that meets parameters, if its rows can be those of examples."""
         if isinstance(x, TrackedParameter):
             raise self.refusal(x, "meets another parameter")
-        if x.shape[0] != self.examples:
+        if x.dim() == 0 or x.shape[0] == 0 or x.shape[0] % self.examples:
             used = next(tracked_in(*parameters))
             raise self.refusal(
                 used, f"meets an input of shape {tuple(x.shape)} for {self.examples} examples"
             )
         return x
 
-    def _batched(self, parameter: Tensor) -> Tensor:
-        """Return the copies of a parameter of shape (1, ...) in the shape (examples, ...)."""
-        if parameter.shape[0] != 1:
-            raise self.refusal(parameter, f"of shape {tuple(parameter.shape)} is broadcast")
+    def one_row_each(self, x: Tensor, *parameters: Tensor | None) -> Tensor:
+        """Return ``x`` like ``batch``, if it has one row for each example."""
+        if self.batch(x, *parameters).shape[0] != self.examples:
+            used = next(tracked_in(*parameters))
+            raise self.refusal(
+                used, f"meets several rows for each example, an input of shape {tuple(x.shape)},"
+            )
+        return x
+
+    def by_example(self, x: Tensor) -> Tensor:
+        """Return a batch in the shape (examples, ...): rows of an example become a dimension."""
+        if x.shape[0] == self.examples:
+            return x
+        return x.reshape(self.examples, -1, *x.shape[1:])
+
+    def broadcast(self, parameter: Tensor | None, x: Tensor) -> Tensor:
+        """Return the copies of a parameter in a shape that meets the batch ``x`` elementwise."""
+        assert isinstance(parameter, TrackedParameter)  # noqa: S101
+        return self._copies_of_rows(parameter, x.dim(), x.shape[0])
+
+    def _copies_of_rows(self, parameter: Tensor, dimensions: int, rows: int) -> Tensor:
+        """Return the copy that belongs to each row of a batch, with so many dimensions."""
+        shape = parameter.shape[1:] if parameter.dim() == dimensions else parameter.shape
+        if parameter.dim() > dimensions or (parameter.dim() == dimensions and len(parameter) != 1):
+            raise self.refusal(
+                parameter, f"of shape {tuple(parameter.shape)} has a row for each row of a batch"
+            )
         copies = self.copies(parameter)
         assert copies is not None  # noqa: S101 (it is tracked)
-        return copies.flatten(0, 1)
+        alike = [1] * (dimensions - 1 - len(shape))
+        if rows == self.examples:
+            return copies.reshape(rows, *alike, *shape)
+        copies = copies.reshape(self.examples, 1, *alike, *shape)
+        return copies.expand(-1, rows // self.examples, *copies.shape[2:]).flatten(0, 1)
 
 
 def _dtype(weight: Tensor | None, bias: Tensor | None) -> torch.dtype:

@@ -1,0 +1,194 @@
+"""Per-example gradients as they are cheapest to keep: instantiated, or as the factors of products.
+
+`PerExampleGradients` holds the gradients of one or more parameters for all examples of a
+micro-batch. It can say how long they are, and sum them with factors. Everything is computed in
+float32 (float64 for float64).
+
+Examples that are not ``usable`` (masked, or not finite) must not leave a trace in a sum. Their
+factor is zero, but zero times infinity is not: so their numbers are replaced by zeros as well.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dpsweep.training.gradients.interface import sum_dtype
+
+ALL = slice(None)
+"""All examples."""
+
+# How many numbers to take through a computation at once. On the CPU, memory that is as large as
+# a cache is faster than memory that is not; elsewhere few large kernels are.
+_CHUNK_CPU = 2**22
+_CHUNK = 2**27
+
+
+class PerExampleGradients(Protocol):
+    """Per-example gradients of some parameters."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters."""
+
+    def squared_norms(self) -> Tensor:
+        """Return the squared norm of each example's gradients together, shape (examples,)."""
+
+    def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
+        """Return, for each parameter, the sum over usable examples of factor times gradient."""
+
+
+class Instantiated:
+    """Gradients as they are: one row for each example."""
+
+    def __init__(self, gradients: Mapping[str, Tensor]):
+        """Take gradients of shape (examples, *shape) by parameter."""
+        self.names = tuple(gradients)
+        self._shapes = [rows.shape[1:] for rows in gradients.values()]
+        flat = [rows.flatten(1).to(sum_dtype(rows)) for rows in gradients.values()]
+        self._rows = flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
+
+    def squared_norms(self) -> Tensor:
+        """See ``PerExampleGradients``."""
+        return self._rows.square().sum(1)
+
+    def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        total = factors @ self._rows.masked_fill(~usable[:, None], 0)
+        pieces = torch.split(total, [shape.numel() for shape in self._shapes])
+        return {
+            name: piece.view(shape)
+            for name, piece, shape in zip(self.names, pieces, self._shapes, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class OuterProducts:
+    """Gradients of a linear weight as factors: ``sum_t outputs[t] inputs[t]^T`` over T tokens.
+
+    Norms are "ghost norms" (Goodfellow 2015; Li et al. 2022): inner products of tokens instead of
+    a matrix; with one token just ``|outputs|^2 |inputs|^2``. The sum is a single product of
+    matrices ("book-keeping", Bu et al. 2023).
+
+    Attributes:
+        name: the weight.
+        shape: its shape; with (out, in, 1, 1) it is a convolution that meets single pixels.
+        inputs: of the layer, shape (examples, tokens, in).
+        outputs: gradients of the loss by the layer's outputs, shape (examples, tokens, out).
+    """
+
+    name: str
+    shape: torch.Size
+    inputs: Tensor
+    outputs: Tensor
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See ``PerExampleGradients``."""
+        return (self.name,)
+
+    def squared_norms(self) -> Tensor:
+        """See ``PerExampleGradients``."""
+        inputs, outputs = widened(self.inputs), widened(self.outputs)
+        if inputs.shape[1] == 1:
+            return inputs.square().sum((1, 2)) * outputs.square().sum((1, 2))
+        ghost = (inputs @ inputs.mT) * (outputs @ outputs.mT)
+        lengths = torch.linalg.vector_norm(inputs, dim=2) * torch.linalg.vector_norm(outputs, dim=2)
+        return above_rounding(ghost.sum((1, 2)), lengths.sum(1))
+
+    def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        inputs = only_usable(usable, self.inputs)
+        outputs = scaled(self.outputs, factors, usable)
+        total = outputs.flatten(0, 1).mT @ inputs.flatten(0, 1)
+        return {self.name: total.view(self.shape)}
+
+    def rows(self, examples: slice = ALL) -> Tensor:
+        """Return gradients as they are, shape (examples, *shape)."""
+        outputs, inputs = widened(self.outputs[examples]), widened(self.inputs[examples])
+        return (outputs.mT @ inputs).view(-1, *self.shape)
+
+
+@dataclass(frozen=True)
+class Lookups:
+    """Gradients of an embedding table: those of the looked-up rows.
+
+    Attributes:
+        name: the table.
+        shape: its shape (rows, width).
+        indices: shape (examples, tokens).
+        outputs: gradients of the loss by the looked-up rows, shape (examples, tokens, width).
+    """
+
+    name: str
+    shape: torch.Size
+    indices: Tensor
+    outputs: Tensor
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See ``PerExampleGradients``."""
+        return (self.name,)
+
+    def squared_norms(self) -> Tensor:
+        """See ``PerExampleGradients``: inner products of the tokens that look up the same row."""
+        outputs = widened(self.outputs)
+        same = self.indices[:, :, None] == self.indices[:, None, :]
+        ghost = (outputs @ outputs.mT) * same
+        lengths = torch.linalg.vector_norm(outputs, dim=2)
+        return above_rounding(ghost.sum((1, 2)), lengths.sum(1))
+
+    def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        outputs = scaled(self.outputs, factors, usable)
+        table = outputs.new_zeros(self.shape)
+        return {self.name: table.index_add(0, self.indices.flatten(), outputs.flatten(0, 1))}
+
+
+def factors_are_cheaper(tokens: int, inputs: int, outputs: int) -> bool:
+    """Compare factors with rows: one condition for the memory, and for the work of the norms.
+
+    ``tokens`` outer products of a vector of ``outputs`` and one of ``inputs`` numbers make up an
+    example's gradient.
+    """
+    return tokens * (inputs + outputs) < inputs * outputs
+
+
+def slices(examples: int, weight: Tensor) -> Iterator[slice]:
+    """Yield as many examples at once as memory is good for, with a gradient like ``weight`` each."""
+    numbers = _CHUNK_CPU if weight.device.type == "cpu" else _CHUNK
+    step = max(1, numbers // weight.numel())
+    for first in range(0, examples, step):
+        yield slice(first, first + step)
+
+
+def above_rounding(squared_norms: Tensor, lengths: Tensor) -> Tensor:
+    """Keep ghost norms from being too small where the gradients of tokens cancel each other.
+
+    A ghost norm is a sum of inner products that may have both signs, so its rounding error is not
+    relative to itself but to the square of the tokens' lengths, summed. Where it is smaller than
+    that, the example would be scaled up to far more than 1; the error takes the norm's place.
+    """
+    return squared_norms.maximum(32 * torch.finfo(lengths.dtype).eps * lengths.square())
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Return a tensor in the dtype in which its numbers are summed."""
+    return tensor.to(sum_dtype(tensor))
+
+
+def column(per_example: Tensor, like: Tensor) -> Tensor:
+    """Return a value for each example in a shape that broadcasts with ``like``."""
+    return per_example.view(-1, *[1] * (like.dim() - 1))
+
+
+def only_usable(usable: Tensor, tensor: Tensor) -> Tensor:
+    """Return a tensor with zeros for the examples that are not usable."""
+    return widened(tensor).masked_fill(~column(usable, tensor), 0)
+
+
+def scaled(tensor: Tensor, factors: Tensor, usable: Tensor) -> Tensor:
+    """Return a tensor times a factor for each example, and zeros for those not usable."""
+    return only_usable(usable, tensor * column(factors, tensor))
