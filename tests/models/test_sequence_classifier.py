@@ -93,6 +93,37 @@ def test_what_follows_a_text_has_no_influence(name: str, arguments: dict[str, An
     torch.testing.assert_close(model(changed)[1:], together[1:])
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("distilbert", SMALL),
+        ("bert", SMALL_BERT),
+        ("roberta", SMALL_BERT),
+        ("gpt2", {"n_embd": 8, "n_head": 2, "n_layer": 2, "vocab_size": 12, "pad_token_id": 0}),
+    ],
+)
+def test_a_batch_without_padding_has_a_mask_too(
+    name: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise an example's last digits depend on whether the others have padding."""
+    model = network(name, arguments)
+    attention = nn.functional.scaled_dot_product_attention
+    masks = []
+
+    def spy(*args: Any, attn_mask: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
+        masks.append(attn_mask)
+        return attention(*args, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", spy)
+    full = TEXTS[2].expand(3, -1)
+    alone = model(full)
+    assert masks
+    assert all(mask is not None for mask in masks)
+    mixed = full.clone()
+    mixed[:2] = TEXTS[:2]
+    assert torch.equal(model(mixed)[2], alone[2])
+
+
 def test_too_long_a_text_is_refused() -> None:
     model = network("distilbert", SMALL | {"max_position_embeddings": 6})
     with pytest.raises(BackboneError, match=r"have 7 tokens, .* reads at most 6: .*max_length"):

@@ -1,5 +1,6 @@
 """Text classifiers of Hugging Face's transformers, as functions of one tensor of tokens."""
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -50,7 +51,10 @@ class SequenceClassifier(nn.Module):
         if unknown := sorted(arguments.keys() - known):
             raise TypeError(f"unknown arguments {', '.join(unknown)}")
         config = AutoConfig.for_model(name, num_labels=classes, **arguments)
-        return cls(AutoModelForSequenceClassification.from_config(config))
+        network = AutoModelForSequenceClassification.from_config(config)
+        if network.config._attn_implementation == "sdpa":
+            network.set_attn_implementation(_always_masked())
+        return cls(network)
 
     @property
     def vocabulary(self) -> int:
@@ -85,9 +89,28 @@ class SequenceClassifier(nn.Module):
             )
         attention = tokens != PADDING
         numbers = torch.where(attention, tokens, self.padding)
-        # Complete, as attention reads it: from a mask of two dimensions, networks make one only
-        # where a text of the batch has padding, and then an example's numbers depend on the others.
-        length = tokens.shape[1]
-        complete = attention[:, None, None, :].expand(-1, 1, length, length)
-        logits: Tensor = self.network(input_ids=numbers, attention_mask=complete).logits
+        logits: Tensor = self.network(
+            input_ids=numbers, attention_mask=attention.to(torch.int64)
+        ).logits
         return logits
+
+
+@cache
+def _always_masked() -> str:
+    """Register torch's attention with a mask in every batch, and return its name.
+
+    By default transformers leaves the mask away where no text of a batch has padding. Then the last
+    digits of one example's gradient would depend on the other examples.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface  # noqa: PLC0415
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward  # noqa: PLC0415
+    from transformers.masking_utils import sdpa_mask  # noqa: PLC0415
+
+    def mask(*args: Any, **kwargs: Any) -> Tensor:
+        never = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+        made: Tensor = sdpa_mask(*args, **{**kwargs, **never})
+        return made
+
+    AttentionInterface.register("sdpa_always_masked", sdpa_attention_forward)
+    AttentionMaskInterface.register("sdpa_always_masked", mask)
+    return "sdpa_always_masked"

@@ -101,6 +101,9 @@ class CheckedEngine:
         for name, build in self._engines.items():
             try:
                 difference = _difference(_among_others(build(model, False), *batch), wanted)
+                engine = build(self.model, True)
+                if self._autocast is not None and difference is None:
+                    engine.norms(inputs, labels, torch.ones_like(labels, dtype=torch.bool))
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
@@ -108,7 +111,6 @@ class CheckedEngine:
                 reasons[name] = " ".join(str(error).split()) or type(error).__name__
                 continue
             if difference is None:
-                engine = build(self.model, True)
                 if reasons:
                     self._tell(name, engine, reasons, inputs, labels)
                 return name, engine

@@ -1,6 +1,7 @@
 """The engine for what the others do not know: torch's vectorised per-example gradients."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -73,8 +74,9 @@ class VmapEngine(FactoredEngine):
 
         gradient = torch.func.vmap(torch.func.grad(loss, has_aux=True), in_dims=(None, 0, 0))
         shared = {name: each.detach() for name, each in self.parameters.items()}
-        # The other kernels for attention have no vectorised backward pass.
-        with sdpa_kernel(SDPBackend.MATH):
+        # The CPU's kernel for attention has no vectorised form, and the plain one no autocast.
+        plain = inputs.device.type == "cpu" and self._autocast is None
+        with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
             gradients, losses = gradient(shared, inputs, labels)
         return losses, self._grouped(gradients)
 
