@@ -16,5 +16,6 @@ for name in STUDY.sweeps:
             **JOBS.analysis(),
         params:
             sweep=name,
+            study=study_file,
         shell:
-            "dpsweep aggregate --study {STUDY_FILE:q} {params.sweep} > {log:q} 2>&1"
+            "dpsweep aggregate --study {params.study:q} {params.sweep} > {log:q} 2>&1"

@@ -22,8 +22,10 @@ if STUDY.audit is not None:
         threads: STUDY.training.threads
         resources:
             **JOBS.training(STUDY.audit.sweep, STUDY.audit.epochs),
+        params:
+            study=study_file,
         shell:
-            "dpsweep audit-setting --study {STUDY_FILE:q} eps{wildcards.epsilon}"
+            "dpsweep audit-setting --study {params.study:q} eps{wildcards.epsilon}"
             "_epochs{wildcards.epochs}_B{wildcards.batch_size}_C{wildcards.clipping_bound}"
             " > {log:q} 2>&1"
 
@@ -37,14 +39,18 @@ if STUDY.audit is not None:
             LOGS / "audit" / "evidence.log",
         resources:
             **JOBS.analysis(),
+        params:
+            study=study_file,
         shell:
-            "dpsweep audit-evidence --study {STUDY_FILE:q} > {log:q} 2>&1"
+            "dpsweep audit-evidence --study {params.study:q} > {log:q} 2>&1"
 
     rule audit:
         input:
             PATHS.audit("csv"),
         log:
             LOGS / "audit" / "verdict.log",
+        params:
+            study=study_file,
         shell:
-            "dpsweep audit --study {STUDY_FILE:q} > {log:q} 2>&1 || status=$?; "
+            "dpsweep audit --study {params.study:q} > {log:q} 2>&1 || status=$?; "
             "cat {log:q}; exit ${{status:-0}}"

@@ -16,6 +16,8 @@ rule calibrate:
         "calibrate"
     resources:
         **JOBS.analysis(minutes=4),
+    params:
+        study=study_file,
     shell:
-        "dpsweep calibrate --study {STUDY_FILE:q} {wildcards.dataset} {wildcards.epsilon} "
+        "dpsweep calibrate --study {params.study:q} {wildcards.dataset} {wildcards.epsilon} "
         "{wildcards.epochs} {wildcards.batch_size} > {log:q} 2>&1"

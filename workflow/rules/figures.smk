@@ -24,8 +24,9 @@ rule figure:
             target_inputs(STUDY, PATHS, STUDY.figures[wildcards.target])
         ),
         partial="--partial" if PARTIAL else "",
+        study=study_file,
     shell:
-        "dpsweep figure --study {STUDY_FILE:q} {params.partial} {wildcards.target} > {log:q} 2>&1"
+        "dpsweep figure --study {params.study:q} {params.partial} {wildcards.target} > {log:q} 2>&1"
 
 
 rule table:
@@ -50,5 +51,6 @@ rule table:
             target_inputs(STUDY, PATHS, STUDY.tables[wildcards.target])
         ),
         partial="--partial" if PARTIAL else "",
+        study=study_file,
     shell:
-        "dpsweep table --study {STUDY_FILE:q} {params.partial} {wildcards.target} > {log:q} 2>&1"
+        "dpsweep table --study {params.study:q} {params.partial} {wildcards.target} > {log:q} 2>&1"

@@ -39,6 +39,7 @@ for name, sweep, epochs in [
         params:
             sweep=name,
             epochs=epochs,
+            study=study_file,
         shell:
-            "dpsweep gradient-norms --study {STUDY_FILE:q} {params.sweep} {wildcards.epsilon} "
+            "dpsweep gradient-norms --study {params.study:q} {params.sweep} {wildcards.epsilon} "
             "{params.epochs} {wildcards.clipping_bound} > {log:q} 2>&1"

@@ -14,7 +14,8 @@ rule plan:
         site=json.dumps({"slurm": config.get("slurm")}),
         for_site=["--site", "-"] if SITE else [],
         targets=config.get("targets", "").split(),
+        study=study_file,
     shell:
-        "echo {params.site:q} | dpsweep plan --study {STUDY_FILE:q} {params.for_site} "
+        "echo {params.site:q} | dpsweep plan --study {params.study:q} {params.for_site} "
         "{params.targets:q} > {log:q} 2>&1 || status=$?; "
         "cat {log:q}; exit ${{status:-0}}"

@@ -20,8 +20,10 @@ rule prepare_tokenizer:
         backbone="|".join(map(re.escape, STUDY.backbones)),
     resources:
         **JOBS.analysis(minutes=60, gigabytes=32),
+    params:
+        study=study_file,
     shell:
-        "dpsweep prepare-tokenizer --study {STUDY_FILE:q} {wildcards.backbone} > {log:q} 2>&1"
+        "dpsweep prepare-tokenizer --study {params.study:q} {wildcards.backbone} > {log:q} 2>&1"
 
 
 rule prepare_dataset:
@@ -40,8 +42,10 @@ rule prepare_dataset:
         dataset="|".join(map(re.escape, STUDY.datasets)),
     resources:
         **JOBS.analysis(minutes=240, gigabytes=32),
+    params:
+        study=study_file,
     shell:
-        "dpsweep prepare-dataset --study {STUDY_FILE:q} {wildcards.dataset} > {log:q} 2>&1"
+        "dpsweep prepare-dataset --study {params.study:q} {wildcards.dataset} > {log:q} 2>&1"
 
 
 rule prepare_backbone:
@@ -57,5 +61,7 @@ rule prepare_backbone:
         backbone="|".join(map(re.escape, STUDY.backbones)),
     resources:
         **JOBS.analysis(minutes=240, gigabytes=32),
+    params:
+        study=study_file,
     shell:
-        "dpsweep prepare-backbone --study {STUDY_FILE:q} {wildcards.backbone} > {log:q} 2>&1"
+        "dpsweep prepare-backbone --study {params.study:q} {wildcards.backbone} > {log:q} 2>&1"

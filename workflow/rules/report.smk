@@ -34,5 +34,6 @@ rule report:
             for name in STUDY.sweeps
             for cell in STUDY.sweep_cells(name)
         ),
+        study=study_file,
     shell:
-        "dpsweep report --study {STUDY_FILE:q} {params.partial} > {log:q} 2>&1"
+        "dpsweep report --study {params.study:q} {params.partial} > {log:q} 2>&1"

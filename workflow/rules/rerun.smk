@@ -29,3 +29,8 @@ def again(output):
         )
 
     return newer
+
+
+def study_file(wildcards, input):
+    """The name of the study's file. Snakemake runs nothing again for what may follow from inputs."""
+    return STUDY_FILE

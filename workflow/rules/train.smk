@@ -31,7 +31,8 @@ for name, sweep, epochs in [
         params:
             sweep=name,
             epochs=epochs,
+            study=study_file,
         shell:
-            "dpsweep train --study {STUDY_FILE:q} {params.sweep} eps{wildcards.epsilon}"
+            "dpsweep train --study {params.study:q} {params.sweep} eps{wildcards.epsilon}"
             "_epochs{params.epochs}_B{wildcards.batch_size}_C{wildcards.clipping_bound}"
             " > {log:q} 2>&1"
