@@ -29,7 +29,7 @@ from dpsweep.files import write_json
 REPOSITORY = Path(__file__).parents[1]
 BUGS = REPOSITORY / "benchmarks" / "planted_bugs.yaml"
 RESULTS = REPOSITORY / "benchmarks" / "results" / "planted_bugs.json"
-TIME_LIMIT = 300
+TIME_LIMIT = 600
 PASSED, FAILED = 0, 1  # exit statuses of pytest; others are errors of its own
 
 

@@ -22,6 +22,7 @@ from dpsweep.privacy import (
     noise_multiplier,
     opacus_epsilon,
     pld_epsilon,
+    prv_epsilon,
     search,
 )
 
@@ -131,6 +132,17 @@ def test_full_batch_uses_the_closed_form():
     assert found.noise_multiplier == gaussian_noise_multiplier(2, DELTA, 32)
     assert 2 * (1 - 1e-9) <= found.certified_epsilon <= 2
     assert found.pld_epsilon == pytest.approx(2, rel=1e-3)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+def test_certificate_is_that_of_the_noise(epsilon):
+    """The certified epsilon belongs to this noise multiplier, and another accountant agrees."""
+    found = calibrate(epsilon, 1e-5, 1000, 150, 20)
+    error = 1e-5 * epsilon
+    upper = prv_epsilon(found.noise_multiplier, 0.15, 20, 1e-5, error)
+    assert found.certified_epsilon == pytest.approx(upper, rel=6e-4)
+    fine = pld_epsilon(found.noise_multiplier, 0.15, 20, 1e-5, 1e-5 * epsilon)
+    assert 0.9985 * epsilon < fine < (1 + 1e-5) * epsilon
 
 
 def test_infinite_epsilon_needs_no_noise():
