@@ -5,6 +5,7 @@
 The result goes to benchmarks/results/demo.json.
 """
 
+import argparse
 import contextlib
 import os
 import platform
@@ -117,4 +118,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -1,7 +1,7 @@
 """Measure what noise with tails adds to a step: float64 from Philox against float32 `torch.randn`.
 
-    python benchmarks/noise_cost.py cpu     # five minutes on one core
-    python benchmarks/noise_cost.py gpu
+    python -m benchmarks.noise_cost cpu     # five minutes on one core
+    python -m benchmarks.noise_cost gpu
 
 A step is measured on one physical batch, and scaled to the batch size of its case: gradients are
 paid once per physical batch, noise once per step. Both kinds of noise are drawn in one process, and
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from step_cost import RESULTS, ROWS, Setting, dpsweep, make_model
 
+from benchmarks.step_cost import RESULTS, ROWS, Setting, dpsweep, make_model
 from dpsweep.files import write_json
 from dpsweep.models.build import trainable_parameters
 from dpsweep.training.noise import GaussianNoise

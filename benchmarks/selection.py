@@ -10,6 +10,7 @@ rate, against the rate with the best mean of all.
 The result goes to benchmarks/results/selection.json.
 """
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -99,4 +100,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

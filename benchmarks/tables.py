@@ -6,6 +6,7 @@ A table stands between two comments of a document and is replaced there; a resul
 been measured yet becomes a line that says which command measures it.
 """
 
+import argparse
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -296,9 +297,9 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "cell, GPU": ("cell_gpu.json", "make bench-gpu", cell),
     "workflow": ("workflow.json", "make bench", workflow),
     "demo": ("demo.json", "python benchmarks/demo.py", demo),
-    "analysis": ("analysis.json", "python benchmarks/analysis.py", analysis),
-    "noise cost, CPU": ("noise_cost_cpu.json", "python benchmarks/noise_cost.py cpu", noise_cost),
-    "noise cost, GPU": ("noise_cost_gpu.json", "python benchmarks/noise_cost.py gpu", noise_cost),
+    "analysis": ("analysis.json", "python -m benchmarks.analysis", analysis),
+    "noise cost, CPU": ("noise_cost_cpu.json", "python -m benchmarks.noise_cost cpu", noise_cost),
+    "noise cost, GPU": ("noise_cost_gpu.json", "python -m benchmarks.noise_cost gpu", noise_cost),
     "planted bugs": ("planted_bugs.json", "make planted-bugs", planted_bugs),
     "selection": ("selection.json", "python benchmarks/selection.py", selection),
 }
@@ -338,6 +339,7 @@ def filled(document: str, lines: dict[str, list[str]]) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     made = tables()
     for path in DOCUMENTS:
         write_text(path, filled(path.read_text(encoding="utf-8"), made))

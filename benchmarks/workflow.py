@@ -9,6 +9,7 @@ by Snakemake itself, so that it has its records of all jobs). A scratch folder h
 The result goes to benchmarks/results/workflow.json.
 """
 
+import argparse
 import os
 import platform
 import resource
@@ -106,4 +107,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -1,0 +1,139 @@
+"""The commands that README and docs print are taken by the programs that they call."""
+
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import typer
+from click.exceptions import ClickException, Exit
+from snakemake.cli import parse_args
+
+from dpsweep.cli import app
+from dpsweep.planning.plan import Plan
+from dpsweep.study import Study, load_study
+from dpsweep.study.paths import Paths
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Programs of others: what they take is not ours to test.
+FOREIGN = {"cd", "conda", "git", "pip", "pre-commit", "python3.11", "tmux", "."}
+# The study files that a page tells the reader to write.
+WRITTEN = set(
+    re.findall(r"^# (studies/\S+\.yaml)$", "\n".join(page.read_text() for page in PAGES), re.M)
+) | {"studies/mine.yaml"}
+
+
+def printed() -> list[tuple[str, str]]:
+    """(page, command) of every line of a shell block."""
+    blocks = [
+        (page.name, block.replace("\\\n", " "))
+        for page in PAGES
+        for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.M | re.S)
+    ]
+    return [
+        (page, line.strip())
+        for page, block in blocks
+        for line in block.splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+
+
+def commands(program: str) -> list[list[str]]:
+    """The arguments of every printed call of a program; lines joined by && are several calls."""
+    calls = []
+    for _, line in printed():
+        for part in re.split(r" && | \|\| ", line):
+            words = shlex.split(part, comments=True)
+            if words and words[0].removeprefix(".venv/bin/") == program:
+                calls.append(words[1:])
+    return calls
+
+
+def test_every_program_is_known() -> None:
+    known = {"make", "snakemake", "dpsweep", "python"} | FOREIGN
+    for page, line in printed():
+        for part in re.split(r" && | \|\| ", line):
+            words = shlex.split(part, comments=True)
+            assert not words or words[0].removeprefix(".venv/bin/") in known, f"{page}: {line}"
+
+
+def test_targets_of_make_are_there() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for words in commands("make"):
+        named = {word for word in words if "=" not in word and not word.startswith("-")}
+        assert named <= targets, words
+
+
+@pytest.mark.parametrize("words", commands("dpsweep"), ids=shlex.join)
+def test_dpsweep_takes_its_arguments(words: list[str]) -> None:
+    group = typer.main.get_command(app)
+    context = group.make_context("dpsweep", list(words[:1]), resilient_parsing=True)
+    command = group.get_command(context, words[0])
+    assert command is not None, f"there is no command {words[0]}"
+    try:
+        command.make_context(words[0], list(words[1:]), parent=context)
+    except (ClickException, Exit) as error:
+        raise AssertionError(f"dpsweep {shlex.join(words)}: {error}") from error
+
+
+@cache
+def study(file: str) -> Study:
+    return load_study(ROOT / file)
+
+
+def rules() -> set[str]:
+    files = [ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk")]
+    return set(re.findall(r"^\s*rule (\w+):", "\n".join(map(Path.read_text, files)), re.M))
+
+
+@pytest.mark.parametrize("words", commands("snakemake"), ids=shlex.join)
+def test_snakemake_takes_its_arguments(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    _, arguments = parse_args(words)
+    settings = dict(each.split("=", 1) for each in arguments.config or [])
+    demo = "demo" in (arguments.profile or "")
+    file = settings.get("study", "studies/demo.yaml" if demo else "config.yaml")
+    if file in WRITTEN:
+        assert set(arguments.targets) <= rules()
+        return
+    chosen = study(file)
+    paths = set(arguments.targets or []) - rules()
+    # Figures, tables and cells of a plan, and files under results/: both name what is there.
+    targets = [*paths, *settings.get("targets", "").split()]
+    if targets:
+        assert Plan(chosen, Paths(Path(chosen.results)), targets).estimates(), words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", sorted({tuple(words) for words in commands("python")}), ids=shlex.join
+)
+def test_scripts_take_their_arguments(words: tuple[str, ...]) -> None:
+    """With --help at the end nothing is started, and what stands before it is read."""
+    done = subprocess.run(
+        [sys.executable, *words, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage:")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "script",
+    [path.stem for path in sorted((ROOT / "benchmarks").glob("*.py")) if path.stem != "__init__"],
+)
+def test_every_benchmark_has_help(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{script}", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout
