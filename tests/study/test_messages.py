@@ -59,7 +59,7 @@ MISTAKES: dict[str, tuple[Edits, list[str]]] = {
     ),
     "unknown key of a method": (
         {"methods/lora/rnk": 3},
-        ["methods.lora.rnk: unknown key; did you mean rank? allowed: title, kind, rank, targets"],
+        ["methods.lora.rnk: unknown key; did you mean rank? allowed: engine, title, ..."],
     ),
     "unknown key deep in a figure": (
         {"figures/curve/panels/0/lines/0/lable": "x"},
@@ -94,6 +94,16 @@ MISTAKES: dict[str, tuple[Edits, list[str]]] = {
     "a precision that the engine has not": (
         {"training": {"precision": "bfloat16", "engine": "opacus"}},
         ["training.precision: found bfloat16 with engine opacus, ...; allowed: auto, float32, ..."],
+    ),
+    "a sweep's engine that has not the precision": (
+        {"training": {"precision": "bfloat16"}, f"{FLAT}/engine": "opacus"},
+        ["sweeps.flat: found engine opacus with training.precision bfloat16; allowed: another ..."],
+    ),
+    "an engine that is none": (
+        {f"{FLAT}/engine": "ghost"},
+        [
+            'sweeps.flat.engine: found "ghost"; allowed: auto, expanded, bookkeeping, vmap, loop or opacus'
+        ],
     ),
     # wrong types
     "text for a number": (

@@ -13,6 +13,7 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import calibrate
 from dpsweep.study import Cell, Study
+from dpsweep.study.inputs import trainer_fingerprint
 from dpsweep.training.specification import TrialSpec, specify
 
 SPEC = TrialSpec(
@@ -114,3 +115,31 @@ def test_other_classes_or_another_device_give_another_key(
     others = replace(data, metadata=renamed)
     keys = {key(data, "cpu"), key(others, "cpu"), key(data, "cuda")}
     assert len(keys) == 3
+
+
+def test_an_engine_is_set_for_a_study_a_method_or_a_sweep(
+    study: Study, prepared: tuple[PreparedDataset, PreparedBackbone]
+) -> None:
+    cell, noise = Cell("digits", 8.0, 1, N, 1.0), calibrate(8.0, 1e-5, N, N, 1)
+    sweep = study.sweeps["digits"]
+
+    def with_engines(training: str, method: str | None, own: str | None) -> tuple[str, str, str]:
+        method_section = study.methods[sweep.method].model_copy(update={"engine": method})
+        changed = study.model_copy(
+            update={
+                "training": study.training.model_copy(update={"engine": training}),
+                "methods": study.methods | {sweep.method: method_section},
+                "sweeps": study.sweeps | {"digits": sweep.model_copy(update={"engine": own})},
+            }
+        )
+        spec = specify(changed, cell, noise, *prepared, torch.device("cpu"), 0.1, 1)
+        return spec.engine, spec.key, trainer_fingerprint(changed, "digits")
+
+    assert with_engines("loop", "vmap", "bookkeeping")[0] == "bookkeeping"
+    assert with_engines("loop", "vmap", None)[0] == "vmap"
+    assert with_engines("loop", None, None)[0] == "loop"
+    # Where it is set has no influence; which one it is has.
+    same = [with_engines("vmap", None, None), with_engines("auto", "vmap", None)]
+    assert same[0] == same[1] == with_engines("auto", "loop", "vmap")
+    other = with_engines("auto", None, None)
+    assert all(one != another for one, another in zip(other, same[0], strict=True))

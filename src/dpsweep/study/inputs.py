@@ -105,8 +105,9 @@ def trainer_fingerprint(study: Study, sweep: str) -> str:
             "delta": study.privacy.delta,
             "optimizer": grid.optimizer,
             "physical_batch": grid.physical_batch,
-            "method": _plain(study.methods[grid.method]),
-            "training": study.training.model_dump(exclude={"checkpoint_minutes"}),
+            "engine": study.engine(sweep),
+            "method": study.methods[grid.method].model_dump(mode="json", exclude={"engine"}),
+            "training": study.training.model_dump(exclude={"checkpoint_minutes", "engine"}),
         }
     )
 

@@ -106,7 +106,7 @@ def measure_gradient_norms(
         saved = True
     model = context.model(int(row["seed"]))
     # The norms that clipping saw: in the precision of the trial, wherever this job runs.
-    engine = context.engine(study.training.engine, model, row["precision"])
+    engine = context.engine(study.engine(sweep), model, row["precision"])
     physical_batch = grid.physical_batch or study.training.physical_batch
     files = [finished / f"epoch{epoch}.parquet" for epoch in range(1, epochs + 1)]
     for epoch, file in enumerate(files, start=1):

@@ -10,9 +10,6 @@ import torch
 
 Precision = Literal["float32", "bfloat16"]
 
-# The engines whose norms and sums are float32 whatever the forward pass is.
-_ENGINES = ("auto", "expanded", "bookkeeping")
-
 
 def resolve_precision(
     setting: Literal["auto", "float32", "bfloat16"], engine: str, device: torch.device
@@ -24,7 +21,8 @@ def resolve_precision(
     """
     if setting != "auto":
         return setting
-    if engine not in _ENGINES or device.type != "cuda":
+    # The norms of Opacus are in the precision of the forward pass.
+    if engine == "opacus" or device.type != "cuda":
         return "float32"
     with torch.cuda.device(device):
         native = torch.cuda.is_bf16_supported(including_emulation=False)

@@ -125,11 +125,12 @@ def specify(
     N, B, T and sigma are those of the calibration: what is trained is what was accounted for.
     """
     sweep, training = study.sweeps[cell.sweep], study.training
+    engine = study.engine(cell.sweep)
     return TrialSpec(
         data=data.metadata.checksum,
         classes=fingerprint(data.metadata.classes),
         backbone=backbone.metadata.checksum,
-        method=study.methods[sweep.method].model_dump(mode="json", exclude={"title"}),
+        method=study.methods[sweep.method].model_dump(mode="json", exclude={"title", "engine"}),
         optimizer=sweep.optimizer,
         epsilon=noise.epsilon,
         delta=noise.delta,
@@ -142,12 +143,12 @@ def specify(
         clipping=_clipping(cell.clipping_bound, training.automatic_clipping_gamma),
         learning_rate=learning_rate,
         seed=seed,
-        engine=training.engine,
+        engine=engine,
         physical_batch=sweep.physical_batch or training.physical_batch,
         threads=training.threads,
         device=device.type,
         compile=training.compile,
-        precision=resolve_precision(training.precision, training.engine, device),
+        precision=resolve_precision(training.precision, engine, device),
     )
 
 

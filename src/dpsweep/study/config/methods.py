@@ -4,38 +4,44 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from dpsweep.study.config.section import Section
+from dpsweep.study.config.section import Engine, Section
 
 
-class Film(Section):
+class MethodSection(Section):
+    """What all methods have."""
+
+    engine: Annotated[Engine | None, Field(description="overrides training.engine")] = None
+
+
+class Film(MethodSection):
     """Scale and bias of every normalisation layer, and the head (Perez et al. 2018)."""
 
     title: str = "FiLM"
     kind: Literal["film"]
 
 
-class HeadOnly(Section):
+class HeadOnly(MethodSection):
     """The classification head alone."""
 
     title: str = "Head"
     kind: Literal["head"]
 
 
-class AllParameters(Section):
+class AllParameters(MethodSection):
     """Every parameter of the pretrained network."""
 
     title: str = "All parameters"
     kind: Literal["all"]
 
 
-class Scratch(Section):
+class Scratch(MethodSection):
     """Every parameter, from a random initialisation (the backbone's weights must be random)."""
 
     title: str = "From scratch"
     kind: Literal["scratch"]
 
 
-class LoRA(Section):
+class LoRA(MethodSection):
     """Low-rank adapters through peft (alpha = rank, no dropout), and the head."""
 
     title: str = "LoRA"

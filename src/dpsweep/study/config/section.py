@@ -3,7 +3,7 @@
 import itertools
 import posixpath
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
@@ -69,3 +69,6 @@ class Section(BaseModel):
     """A mapping in the study file: unknown keys and loosely typed values are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+Engine = Literal["auto", "expanded", "bookkeeping", "vmap", "loop", "opacus"]

@@ -12,7 +12,7 @@ from dpsweep.study.config.backbones import Backbone, Pretraining, RandomWeights,
 from dpsweep.study.config.datasets import Dataset, FolderSource, HubSource, shares_examples
 from dpsweep.study.config.methods import Method, Scratch
 from dpsweep.study.config.privacy import Privacy
-from dpsweep.study.config.section import Name, Section
+from dpsweep.study.config.section import Engine, Name, Section
 from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.config.training import Training
 from dpsweep.study.messages import unknown
@@ -159,6 +159,15 @@ class Study(Section):
                     f"{where}.method: found {sweep.method} (from scratch) with the pretrained "
                     f"backbone {sweep.backbone}; allowed: a backbone with weights: {{kind: random}}"
                 )
+            if (
+                self.training.precision == "bfloat16"
+                and sweep.method in self.methods
+                and self.engine(name) == "opacus"
+            ):
+                yield (
+                    f"{where}: found engine opacus with training.precision bfloat16; allowed: another "
+                    "engine, or precision auto or float32"
+                )
 
     def _public_problems(self, where: str, sweep: Sweep, backbone: Backbone) -> Iterator[str]:
         """What a private dataset went into before, epsilon does not count."""
@@ -242,6 +251,11 @@ class Study(Section):
     def sweep_cells(self, sweep: str) -> list[Cell]:
         """All cells of a sweep, in grid order."""
         return self.cells(Selection(sweep=sweep))
+
+    def engine(self, sweep: str) -> Engine:
+        """How the trials of a sweep compute per-example gradients."""
+        method = self.methods[self.sweeps[sweep].method]
+        return self.sweeps[sweep].engine or method.engine or self.training.engine
 
     def batch_size(self, cell: Cell) -> int:
         """The expected batch size of a cell as a number: N for the full batch."""

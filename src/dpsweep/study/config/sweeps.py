@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from dpsweep.study.cells import Automatic, ClippingBound, Full, NoClipping, number
 from dpsweep.study.config.section import (
+    Engine,
     Epsilon,
     Grid,
     LearningRates,
@@ -62,6 +63,9 @@ class Sweep(Section):
     seeds: Annotated[PositiveInt, Field(description="how many: 1, 2, ...")]
     physical_batch: Annotated[
         PositiveInt | None, Field(description="overrides training.physical_batch")
+    ] = None
+    engine: Annotated[
+        Engine | None, Field(description="overrides that of the method, and training.engine")
     ] = None
 
     @model_validator(mode="after")

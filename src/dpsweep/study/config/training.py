@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from dpsweep.study.config.section import PositiveFloat, Section
+from dpsweep.study.config.section import Engine, PositiveFloat, Section
 
 
 class Training(Section):
@@ -34,8 +34,11 @@ class Training(Section):
         ),
     ] = 0.1
     engine: Annotated[
-        Literal["auto", "expanded", "bookkeeping", "loop", "opacus"],
-        Field(description="how per-example gradients are computed"),
+        Engine,
+        Field(
+            description="how per-example gradients are computed: auto takes the fastest one that "
+            "knows the network; a method and a sweep may have their own"
+        ),
     ] = "auto"
     precision: Annotated[
         Literal["auto", "float32", "bfloat16"],
@@ -67,9 +70,9 @@ class Training(Section):
 
     @model_validator(mode="after")
     def _engine_has_precision(self) -> Self:
-        if self.precision == "bfloat16" and self.engine in ("loop", "opacus"):
+        if self.precision == "bfloat16" and self.engine == "opacus":
             raise ValueError(
-                f"precision: found bfloat16 with engine {self.engine}, whose norms would not be "
-                "float32; allowed: auto, float32, or engine auto, expanded or bookkeeping"
+                "precision: found bfloat16 with engine opacus, whose norms would not be float32; "
+                "allowed: auto, float32, or another engine"
             )
         return self
