@@ -16,10 +16,10 @@ from matplotlib.font_manager import FontProperties, findfont
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from dpsweep.errors import DpsweepError
+from dpsweep.figures.fonts import FONT, write_all
 from dpsweep.files import atomic_path
 
 TEXT_WIDTH = 5.5  # inches: the paper's line
-FONT = "DejaVu Sans"  # ships with matplotlib, so every machine draws the same glyphs
 
 # Okabe and Ito's colours, told apart by every common colour vision.
 EASY, MEDIUM, HARD = "#0072B2", "#7A7A7A", "#D55E00"
@@ -99,7 +99,12 @@ def empty_figure() -> Figure:
 
 
 def save(figure: Figure, pdf: Path, png: Path) -> None:
-    """Write a figure as PDF and PNG, atomically; the same drawing gives the same bytes."""
+    """Write a figure as PDF and PNG, atomically; the same drawing gives the same bytes.
+
+    Raises:
+        UnwritableTextError: no installed font has the characters of a text.
+    """
+    write_all(figure)
     with atomic_path(pdf) as partial:
         figure.savefig(partial, format="pdf", metadata={"CreationDate": None})
     with atomic_path(png) as partial:

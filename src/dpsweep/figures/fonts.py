@@ -1,0 +1,88 @@
+"""Fonts for what the figures' own font cannot write: names of classes in Chinese, say."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
+from matplotlib.ft2font import FT2Font
+from matplotlib.text import Text
+
+from dpsweep.errors import DpsweepError
+
+FONT = "DejaVu Sans"
+"""The font of the figures. It ships with matplotlib, so every machine draws the same glyphs."""
+# A font that has a box for every character.
+_LAST_RESORT = "Last Resort"
+
+
+class UnwritableTextError(DpsweepError):
+    """No installed font can write a text."""
+
+
+def write_all(figure: Figure) -> None:
+    """Give every text of a figure a font that has its characters.
+
+    Raises:
+        UnwritableTextError: there is none for some character, which would become a box.
+    """
+    texts = [each for each in figure.findobj(Text) if isinstance(each, Text)]
+    foreign = {each: found for each in texts if (found := _beyond(FONT, each.get_text()))}
+    require_fonts(each.get_text() for each in foreign)
+    for text, characters in foreign.items():
+        text.set_fontfamily([FONT, *_fonts_for(characters)])
+
+
+def require_fonts(texts: Iterable[str]) -> None:
+    """Check that there are fonts to write texts with.
+
+    Raises:
+        UnwritableTextError: naming the texts that cannot be written, and what to install.
+    """
+    unwritten = [text for text in texts if (found := _beyond(FONT, text)) and not _fonts_for(found)]
+    if unwritten:
+        raise UnwritableTextError(
+            f"no installed font can write {', '.join(map(repr, sorted(set(unwritten))))}. Install one "
+            "(on Debian: apt install fonts-noto-cjk fonts-noto-core), or put its file into "
+            "~/.local/share/fonts; then: rm -r $(python -c 'import matplotlib as m; "
+            "print(m.get_cachedir())'). Or write these names in other letters"
+        )
+
+
+@lru_cache
+def _fonts_for(characters: frozenset[int]) -> tuple[str, ...]:
+    """Names of installed fonts that have some characters together; none if that takes a missing one."""
+    files = _font_files()
+    # A sans serif goes best with the other text.
+    names = sorted(files, key=lambda each: ("Sans" not in each, each))
+    chosen: list[str] = []
+    missing = characters
+    while missing:
+        best = max(names, key=lambda name: len(missing & _characters(files[name])))
+        if not missing & _characters(files[best]):
+            return ()
+        missing -= _characters(files[best])
+        chosen.append(best)
+    return tuple(chosen)
+
+
+@lru_cache(maxsize=1)
+def _font_files() -> dict[str, str]:
+    """The installed upright fonts of normal weight by name, as files."""
+    return {
+        font.name: font.fname
+        for font in fontManager.ttflist
+        if font.style == "normal"
+        and font.weight in (400, "normal", "regular", "book")
+        and not font.name.startswith(_LAST_RESORT)
+    }
+
+
+@lru_cache
+def _characters(file: str) -> frozenset[int]:
+    return frozenset(FT2Font(file).get_charmap())
+
+
+def _beyond(font: str, text: str) -> frozenset[int]:
+    """The characters of a text that a font does not have; line ends and the like do not count."""
+    return frozenset(map(ord, filter(str.isprintable, text))) - _characters(_font_files()[font])

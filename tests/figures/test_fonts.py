@@ -1,0 +1,57 @@
+"""Texts that the figures' own font cannot write: another font, or an error, and never a box."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
+
+from dpsweep.figures import fonts, style
+
+OTHER = "STIXGeneral"  # ships with matplotlib too
+UNWRITTEN = "\U00014400"  # a hieroglyph of Anatolia
+
+
+def foreign() -> str:
+    """Two characters that another installed font has and the figures' own font has not."""
+    files = fonts._font_files()
+    beyond = fonts._characters(files[OTHER]) - fonts._characters(files[fonts.FONT])
+    return "".join(map(chr, [each for each in sorted(beyond) if chr(each).isalpha()][:2]))
+
+
+def titled(text: str) -> Figure:
+    figure = Figure()
+    axes = figure.add_subplot(title="Plain")
+    axes.set_xticks([0, 1], ["cat", text])
+    return figure
+
+
+def test_another_font_steps_in_for_what_is_missing(tmp_path: Path) -> None:
+    figure = titled(foreign())
+    with style.style(), warnings.catch_warnings():
+        warnings.simplefilter("error")  # matplotlib warns of every box
+        style.save(figure, tmp_path / "figure.pdf", tmp_path / "figure.png")
+    (axes,) = figure.axes
+    plain, other = axes.get_xticklabels()
+    assert OTHER in other.get_fontfamily() and OTHER not in plain.get_fontfamily()
+
+
+def test_a_text_that_no_font_writes_is_refused(tmp_path: Path) -> None:
+    with style.style(), pytest.raises(fonts.UnwritableTextError, match=r"can write.*apt install"):
+        style.save(titled(UNWRITTEN), tmp_path / "figure.pdf", tmp_path / "figure.png")
+    assert not (tmp_path / "figure.png").exists()
+
+
+def test_the_last_resort_of_matplotlib_does_not_count() -> None:
+    assert any(font.name.startswith("Last Resort") for font in fontManager.ttflist)
+    with pytest.raises(fonts.UnwritableTextError, match="'eel"):
+        fonts.require_fonts(["cat", f"eel{UNWRITTEN}"])
+
+
+@pytest.mark.parametrize("text", ["cat", "café", "two\nlines", "ε = ∞", "кошка", r"$10^{-5}$", ""])
+def test_the_own_font_writes_what_it_has(text: str) -> None:
+    fonts.require_fonts([text])
+    figure = titled(text)
+    fonts.write_all(figure)
+    assert figure.axes[0].get_xticklabels()[1].get_fontfamily() != [fonts.FONT, OTHER]
