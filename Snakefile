@@ -68,6 +68,7 @@ os.environ.setdefault(
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
+include: "workflow/rules/lock.smk"
 include: "workflow/rules/rerun.smk"
 
 
@@ -99,6 +100,7 @@ include: "workflow/rules/scheduling.smk"
 
 
 onstart:
+    hold_lock()
     one_timer_at_a_time(workflow.scheduler)
     # Jobs of a cluster are long and elsewhere.
     if SITE is None:

@@ -112,6 +112,23 @@ def test_a_killed_command_takes_its_child_along(
     assert not list(tmp_path.rglob("metadata.json"))
 
 
+@pytest.mark.parametrize("killed", ["starter", "server"])
+def test_a_command_ends_with_the_workflow(
+    starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path, killed: str
+) -> None:
+    process, environment = starter
+    (server,) = children(process.pid)
+    command = [*COMMAND, "prepare-dataset", "glyphs", "--study", str(DEMO)]
+    running_command = subprocess.Popen(command, env=environment, cwd=tmp_path)
+    wait_until(lambda: children(server))
+    (child,) = children(server)
+    wait_until(lambda: len(list(Path(f"/proc/{child}/task").iterdir())) > 1)  # it has begun
+    os.kill(process.pid if killed == "starter" else server, signal.SIGKILL)
+    wait_until(lambda: not running(child))
+    assert running_command.wait(60) != 0
+    assert not list(tmp_path.rglob("metadata.json"))
+
+
 def test_the_server_ends_with_whoever_started_it_and_commands_do_without(
     starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path
 ) -> None:

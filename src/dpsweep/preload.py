@@ -11,6 +11,7 @@ command runs in its own process, with the same result.
 """
 
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -53,6 +54,7 @@ _SINGLE_THREADED = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent ends
 _INTEGER_BYTES = 4
 _LARGEST_MESSAGE = 1 << 16
 
@@ -75,10 +77,11 @@ def main() -> None:
 def start() -> None:
     """Start a server for the commands that this process and its children will start.
 
-    It ends with this process, however that ends. Nothing happens outside Linux: other systems do
-    not let a process fork safely once it has loaded such libraries.
+    It ends with this process, however that ends, and its commands with it: those that train save
+    their state first. Where there is a server already, it will do. Nothing happens outside Linux:
+    other systems do not let a process fork safely once it has loaded such libraries.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or ADDRESS in os.environ:
         return
     # A private folder: who can write to the socket can run commands as this user.
     address = Path(tempfile.mkdtemp(prefix="dpsweep-")) / "socket"
@@ -138,6 +141,7 @@ def serve(listener: socket.socket) -> None:
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     importlib.import_module("dpsweep.cli")
+    end_with_parent = ctypes.CDLL(None).prctl  # looked up before there are threads
     needed, children = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     while True:
         ready, _, _ = select.select([listener, sys.stdin, needed], [], [])
@@ -150,6 +154,7 @@ def serve(listener: socket.socket) -> None:
             connection, _ = listener.accept()
             with connection:
                 if os.fork() == 0:
+                    end_with_parent(_PR_SET_PDEATHSIG, signal.SIGTERM)
                     listener.close()
                     _run(connection, children)
 
