@@ -25,7 +25,7 @@ import numpy as np
 from tests.synthetic import write_cells, write_dataset, write_gradient_norms
 
 from dpsweep.analysis.frames import load_trials, write_sweep
-from dpsweep.analysis.selection import summarise, tune
+from dpsweep.choice import choose
 from dpsweep.figures import draw
 from dpsweep.files import write_json
 from dpsweep.report import write as write_report
@@ -140,7 +140,7 @@ def make(folder: Path) -> None:
         write_cells(study, paths, outcome, set(cells) & with_steps, steps_too=True)
         print(f"{name}: {len(cells)} cells", flush=True)
     for file, cells in drawn_norms(study, paths):
-        best = tune(summarise(load_trials(paths, cells)), by=["sweep"]).iloc[0]
+        best = choose(load_trials(paths, cells), by=["sweep"]).iloc[0]
         cell = Cell.parse(best["sweep"], best["cell"])
         write_gradient_norms(
             paths, cell, best["learning_rate"], list(norms_of(study, cell, file.stem))

@@ -13,16 +13,17 @@ BASE = {"errors", "files", ""}  # "" is the package itself: its version numbers
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
+    "choice": set(),
     "study": BASE,
     "planning": BASE | {"study"},
     "privacy": BASE,
     "data": BASE | {"study"},
     "models": BASE | {"study", "data"},
-    "training": BASE | {"study", "data", "models", "privacy"},
-    "analysis": BASE | {"study", "privacy"},
-    "figures": BASE | {"study", "analysis"},
-    "tables": BASE | {"study", "analysis"},
-    "report": BASE | {"study", "analysis"},
+    "training": BASE | {"study", "data", "models", "privacy", "choice"},
+    "analysis": BASE | {"study", "privacy", "choice"},
+    "figures": BASE | {"study", "analysis", "choice"},
+    "tables": BASE | {"study", "analysis", "choice"},
+    "report": BASE | {"study", "analysis", "choice"},
 }
 
 

@@ -61,6 +61,47 @@ def test_heatmap_squares_are_means_and_the_best_is_marked(tmp_path: Path) -> Non
     assert squares["full_batch"].tolist() == [False, False, True, True]
 
 
+def test_heatmap_and_curve_mark_the_same_clipping_bound(tmp_path: Path) -> None:
+    # The first seed alone would choose C = 1, as curves once did, and heatmaps not.
+    table = {0.1: [0.70, 0.90], 1.0: [0.80, 0.60]}
+    study = make_study(
+        {"s": {"clipping_bound": [0.1, 1.0], "seeds": 2}},
+        figures={
+            "squares": figure("heatmap", panels=[{"title": "Digits", "sweep": "s"}])["drawn"],
+            "curve": figure(
+                "clipping_curve",
+                panels=[{"title": "Digits", "lines": [{"sweep": "s", "label": "s"}]}],
+            )["drawn"],
+        },
+    )
+    paths = Paths(tmp_path)
+    write_cells(study, paths, accuracies(table, "clipping_bound"))
+    for name, value in (("squares", "macro_accuracy"), ("curve", "centre")):
+        draw(study, paths, name)
+        drawn = pd.read_csv(paths.figure(name, "csv"))
+        best = drawn[drawn["best"]]
+        assert best["clipping_bound"].tolist() == [0.1]
+        assert best[value].tolist() == pytest.approx([0.8])
+        assert best["cross_fitted"].tolist() == pytest.approx([0.9])
+
+
+def test_held_out_examples_mark_the_best_square_and_point(tmp_path: Path) -> None:
+    study = make_study(
+        {"s": {"clipping_bound": [0.1, 1.0]}},
+        figures=figure("heatmap", panels=[{"title": "Digits", "sweep": "s"}]),
+    )
+    on_test = {0.1: 0.9, 1.0: 0.5}
+
+    def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+        accuracy = on_test[float(cell.clipping_bound)]
+        return {"macro_accuracy": accuracy, "selection_accuracy": 1 - accuracy}
+
+    write_cells(study, Paths(tmp_path), outcome)
+    squares = drawn(study, Paths(tmp_path)).set_index("clipping_bound")
+    assert squares["best"].to_dict() == {0.1: False, 1.0: True}
+    assert squares["macro_accuracy"].to_dict() == on_test
+
+
 def test_heatmap_over_epsilon_tunes_the_batch_size(tmp_path: Path) -> None:
     study = make_study(
         {"s": {"epsilon": [1.0, 8.0], "batch_size": [100, 200], "clipping_bound": [0.1, 1.0]}},
@@ -112,7 +153,11 @@ def test_clipping_curve_differences_are_to_the_best_centre_of_the_line(
         ),
     )
     table = {
-        (8.0, 100, 0.1): [0.80, 0.82, 0.90],  # the first seed prefers this B at C = 0.1
+        (8.0, 100, 0.1): [
+            0.80,
+            0.82,
+            0.90,
+        ],  # the first seed prefers this B at C = 0.1, the mean not
         (8.0, 200, 0.1): [0.70, 0.99, 0.99],
         (8.0, 100, 1.0): [0.50, 0.50, 0.50],
         (8.0, 200, 1.0): [0.60, 0.70, 0.71],
@@ -125,17 +170,23 @@ def test_clipping_curve_differences_are_to_the_best_centre_of_the_line(
     write_cells(study, Paths(tmp_path), accuracies(table, *axes))
     points = drawn(study, Paths(tmp_path)).set_index(["label", "clipping_bound"])
     easy, hard = ("ε = 8", 0.1), ("ε = 1", 1.0)
-    best = {"mean": (0.84, 0.50), "median": (0.82, 0.40)}[centre]
+    best = {"mean": (0.68 / 3 + 2 / 3, 2 / 3), "median": (0.99, 0.90)}[centre]
     other = {"mean": 0.67, "median": 0.70}[centre]
     assert points.loc[easy, ["centre", "minimum", "maximum"]].tolist() == pytest.approx(
-        [0.0, 0.80 - best[0], 0.90 - best[0]]
+        [0.0, 0.70 - best[0], 0.99 - best[0]]
     )
     assert points.loc[hard, ["centre", "minimum", "maximum"]].tolist() == pytest.approx(
-        [0.0, 0.30 - best[1], 0.80 - best[1]]
+        [0.0, 0.20 - best[1], 0.90 - best[1]]
     )
     assert points.loc[("ε = 8", 1.0), "centre"] == pytest.approx(other - best[0])
     assert points.index[points["best"]].tolist() == [easy, hard]
-    assert points["batch_size"].tolist() == [100, 200, 100, 100]
+    assert points["batch_size"].tolist() == [200, 200, 100, 200]
+    # Epsilon 8, C = 0.1: seeds 1 and 3 choose 100, and seed 2 says 0.82 there; seeds 1 and 2 choose
+    # 200, and seed 3 says 0.99. At C = 1 all choose 200. The line's own choice is always C = 0.1.
+    assert points.loc[easy, "cross_fitted"] == pytest.approx(0.0)
+    assert points.loc[("ε = 8", 1.0), "cross_fitted"] == pytest.approx(
+        (0.70 + 0.71) / 2 - (0.82 + 0.99) / 2
+    )
 
 
 def test_clipping_curve_of_accuracies_is_absolute(tmp_path: Path) -> None:
@@ -287,7 +338,9 @@ def test_without_the_weights_row_no_gradient_norms_are_needed(tmp_path: Path) ->
 def test_gradient_norms_of_another_trial_are_refused(tmp_path: Path) -> None:
     study, paths = per_class_study(), Paths(tmp_path)
     write_per_class(study, paths, norms_of=100)
-    with pytest.raises(UnreadableResultsError, match="the best trial is s/eps8_epochs2_B200_C"):
+    with pytest.raises(
+        UnreadableResultsError, match=r"the best trial of s at C = 0.1 is s/eps8_epochs2_B200_C0\.1"
+    ):
         draw(study, paths, "drawn")
 
 
@@ -331,11 +384,14 @@ def test_methods_are_compared_at_each_epsilon(tmp_path: Path) -> None:
     write_cells(study, Paths(tmp_path), accuracies(table, *axes))
     points = drawn(study, Paths(tmp_path)).set_index(["label", "epsilon"])
     band = points[["centre", "minimum", "maximum"]]
-    assert band.loc[("AUTO-S", 1.0)].tolist() == pytest.approx([-0.20, -0.25, -0.15])
-    assert band.loc[("tuned", 1.0)].tolist() == pytest.approx([0.0, -0.05, 0.05])
+    assert band.loc[("AUTO-S", 1.0)].tolist() == pytest.approx([-0.325, -0.375, -0.275])
+    assert band.loc[("tuned", 1.0)].tolist() == pytest.approx([0.0, -0.275, 0.275])
     assert band.loc[("AUTO-S", 8.0)].tolist() == pytest.approx([0.0, -0.05, 0.05])
     assert band.loc[("tuned", 8.0)].tolist() == pytest.approx([-0.15, -0.15, -0.15])
-    assert points.loc[("tuned", 1.0), "clipping_bound"] == 0.1  # the first seed's choice
+    assert points.loc[("tuned", 1.0), "clipping_bound"] == 1.0  # the better mean
+    # The first seed alone chooses C = 0.1, and the other one measures it.
+    assert points.loc[("tuned", 1.0), "cross_fitted"] == pytest.approx(0.60)
+    assert points.loc[("AUTO-S", 1.0), "cross_fitted_difference"] == pytest.approx(-0.20)
 
 
 # -- noise ---------------------------------------------------------------------------------
@@ -436,15 +492,17 @@ def test_a_long_trace_is_smoothed(tmp_path: Path) -> None:
 # -- optimal batch size --------------------------------------------------------------------
 
 
-def test_the_best_batch_size_is_the_geometric_mean_over_seeds(tmp_path: Path) -> None:
+def test_the_best_batch_size_is_the_one_that_all_seeds_choose_together(tmp_path: Path) -> None:
     study = make_study(
         {"s": {"batch_size": [100, 200, 400], "epochs": [1, 2], "seeds": 2}},
         figures=figure("optimal_batch_size", panels=[{"title": "Digits", "sweep": "s"}]),
     )
+    # Each seed has a favourite after one epoch, and both like 200 nearly as much.
     best = {(1, 1): 100, (1, 2): 400, (2, 1): 400, (2, 2): 400}
 
     def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
-        return {"macro_accuracy": 0.9 if best[cell.epochs, seed] == cell.batch_size else 0.5}
+        nearly = 0.8 if cell.batch_size == 200 else 0.5
+        return {"macro_accuracy": 0.9 if best[cell.epochs, seed] == cell.batch_size else nearly}
 
     write_cells(study, Paths(tmp_path), outcome)
     points = drawn(study, Paths(tmp_path)).set_index("epochs")

@@ -399,6 +399,7 @@ def test_a_trial_that_two_sweeps_share_was_trained_once(paths: Paths) -> None:
     write_trials(study, paths)
     page = Page(written(study, paths))
     assert "40 trials in 18 of 18 planned cells, 60 minutes of training" in page.text()
+    assert "None: 40 trials" in check_named(page, "Diverged trials")
 
 
 def test_a_sweep_reads_the_same_from_its_table_and_from_its_cells(

@@ -148,7 +148,7 @@ def test_balanced_and_empty_classes(tmp_path: Path) -> None:
 
 def test_an_unprepared_dataset_is_named(tmp_path: Path) -> None:
     study = make_study({"s": {}}, tables=table("datasets"))
-    with pytest.raises(MissingResultsError, match=r"snakemake .*digits/metadata\.json"):
+    with pytest.raises(MissingResultsError, match=r"digits/metadata\.json is missing"):
         write(study, Paths(tmp_path), "t")
 
 

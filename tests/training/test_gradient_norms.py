@@ -8,9 +8,12 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from tests.synthetic import make_study, write_cells
 from tests.training.tiny_study import N, tiny_sections
 
 from dpsweep import cli
+from dpsweep.analysis.frames import load_trials
+from dpsweep.choice import choose
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.study import load_study
@@ -51,6 +54,21 @@ def measure(file: Path) -> pd.DataFrame:
     found = pd.read_parquet(output)
     output.unlink()
     return found
+
+
+def test_norms_are_of_the_batch_size_that_every_figure_chooses(tmp_path: Path) -> None:
+    study, paths = make_study({"s": {"batch_size": [100, 200], "seeds": 2}}), Paths(tmp_path)
+    accuracy = {100: [0.8, 0.6], 200: [0.7, 0.9]}  # the first seed alone would choose 100
+    write_cells(
+        study,
+        paths,
+        lambda cell, rate, seed: {"macro_accuracy": accuracy[int(cell.batch_size)][seed - 1]},
+    )
+    cell, row = gradient_norms.best_cell(study, paths, "s", 8.0, 2, 1.0)
+    drawn = choose(load_trials(paths, study.sweep_cells("s")), by=["clipping_bound"]).iloc[0]
+    assert cell.batch_size == drawn["batch_size"] == 200
+    assert row["trial_key"] == drawn["trial_key"]
+    assert row["seed"] == 1
 
 
 def test_norms_are_those_of_the_loop_at_the_end_of_every_epoch(study_file: Path) -> None:

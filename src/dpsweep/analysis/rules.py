@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dpsweep.analysis.selection import repeats
+from dpsweep.choice import repeats
 
 Array = npt.NDArray[np.float64]
 Seeds = npt.NDArray[np.int64]

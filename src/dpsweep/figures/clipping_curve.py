@@ -6,8 +6,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dpsweep.analysis.frames import load_trials, stack
-from dpsweep.analysis.selection import summarise, tune
 from dpsweep.analysis.statistics import best_centre, best_position
+from dpsweep.choice import choose
 from dpsweep.figures import style
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -15,23 +15,29 @@ from dpsweep.study.targets import ClippingCurve
 
 COLUMNS = [
     "panel", "title", "line", "label", "sweep", "epsilon", "epochs", "clipping_bound", "batch_size",
-    "full_batch", "learning_rate", "centre", "minimum", "maximum", "repeats", "diverged", "best",
+    "full_batch", "learning_rate", "centre", "cross_fitted", "minimum", "maximum", "repeats",
+    "diverged", "best",
 ]  # fmt: skip
 
 
 def accuracy_by_clipping_bound(
     study: Study, paths: Paths, figure: ClippingCurve, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per point: its centre and band, as accuracy or as difference to the line's best."""
+    """One row per point: its centre and band, as accuracy or as difference to the line's best.
+
+    The number without optimism (``cross_fitted``) is then a difference to that of the line's own
+    choice of C.
+    """
     lines = []
     for panel_index, panel in enumerate(figure.panels):
         for line_index, line in enumerate(panel.lines):
             trials = load_trials(paths, study.cells(line), missing)
-            points = tune(summarise(trials, figure.centre), by=["clipping_bound"])
-            points["best"] = points.index == best_position(points["centre"])
+            points = choose(trials, by=["clipping_bound"], centre=figure.centre)
+            points["best"] = points.index == best_position(points["selection_accuracy"])
             if figure.quantity == "difference":
                 band = ["centre", "minimum", "maximum"]
                 points[band] -= best_centre(points["centre"])
+                points["cross_fitted"] -= best_centre(choose(trials, by=["sweep"])["cross_fitted"])
             lines.append(
                 points.assign(
                     panel=panel_index, title=panel.title, line=line_index, label=line.label

@@ -14,8 +14,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from dpsweep.analysis.frames import load_trials, stack
-from dpsweep.analysis.selection import summarise, tune
 from dpsweep.analysis.statistics import best_position
+from dpsweep.choice import choose
 from dpsweep.figures import style
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -28,21 +28,21 @@ _LABELS = {
 }
 COLUMNS = [
     "panel", "title", "sweep", "epsilon", "epochs", "batch_size", "full_batch", "clipping",
-    "clipping_bound", "learning_rate", "macro_accuracy", "minimum", "maximum", "repeats",
-    "diverged", "best",
+    "clipping_bound", "learning_rate", "macro_accuracy", "cross_fitted", "minimum", "maximum",
+    "repeats", "diverged", "best",
 ]  # fmt: skip
 
 
 def accuracy_over_grid(
     study: Study, paths: Paths, figure: Heatmap, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per square: its axes, what was tuned, mean macro accuracy, whether it is best."""
+    """One row per square: its axes, what was tuned, mean macro accuracy, whether it is chosen."""
     panels = []
     for index, panel in enumerate(figure.panels):
         trials = load_trials(paths, study.cells(panel), missing)
-        cells = tune(summarise(trials), by=[figure.y, figure.x])
+        cells = choose(trials, by=[figure.y, figure.x])
         cells = cells.rename(columns={"centre": "macro_accuracy"})
-        cells["best"] = cells.index == best_position(cells["macro_accuracy"])
+        cells["best"] = cells.index == best_position(cells["selection_accuracy"])
         cells["panel"] = index
         cells["title"] = panel.title
         panels.append(cells)

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpsweep.analysis.frames import load_trials, stack
-from dpsweep.analysis.selection import summarise, tune
 from dpsweep.analysis.statistics import noise
+from dpsweep.choice import choose
 from dpsweep.figures import style
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -20,7 +20,7 @@ from dpsweep.study.targets import NoiseAxes, NoiseCurve
 COLUMNS = [
     "axes", "title", "sweep", "epsilon", "epochs", "batch_size", "full_batch", "steps",
     "noise_multiplier", "quantity", "noise", "clipping_bound", "learning_rate", "macro_accuracy",
-    "accuracy_difference", "repeats", "diverged",
+    "cross_fitted", "accuracy_difference", "repeats", "diverged",
 ]  # fmt: skip
 _LABELS = {
     "effective": "σ / B",
@@ -39,7 +39,7 @@ def noise_of_runs(
     C and learning rate are tuned for every (epsilon, epochs, B); a line is one (epsilon, epochs).
     """
     trials = load_trials(paths, study.cells(figure.cells), missing)
-    points = tune(summarise(trials), by=["epsilon", "epochs", "batch_size"])
+    points = choose(trials, by=["epsilon", "epochs", "batch_size"])
     points = points.rename(columns={"centre": "macro_accuracy"})
     best = points.groupby(["epsilon", "epochs"])["macro_accuracy"].transform("max")
     points["accuracy_difference"] = points["macro_accuracy"] - best

@@ -6,8 +6,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dpsweep.analysis.frames import load_steps, load_trials, stack
-from dpsweep.analysis.selection import summarise, tune
 from dpsweep.analysis.statistics import running_mean
+from dpsweep.choice import choose
 from dpsweep.figures import style
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -31,7 +31,7 @@ def gradient_norms_by_step(
     for index, panel in enumerate(figure.panels):
         cells = {cell.name: cell for cell in study.cells(panel)}
         trials = load_trials(paths, cells.values(), missing)
-        for row in tune(summarise(trials), by=["epsilon"]).to_dict("records"):
+        for row in choose(trials, by=["epsilon"]).to_dict("records"):
             steps = load_steps(paths, [cells[row["cell"]]], missing)
             trace = steps[steps["trial_key"] == row["trial_key"]].sort_values("step")
             if trace.empty:

@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from dpsweep.analysis.frames import load_trials, stack
-from dpsweep.analysis.selection import best_batch_sizes
+from dpsweep.choice import choose
 from dpsweep.figures import style
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import OptimalBatchSize
 
+KEYS = ["epsilon", "epochs"]
 COLUMNS = [
     "panel", "title", "sweep", "epsilon", "epochs", "batch_size", "minimum", "maximum", "repeats",
     "train_size",
@@ -22,33 +22,30 @@ COLUMNS = [
 def best_batch_size_by_epochs(
     study: Study, paths: Paths, figure: OptimalBatchSize, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per (panel, epsilon, epochs): every seed's best B as geometric mean and range.
+    """One row per (panel, epsilon, epochs): the chosen B, C tuned with it, and a range over seeds.
 
-    The mean is geometric because the grid of B is.
+    The range is from the smallest to the largest B that a single seed would choose: how well the
+    choice is determined. A choice without an accuracy is none.
     """
     frames = []
     for index, panel in enumerate(figure.panels):
         trials = load_trials(paths, study.cells(panel), missing)
-        rows = []
-        for (epsilon, epochs), group in best_batch_sizes(trials).groupby(["epsilon", "epochs"]):
-            sizes = group["batch_size"].to_numpy(dtype=np.float64)
-            rows.append(
-                {
-                    "epsilon": epsilon,
-                    "epochs": epochs,
-                    "batch_size": float(np.exp(np.log(sizes).mean())),
-                    "minimum": int(sizes.min()),
-                    "maximum": int(sizes.max()),
-                    "repeats": sizes.size,
-                }
-            )
+        choices = _best_batch_sizes(trials)
+        alone = [_best_batch_sizes(group) for _, group in trials.groupby("seed")]
+        by_seed = pd.concat(alone or [choices]).groupby(KEYS)["batch_size"]
+        range_over_seeds = by_seed.agg(minimum="min", maximum="max", repeats="size")
         size = study.train_size(study.sweeps[panel.sweep].dataset)
         frames.append(
-            pd.DataFrame(rows).assign(
+            choices.join(range_over_seeds, on=KEYS).assign(
                 panel=index, title=panel.title, sweep=panel.sweep, train_size=size
             )
         )
     return stack(frames, COLUMNS)
+
+
+def _best_batch_sizes(trials: pd.DataFrame) -> pd.DataFrame:
+    choices = choose(trials, by=KEYS)
+    return choices.loc[choices["selection_accuracy"].notna(), [*KEYS, "batch_size"]]
 
 
 def plot(figure: OptimalBatchSize, numbers: pd.DataFrame) -> Figure:

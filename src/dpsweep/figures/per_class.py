@@ -15,13 +15,13 @@ from dpsweep.analysis.frames import (
     load_trials,
     stack,
 )
-from dpsweep.analysis.selection import summarise, tune
 from dpsweep.analysis.statistics import (
     class_order,
     relative_retained_weight,
     retained_weight,
     running_mean,
 )
+from dpsweep.choice import choose
 from dpsweep.figures import style
 from dpsweep.files import read_json
 from dpsweep.study import Study
@@ -73,7 +73,7 @@ def _panel(
 ) -> pd.DataFrame:
     cells = dict.fromkeys([*study.cells(panel), *study.cells(figure.at_baseline(panel))])
     trials = load_trials(paths, cells, missing, per_class=True)
-    tuned = tune(summarise(trials), by=["clipping_bound"])
+    tuned = choose(trials, by=["clipping_bound"])
     if figure.baseline not in set(tuned["clipping_bound"]):
         return pd.DataFrame()  # partial: nothing to compare with yet
     accuracy = {

@@ -6,6 +6,7 @@ from typing import Literal
 
 import pandas as pd
 
+from dpsweep.choice import choose
 from dpsweep.report.grid import Grid, count, percent, values
 from dpsweep.report.trials import is_private
 from dpsweep.study import Study
@@ -30,15 +31,17 @@ def check_trials(study: Study, trials: pd.DataFrame) -> list[Check]:
     """All checks, the privacy guarantee first; without any trial only what is missing."""
     if trials.empty:
         return [_complete(study, trials)]
+    # Sweeps may share a trial, which was trained once.
+    once = trials.drop_duplicates("trial_key")
     return [
-        _guarantee(trials),
-        _delta(study, trials),
+        _guarantee(once),
+        _delta(study, once),
         _complete(study, trials),
         _selection(study),
-        _diverged(trials),
-        _nonfinite(trials),
+        _diverged(once),
+        _nonfinite(once),
         _precision(trials),
-        _passes(trials),
+        _passes(once),
         _grid_edge(study, trials),
     ]
 
@@ -238,19 +241,16 @@ def _grid_edge(study: Study, trials: pd.DataFrame) -> Check:
 def references(study: Study, trials: pd.DataFrame) -> Grid | None:
     """The best cell of every non-private sweep: what the backbone reaches without privacy.
 
-    The cell with the highest mean macro accuracy over the seeds of its best learning rate.
+    The cell is the one that every figure would choose (`dpsweep.choice`).
     """
     rows = []
+    free = trials[(trials["epsilon"] == math.inf) & trials["best"].astype(bool)]
     for name, sweep in study.sweeps.items():
-        ours = trials[
-            (trials["sweep"] == name)
-            & (trials["epsilon"] == math.inf)
-            & trials["best"].astype(bool)
-        ]
-        means = ours.groupby("cell", sort=False)["macro_accuracy"].mean().dropna()
-        if means.empty:
+        ours = free[free["sweep"] == name]
+        chosen = choose(ours, by=["sweep"]).dropna(subset=["selection_accuracy"])
+        if chosen.empty:
             continue
-        cell = str(means.idxmax())
+        cell = str(chosen["cell"].item())
         best = ours[ours["cell"] == cell]
         rows.append(
             [

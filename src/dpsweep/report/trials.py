@@ -13,9 +13,10 @@ from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
 COLUMNS = [
-    "sweep", "epsilon", "delta", "epochs", "passes", "learning_rate", "seed", "best",
-    "certified_epsilon", "accuracy", "macro_accuracy", "diverged", "nonfinite_examples",
-    "wall_seconds", "device", "precision", "versions", "trial_key",
+    "sweep", "epsilon", "delta", "epochs", "batch_size", "clipping_bound", "passes",
+    "learning_rate", "seed", "best", "certified_epsilon", "accuracy", "macro_accuracy",
+    "selection_accuracy", "diverged", "nonfinite_examples", "wall_seconds", "device",
+    "precision", "versions", "trial_key",
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.analysis.selection import summarise, tune
+from dpsweep.choice import choose
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Comparison
@@ -22,13 +22,15 @@ def accuracies_and_references(
 ) -> pd.DataFrame:
     """One row per entry: our mean and range over repeats, the reference, and the difference.
 
+    ``cross_fitted`` is the accuracy without optimism (`dpsweep.choice`), which compares the columns.
+
     ``within_reference`` says whether our mean lies in the reference's range; it is empty where the
     reference has none.
     """
     rows = []
     for entry in table.entries:
         trials = load_trials(paths, study.cells(entry), missing)
-        best = tune(summarise(trials), by=["sweep"])
+        best = choose(trials, by=["sweep"])
         ours = best.iloc[0] if len(best) else pd.Series(dtype=object)
         mean = float(ours.get("centre", np.nan))
         paper = entry.reference if table.comparable else None
@@ -39,6 +41,7 @@ def accuracies_and_references(
                 "column": entry.column,
                 **{name: ours.get(name) for name in _OF_THE_CELL},
                 "macro_accuracy": mean,
+                "cross_fitted": ours.get("cross_fitted", np.nan),
                 "minimum": ours.get("minimum", np.nan),
                 "maximum": ours.get("maximum", np.nan),
                 "repeats": ours.get("repeats", 0),

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from dpsweep.choice import choose
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.errors import DpsweepError
 from dpsweep.files import atomic_path
@@ -45,20 +46,26 @@ def best_cell(
     epochs: int,
     clipping_bound: ClippingBound,
 ) -> tuple[Cell, "pd.Series[Any]"]:
-    """Choose the batch size of an (epsilon, epochs, C) by what the first seed reaches, lr tuned.
+    """Choose the batch size of an (epsilon, epochs, C) as every figure does (`dpsweep.choice`).
 
     Returns:
-        The cell, and the row of its best trial. The smallest batch wins a tie.
+        The cell, and the row of its first seed at its best learning rate.
     """
-    best: tuple[Cell, pd.Series[Any]] | None = None
-    for batch_size in study.sweeps[sweep].batch_size:
-        cell = Cell(sweep, epsilon, epochs, batch_size, clipping_bound)
-        trials = pd.read_parquet(paths.cell(cell) / "trials.parquet")
-        row = trials[trials["best"] & (trials["seed"] == 1)].iloc[0]
-        if best is None or row["selection_accuracy"] > best[1]["selection_accuracy"]:
-            best = cell, row
-    assert best is not None  # noqa: S101 (a sweep has a batch size)
-    return best
+    cells = {
+        cell.name: cell
+        for batch_size in study.sweeps[sweep].batch_size
+        for cell in [Cell(sweep, epsilon, epochs, batch_size, clipping_bound)]
+    }
+    trials = pd.concat(
+        [
+            pd.read_parquet(paths.cell(cell) / "trials.parquet").assign(cell=name)
+            for name, cell in cells.items()
+        ],
+        ignore_index=True,
+    )
+    chosen = choose(trials, by=["epochs"]).iloc[0]
+    row = trials[trials["trial_key"] == chosen["trial_key"]].iloc[0]
+    return cells[chosen["cell"]], row
 
 
 def measure_gradient_norms(

@@ -1,0 +1,148 @@
+"""How hyperparameters are chosen, and what is reported of the choice. Decided here for everything.
+
+**The rule.** A cell tunes its learning rate with its first seed and repeats the best one with the
+others (column ``best``). Between cells, batch size and clipping bound are chosen by the mean of
+``selection_accuracy`` over all repeats of a cell at its tuned learning rate. That accuracy is on the
+test set, or on held-out training examples (``training: {select_on: holdout}``).
+
+**What is reported.** Two numbers:
+
+- ``centre``: the mean (or median) test accuracy over all repeats of what was chosen. The paper
+  reports this, so its figures and tables do. It is optimistic: the repeats that made a choice also
+  measure it, and the better of two noisy numbers looks better than it is.
+- ``cross_fitted``: every seed but the first measures what the other seeds would have chosen; the
+  mean over these splits. See `cross_fitted`. Claims (table 1, comparisons of methods) use this one.
+
+Cross-fitting removes the optimism that is due to the randomness of training. Where choices are made on
+the test set, what they gain from knowing just these test examples stays; ``select_on: holdout`` is
+free of that too.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+CELL = ["sweep", "cell"]
+AXES = ["epsilon", "epochs", "batch_size", "clipping_bound"]
+_CONSTANT = [
+    "dataset", "backbone", "method", "optimizer", *AXES, "full_batch", "train_size", "steps",
+    "clipping", "noise_multiplier", "learning_rate",
+]  # fmt: skip
+
+Array = npt.NDArray[np.float64]
+Centre = Literal["mean", "median"]
+Chooser = Callable[[Array], int]
+
+
+def best_by_mean(accuracy: Array) -> int:
+    """Position of the highest mean over repeats: the first one on ties.
+
+    Args:
+        accuracy: selection accuracies, shape (cells, repeats). A cell with a NaN has no mean, and
+            wins only if no cell has one.
+    """
+    means = accuracy.mean(axis=1)
+    return 0 if np.isnan(means).all() else int(np.nanargmax(means))
+
+
+def cross_fitted(selection: Array, accuracy: Array, choose: Chooser = best_by_mean) -> float:
+    """Accuracy of a choice, measured with seeds that had no part in it.
+
+    Each seed but the first is left out once: the others choose, and the one that was left out
+    measures what they chose. The result is the mean over these splits. It is what the choice of one
+    seed fewer is worth on average, without the optimism of measuring with the seeds that chose.
+
+    The first seed chooses but never measures. It tuned the learning rate of every cell, so its
+    accuracy there is the highest of several noisy ones, and noisier cells gain more by that.
+
+    Args:
+        selection: selection accuracies of the cells that compete, shape (cells, repeats), the first
+            seed first.
+        accuracy: test accuracies, same shape.
+        choose: takes selection accuracies of some seeds, shape (cells, fewer repeats), and returns
+            the position of the chosen cell.
+
+    Returns:
+        NaN with a single repeat (nobody is left to measure), or where a chosen cell has no accuracy.
+    """
+    measuring = range(1, accuracy.shape[1])
+    if not measuring:
+        return float("nan")
+    chosen = [choose(np.delete(selection, seed, axis=1)) for seed in measuring]
+    return float(accuracy[chosen, list(measuring)].mean())
+
+
+def repeats(trials: pd.DataFrame) -> pd.DataFrame:
+    """The trials at each cell's best learning rate, seeds ascending within a cell, each trial once."""
+    best = trials[trials["best"].astype(bool)].drop_duplicates("trial_key")
+    order = best.groupby(CELL, sort=False).ngroup()
+    return (
+        best.assign(_cell=order).sort_values(["_cell", "seed"], kind="stable").drop(columns="_cell")
+    )
+
+
+def summarise(trials: pd.DataFrame, centre: Centre = "mean") -> pd.DataFrame:
+    """One row per cell: what it is, its best learning rate, and its accuracies over repeats.
+
+    Adds ``selection_accuracy`` (the mean: what is compared), ``centre``, ``minimum`` and ``maximum``
+    (test accuracy), ``repeats``, ``diverged`` (how many of them diverged), and ``seed`` and
+    ``trial_key`` of the first seed. A repeat without an accuracy (NaN) makes mean, centre and band NaN:
+    the mean of four repeats out of five is not the mean of five.
+    """
+    cells = repeats(trials).groupby(CELL, sort=False)
+    accuracy, selection = cells["macro_accuracy"], cells["selection_accuracy"]
+    over_repeats = pd.DataFrame(
+        {
+            "centre": accuracy.mean() if centre == "mean" else accuracy.median(),
+            "minimum": accuracy.min(),
+            "maximum": accuracy.max(),
+        }
+    )
+    over_repeats[accuracy.count() < accuracy.size()] = np.nan
+    over_repeats["selection_accuracy"] = selection.mean().where(
+        selection.count() == selection.size()
+    )
+    over_repeats["repeats"] = accuracy.size()
+    over_repeats["diverged"] = cells["diverged"].sum().astype(int)
+    # head, not first: first would skip a NaN.
+    constant = [column for column in _CONSTANT if column in trials]
+    first = cells.head(1)[[*CELL, *constant, "seed", "trial_key"]]
+    return first.merge(over_repeats, left_on=CELL, right_index=True).reset_index(drop=True)
+
+
+def choose(trials: pd.DataFrame, by: Sequence[str], centre: Centre = "mean") -> pd.DataFrame:
+    """Of all cells that agree on ``by``, the one that the rule chooses; see the module.
+
+    Joint tuning: whatever is not in ``by`` competes. A cell without an accuracy (NaN) wins only
+    against its like. Ties go to the smallest epsilon, then epochs, B, C, whatever the order of rows.
+
+    Args:
+        trials: a row per trial, as `dpsweep.analysis.frames.load_trials` reads them.
+        by: columns of which every combination gets one choice.
+        centre: how ``centre`` is made of the repeats.
+
+    Returns:
+        The rows of `summarise` that won, sorted by ``by``, and ``cross_fitted``.
+    """
+    cells = summarise(trials, centre).sort_values(AXES, kind="stable")
+    tables = [
+        repeats(trials).pivot(index=CELL, columns="seed", values=column)
+        for column in ("selection_accuracy", "macro_accuracy")
+    ]
+    winners = []
+    # C is NaN for AUTO-S, which is a group like any other.
+    for _, group in cells.groupby(list(by), dropna=False):
+        keys = pd.MultiIndex.from_frame(group[CELL])
+        # While a study is extended by seeds, some cells have more of them.
+        selection, accuracy = (
+            table.loc[keys].to_numpy()[:, : int(group["repeats"].min())] for table in tables
+        )
+        position = best_by_mean(group[["selection_accuracy"]].to_numpy())
+        measured = cross_fitted(selection, accuracy)
+        winners.append(group.iloc[[position]].assign(cross_fitted=measured))
+    if not winners:
+        return cells.assign(cross_fitted=np.nan)
+    return pd.concat(winners).sort_values(list(by), kind="stable").reset_index(drop=True)
