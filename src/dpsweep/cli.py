@@ -171,28 +171,22 @@ def calibrate(
     study_file: StudyFile = DEFAULT_STUDY,
 ) -> None:
     """Find the noise multiplier of one (dataset, epsilon, epochs, batch size)."""
-    from dpsweep.files import write_json
     from dpsweep.privacy import calibrate as calibrate_noise
-    from dpsweep.study.cells import BatchSize, optimizer_steps
+    from dpsweep.privacy.stored import write_calibration
+    from dpsweep.study.cells import BatchSize
 
     study, paths = _open(study_file)
     batch: BatchSize = "full" if batch_size == "full" else int(batch_size)
-    train_size = study.train_size(dataset)
-    expected_batch = study.numeric_batch_size(dataset, batch)
-    steps = optimizer_steps(train_size, expected_batch, epochs, study.privacy.steps)
     with making(paths, Outputs(study, paths).noise(dataset, epsilon, epochs, batch)):
         calibration = calibrate_noise(
             epsilon,
             study.privacy.delta,
-            train_size,
-            expected_batch,
-            steps,
+            study.train_size(dataset),
+            study.numeric_batch_size(dataset, batch),
+            study.steps(dataset, epochs, batch),
             second_opinion=study.privacy.second_opinion,
         )
-        write_json(
-            paths.noise(dataset, epsilon, epochs, batch),
-            {"dataset": dataset, "epochs": epochs, "calibration": calibration.to_dict()},
-        )
+        write_calibration(paths.noise(dataset, epsilon, epochs, batch), calibration)
 
 
 @app.command()

@@ -170,7 +170,7 @@ def test_calibration_survives_a_json_file(tmp_path):
     values = json.loads(path.read_text())
     assert values["sampling_rate"] == 0.1
     del values["certified_epsilon"]
-    with pytest.raises(CalibrationError, match="lacks certified_epsilon"):
+    with pytest.raises(CalibrationError, match="certified_epsilon missing"):
         Calibration.from_dict(values)
 
 

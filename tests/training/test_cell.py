@@ -1,30 +1,76 @@
-"""A cell tells what its trials cost, while it trains and at its end."""
+"""A cell trains with the noise that its study says, and tells what its trials cost."""
 
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from tests.training.tiny_study import N, prepare, tiny_study
+from tests.training.tiny_study import N, prepare, tiny_sections
 
-from dpsweep.files import write_json
-from dpsweep.privacy import calibrate
+from dpsweep.files import read_json, write_json
+from dpsweep.privacy import CalibrationError, calibrate
+from dpsweep.privacy.stored import write_calibration
+from dpsweep.study import Cell, Study
+from dpsweep.study.paths import Paths
 from dpsweep.training.cell import run_cell
 
+BATCH_SIZE = 200
 
-def test_progress_counts_every_trial_once(tmp_path: Path) -> None:
-    study = tiny_study({}, {"kind": "film"})
-    paths = prepare(study, tmp_path)[0]
-    (cell,) = study.sweep_cells("digits")
-    noise = calibrate(8.0, study.privacy.delta, N, N, 1)
-    write_json(paths.noise("digits", 8.0, 1, "full"), {"calibration": noise.to_dict()})
+
+def study(**privacy: Any) -> Study:
+    sections = tiny_sections({}, {"kind": "film"}) | {"privacy": privacy}
+    sections["sweeps"]["digits"]["batch_size"] = [BATCH_SIZE]
+    return Study.model_validate(sections)
+
+
+@pytest.fixture
+def cell() -> Cell:
+    (cell,) = study().sweep_cells("digits")
+    return cell
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    """A study that is ready to train."""
+    paths = prepare(study(), tmp_path)[0]
+    noise = calibrate(8.0, study().privacy.delta, N, BATCH_SIZE, 1)
+    write_calibration(paths.noise("digits", 8.0, 1, BATCH_SIZE), noise)
+    return paths
+
+
+def test_progress_counts_every_trial_once(paths: Paths, cell: Cell) -> None:
     told: list[dict[str, Any]] = []
-    run_cell(study, paths, cell, progress=told.append)
+    run_cell(study(), paths, cell, progress=told.append)
     trials = pd.read_parquet(paths.cell(cell) / "trials.parquet")
     assert [each["trials"] for each in told[:-1]] == list(range(1, len(trials) + 1))
     assert told[-1]["trained"] == len(trials)
     assert told[-1]["trial_seconds"] >= trials["wall_seconds"].sum() - 0.01
     again: list[dict[str, Any]] = []
-    run_cell(study, paths, cell, progress=again.append)
+    run_cell(study(), paths, cell, progress=again.append)
     assert [each["trained"] for each in again] == [0]
     assert again[0]["trial_seconds"] == pytest.approx(told[-1]["trial_seconds"])
+
+
+@pytest.mark.parametrize(
+    ("privacy", "message"),
+    [
+        ({"delta": 1e-6}, "delta: found 1e-05, expected 1e-06"),
+        ({"steps": "ceil"}, "steps: found 1, expected 2"),
+    ],
+)
+def test_noise_for_another_guarantee_trains_nothing(
+    paths: Paths, cell: Cell, privacy: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CalibrationError, match=message) as raised:
+        run_cell(study(**privacy), paths, cell)
+    assert raised.value.remake == (paths.noise("digits", 8.0, 1, BATCH_SIZE),)
+    assert not paths.trials.exists()
+
+
+def test_less_noise_than_certified_trains_nothing(paths: Paths, cell: Cell) -> None:
+    file = paths.noise("digits", 8.0, 1, BATCH_SIZE)
+    content = read_json(file)
+    write_json(file, content | {"noise_multiplier": content["noise_multiplier"] / 2})
+    with pytest.raises(CalibrationError, match=r"noise_multiplier: found 0\.\d+, which gives"):
+        run_cell(study(), paths, cell)
+    assert not paths.trials.exists()

@@ -15,7 +15,9 @@ from dpsweep import cli
 from dpsweep.analysis.frames import load_trials
 from dpsweep.choice import choose
 from dpsweep.data.prepared import PreparedDataset
+from dpsweep.files import read_json, write_json
 from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.privacy import CalibrationError
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 from dpsweep.training import gradient_norms
@@ -132,6 +134,29 @@ def test_finished_epochs_are_kept(
     calls.clear()
     pd.testing.assert_frame_equal(measure(study_file), whole)
     assert len(calls) == 1
+
+
+def test_an_edited_calibration_is_refused(study_file: Path) -> None:
+    paths = Paths(Path(load_study(study_file).results))
+    noise = paths.noise(SWEEP, 8.0, 3, 30)
+    honest = noise.read_text()
+    content = read_json(noise)
+    write_json(noise, content | {"noise_multiplier": content["noise_multiplier"] / 2})
+    with pytest.raises(CalibrationError, match="noise_multiplier: found"):
+        measure(study_file)
+    noise.write_text(honest)
+    measure(study_file)
+
+
+def test_parameters_of_another_study_are_refused(study_file: Path) -> None:
+    edited = yaml.safe_load(study_file.read_text())
+    edited["sweeps"][SWEEP]["physical_batch"] = 16
+    file = study_file.with_name("edited.yaml")
+    file.write_text(yaml.safe_dump(edited))
+    with pytest.raises(gradient_norms.GradientNormsError, match="another study") as raised:
+        measure(file)
+    (trials,) = raised.value.remake
+    assert str(raised.value).startswith(f"{trials}: found trial")
 
 
 def test_a_trial_is_trained_again_once(study_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

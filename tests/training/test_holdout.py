@@ -11,15 +11,15 @@ import torch
 from tests.training.tiny_study import N, prepare, tiny_study
 
 from dpsweep.data.prepared import PreparedDataset, Split, write_prepared
-from dpsweep.files import write_json
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.privacy import calibrate
+from dpsweep.privacy import CalibrationError, calibrate
+from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows
 from dpsweep.training.cell import run_cell
 from dpsweep.training.context import TrialContext
-from dpsweep.training.specification import CellError, read_calibration, specify
+from dpsweep.training.specification import CellError, cell_noise, specify
 from dpsweep.training.store import StoredTrial
 from dpsweep.training.trial import train_trial
 
@@ -96,11 +96,11 @@ def test_noise_is_for_the_examples_that_are_trained_on(study: Study, paths: Path
     path = paths.noise("digits", 8.0, 1, "full")
     for size in (N, N - HELD_OUT):
         noise = calibrate(8.0, 1e-5, size, size, 1)
-        write_json(path, {"calibration": noise.to_dict()})
+        write_calibration(path, noise)
         if size == N:
-            with pytest.raises(CellError, match="delete it"):
-                read_calibration(study, paths, CELL)
-    assert read_calibration(study, paths, CELL) == noise
+            with pytest.raises(CalibrationError, match=f"train_size: found {N}, expected"):
+                cell_noise(study, paths, CELL)
+    assert cell_noise(study, paths, CELL) == noise
 
 
 @pytest.mark.parametrize("difference", [-30, 30])
@@ -111,8 +111,8 @@ def test_data_of_another_size_than_the_noise_is_refused(
     edited = study.model_copy(update={"datasets": {**study.datasets, "digits": dataset}})
     size = edited.train_size("digits")
     noise = calibrate(8.0, study.privacy.delta, size, size, 1)
-    write_json(paths.noise("digits", 8.0, 1, "full"), {"calibration": noise.to_dict()})
-    with pytest.raises(CellError, match=f"calibrated for {size}"):
+    write_calibration(paths.noise("digits", 8.0, 1, "full"), noise)
+    with pytest.raises(CellError, match=f"expected {size}"):
         run_cell(edited, paths, CELL)
 
 

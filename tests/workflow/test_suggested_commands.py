@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.workflow.chain import ROOT, STUDY, Chain
 
+from dpsweep.files import read_json, write_json
+
 pytestmark = pytest.mark.slow
 
 CELL = "eps8_epochs2_B128_C1"
@@ -45,6 +47,11 @@ def flip_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
+def halve_the_noise(path: Path) -> None:
+    content = read_json(path)
+    write_json(path, content | {"noise_multiplier": content["noise_multiplier"] / 2})
+
+
 TRAIN = f"dpsweep train --study study.yaml {SWEEP} {CELL}"
 AGGREGATE = f"dpsweep aggregate --study study.yaml {SWEEP}"
 
@@ -54,6 +61,7 @@ AGGREGATE = f"dpsweep aggregate --study study.yaml {SWEEP}"
     [
         (TRAIN, "data/digits/train_labels.npy", Path.unlink),
         (TRAIN, "backbones/vit/model.safetensors", flip_byte),
+        (TRAIN, "noise/digits/eps8_epochs2_B128.json", halve_the_noise),
         (AGGREGATE, f"cells/{SWEEP}/{CELL}/trials.parquet", Path.unlink),
     ],
 )

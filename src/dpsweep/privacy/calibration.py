@@ -6,6 +6,9 @@ from typing import Any
 
 from dpsweep.privacy.errors import CalibrationError
 
+# JSON does not tell 8.0 from 8.
+_JSON_TYPES: dict[Any, tuple[type, ...]] = {float: (float, int), int: (int,), str: (str,)}
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -72,11 +75,18 @@ class Calibration:
         """Rebuild a calibration from `to_dict`; what is derived is derived anew.
 
         Raises:
-            CalibrationError: a field is missing.
+            CalibrationError: a field is missing, or is not of its type.
         """
         missing = [field.name for field in fields(cls) if field.name not in values]
         if missing:
-            raise CalibrationError(f"a calibration lacks {', '.join(missing)}: calibrate it again")
+            raise CalibrationError(f"{', '.join(missing)} missing")
+        for field in fields(cls):
+            found = values[field.name]
+            allowed = _JSON_TYPES.get(field.type)
+            if allowed and (isinstance(found, bool) or not isinstance(found, allowed)):
+                raise CalibrationError(
+                    f"{field.name}: found {found!r}, expected {allowed[0].__name__}"
+                )
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 

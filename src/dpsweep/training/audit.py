@@ -245,7 +245,7 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
     coins = numpy_stream(spec.key, "canaries")
     method = study.methods[sweep.method]
     context = CanaryContext(data, backbone, method, audit.canaries, coins, holdout, device)
-    check_size(noise, context)
+    check_size(noise, context, data)
     audited = audit_trial(spec, context)
     evidence = judge(audited, spec, audit.guesses)
     write_json(

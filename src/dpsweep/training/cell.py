@@ -25,7 +25,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES
 from dpsweep.training.context import TrialContext
 from dpsweep.training.interruption import interruption
-from dpsweep.training.specification import TrialSpec, check_size, read_calibration, specify
+from dpsweep.training.specification import TrialSpec, cell_noise, check_size, specify
 from dpsweep.training.store import Arrays, StoredTrial, TrialStore
 from dpsweep.training.trial import train_trial
 
@@ -121,7 +121,8 @@ def run_cell(
         progress: is told the timing breakdown after every trial that is trained, and at the end.
 
     Raises:
-        CellError: the calibration belongs to another setting, or to other data.
+        CalibrationError: the calibration cannot be believed, or is for another setting.
+        CellError: the prepared data is of another size.
         DatasetError: the dataset is not prepared.
         Interrupted: a signal asked to stop (see `interruption`).
     """
@@ -131,9 +132,9 @@ def run_cell(
     loading = time.monotonic()
     data = PreparedDataset.open(paths.dataset(sweep.dataset))
     backbone = PreparedBackbone.open(paths.backbone(sweep.backbone))
-    noise = read_calibration(study, paths, cell)
+    noise = cell_noise(study, paths, cell)
     context = TrialContext(data, backbone, study.methods[sweep.method], study.holdout_share)
-    check_size(noise, context)
+    check_size(noise, context, data)
     specs = trial_specs(study, cell, noise, data, backbone, context.device)
     run = _Run(
         specs,

@@ -9,6 +9,7 @@ import logging
 import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from dpsweep.training.cell import trial_specs
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.gradients import GradientEngine
 from dpsweep.training.interruption import interruption
-from dpsweep.training.specification import TrialSpec, check_size, read_calibration
+from dpsweep.training.specification import TrialSpec, cell_noise, check_size
 from dpsweep.training.store import Arrays, TrialStore
 from dpsweep.training.trial import train_trial
 
@@ -82,8 +83,9 @@ def measure_gradient_norms(
     A job that is killed keeps the epochs that are done, and a trial that was trained again.
 
     Raises:
-        CellError: the trial must be trained again, and its noise is for other data.
-        GradientNormsError: the trial must be trained again, and the study describes another one.
+        CalibrationError: the noise of the trial cannot be believed.
+        CellError: the noise is for data of another size.
+        GradientNormsError: the study describes another trial.
         Interrupted: a signal asked to stop (see `interruption`).
     """
     torch.set_num_threads(study.training.threads)
@@ -93,6 +95,10 @@ def measure_gradient_norms(
     data = PreparedDataset.open(paths.dataset(grid.dataset))
     backbone = PreparedBackbone.open(paths.backbone(grid.backbone))
     context = TrialContext(data, backbone, study.methods[grid.method], study.holdout_share)
+    noise = cell_noise(study, paths, cell)
+    check_size(noise, context, data)
+    specs = trial_specs(study, cell, noise, data, backbone, context.device)
+    spec = _checked(specs.get((row["learning_rate"], row["seed"])), row, paths.cell(cell))
     output = paths.gradient_norms(sweep, epsilon, epochs, clipping_bound)
     # No declared output, so that it survives a killed job.
     finished = output.with_suffix(".unfinished") / row["trial_key"]
@@ -104,12 +110,8 @@ def measure_gradient_norms(
     if stored is None:
         stored = retrained.load_parameters(row["trial_key"])
     if stored is None:
-        noise = read_calibration(study, paths, cell)
-        check_size(noise, context)
-        specs = trial_specs(study, cell, noise, data, backbone, context.device)
-        spec = specs.get((row["learning_rate"], row["seed"]))
         stored = _train_again(study, spec, row, context, store)
-        retrained.save_parameters(row["trial_key"], stored)
+        retrained.save_parameters(spec.key, stored)
         saved = True
     model = context.model(int(row["seed"]))
     # The norms that clipping saw: in the precision of the trial, wherever this job runs.
@@ -156,26 +158,31 @@ def measure_gradient_norms(
     store.checkpoint_path(row["trial_key"]).unlink(missing_ok=True)
 
 
+def _checked(spec: TrialSpec | None, row: "pd.Series[Any]", cell: Path) -> TrialSpec:
+    """The specification of the trial of a row, if the study describes this very trial."""
+    # The cell may have been trained on another kind of device.
+    device = row["device"].partition(":")[0]
+    spec = spec and replace(spec, precision=row["precision"], device=device)
+    if spec is None or spec.key != row["trial_key"]:
+        file = cell / "trials.parquet"
+        raise GradientNormsError(
+            f"{file}: found trial {row['trial_key']} (learning rate {row['learning_rate']:g}, seed "
+            f"{row['seed']}), expected {spec.key if spec else 'another learning rate'}: it was "
+            "trained for another study than this one",
+            (file,),
+        )
+    return spec
+
+
 def _train_again(
-    study: Study,
-    spec: TrialSpec | None,
-    row: "pd.Series[Any]",
-    context: TrialContext,
-    store: TrialStore,
+    study: Study, spec: TrialSpec, row: "pd.Series[Any]", context: TrialContext, store: TrialStore
 ) -> Arrays:
     """The parameters after every epoch of a trial that is done but has not kept them."""
-    trained_on = row["device"].partition(":")[0]
-    if trained_on != context.device.type:
+    if spec.device != context.device.type:
         raise GradientNormsError(
-            f"trial {row['trial_key']} was trained on {trained_on}, and this job has only "
+            f"trial {spec.key} was trained on {spec.device}, and this job has only "
             f"{context.device.type}, which draws other noise; its parameters are not stored, so measure "
-            f"its gradient norms on a machine with {trained_on}"
-        )
-    spec = spec and replace(spec, precision=row["precision"])
-    if spec is None or spec.key != row["trial_key"]:
-        raise GradientNormsError(
-            f"trial {row['trial_key']} was trained for another study than this one (learning rate "
-            f"{row['learning_rate']:g}, seed {row['seed']}); train its cell again"
+            f"its gradient norms on a machine with {spec.device}"
         )
     log.info("training the trial again: its parameters are not stored")
     seconds = 60 * study.training.checkpoint_minutes

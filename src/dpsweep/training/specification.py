@@ -8,9 +8,10 @@ import torch
 from dpsweep import TRAINER_VERSION
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.errors import DpsweepError
-from dpsweep.files import fingerprint, read_json
+from dpsweep.files import fingerprint
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
+from dpsweep.privacy.stored import read_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import ClippingBound
 from dpsweep.study.paths import Paths
@@ -76,27 +77,24 @@ class CellError(DpsweepError):
     """A cell that cannot be trained; the message says what to do."""
 
 
-def read_calibration(study: Study, paths: Paths, cell: Cell) -> Calibration:
-    """Read the noise of a cell, and check that it was calibrated for this study.
+def cell_noise(study: Study, paths: Paths, cell: Cell) -> Calibration:
+    """Read the noise of a cell, verified for the (epsilon, delta, N, B, T) that the study says.
 
     Raises:
-        CellError: the calibration belongs to another setting.
+        CalibrationError: the file cannot be believed, or is for another setting.
     """
     dataset = study.sweeps[cell.sweep].dataset
-    path = paths.noise(dataset, cell.epsilon, cell.epochs, cell.batch_size)
-    noise = Calibration.from_dict(read_json(path)["calibration"])
-    found = (noise.epsilon, noise.delta, noise.train_size, noise.batch_size)
-    size, batch_size = study.train_size(dataset), study.batch_size(cell)
-    wanted = (cell.epsilon, study.privacy.delta, size, batch_size)
-    if found != wanted:
-        raise CellError(
-            f"{path}: calibrated for (epsilon, delta, N, B) = {found}, needed {wanted}; "
-            f"delete it and run again"
-        )
-    return noise
+    return read_calibration(
+        paths.noise(dataset, cell.epsilon, cell.epochs, cell.batch_size),
+        epsilon=cell.epsilon,
+        delta=study.privacy.delta,
+        train_size=study.train_size(dataset),
+        batch_size=study.batch_size(cell),
+        steps=study.steps(dataset, cell.epochs, cell.batch_size),
+    )
 
 
-def check_size(noise: Calibration, context: TrialContext) -> None:
+def check_size(noise: Calibration, context: TrialContext, data: PreparedDataset) -> None:
     """Check that noise was calibrated for as many examples as are trained on.
 
     Raises:
@@ -105,8 +103,9 @@ def check_size(noise: Calibration, context: TrialContext) -> None:
     found = len(context.train.labels)
     if found != noise.train_size:
         raise CellError(
-            f"the prepared data has {found} training examples, the noise was calibrated for "
-            f"{noise.train_size}; the dataset's train_size has changed: prepare it again"
+            f"{data.folder}: found {found} examples to train on, expected {noise.train_size}, which "
+            "the noise is calibrated for",
+            (data.folder / "metadata.json",),
         )
 
 

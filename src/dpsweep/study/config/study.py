@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from dpsweep.study.cells import BatchSize, Cell, number
+from dpsweep.study.cells import BatchSize, Cell, number, optimizer_steps
 from dpsweep.study.config.audit import Audit
 from dpsweep.study.config.backbones import Backbone, Pretraining, RandomWeights, TrainedTokenizer
 from dpsweep.study.config.datasets import Dataset, FolderSource, HubSource, shares_examples
@@ -264,6 +264,11 @@ class Study(Section):
     def numeric_batch_size(self, dataset: str, batch_size: BatchSize) -> int:
         """The expected batch size as a number of examples of a dataset."""
         return self.train_size(dataset) if isinstance(batch_size, str) else batch_size
+
+    def steps(self, dataset: str, epochs: int, batch_size: BatchSize) -> int:
+        """T: the optimizer steps that some epochs on a dataset are, by the study's rule."""
+        size = self.numeric_batch_size(dataset, batch_size)
+        return optimizer_steps(self.train_size(dataset), size, epochs, self.privacy.steps)
 
     @property
     def holdout_share(self) -> float:

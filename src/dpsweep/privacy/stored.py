@@ -1,0 +1,136 @@
+"""Calibrations on disk. A job believes nothing of such a file that it can compare or compute.
+
+A noise multiplier that is too small trains as well as any other, and nobody would see it in the
+results. So whoever reads one says what it is for, and epsilon is computed again from what stands in
+the file, which takes a quarter of a second at most for the paper's study.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from dpsweep.files import fingerprint, read_json, write_json
+from dpsweep.privacy.calibration import Calibration
+from dpsweep.privacy.errors import CalibrationError
+from dpsweep.privacy.gaussian import gaussian_delta, gaussian_epsilon
+from dpsweep.privacy.pld import pld_epsilon, pld_interval
+from dpsweep.privacy.search import CROSS_CHECK_TOLERANCE
+
+# Another machine may round the last digits differently.
+_ROUNDING = 1e-9
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Write a calibration as JSON, with a checksum over all of it, atomically."""
+    content = calibration.to_dict()
+    write_json(path, content | {"checksum": fingerprint(content)})
+
+
+def read_calibration(
+    path: Path, epsilon: float, delta: float, train_size: int, batch_size: int, steps: int
+) -> Calibration:
+    """Read a file of `write_calibration` and verify it.
+
+    Args:
+        path: the file.
+        epsilon: the target that the noise must be for; infinity is training without privacy.
+        delta: of the (epsilon, delta) guarantee.
+        train_size: N.
+        batch_size: B, the expected batch size.
+        steps: T.
+
+    Raises:
+        CalibrationError: the file is missing, damaged or edited, is for another setting, or its
+            noise multiplier does not give the epsilon that it claims. The message names what was
+            found and what is expected.
+    """
+    expected = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "train_size": train_size,
+        "batch_size": batch_size,
+        "steps": steps,
+    }
+    try:
+        content = read_json(path)
+        checksum = content.pop("checksum")
+        noise = Calibration.from_dict(content)
+        compare(noise, expected)
+        verify(noise)
+    except FileNotFoundError:
+        raise CalibrationError(f"{path}: no such calibration", (path,)) from None
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        problem = error if isinstance(error, CalibrationError) else f"damaged ({error!r})"
+        raise CalibrationError(f"{path}: {problem}", (path,)) from None
+    if checksum != fingerprint(content):
+        raise CalibrationError(
+            f"{path}: found an edited file; expected the content that its checksum is of", (path,)
+        )
+    return noise
+
+
+def compare(noise: Calibration, expected: dict[str, Any]) -> None:
+    """Check that a calibration has these values.
+
+    Raises:
+        CalibrationError: names every field that differs.
+    """
+    wrong = [
+        f"{name}: found {getattr(noise, name)}, expected {value}"
+        for name, value in expected.items()
+        if getattr(noise, name) != value
+    ]
+    if wrong:
+        raise CalibrationError("; ".join(wrong))
+
+
+def verify(noise: Calibration) -> None:
+    """Compute epsilon again from the noise multiplier, sampling rate, steps and delta.
+
+    By privacy loss distributions, which the certificate does not use, or for the full batch by its
+    closed form.
+
+    Raises:
+        CalibrationError: the noise multiplier gives more than the target epsilon, or another
+            epsilon than the certified one; or there is noise without privacy, or none with it.
+    """
+    sigma, target, certified = noise.noise_multiplier, noise.epsilon, noise.certified_epsilon
+    if math.isinf(target):
+        compare(noise, {"noise_multiplier": 0, "certified_epsilon": math.inf})
+        return
+    if not (sigma > 0 and math.isfinite(sigma)):
+        raise CalibrationError(
+            f"noise_multiplier: found {sigma}, expected a positive number, because epsilon is "
+            f"{target:g}"
+        )
+    if _one_step_delta(target, sigma, noise.sampling_rate) > noise.delta:
+        raise CalibrationError(
+            f"noise_multiplier: found {sigma}, which gives more than epsilon {target:g} in a single "
+            "step; expected one that gives at most as much in all"
+        )
+    if noise.batch_size == noise.train_size:
+        found = gaussian_epsilon(noise.delta, sigma, noise.steps)
+    else:
+        interval = pld_interval(target, noise.steps)
+        found = pld_epsilon(sigma, noise.sampling_rate, noise.steps, noise.delta, interval)
+    if not found <= target * (1 + _ROUNDING):
+        raise CalibrationError(
+            f"noise_multiplier: found {sigma}, which gives epsilon {found:.6g}; expected one that "
+            f"gives at most {target:g}"
+        )
+    if not abs(certified - found) <= CROSS_CHECK_TOLERANCE * found or certified > target:
+        raise CalibrationError(
+            f"certified_epsilon: found {certified}, expected about {found:.6g} (computed again "
+            f"from noise_multiplier) and at most {target:g}"
+        )
+
+
+def _one_step_delta(epsilon: float, noise_multiplier: float, sampling_rate: float) -> float:
+    """Return the delta of one step, for removing an example: a lower bound of that of all steps.
+
+    Far too little noise fails here already. Privacy loss distributions would take minutes and
+    gigabytes for it.
+    """
+    # Sampling takes (epsilon', delta') to (log(1 + q (exp(epsilon') - 1)), q delta').
+    amplified = math.log1p(-(1 - sampling_rate) * math.exp(-epsilon)) - math.log(sampling_rate)
+    return sampling_rate * gaussian_delta(epsilon + amplified, noise_multiplier)
