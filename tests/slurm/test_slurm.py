@@ -286,7 +286,7 @@ def test_one_bad_calibration_stops_no_other_cell(disturbed: Site) -> None:
     } | {f"{LONG}/eps8_epochs30_B16_C{bound}" for bound in BOUNDS}
     summary = disturbed.said[disturbed.said.rindex("Exiting because a job execution failed") :]
     assert f"{SHORT}/{BAD}" in summary
-    assert "delete it and run again" in summary
+    assert "To make it again:" in summary
     assert f"results/logs/cells/{SHORT}/{BAD}.log" in summary
     assert "4 failed" in summary
     assert "This runs just what is missing:\n  snakemake --profile slurm all\n" in summary

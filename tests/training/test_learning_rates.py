@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from tests.training.tiny_study import N, prepare, tiny_sections
 
-from dpsweep.files import write_json
 from dpsweep.privacy import calibrate
+from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.training import cell as module
@@ -27,7 +27,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rates")
     prepare(study("repeat-best"), folder)
     noise = calibrate(8.0, 1e-5, N, N, 1)
-    write_json(Paths(folder).noise("digits", 8.0, 1, "full"), {"calibration": noise.to_dict()})
+    write_calibration(Paths(folder).noise("digits", 8.0, 1, "full"), noise)
     return folder
 
 

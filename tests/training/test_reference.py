@@ -21,14 +21,14 @@ from tests.training.tiny_study import N, prepare, tiny_sections
 from torch import nn
 
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.files import write_json
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import calibrate
+from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.training.cell import trial_specs
 from dpsweep.training.context import TrialContext
-from dpsweep.training.specification import TrialSpec, read_calibration
+from dpsweep.training.specification import TrialSpec, cell_noise
 from dpsweep.training.trial import train_trial
 
 Prepared = tuple[Paths, PreparedDataset, PreparedBackbone]
@@ -138,8 +138,8 @@ def test_a_trial_is_the_algorithm_of_the_paper(
     (cell,) = chosen.sweep_cells("digits")
     paths, data, backbone = prepared
     calibration = calibrate(epsilon, chosen.privacy.delta, N, B, STEPS)
-    write_json(paths.noise("digits", epsilon, EPOCHS, B), {"calibration": calibration.to_dict()})
-    noise = read_calibration(chosen, paths, cell)
+    write_calibration(paths.noise("digits", epsilon, EPOCHS, B), calibration)
+    noise = cell_noise(chosen, paths, cell)
     context = TrialContext(data, backbone, chosen.methods["method"], device=CPU)
     spec = trial_specs(chosen, cell, noise, data, backbone, CPU)[RATE, 2]
     reference = Reference(context.model(2), data, spec, chosen, bound)
