@@ -80,7 +80,7 @@ rule all:
     default_target: True
     input:
         PATHS.report,
-        [PATHS.sweep(name) for name in STUDY.sweeps if not PARTIAL],
+        [PATHS.problem(name) for name in STUDY.problems if not PARTIAL],
 
 
 if not PARTIAL:

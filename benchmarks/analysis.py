@@ -1,4 +1,4 @@
-"""Measure the analysis of a complete study: every sweep's table, every figure and table, the report.
+"""Measure the analysis of a complete study: every problem's table, every figure and table, the report.
 
     python -m benchmarks.analysis make FOLDER      # synthetic results of the paper's study (2 GB)
     python -m benchmarks.analysis measure FOLDER   # draw all of it, two jobs at a time
@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from tests.synthetic import write_cells, write_dataset, write_gradient_norms
 
-from dpsweep.analysis.frames import load_trials, write_sweep
+from dpsweep.analysis.frames import load_trials, write_problem
 from dpsweep.choice import choose
 from dpsweep.figures import draw
 from dpsweep.files import write_json
@@ -33,6 +33,7 @@ from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import NormTrace
+from dpsweep.study.trials import trials_per_cell
 from dpsweep.tables import write
 
 REPOSITORY = Path(__file__).parents[1]
@@ -42,7 +43,7 @@ JOBS = 2
 # With these, the study has more than 100,000 trials.
 MORE_SEEDS = 7
 
-Task = tuple[Literal["sweep", "figure", "table", "report"], str]
+Task = tuple[Literal["problem", "figure", "table", "report"], str]
 
 
 # -- a complete study ------------------------------------------------------------------------
@@ -66,7 +67,7 @@ def random(*parts: object) -> np.random.Generator:
 def difficulty(study: Study, cell: Cell) -> float:
     """From 0 (a strong backbone and a loose budget) to about 2."""
     strong = {"vit-base": 0.0, "resnet50": 0.2, "vit-tiny": 0.5, "distilbert": 0.3, "wrn-16-4": 1.0}
-    return strong[study.sweeps[cell.sweep].backbone] + math.log2(8 / cell.epsilon) / 4
+    return strong[study.problems[cell.problem].backbone] + math.log2(8 / cell.epsilon) / 4
 
 
 class Outcome:
@@ -77,7 +78,7 @@ class Outcome:
 
     def __call__(self, cell: Cell, rate: float, seed: int) -> dict[str, Any]:
         """Made up from how far the trial is from the best setting of its problem."""
-        sweep = self.study.sweeps[cell.sweep]
+        sweep = self.study.sweeps[self.study.sweep_of(cell)]
         dataset = self.study.datasets[sweep.dataset]
         size, train_size = self.study.batch_size(cell), dataset.train_size
         steps = optimizer_steps(train_size, size, cell.epochs, "round")
@@ -134,14 +135,14 @@ def make(folder: Path) -> None:
         write_dataset(
             paths, name, counts.tolist(), title=dataset.title, test_size=dataset.test_size
         )
-    for name in study.sweeps:
-        cells = study.sweep_cells(name)
+    for name in study.problems:
+        cells = study.problem_cells(name)
         write_cells(study, paths, outcome, [cell for cell in cells if cell not in with_steps])
         write_cells(study, paths, outcome, set(cells) & with_steps, steps_too=True)
         print(f"{name}: {len(cells)} cells", flush=True)
     for file, cells in drawn_norms(study, paths):
-        best = choose(load_trials(paths, cells), by=["sweep"]).iloc[0]
-        cell = Cell.parse(best["sweep"], best["cell"])
+        best = choose(load_trials(paths, cells), by=["problem"]).iloc[0]
+        cell = Cell.parse(best["problem"], best["cell"])
         write_gradient_norms(
             paths, cell, best["learning_rate"], list(norms_of(study, cell, file.stem))
         )
@@ -154,7 +155,7 @@ def drawn_norms(study: Study, paths: Paths) -> Iterator[tuple[Path, list[Cell]]]
         for selection in figure.gradient_norms():
             for cell in study.cells(selection):
                 file = paths.gradient_norms(
-                    cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound
+                    cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound
                 )
                 files.setdefault(file, {})[cell] = None
     return ((file, list(cells)) for file, cells in files.items())
@@ -162,9 +163,9 @@ def drawn_norms(study: Study, paths: Paths) -> Iterator[tuple[Path, list[Cell]]]
 
 def norms_of(study: Study, cell: Cell, name: str) -> Iterator[tuple[Any, Any]]:
     """Labels and norms of all training examples after every epoch."""
-    dataset = study.datasets[study.sweeps[cell.sweep].dataset]
-    typical = 30.0 if study.methods[study.sweeps[cell.sweep].method].kind == "all" else 3.0
-    generator = random("norms", cell.sweep, name)
+    dataset = study.datasets[study.problems[cell.problem].dataset]
+    typical = 30.0 if study.methods[study.problems[cell.problem].method].kind == "all" else 3.0
+    generator = random("norms", cell.problem, name)
     labels = generator.integers(dataset.classes, size=dataset.train_size)
     hard = difficulty(study, cell)
     of_class = np.linspace(-0.5, 0.5, dataset.classes)[labels]
@@ -185,8 +186,8 @@ def run(job: tuple[Path, Task]) -> dict[str, Any]:
     study, paths = larger_study(), Paths(folder)
     wall, cpu = time.monotonic(), time.process_time()
     match kind:
-        case "sweep":
-            write_sweep(study, paths, name)
+        case "problem":
+            write_problem(study, paths, name)
         case "figure":
             draw(study, paths, name)
         case "table":
@@ -204,13 +205,10 @@ def run(job: tuple[Path, Task]) -> dict[str, Any]:
 def measure(folder: Path) -> None:
     """Time the analysis of the study in ``folder``, as forks of a process with the libraries."""
     study = larger_study()
-    trials = sum(
-        len(study.sweep_cells(name)) * (len(sweep.learning_rates) + sweep.seeds - 1)
-        for name, sweep in study.sweeps.items()
-    )
+    trials = sum(trials_per_cell(study, study.sweep_of(cell)) for cell in study.all_cells())
     stages: list[list[Task]] = [
         [
-            *(("sweep", name) for name in study.sweeps),
+            *(("problem", name) for name in study.problems),
             *(("table", name) for name in study.tables),
             *(("figure", name) for name in study.figures),
         ],
@@ -229,7 +227,7 @@ def measure(folder: Path) -> None:
             "python": platform.python_version(),
             "versions": {name: version(name) for name in ("matplotlib", "pandas", "pyarrow")},
         },
-        "cells": sum(len(study.sweep_cells(name)) for name in study.sweeps),
+        "cells": len(study.all_cells()),
         "trials": trials,
         "figures": len(study.figures),
         "tables": len(study.tables),

@@ -231,9 +231,9 @@ def study_settings(study_file: Path) -> list[tuple[float, int, int, int]]:
     """Return the distinct (epsilon, N, B, T) that a study trains with noise."""
     study = load_study(study_file)
     settings = set()
-    for sweep in study.sweeps:
-        for cell in study.sweep_cells(sweep):
-            train_size = study.datasets[study.sweeps[sweep].dataset].train_size
+    for problem in study.problems:
+        for cell in study.problem_cells(problem):
+            train_size = study.datasets[study.problems[problem].dataset].train_size
             batch_size = study.batch_size(cell)
             steps = optimizer_steps(train_size, batch_size, cell.epochs, study.privacy.steps)
             if math.isfinite(cell.epsilon):

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_study.py [--study studies/gpu-cifar100.yaml]
 
-Writes ``benchmarks/results/<name of the study>.json``: the best trial of every (sweep, epsilon,
+Writes ``benchmarks/results/<name of the study>.json``: the best trial of every (problem, epsilon,
 epochs) by macro accuracy, and for every cell where its time went.
 """
 
@@ -21,7 +21,7 @@ from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
 ROOT = Path(__file__).parents[1]
-SETTINGS = ["sweep", "dataset", "backbone", "method", "epsilon", "epochs"]
+SETTINGS = ["problem", "dataset", "backbone", "method", "epsilon", "epochs"]
 MEASURED = [
     *("batch_size", "clipping_bound", "learning_rate", "steps", "noise_multiplier"),
     *("certified_epsilon", "accuracy", "macro_accuracy", "wall_seconds", "examples_per_second"),
@@ -44,7 +44,7 @@ def main() -> None:
         [
             *(sys.executable, "-m", "snakemake", "--cores", "1"),
             *("--config", f"study={study_file}"),
-            *("--", *(str(paths.sweep(name)) for name in study.sweeps)),
+            *("--", *(str(paths.problem(name)) for name in study.problems)),
         ],
         env=os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
         check=True,
@@ -57,7 +57,7 @@ def main() -> None:
 def record(study: Study, paths: Paths) -> dict[str, Any]:
     """Return the best trials, the time of every cell and the versions of the libraries."""
     trials = pd.concat(
-        [pd.read_parquet(paths.sweep(name)) for name in study.sweeps], ignore_index=True
+        [pd.read_parquet(paths.problem(name)) for name in study.problems], ignore_index=True
     )
     best = trials.loc[trials.groupby(SETTINGS)["macro_accuracy"].idxmax()]
     return {
@@ -65,11 +65,10 @@ def record(study: Study, paths: Paths) -> dict[str, Any]:
         "versions": json.loads(trials["versions"].iloc[0]),
         "best": best[[*SETTINGS, *MEASURED]].to_dict("records"),
         "cells": {
-            f"{cell.sweep}/{cell.name}": read_json(
-                paths.provenance(f"cells/{cell.sweep}/{cell.name}")
+            f"{cell.problem}/{cell.name}": read_json(
+                paths.provenance(f"cells/{cell.problem}/{cell.name}")
             )["timing"]["seconds"]
-            for sweep in study.sweeps
-            for cell in study.sweep_cells(sweep)
+            for cell in study.all_cells()
         },
     }
 

@@ -74,28 +74,28 @@ def summary(rows: pd.DataFrame, seeds: int) -> dict[str, float]:
 def main() -> None:
     """Train, choose, write."""
     study = load_study(STUDY)
-    sweeps = [str(Paths(Path(study.results)).sweep(name)) for name in study.sweeps]
+    problems = [str(Paths(Path(study.results)).problem(name)) for name in study.problems]
     subprocess.run(
         [
             *(sys.executable, "-m", "snakemake", "--cores", "all"),
-            *("--config", f"study={STUDY.relative_to(REPOSITORY)}", "--", *sweeps),
+            *("--config", f"study={STUDY.relative_to(REPOSITORY)}", "--", *problems),
         ],
         cwd=REPOSITORY,
         check=True,
     )
     paths = Paths(REPOSITORY / study.results)
     rows = []
-    for name in study.sweeps:
-        trials = load_trials(paths, study.sweep_cells(name))
+    for name in study.problems:
+        trials = load_trials(paths, study.problem_cells(name))
         for cell, group in trials.groupby("cell"):
             table = group.pivot_table(
                 index="learning_rate", columns="seed", values="macro_accuracy"
             )
-            rows += [{"sweep": name, "cell": cell} | each for each in choices(table)]
+            rows += [{"problem": name, "cell": cell} | each for each in choices(table)]
     found = pd.DataFrame(rows)
     seeds = max(sweep.seeds for sweep in study.sweeps.values())
-    by_sweep = {str(name): summary(group, seeds) for name, group in found.groupby("sweep")}
-    write_json(RESULT, {"all": summary(found, seeds), "sweeps": by_sweep})
+    by_problem = {str(name): summary(group, seeds) for name, group in found.groupby("problem")}
+    write_json(RESULT, {"all": summary(found, seeds), "problems": by_problem})
     print(RESULT.read_text())
 
 

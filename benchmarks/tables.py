@@ -117,7 +117,7 @@ def workflow(result: dict[str, Any]) -> list[str]:
 def selection(result: dict[str, Any]) -> list[str]:
     """What the search of the learning rate saves and loses."""
     rows = []
-    for name, each in {**result["sweeps"], "both": result["all"]}.items():
+    for name, each in {**result["problems"], "both": result["all"]}.items():
         rows += [
             [
                 f"{name}, {rule}",
@@ -127,7 +127,7 @@ def selection(result: dict[str, Any]) -> list[str]:
             ]
             for rule, key in (("repeat-best", "repeat_best"), ("bracket", "bracket"))
         ]
-    head = ["sweep, selection", "trials of a cell", "points lost, mean", "largest"]
+    head = ["problem, selection", "trials of a cell", "points lost, mean", "largest"]
     return [
         *grid(head, rows),
         "",

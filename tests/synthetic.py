@@ -85,9 +85,9 @@ def write_cells(
     accuracy, sigma 1.
     """
     if cells is None:
-        cells = [cell for sweep in study.sweeps for cell in study.sweep_cells(sweep)]
+        cells = study.all_cells()
     for cell in cells:
-        sweep = study.sweeps[cell.sweep]
+        sweep = study.sweeps[study.sweep_of(cell)]
         dataset = study.datasets[sweep.dataset]
         size = study.batch_size(cell)
         steps = optimizer_steps(
@@ -107,10 +107,9 @@ def write_cells(
         for rate, seed in trials:
             result = outcome(cell, rate, seed)
             accuracy = result.get("macro_accuracy", 0.5)
-            key = f"{cell.sweep}/{cell.name}/{rate}/{seed}"
+            key = f"{cell.problem}/{cell.name}/{rate}/{seed}"
             norms = result.pop("step_norms", np.ones(steps))
             row = {
-                "sweep": cell.sweep,
                 "dataset": sweep.dataset,
                 "backbone": sweep.backbone,
                 "method": sweep.method,
@@ -181,7 +180,7 @@ def write_gradient_norms(
 
     ``epochs`` holds one (labels, norms) for every epoch.
     """
-    file = paths.gradient_norms(cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound)
+    file = paths.gradient_norms(cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
     file.parent.mkdir(parents=True, exist_ok=True)
     pd.concat(
         [
@@ -194,7 +193,7 @@ def write_gradient_norms(
                     "batch_size": 0 if cell.batch_size == "full" else cell.batch_size,
                     "learning_rate": learning_rate,
                     "seed": 1,
-                    "trial_key": f"{cell.sweep}/{cell.name}/{learning_rate}/1",
+                    "trial_key": f"{cell.problem}/{cell.name}/{learning_rate}/1",
                 }
             )
             for epoch, (labels, norms) in enumerate(epochs, start=1)

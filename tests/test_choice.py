@@ -56,7 +56,7 @@ def test_centre_and_band_over_repeats(tmp_path: Path) -> None:
 
 
 def test_one_seed_is_its_own_centre_and_band(tmp_path: Path) -> None:
-    row = choose(trials_of(tmp_path, {(100, 1.0): [0.5]}), by=["sweep"]).iloc[0]
+    row = choose(trials_of(tmp_path, {(100, 1.0): [0.5]}), by=["problem"]).iloc[0]
     assert (row["centre"], row["minimum"], row["maximum"], row["repeats"]) == (0.5, 0.5, 0.5, 1)
     assert math.isnan(row["cross_fitted"])  # nobody is left to measure
 
@@ -96,7 +96,7 @@ def test_ties_go_to_the_smaller_batch_then_the_smaller_bound(tmp_path: Path) -> 
     everywhere = {(b, c): [0.5] for b in (100, 200) for c in (1.0, 2.0)}
     trials = trials_of(tmp_path, everywhere, batch_size=[100, 200], clipping_bound=[1.0, 2.0])
     trials = trials.iloc[::-1]  # the order of rows must not matter
-    chosen = choose(trials, by=["sweep"]).iloc[0]
+    chosen = choose(trials, by=["problem"]).iloc[0]
     assert chosen[["batch_size", "clipping_bound"]].tolist() == [100, 1]
     assert choose(trials, by=["clipping_bound"])["batch_size"].tolist() == [100, 100]
 

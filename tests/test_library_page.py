@@ -25,7 +25,7 @@ def test_every_block_runs(
     study = make_study({"sweep": {"clipping_bound": [0.1, 1.0], "seeds": 2}})
     paths = Paths(tmp_path / "cells")
     write_cells(study, paths, lambda cell, *_: {"macro_accuracy": 0.1 * cell.clipping_bound})
-    sweep = Path("results/demo/sweeps/digits_vit-strong_film.parquet")
+    sweep = Path("results/demo/problems/digits_vit-strong_film.parquet")
     sweep.parent.mkdir(parents=True)
     cells = [paths.cell(cell) / "trials.parquet" for cell in study.sweep_cells("sweep")]
     pd.concat(map(pd.read_parquet, cells)).to_parquet(sweep)

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-CELL = ["sweep", "cell"]
+CELL = ["problem", "cell"]
 AXES = ["epsilon", "epochs", "batch_size", "clipping_bound"]
 _CONSTANT = [
     "dataset", "backbone", "method", "optimizer", *AXES, "full_batch", "train_size", "steps",

@@ -100,11 +100,12 @@ def check(
         return
     typer.echo(f"{study_file}: {study.title}")
     total_cells = total_trials = 0
+    for cell in study.all_cells():
+        total_cells += 1
+        total_trials += trials_per_cell(study, study.sweep_of(cell))
     for name, sweep in study.sweeps.items():
         cells = len(study.sweep_cells(name))
         rates = len(sweep.learning_rates)
-        total_cells += cells
-        total_trials += cells * trials_per_cell(study, name)
         typer.echo(f"  {name}: {cells} cells, {rates} learning rates, {sweep.seeds} seeds")
     typer.echo(
         f"{len(study.sweeps)} sweeps, {total_cells} cells, {total_trials} trials "
@@ -190,7 +191,7 @@ def calibrate(
 
 
 @app.command()
-def train(sweep: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Train a cell: tune the learning rate, repeat the best, write the trials.
 
     SIGTERM and SIGUSR1 end it with saved state (see `dpsweep.training.interruption`).
@@ -200,9 +201,9 @@ def train(sweep: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     from dpsweep.training.offline import refuse_network
 
     study, paths = _open(study_file)
-    chosen = Cell.parse(sweep, cell)
-    if sweep not in study.sweeps or chosen not in study.sweep_cells(sweep):
-        raise StudyError(f"{sweep}/{cell} is not in the grid of {study_file}")
+    chosen = Cell.parse(problem, cell)
+    if not study.has(chosen):
+        raise StudyError(f"{problem}/{cell} is not in the grid of {study_file}")
     refuse_network()
     with making(paths, Outputs(study, paths).cell(chosen)) as job, watched():
         run_cell(study, paths, chosen, started=STARTED, progress=job.note)
@@ -210,7 +211,7 @@ def train(sweep: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
 
 @app.command()
 def gradient_norms(
-    sweep: str,
+    problem: str,
     epsilon: float,
     epochs: int,
     clipping_bound: str,
@@ -225,11 +226,13 @@ def gradient_norms(
     from dpsweep.training.offline import refuse_network
 
     study, paths = _open(study_file)
-    bound = Cell.parse(sweep, f"eps{epsilon}_epochs{epochs}_Bfull_C{clipping_bound}").clipping_bound
+    bound = Cell.parse(
+        problem, f"eps{epsilon}_epochs{epochs}_Bfull_C{clipping_bound}"
+    ).clipping_bound
     refuse_network()
-    output = Outputs(study, paths).gradient_norms(NormsKey(sweep, epsilon, epochs, bound))
+    output = Outputs(study, paths).gradient_norms(NormsKey(problem, epsilon, epochs, bound))
     with making(paths, output), watched():
-        measure_gradient_norms(study, paths, sweep, epsilon, epochs, bound)
+        measure_gradient_norms(study, paths, problem, epsilon, epochs, bound)
 
 
 @app.command()
@@ -270,13 +273,13 @@ def audit(study_file: StudyFile = DEFAULT_STUDY) -> None:
 
 
 @app.command()
-def aggregate(sweep: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
-    """Gather all trials of a sweep in one table."""
-    from dpsweep.analysis.frames import write_sweep
+def aggregate(problem: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Gather all trials of a problem in one table."""
+    from dpsweep.analysis.frames import write_problem
 
     study, paths = _open(study_file)
-    with making(paths, Outputs(study, paths).sweep(sweep)):
-        write_sweep(study, paths, sweep)
+    with making(paths, Outputs(study, paths).problem(problem)):
+        write_problem(study, paths, problem)
 
 
 @app.command()
@@ -322,7 +325,9 @@ def report(study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> N
 def plan(
     targets: Annotated[
         list[str] | None,
-        typer.Argument(help="figures, tables, sweeps, cells or files; by default everything"),
+        typer.Argument(
+            help="figures, tables, problems, sweeps, cells or files; by default everything"
+        ),
     ] = None,
     study_file: StudyFile = DEFAULT_STUDY,
     site: SiteFile = None,

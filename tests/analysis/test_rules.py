@@ -52,7 +52,12 @@ def test_privacy_rules_by_hand(tmp_path: Path) -> None:
         row = rules.loc[rule]
         assert row["effect"] == pytest.approx(1.0)
         assert (row["lower"], row["upper"]) == pytest.approx((1.0, 1.0))
-        assert (row["comparisons"], row["in_favour"], row["against"], row["sweeps"]) == (6, 6, 0, 1)
+        assert (row["comparisons"], row["in_favour"], row["against"], row["problems"]) == (
+            6,
+            6,
+            0,
+            1,
+        )
         assert row["verdict"] == "supported"
     assert rules.loc["many_epochs", "effect"] == pytest.approx(0.0)
     assert rules.loc["many_epochs", "verdict"] == "not resolved"
@@ -77,7 +82,7 @@ def test_backbone_rules_by_hand(tmp_path: Path) -> None:
     # "base" is the stronger, whichever sweep comes first; its best C is 1. The weaker one's is
     # 1000, which "base" has not tried: of those that both have, 100.
     def accuracy(cell: Cell, seed: int) -> float:
-        strong = cell.sweep == "base"
+        strong = cell.problem == "digits_large_film"
         return peak(cell, 1.0 if strong else 1000.0, 100) - (0.0 if strong else 0.3)
 
     sweep: dict[str, Any] = {"epochs": [1, 2, 3, 4, 5, 6], "clipping_bound": BOUNDS, "seeds": 3}
@@ -87,7 +92,7 @@ def test_backbone_rules_by_hand(tmp_path: Path) -> None:
     assert shift["effect"] == pytest.approx(2.0)  # decades
     assert gain["effect"] == pytest.approx(0.2)  # of accuracy: C = 100 instead of 1
     assert shift["comparisons"] == gain["comparisons"] == 6
-    assert shift["sweeps"] == 2
+    assert shift["problems"] == 2
     assert shift["verdict"] == gain["verdict"] == "supported"
 
 

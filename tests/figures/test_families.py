@@ -339,7 +339,8 @@ def test_gradient_norms_of_another_trial_are_refused(tmp_path: Path) -> None:
     study, paths = per_class_study(), Paths(tmp_path)
     write_per_class(study, paths, norms_of=100)
     with pytest.raises(
-        UnreadableResultsError, match=r"the best trial of s at C = 0.1 is s/eps8_epochs2_B200_C0\.1"
+        UnreadableResultsError,
+        match=r"of digits_small_film at C = 0.1 is digits_small_film/eps8_epochs2_B200_C0\.1",
     ):
         draw(study, paths, "drawn")
 
@@ -376,11 +377,11 @@ def test_methods_are_compared_at_each_epsilon(tmp_path: Path) -> None:
         figures=figure("method_comparison", panels=[{"title": "Digits", "lines": lines}]),
     )
     table = {
-        ("auto", 1.0, "automatic"): [0.30, 0.40], ("auto", 8.0, "automatic"): [0.80, 0.90],
-        ("flat", 1.0, 0.1): [0.50, 0.60], ("flat", 8.0, 0.1): [0.70, 0.70],
-        ("flat", 1.0, 1.0): [0.40, 0.95], ("flat", 8.0, 1.0): [0.60, 0.60],
+        (1.0, "automatic"): [0.30, 0.40], (8.0, "automatic"): [0.80, 0.90],
+        (1.0, 0.1): [0.50, 0.60], (8.0, 0.1): [0.70, 0.70],
+        (1.0, 1.0): [0.40, 0.95], (8.0, 1.0): [0.60, 0.60],
     }  # fmt: skip
-    axes = ("sweep", "epsilon", "clipping_bound")
+    axes = ("epsilon", "clipping_bound")
     write_cells(study, Paths(tmp_path), accuracies(table, *axes))
     points = drawn(study, Paths(tmp_path)).set_index(["label", "epsilon"])
     band = points[["centre", "minimum", "maximum"]]

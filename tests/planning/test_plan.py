@@ -16,7 +16,7 @@ from dpsweep.planning.plan import CostEstimate, Plan, PlanError
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
-SWEEP, OTHER = "digits_vit_film", "long"
+SWEEP, OTHER = "digits_vit_film", "digits_vit_film_sgd"
 
 
 @pytest.fixture
@@ -24,7 +24,11 @@ def study(tmp_path: Path) -> Study:
     content = copy.deepcopy(STUDY)
     content["results"] = str(tmp_path / "results")
     content["sweeps"][SWEEP]["clipping_bound"] = [0.1, 1.0, 10.0]
-    content["sweeps"][OTHER] = content["sweeps"][SWEEP] | {"epochs": [2, 64], "seeds": 4}
+    content["sweeps"][OTHER] = content["sweeps"][SWEEP] | {
+        "optimizer": "sgd",
+        "epochs": [2, 64],
+        "seeds": 4,
+    }
     content["figures"]["heatmap"]["panels"][0]["clipping_bound"] = [0.1, 1.0]
     content["audit"] = {
         "sweep": SWEEP,
@@ -132,8 +136,8 @@ def test_what_was_measured_corrects_the_estimate(study: Study, paths: Paths) -> 
         ("norms", 2),
         ("{R}/gradnorms/digits_vit_film/eps8_epochs2_C10.parquet", 2),
         ("{R}/cells/digits_vit_film/eps8_epochs2_Bfull_C10/trials.parquet", 1),
-        ("long/eps8_epochs64_B128_C1", 1),
-        ("{R}/sweeps/long.parquet", 12),
+        (f"{OTHER}/eps8_epochs64_B128_C1", 1),
+        (f"{{R}}/problems/{OTHER}.parquet", 12),
         ("grid", 0),
     ],
 )
@@ -154,10 +158,10 @@ def test_targets_that_share_cells_pay_once(study: Study, paths: Paths) -> None:
         "heatmaps",
         "pictures/heatmap.pdf",
         "{R}/figures/none.pdf",
-        "long/eps8_epochs3_B128_C1",
-        "long/cell",
-        "{R}/gradnorms/long/cell.parquet",
-        "{R}/gradnorms/long/eps3_epochs2_C1.parquet",
+        f"{OTHER}/eps8_epochs3_B128_C1",
+        f"{OTHER}/cell",
+        f"{{R}}/gradnorms/{OTHER}/cell.parquet",
+        f"{{R}}/gradnorms/{OTHER}/eps3_epochs2_C1.parquet",
         "{R}",
     ],
 )
@@ -170,7 +174,7 @@ def test_unknown_targets_are_named(study: Study, paths: Paths, target: str) -> N
 
 def test_wall_time_has_two_limits(study: Study, paths: Paths) -> None:
     cost = cell_cost(study, OTHER, 64).seconds
-    plan = Plan(study, paths, [f"long/eps8_epochs64_B128_C{bound}" for bound in (0.1, 1, 10)])
+    plan = Plan(study, paths, [f"{OTHER}/eps8_epochs64_B128_C{bound}" for bound in (0.1, 1, 10)])
     wall = next(line for line in plan.lines([1, 2, 3, 50]) if line.startswith("Wall time"))
     hours = [f"{cost * share / 3600:.2f} h" for share in (3, 1.5, 1, 1)]
     assert wall.endswith(f"{hours[0]} at 1, {hours[1]} at 2, {hours[2]} at 3, {hours[3]} at 50.")
@@ -187,7 +191,7 @@ def test_a_cell_costs_the_time_of_its_gpu(study: Study, paths: Paths) -> None:
 
 
 def test_slurm_jobs_are_packs(study: Study, paths: Paths) -> None:
-    # 30 minutes hold all six cells of each (sweep, epochs), and the audit's settings run alone.
+    # 30 minutes hold all six cells of each (problem, epochs), and the audit's settings run alone.
     assert Plan(study, paths, [SWEEP], site((80, 20.0))).gpu_jobs() == 1
     assert Plan(study, paths, [], site((80, 20.0))).gpu_jobs() == 1 + 2 + 1 + 2
 

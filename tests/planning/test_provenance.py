@@ -205,7 +205,7 @@ def test_a_renamed_dataset_is_another_one(study: Study, paths: Paths) -> None:
     content["sweeps"][SWEEP]["dataset"] = "numbers"
     found = lacking(Study.model_validate(content), paths)
     assert found["data/numbers"] == "missing"
-    assert all(f"cells/{cell}" in found for cell in ["digits_vit_film/eps8_epochs2_B128_C1"])
+    assert found["cells/numbers_vit_film/eps8_epochs2_B128_C1"] == "missing"
 
 
 def test_a_job_that_fails_leaves_an_output_that_is_not_current(study: Study, paths: Paths) -> None:
@@ -225,7 +225,7 @@ def test_an_input_that_changes_under_a_job_makes_its_output_outdated(
     study: Study, paths: Paths
 ) -> None:
     finish_all(study, paths)
-    output = Outputs(study, paths).sweep(SWEEP)
+    output = Outputs(study, paths).problem(SWEEP)
     outputs, cell = Outputs(study, paths), study.sweep_cells(SWEEP)[0]
     with making(paths, output), making(paths, outputs.cell(cell)):
         output.inputs[0].write_text("replaced while it was read")

@@ -138,10 +138,10 @@ def test_time_left_is_measured_where_it_can_be(
     study: Study, paths: Paths, cells: list[Cell]
 ) -> None:
     estimate = cell_cost(study, SWEEP, 2).seconds
-    assert Status(study, paths, NOW).sweeps()[SWEEP].left == pytest.approx(6 * estimate)
+    assert Status(study, paths, NOW).problems()[SWEEP].left == pytest.approx(6 * estimate)
     finish_cell(study, paths, cells[0], 100)
     finish_cell(study, paths, cells[1], 200)
-    progress = Status(study, paths, NOW).sweeps()[SWEEP]
+    progress = Status(study, paths, NOW).problems()[SWEEP]
     assert progress.spent == 300
     assert progress.left == pytest.approx(4 * 150)
 

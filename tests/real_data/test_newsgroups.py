@@ -11,7 +11,7 @@ from tests.workflow.chain import ROOT, Chain
 STUDY = ROOT / "studies" / "real-newsgroups.yaml"
 DATA = ROOT.parent / "shared" / "data" / "20_newsgroups"
 CELLS = {
-    "all": "cells/20newsgroups_distilbert-small_all_nonprivate/epsinf_epochs3_B64_Cnone",
+    "all": "cells/20newsgroups_distilbert-small_all/epsinf_epochs3_B64_Cnone",
     "lora": "cells/20newsgroups_distilbert-small_lora/eps8_epochs3_B256_C1",
 }
 NORMS = "gradnorms/20newsgroups_distilbert-small_lora/eps8_epochs3_C1.parquet"

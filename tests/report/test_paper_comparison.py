@@ -75,7 +75,7 @@ def test_what_is_not_there_yet(tmp_path: Path) -> None:
         "Not compared yet: the table has not been written.",
         None,
     )
-    write_cells(compared, watched, outcome, [Cell("s", 2.0, 2, 100, 1.0)])
+    write_cells(compared, watched, outcome, [Cell("digits_small_film", 2.0, 2, 100, 1.0)])
     write(compared, watched, "ours")
     (found,) = paper_comparisons(compared, watched)
     assert found.rows is not None

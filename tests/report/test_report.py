@@ -24,7 +24,7 @@ from PIL import Image
 from tests.synthetic import make_study, write_cells, write_gradient_norms
 
 from dpsweep import report
-from dpsweep.analysis.frames import UnreadableResultsError, write_sweep
+from dpsweep.analysis.frames import UnreadableResultsError, write_problem
 from dpsweep.files import fingerprint
 from dpsweep.report.checks import check_trials
 from dpsweep.report.embed import download_content, picture
@@ -342,11 +342,11 @@ def test_the_cells_behind_a_figure_are_listed_with_what_is_missing(
 ) -> None:
     write_trials(study, paths)
     write_targets(paths)
-    shutil.rmtree(paths.cell(Cell.parse("digits_film", "eps1_epochs2_Bfull_C0.1")))
-    measured = Cell.parse("digits_film", "eps8_epochs2_B64_C1")
+    shutil.rmtree(paths.cell(Cell.parse("digits_strong_film", "eps1_epochs2_Bfull_C0.1")))
+    measured = Cell.parse("digits_strong_film", "eps8_epochs2_B64_C1")
     write_gradient_norms(paths, measured, 0.01, [([0, 1], [1.0, 2.0])])
     page = Page(written(study, paths))
-    assert "cells/digits_film/" in page.text("target-squares")
+    assert "cells/digits_strong_film/" in page.text("target-squares")
     found, _, missing = page.text("target-squares").partition("Missing (1):")
     cells = re.findall(r"eps\S+_C\S+", found)
     assert sorted(cells) == sorted(
@@ -358,8 +358,8 @@ def test_the_cells_behind_a_figure_are_listed_with_what_is_missing(
     assert "Missing" not in page.text("target-classes").partition("Gradient norms")[0]
     norms = page.text("target-classes").partition("Gradient norms")[2]
     assert norms == (
-        ": gradnorms/digits_film/eps8_epochs2_C1.parquet "
-        "Missing (1): gradnorms/digits_film/eps8_epochs2_C0.1.parquet"
+        ": gradnorms/digits_strong_film/eps8_epochs2_C1.parquet "
+        "Missing (1): gradnorms/digits_strong_film/eps8_epochs2_C0.1.parquet"
     )
 
 
@@ -398,17 +398,17 @@ def test_a_trial_that_two_sweeps_share_was_trained_once(paths: Paths) -> None:
     study = Study.model_validate(content)
     write_trials(study, paths)
     page = Page(written(study, paths))
-    assert "40 trials in 18 of 18 planned cells, 60 minutes of training" in page.text()
+    assert "40 trials in 10 of 10 planned cells, 60 minutes of training" in page.text()
     assert "None: 40 trials" in check_named(page, "Diverged trials")
 
 
-def test_a_sweep_reads_the_same_from_its_table_and_from_its_cells(
+def test_a_problem_reads_the_same_from_its_table_and_from_its_cells(
     study: Study, paths: Paths
 ) -> None:
     write_trials(study, paths)
     from_cells = written(study, paths)
-    for sweep in study.sweeps:
-        write_sweep(study, paths, sweep)
+    for problem in study.problems:
+        write_problem(study, paths, problem)
     shutil.rmtree(paths.results / "cells")
     assert written(study, paths) == from_cells
 
@@ -425,7 +425,7 @@ def test_a_running_study_is_described_as_far_as_it_is(study: Study, paths: Paths
     assert "35 trials in 9 of 10 planned cells" in page.text()
     finding = check_named(page, "Completeness")
     assert finding.startswith("Note")
-    assert "digits_film 8 1 1" in finding
+    assert "digits_strong_film 10 1 1" in finding
 
 
 def test_damaged_trials_are_an_error_that_names_the_file(study: Study, paths: Paths) -> None:
@@ -448,7 +448,7 @@ def test_a_certificate_above_the_target_or_missing_fails(
     assert finding.startswith(status)
     if status == "Fail":
         assert "1 private trial of 32 exceed" in finding
-        assert "digits_film eps1_epochs2_B64_C0.1 0.001 1" in finding
+        assert "digits_strong_film eps1_epochs2_B64_C0.1 0.001 1" in finding
 
 
 def test_another_delta_fails(study: Study, paths: Paths) -> None:
@@ -459,23 +459,23 @@ def test_another_delta_fails(study: Study, paths: Paths) -> None:
     assert finding.startswith("Fail 1 private trial of 32")
 
 
-def test_a_sweep_of_two_precisions_is_named(study: Study, paths: Paths) -> None:
+def test_a_problem_of_two_precisions_is_named(study: Study, paths: Paths) -> None:
     write_trials(study, paths)
     trials = read_trials(study, paths).assign(precision="float32")
-    title = "One precision in every sweep"
+    title = "One precision for every problem"
     found = {each.title: each for each in check_trials(study, trials)}
     assert found[title].status == "pass"
-    # Two sweeps may differ, the trials of one should not.
-    reference = trials["sweep"] == "digits_reference"
-    trials.loc[reference, "precision"] = "bfloat16"
-    found = {each.title: each for each in check_trials(study, trials)}
+    # Two problems may differ, the trials of one should not.
+    other = trials.assign(problem="digits_weak_film", precision="bfloat16")
+    both = pd.concat([trials, other], ignore_index=True)
+    found = {each.title: each for each in check_trials(study, both)}
     assert found[title].status == "pass"
-    trials.loc[trials.index[reference][0], "precision"] = "float32"
+    trials.loc[0, "precision"] = "bfloat16"
     found = {each.title: each for each in check_trials(study, trials)}
     assert found[title].status == "note"
     evidence = found[title].evidence
     assert evidence is not None
-    assert evidence.rows == [["digits_reference", "bfloat16, float32"]]
+    assert evidence.rows == [["digits_strong_film", "bfloat16, float32"]]
 
 
 def test_diverged_trials_are_listed(study: Study, paths: Paths) -> None:
@@ -483,7 +483,7 @@ def test_diverged_trials_are_listed(study: Study, paths: Paths) -> None:
     page = Page(written(study, paths))
     finding = check_named(page, "Diverged trials")
     assert finding.startswith("Note 1 trial of 40")
-    assert "digits_film eps1_epochs2_B64_C0.1 0.001 1 12.5 %" in finding
+    assert "digits_strong_film eps1_epochs2_B64_C0.1 0.001 1 12.5 %" in finding
     assert check_named(page, "Gradients that are not finite").startswith("Note 7 per-example")
 
 
@@ -505,7 +505,7 @@ def test_reference_accuracy_is_that_of_the_best_nonprivate_cell(study: Study, pa
     # By hand: B = 256 has macro accuracies 0.7 and 0.8 (mean 0.75), B = 64 has 0.5 and 0.6.
     assert (
         "Digits ViT strong FiLM 85.0 % 80.0 % to 90.0 % 75.0 % 25.0 % 2 "
-        "digits_reference/epsinf_epochs2_B256_Cnone" in page.text()
+        "digits_strong_film/epsinf_epochs2_B256_Cnone" in page.text()
     )
 
 

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 if "DPSWEEP_TEST_SLURM" not in os.environ:
     pytest.skip("takes a cluster: make test-slurm", allow_module_level=True)
 
-SHORT, LONG = "digits_vit_film", "long"
+SHORT, LONG = "digits_vit_film", "digits_vit_film_sgd"
 BOUNDS = ("0.1", "1", "3", "10")
 BAD = "eps8_epochs2_B96_C1"
 JOB_MINUTES = 3
@@ -50,6 +50,7 @@ def small_study() -> dict[str, Any]:
     short |= {"batch_size": [64, 96, 128], "clipping_bound": [float(bound) for bound in BOUNDS]}
     # 2,526 steps with a checkpoint every few of them.
     study["sweeps"][LONG] = short | {
+        "optimizer": "sgd",
         "epochs": [30],
         "batch_size": [16],
         "learning_rate": [0.003],

@@ -14,7 +14,7 @@ from dpsweep.study.paths import Paths
 POSITIVE = st.floats(min_value=1e-12, max_value=1e12, exclude_min=True)
 CELLS = st.builds(
     Cell,
-    sweep=st.just("sweep"),
+    problem=st.just("digits_vit_film"),
     epsilon=POSITIVE | st.just(math.inf) | st.integers(1, 100).map(float),
     epochs=st.integers(1, 10_000),
     batch_size=st.integers(1, 10**9) | st.just("full"),
@@ -24,7 +24,7 @@ CELLS = st.builds(
 
 @given(CELLS)
 def test_a_cell_reads_back_from_its_name(cell: Cell) -> None:
-    assert Cell.parse(cell.sweep, cell.name) == cell
+    assert Cell.parse(cell.problem, cell.name) == cell
 
 
 @given(CELLS, CELLS)
@@ -53,11 +53,13 @@ def test_a_name_is_one_folder(cell: Cell) -> None:
 def test_names_are_readable(
     batch_size: BatchSize, clipping_bound: ClippingBound, name: str
 ) -> None:
-    assert Cell("sweep", 8.0, 8, batch_size, clipping_bound).name == name
+    assert Cell("digits_vit_film", 8.0, 8, batch_size, clipping_bound).name == name
 
 
 def test_whole_numbers_have_one_name() -> None:
-    assert Cell("sweep", 8, 8, 256, 1).name == Cell("sweep", 8.0, 8, 256, 1.0).name
+    assert (
+        Cell("digits_vit_film", 8, 8, 256, 1).name == Cell("digits_vit_film", 8.0, 8, 256, 1.0).name
+    )
     assert number(0.25) == "0.25"
     assert number(math.inf) == "inf"
 
@@ -77,7 +79,7 @@ def test_whole_numbers_have_one_name() -> None:
 )
 def test_what_is_no_cell_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        Cell.parse("sweep", name)
+        Cell.parse("digits_vit_film", name)
 
 
 # -- optimizer steps -----------------------------------------------------------------------

@@ -96,7 +96,11 @@ MISTAKES: dict[str, tuple[Edits, list[str]]] = {
         ["training.precision: found bfloat16 with engine opacus, ...; allowed: auto, float32, ..."],
     ),
     "a sweep's engine that has not the precision": (
-        {"training": {"precision": "bfloat16"}, f"{FLAT}/engine": "opacus"},
+        {
+            "training": {"precision": "bfloat16"},
+            f"{FLAT}/engine": "opacus",
+            "sweeps/automatic/optimizer": "sgd",
+        },
         ["sweeps.flat: found engine opacus with training.precision bfloat16; allowed: another ..."],
     ),
     "an engine that is none": (

@@ -227,7 +227,7 @@ def test_cell_names_are_unique_and_read_back(paper: Study) -> None:
     every = [cell for name in paper.sweeps for cell in paper.sweep_cells(name)]
     assert len({Paths(Path("R")).cell(cell) for cell in every}) == len(every)
     for cell in every:
-        assert Cell.parse(cell.sweep, cell.name) == cell
+        assert Cell.parse(cell.problem, cell.name) == cell
 
 
 def test_per_class_figures_draw_their_baseline_and_one_problem_a_panel(paper: Study) -> None:

@@ -21,8 +21,8 @@ def test_what_is_left_out_means_the_whole_axis(study: Study) -> None:
     assert len(cells) == 2 * 2 * 3 * 3
     assert len(set(cells)) == len(cells)
     assert cells == study.sweep_cells("flat")
-    assert cells[0] == Cell("flat", 1, 2, 64, 0.1)
-    assert cells[-1] == Cell("flat", 8, 4, "full", 10)
+    assert cells[0] == Cell("digits_pretrained_film", 1, 2, 64, 0.1)
+    assert cells[-1] == Cell("digits_pretrained_film", 8, 4, "full", 10)
 
 
 def test_one_value_and_several(study: Study) -> None:
@@ -30,18 +30,18 @@ def test_one_value_and_several(study: Study) -> None:
         sweep="flat", epsilon=8.0, epochs=4, batch_size=["full", 64], clipping_bound=[10.0, 0.1]
     )
     assert study.cells(selection) == [  # in the order that the selection gives
-        Cell("flat", 8, 4, "full", 10),
-        Cell("flat", 8, 4, "full", 0.1),
-        Cell("flat", 8, 4, 64, 10),
-        Cell("flat", 8, 4, 64, 0.1),
+        Cell("digits_pretrained_film", 8, 4, "full", 10),
+        Cell("digits_pretrained_film", 8, 4, "full", 0.1),
+        Cell("digits_pretrained_film", 8, 4, 64, 10),
+        Cell("digits_pretrained_film", 8, 4, 64, 0.1),
     ]
 
 
 def test_automatic_clipping_is_one_value_of_the_axis(study: Study) -> None:
     cells = study.cells(Selection(sweep="automatic", epsilon=1.0))
     assert cells == [
-        Cell("automatic", 1, 2, 64, "automatic"),
-        Cell("automatic", 1, 2, "full", "automatic"),
+        Cell("digits_pretrained_film", 1, 2, 64, "automatic"),
+        Cell("digits_pretrained_film", 1, 2, "full", "automatic"),
     ]
 
 
@@ -85,9 +85,9 @@ def inputs(tmp_path: Path, edits: Edits, figure: str) -> list[str]:
 def test_a_figure_needs_the_cells_that_it_draws_and_no_others(tmp_path: Path) -> None:
     files = inputs(tmp_path, {"figures/map/panels/0/clipping_bound": 10}, "map")
     assert files == [
-        "R/cells/flat/eps1_epochs2_B64_C10/trials.parquet",
-        "R/cells/flat/eps1_epochs2_B256_C10/trials.parquet",
-        "R/cells/flat/eps1_epochs2_Bfull_C10/trials.parquet",
+        "R/cells/digits_pretrained_film/eps1_epochs2_B64_C10/trials.parquet",
+        "R/cells/digits_pretrained_film/eps1_epochs2_B256_C10/trials.parquet",
+        "R/cells/digits_pretrained_film/eps1_epochs2_Bfull_C10/trials.parquet",
     ]
 
 
@@ -99,7 +99,8 @@ def test_a_per_class_figure_needs_its_baseline_and_gradient_norms(tmp_path: Path
     # Three bounds (0.1, 10, the baseline 1), three B.
     assert len(files) - len(norms) - len(names) == 3 * 3
     assert sorted(norms) == [
-        f"R/gradnorms/flat/eps1_epochs2_C{bound}.parquet" for bound in ("0.1", "1", "10")
+        f"R/gradnorms/digits_pretrained_film/eps1_epochs2_C{bound}.parquet"
+        for bound in ("0.1", "1", "10")
     ]
 
 

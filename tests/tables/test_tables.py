@@ -174,7 +174,7 @@ def comparison_study(reference: bool = True) -> Study:
 def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
     if cell.batch_size == 200:
         return {"macro_accuracy": 0.1}
-    accuracy = (0.3 if cell.sweep == "auto" else 0.5) + 0.01 * cell.epsilon
+    accuracy = (0.3 if cell.clipping_bound == "automatic" else 0.5) + 0.01 * cell.epsilon
     return {"macro_accuracy": accuracy + 0.1 * (seed == 2)}
 
 

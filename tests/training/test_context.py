@@ -15,7 +15,7 @@ from dpsweep.training.context import TrialContext
 from dpsweep.training.trial import train_trial
 
 CPU = torch.device("cpu")
-CELL = Cell("digits", 8.0, 1, "full", 1.0)
+CELL = Cell("digits_vit_method", 8.0, 1, "full", 1.0)
 
 
 @pytest.mark.parametrize(

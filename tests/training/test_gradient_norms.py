@@ -24,9 +24,9 @@ from dpsweep.training import gradient_norms
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.interruption import EXIT_AGAIN, Interrupted
 
-SWEEP = "digits"
+PROBLEM = "digits_vit_method"
 SECTIONS = tiny_sections({}, {"kind": "film"})
-SECTIONS["sweeps"][SWEEP] |= {
+SECTIONS["sweeps"]["digits"] |= {
     "epochs": [3],
     "batch_size": [30],
     "learning_rate": [0.05],
@@ -43,15 +43,15 @@ def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cli.prepare_dataset("digits", file)
     cli.prepare_backbone("vit", file)
     cli.calibrate("digits", 8.0, 3, "30", file)
-    cli.train(SWEEP, "eps8_epochs3_B30_C1", file)
+    cli.train(PROBLEM, "eps8_epochs3_B30_C1", file)
     return file
 
 
 def measure(file: Path) -> pd.DataFrame:
     study = load_study(file)
     paths = Paths(Path(study.results))
-    gradient_norms.measure_gradient_norms(study, paths, SWEEP, 8.0, 3, 1.0)
-    output = paths.gradient_norms(SWEEP, 8.0, 3, 1.0)
+    gradient_norms.measure_gradient_norms(study, paths, PROBLEM, 8.0, 3, 1.0)
+    output = paths.gradient_norms(PROBLEM, 8.0, 3, 1.0)
     assert [path.name for path in output.parent.iterdir()] == [output.name]
     found = pd.read_parquet(output)
     output.unlink()
@@ -66,7 +66,7 @@ def test_norms_are_of_the_batch_size_that_every_figure_chooses(tmp_path: Path) -
         paths,
         lambda cell, rate, seed: {"macro_accuracy": accuracy[int(cell.batch_size)][seed - 1]},
     )
-    cell, row = gradient_norms.best_cell(study, paths, "s", 8.0, 2, 1.0)
+    cell, row = gradient_norms.best_cell(study, paths, "digits_small_film", 8.0, 2, 1.0)
     drawn = choose(load_trials(paths, study.sweep_cells("s")), by=["clipping_bound"]).iloc[0]
     assert cell.batch_size == drawn["batch_size"] == 200
     assert row["trial_key"] == drawn["trial_key"]
@@ -138,7 +138,7 @@ def test_finished_epochs_are_kept(
 
 def test_an_edited_calibration_is_refused(study_file: Path) -> None:
     paths = Paths(Path(load_study(study_file).results))
-    noise = paths.noise(SWEEP, 8.0, 3, 30)
+    noise = paths.noise("digits", 8.0, 3, 30)
     honest = noise.read_text()
     content = read_json(noise)
     write_json(noise, content | {"noise_multiplier": content["noise_multiplier"] / 2})
@@ -150,7 +150,7 @@ def test_an_edited_calibration_is_refused(study_file: Path) -> None:
 
 def test_parameters_of_another_study_are_refused(study_file: Path) -> None:
     edited = yaml.safe_load(study_file.read_text())
-    edited["sweeps"][SWEEP]["physical_batch"] = 16
+    edited["sweeps"]["digits"]["physical_batch"] = 16
     file = study_file.with_name("edited.yaml")
     file.write_text(yaml.safe_dump(edited))
     with pytest.raises(gradient_norms.GradientNormsError, match="another study") as raised:

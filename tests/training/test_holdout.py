@@ -26,7 +26,7 @@ from dpsweep.training.trial import train_trial
 CPU = torch.device("cpu")
 SHARE = 0.2
 HELD_OUT = len(held_out_rows(N, SHARE))
-CELL = Cell("digits", 8.0, 1, "full", 1.0)
+CELL = Cell("digits_vit_method", 8.0, 1, "full", 1.0)
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,21 @@
-# All trials of a sweep in one table.
+# All trials of a problem in one table.
 
-for name in STUDY.sweeps:
+for name in STUDY.problems:
 
     rule:
         name:
             f"aggregate_{name}"
         input:
-            [PATHS.cell(cell) / "trials.parquet" for cell in STUDY.sweep_cells(name)],
-            again=again(f"sweeps/{name}"),
+            [PATHS.cell(cell) / "trials.parquet" for cell in STUDY.problem_cells(name)],
+            again=again(f"problems/{name}"),
         output:
-            PATHS.sweep(name),
+            PATHS.problem(name),
         log:
-            LOGS / "sweeps" / f"{name}.log",
+            LOGS / "problems" / f"{name}.log",
         resources:
             **JOBS.analysis(),
         params:
-            sweep=name,
+            problem=name,
             study=study_file,
         shell:
-            "dpsweep aggregate --study {params.study:q} {params.sweep} > {log:q} 2>&1"
+            "dpsweep aggregate --study {params.study:q} {params.problem} > {log:q} 2>&1"

@@ -2,7 +2,7 @@
 # setting gives away more than it claims; the evidence is written either way.
 
 if STUDY.audit is not None:
-    AUDITED = STUDY.sweeps[STUDY.audit.sweep]
+    AUDITED = STUDY.sweeps[STUDY.audit.sweep].problem
 
     localrules:
         audit,
@@ -21,7 +21,7 @@ if STUDY.audit is not None:
             batch_size=r"\d+|full",
         threads: STUDY.training.threads
         resources:
-            **JOBS.training(STUDY.audit.sweep, STUDY.audit.epochs),
+            **JOBS.training(AUDITED.name, STUDY.audit.epochs),
         params:
             study=study_file,
         shell:

@@ -1,31 +1,29 @@
 # Per-example gradient norms of the best (batch size, learning rate) of an (epsilon, epochs, C).
 # All batch sizes compete, and the choice is made inside the job.
 
-for name, sweep, epochs in [
-    (name, sweep, epochs)
-    for name, sweep in STUDY.sweeps.items()
-    for epochs in sweep.epochs
-]:
+# The cells that compete, by the file of their gradient norms.
+COMPETING = {}
+for cell in STUDY.all_cells():
+    file = PATHS.gradient_norms(
+        cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound
+    )
+    COMPETING.setdefault(str(file), []).append(PATHS.cell(cell) / "trials.parquet")
+
+for name, epochs in STUDY.kinds():
+    norms = PATHS.gradient_norms(name, "{epsilon}", epochs, "{clipping_bound}")
 
     rule:
         name:
             f"gradient_norms_{name}_epochs{epochs}"
         input:
-            [
-                PATHS.results
-                / "cells"
-                / name
-                / CELL.replace("{epochs}", str(epochs)).replace(
-                    "{batch_size}", str(batch_size)
-                )
-                / "trials.parquet"
-                for batch_size in sweep.batch_size
-            ],
+            lambda wildcards, file=str(norms): COMPETING.get(
+                file.format(**wildcards), []
+            ),
             again=again(
                 f"gradnorms/{name}/eps{{epsilon}}_epochs{epochs}_C{{clipping_bound}}"
             ),
         output:
-            PATHS.gradient_norms(name, "{epsilon}", epochs, "{clipping_bound}"),
+            norms,
         log:
             LOGS
             / "gradnorms"
@@ -37,9 +35,9 @@ for name, sweep, epochs in [
         resources:
             **JOBS.gradient_norms(name, epochs),
         params:
-            sweep=name,
+            problem=name,
             epochs=epochs,
             study=study_file,
         shell:
-            "dpsweep gradient-norms --study {params.study:q} {params.sweep} {wildcards.epsilon} "
+            "dpsweep gradient-norms --study {params.study:q} {params.problem} {wildcards.epsilon} "
             "{params.epochs} {wildcards.clipping_bound} > {log:q} 2>&1"

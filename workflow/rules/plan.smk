@@ -1,5 +1,5 @@
-# What is missing and what it will cost. `--config targets="..."` names figures, tables, sweeps,
-# cells or files; without it, everything is planned.
+# What is missing and what it will cost. `--config targets="..."` names figures, tables, problems,
+# sweeps, cells or files; without it, everything is planned.
 
 
 localrules:

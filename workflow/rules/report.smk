@@ -13,7 +13,7 @@ rule report:
             for target in STUDY.tables
             for suffix in ("md", "csv")
         ],
-        [PATHS.sweep(name) for name in STUDY.sweeps if not PARTIAL],
+        [PATHS.problem(name) for name in STUDY.problems if not PARTIAL],
         [
             PATHS.audit(suffix)
             for suffix in ("png", "csv", "md")
@@ -30,9 +30,7 @@ rule report:
         partial="--partial" if PARTIAL else "",
         state=PARTIAL
         and state_fingerprint(
-            PATHS.cell(cell) / "trials.parquet"
-            for name in STUDY.sweeps
-            for cell in STUDY.sweep_cells(name)
+            PATHS.cell(cell) / "trials.parquet" for cell in STUDY.all_cells()
         ),
         study=study_file,
     shell:

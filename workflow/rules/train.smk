@@ -1,20 +1,17 @@
-# One job a cell. A rule for every (sweep, epochs): inputs are static, so that the DAG of the full
+# One job a cell. A rule for every (problem, epochs): inputs are static, so that the DAG of the full
 # study stays cheap, and cells cost the same, so that a cluster packs a fixed number into a job.
 
-for name, sweep, epochs in [
-    (name, sweep, epochs)
-    for name, sweep in STUDY.sweeps.items()
-    for epochs in sweep.epochs
-]:
+for name, epochs in STUDY.kinds():
+    problem = STUDY.problems[name]
     cell = CELL.replace("{epochs}", str(epochs))
 
     rule:
         name:
             f"train_{name}_epochs{epochs}"
         input:
-            data=PATHS.dataset(sweep.dataset) / "metadata.json",
-            backbone=PATHS.backbone(sweep.backbone) / "metadata.json",
-            noise=PATHS.noise(sweep.dataset, "{epsilon}", epochs, "{batch_size}"),
+            data=PATHS.dataset(problem.dataset) / "metadata.json",
+            backbone=PATHS.backbone(problem.backbone) / "metadata.json",
+            noise=PATHS.noise(problem.dataset, "{epsilon}", epochs, "{batch_size}"),
             again=again(f"cells/{name}/{cell}"),
         output:
             trials=PATHS.results / "cells" / name / cell / "trials.parquet",
@@ -29,10 +26,10 @@ for name, sweep, epochs in [
         resources:
             **JOBS.training(name, epochs),
         params:
-            sweep=name,
+            problem=name,
             epochs=epochs,
             study=study_file,
         shell:
-            "dpsweep train --study {params.study:q} {params.sweep} eps{wildcards.epsilon}"
+            "dpsweep train --study {params.study:q} {params.problem} eps{wildcards.epsilon}"
             "_epochs{params.epochs}_B{wildcards.batch_size}_C{wildcards.clipping_bound}"
             " > {log:q} 2>&1"

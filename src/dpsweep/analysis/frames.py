@@ -20,7 +20,7 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Selection
 
-# What the statistics read; the other columns of trials.parquet stay in the sweep's table.
+# What the statistics read; the other columns of trials.parquet stay in the problem's table.
 TRIAL_COLUMNS = [
     "dataset", "backbone", "method", "optimizer", "epsilon", "delta", "epochs", "batch_size",
     "full_batch", "train_size", "steps", "clipping", "clipping_bound", "learning_rate", "seed",
@@ -47,7 +47,7 @@ def load_trials(
     """Read the trials of cells: one row per trial, in the order of the cells.
 
     Columns are those of ``trials.parquet`` that the statistics need (with ``per_class`` also
-    ``per_class_accuracy``), and ``sweep`` and ``cell`` (the cell's name). ``clipping_bound`` is NaN
+    ``per_class_accuracy``), and ``problem`` and ``cell`` (the cell's name). ``clipping_bound`` is NaN
     for automatic and no clipping.
 
     Raises:
@@ -55,12 +55,12 @@ def load_trials(
         UnreadableResultsError: a file lacks a column, or holds no best trial.
     """
     tables = {
-        (cell.sweep, cell.name): paths.cell(cell) / "trials.parquet"
+        (cell.problem, cell.name): paths.cell(cell) / "trials.parquet"
         for cell in dict.fromkeys(cells)
     }
     columns = [*TRIAL_COLUMNS, "per_class_accuracy"] if per_class else TRIAL_COLUMNS
-    frame = _read_all(tables, columns, ["sweep", "cell"], missing, "trained cell")
-    chosen = frame.groupby(["sweep", "cell"], sort=False)["best"].any()
+    frame = _read_all(tables, columns, ["problem", "cell"], missing, "trained cell")
+    chosen = frame.groupby(["problem", "cell"], sort=False)["best"].any()
     for key in chosen.index[~chosen.to_numpy(dtype=bool)]:
         raise UnreadableResultsError(
             f"{tables[key]}: no trial is marked best; make it again (stored trials are not trained "
@@ -73,16 +73,17 @@ def load_trials(
 def load_steps(
     paths: Paths, cells: Iterable[Cell], missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """Read the optimizer steps of cells: one row per (trial, step), with ``sweep`` and ``cell``.
+    """Read the optimizer steps of cells: one row per (trial, step), with ``problem`` and ``cell``.
 
     Raises:
         MissingResultsError: a cell has not been trained, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column.
     """
     tables = {
-        (cell.sweep, cell.name): paths.cell(cell) / "steps.parquet" for cell in dict.fromkeys(cells)
+        (cell.problem, cell.name): paths.cell(cell) / "steps.parquet"
+        for cell in dict.fromkeys(cells)
     }
-    return _read_all(tables, STEP_COLUMNS, ["sweep", "cell"], missing, "trained cell")
+    return _read_all(tables, STEP_COLUMNS, ["problem", "cell"], missing, "trained cell")
 
 
 def load_gradient_norms(
@@ -92,7 +93,7 @@ def load_gradient_norms(
     epoch: Literal["every", "last"] = "every",
     missing: list[Path] | None = None,
 ) -> pd.DataFrame:
-    """Read per-example gradient norms: one row per (sweep, epsilon, epochs, C, epoch, example).
+    """Read per-example gradient norms: one row per (problem, epsilon, epochs, C, epoch, example).
 
     All batch sizes of a selection compete for one file, so the batch size is a result here.
     ``epoch="last"`` reads the norms after the last epoch only.
@@ -102,20 +103,20 @@ def load_gradient_norms(
         UnreadableResultsError: a file lacks a column.
     """
     keys = dict.fromkeys(
-        (cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound)
+        (cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
         for selection in selections
         for cell in study.cells(selection)
     )
     tables: dict[tuple[Any, ...], Path] = {
         (
-            sweep,
+            problem,
             epsilon,
             epochs,
             float("nan") if isinstance(bound, str) else bound,
-        ): paths.gradient_norms(sweep, epsilon, epochs, bound)
-        for sweep, epsilon, epochs, bound in keys
+        ): paths.gradient_norms(problem, epsilon, epochs, bound)
+        for problem, epsilon, epochs, bound in keys
     }
-    names = ["sweep", "epsilon", "epochs", "clipping_bound"]
+    names = ["problem", "epsilon", "epochs", "clipping_bound"]
     return _read_all(tables, NORM_COLUMNS, names, missing, "gradient norms", epoch == "last")
 
 
@@ -130,22 +131,24 @@ def stack(frames: Iterable[pd.DataFrame], columns: Sequence[str]) -> pd.DataFram
     return pd.concat(filled, ignore_index=True)[list(columns)]
 
 
-def write_sweep(study: Study, paths: Paths, sweep: str) -> None:
-    """Write all trials of a sweep, every column, as one table (the aggregate stage).
+def write_problem(study: Study, paths: Paths, problem: str) -> None:
+    """Write all trials of a problem, every column, as one table (the aggregate stage).
 
     Raises:
         MissingResultsError: a cell has not been trained.
     """
-    cells = study.sweep_cells(sweep)
+    cells = study.problem_cells(problem)
     files = [paths.cell(cell) / "trials.parquet" for cell in cells]
     _check_present(files, "trained cell")
     tables = []
     for cell, file in zip(cells, files, strict=True):
         table = pq.read_table(file)
-        tables.append(
-            table.append_column("cell", pa.array([cell.name] * table.num_rows, pa.string()))
-        )
-    with atomic_path(paths.sweep(sweep)) as partial:
+        for name in ("problem", "cell"):
+            value = cell.problem if name == "problem" else cell.name
+            constant = pa.array([value] * table.num_rows, pa.string())
+            table = table.append_column(name, constant)
+        tables.append(table)
+    with atomic_path(paths.problem(problem)) as partial:
         pq.write_table(pa.concat_tables(tables, promote_options="default"), partial)
 
 

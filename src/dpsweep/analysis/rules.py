@@ -1,4 +1,4 @@
-"""The paper's tuning rules (its table 1) against the sweeps: comparisons, effects, verdicts.
+"""The paper's tuning rules (its table 1) against what was trained: comparisons, effects, verdicts.
 
 Every comparison is a matched pair or series of problems that differ in one condition. Its effect is
 signed so that a positive number is what the rule says. Two kinds of effect are measured:
@@ -13,7 +13,7 @@ signed so that a positive number is what the rule says. Two kinds of effect are 
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Literal
 
 import numpy as np
@@ -77,10 +77,10 @@ RULES = [
 
 @dataclass(frozen=True)
 class Grid:
-    """Accuracy over (B, C) of one (sweep, epsilon, epochs), at each cell's best learning rate."""
+    """Accuracy over (B, C) of one (problem, epsilon, epochs), at each cell's best learning rate."""
 
-    sweep: str
-    problem: tuple[str, ...]
+    problem: str
+    task: tuple[str, ...]
     """What a change of backbone leaves alone: dataset, method, optimizer."""
     backbone: str
     epsilon: float
@@ -105,7 +105,7 @@ class Grid:
         rows = [i for i, size in enumerate(self.batch_sizes) if size in other.batch_sizes]
         columns = [i for i, bound in enumerate(self.bounds) if bound in other.bounds]
         return Grid(
-            self.sweep, self.problem, self.backbone, self.epsilon, self.epochs,
+            self.problem, self.task, self.backbone, self.epsilon, self.epochs,
             tuple(self.batch_sizes[i] for i in rows),
             tuple(self.bounds[i] for i in columns),
             self.accuracy[np.ix_(rows, columns)],
@@ -120,21 +120,21 @@ class Comparison:
     """
 
     rule: str
-    sweeps: tuple[str, ...]
+    problems: tuple[str, ...]
     description: str
     repeats: int
     effect: Callable[[Seeds], float]
 
 
 def grids(trials: pd.DataFrame) -> list[Grid]:
-    """All private (C, B) grids of flat clipping in the trials, by sweep, epsilon and epochs."""
+    """All private (C, B) grids of flat clipping in the trials, by problem, epsilon and epochs."""
     if trials.empty:
         return []
     rows = repeats(trials)
     rows = rows[(rows["clipping"] == "flat") & np.isfinite(rows["epsilon"])]
     found = []
-    keys = ["sweep", "epsilon", "epochs"]
-    for (sweep, epsilon, epochs), group in rows.groupby(keys):
+    keys = ["problem", "epsilon", "epochs"]
+    for (problem, epsilon, epochs), group in rows.groupby(keys):
         table = group.pivot_table(
             index="batch_size", columns=["clipping_bound", "seed"], values="macro_accuracy",
             dropna=False,
@@ -146,8 +146,8 @@ def grids(trials: pd.DataFrame) -> list[Grid]:
         first = group.iloc[0]
         found.append(
             Grid(
-                sweep=str(sweep),
-                problem=(first["dataset"], first["method"], first["optimizer"]),
+                problem=str(problem),
+                task=(first["dataset"], first["method"], first["optimizer"]),
                 backbone=first["backbone"],
                 epsilon=float(str(epsilon)),
                 epochs=int(str(epochs)),
@@ -170,10 +170,10 @@ def comparisons(found: list[Grid]) -> list[Comparison]:
 
 
 def evidence(found: list[Comparison]) -> pd.DataFrame:
-    """One row per rule: mean effect, 95% bootstrap interval, comparisons, sweeps, verdict.
+    """One row per rule: mean effect, 95% bootstrap interval, comparisons, problems, verdict.
 
-    The bootstrap resamples comparisons, and repeats within each. Comparisons of one sweep share
-    data, so the interval is, if anything, too narrow: the number of sweeps stands beside it.
+    The bootstrap resamples comparisons, and repeats within each. Comparisons of one problem share
+    data, so the interval is, if anything, too narrow: the number of problems stands beside it.
     """
     random = np.random.default_rng(0)
     rows = []
@@ -197,7 +197,7 @@ def evidence(found: list[Comparison]) -> pd.DataFrame:
                 "comparisons": len(kept),
                 "in_favour": sum(point > 0 for _, point in kept),
                 "against": sum(point < 0 for _, point in kept),
-                "sweeps": len({sweep for each, _ in kept for sweep in each.sweeps}),
+                "problems": len({problem for each, _ in kept for problem in each.problems}),
                 "verdict": verdict(lower, upper, len(kept)),
             }
         )
@@ -248,13 +248,17 @@ def _slope(x: Array, y: Array) -> float:
 def _series(
     found: list[Grid], along: Literal["epsilon", "epochs"], across: Literal["epsilon", "epochs"]
 ) -> Iterator[list[Grid]]:
-    """Grids of one sweep that differ in ``along`` only, ascending, two or more."""
+    """Grids of one problem that differ in ``along`` only, ascending, two or more.
+
+    They are cut to the C and B that all of them have.
+    """
     ordered = sorted(
-        found, key=lambda grid: (grid.sweep, getattr(grid, across), getattr(grid, along))
+        found, key=lambda grid: (grid.problem, getattr(grid, across), getattr(grid, along))
     )
-    for _, group in itertools.groupby(ordered, lambda grid: (grid.sweep, getattr(grid, across))):
-        series = list(group)
-        if len(series) > 1:
+    for _, group in itertools.groupby(ordered, lambda grid: (grid.problem, getattr(grid, across))):
+        whole = list(group)
+        series = [reduce(Grid.common, whole, grid) for grid in whole]
+        if len(series) > 1 and series[0].accuracy.size:
             yield series
 
 
@@ -291,12 +295,12 @@ def _privacy(found: list[Grid]) -> Iterator[Comparison]:
             if size > 1:
                 slope = _optimum_slope(series, "epsilon", what)  # type: ignore[arg-type]
                 effect = _negated(slope) if rule == "privacy_clipping" else slope
-                yield Comparison(rule, (grid.sweep,), where, count, effect)
+                yield Comparison(rule, (grid.problem,), where, count, effect)
 
 
 def _backbones(found: list[Grid]) -> Iterator[Comparison]:
     for one, two in itertools.combinations(found, 2):
-        matched = (one.problem, one.epsilon, one.epochs) == (two.problem, two.epsilon, two.epochs)
+        matched = (one.task, one.epsilon, one.epochs) == (two.task, two.epsilon, two.epochs)
         if not matched or one.backbone == two.backbone:
             continue
         pair = [one.common(two), two.common(one)]
@@ -307,14 +311,14 @@ def _backbones(found: list[Grid]) -> Iterator[Comparison]:
         where = (
             f"{strong.backbone} against {weak.backbone}, ε = {one.epsilon:g}, {one.epochs} epochs"
         )
-        sweeps = (strong.sweep, weak.sweep)
+        problems = (strong.problem, weak.problem)
         yield Comparison(
-            "strong_backbone", sweeps, where, _repeats(pair), _bound_shift(weak, strong)
+            "strong_backbone", problems, where, _repeats(pair), _bound_shift(weak, strong)
         )
         larger = [i for i, bound in enumerate(weak.bounds) if bound > weak.bounds[strong.best()[1]]]
         if larger:
             yield Comparison(
-                "weak_backbone", sweeps, where, _repeats([weak]),
+                "weak_backbone", problems, where, _repeats([weak]),
                 _gain(
                     weak,
                     choose=partial(_best_of, columns=larger),
@@ -340,7 +344,7 @@ def _epochs(found: list[Grid]) -> Iterator[Comparison]:
             continue
         where = f"ε = {fewest.epsilon:g}, {fewest.epochs}"
         yield Comparison(
-            "few_epochs", (fewest.sweep,), f"{where} epochs", _repeats([fewest]),
+            "few_epochs", (fewest.problem,), f"{where} epochs", _repeats([fewest]),
             _gain(
                 fewest,
                 choose=partial(_best_of, rows=list(range(sizes - 1))),
@@ -348,7 +352,7 @@ def _epochs(found: list[Grid]) -> Iterator[Comparison]:
             ),
         )  # fmt: skip
         yield Comparison(
-            "many_epochs", (fewest.sweep,), f"{where} to {series[-1].epochs} epochs",
+            "many_epochs", (fewest.problem,), f"{where} to {series[-1].epochs} epochs",
             _repeats(series), _optimum_slope(series, "epochs", "batch_sizes"),
         )  # fmt: skip
 
@@ -357,7 +361,7 @@ def _joint(found: list[Grid]) -> Iterator[Comparison]:
     for grid in found:
         if len(grid.bounds) > 1 and len(grid.batch_sizes) > 1:
             yield Comparison(
-                "jointly", (grid.sweep,), f"ε = {grid.epsilon:g}, {grid.epochs} epochs",
+                "jointly", (grid.problem,), f"ε = {grid.epsilon:g}, {grid.epochs} epochs",
                 _repeats([grid]), _gain(grid, choose=_best, instead=_one_after_the_other),
             )  # fmt: skip
 

@@ -14,7 +14,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.targets import ClippingCurve
 
 COLUMNS = [
-    "panel", "title", "line", "label", "sweep", "epsilon", "epochs", "clipping_bound", "batch_size",
+    "panel", "title", "line", "label", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
     "full_batch", "learning_rate", "centre", "cross_fitted", "minimum", "maximum", "repeats",
     "diverged", "best",
 ]  # fmt: skip
@@ -37,7 +37,9 @@ def accuracy_by_clipping_bound(
             if figure.quantity == "difference":
                 band = ["centre", "minimum", "maximum"]
                 points[band] -= best_centre(points["centre"])
-                points["cross_fitted"] -= best_centre(choose(trials, by=["sweep"])["cross_fitted"])
+                points["cross_fitted"] -= best_centre(
+                    choose(trials, by=["problem"])["cross_fitted"]
+                )
             lines.append(
                 points.assign(
                     panel=panel_index, title=panel.title, line=line_index, label=line.label

@@ -16,7 +16,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.targets import GradientNormDistribution
 
 COLUMNS = [
-    "panel", "title", "sweep", "epsilon", "epochs", "clipping_bound", "batch_size",
+    "panel", "title", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
     "learning_rate", "epoch", "quantity", "norm", "value",
 ]  # fmt: skip
 _DECADES = (-16, 10)  # of the density's grid; a well learnt example has a very small gradient
@@ -42,7 +42,7 @@ def gradient_norm_densities(
     frames = []
     for index, panel in enumerate(figure.panels):
         norms = load_gradient_norms(study, paths, [panel], missing=missing)
-        keys = ["sweep", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate"]
+        keys = ["problem", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate"]
         for epoch, group in norms.groupby("epoch"):
             values = group["norm"].to_numpy(dtype=np.float64)
             known = values[~np.isnan(values)]

@@ -13,7 +13,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.targets import GradientNormHistogram
 
 COLUMNS = [
-    "panel", "title", "sweep", "epsilon", "epochs", "clipping_bound", "batch_size",
+    "panel", "title", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
     "learning_rate", "lower", "upper", "share", "share_above_bound",
 ]  # fmt: skip
 _STEP = 0.05  # width of a bin, in decades of the norm
@@ -40,7 +40,7 @@ def gradient_norm_shares(
     for index, (panel, norms, values) in enumerate(zip(figure.panels, panels, logs, strict=True)):
         if norms.empty:
             continue
-        constant = ["sweep", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate"]
+        constant = ["problem", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate"]
         frames.append(
             pd.DataFrame(
                 {

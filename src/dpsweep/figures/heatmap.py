@@ -27,7 +27,7 @@ _LABELS = {
     "epsilon": style.EPSILON_LABEL,
 }
 COLUMNS = [
-    "panel", "title", "sweep", "epsilon", "epochs", "batch_size", "full_batch", "clipping",
+    "panel", "title", "problem", "epsilon", "epochs", "batch_size", "full_batch", "clipping",
     "clipping_bound", "learning_rate", "macro_accuracy", "cross_fitted", "minimum", "maximum",
     "repeats", "diverged", "best",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.targets import MethodComparison
 
 COLUMNS = [
-    "panel", "title", "line", "label", "sweep", "epsilon", "epochs", "batch_size", "full_batch",
+    "panel", "title", "line", "label", "problem", "epsilon", "epochs", "batch_size", "full_batch",
     "clipping", "clipping_bound", "learning_rate", "centre", "minimum", "maximum",
     "macro_accuracy", "cross_fitted", "cross_fitted_difference", "repeats", "diverged",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.targets import NoiseAxes, NoiseCurve
 
 COLUMNS = [
-    "axes", "title", "sweep", "epsilon", "epochs", "batch_size", "full_batch", "steps",
+    "axes", "title", "problem", "epsilon", "epochs", "batch_size", "full_batch", "steps",
     "noise_multiplier", "quantity", "noise", "clipping_bound", "learning_rate", "macro_accuracy",
     "cross_fitted", "accuracy_difference", "repeats", "diverged",
 ]  # fmt: skip

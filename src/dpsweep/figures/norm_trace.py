@@ -14,11 +14,11 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.targets import NormTrace
 
 COLUMNS = [
-    "panel", "title", "sweep", "epsilon", "epochs", "batch_size", "clipping_bound",
+    "panel", "title", "problem", "epsilon", "epochs", "batch_size", "clipping_bound",
     "learning_rate", "seed", "step", "mean_gradient_norm", "mean_gradient_norm_smooth",
 ]  # fmt: skip
 _OF_THE_CELL = [
-    "sweep", "epsilon", "epochs", "batch_size", "clipping_bound", "learning_rate", "seed",
+    "problem", "epsilon", "epochs", "batch_size", "clipping_bound", "learning_rate", "seed",
 ]  # fmt: skip
 _MANY_STEPS = 100  # with more, a running mean over about 2% of them carries the line
 

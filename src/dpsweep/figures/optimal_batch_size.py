@@ -14,7 +14,7 @@ from dpsweep.study.targets import OptimalBatchSize
 
 KEYS = ["epsilon", "epochs"]
 COLUMNS = [
-    "panel", "title", "sweep", "epsilon", "epochs", "batch_size", "minimum", "maximum", "repeats",
+    "panel", "title", "problem", "epsilon", "epochs", "batch_size", "minimum", "maximum", "repeats",
     "train_size",
 ]  # fmt: skip
 
@@ -34,10 +34,11 @@ def best_batch_size_by_epochs(
         alone = [_best_batch_sizes(group) for _, group in trials.groupby("seed")]
         by_seed = pd.concat(alone or [choices]).groupby(KEYS)["batch_size"]
         range_over_seeds = by_seed.agg(minimum="min", maximum="max", repeats="size")
-        size = study.train_size(study.sweeps[panel.sweep].dataset)
+        problem = study.sweeps[panel.sweep].problem
+        size = study.train_size(problem.dataset)
         frames.append(
             choices.join(range_over_seeds, on=KEYS).assign(
-                panel=index, title=panel.title, sweep=panel.sweep, train_size=size
+                panel=index, title=panel.title, problem=problem.name, train_size=size
             )
         )
     return stack(frames, COLUMNS)

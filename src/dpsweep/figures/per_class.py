@@ -29,13 +29,13 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Panel, PerClass
 
 COLUMNS = [
-    "panel", "title", "sweep", "epsilon", "epochs", "clipping_bound", "batch_size",
+    "panel", "title", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
     "learning_rate", "seed", "class_rank", "class", "class_name", "baseline_accuracy", "accuracy",
     "accuracy_difference", "accuracy_difference_smooth", "retained_weight",
     "relative_retained_weight", "relative_retained_weight_smooth",
 ]  # fmt: skip
 _OF_THE_CELL = [
-    "sweep", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate", "seed",
+    "problem", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate", "seed",
 ]  # fmt: skip
 _NAMED = 10  # with more classes, their rank is written instead of their name
 _LONGEST_NAME = 18
@@ -135,14 +135,15 @@ def _retained_weights(
         chosen = chosen_trials.get(bound)
         measured = group["trial_key"].iloc[0]
         if chosen != measured and missing is None:
-            file = next(
-                paths.gradient_norms(cell.sweep, cell.epsilon, cell.epochs, bound)
+            cell = next(
+                cell
                 for cell in (*study.cells(panel), *study.cells(figure.at_baseline(panel)))
                 if cell.clipping_bound == bound
             )
+            file = paths.gradient_norms(cell.problem, cell.epsilon, cell.epochs, bound)
             raise UnreadableResultsError(
                 f"{file}: the gradient norms are of trial {measured}, but the best trial of "
-                f"{panel.sweep} at C = {bound} is {chosen}",
+                f"{cell.problem} at C = {bound} is {chosen}",
                 (file,),
             )
         weights[bound] = retained_weight(group["norm"], group["label"], bound, classes)

@@ -61,9 +61,9 @@ class Site(BaseModel):
     signal_seconds: Annotated[int, Field(ge=10)] = 120
     prepare: Literal["here", "cluster"] = "here"
 
-    def gpu(self, study: Study, sweep: str, epochs: int) -> GpuClass:
-        """The smallest kind of GPU that a sweep's cells fit."""
-        needed = cell_cost(study, sweep, epochs).gpu_gigabytes
+    def gpu(self, study: Study, problem: str, epochs: int) -> GpuClass:
+        """The smallest kind of GPU that a problem's cells fit."""
+        needed = cell_cost(study, problem, epochs).gpu_gigabytes
         classes = sorted(self.gpus, key=lambda each: each.memory_gigabytes)
         # A smaller physical batch is the remedy where none is large enough; training will say so.
         return next((each for each in classes if each.memory_gigabytes >= needed), classes[-1])
@@ -141,37 +141,36 @@ class Jobs:
         if self._site is None:
             return {}
         packs = {"calibrate": _pack_size(self._site.job_minutes)}
-        for name, sweep in self._study.sweeps.items():
-            for epochs in sweep.epochs:
-                for stage in STAGES:
-                    packs[self.group(stage, name, epochs)] = self.pack_size(stage, name, epochs)
+        for problem, epochs in self._study.kinds():
+            for stage in STAGES:
+                packs[self.group(stage, problem, epochs)] = self.pack_size(stage, problem, epochs)
         return {group: f"packed_{size}" for group, size in packs.items()}
 
-    def pack_size(self, stage: Stage, sweep: str, epochs: int) -> int:
+    def pack_size(self, stage: Stage, problem: str, epochs: int) -> int:
         """How many jobs of a stage share one job of the cluster."""
         if self._site is None:
             return 1
-        seconds = self._seconds(stage, sweep, epochs)
+        seconds = self._seconds(stage, problem, epochs)
         fitting = int(60 * self._site.job_minutes // seconds)
         allowed = self._site.time_limit_minutes // self._minutes(seconds)
         return _pack_size(min(fitting, allowed))
 
     @staticmethod
-    def group(stage: Stage, sweep: str, epochs: int) -> str:
-        """The group of jobs that may be packed: one sweep and one number of epochs.
+    def group(stage: Stage, problem: str, epochs: int) -> str:
+        """The group of jobs that may be packed: one problem and one number of epochs.
 
         It follows from what a job is, so a new value of the grid moves no other job, and all of
         its jobs cost the same.
         """
-        return f"{stage}_{sweep}_epochs{epochs}"
+        return f"{stage}_{problem}_epochs{epochs}"
 
-    def training(self, sweep: str, epochs: int) -> dict[str, Resource]:
+    def training(self, problem: str, epochs: int) -> dict[str, Resource]:
         """Resources of a job that trains one cell."""
-        return self._on_gpu("train", sweep, epochs)
+        return self._on_gpu("train", problem, epochs)
 
-    def gradient_norms(self, sweep: str, epochs: int) -> dict[str, Resource]:
+    def gradient_norms(self, problem: str, epochs: int) -> dict[str, Resource]:
         """Resources of a job that measures the gradient norms of one (epsilon, epochs, C)."""
-        return self._on_gpu("gradient_norms", sweep, epochs)
+        return self._on_gpu("gradient_norms", problem, epochs)
 
     def analysis(self, minutes: int = 30, gigabytes: int = 8) -> dict[str, Resource]:
         """Resources of a job without a GPU."""
@@ -179,14 +178,14 @@ class Jobs:
             return {}
         return self._common(self._site.cpu_partition, minutes, gigabytes)
 
-    def _on_gpu(self, stage: Stage, sweep: str, epochs: int) -> dict[str, Resource]:
+    def _on_gpu(self, stage: Stage, problem: str, epochs: int) -> dict[str, Resource]:
         if self._site is None:
             return {"gpu": 1}
-        cost = cell_cost(self._study, sweep, epochs)
-        minutes = self._minutes(self._seconds(stage, sweep, epochs))
+        cost = cell_cost(self._study, problem, epochs)
+        minutes = self._minutes(self._seconds(stage, problem, epochs))
         resources = self._common(self._site.gpu_partition, minutes, math.ceil(cost.host_gigabytes))
         options = [self._site.options]
-        request = self._site.gpu(self._study, sweep, epochs).request
+        request = self._site.gpu(self._study, problem, epochs).request
         if request.startswith("--"):
             options.append(request)
         else:
@@ -218,12 +217,12 @@ class Jobs:
             "mem_mb": memory,
         }
 
-    def _seconds(self, stage: Stage, sweep: str, epochs: int) -> float:
+    def _seconds(self, stage: Stage, problem: str, epochs: int) -> float:
         assert self._site is not None  # noqa: S101
-        teraflops = self._site.gpu(self._study, sweep, epochs).teraflops
+        teraflops = self._site.gpu(self._study, problem, epochs).teraflops
         if stage == "train":
-            return cell_cost(self._study, sweep, epochs, teraflops).seconds
-        return norms_seconds(self._study, sweep, epochs, teraflops)
+            return cell_cost(self._study, problem, epochs, teraflops).seconds
+        return norms_seconds(self._study, problem, epochs, teraflops)
 
     def _minutes(self, seconds: float) -> int:
         assert self._site is not None  # noqa: S101

@@ -44,7 +44,7 @@ class _Network:
 
 @dataclass(frozen=True)
 class CellCost:
-    """What the cells of one (sweep, epochs) cost, each."""
+    """What the cells of one (problem, epochs) cost, each."""
 
     trials: int
     seconds: float
@@ -115,9 +115,9 @@ def _network(backbone: Backbone, dataset: Dataset) -> _Network:
     return _transformer((size // patch) ** 2 + 1, width, depth)
 
 
-def _passes(study: Study, sweep: str) -> float:
+def _passes(study: Study, problem: str) -> float:
     """Forward passes that one training example costs, its backward pass included."""
-    match study.methods[study.sweeps[sweep].method]:
+    match study.methods[study.problems[problem].method]:
         case HeadOnly():
             return 1.0
         case AllParameters() | Scratch():
@@ -125,28 +125,37 @@ def _passes(study: Study, sweep: str) -> float:
     return 2.0
 
 
-def cell_cost(study: Study, sweep: str, epochs: int, teraflops: float = TERAFLOPS) -> CellCost:
-    """Estimate a cell of a sweep: the same for every epsilon, B and C of these epochs.
+def cell_cost(
+    study: Study,
+    problem: str,
+    epochs: int,
+    teraflops: float = TERAFLOPS,
+    trials: int | None = None,
+) -> CellCost:
+    """Estimate a cell of a problem: the same for every epsilon, B and C of these epochs.
 
     E epochs are E passes over the data at every batch size; only the work that each step adds
     differs, and it is counted for the smallest batch.
 
     Args:
         study: the study.
-        sweep: one of its sweeps.
+        problem: one of its problems.
         epochs: E.
         teraflops: 10^12 operations a second that training sustains on the device.
+        trials: of the cell; by default the most that a sweep asks for.
     """
-    grid = study.sweeps[sweep]
+    grid = study.problems[problem]
     dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
     network = _network(backbone, dataset)
     rate = teraflops * 1e12
-    smallest = min(study.numeric_batch_size(grid.dataset, each) for each in grid.batch_size)
+    sweeps = study.sweeps_of(problem)
+    batch_sizes = [each for sweep in sweeps for each in study.sweeps[sweep].batch_size]
+    smallest = min(study.numeric_batch_size(grid.dataset, each) for each in batch_sizes)
     steps = optimizer_steps(dataset.train_size, smallest, epochs, study.privacy.steps)
-    training = epochs * dataset.train_size * _passes(study, sweep) * network.operations / rate
+    training = epochs * dataset.train_size * _passes(study, problem) * network.operations / rate
     testing = dataset.test_size * network.operations / rate
-    trials = trials_per_cell(study, sweep)
-    physical = grid.physical_batch or study.training.physical_batch
+    trials = trials or max(trials_per_cell(study, sweep) for sweep in sweeps)
+    physical = study.physical_batch(problem)
     inputs = input_bytes(dataset)
     return CellCost(
         trials=trials,
@@ -157,25 +166,25 @@ def cell_cost(study: Study, sweep: str, epochs: int, teraflops: float = TERAFLOP
     )
 
 
-def norms_seconds(study: Study, sweep: str, epochs: int, teraflops: float = TERAFLOPS) -> float:
+def norms_seconds(study: Study, problem: str, epochs: int, teraflops: float = TERAFLOPS) -> float:
     """Estimate the gradient norms of one (epsilon, epochs, C): a backward pass after every epoch.
 
     A trial whose parameters are not kept is trained again.
     """
-    grid = study.sweeps[sweep]
+    grid = study.problems[problem]
     dataset = study.datasets[grid.dataset]
     operations = _network(study.backbones[grid.backbone], dataset).operations
-    work = epochs * dataset.train_size * _passes(study, sweep) * operations
+    work = epochs * dataset.train_size * _passes(study, problem) * operations
     seconds = _START_SECONDS + work / (teraflops * 1e12)
-    if not _kept_bytes(study, sweep, epochs):
-        cell = cell_cost(study, sweep, epochs, teraflops)
+    if not _kept_bytes(study, problem, epochs):
+        cell = cell_cost(study, problem, epochs, teraflops)
         seconds += (cell.seconds - _START_SECONDS) / cell.trials
     return seconds
 
 
-def trainable_parameters(study: Study, sweep: str) -> float:
+def trainable_parameters(study: Study, problem: str) -> float:
     """Estimate how many parameters a trial trains."""
-    grid = study.sweeps[sweep]
+    grid = study.problems[problem]
     dataset = study.datasets[grid.dataset]
     network = _network(study.backbones[grid.backbone], dataset)
     head = dataset.classes * (network.width + 1)
@@ -196,19 +205,19 @@ def cell_bytes(study: Study, cell: Cell) -> float:
 
     Sizes of records, tables and logs were measured on the demo.
     """
-    dataset = study.datasets[study.sweeps[cell.sweep].dataset]
-    trials, classes = trials_per_cell(study, cell.sweep), dataset.classes
+    dataset = study.datasets[study.problems[cell.problem].dataset]
+    trials, classes = trials_per_cell(study, study.sweep_of(cell)), dataset.classes
     batch_size = study.batch_size(cell)
     steps = optimizer_steps(dataset.train_size, batch_size, cell.epochs, study.privacy.steps)
     store = trials * (1_700 + 20 * classes + 32 * steps)
     tables = 23_000 + trials * 8 * classes + 5_000 + 17 * trials * steps
     logs_and_records = 10_000
-    return store + tables + logs_and_records + _kept_bytes(study, cell.sweep, cell.epochs)
+    return store + tables + logs_and_records + _kept_bytes(study, cell.problem, cell.epochs)
 
 
-def norms_bytes(study: Study, sweep: str, epochs: int) -> float:
+def norms_bytes(study: Study, problem: str, epochs: int) -> float:
     """Estimate the table of gradient norms of one (epsilon, epochs, C)."""
-    return 12.2 * epochs * study.datasets[study.sweeps[sweep].dataset].train_size
+    return 12.2 * epochs * study.datasets[study.problems[problem].dataset].train_size
 
 
 def input_bytes(dataset: Dataset) -> float:
@@ -223,6 +232,6 @@ def backbone_bytes(backbone: Backbone, dataset: Dataset) -> float:
     return 4 * _network(backbone, dataset).parameters
 
 
-def _kept_bytes(study: Study, sweep: str, epochs: int) -> float:
-    size = 4 * epochs * trainable_parameters(study, sweep)
+def _kept_bytes(study: Study, problem: str, epochs: int) -> float:
+    size = 4 * epochs * trainable_parameters(study, problem)
     return size if size <= KEPT_PARAMETER_BYTES else 0.0

@@ -34,7 +34,7 @@ class Output:
     """What one job makes."""
 
     name: str
-    """stage and name, for example ``cells/<sweep>/<cell>`` or ``figures/<figure>``"""
+    """stage and name, for example ``cells/<problem>/<cell>`` or ``figures/<figure>``"""
     files: tuple[Path, ...]
     inputs: tuple[Path, ...]
     """files of other outputs"""
@@ -45,7 +45,7 @@ class Output:
 class NormsKey(NamedTuple):
     """Gradient norms are measured once for all batch sizes of these."""
 
-    sweep: str
+    problem: str
     epsilon: float
     epochs: int
     clipping_bound: ClippingBound
@@ -53,7 +53,7 @@ class NormsKey(NamedTuple):
     @classmethod
     def of(cls, cell: Cell) -> "NormsKey":
         """The gradient norms that a cell competes for."""
-        return cls(cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound)
+        return cls(cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
 
 
 class Outputs:
@@ -75,15 +75,14 @@ class Outputs:
         study = self._study
         yield from self._prepared()
         noise: dict[tuple[str, float, int, BatchSize], None] = {}
-        for name, sweep in study.sweeps.items():
-            for cell in study.sweep_cells(name):
-                noise[sweep.dataset, cell.epsilon, cell.epochs, cell.batch_size] = None
+        for cell in study.all_cells():
+            dataset = study.problems[cell.problem].dataset
+            noise[dataset, cell.epsilon, cell.epochs, cell.batch_size] = None
         for setting in noise:
             yield self.noise(*setting)
-        for name in study.sweeps:
-            yield from map(self.cell, study.sweep_cells(name))
+        yield from map(self.cell, study.all_cells())
         yield from map(self.gradient_norms, self.measured_norms())
-        yield from map(self.sweep, study.sweeps)
+        yield from map(self.problem, study.problems)
         yield from map(self.figure, study.figures)
         yield from map(self.table, study.tables)
         if study.audit is not None:
@@ -146,32 +145,31 @@ class Outputs:
 
     def cell(self, cell: Cell) -> Output:
         """The trials of a cell."""
-        sweep, folder = self._study.sweeps[cell.sweep], self._paths.cell(cell)
-        noise = self._paths.noise(sweep.dataset, cell.epsilon, cell.epochs, cell.batch_size)
+        problem, folder = self._study.problems[cell.problem], self._paths.cell(cell)
+        noise = self._paths.noise(problem.dataset, cell.epsilon, cell.epochs, cell.batch_size)
         return Output(
-            f"cells/{cell.sweep}/{cell.name}",
+            f"cells/{cell.problem}/{cell.name}",
             (folder / "trials.parquet", folder / "steps.parquet"),
-            (*self._training_inputs(cell.sweep), noise),
-            self._training(cell.sweep),
+            (*self._training_inputs(cell.problem), noise),
+            self._training(self._study.sweep_of(cell)),
         )
 
     def gradient_norms(self, key: NormsKey) -> Output:
-        """The gradient norms of one (sweep, epsilon, epochs, C)."""
+        """The gradient norms of one (problem, epsilon, epochs, C)."""
         file = self._paths.gradient_norms(*key)
-        any_cell = Cell(key.sweep, key.epsilon, key.epochs, "full", key.clipping_bound)
-        cells = norms_cells(self._study, any_cell)
+        cells = norms_cells(self._study, *key)
         return Output(
-            f"gradnorms/{key.sweep}/{file.stem}",
+            f"gradnorms/{key.problem}/{file.stem}",
             (file,),
             tuple(self._paths.cell(cell) / "trials.parquet" for cell in cells),
             "",  # whatever it reads of the study, its cells have read
         )
 
-    def sweep(self, name: str) -> Output:
-        """The table of a sweep."""
-        cells = self._study.sweep_cells(name)
+    def problem(self, name: str) -> Output:
+        """The table of a problem."""
+        cells = self._study.problem_cells(name)
         inputs = tuple(self._paths.cell(cell) / "trials.parquet" for cell in cells)
-        return Output(f"sweeps/{name}", (self._paths.sweep(name),), inputs, "")
+        return Output(f"problems/{name}", (self._paths.problem(name),), inputs, "")
 
     def figure(self, name: str) -> Output:
         """A figure."""
@@ -201,13 +199,13 @@ class Outputs:
         return Output(
             f"audit/{cell.name}",
             (self._paths.audited(cell),),
-            self._training_inputs(cell.sweep),
+            self._training_inputs(cell.problem),
             fingerprint(
                 [
-                    trainer_fingerprint(study, cell.sweep),
+                    trainer_fingerprint(study, cell.problem),
                     study.privacy.model_dump(mode="json"),
                     study.audit.model_dump(mode="json", exclude=axes),
-                    study.train_size(study.sweeps[cell.sweep].dataset),
+                    study.train_size(study.problems[cell.problem].dataset),
                 ]
             ),
         )
@@ -229,16 +227,16 @@ class Outputs:
         )
         tables = (paths.table(each, suffix) for each in study.tables for suffix in ("md", "csv"))
         audit = (paths.audit(suffix) for suffix in ("png", "csv", "md") if study.audit)
-        inputs = (*figures, *tables, *map(paths.sweep, study.sweeps), *audit)
+        inputs = (*figures, *tables, *map(paths.problem, study.problems), *audit)
         return Output("report", (paths.report,), inputs, section_fingerprint(study))
 
     # -- their parts -------------------------------------------------------------------------
 
-    def _training_inputs(self, sweep: str) -> tuple[Path, Path]:
-        grid = self._study.sweeps[sweep]
+    def _training_inputs(self, problem: str) -> tuple[Path, Path]:
+        parts = self._study.problems[problem]
         return (
-            self._paths.dataset(grid.dataset) / "metadata.json",
-            self._paths.backbone(grid.backbone) / "metadata.json",
+            self._paths.dataset(parts.dataset) / "metadata.json",
+            self._paths.backbone(parts.backbone) / "metadata.json",
         )
 
     def _prepared(self) -> Iterator[Output]:

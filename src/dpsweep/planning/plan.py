@@ -64,8 +64,8 @@ class Plan:
     Args:
         study: the study.
         paths: its files.
-        targets: figures, tables, sweeps, cells (``sweep/cell``), or their files below the results;
-            none, ``all`` or the report mean everything.
+        targets: figures, tables, problems, sweeps, cells (``problem/cell``), or their files below
+            the results; none, ``all`` or the report mean everything.
         site: the cluster, whose GPUs the times are for; by default GPUs of 20 Tflop/s.
 
     Raises:
@@ -85,22 +85,24 @@ class Plan:
             self._add(target)
 
     def estimates(self) -> dict[str, CostEstimate]:
-        """What is missing by sweep, then gradient norms and the audit, where anything is."""
+        """What is missing by problem, then gradient norms and the audit, where anything is."""
         estimates: dict[str, CostEstimate] = {}
         for cell in self._missing_cells():
-            trials = trials_per_cell(self._study, cell.sweep)
+            trials = trials_per_cell(self._study, self._study.sweep_of(cell))
             seconds = self._status.forecast.seconds(cell)
             one = CostEstimate(1, trials, seconds, seconds, cell_bytes(self._study, cell))
-            estimates[cell.sweep] = estimates.get(cell.sweep, CostEstimate()) + one
+            estimates[cell.problem] = estimates.get(cell.problem, CostEstimate()) + one
         ratio = self._status.forecast.ratio
         norms = [
             CostEstimate(
                 seconds=ratio * seconds,
                 longest=ratio * seconds,
-                bytes=norms_bytes(self._study, sweep, epochs),
+                bytes=norms_bytes(self._study, problem, epochs),
             )
-            for sweep, _, epochs, _ in self._missing_norms()
-            for seconds in [norms_seconds(self._study, sweep, epochs, self._speed(sweep, epochs))]
+            for problem, _, epochs, _ in self._missing_norms()
+            for seconds in [
+                norms_seconds(self._study, problem, epochs, self._speed(problem, epochs))
+            ]
         ]
         if norms:
             estimates[f"gradient norms ({len(norms)})"] = sum(norms, CostEstimate())
@@ -113,7 +115,7 @@ class Plan:
 
     def preparation_bytes(self) -> float:
         """The size of datasets and backbones that are not prepared yet."""
-        grids = [self._study.sweeps[cell.sweep] for cell in self._cells]
+        grids = [self._study.problems[cell.problem] for cell in self._cells]
         datasets = {grid.dataset for grid in grids}
         backbones = {grid.backbone: grid.dataset for grid in grids}
         return sum(
@@ -130,8 +132,10 @@ class Plan:
         """Jobs of the cluster that train or measure, packs counted once."""
         jobs = Jobs(self._study, self._site)
         counts: Counter[tuple[Stage, str, int]] = Counter()
-        counts.update(("train", cell.sweep, cell.epochs) for cell in self._missing_cells())
-        counts.update(("gradient_norms", each.sweep, each.epochs) for each in self._missing_norms())
+        counts.update(("train", cell.problem, cell.epochs) for cell in self._missing_cells())
+        counts.update(
+            ("gradient_norms", each.problem, each.epochs) for each in self._missing_norms()
+        )
         packed = sum(-(-count // jobs.pack_size(*kind)) for kind, count in counts.items())
         return packed + len(self._missing_audit())
 
@@ -164,12 +168,12 @@ class Plan:
         match path.parts:
             case ("all",) | ("report.html",):
                 self._add_everything()
-            case ("figures" | "tables" | "sweeps", file):
+            case ("figures" | "tables" | "problems", file):
                 self._add_name(Path(file).stem, target)
-            case ("cells", sweep, cell, *_) | (sweep, cell) if sweep in study.sweeps:
-                self._add_cell(sweep, cell, target)
-            case ("gradnorms", sweep, file) if sweep in study.sweeps:
-                self._add_measured_norms(sweep, Path(file).stem, target)
+            case ("cells", problem, cell, *_) | (problem, cell) if problem in study.problems:
+                self._add_cell(problem, cell, target)
+            case ("gradnorms", problem, file) if problem in study.problems:
+                self._add_measured_norms(problem, Path(file).stem, target)
             case (name,):
                 self._add_name(name, target)
             case _:
@@ -177,15 +181,19 @@ class Plan:
 
     def _names(self) -> list[str]:
         study = self._study
-        return ["all", *study.figures, *study.tables, *study.sweeps]
+        names = ["all", *study.figures, *study.tables, *study.problems, *study.sweeps]
+        return list(dict.fromkeys(names))
 
     def _add_everything(self) -> None:
-        for name in (*self._study.sweeps, *self._study.figures, *self._study.tables):
+        for name in (*self._study.problems, *self._study.figures, *self._study.tables):
             self._add_name(name, name)
         self._audit = True
 
     def _add_name(self, name: str, target: str) -> None:
         study = self._study
+        if name in study.problems:
+            self._cells.update(dict.fromkeys(study.problem_cells(name)))
+            return
         if name in study.sweeps:
             self._cells.update(dict.fromkeys(study.sweep_cells(name)))
             return
@@ -197,30 +205,26 @@ class Plan:
         for selection in targets[name].gradient_norms():
             self._add_norms(study.cells(selection))
 
-    def _add_cell(self, sweep: str, name: str, target: str) -> None:
-        cell = _parse(sweep, name, target)
+    def _add_cell(self, problem: str, name: str, target: str) -> None:
+        cell = _parse(problem, name, target)
         if cell not in self._status.states:
-            raise PlanError(
-                f"{target}: {unknown(name, [each.name for each in self._study.sweep_cells(sweep)])}"
-            )
+            names = [each.name for each in self._study.problem_cells(problem)]
+            raise PlanError(f"{target}: {unknown(name, names)}")
         self._cells[cell] = None
 
-    def _add_measured_norms(self, sweep: str, name: str, target: str) -> None:
-        batch_size = self._study.sweeps[sweep].batch_size[0]
-        cell = _parse(sweep, name.replace("_C", f"_B{batch_size}_C"), target)
-        if cell not in self._status.states:
-            cells = self._study.sweep_cells(sweep)
-            names = dict.fromkeys(
-                self._paths.gradient_norms(*NormsKey.of(each)).stem for each in cells
-            )
-            raise PlanError(f"{target}: {unknown(name, names)}")
-        self._add_norms([cell])
+    def _add_measured_norms(self, problem: str, name: str, target: str) -> None:
+        named = {
+            self._paths.gradient_norms(*NormsKey.of(cell)).stem: cell
+            for cell in self._study.problem_cells(problem)
+        }
+        if name not in named:
+            raise PlanError(f"{target}: {unknown(name, named)}")
+        self._add_norms([named[name]])
 
     def _add_norms(self, cells: Iterable[Cell]) -> None:
-        for cell in cells:
-            rivals = norms_cells(self._study, cell)
-            self._norms[NormsKey.of(cell)] = rivals
-            self._cells.update(dict.fromkeys(rivals))
+        for key in dict.fromkeys(map(NormsKey.of, cells)):
+            self._norms[key] = norms_cells(self._study, *key)
+            self._cells.update(dict.fromkeys(self._norms[key]))
 
     # -- what is missing ---------------------------------------------------------------------
 
@@ -246,19 +250,19 @@ class Plan:
         return output.name in self._status.lacking
 
     def _audit_seconds(self, setting: Cell) -> float:
-        speed = self._speed(setting.sweep, setting.epochs)
-        cost = cell_cost(self._study, setting.sweep, setting.epochs, speed)
+        speed = self._speed(setting.problem, setting.epochs)
+        cost = cell_cost(self._study, setting.problem, setting.epochs, speed)
         return cost.seconds / cost.trials
 
-    def _speed(self, sweep: str, epochs: int) -> float:
-        return self._site.gpu(self._study, sweep, epochs).teraflops if self._site else TERAFLOPS
+    def _speed(self, problem: str, epochs: int) -> float:
+        return self._site.gpu(self._study, problem, epochs).teraflops if self._site else TERAFLOPS
 
     def _assumptions(self) -> list[str]:
         if self._site is None:
             return [f"GPUs that train at {TERAFLOPS:g} Tflop/s"]
         used: dict[GpuClass, float] = {}
         for cell in self._missing_cells():
-            gpu = self._site.gpu(self._study, cell.sweep, cell.epochs)
+            gpu = self._site.gpu(self._study, cell.problem, cell.epochs)
             used[gpu] = used.get(gpu, 0.0) + self._status.forecast.seconds(cell)
         return [
             f"{hours(seconds)} hours of training on {gpu.request} at {gpu.teraflops:g} Tflop/s"
@@ -266,9 +270,9 @@ class Plan:
         ] or ["nothing"]
 
 
-def _parse(sweep: str, name: str, target: str) -> Cell:
+def _parse(problem: str, name: str, target: str) -> Cell:
     try:
-        return Cell.parse(sweep, name)
+        return Cell.parse(problem, name)
     except ValueError as error:
         raise PlanError(f"{target}: {error}") from error
 

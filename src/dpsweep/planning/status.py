@@ -22,6 +22,7 @@ from dpsweep.planning.provenance import problems, read_provenance
 from dpsweep.study.cells import Cell
 from dpsweep.study.config import Study
 from dpsweep.study.paths import Paths
+from dpsweep.study.trials import trials_per_cell
 
 State = Literal["done", "running", "failed", "stopped", "waiting"]
 STATES: tuple[State, ...] = ("done", "running", "failed", "stopped", "waiting")
@@ -48,7 +49,7 @@ class Failure:
 
 @dataclass
 class Progress:
-    """Cells of a sweep or a figure by state, and their GPU time in seconds."""
+    """Cells of a problem or a figure by state, and their GPU time in seconds."""
 
     cells: Counter[State] = field(default_factory=Counter)
     spent: float = 0.0
@@ -78,7 +79,8 @@ class Status:
         self._spent: dict[Cell, float] = {}
         for name in study.sweeps:
             for cell in study.sweep_cells(name):
-                self.states[cell] = self._state(cell)
+                if cell not in self.states:
+                    self.states[cell] = self._state(cell)
         done = {cell: self._spent[cell] for cell, state in self.states.items() if state == "done"}
         self.forecast = Forecast(study, done, site)
 
@@ -94,9 +96,9 @@ class Status:
                 progress.left += max(0.0, self.forecast.seconds(cell) - begun)
         return progress
 
-    def sweeps(self) -> dict[str, Progress]:
-        """Progress by sweep."""
-        return {name: self.of(self._study.sweep_cells(name)) for name in self._study.sweeps}
+    def problems(self) -> dict[str, Progress]:
+        """Progress by problem."""
+        return {name: self.of(self._study.problem_cells(name)) for name in self._study.problems}
 
     def figures(self) -> dict[str, Progress]:
         """Progress by figure, over the cells that it draws."""
@@ -116,7 +118,7 @@ class Status:
         for cell, state in self.states.items():
             if state in ("failed", "stopped", "running"):
                 log = cell_log(self._paths, cell)
-                found.append(Failure(f"{cell.sweep}/{cell.name}", log, _reason(log)))
+                found.append(Failure(f"{cell.problem}/{cell.name}", log, _reason(log)))
         logs = self._paths.results / "logs"
         for log in sorted(logs.rglob("*.log")):
             stage = log.relative_to(logs).parts[0]
@@ -131,7 +133,7 @@ class Status:
         if figures := self.figures():
             yield from _table("figure", figures)
             yield ""
-        yield from _table("sweep", self.sweeps() | {"all": everything})
+        yield from _table("problem", self.problems() | {"all": everything})
         at_once = everything.cells["running"]
         if everything.left:
             yield (
@@ -172,9 +174,9 @@ class Forecast:
     def __init__(self, study: Study, measured: dict[Cell, float], site: Site | None = None) -> None:
         self._study = study
         self._site = site
-        kinds: dict[tuple[str, int], list[float]] = {}
+        kinds: dict[tuple[str, int, int], list[float]] = {}
         for cell, seconds in measured.items():
-            kinds.setdefault((cell.sweep, cell.epochs), []).append(seconds)
+            kinds.setdefault(self._kind(cell), []).append(seconds)
         self._means = {kind: sum(values) / len(values) for kind, values in kinds.items()}
         estimated = sum(self._estimate(*kind) * len(values) for kind, values in kinds.items())
         spent = sum(measured.values())
@@ -187,19 +189,23 @@ class Forecast:
 
     def seconds(self, cell: Cell) -> float:
         """GPU time of a cell that is not done."""
-        kind = cell.sweep, cell.epochs
+        kind = self._kind(cell)
         mean = self._means.get(kind)
         return self.ratio * self._estimate(*kind) if mean is None else mean
 
-    def _estimate(self, sweep: str, epochs: int) -> float:
+    def _kind(self, cell: Cell) -> tuple[str, int, int]:
+        """What cells that cost the same have in common: problem, epochs, number of trials."""
+        return cell.problem, cell.epochs, trials_per_cell(self._study, self._study.sweep_of(cell))
+
+    def _estimate(self, problem: str, epochs: int, trials: int) -> float:
         site = self._site
-        teraflops = site.gpu(self._study, sweep, epochs).teraflops if site else TERAFLOPS
-        return cell_cost(self._study, sweep, epochs, teraflops).seconds
+        teraflops = site.gpu(self._study, problem, epochs).teraflops if site else TERAFLOPS
+        return cell_cost(self._study, problem, epochs, teraflops, trials).seconds
 
 
 def cell_log(paths: Paths, cell: Cell) -> Path:
     """The log of a cell's jobs."""
-    return paths.results / "logs" / "cells" / cell.sweep / f"{cell.name}.log"
+    return paths.results / "logs" / "cells" / cell.problem / f"{cell.name}.log"
 
 
 def _tail(log: Path) -> list[str]:

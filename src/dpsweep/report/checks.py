@@ -48,10 +48,10 @@ def check_trials(study: Study, trials: pd.DataFrame) -> list[Check]:
 
 def _trial_list(trials: pd.DataFrame, column: str, title: str) -> Grid:
     return Grid(
-        ["Sweep", "Cell", "Learning rate", "Seed", title],
+        ["Problem", "Cell", "Learning rate", "Seed", title],
         [
             [
-                str(row["sweep"]),
+                str(row["problem"]),
                 str(row["cell"]),
                 number(float(row["learning_rate"])),
                 str(row["seed"]),
@@ -128,14 +128,17 @@ def _selection(study: Study) -> Check:
 def _complete(study: Study, trials: pd.DataFrame) -> Check:
     title = "Completeness"
     rows = []
-    for name, sweep in study.sweeps.items():
+    bracket = study.training.selection == "bracket"
+    for name in study.problems:
+        trained = trials.loc[trials["problem"] == name, "cell"].value_counts()
+        cells = study.problem_cells(name)
+        found = [int(trained.get(cell.name, 0)) for cell in cells]
+        sweeps = map(study.sweep_of, cells)
         # A bracket may close early.
-        expected = (
-            sweep.seeds if study.training.selection == "bracket" else trials_per_cell(study, name)
-        )
-        trained = trials.loc[trials["sweep"] == name, "cell"].value_counts()
-        found = [int(trained.get(cell.name, 0)) for cell in study.sweep_cells(name)]
-        partial = sum(0 < trials_found < expected for trials_found in found)
+        expected = [
+            study.sweeps[each].seeds if bracket else trials_per_cell(study, each) for each in sweeps
+        ]
+        partial = sum(0 < there < all_ for there, all_ in zip(found, expected, strict=True))
         if partial or 0 in found:
             rows.append([name, f"{len(found):,}", f"{found.count(0):,}", f"{partial:,}"])
     if not rows:
@@ -145,7 +148,7 @@ def _complete(study: Study, trials: pd.DataFrame) -> Check:
         "note",
         "The study is not finished; what is drawn below is drawn from the trials that exist.",
         Grid(
-            ["Sweep", "Cells planned", "Cells without trials", "Cells with some of their trials"],
+            ["Problem", "Cells planned", "Cells without trials", "Cells with some of their trials"],
             rows,
             frozenset({"Cells planned", "Cells without trials", "Cells with some of their trials"}),
         ),
@@ -183,17 +186,17 @@ def _nonfinite(trials: pd.DataFrame) -> Check:
 
 
 def _precision(trials: pd.DataFrame) -> Check:
-    title = "One precision in every sweep"
-    found = trials.groupby("sweep")["precision"].unique()
-    mixed = {str(sweep): sorted(kinds) for sweep, kinds in found.items() if len(kinds) > 1}
+    title = "One precision for every problem"
+    found = trials.groupby("problem")["precision"].unique()
+    mixed = {str(name): sorted(kinds) for name, kinds in found.items() if len(kinds) > 1}
     if not mixed:
-        return Check(title, "pass", "Trials of a sweep ran in the same number format.")
+        return Check(title, "pass", "Trials of a problem ran in the same number format.")
     return Check(
         title,
         "note",
-        "Some sweeps compare trials of different number formats, as jobs ran on different devices; "
+        "Some problems compare trials of different number formats, as jobs ran on different devices; "
         "training.precision sets one.",
-        Grid(["Sweep", "Precision"], [[name, ", ".join(kinds)] for name, kinds in mixed.items()]),
+        Grid(["Problem", "Precision"], [[name, ", ".join(kinds)] for name, kinds in mixed.items()]),
     )
 
 
@@ -213,10 +216,14 @@ def _passes(trials: pd.DataFrame) -> Check:
 def _grid_edge(study: Study, trials: pd.DataFrame) -> Check:
     title = "Width of the learning-rate grids"
     first = trials[trials["best"].astype(bool) & (trials["seed"] == 1)]
+    names = {(cell.problem, cell.name): study.sweep_of(cell) for cell in study.all_cells()}
+    sweep_of = pd.Series(
+        [names.get(key) for key in zip(first["problem"], first["cell"], strict=True)], first.index
+    )
     rows, at_edge = [], 0
     for name, sweep in study.sweeps.items():
         rates = sweep.learning_rates
-        chosen = first.loc[first["sweep"] == name, "learning_rate"]
+        chosen = first.loc[sweep_of == name, "learning_rate"]
         low, high = int((chosen == rates[0]).sum()), int((chosen == rates[-1]).sum())
         if len(rates) > 1 and low + high:
             at_edge += low + high
@@ -239,28 +246,28 @@ def _grid_edge(study: Study, trials: pd.DataFrame) -> Check:
 
 
 def references(study: Study, trials: pd.DataFrame) -> Grid | None:
-    """The best cell of every non-private sweep: what the backbone reaches without privacy.
+    """The best non-private cell of every problem: what the backbone reaches without privacy.
 
     The cell is the one that every figure would choose (`dpsweep.choice`).
     """
     rows = []
     free = trials[(trials["epsilon"] == math.inf) & trials["best"].astype(bool)]
-    for name, sweep in study.sweeps.items():
-        ours = free[free["sweep"] == name]
-        chosen = choose(ours, by=["sweep"]).dropna(subset=["selection_accuracy"])
+    for name, problem in study.problems.items():
+        ours = free[free["problem"] == name]
+        chosen = choose(ours, by=["problem"]).dropna(subset=["selection_accuracy"])
         if chosen.empty:
             continue
         cell = str(chosen["cell"].item())
         best = ours[ours["cell"] == cell]
         rows.append(
             [
-                study.datasets[sweep.dataset].title,
-                study.backbones[sweep.backbone].title,
-                study.methods[sweep.method].title,
+                study.datasets[problem.dataset].title,
+                study.backbones[problem.backbone].title,
+                study.methods[problem.method].title,
                 percent(best["accuracy"].mean()),
                 f"{percent(best['accuracy'].min())} to {percent(best['accuracy'].max())}",
                 percent(best["macro_accuracy"].mean()),
-                percent(1 / study.datasets[sweep.dataset].classes),
+                percent(1 / study.datasets[problem.dataset].classes),
                 str(len(best)),
                 f"{name}/{cell}",
             ]

@@ -36,7 +36,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         UnreadableResultsError: a trial file is damaged or lacks a column.
     """
     trials = read_trials(study, paths)
-    trained = set(zip(trials["sweep"], trials["cell"], strict=True))
+    trained = set(zip(trials["problem"], trials["cell"], strict=True))
     grouped = sections(study, paths, trained)
     figures = [figure for section in grouped for figure in section.figures]
     tables = [table for section in grouped for table in section.tables]

@@ -54,8 +54,8 @@ def summarise(study: Study, paths: Paths, trials: pd.DataFrame) -> Summary:
     }
     # Sweeps may share a trial, which was trained once.
     once = trials.drop_duplicates("trial_key")
-    planned = sum(len(study.sweep_cells(name)) for name in study.sweeps)
-    found = len(trials[["sweep", "cell"]].drop_duplicates())
+    planned = len(study.all_cells())
+    found = len(trials[["problem", "cell"]].drop_duplicates())
     hours = duration(float(once["wall_seconds"].sum()))
     seeds = sorted({int(seed) for seed in trials["seed"]})
     sentence = (
@@ -86,7 +86,7 @@ def summarise(study: Study, paths: Paths, trials: pd.DataFrame) -> Summary:
         ),
         sweeps=Grid(
             _SWEEP_COLUMNS,
-            [_sweep(study, name, trials[trials["sweep"] == name]) for name in study.sweeps],
+            [_sweep(study, name, trials) for name in study.sweeps],
             frozenset({"Seeds", "Cells", "Trials"}),
         ),
         software=_software(once),
@@ -184,7 +184,11 @@ def _optimizer(sweep: Sweep) -> str:
 
 
 def _sweep(study: Study, name: str, trials: pd.DataFrame) -> list[str]:
-    sweep = study.sweeps[name]
+    sweep, cells = study.sweeps[name], study.sweep_cells(name)
+    trained = trials[
+        (trials["problem"] == sweep.problem.name)
+        & trials["cell"].isin([cell.name for cell in cells])
+    ]
     return [
         name,
         study.datasets[sweep.dataset].title,
@@ -197,8 +201,8 @@ def _sweep(study: Study, name: str, trials: pd.DataFrame) -> list[str]:
         span(sweep.clipping_bounds),
         span(sweep.learning_rates),
         str(sweep.seeds),
-        f"{trials['cell'].nunique():,} of {len(study.sweep_cells(name)):,}",
-        f"{len(trials):,}",
+        f"{trained['cell'].nunique():,} of {len(cells):,}",
+        f"{len(trained):,}",
     ]
 
 

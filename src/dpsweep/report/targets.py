@@ -15,10 +15,10 @@ from dpsweep.study.targets import Figure, LinePanel, NoiseCurve, Selection, Tabl
 
 
 @dataclass(frozen=True)
-class CellsOfSweep:
-    """The cells of one sweep behind a target; paths are relative to the report's folder."""
+class CellsOfProblem:
+    """The cells of one problem behind a target; paths are relative to the report's folder."""
 
-    sweep: str
+    problem: str
     folder: str
     found: list[str]
     missing: list[str]
@@ -33,19 +33,19 @@ class TargetView:
     problem: str | None
     downloads: list[Download]
     files: str
-    cells: list[CellsOfSweep]
+    cells: list[CellsOfProblem]
     gradient_norms: list[str]
     missing_gradient_norms: list[str]
 
     @property
     def cell_count(self) -> int:
         """How many cells the target names."""
-        return sum(len(sweep.found) + len(sweep.missing) for sweep in self.cells)
+        return sum(len(each.found) + len(each.missing) for each in self.cells)
 
     @property
     def missing_count(self) -> int:
         """How many of them have no trial."""
-        return sum(len(sweep.missing) for sweep in self.cells)
+        return sum(len(each.missing) for each in self.cells)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def sections(study: Study, paths: Paths, trained: set[tuple[str, str]]) -> list[
     Args:
         study: the study.
         paths: its files.
-        trained: (sweep, cell name) of every cell that has trials.
+        trained: (problem, cell name) of every cell that has trials.
     """
     found: dict[str, Section] = {}
     for name, figure in study.figures.items():
@@ -230,23 +230,20 @@ def _alternative(figure: Figure) -> str:
 
 def _cells(
     study: Study, paths: Paths, trained: set[tuple[str, str]], selections: Iterable[Selection]
-) -> list[CellsOfSweep]:
+) -> list[CellsOfProblem]:
     # A dict, because several lines of a figure may share cells.
     cells: dict[Cell, None] = {}
     for selection in selections:
         cells.update(dict.fromkeys(study.cells(selection)))
     return [
-        CellsOfSweep(
-            sweep,
-            _relative(paths, paths.results / "cells" / sweep),
-            [cell.name for cell in cells if cell.sweep == sweep and (sweep, cell.name) in trained],
-            [
-                cell.name
-                for cell in cells
-                if cell.sweep == sweep and (sweep, cell.name) not in trained
-            ],
+        CellsOfProblem(
+            problem,
+            _relative(paths, paths.results / "cells" / problem),
+            [name for name in names if (problem, name) in trained],
+            [name for name in names if (problem, name) not in trained],
         )
-        for sweep in dict.fromkeys(cell.sweep for cell in cells)
+        for problem in dict.fromkeys(cell.problem for cell in cells)
+        for names in [[cell.name for cell in cells if cell.problem == problem]]
     ]
 
 
@@ -254,7 +251,7 @@ def _gradient_norms(
     study: Study, paths: Paths, selections: list[Selection], *, present: bool
 ) -> list[str]:
     files = dict.fromkeys(
-        paths.gradient_norms(cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound)
+        paths.gradient_norms(cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
         for selection in selections
         for cell in study.cells(selection)
     )

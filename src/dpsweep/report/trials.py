@@ -13,7 +13,7 @@ from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
 COLUMNS = [
-    "sweep", "epsilon", "delta", "epochs", "batch_size", "clipping_bound", "passes",
+    "epsilon", "delta", "epochs", "batch_size", "clipping_bound", "passes",
     "learning_rate", "seed", "best", "certified_epsilon", "accuracy", "macro_accuracy",
     "selection_accuracy", "diverged", "nonfinite_examples", "wall_seconds", "device",
     "precision", "versions", "trial_key",
@@ -21,33 +21,33 @@ COLUMNS = [
 
 
 def read_trials(study: Study, paths: Paths) -> pd.DataFrame:
-    """Every trial of the study's cells that exists so far, with its cell's name as ``cell``.
+    """Every trial of the study's cells that exists so far, with ``problem`` and ``cell`` (the cell's name).
 
-    A sweep is read from its table, and from its cells where that is not there yet.
+    A problem is read from its table, and from its cells where that is not there yet.
 
     Returns:
-        One row per trial, in the order of the study's sweeps; `COLUMNS` and ``cell``.
+        One row per trial, in the order of the study's problems; `COLUMNS`, ``problem`` and ``cell``.
 
     Raises:
         UnreadableResultsError: a file is damaged or lacks a column.
     """
-    frames = [frame for sweep in study.sweeps for frame in _read_sweep(study, paths, sweep)]
+    frames = [frame for name in study.problems for frame in _read_problem(study, paths, name)]
     filled = [frame for frame in frames if len(frame)]
     if not filled:
-        return pd.DataFrame(columns=[*COLUMNS, "cell"])
+        return pd.DataFrame(columns=[*COLUMNS, "problem", "cell"])
     return pd.concat(filled, ignore_index=True)
 
 
-def _read_sweep(study: Study, paths: Paths, sweep: str) -> Iterator[pd.DataFrame]:
-    cells = study.sweep_cells(sweep)
-    if paths.sweep(sweep).exists():
-        trials = _read(paths.sweep(sweep), [*COLUMNS, "cell"])
+def _read_problem(study: Study, paths: Paths, problem: str) -> Iterator[pd.DataFrame]:
+    cells = study.problem_cells(problem)
+    if paths.problem(problem).exists():
+        trials = _read(paths.problem(problem), [*COLUMNS, "problem", "cell"])
         yield trials[trials["cell"].isin([cell.name for cell in cells])]
         return
     for cell in cells:
         file = paths.cell(cell) / "trials.parquet"
         if file.exists():
-            yield _read(file, COLUMNS).assign(cell=cell.name)
+            yield _read(file, COLUMNS).assign(problem=problem, cell=cell.name)
 
 
 def _read(file: Path, columns: list[str]) -> pd.DataFrame:

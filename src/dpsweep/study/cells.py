@@ -39,10 +39,27 @@ def optimizer_steps(train_size: int, batch_size: int, epochs: int, rounding: str
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One job: a (sweep, epsilon, epochs, B, C), for which the learning rate is tuned."""
+class Problem:
+    """What is trained with what: the parts of a study whose hyperparameters are tuned together."""
 
-    sweep: str
+    dataset: str
+    backbone: str
+    method: str
+    optimizer: str = "adam"
+
+    @property
+    def name(self) -> str:
+        """The problem's folder name, for example ``digits_vit-weak_film``; ``_sgd`` for DP-SGD."""
+        optimizer = "" if self.optimizer == "adam" else f"_{self.optimizer}"
+        return f"{self.dataset}_{self.backbone}_{self.method}{optimizer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One job: a (problem, epsilon, epochs, B, C), for which the learning rate is tuned."""
+
+    problem: str
+    """its name; ``Study.problems`` has the parts"""
     epsilon: float
     epochs: int
     batch_size: BatchSize
@@ -57,7 +74,7 @@ class Cell:
         )
 
     @classmethod
-    def parse(cls, sweep: str, name: str) -> "Cell":
+    def parse(cls, problem: str, name: str) -> "Cell":
         """Read a cell back from its folder name.
 
         Raises:
@@ -72,7 +89,7 @@ class Cell:
         epsilon, epochs, batch, clipping = match.groups()
         bound = clipping if clipping in ("automatic", "none") else float(clipping)
         return cls(
-            sweep,
+            problem,
             float(epsilon),
             int(epochs),
             "full" if batch == "full" else int(batch),

@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dpsweep import TRAINER_VERSION
 from dpsweep.files import fingerprint
-from dpsweep.study.cells import Cell
+from dpsweep.study.cells import Cell, ClippingBound
 from dpsweep.study.config import (
     Backbone,
     Dataset,
@@ -35,7 +34,9 @@ def target_inputs(study: Study, paths: Paths, target: Figure | Table) -> list[Pa
                 files[paths.cell(cell) / "steps.parquet"] = None
     for selection in target.gradient_norms():
         for cell in study.cells(selection):
-            norms = paths.gradient_norms(cell.sweep, cell.epsilon, cell.epochs, cell.clipping_bound)
+            norms = paths.gradient_norms(
+                cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound
+            )
             files[norms] = None
     if isinstance(target, PerClass):
         # The names of the classes.
@@ -48,10 +49,17 @@ def target_inputs(study: Study, paths: Paths, target: Figure | Table) -> list[Pa
     return list(files)
 
 
-def norms_cells(study: Study, cell: Cell) -> list[Cell]:
-    """The cells that compete for the gradient norms of a cell's (epsilon, epochs, C)."""
-    sizes = study.sweeps[cell.sweep].batch_size
-    return [replace(cell, batch_size=batch_size) for batch_size in sizes]
+def norms_cells(
+    study: Study, problem: str, epsilon: float, epochs: int, clipping_bound: ClippingBound
+) -> list[Cell]:
+    """The cells that compete for the gradient norms of one (problem, epsilon, epochs, C).
+
+    Returns:
+        One for each batch size of the grid, in its order; none where there is no such cell.
+    """
+    sizes = dict.fromkeys(cell.batch_size for cell in study.problem_cells(problem))
+    cells = (Cell(problem, epsilon, epochs, size, clipping_bound) for size in sizes)
+    return [cell for cell in cells if study.has(cell)]
 
 
 def swept_datasets(study: Study) -> list[str]:
@@ -93,20 +101,22 @@ def training_fingerprint(study: Study, sweep: str) -> str:
     The axes of the grid are left out: a longer axis adds cells and leaves the others alone.
     """
     grid = study.sweeps[sweep]
-    return fingerprint([trainer_fingerprint(study, sweep), grid.learning_rates, grid.seeds])
+    return fingerprint(
+        [trainer_fingerprint(study, grid.problem.name), grid.learning_rates, grid.seeds]
+    )
 
 
-def trainer_fingerprint(study: Study, sweep: str) -> str:
-    """Hash of how a sweep trains, whatever its grid."""
-    grid = study.sweeps[sweep]
+def trainer_fingerprint(study: Study, problem: str) -> str:
+    """Hash of how a problem is trained, whatever its grid."""
+    parts = study.problems[problem]
     return fingerprint(
         {
             "trainer": TRAINER_VERSION,
             "delta": study.privacy.delta,
-            "optimizer": grid.optimizer,
-            "physical_batch": grid.physical_batch,
-            "engine": study.engine(sweep),
-            "method": study.methods[grid.method].model_dump(mode="json", exclude={"engine"}),
+            "optimizer": parts.optimizer,
+            "physical_batch": study.physical_batch(problem),
+            "engine": study.engine(problem),
+            "method": study.methods[parts.method].model_dump(mode="json", exclude={"engine"}),
             "training": study.training.model_dump(exclude={"checkpoint_minutes", "engine"}),
         }
     )

@@ -58,7 +58,7 @@ class Paths:
 
     def cell(self, cell: Cell) -> Path:
         """Folder of a cell's outputs."""
-        return self.results / "cells" / cell.sweep / cell.name
+        return self.results / "cells" / cell.problem / cell.name
 
     @property
     def trials(self) -> Path:
@@ -67,18 +67,18 @@ class Paths:
 
     def gradient_norms(
         self,
-        sweep: str,
+        problem: str,
         epsilon: float | str,
         epochs: int | str,
         clipping_bound: ClippingBound,
     ) -> Path:
-        """Gradient norms of the best (B, learning rate) of one (sweep, epsilon, epochs, C)."""
+        """Gradient norms of the best (B, learning rate) of one (problem, epsilon, epochs, C)."""
         name = f"eps{number(epsilon)}_epochs{epochs}_C{number(clipping_bound)}.parquet"
-        return self.results / "gradnorms" / sweep / name
+        return self.results / "gradnorms" / problem / name
 
-    def sweep(self, name: str) -> Path:
-        """All trials of a sweep in one table."""
-        return self.results / "sweeps" / f"{name}.parquet"
+    def problem(self, name: str) -> Path:
+        """All trials of a problem in one table."""
+        return self.results / "problems" / f"{name}.parquet"
 
     def output_name(self, file: Path) -> str:
         """The name of the output that a file belongs to: one job makes all files of one name.

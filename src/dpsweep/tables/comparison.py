@@ -13,7 +13,7 @@ from dpsweep.study.targets import Comparison
 from dpsweep.tables.printed import Printed, group_starts
 
 _OF_THE_CELL = [
-    "sweep", "epsilon", "epochs", "batch_size", "clipping", "clipping_bound", "learning_rate",
+    "problem", "epsilon", "epochs", "batch_size", "clipping", "clipping_bound", "learning_rate",
 ]  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def accuracies_and_references(
     rows = []
     for entry in table.entries:
         trials = load_trials(paths, study.cells(entry), missing)
-        best = choose(trials, by=["sweep"])
+        best = choose(trials, by=["problem"])
         ours = best.iloc[0] if len(best) else pd.Series(dtype=object)
         mean = float(ours.get("centre", np.nan))
         paper = entry.reference if table.comparable else None

@@ -128,12 +128,12 @@ def run_cell(
     """
     started = time.monotonic() if started is None else started
     torch.set_num_threads(study.training.threads)
-    sweep = study.sweeps[cell.sweep]
+    problem, sweep = study.problems[cell.problem], study.sweeps[study.sweep_of(cell)]
     loading = time.monotonic()
-    data = PreparedDataset.open(paths.dataset(sweep.dataset))
-    backbone = PreparedBackbone.open(paths.backbone(sweep.backbone))
+    data = PreparedDataset.open(paths.dataset(problem.dataset))
+    backbone = PreparedBackbone.open(paths.backbone(problem.backbone))
     noise = cell_noise(study, paths, cell)
-    context = TrialContext(data, backbone, study.methods[sweep.method], study.holdout_share)
+    context = TrialContext(data, backbone, study.methods[problem.method], study.holdout_share)
     check_size(noise, context, data)
     specs = trial_specs(study, cell, noise, data, backbone, context.device)
     run = _Run(
@@ -143,7 +143,7 @@ def run_cell(
         checkpoint_seconds=60 * study.training.checkpoint_minutes,
         progress=progress,
     )
-    log.info("%s/%s on %s", cell.sweep, cell.name, _place(context.device))
+    log.info("%s/%s on %s", cell.problem, cell.name, _place(context.device))
     run.seconds["start"] = loading - started
     run.seconds["load"] = time.monotonic() - loading
     best = _train(run, study, sweep.learning_rates, sweep.seeds)
@@ -177,7 +177,7 @@ def trial_specs(
     device: torch.device,
 ) -> dict[tuple[float, int], TrialSpec]:
     """The specification of every (learning rate, seed) that a cell may train on a device."""
-    sweep = study.sweeps[cell.sweep]
+    sweep = study.sweeps[study.sweep_of(cell)]
     return {
         (rate, seed): specify(study, cell, noise, data, backbone, device, rate, seed)
         for rate in sweep.learning_rates
@@ -234,14 +234,13 @@ def _write_outputs(
 def _row(
     study: Study, cell: Cell, run: _Run, noise: Calibration, key: tuple[float, int], best: float
 ) -> dict[str, Any]:
-    sweep, spec, record = study.sweeps[cell.sweep], run.specs[key], run.trials[key].record
+    problem, spec, record = study.problems[cell.problem], run.specs[key], run.trials[key].record
     rate = spec.batch_size / spec.train_size
     return {
-        "sweep": cell.sweep,
-        "dataset": sweep.dataset,
-        "backbone": sweep.backbone,
-        "method": sweep.method,
-        "optimizer": sweep.optimizer,
+        "dataset": problem.dataset,
+        "backbone": problem.backbone,
+        "method": problem.method,
+        "optimizer": problem.optimizer,
         "epsilon": spec.epsilon,
         "delta": spec.delta,
         "epochs": spec.epochs,

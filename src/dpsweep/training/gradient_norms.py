@@ -22,7 +22,8 @@ from dpsweep.errors import DpsweepError
 from dpsweep.files import atomic_path
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.study import Cell, Study
-from dpsweep.study.cells import ClippingBound
+from dpsweep.study.cells import ClippingBound, number
+from dpsweep.study.inputs import norms_cells
 from dpsweep.study.paths import Paths
 from dpsweep.training.cell import trial_specs
 from dpsweep.training.context import TrialContext, load_trainable
@@ -42,7 +43,7 @@ class GradientNormsError(DpsweepError):
 def best_cell(
     study: Study,
     paths: Paths,
-    sweep: str,
+    problem: str,
     epsilon: float,
     epochs: int,
     clipping_bound: ClippingBound,
@@ -51,15 +52,20 @@ def best_cell(
 
     Returns:
         The cell, and the row of its first seed at its best learning rate.
+
+    Raises:
+        GradientNormsError: the study has no such cell.
     """
-    cells = {
-        cell.name: cell
-        for batch_size in study.sweeps[sweep].batch_size
-        for cell in [Cell(sweep, epsilon, epochs, batch_size, clipping_bound)]
-    }
+    competing = norms_cells(study, problem, epsilon, epochs, clipping_bound)
+    cells = {cell.name: cell for cell in competing}
+    if not cells:
+        raise GradientNormsError(
+            f"no cell of {problem} has epsilon {number(epsilon)}, {epochs} epochs and clipping bound "
+            f"{number(clipping_bound)}"
+        )
     trials = pd.concat(
         [
-            pd.read_parquet(paths.cell(cell) / "trials.parquet").assign(cell=name)
+            pd.read_parquet(paths.cell(cell) / "trials.parquet").assign(problem=problem, cell=name)
             for name, cell in cells.items()
         ],
         ignore_index=True,
@@ -72,7 +78,7 @@ def best_cell(
 def measure_gradient_norms(
     study: Study,
     paths: Paths,
-    sweep: str,
+    problem: str,
     epsilon: float,
     epochs: int,
     clipping_bound: ClippingBound,
@@ -85,21 +91,21 @@ def measure_gradient_norms(
     Raises:
         CalibrationError: the noise of the trial cannot be believed.
         CellError: the noise is for data of another size.
-        GradientNormsError: the study describes another trial.
+        GradientNormsError: the study has no such cell, or describes another trial.
         Interrupted: a signal asked to stop (see `interruption`).
     """
     torch.set_num_threads(study.training.threads)
-    cell, row = best_cell(study, paths, sweep, epsilon, epochs, clipping_bound)
-    log.info("%s: best cell %s, learning rate %g", sweep, cell.name, row["learning_rate"])
-    grid = study.sweeps[sweep]
-    data = PreparedDataset.open(paths.dataset(grid.dataset))
-    backbone = PreparedBackbone.open(paths.backbone(grid.backbone))
-    context = TrialContext(data, backbone, study.methods[grid.method], study.holdout_share)
+    cell, row = best_cell(study, paths, problem, epsilon, epochs, clipping_bound)
+    log.info("%s: best cell %s, learning rate %g", problem, cell.name, row["learning_rate"])
+    parts = study.problems[problem]
+    data = PreparedDataset.open(paths.dataset(parts.dataset))
+    backbone = PreparedBackbone.open(paths.backbone(parts.backbone))
+    context = TrialContext(data, backbone, study.methods[parts.method], study.holdout_share)
     noise = cell_noise(study, paths, cell)
     check_size(noise, context, data)
     specs = trial_specs(study, cell, noise, data, backbone, context.device)
     spec = _checked(specs.get((row["learning_rate"], row["seed"])), row, paths.cell(cell))
-    output = paths.gradient_norms(sweep, epsilon, epochs, clipping_bound)
+    output = paths.gradient_norms(problem, epsilon, epochs, clipping_bound)
     # No declared output, so that it survives a killed job.
     finished = output.with_suffix(".unfinished") / row["trial_key"]
     store = TrialStore(paths.trials)
@@ -115,8 +121,8 @@ def measure_gradient_norms(
         saved = True
     model = context.model(int(row["seed"]))
     # The norms that clipping saw: in the precision of the trial, wherever this job runs.
-    engine = context.engine(study.engine(sweep), model, row["precision"])
-    physical_batch = grid.physical_batch or study.training.physical_batch
+    engine = context.engine(study.engine(problem), model, row["precision"])
+    physical_batch = study.physical_batch(problem)
     files = [finished / f"epoch{epoch}.parquet" for epoch in range(1, epochs + 1)]
     for epoch, file in enumerate(files, start=1):
         if file.exists():

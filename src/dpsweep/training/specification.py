@@ -83,7 +83,7 @@ def cell_noise(study: Study, paths: Paths, cell: Cell) -> Calibration:
     Raises:
         CalibrationError: the file cannot be believed, or is for another setting.
     """
-    dataset = study.sweeps[cell.sweep].dataset
+    dataset = study.problems[cell.problem].dataset
     return read_calibration(
         paths.noise(dataset, cell.epsilon, cell.epochs, cell.batch_size),
         epsilon=cell.epsilon,
@@ -123,19 +123,19 @@ def specify(
 
     N, B, T and sigma are those of the calibration: what is trained is what was accounted for.
     """
-    sweep, training = study.sweeps[cell.sweep], study.training
-    engine = study.engine(cell.sweep)
+    problem, training = study.problems[cell.problem], study.training
+    engine = study.engine(cell.problem)
     return TrialSpec(
         data=data.metadata.checksum,
         classes=fingerprint(data.metadata.classes),
         backbone=backbone.metadata.checksum,
-        method=study.methods[sweep.method].model_dump(mode="json", exclude={"title", "engine"}),
-        optimizer=sweep.optimizer,
+        method=study.methods[problem.method].model_dump(mode="json", exclude={"title", "engine"}),
+        optimizer=problem.optimizer,
         epsilon=noise.epsilon,
         delta=noise.delta,
         noise_multiplier=noise.noise_multiplier,
         train_size=noise.train_size,
-        holdout=study.holdout_size(sweep.dataset),
+        holdout=study.holdout_size(problem.dataset),
         batch_size=noise.batch_size,
         epochs=cell.epochs,
         steps=noise.steps,
@@ -143,7 +143,7 @@ def specify(
         learning_rate=learning_rate,
         seed=seed,
         engine=engine,
-        physical_batch=sweep.physical_batch or training.physical_batch,
+        physical_batch=study.physical_batch(cell.problem),
         threads=training.threads,
         device=device.type,
         compile=training.compile,

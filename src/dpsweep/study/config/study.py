@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from dpsweep.study.cells import BatchSize, Cell, number, optimizer_steps
+from dpsweep.study.cells import BatchSize, Cell, Problem, number, optimizer_steps
 from dpsweep.study.config.audit import Audit
 from dpsweep.study.config.backbones import Backbone, Pretraining, RandomWeights, TrainedTokenizer
 from dpsweep.study.config.datasets import Dataset, FolderSource, HubSource, shares_examples
@@ -42,6 +43,7 @@ class Study(Section):
         problems = [
             *self._data_problems(),
             *self._sweep_problems(),
+            *self._shared_cell_problems(),
             *self._target_problems(),
             *self._audit_problems(),
         ]
@@ -162,7 +164,7 @@ class Study(Section):
             if (
                 self.training.precision == "bfloat16"
                 and sweep.method in self.methods
-                and self.engine(name) == "opacus"
+                and self.engine(sweep.problem.name) == "opacus"
             ):
                 yield (
                     f"{where}: found engine opacus with training.precision bfloat16; allowed: another "
@@ -185,6 +187,43 @@ class Study(Section):
                     f"{where}.dataset: found {sweep.dataset}, {same} went into the {part} of "
                     f"{sweep.backbone} without privacy; allowed: another dataset, or epsilon [.inf]"
                 )
+
+    def _shared_cell_problems(self) -> Iterator[str]:
+        """Sweeps that share a name, a cell or a problem, and disagree about it."""
+        problems: dict[str, str] = {}
+        tuned: dict[Cell, str] = {}
+        reported: set[tuple[str, str, str]] = set()
+        for name, sweep in self.sweeps.items():
+            where = f"sweeps.{name}"
+            first = problems.setdefault(sweep.problem.name, name)
+            other = self.sweeps[first]
+            if other.problem != sweep.problem:
+                yield (
+                    f"{where}: its cells would lie in {sweep.problem.name}/, as those of sweeps.{first}, "
+                    "which trains something else; allowed: names of datasets, backbones and methods "
+                    "that do not read the same when they are joined with _"
+                )
+                continue
+            for key in ("engine", "physical_batch"):
+                ours, theirs = getattr(sweep, key), getattr(other, key)
+                if ours != theirs:
+                    yield (
+                        f"{where}.{key}: found {ours or 'nothing'}; allowed: {theirs or 'nothing'}, as "
+                        f"in sweeps.{first}, which trains the same"
+                    )
+            for cell in self.sweep_cells(name):
+                earlier = tuned.setdefault(cell, name)
+                for key, ours, theirs in (
+                    ("learning_rate", sweep.learning_rates, self.sweeps[earlier].learning_rates),
+                    ("seeds", sweep.seeds, self.sweeps[earlier].seeds),
+                ):
+                    if ours != theirs and (name, earlier, key) not in reported:
+                        reported.add((name, earlier, key))
+                        yield (
+                            f"{where}.{key}: found {ours}, and {theirs} in sweeps.{earlier}, which has "
+                            f"the cell {cell.problem}/{cell.name} too; allowed: the same in both, or "
+                            "grids that share no cell"
+                        )
 
     def _target_problems(self) -> Iterator[str]:
         for section, targets in (("figures", self.figures), ("tables", self.tables)):
@@ -226,10 +265,9 @@ class Study(Section):
         """
         if self.audit is None:
             return []
+        problem = self.sweeps[self.audit.sweep].problem.name
         return [
-            Cell(
-                self.audit.sweep, epsilon, self.audit.epochs, batch_size, self.audit.clipping_bound
-            )
+            Cell(problem, epsilon, self.audit.epochs, batch_size, self.audit.clipping_bound)
             for batch_size in self.audit.batch_size
             for epsilon in self.audit.epsilon
         ]
@@ -241,7 +279,7 @@ class Study(Section):
         """
         sweep = self.sweeps[selection.sweep]
         return [
-            Cell(selection.sweep, epsilon, epochs, batch_size, clipping_bound)
+            Cell(sweep.problem.name, epsilon, epochs, batch_size, clipping_bound)
             for epsilon in selection.values("epsilon", sweep)
             for epochs in selection.values("epochs", sweep)
             for batch_size in selection.values("batch_size", sweep)
@@ -252,14 +290,75 @@ class Study(Section):
         """All cells of a sweep, in grid order."""
         return self.cells(Selection(sweep=sweep))
 
-    def engine(self, sweep: str) -> Engine:
-        """How the trials of a sweep compute per-example gradients."""
-        method = self.methods[self.sweeps[sweep].method]
-        return self.sweeps[sweep].engine or method.engine or self.training.engine
+    @cached_property
+    def problems(self) -> dict[str, Problem]:
+        """What is trained with what, by name, in the order of the sweeps."""
+        return {sweep.problem.name: sweep.problem for sweep in self.sweeps.values()}
+
+    def sweeps_of(self, problem: str) -> list[str]:
+        """The names of the sweeps that train a problem."""
+        return [name for name, sweep in self.sweeps.items() if sweep.problem.name == problem]
+
+    def problem_cells(self, problem: str) -> list[Cell]:
+        """All cells of a problem, each once, in the order of the sweeps that have it."""
+        return list(self._problem_cells[problem])
+
+    @cached_property
+    def _problem_cells(self) -> dict[str, dict[Cell, None]]:
+        found: dict[str, dict[Cell, None]] = {}
+        for name, sweep in self.sweeps.items():
+            cells = found.setdefault(sweep.problem.name, {})
+            cells.update(dict.fromkeys(self.sweep_cells(name)))
+        return found
+
+    def kinds(self) -> list[tuple[str, int]]:
+        """Every (problem, epochs) of the study: its cells cost the same."""
+        return list(dict.fromkeys((cell.problem, cell.epochs) for cell in self.all_cells()))
+
+    def all_cells(self) -> list[Cell]:
+        """Every cell of the study once, problem by problem."""
+        return [cell for cells in self._problem_cells.values() for cell in cells]
+
+    def has(self, cell: Cell) -> bool:
+        """Whether a cell is in the grid of the study."""
+        return cell in self._sweep_of
+
+    def sweep_of(self, cell: Cell) -> str:
+        """The first sweep that has a cell; another one that has it too agrees about its training.
+
+        Raises:
+            KeyError: no sweep has it.
+        """
+        return self._sweep_of[cell]
+
+    @cached_property
+    def _sweep_of(self) -> dict[Cell, str]:
+        found: dict[Cell, str] = {}
+        for name in self.sweeps:
+            for cell in self.sweep_cells(name):
+                found.setdefault(cell, name)
+        return found
+
+    def __copy__(self) -> Self:
+        """A copy whose sections may be changed (``model_copy``): what follows from them is not taken."""
+        copy = super().__copy__()
+        for name in copy.__dict__.keys() - type(self).model_fields.keys():
+            del copy.__dict__[name]
+        return copy
+
+    def physical_batch(self, problem: str) -> int:
+        """How many examples of a problem are on the device at once."""
+        first = self.sweeps[self.sweeps_of(problem)[0]]
+        return first.physical_batch or self.training.physical_batch
+
+    def engine(self, problem: str) -> Engine:
+        """How the trials of a problem compute per-example gradients."""
+        first = self.sweeps[self.sweeps_of(problem)[0]]
+        return first.engine or self.methods[first.method].engine or self.training.engine
 
     def batch_size(self, cell: Cell) -> int:
         """The expected batch size of a cell as a number: N for the full batch."""
-        return self.numeric_batch_size(self.sweeps[cell.sweep].dataset, cell.batch_size)
+        return self.numeric_batch_size(self.problems[cell.problem].dataset, cell.batch_size)
 
     def numeric_batch_size(self, dataset: str, batch_size: BatchSize) -> int:
         """The expected batch size as a number of examples of a dataset."""

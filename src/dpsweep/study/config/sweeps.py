@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.study.cells import Automatic, ClippingBound, Full, NoClipping, number
+from dpsweep.study.cells import Automatic, ClippingBound, Full, NoClipping, Problem, number
 from dpsweep.study.config.section import (
     Engine,
     Epsilon,
@@ -77,6 +77,11 @@ class Sweep(Section):
                 "only, because nothing bounds the influence of one example"
             )
         return self
+
+    @property
+    def problem(self) -> Problem:
+        """What is trained with what."""
+        return Problem(self.dataset, self.backbone, self.method, self.optimizer)
 
     @property
     def clipping_bounds(self) -> list[ClippingBound]:
