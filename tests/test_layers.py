@@ -24,6 +24,7 @@ ALLOWED = {
     "figures": BASE | {"study", "analysis", "choice"},
     "tables": BASE | {"study", "analysis", "choice"},
     "report": BASE | {"study", "analysis", "choice"},
+    "check": BASE | {"study", "planning", "data", "training", "figures"},
 }
 
 

@@ -66,7 +66,8 @@ def outcome(command: list[str], environment: dict[str, str], folder: Path) -> tu
 
 
 @pytest.mark.parametrize(
-    "arguments", [["check"], ["train", "no-sweep", "eps8_epochs8_B64_C1"], ["no-command"]]
+    "arguments",
+    [["check", "--seconds", "0"], ["train", "no-sweep", "eps8_epochs8_B64_C1"], ["no-command"]],
 )
 def test_a_command_ends_as_in_a_process_of_its_own(
     starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path, arguments: list[str]
@@ -91,7 +92,9 @@ def test_libraries_stay_loaded_without_a_thread_that_a_fork_would_lose(
     )
     assert status == 1 and "Traceback" not in errors
     wait_until(lambda: "libtorch" in maps.read_text())
-    status, _, _ = outcome([*COMMAND, "check", "--study", str(DEMO)], environment, tmp_path)
+    status, _, _ = outcome(
+        [*COMMAND, "check", "--seconds", "0", "--study", str(DEMO)], environment, tmp_path
+    )
     assert status == 0
     assert len(list(Path(f"/proc/{server}/task").iterdir())) == 1
 
@@ -139,6 +142,6 @@ def test_the_server_ends_with_whoever_started_it_and_commands_do_without(
     wait_until(lambda: not running(server))
     assert not Path(environment[preload.ADDRESS]).parent.exists()
     status, output, errors = outcome(
-        [*COMMAND, "check", "--study", str(DEMO)], environment, tmp_path
+        [*COMMAND, "check", "--seconds", "0", "--study", str(DEMO)], environment, tmp_path
     )
     assert (status, errors) == (0, "") and "sweeps" in output

@@ -90,28 +90,21 @@ def check(
         bool,
         typer.Option("--noise", help="what missing tails of the noise cost; calibrates if needed"),
     ] = False,
+    seconds: Annotated[
+        float,
+        typer.Option(help="for trying a first step of every network; 0 looks at no network"),
+    ] = 20.0,
 ) -> None:
-    """Check a study and say how large it is."""
-    from dpsweep.study.trials import trials_per_cell
+    """Check a study, its local data and its networks, and say how large it is."""
+    from dpsweep.check import check as check_study
 
     study, paths = _open(study_file)
     if noise:
         _check_noise(study, paths)
         return
     typer.echo(f"{study_file}: {study.title}")
-    total_cells = total_trials = 0
-    for cell in study.all_cells():
-        total_cells += 1
-        total_trials += trials_per_cell(study, study.sweep_of(cell))
-    for name, sweep in study.sweeps.items():
-        cells = len(study.sweep_cells(name))
-        rates = len(sweep.learning_rates)
-        typer.echo(f"  {name}: {cells} cells, {rates} learning rates, {sweep.seeds} seeds")
-    typer.echo(
-        f"{len(study.sweeps)} sweeps, {total_cells} cells, {total_trials} trials "
-        f"({study.training.selection}), {len(study.figures)} figures, "
-        f"{len(study.tables)} tables"
-    )
+    for line in check_study(study, paths, seconds):
+        typer.echo(line)
 
 
 def _check_noise(study: Study, paths: Paths) -> None:

@@ -14,13 +14,20 @@ import numpy.typing as npt
 
 from dpsweep.data import digits, glyphs, unfinished
 from dpsweep.data.folder import load_folder
-from dpsweep.data.hub import load_hub_images
+from dpsweep.data.hub import load_hub_images, load_hub_texts
 from dpsweep.data.images import LabelledImages, Transform, decode_images
 from dpsweep.data.prepared import DatasetError, PreparedDataset, Split, write_prepared
 from dpsweep.data.sources import load_texts
 from dpsweep.data.texts import TextSplit, shorten
 from dpsweep.data.tokenizer import Tokenizer
-from dpsweep.study.config import Dataset, DigitsSource, FolderSource, GlyphsSource, HubSource
+from dpsweep.study.config import (
+    Dataset,
+    DigitsSource,
+    FilesSource,
+    FolderSource,
+    GlyphsSource,
+    HubSource,
+)
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +51,41 @@ def prepare(
     if dataset.kind == "text":
         return _prepare_texts(name, dataset, folder, tokenizer)
     return _prepare_images(name, dataset, folder)
+
+
+def inspect(name: str, dataset: Dataset) -> list[str] | None:
+    """Compare labels with what the study declares, before anything is decoded.
+
+    Returns:
+        The names of the classes; None for a source that is not on this machine, or holds no files.
+
+    Raises:
+        DatasetError: the source cannot be read, or is not what the study declares.
+    """
+    source = dataset.source
+    labels: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+    skipped: list[str] = []
+    with _named(name):
+        if isinstance(source, FilesSource):
+            texts = load_texts(name, dataset)
+            (train, empty), (test, empty_test) = (
+                split.without_empty() for split in (texts.train, texts.test)
+            )
+            skipped = [*empty, *empty_test]
+            classes, labels = texts.classes, (train.labels, test.labels)
+        elif isinstance(source, FolderSource):
+            images = load_folder(source)
+            classes, labels = images.classes, (images.train.labels, images.test.labels)
+        elif isinstance(source, HubSource) and source.path is not None:
+            load = load_hub_images if dataset.kind == "image" else load_hub_texts
+            found = load(source)
+            classes, labels = found.classes, (found.train.labels, found.test.labels)
+        else:
+            return None
+    if dataset.corrupt == "refuse" or isinstance(source, FilesSource):
+        _refuse_or_warn(name, dataset, skipped)
+        _compare(name, dataset, classes, *labels, skipped)
+    return classes
 
 
 @contextmanager

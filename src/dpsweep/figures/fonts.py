@@ -1,10 +1,11 @@
 """Fonts for what the figures' own font cannot write: names of classes in Chinese, say."""
 
+import contextlib
 from collections.abc import Iterable
 from functools import lru_cache
 
 from matplotlib.figure import Figure
-from matplotlib.font_manager import fontManager
+from matplotlib.font_manager import findfont, findSystemFonts, fontManager
 from matplotlib.ft2font import FT2Font
 from matplotlib.text import Text
 
@@ -27,7 +28,7 @@ def write_all(figure: Figure) -> None:
         UnwritableTextError: there is none for some character, which would become a box.
     """
     texts = [each for each in figure.findobj(Text) if isinstance(each, Text)]
-    foreign = {each: found for each in texts if (found := _beyond(FONT, each.get_text()))}
+    foreign = {each: found for each in texts if (found := _foreign(each.get_text()))}
     require_fonts(each.get_text() for each in foreign)
     for text, characters in foreign.items():
         text.set_fontfamily([FONT, *_fonts_for(characters)])
@@ -39,13 +40,12 @@ def require_fonts(texts: Iterable[str]) -> None:
     Raises:
         UnwritableTextError: naming the texts that cannot be written, and what to install.
     """
-    unwritten = [text for text in texts if (found := _beyond(FONT, text)) and not _fonts_for(found)]
+    unwritten = [text for text in texts if (found := _foreign(text)) and not _fonts_for(found)]
     if unwritten:
         raise UnwritableTextError(
             f"no installed font can write {', '.join(map(repr, sorted(set(unwritten))))}. Install one "
             "(on Debian: apt install fonts-noto-cjk fonts-noto-core), or put its file into "
-            "~/.local/share/fonts; then: rm -r $(python -c 'import matplotlib as m; "
-            "print(m.get_cachedir())'). Or write these names in other letters"
+            "~/.local/share/fonts, or write these names in other letters"
         )
 
 
@@ -69,6 +69,11 @@ def _fonts_for(characters: frozenset[int]) -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def _font_files() -> dict[str, str]:
     """The installed upright fonts of normal weight by name, as files."""
+    # What was installed after matplotlib made its list.
+    known = {font.fname for font in fontManager.ttflist}
+    for file in set(findSystemFonts()) - known:
+        with contextlib.suppress(OSError, RuntimeError):  # no font that matplotlib reads
+            fontManager.addfont(file)
     return {
         font.name: font.fname
         for font in fontManager.ttflist
@@ -83,6 +88,6 @@ def _characters(file: str) -> frozenset[int]:
     return frozenset(FT2Font(file).get_charmap())
 
 
-def _beyond(font: str, text: str) -> frozenset[int]:
-    """The characters of a text that a font does not have; line ends and the like do not count."""
-    return frozenset(map(ord, filter(str.isprintable, text))) - _characters(_font_files()[font])
+def _foreign(text: str) -> frozenset[int]:
+    """The characters of a text that the own font does not have; line ends and the like do not count."""
+    return frozenset(map(ord, filter(str.isprintable, text))) - _characters(findfont(FONT))

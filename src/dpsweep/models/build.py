@@ -43,7 +43,7 @@ def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Mod
         if not isinstance(method, Scratch):
             for parameter in model.get_submodule(head.output).parameters():
                 nn.init.zeros_(parameter)
-        trainable = _select(model, method)
+        trainable = select(model, method)
     trainable |= head_parameter_names(model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trainable)
@@ -77,8 +77,12 @@ def _load(model: nn.Module, head: Head, backbone: PreparedBackbone) -> None:
         raise BackboneError(f"{backbone.folder}: {error}") from None
 
 
-def _select(model: nn.Module, method: Method) -> set[str]:
-    """Return the names of what trains beside the head; LoRA adds its adapters to the model."""
+def select(model: nn.Module, method: Method) -> set[str]:
+    """Return the names of what trains beside the head; LoRA adds its adapters to the model.
+
+    Raises:
+        BackboneError: the method finds nothing to train in it.
+    """
     match method:
         case HeadOnly():
             return set()

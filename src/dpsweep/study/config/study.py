@@ -69,14 +69,21 @@ class Study(Section):
                     f"{where}.crop: found {number(dataset.crop)} with the source "
                     f"{dataset.source.kind}; allowed: with hub and folder"
                 )
-            if isinstance(dataset.train_counts, list) and (
-                len(dataset.train_counts) != dataset.classes
-                or sum(dataset.train_counts) != dataset.train_size
+            if dataset.train_size < dataset.classes:
+                yield (
+                    f"{where}.train_size: found {dataset.train_size}; allowed: at least {dataset.classes}, "
+                    "one example of each class"
+                )
+            counts = dataset.train_counts
+            if isinstance(counts, int):
+                counts = [counts] * dataset.classes
+            if counts is not None and (
+                len(counts) != dataset.classes or sum(counts) != dataset.train_size
             ):
                 yield (
-                    f"{where}.train_counts: found {len(dataset.train_counts)} numbers, "
-                    f"{sum(dataset.train_counts)} in all; allowed: {dataset.classes}, the number of "
-                    f"classes, and {dataset.train_size} in all, the training set"
+                    f"{where}.train_counts: found {len(counts)} numbers, {sum(counts)} in all; allowed: "
+                    f"{dataset.classes}, the number of classes, and {dataset.train_size} in all, the "
+                    "training set"
                 )
             if self.holdout_share and not 0 < self.holdout_size(name) < dataset.train_size:
                 yield (

@@ -57,8 +57,10 @@ class Training(Section):
         PositiveFloat, Field(description="how much work a killed trial may lose")
     ] = 5.0
     threads: Annotated[
-        PositiveInt,
-        Field(description="CPU threads of one training job (a part of the result's key)"),
+        int,
+        Field(
+            gt=0, le=512, description="CPU threads of one training job (a part of the result's key)"
+        ),
     ] = 1
     compile: Annotated[
         bool,

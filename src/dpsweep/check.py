@@ -1,0 +1,104 @@
+"""What is known of a study before anything runs: its file, its local data, its networks, its texts."""
+
+from collections.abc import Generator, Iterator
+
+from dpsweep.data.prepare import inspect
+from dpsweep.data.prepared import DatasetError, DatasetMetadata
+from dpsweep.data.texts import shorten
+from dpsweep.planning.check import drawn_texts, notes, problems, used_datasets
+from dpsweep.study import Study, StudyError
+from dpsweep.study.config import HubSource
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import PerClass
+from dpsweep.study.trials import trials_per_cell
+
+
+def check(study: Study, paths: Paths, seconds: float) -> Iterator[str]:
+    """Yield what there is to say, line by line.
+
+    Args:
+        study: the study.
+        paths: its files.
+        seconds: how long the first steps of networks are tried; 0 looks at no network.
+
+    Raises:
+        StudyError: in the end, naming everything that would fail.
+    """
+    yield from _sizes(study)
+    wrong = list(problems(study, paths))
+    classes: dict[str, list[str]] = {}
+    for name in used_datasets(study):
+        try:
+            found = _classes(study, paths, name)
+        except DatasetError as error:
+            # A file that is missing has been named already.
+            wrong += [] if wrong and "no such" in str(error) else [str(error)]
+            continue
+        if found is not None:
+            classes[name] = found
+            yield f"{name}: {len(found)} classes, and sizes as the study says"
+        elif isinstance(study.datasets[name].source, HubSource):
+            yield f"{name}: looked at when it is fetched, before anything is trained"
+    if seconds:
+        wrong += yield from _networks(study, seconds)
+    wrong += _unwritable(study, classes)
+    for note in notes(study, paths):
+        yield f"note: {note}"
+    if wrong:
+        raise StudyError("\n".join(wrong))
+
+
+def _sizes(study: Study) -> Iterator[str]:
+    cells = trials = 0
+    for cell in study.all_cells():
+        cells += 1
+        trials += trials_per_cell(study, study.sweep_of(cell))
+    for name, sweep in study.sweeps.items():
+        count, rates = len(study.sweep_cells(name)), len(sweep.learning_rates)
+        yield f"  {name}: {count} cells, {rates} learning rates, {sweep.seeds} seeds"
+    yield (
+        f"{len(study.sweeps)} sweeps, {cells} cells, {trials} trials ({study.training.selection}), "
+        f"{len(study.figures)} figures, {len(study.tables)} tables"
+    )
+
+
+def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
+    """The names of a dataset's classes, as prepared or as its local source has them."""
+    metadata = paths.dataset(dataset) / "metadata.json"
+    if metadata.exists():
+        return list(DatasetMetadata.model_validate_json(metadata.read_bytes()).classes)
+    return inspect(dataset, study.datasets[dataset])
+
+
+def _networks(study: Study, seconds: float) -> Generator[str, None, list[str]]:
+    # It takes seconds to import.
+    from dpsweep.training.first_step import try_first_steps  # noqa: PLC0415
+
+    found = try_first_steps(study, seconds)
+    yield (
+        f"networks: {found.outlined} fit their data and methods; a first step of {found.tried} was tried, "
+        "with random weights"
+    )
+    if found.untried:
+        yield (
+            f"note: no time was left for a first step of {shorten(found.untried)}; give it more: "
+            "--seconds 300"
+        )
+    return found.problems
+
+
+def _unwritable(study: Study, classes: dict[str, list[str]]) -> list[str]:
+    """What the figures cannot write: titles, and names of classes where they draw these."""
+    # It takes a second to import.
+    from dpsweep.figures.fonts import UnwritableTextError, require_fonts  # noqa: PLC0415
+
+    texts = drawn_texts(study)
+    for figure in study.figures.values():
+        if isinstance(figure, PerClass):
+            for _, selection in figure.selections():
+                texts += classes.get(study.sweeps[selection.sweep].dataset, [])
+    try:
+        require_fonts(texts)
+    except UnwritableTextError as error:
+        return [f"figures: {error}"]
+    return []

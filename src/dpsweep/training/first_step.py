@@ -1,0 +1,183 @@
+"""The first step of everything that a study trains, with random weights and inputs.
+
+It shows in seconds, and without data, what would otherwise end the first job of a sweep: a network that
+does not exist or reads inputs of another size, a method that finds nothing to train in it, or
+per-example gradients that the engine does not know.
+"""
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpsweep.files import canonical_json
+from dpsweep.models.architectures import create
+from dpsweep.models.backbone import Architecture, BackboneError, write_backbone
+from dpsweep.models.build import build_model, head_parameter_names, select
+from dpsweep.models.preprocess import make_preprocess
+from dpsweep.study.config import (
+    Backbone,
+    Dataset,
+    DigitsSource,
+    GlyphsSource,
+    Study,
+    TrainedTokenizer,
+)
+from dpsweep.training.clipping import FlatClipping
+from dpsweep.training.gradients import make_engine
+
+_EXAMPLES = 2
+
+
+@dataclass
+class FirstSteps:
+    """What came of it."""
+
+    problems: list[str] = field(default_factory=list)
+    """each with the sweeps that it stops"""
+    outlined: int = 0
+    tried: int = 0
+    untried: list[str] = field(default_factory=list)
+    """sweeps whose networks fit, but for whose first step there was no time"""
+
+
+def try_first_steps(study: Study, seconds: float) -> FirstSteps:
+    """Outline every network that the study trains, then try a step of each, small ones first.
+
+    An outline has shapes and no numbers, which costs next to nothing.
+
+    Args:
+        study: the study.
+        seconds: how long steps are tried.
+    """
+    found = FirstSteps()
+    sizes: dict[str, int] = {}
+    for sweeps in _alike(study, exclude={"title"}):
+        try:
+            size = _outline(study, sweeps[0])
+        except Exception as error:  # libraries refuse their arguments with all kinds of exceptions
+            found.problems.append(_problem(sweeps, error))
+        else:
+            found.outlined += 1
+            sizes |= dict.fromkeys(sweeps, size)
+    started = time.monotonic()
+    # The rank of LoRA changes no more than the outline.
+    groups = [each for each in _alike(study, exclude={"title", "rank"}) if each[0] in sizes]
+    for sweeps in sorted(groups, key=lambda each: sizes[each[0]]):
+        if time.monotonic() - started > seconds:
+            found.untried += sweeps
+            continue
+        found.tried += 1
+        try:
+            _step(study, sweeps[0])
+        except Exception as error:
+            found.problems.append(_problem(sweeps, error))
+    return found
+
+
+def _problem(sweeps: list[str], error: Exception) -> str:
+    more = f" and {len(sweeps) - 1} more" if len(sweeps) > 1 else ""
+    return f"sweeps.{sweeps[0]}{more}: {error or type(error).__name__}"
+
+
+def _alike(study: Study, exclude: set[str]) -> list[list[str]]:
+    """Group the sweeps that train the same in the same way, but for some keys of the method."""
+    groups: dict[str, list[str]] = {}
+    for name, sweep in study.sweeps.items():
+        dataset, method = study.datasets[sweep.dataset], study.methods[sweep.method]
+        shape = [dataset.image_size, dataset.max_length, _is_grey(dataset)]
+        same = [sweep.backbone, method.model_dump(exclude=exclude), shape, study.engine(name)]
+        groups.setdefault(canonical_json(same), []).append(name)
+    return list(groups.values())
+
+
+def _outline(study: Study, sweep: str) -> int:
+    """Build a network without numbers and send inputs through it; return how many parameters it has.
+
+    Raises:
+        Exception: of any kind, where that is not possible.
+    """
+    grid = study.sweeps[sweep]
+    dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
+    with torch.device("meta"):
+        model = create(_architecture(backbone), dataset.classes).eval()
+        size = sum(parameter.numel() for parameter in model.parameters())
+        select(model, study.methods[grid.method])
+        preprocess = make_preprocess(*_normalisation(backbone))
+    try:
+        outputs = model(preprocess(_inputs(dataset).to("meta")))
+    except (NotImplementedError, RuntimeError) as error:
+        if "meta" in str(error):  # it asks for a value; the step will tell
+            return size
+        raise
+    if tuple(outputs.shape) != (_EXAMPLES, dataset.classes):
+        raise BackboneError(
+            f"{backbone.architecture} gives outputs of shape {tuple(outputs.shape)} for {_EXAMPLES} "
+            f"examples; allowed: {(_EXAMPLES, dataset.classes)}, a number for each class"
+        )
+    return size
+
+
+def _step(study: Study, sweep: str) -> None:
+    """Compute the clipped gradients of two random examples.
+
+    Raises:
+        Exception: of any kind, where that is not possible.
+    """
+    grid = study.sweeps[sweep]
+    dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
+    mean, std = _normalisation(backbone)
+    with tempfile.TemporaryDirectory() as folder:
+        write_backbone(
+            Path(folder),
+            state={},
+            name=grid.backbone,
+            title=backbone.title,
+            architecture=_architecture(backbone),
+            mean=mean,
+            std=std,
+            pretraining={"kind": "random"},
+            parameters=0,
+        )
+        model = build_model(Path(folder), study.methods[grid.method], dataset.classes, seed=1)
+    engine = make_engine(study.engine(sweep), model.eval(), head_parameter_names(model))
+    engine.clipped_sum(
+        make_preprocess(mean, std)(_inputs(dataset)),
+        torch.arange(_EXAMPLES),
+        torch.ones(_EXAMPLES, dtype=torch.bool),
+        FlatClipping(1.0),
+    )
+
+
+def _architecture(backbone: Backbone) -> Architecture:
+    arguments: Mapping[str, Any] = backbone.arguments
+    if isinstance(backbone.reads_with, TrainedTokenizer):
+        arguments = {"vocab_size": backbone.reads_with.vocabulary, **arguments}
+    return Architecture(
+        library=backbone.library, name=backbone.architecture, arguments=dict(arguments)
+    )
+
+
+def _normalisation(backbone: Backbone) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if backbone.reads_with is not None:
+        return (), ()
+    return tuple(backbone.mean), tuple(backbone.std)
+
+
+def _is_grey(dataset: Dataset) -> bool:
+    return isinstance(dataset.source, DigitsSource | GlyphsSource)
+
+
+def _inputs(dataset: Dataset) -> Tensor:
+    random = torch.Generator().manual_seed(0)
+    if dataset.kind == "text":
+        tokens = (_EXAMPLES, dataset.max_length or 1)
+        return torch.randint(1, 100, tokens, generator=random, dtype=torch.int32)
+    size, channels = dataset.image_size or 1, 1 if _is_grey(dataset) else 3
+    pixels = (_EXAMPLES, size, size, channels)
+    return torch.randint(0, 256, pixels, generator=random, dtype=torch.uint8)

@@ -1,0 +1,219 @@
+"""What can be known of a study without training is said before anything runs."""
+
+import re
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from PIL import Image
+
+from dpsweep.check import check
+from dpsweep.data.prepare import prepare
+from dpsweep.study import StudyError, load_study
+from dpsweep.study.paths import Paths
+
+CELLS = {
+    "epsilon": [8], "epochs": [1], "batch_size": ["full"], "clipping_bound": [1],
+    "learning_rate": [0.1], "seeds": 1,
+}  # fmt: skip
+TINY = {"img_size": 32, "patch_size": 16, "depth": 1, "embed_dim": 32, "num_heads": 2}
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Sixty images, a small transformer, and FiLM."""
+    monkeypatch.chdir(tmp_path)
+    for split, count in (("train", 30), ("test", 5)):
+        for name in ("cat", "dog"):
+            (tmp_path / "pets" / split / name).mkdir(parents=True)
+            for number in range(count):
+                Image.new("L", (2, 2)).save(tmp_path / "pets" / split / name / f"{number}.png")
+    return {
+        "title": "Pets",
+        "datasets": {
+            "pets": {
+                **{"title": "Pets", "classes": 2, "train_size": 60, "test_size": 10},
+                **{"image_size": 32, "source": {"kind": "folder", "path": "pets"}},
+            }
+        },
+        "backbones": {
+            "vit": {
+                **{"title": "ViT", "architecture": "vit_tiny_patch16_224", "arguments": TINY},
+                "weights": {"kind": "random"},
+            }
+        },
+        "methods": {"film": {"kind": "film"}},
+        "sweeps": {"one": {"dataset": "pets", "backbone": "vit", "method": "film", **CELLS}},
+    }
+
+
+def said(study: dict[str, Any], edits: dict[str, Any], seconds: float = 60) -> tuple[str, str]:
+    """Return what is said of an edited study, and the errors."""
+    for path, value in edits.items():
+        *parents, last = path.split(".")
+        content = study
+        for key in parents:
+            content = content.setdefault(key, {})
+        content[last] = value
+    Path("study.yaml").write_text(yaml.safe_dump(study))
+    lines: list[str] = []
+    try:
+        loaded = load_study(Path("study.yaml"))
+        lines.extend(check(loaded, Paths(Path(loaded.results)), seconds))
+    except StudyError as error:
+        return "\n".join(lines), str(error)
+    return "\n".join(lines), ""
+
+
+def test_a_good_study_has_no_errors_and_no_notes(study: dict[str, Any]) -> None:
+    lines, errors = said(study, {})
+    assert errors == "" and "note" not in lines
+    assert "pets: 2 classes, and sizes as the study says" in lines
+    assert "1 fit their data and methods; a first step of 1 was tried" in lines
+
+
+ARCHITECTURE = "backbones.vit.architecture"
+LORA = {"kind": "lora", "rank": 1}
+TEXT = {"title": "BERT", "library": "transformers", "architecture": "distilbert"}
+
+ERRORS: dict[str, tuple[dict[str, Any], str]] = {
+    "no such architecture": (
+        {ARCHITECTURE: "vit_tyni"},
+        r"sweeps\.one: timm cannot build 'vit_tyni'",
+    ),
+    "no such argument": (
+        {"backbones.vit.arguments": {"dept": 1}},
+        "sweeps.one: timm cannot build.*dept",
+    ),
+    "no such library": (
+        {"backbones.vit.library": "dpsweep"},
+        "sweeps.one: found architecture 'vit_tiny_patch16_224' of library 'dpsweep'",
+    ),
+    "batch normalisation": (
+        {ARCHITECTURE: "resnet18", "backbones.vit.arguments": {}},
+        "sweeps.one: ResNet has batch normalisation",
+    ),
+    "another size of image": ({"datasets.pets.image_size": 48}, r"sweeps\.one: .*48.*32"),
+    "channels": (
+        {"backbones.vit.mean": [0.5], "backbones.vit.std": [0.5]},
+        "sweeps.one: .*1 channels",
+    ),
+    "no such layer": (
+        {"methods.film": LORA | {"targets": ["query"]}},
+        "sweeps.one: LoRA target 'query' matches no layer",
+    ),
+    "too long a text": (
+        {
+            "backbones.vit": TEXT
+            | {"weights": {"kind": "random"}, "tokenizer": {"kind": "hub", "id": "a/b"}},
+            "datasets.pets": {
+                **{"title": "Mails", "kind": "text", "classes": 2, "train_size": 40},
+                **{"test_size": 4, "tokenizer": "vit", "max_length": 9999},
+                "source": {"kind": "hub", "id": "a/mails"},
+            },
+        },
+        "sweeps.one: the texts have 9999 tokens, .* reads at most 512",
+    ),
+    "threads": ({"training.threads": 100_000}, "threads: found 100000; allowed: at most 512"),
+    "more classes than images": (
+        {"datasets.pets.classes": 99},
+        "train_size: found 60; .* at least 99",
+    ),
+    "unequal counts": (
+        {"datasets.pets.train_counts": 15},
+        "train_counts: found 2 numbers, 30 in all",
+    ),
+    "another number of classes": (
+        {"datasets.pets.classes": 3},
+        r"datasets.pets.classes: the study says 3, 2 found\n  the classes are: cat, dog",
+    ),
+    "another size": ({"datasets.pets.train_size": 61}, "train_size: the study says 61, 60 found"),
+    "no such folder": (
+        {"datasets.pets.source.path": "dogs"},
+        "datasets.pets.source.path: found dogs, which is not there; allowed: a folder",
+    ),
+    "no such weights": (
+        {"backbones.vit.weights": {"kind": "file", "path": "vit.safetensors"}},
+        "backbones.vit.weights.path: found vit.safetensors, which is not there; allowed: a file",
+    ),
+    "pickled weights": (
+        {"backbones.vit.weights": {"kind": "file", "path": "pets/vit.pth"}},
+        "backbones.vit.weights.path: found pets/vit.pth; allowed: a .safetensors file",
+    ),
+    "results among the data": (
+        {"results": "pets/train/results"},
+        "results: .* lies in datasets.pets",
+    ),
+    "a title that no font has": (
+        {"datasets.pets.title": "\U00014400"},
+        "figures: no installed font",
+    ),
+    "nothing held out": (
+        {"training": {"select_on": "holdout", "holdout_share": 0.001}},
+        "training.holdout_share: found 0.001, which leaves no example of pets",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_what_would_fail_is_an_error(study: dict[str, Any], kind: str) -> None:
+    edits, message = ERRORS[kind]
+    if "pth" in str(edits):
+        Path("pets/vit.pth").write_bytes(b"")
+    lines, errors = said(study, edits)
+    assert re.search(message, errors), (lines, errors)
+
+
+NOTES: dict[str, tuple[dict[str, Any], str]] = {
+    "delta": ({"privacy.delta": 0.02}, "note: privacy.delta: 0.02 is not below 1/N of pets"),
+    "results elsewhere": ({"results": "../results"}, "note: results: ../results lies outside"),
+    "few held out": (
+        {"training.select_on": "holdout"},
+        "note: training.holdout_share: holds . examples of pets out, ... for each of 2 classes",
+    ),
+    "threads": ({"training.threads": 500}, "note: training.threads: 500, and this machine has"),
+    "a hub": (
+        {"datasets.pets.source": {"kind": "hub", "id": "a/pets"}},
+        "pets: looked at when it is fetched, before anything is trained",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NOTES)
+def test_what_may_not_be_meant_is_a_note(study: dict[str, Any], kind: str) -> None:
+    edits, message = NOTES[kind]
+    lines, errors = said(study, edits, seconds=0)
+    assert errors == "" and re.search(message, lines), (lines, errors)
+
+
+def test_too_small_a_disk_is_an_error(
+    study: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage(0, 0, 10_000))
+    assert "results: 0.0 GB are needed" in said(study, {}, seconds=0)[1]
+
+
+def test_an_engine_that_refuses_is_an_error(
+    study: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise ValueError("no gradients here")
+
+    monkeypatch.setattr("dpsweep.training.first_step.make_engine", refuse)
+    assert said(study, {})[1] == "sweeps.one: no gradients here"
+
+
+def test_without_time_no_step_is_tried_and_that_is_said(study: dict[str, Any]) -> None:
+    lines, errors = said(study, {}, seconds=1e-9)
+    assert errors == "" and "no time was left for a first step of one" in lines
+    assert "network" not in said(study, {}, seconds=0)[0]
+
+
+def test_prepared_data_is_not_asked_for_again(study: dict[str, Any]) -> None:
+    Path("study.yaml").write_text(yaml.safe_dump(study))
+    prepare("pets", load_study(Path("study.yaml")).datasets["pets"], Path("results/data/pets"))
+    Path("pets").rename("elsewhere")
+    assert said(study, {}, seconds=0)[1] == ""
