@@ -138,11 +138,11 @@ class Chain:
         assert done.returncode == expect, output + self.logs()
         return output
 
-    def start(self) -> "subprocess.Popen[bytes]":
+    def start(self, environment: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
         """Start Snakemake in a process group of its own."""
         return subprocess.Popen(
             self.command("all"),
-            env=self.environment,
+            env=self.environment if environment is None else environment,
             start_new_session=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -1,0 +1,149 @@
+"""A study that runs in seconds, on images of its own, and what it means that two runs are equal."""
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+from PIL import Image
+from tests.workflow.chain import Chain
+
+from dpsweep.planning.outputs import Outputs
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+
+SWEEP = "pets_vit_film"
+CLASSES, SIZE = 3, 8
+SPLITS = {"pets": {"train": 32, "test": 8}, "toys": {"train": 8, "test": 2}}
+
+
+def _dataset(name: str) -> dict[str, Any]:
+    train, test = (CLASSES * each for each in SPLITS[name].values())
+    return {
+        "title": name.title(),
+        "source": {"kind": "folder", "path": f"images/{name}"},
+        "image_size": SIZE,
+        "classes": CLASSES,
+        "train_size": train,
+        "test_size": test,
+    }
+
+
+STUDY: dict[str, Any] = {
+    "title": "Tiny",
+    "privacy": {"delta": 1e-3},
+    # Every trial leaves checkpoints, however short it is.
+    "training": {"physical_batch": 128, "checkpoint_minutes": 0.001},
+    "datasets": {name: _dataset(name) for name in SPLITS},
+    "backbones": {
+        "vit": {
+            "title": "Tiny ViT",
+            "architecture": "vit_tiny_patch16_224",
+            "arguments": {
+                **{"img_size": SIZE, "patch_size": 4, "embed_dim": 16},
+                **{"depth": 1, "num_heads": 2},
+            },
+            "weights": {"kind": "pretrain", "dataset": "toys", "epochs": 1},
+            "mean": [0.5, 0.5, 0.5],
+            "std": [0.5, 0.5, 0.5],
+        }
+    },
+    "methods": {"film": {"kind": "film"}},
+    "sweeps": {
+        SWEEP: {
+            "dataset": "pets",
+            "backbone": "vit",
+            "method": "film",
+            "epsilon": [8.0],
+            "epochs": [2],
+            "batch_size": [32, "full"],
+            "clipping_bound": [1.0],
+            "learning_rate": [0.01, 0.03],
+            "seeds": 2,
+        }
+    },
+    "figures": {
+        "heatmap": {
+            "family": "heatmap",
+            "section": "Figures",
+            "caption": "Accuracy over the grid.",
+            "panels": [{"title": "grid", "sweep": SWEEP, "epsilon": 8.0, "epochs": 2}],
+        },
+        "norms": {
+            "family": "gradient_norm_distribution",
+            "section": "Figures",
+            "caption": "Norms.",
+            "panels": [
+                {
+                    **{"title": "norms", "sweep": SWEEP, "epsilon": 8.0},
+                    **{"epochs": 2, "clipping_bound": 1.0},
+                }
+            ],
+        },
+    },
+    "tables": {
+        "grid": {"family": "hyperparameter_grid", "section": "Tables", "caption": "The grid."}
+    },
+}
+
+
+def make_images(folder: Path) -> None:
+    """Draw the images of both datasets: noise around a colour for each class."""
+    draw = np.random.default_rng(0)
+    for name, splits in SPLITS.items():
+        for split, count in splits.items():
+            for label in range(CLASSES):
+                place = folder / "images" / name / split / f"class{label}"
+                place.mkdir(parents=True)
+                for index in range(count):
+                    pixels = draw.integers(0, 128, (SIZE, SIZE, 3), dtype=np.uint8)
+                    pixels[..., label] += 100
+                    Image.fromarray(pixels).save(place / f"{index}.png")
+
+
+class TinyChain(Chain):
+    """The tiny study in a folder of its own."""
+
+    def __init__(self, folder: Path, study: dict[str, Any] = STUDY) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "images").exists():
+            make_images(folder)
+        super().__init__(folder, copy.deepcopy(study))
+
+    @property
+    def parsed(self) -> Study:
+        """The study as it is now."""
+        return Study.model_validate(yaml.safe_load((self.folder / "study.yaml").read_text()))
+
+
+def content(file: Path) -> Any:
+    """What a file says, without what is measured in seconds.
+
+    Everything else of a run is the same every time, to the last bit.
+    """
+    if file.name == "trials.parquet" or file.parent.name == "sweeps":
+        frame = pd.read_parquet(file)
+        return frame.drop(columns=["wall_seconds", "examples_per_second"]).to_json()
+    if file.name == "metadata.json" and file.parent.parent.name == "backbones":
+        metadata = json.loads(file.read_text())
+        metadata["pretraining"].pop("seconds", None)
+        return metadata
+    if file.name == "report.html":
+        page = re.sub(r"<time .*?</time>", "", file.read_text())
+        return re.sub(r"[\d.,]+ (seconds|minutes|hours)", "", page)
+    return file.read_bytes()
+
+
+def differences(study: Study, found: Path, expected: Path) -> Iterator[str]:
+    """The outputs of a study that are missing in a results folder, or are not what they should be."""
+    for output in Outputs(study, Paths(Path())).every():
+        for file in output.files:
+            if not (found / file).exists():
+                yield f"{file} is missing"
+            elif content(found / file) != content(expected / file):
+                yield f"{file} differs"
