@@ -131,6 +131,35 @@ def test_factor_is_the_exact_minimum(engine: str) -> None:
         assert length == pytest.approx(min(ratio, 1.0), rel=1e-12)
 
 
+def test_a_sum_of_few_parameters_does_not_depend_on_the_micro_batches() -> None:
+    """Adding an example moves all later ones to other places; only its own gradient may show."""
+    generator = torch.Generator().manual_seed(0)
+    examples, width = 3000, 30
+    model = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4))
+    nn.init.normal_(model[1].weight, std=0.1, generator=generator)
+    inputs = torch.randn(width, generator=generator) + 1e-3 * torch.randn(
+        examples, width, generator=generator
+    )
+    engine = make_engine("expanded", model)
+
+    def total(rows: Tensor) -> Tensor:
+        parts = [
+            engine.clipped_sum(
+                inputs[some], torch.zeros_like(some), torch.ones(len(some)) > 0, FlatClipping(1e-3)
+            )
+            for some in torch.split(rows, 64)
+        ]
+        return torch.stack([flat(part).double() for part in parts]).sum(0)
+
+    whole = torch.arange(examples)
+    for left_out in (0, 1234):
+        difference = total(whole) - total(whole[whole != left_out])
+        assert float(difference.norm()) == pytest.approx(1, abs=1e-6)
+        alone = total(whole[whole == left_out])
+        # Gradients of other micro-batches are the same to the bit, or nearly so.
+        torch.testing.assert_close(difference, alone, rtol=0, atol=1e-6)
+
+
 class PrecisionSpy(NoClipping):
     """Notes with which precision a GPU would multiply while norms become factors."""
 

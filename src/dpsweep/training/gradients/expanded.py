@@ -23,7 +23,12 @@ class ExpandedEngine(FactoredEngine):
 
     There are no hooks, and the forward pass is a function of tensors alone, so it can be compiled
     (``compile=True``) with its backward pass: physical batches of fixed shape compile once.
+
+    Few parameters can be summed in float64 at no cost that counts: then a sum does not depend on
+    how examples are put into micro-batches.
     """
+
+    sums: ClassVar[torch.dtype] = torch.float64
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,13 @@ _SMALL = 2**14
 
 
 class FactoredEngine(ABC):
-    """One forward and one backward pass for all examples; gradients come as `PerExampleGradients`."""
+    """One forward and one backward pass for all examples; gradients come as `PerExampleGradients`.
+
+    Attributes:
+        sums: dtype in which scaled gradients are summed, at least.
+    """
+
+    sums: ClassVar[torch.dtype] = torch.float32
 
     def __init__(
         self, model: nn.Module, head_parameters: frozenset[str], autocast: torch.dtype | None
@@ -55,6 +62,7 @@ class FactoredEngine(ABC):
             finite = norms.isfinite()
             usable = mask & finite
             factors = torch.where(usable, clipping.factors(norms), 0)
+            factors = factors.to(torch.promote_types(factors.dtype, self.sums))
             while per_example:  # the memory of each is free once it is summed
                 gradients |= per_example.pop().weighted_sums(factors, usable)
         return GradientSum(

@@ -37,7 +37,10 @@ class PerExampleGradients(Protocol):
         """Return the squared norm of each example's gradients together, shape (examples,)."""
 
     def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
-        """Return, for each parameter, the sum over usable examples of factor times gradient."""
+        """Return, for each parameter, the sum over usable examples of factor times gradient.
+
+        Sums have the dtype of ``factors``, or that of the gradients if it is wider.
+        """
 
 
 class Instantiated:
@@ -56,7 +59,7 @@ class Instantiated:
 
     def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
         """See ``PerExampleGradients``."""
-        total = factors @ self._rows.masked_fill(~usable[:, None], 0)
+        total = factors @ only_usable(usable, self._rows).to(factors.dtype)
         pieces = torch.split(total, [shape.numel() for shape in self._shapes])
         return {
             name: piece.view(shape)
@@ -100,8 +103,8 @@ class OuterProducts:
 
     def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
         """See ``PerExampleGradients``."""
-        inputs = only_usable(usable, self.inputs)
         outputs = scaled(self.outputs, factors, usable)
+        inputs = only_usable(usable, self.inputs).to(outputs.dtype)
         total = outputs.flatten(0, 1).mT @ inputs.flatten(0, 1)
         return {self.name: total.view(self.shape)}
 
