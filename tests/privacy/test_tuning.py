@@ -1,0 +1,135 @@
+"""Accounted tuning: check values, brute force on small mechanisms, an independent upper bound."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from dp_accounting import dp_event
+from dp_accounting.rdp import RdpAccountant
+
+from dpsweep.privacy import CalibrationError
+from dpsweep.privacy.gaussian import gaussian_delta, gaussian_noise_multiplier
+from dpsweep.privacy.tuning import (
+    Profile,
+    draw_trial_count,
+    gamma_of_mean,
+    largest_profile,
+    total_epsilon,
+    trial_count_probabilities,
+)
+
+SETTINGS = [(-0.5, 10), (0, 5), (0, 10), (0, 30), (1, 10), (1, 30)]
+CHECK_VALUES = {
+    0.5: [0.73, 0.70, 0.77, 0.88, 0.83, 0.98],
+    1: [1.43, 1.38, 1.51, 1.70, 1.63, 1.90],
+    2: [2.79, 2.70, 2.95, 3.30, 3.16, 3.67],
+    4: [5.43, 5.26, 5.71, 6.34, 6.08, 7.01],
+    8: [10.44, 10.14, 10.90, 12.00, 11.53, 13.12],
+}
+
+
+def gaussian(epsilon: float) -> Profile:
+    sigma = gaussian_noise_multiplier(epsilon, 1e-5)
+    return lambda each: gaussian_delta(each, sigma)
+
+
+@pytest.mark.parametrize("epsilon", CHECK_VALUES)
+def test_check_values(epsilon: float) -> None:
+    found = [total_epsilon(gaussian(epsilon), 1e-5, mean, shape) for shape, mean in SETTINGS]
+    np.testing.assert_allclose(found, CHECK_VALUES[epsilon], atol=0.01)
+
+
+@pytest.mark.parametrize(("shape", "mean"), [*SETTINGS, (-0.7, 2), (3, 1.5), (0.001, 10)])
+def test_distribution_of_the_number_of_trials(shape: float, mean: float) -> None:
+    probabilities = trial_count_probabilities(mean, shape, 200_000)
+    assert (probabilities > 0).all() or probabilities[-1] == 0
+    assert probabilities.sum() == pytest.approx(1, rel=1e-6)
+    assert (np.arange(1, 200_001) * probabilities).sum() == pytest.approx(mean, rel=1e-6)
+
+
+def test_drawn_numbers_follow_their_distribution() -> None:
+    random = np.random.default_rng(0)
+    drawn = np.bincount([draw_trial_count(4, 0, random) for _ in range(20_000)], minlength=60)
+    expected = 20_000 * trial_count_probabilities(4, 0, 8)
+    assert (np.abs(drawn[1:9] - expected) < 5 * np.sqrt(expected)).all()
+    assert drawn[0] == 0
+
+
+def selection(base: np.ndarray, mean: float, shape: float) -> np.ndarray:
+    """Distribution of the best of K outcomes, exactly; a higher index is a higher score."""
+    below = np.concatenate([[0], np.cumsum(base)])
+    counts = trial_count_probabilities(mean, shape, 20_000)
+    generating = np.array([(counts * x ** np.arange(1, len(counts) + 1)).sum() for x in below])
+    return np.diff(generating)
+
+
+def hockey_stick(first: np.ndarray, second: np.ndarray, epsilon: float) -> float:
+    forth = np.maximum(first - math.exp(epsilon) * second, 0).sum()
+    back = np.maximum(second - math.exp(epsilon) * first, 0).sum()
+    return float(max(forth, back))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_never_below_the_exact_value_of_small_mechanisms(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    shape, mean = random.choice([-0.7, -0.5, 0, 0.5, 1, 2]), random.uniform(1.2, 12)
+    size = random.integers(2, 7)
+    concentration = 10 ** random.uniform(-1, 1)
+    first, second = random.dirichlet(np.full(size, concentration), 2)
+    # Mixed, so that the profile falls below delta.
+    share = random.uniform(0.05, 0.9)
+    second = share * first + (1 - share) * second
+
+    def profile(epsilon: float) -> float:
+        return hockey_stick(first, second, epsilon)
+
+    ours = selection(first, mean, shape), selection(second, mean, shape)
+    for delta in (1e-1, 1e-2, 1e-3):
+        try:
+            epsilon = total_epsilon(profile, delta, mean, shape)
+        except CalibrationError:
+            continue
+        assert hockey_stick(*ours, epsilon) <= delta * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("epsilon", "loosest"), [(0.5, 1.4), (2, 1.3), (8, 1.2)])
+def test_tighter_than_the_renyi_bound(epsilon: float, loosest: float) -> None:
+    """dp-accounting's version, shape 0 and mean 10, is an upper bound by other means."""
+    sigma = gaussian_noise_multiplier(epsilon, 1e-5)
+    accountant = RdpAccountant(
+        orders=np.concatenate([np.linspace(1.1, 20, 200), np.arange(21, 200)])
+    )
+    gamma = gamma_of_mean(10, 0)
+    repeated = dp_event.RepeatAndSelectDpEvent(dp_event.GaussianDpEvent(sigma), mean=10, shape=0)
+    assert 0 < gamma < 1
+    accountant.compose(repeated)
+    theirs = accountant.get_epsilon(1e-5)
+    ours = total_epsilon(gaussian(epsilon), 1e-5, 10, 0)
+    assert ours < theirs < loosest * ours
+
+
+def test_total_grows_with_the_mean_and_the_base() -> None:
+    totals = [total_epsilon(gaussian(1), 1e-5, mean, 0) for mean in (1.1, 2, 5, 20, 100)]
+    assert all(a < b for a, b in itertools.pairwise(totals))
+    both = largest_profile([gaussian(0.5), gaussian(1)])
+    assert total_epsilon(both, 1e-5, 5, 0) == total_epsilon(gaussian(1), 1e-5, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("delta", "mean", "shape", "message"),
+    [
+        (0.0, 5, 0, "delta = 0"),
+        (1.0, 5, 0, "delta = 1"),
+        (1e-5, 1.0, 0, "mean number of trials"),
+        (1e-5, 5, -1.0, "shape"),
+    ],
+)
+def test_nonsense_is_refused(delta: float, mean: float, shape: float, message: str) -> None:
+    with pytest.raises(CalibrationError, match=message):
+        total_epsilon(gaussian(1), delta, mean, shape)
+
+
+def test_a_base_without_privacy_is_refused() -> None:
+    with pytest.raises(CalibrationError, match="does not meet"):
+        total_epsilon(lambda _: 0.5, 1e-5, 5, 0)
