@@ -4,13 +4,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from tests.synthetic import make_study, write_cells
+from tests.synthetic import make_study, write_cells, write_gradient_norms
 
 from dpsweep.figures import style
 from dpsweep.figures.draw import FAMILIES
@@ -51,7 +53,8 @@ def heatmap(tmp_path: Path) -> Figure:
 def test_heatmap_axes_are_the_grid_smallest_below_left(heatmap: Figure) -> None:
     axes = heatmap.axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0.1", "1", "10", "42"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["100", "200", "Full"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["Full", "200", "100"]
+    assert axes.yaxis_inverted()  # so that Full is at the top
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Clipping bound C", "Batch size B")
     assert heatmap.axes[1].get_ylabel() == "Macro accuracy"  # the colour bar
 
@@ -65,11 +68,32 @@ def test_heatmap_writes_every_value(heatmap: Figure) -> None:
     written = {
         (math.floor(text.get_position()[0]), math.floor(text.get_position()[1])): text.get_text()
         for text in heatmap.axes[0].texts
+        if not text.get_text().startswith("best")
     }
     assert len(written) == 12
     assert written[1, 1] == ".900"
-    assert written[0, 0] == ".790"
+    assert written[0, 2] == ".790"  # C = 0.1, B = 100: the lowest row
     assert written[2, 1] == "–"  # diverged
+
+
+def test_the_learning_rate_of_the_best_square_stands_above_the_panel(heatmap: Figure) -> None:
+    (text,) = [text for text in heatmap.axes[0].texts if text.get_text().startswith("best")]
+    assert text.get_text() == "best: η = 0.01"
+
+
+def test_where_b_is_no_axis_every_square_says_what_was_chosen(tmp_path: Path) -> None:
+    study = study_with(
+        {"epsilon": [1.0, 8.0], "batch_size": [100, "full"], "clipping_bound": [0.1, 1.0]},
+        family="heatmap", x="epsilon", y="clipping_bound", panels=[{"title": "t", "sweep": "s"}],
+    )  # fmt: skip
+    write_cells(
+        study,
+        Paths(tmp_path),
+        lambda cell, rate, seed: {"macro_accuracy": 0.5 + 0.1 * (cell.batch_size == "full")},
+    )
+    drawing, _ = plotted(study, Paths(tmp_path))
+    assert {text.get_text() for text in drawing.axes[0].texts} == {".600\nB = Full\nη = 0.01"}
+    assert drawing.axes[0].get_xlabel() == "Privacy budget ε"
 
 
 def test_a_crowded_heatmap_leaves_the_values_to_the_colours(tmp_path: Path) -> None:
@@ -79,7 +103,7 @@ def test_a_crowded_heatmap_leaves_the_values_to_the_colours(tmp_path: Path) -> N
     )
     write_cells(study, Paths(tmp_path), lambda cell, rate, seed: {"macro_accuracy": 0.5})
     drawing, _ = plotted(study, Paths(tmp_path))
-    assert not drawing.axes[0].texts
+    assert [text.get_text() for text in drawing.axes[0].texts] == ["best: η = 0.01"]
     assert drawing.get_figwidth() <= style.TEXT_WIDTH + 1e-9
 
 
@@ -105,58 +129,160 @@ def test_the_colour_scale_is_shared_or_of_each_panel(tmp_path: Path, scale: str)
     assert len(bars) == (1 if scale == "shared" else 2)
 
 
-def lines_of(axes: Axes) -> dict[str, str]:
+def legend_of(axes: Axes) -> dict[str, str]:
+    legend = axes.get_legend()
+    assert legend is not None
     return {
-        str(line.get_label()): to_hex(line.get_color())
-        for line in axes.lines
-        if not str(line.get_label()).startswith("_")
+        text.get_text(): to_hex(handle.get_color())
+        for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True)
     }
 
 
-def curve(tmp_path: Path, difficulties: list[str | None]) -> Axes:
+def curve(
+    tmp_path: Path,
+    difficulties: list[str | None],
+    seeds: int = 2,
+    worst: float = 0.4,
+    **target: Any,
+) -> Figure:
+    """The best C of a line is its epsilon; every other C costs 0.1, C = 10 goes down to ``worst``."""
     budgets = [1.0, 2.0, 4.0, 8.0][: len(difficulties)]
     lines = [
         {"label": f"{budget:g}", "sweep": "s", "epsilon": budget, "difficulty": difficulty}
         for budget, difficulty in zip(budgets, difficulties, strict=True)
     ]
+    grid = {
+        "epsilon": budgets, "clipping_bound": [0.1, 1.0, 10.0], "seeds": seeds,
+        "batch_size": [100, "full"], "learning_rate": [0.01, 0.02],
+    }  # fmt: skip
     study = study_with(
-        {"epsilon": budgets, "clipping_bound": [0.1, 1.0, 10.0], "seeds": 2},
-        family="clipping_curve",
-        panels=[{"title": "Digits", "lines": lines}],
+        grid, family="clipping_curve", panels=[{"title": "Digits", "lines": lines}], **target
     )
-    write_cells(
-        study,
-        Paths(tmp_path),
-        lambda cell, rate, seed: {
-            "macro_accuracy": 0.5 - 0.1 * (cell.clipping_bound != cell.epsilon) + 0.01 * seed
-        },
-    )
-    drawing, _ = plotted(study, Paths(tmp_path))
-    return drawing.axes[0]
+
+    def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+        accuracy = 0.5 if cell.clipping_bound == cell.epsilon else 0.4
+        accuracy = worst if cell.clipping_bound == 10 else accuracy
+        chosen = (cell.batch_size == "full") == (cell.clipping_bound == 1.0) and rate == 0.02
+        return {"macro_accuracy": accuracy + 0.01 * seed - 0.2 * (not chosen)}
+
+    write_cells(study, Paths(tmp_path), outcome)
+    return plotted(study, Paths(tmp_path))[0]
 
 
 def test_easy_is_blue_and_hard_is_orange(tmp_path: Path) -> None:
-    axes = curve(tmp_path, ["hard", "easy"])
-    assert lines_of(axes) == {"1": style.HARD.lower(), "2": style.EASY.lower()}
+    axes = curve(tmp_path, ["hard", "easy"]).axes[0]
+    assert legend_of(axes) == {"1": style.HARD.lower(), "2": style.EASY.lower()}
+    drawn = [to_hex(line.get_color()) for line in axes.lines]
+    assert drawn == [style.HARD.lower(), style.EASY.lower()]
 
 
-def test_many_lines_take_an_ordered_palette_and_a_legend_beside_the_axes(tmp_path: Path) -> None:
-    axes = curve(tmp_path, [None] * 4)
-    assert list(lines_of(axes).values()) == style.ordered_colours(4)
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_legend_never_lies_on_what_is_drawn(tmp_path: Path, count: int) -> None:
+    axes = curve(tmp_path, [None] * count).axes[0]
+    assert list(legend_of(axes).values()) == style.ordered_colours(count)
     legend = axes.get_legend()
     assert legend is not None
-    assert legend.get_window_extent().x0 >= axes.get_window_extent().x1 - 1
+    assert legend.get_window_extent().y0 >= axes.get_window_extent().y1 - 1
+    highest = max(text.get_window_extent().y1 for text in legend.get_texts())
+    assert axes.title.get_window_extent().y0 >= highest
 
 
 def test_the_best_point_is_ringed_and_the_axis_is_logarithmic(tmp_path: Path) -> None:
-    axes = curve(tmp_path, ["easy"])
-    (ring,) = [line for line in axes.lines if line.get_markerfacecolor() == "none"]
-    assert list(ring.get_xdata()) == [1.0]
-    assert axes.get_xscale() == "log"
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["0.1", "1", "10"]
-    (band,) = axes.collections
-    low, high = band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()
-    assert (low, high) == pytest.approx((0.41, 0.52))
+    drawing = curve(tmp_path, ["easy"])
+    (ring,) = [each for each in drawing.axes[0].collections if not len(each.get_facecolor())]
+    assert ring.get_offsets()[0].tolist() == pytest.approx([1.0, 0.515])
+    below = drawing.axes[-1]
+    assert below.get_xscale() == "log"
+    assert below.get_xlabel() == "Clipping bound C (log scale)"
+    assert [label.get_text() for label in below.get_xticklabels()] == ["0.1", "1", "10"]
+
+
+@pytest.mark.parametrize("seeds", [1, 3, 5])
+def test_few_repeats_are_points_and_many_are_a_band(tmp_path: Path, seeds: int) -> None:
+    axes = curve(tmp_path, ["easy"], seeds).axes[0]
+    bands = [each for each in axes.collections if isinstance(each, PolyCollection)]
+    points = [
+        each.get_offsets() for each in axes.collections if len(each.get_facecolor()) and each not in bands
+    ]  # fmt: skip
+    assert (len(bands), [len(each) for each in points]) == (
+        {1: (0, []), 3: (0, [3 * 3]), 5: (1, [])}[seeds]
+    )
+    if bands:
+        heights = bands[0].get_paths()[0].vertices[:, 1]
+        assert (heights.min(), heights.max()) == pytest.approx((0.41, 0.55))
+
+
+def test_the_chosen_batch_size_and_learning_rate_stand_under_the_panel(tmp_path: Path) -> None:
+    _, batch_size, rate = curve(tmp_path, ["easy"]).axes
+    assert (batch_size.get_ylabel(), rate.get_ylabel()) == ("B", "η")
+    assert batch_size.lines[0].get_xydata().tolist() == [[0.1, 100], [1, 1000], [10, 100]]
+    assert [label.get_text() for label in batch_size.get_yticklabels()] == ["100", "Full"]
+    assert rate.lines[0].get_ydata().tolist() == [0.02] * 3
+
+
+@pytest.mark.parametrize("worst", [0.4, 0.1])
+def test_what_is_far_below_the_best_is_a_number_at_the_edge(tmp_path: Path, worst: float) -> None:
+    axes = curve(tmp_path, ["easy"], worst=worst, quantity="difference").axes[0]
+    texts = [text.get_text() for text in axes.texts]
+    assert texts == ([] if worst == 0.4 else ["↓ −0.40"])
+    assert (axes.get_ylim()[0] > -0.15) == (worst == 0.1) or worst == 0.4
+
+
+def test_a_missing_point_leaves_a_gap(tmp_path: Path) -> None:
+    axes = curve(tmp_path, ["easy"], worst=math.nan).axes[0]
+    assert [line.get_xdata().tolist() for line in axes.lines] == [[0.1, 1.0]]
+
+
+def histograms(tmp_path: Path) -> tuple[Figure, pd.DataFrame]:
+    """Norms of two panels: spread over a decade, and all the same."""
+    study = study_with(
+        {"epsilon": [1.0, 8.0]},
+        family="gradient_norm_histogram",
+        panels=[{"title": f"{e:g}", "sweep": "s", "epsilon": e} for e in (8.0, 1.0)],
+    )
+    for cell in study.sweep_cells("s"):
+        norms = np.geomspace(1, 10, 1000) if cell.epsilon == 8 else np.full(1000, 3.0)
+        write_gradient_norms(Paths(tmp_path), cell, 0.01, [(np.zeros(1000), norms)] * 2)
+    return plotted(study, Paths(tmp_path))
+
+
+def test_a_spike_in_one_histogram_does_not_flatten_another(tmp_path: Path) -> None:
+    drawing, numbers = histograms(tmp_path)
+    highest = numbers.groupby("panel")["share"].max()
+    for axes, high in zip(drawing.axes, highest, strict=True):
+        assert high < axes.get_ylim()[1] < 1.5 * high
+    assert "vertical axes of the panels differ" in drawing.get_supxlabel()
+
+
+def test_histograms_draw_the_shares_that_stand_in_the_frame(tmp_path: Path) -> None:
+    drawing, numbers = histograms(tmp_path)
+    for index, axes in enumerate(drawing.axes):
+        panel = numbers[numbers["panel"] == index]
+        (bars,) = [each for each in axes.collections if isinstance(each, PolyCollection)]
+        heights = bars.get_paths()[0].vertices[:, 1]
+        assert heights.max() == pytest.approx(panel["share"].max())
+        assert axes.texts[-1].get_text() == "B = 100, η = 0.01"
+
+
+@pytest.mark.parametrize(("low", "from_zero"), [(0.95, False), (0.1, True)])
+def test_retained_weights_that_are_alike_are_not_pinned_to_the_top(
+    tmp_path: Path, low: float, from_zero: bool
+) -> None:
+    study = study_with(
+        {"clipping_bound": [1.0, 10.0]},
+        family="per_class", baseline=10.0, panels=[{"title": "t", "sweep": "s"}],
+    )  # fmt: skip
+    paths = Paths(tmp_path)
+    write_cells(study, paths, lambda cell, rate, seed: {})
+    for cell in study.sweep_cells("s"):
+        weights = np.array([1.0, 1.0, low, low]) if cell.clipping_bound == 1 else np.ones(4)
+        norms = cell.clipping_bound / weights
+        write_gradient_norms(paths, cell, 0.01, [(np.arange(4), norms)] * 2)
+    axes = plotted(study, paths)[0].axes[0]
+    bottom, top = axes.get_ylim()
+    assert top > 1
+    assert (bottom == 0) == from_zero
+    assert from_zero or bottom > 0.9
 
 
 @pytest.mark.parametrize("classes", [4, 12])

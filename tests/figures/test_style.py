@@ -48,17 +48,15 @@ def test_the_batch_size_axis_names_full_and_thins_the_powers() -> None:
     sizes = {2**k: False for k in range(8, 17)} | {87002: True}
     style.batch_size_axis(axes, "x", sizes, labels=4)
     labels = [label.get_text() for label in axes.get_xticklabels()]
-    assert [label for label in labels if label] == ["$2^{8}$", "$2^{11}$", "$2^{14}$", "\nFull"]
-    assert len(labels) == 10
+    assert labels == ["$2^{8}$", "$2^{11}$", "$2^{14}$", "\nFull"]
+    assert len(labels) + len(axes.get_xticks(minor=True)) == 10
 
 
-def test_a_crowded_value_axis_labels_the_larger_values() -> None:
+def test_a_crowded_value_axis_labels_its_ends_and_powers_of_ten() -> None:
     axes = Figure().subplots()
     style.value_axis(axes, "x", [0.1, 1, 10, 12, 14, 18, 26, 42, 42], base=10)
     labels = [label.get_text() for label in axes.get_xticklabels()]
-    assert labels[:2] == ["0.1", "1"]
-    assert labels[-1] == "42"
-    assert "12" not in labels
+    assert labels == ["0.1", "1", "10", "26", "42"]
     assert {12.0, 14.0} <= set(axes.get_xticks(minor=True))
 
 

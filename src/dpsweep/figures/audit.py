@@ -1,6 +1,7 @@
 """Claimed epsilon against the lower bound that the audit measures."""
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
 
 from dpsweep.analysis.audit import load_audit
@@ -32,19 +33,25 @@ def plot(numbers: pd.DataFrame) -> Figure:
     axes.plot([0, limit], [0, limit], color="black", linewidth=0.8, linestyle="--")
     axes.fill_between([0, limit], [0, limit], limit, color=style.BEST, alpha=0.08, linewidth=0)
     axes.text(0.04 * limit, 0.93 * limit, "claim refuted", color=style.BEST, va="top", fontsize=7)
-    sizes = list(dict.fromkeys(numbers["batch_size"]))
-    for size, colour, marker in zip(
-        sizes, style.ordered_colours(len(sizes)), style.MARKERS * len(sizes), strict=False
-    ):
-        line = numbers[numbers["batch_size"] == size]
-        full, rate = line["full_batch"].iloc[0], line["sampling_rate"].iloc[0]
-        label = "Full batch" if full else f"B = {size} (q = {rate:.2g})"
-        axes.plot(line["epsilon"], line["lower_bound"], marker=marker, color=colour, label=label)
+    sizes = numbers.drop_duplicates("batch_size")
+    labels = [
+        "Full batch"
+        if row["full_batch"]
+        else f"B = {row['batch_size']} (q = {row['sampling_rate']:.2g})"
+        for _, row in sizes.iterrows()
+    ]
+    sns.lineplot(
+        numbers.assign(label=numbers["batch_size"].map(dict(zip(sizes["batch_size"], labels, strict=True)))),
+        x="epsilon", y="lower_bound", hue="label", hue_order=labels, style="label", style_order=labels,
+        palette=style.ordered_colours(len(labels)), markers=style.MARKERS[: len(labels)], dashes=False,
+        estimator=None, errorbar=None, markeredgewidth=0, ax=axes,
+    )  # fmt: skip
     axes.set_xticks(sorted(set(numbers["epsilon"])))
     axes.xaxis.set_major_formatter(lambda value, _: style.write_value(value))
     axes.set_xlim(0, limit)
     axes.set_ylim(0, limit)
     axes.set_xlabel("Claimed ε")
     axes.set_ylabel("Measured ε, at least")
-    style.legend(axes, len(sizes))
+    handles, _ = axes.get_legend_handles_labels()
+    style.legend_above(axes, "", handles)
     return drawing

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from dpsweep.analysis.frames import load_gradient_norms, stack
 from dpsweep.analysis.statistics import log_density
@@ -21,7 +21,7 @@ COLUMNS = [
 ]  # fmt: skip
 _DECADES = (-16, 10)  # of the density's grid; a well learnt example has a very small gradient
 _STEP = 0.02  # of the density's grid, in decades of the norm
-_VIOLINS_IN_A_ROW = 30
+_VIOLINS_IN_A_ROW = 50
 _QUANTILES = (0.25, 0.5, 0.75)
 
 
@@ -81,50 +81,63 @@ def _support(density: np.ndarray) -> slice:
     return slice(visible[0], visible[-1] + 1) if visible.size else slice(0)
 
 
-def plot(figure: GradientNormDistribution, numbers: pd.DataFrame) -> Figure:
+def plot(_: GradientNormDistribution, numbers: pd.DataFrame) -> Figure:
     """Draw a violin for every epoch, quartiles and median inside, C as a line."""
-    count = len(figure.panels)
-    violins = count * numbers["epoch"].nunique()
-    columns = count if violins <= _VIOLINS_IN_A_ROW else -(-count // 2)
-    rows = -(-count // columns)
-    drawing = style.panels_figure(columns, height=2.0 * rows + 0.2)
+    panels = [panel for _, panel in numbers.groupby("panel")]
+    violins = sum(panel["epoch"].nunique() for panel in panels)
+    rows = -(-violins // _VIOLINS_IN_A_ROW)
+    columns = -(-len(panels) // rows)
+    drawing = style.panels_figure(columns, height=2.1 * rows + 0.3)
     grid = drawing.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    for axes, (index, panel) in zip(grid.flat, enumerate(figure.panels), strict=False):
-        last = index % columns == columns - 1 or index == count - 1
-        _draw(axes, numbers[numbers["panel"] == index], name_bound=last)
-        axes.set_title(panel.title)
-        if index + columns >= count:
+    for index, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
+        last = index % columns == columns - 1 or index == len(panels) - 1
+        _draw(axes, panel, name_bound=last)
+        chosen = style.write_chosen(panel.iloc[0]).split(", ")
+        style.title(
+            axes, str(panel["title"].iloc[0]), *(chosen if columns > 3 else [", ".join(chosen)])
+        )
+        if index + columns >= len(panels):
             axes.set_xlabel("Epoch")
             axes.tick_params(labelbottom=True)
         if index % columns == 0:
-            axes.set_ylabel("Per-example gradient norm")
-    for axes in grid.flat[count:]:
+            axes.set_ylabel(style.log_label("Per-example gradient norm"))
+    for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
+    style.note(
+        drawing,
+        "Every violin is as wide as the others: it shows the shape of a distribution. Bar: quartiles; "
+        "point: median.",
+    )
     return drawing
 
 
 def _draw(axes: Axes, numbers: pd.DataFrame, name_bound: bool) -> None:
-    epochs = sorted(numbers["epoch"].unique())
-    for epoch in epochs:
-        here = numbers[numbers["epoch"] == epoch]
+    for epoch, here in numbers.groupby("epoch"):
         density = here[here["quantity"] == "density"]
-        # Every violin is as wide: one narrow distribution would make slivers of all others.
+        # With equal areas, one narrow distribution would make slivers of all others.
         half = 0.44 * density["value"] / density["value"].max()
         axes.fill_betweenx(
             density["norm"], epoch - half, epoch + half, color=style.EASY, alpha=0.45, linewidth=0
         )
-        lower, median, upper = here[here["quantity"] == "quantile"]["norm"]
-        axes.vlines(epoch, lower, upper, color="black", linewidth=1.1)
-        axes.plot(epoch, median, "o", color="black", markerfacecolor="white", markersize=3)
-    bounds = numbers["clipping_bound"].dropna().unique()
-    for bound in bounds:
-        axes.axhline(bound, color=style.HARD, linestyle="--", linewidth=1)
-        if name_bound:
-            axes.annotate(
-                f"C = {style.write_value(bound)}", (1.0, bound), (2, 0),
-                xycoords=axes.get_yaxis_transform(), textcoords="offset points",
-                ha="left", va="center", size=7, color=style.HARD,
-            )  # fmt: skip
+    quartiles = numbers[numbers["quantity"] == "quantile"].pivot(
+        index="epoch", columns="value", values="norm"
+    )
+    axes.vlines(quartiles.index, quartiles[0.25], quartiles[0.75], color="black", linewidth=0.9)
+    sns.scatterplot(
+        x=quartiles.index, y=quartiles[0.5], color="white", edgecolor="black", linewidth=0.7, s=5,
+        zorder=3, ax=axes,
+    )  # fmt: skip
+    bound = numbers["clipping_bound"].iloc[0]
+    axes.axhline(bound, color=style.HARD, linestyle="--", linewidth=1)
+    if name_bound:
+        axes.annotate(
+            f"C = {style.write_value(bound)}", (1.0, bound), (2, 0),
+            xycoords=axes.get_yaxis_transform(), textcoords="offset points",
+            ha="left", va="center", size=7, color=style.HARD,
+        )  # fmt: skip
+    axes.set(xlabel="", ylabel="")
     style.log_axis(axes, "y")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
+    first, last = int(numbers["epoch"].min()), int(numbers["epoch"].max())
+    axes.set_xticks(sorted({first, (first + last) // 2, last}))
+    axes.set_xticks(range(first, last + 1), minor=True)
     axes.grid(axis="x", visible=False)

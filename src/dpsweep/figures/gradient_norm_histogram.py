@@ -4,7 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from dpsweep.analysis.frames import load_gradient_norms, stack
 from dpsweep.figures import style
@@ -64,28 +66,36 @@ def _logarithms(norms: pd.DataFrame) -> np.ndarray:
     return logs
 
 
-def plot(figure: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
-    """Draw a panel for each problem on shared axes, C as a line."""
-    count = len(figure.panels)
-    drawing = style.panels_figure(count, height=1.9)
-    all_axes = drawing.subplots(1, count, squeeze=False, sharex=True, sharey=True)[0]
-    for index, (axes, panel) in enumerate(zip(all_axes, figure.panels, strict=True)):
-        here = numbers[numbers["panel"] == index]
-        axes.set_title(panel.title)
-        axes.set_xlabel("Gradient norm")
-        if here.empty:
-            continue
-        edges = [*here["lower"], here["upper"].iloc[-1]]
-        axes.stairs(here["share"], edges, color=style.EASY, fill=True, alpha=0.6)
+def plot(_: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
+    """Draw a panel for each problem on one horizontal axis, C as a line.
+
+    Vertical axes are their own: where one distribution is a spike, the others would lie flat.
+    """
+    panels = [panel for _, panel in numbers.groupby("panel")]
+    drawing = style.panels_figure(len(panels), height=2.1)
+    all_axes = drawing.subplots(1, len(panels), squeeze=False, sharex=True)[0]
+    for axes, panel in zip(all_axes, panels, strict=True):
+        # On a logarithmic axis seaborn takes the logarithms of the bins' edges.
+        axes.set_xscale("log")
+        edges = np.log10([*panel["lower"], panel["upper"].iloc[-1]])
+        middles = np.sqrt(panel["lower"] * panel["upper"])
+        sns.histplot(
+            x=middles, weights=panel["share"], bins=list(edges), element="step", linewidth=0,
+            color=style.EASY, alpha=0.6, ax=axes,
+        )  # fmt: skip
         style.log_axis(axes, "x")
-        bound = here["clipping_bound"].iloc[0]
+        axes.set_ylim(0, 1.35 * panel["share"].max())  # above the bars stands the text
+        bound = panel["clipping_bound"].iloc[0]
         axes.axvline(bound, color=style.HARD, linestyle="--", linewidth=1)
         axes.text(
             0.03, 0.97,
-            f"C = {style.write_value(bound)}\n{here['share_above_bound'].iloc[0]:.0%} above",
+            f"C = {style.write_value(bound)}\n{panel['share_above_bound'].iloc[0]:.0%} above",
             transform=axes.transAxes, va="top", size=7, color=style.HARD,
         )  # fmt: skip
+        axes.set(xlabel=style.log_label("Gradient norm", len(panels)), ylabel="")
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
+        style.title(axes, str(panel["title"].iloc[0]), style.write_chosen(panel.iloc[0]))
     all_axes[0].set_ylabel("Share of examples")
-    if len(numbers):
-        all_axes[0].set_ylim(0, 1.3 * numbers["share"].max())  # above the bars stands the text
+    if len(panels) > 1:
+        style.note(drawing, "The vertical axes of the panels differ.")
     return drawing

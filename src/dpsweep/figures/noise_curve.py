@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -27,6 +28,7 @@ _LABELS = {
     "cumulative": r"$\sigma\sqrt{T}$",
     "cumulative_effective": r"$\sigma\sqrt{T}\;/\;B$",
 }
+_X_LABELS = {"batch_size": style.BATCH_SIZE_LABEL, "steps": "Steps T"}
 # Worse than this all look the same: the colours are for telling good from nearly good.
 _DARKEST = -0.1
 
@@ -61,60 +63,73 @@ def plot(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
     """
     lowest = numbers["accuracy_difference"].min()
     norm = Normalize(max(lowest, _DARKEST) if lowest < 0 else -1e-3, 0)
-    if numbers["epochs"].nunique() <= 1:
-        drawing, key = _beside(figure, numbers, norm), "epsilon"
-    else:
-        drawing, key = _columns(figure, numbers, norm), "epochs"
+    one = numbers["epochs"].nunique() <= 1
+    draw = _side_by_side if one else _a_column_for_each_epsilon
+    drawing = draw(figure, numbers, norm)
     bar = drawing.colorbar(
         ScalarMappable(norm, style.SEQUENTIAL), ax=drawing.axes, aspect=30, pad=0.02,
         extend="min" if lowest < _DARKEST else "neither",
     )  # fmt: skip
     bar.set_label("Accuracy − best of the line")
     bar.ax.grid(False)
+    key = "epsilon" if one else "epochs"
     drawing.legend(
-        handles=_legend(figure, numbers, key), title={"epsilon": "ε", "epochs": "Epochs"}[key],
+        handles=_legend(figure, numbers, key), title="ε" if one else "Epochs",
         loc="outside upper center", ncols=8,
     )  # fmt: skip
+    bounds, rates = (
+        numbers[name].agg(["min", "max"]) for name in ("clipping_bound", "learning_rate")
+    )
+    style.note(
+        drawing,
+        f"Chosen for every point: C from {style.write_value(bounds['min'])} to "
+        f"{style.write_value(bounds['max'])}, η from {style.write_rate(rates['min'])} to "
+        f"{style.write_rate(rates['max'])}.",
+    )
     return drawing
 
 
-def _beside(figure: NoiseCurve, numbers: pd.DataFrame, norm: Normalize) -> Figure:
-    count = len(figure.axes)
-    drawing = style.panels_figure(count, height=2.5)
-    grid = drawing.subplots(1, count, squeeze=False)[0]
+def _side_by_side(figure: NoiseCurve, numbers: pd.DataFrame, norm: Normalize) -> Figure:
+    drawing = style.panels_figure(len(figure.axes), height=2.7)
+    grid = drawing.subplots(1, len(figure.axes), squeeze=False)[0]
     for index, (axes, settings) in enumerate(zip(grid, figure.axes, strict=True)):
         here = numbers[numbers["axes"] == index]
         _draw(axes, figure, settings, here, norm, "epsilon", labels=6)
         axes.set_title(settings.title)
-        axes.set_ylabel(_LABELS[settings.quantity])
+        axes.set_xlabel(style.log_label(_X_LABELS[settings.x]))
+        axes.set_ylabel(style.log_label(_LABELS[settings.quantity]))
     return drawing
 
 
-def _columns(figure: NoiseCurve, numbers: pd.DataFrame, norm: Normalize) -> Figure:
+def _a_column_for_each_epsilon(
+    figure: NoiseCurve, numbers: pd.DataFrame, norm: Normalize
+) -> Figure:
     budgets = sorted(numbers["epsilon"].unique())
     rows = len(figure.axes)
-    drawing = style.panels_figure(2, height=1.7 * rows + 0.4)
+    drawing = style.panels_figure(2, height=1.9 * rows + 0.5)
     grid = drawing.subplots(rows, len(budgets), squeeze=False, sharey="row", sharex="row")
     for row, settings in enumerate(figure.axes):
         for axes, epsilon in zip(grid[row], budgets, strict=True):
             here = numbers[(numbers["axes"] == row) & (numbers["epsilon"] == epsilon)]
             labels = max(2, 12 // len(budgets))
             _draw(axes, figure, settings, here, norm, "epochs", labels)
+            axes.set_xlabel(style.log_label(_X_LABELS[settings.x], len(budgets)))
             if row == 0:
                 axes.set_title(f"ε = {style.write_value(epsilon)}")
-        grid[row, 0].set_ylabel(f"{settings.title}\n{_LABELS[settings.quantity]}")
+        label = style.log_label(_LABELS[settings.quantity])
+        grid[row, 0].set_ylabel(f"{settings.title}\n{label}")
     return drawing
 
 
 def _markers(numbers: pd.DataFrame, key: str) -> dict[float, str]:
     values = sorted(numbers[key].unique())
-    return {value: style.MARKERS[i % len(style.MARKERS)] for i, value in enumerate(values)}
+    return dict(zip(values, style.MARKERS * len(values), strict=False))
 
 
 def _legend(figure: NoiseCurve, numbers: pd.DataFrame, key: str) -> list[Line2D]:
     entries = [
         Line2D(
-            [], [], color="#999999", linewidth=0.7, marker=marker, markerfacecolor="#555555",
+            [], [], color="#999999", linewidth=0.7, marker=marker, markerfacecolor=style.GREY,
             markeredgecolor="none", label=style.write_value(value),
         )
         for value, marker in _markers(numbers, key).items()
@@ -134,22 +149,22 @@ def _draw(
     key: str,
     labels: int,
 ) -> None:
-    for value, marker in _markers(numbers, key).items():
-        line = numbers[numbers[key] == value].sort_values(settings.x)
-        axes.plot(line[settings.x], line["noise"], color="#999999", linewidth=0.7, zorder=1)
-        axes.scatter(
-            line[settings.x], line["noise"], c=line["accuracy_difference"],
-            cmap=style.SEQUENTIAL, norm=norm, marker=marker, s=13, edgecolors="#333333",
-            linewidths=0.3, zorder=2, plotnonfinite=True,
-        )  # fmt: skip
+    sns.lineplot(
+        numbers, x=settings.x, y="noise", units=key, estimator=None, errorbar=None, legend=False,
+        color="#999999", linewidth=0.7, zorder=1, ax=axes,
+    )  # fmt: skip
+    sns.scatterplot(
+        numbers, x=settings.x, y="noise", hue="accuracy_difference", hue_norm=norm,
+        palette=style.SEQUENTIAL, style=key, markers=_markers(numbers, key), s=13,
+        edgecolor="#333333", linewidth=0.3, legend=False, zorder=2, ax=axes,
+    )  # fmt: skip
+    axes.set(xlabel="", ylabel="")
     axes.margins(0.08)
     if settings.x == "batch_size":
         sizes = dict(zip(numbers["batch_size"], numbers["full_batch"].astype(bool), strict=True))
         style.batch_size_axis(axes, "x", sizes, labels)
-        axes.set_xlabel(style.BATCH_SIZE_LABEL)
     else:
         style.log_axis(axes, "x")
-        axes.set_xlabel("Steps T")
         if figure.minimum_steps is not None:
             axes.axvline(figure.minimum_steps, color=style.HARD, linestyle="--", linewidth=1)
     style.log_axis(axes, "y")

@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from dpsweep.analysis.frames import load_steps, load_trials, stack
 from dpsweep.analysis.statistics import running_mean
@@ -16,6 +19,7 @@ from dpsweep.study.targets import NormTrace
 COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "batch_size", "clipping_bound",
     "learning_rate", "seed", "step", "mean_gradient_norm", "mean_gradient_norm_smooth",
+    "running_mean_over", "full_batch",
 ]  # fmt: skip
 _OF_THE_CELL = [
     "problem", "epsilon", "epochs", "batch_size", "clipping_bound", "learning_rate", "seed",
@@ -44,6 +48,8 @@ def gradient_norms_by_step(
                         "step": trace["step"].to_numpy(),
                         "mean_gradient_norm": norms,
                         "mean_gradient_norm_smooth": running_mean(norms, window),
+                        "running_mean_over": window,
+                        "full_batch": row["full_batch"],
                     }
                 ).assign(
                     panel=index, title=panel.title, **{name: row[name] for name in _OF_THE_CELL}
@@ -52,26 +58,33 @@ def gradient_norms_by_step(
     return stack(lines, COLUMNS)
 
 
-def plot(figure: NormTrace, numbers: pd.DataFrame) -> Figure:
-    """Draw every step faintly, and a running mean where there are many."""
-    count = len(figure.panels)
-    drawing = style.panels_figure(count, height=2.1)
-    all_axes = drawing.subplots(1, count, squeeze=False, sharey=True)[0]
+def plot(_: NormTrace, numbers: pd.DataFrame) -> Figure:
+    """Draw a line for every epsilon: every step thinly, and a running mean where there are many."""
+    panels = [panel for _, panel in numbers.groupby("panel")]
+    drawing = style.panels_figure(len(panels) + 1, height=2.1)
+    all_axes = drawing.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     budgets = sorted(numbers["epsilon"].unique())
     colours = dict(zip(budgets, style.ordered_colours(len(budgets)), strict=True))
-    for index, (axes, panel) in enumerate(zip(all_axes, figure.panels, strict=True)):
-        for epsilon, trace in numbers[numbers["panel"] == index].groupby("epsilon"):
-            if len(trace) > _MANY_STEPS:
-                axes.plot(
-                    trace["step"], trace["mean_gradient_norm"], color=colours[epsilon],
-                    alpha=0.25, linewidth=0.4,
-                )  # fmt: skip
-            axes.plot(
-                trace["step"], trace["mean_gradient_norm_smooth"], color=colours[epsilon],
-                label=f"ε = {style.write_value(float(str(epsilon)))}",
-            )  # fmt: skip
-        axes.set_title(panel.title)
-        axes.set_xlabel("Optimizer step")
-        style.legend(axes, len(budgets))
+    for axes, panel in zip(all_axes, panels, strict=True):
+        drawn = {"x": "step", "hue": "epsilon", "palette": colours, "legend": False}
+        drawn |= {"estimator": None, "errorbar": None, "ax": axes}
+        if panel["running_mean_over"].max() > 1:
+            sns.lineplot(panel, y="mean_gradient_norm", alpha=0.25, linewidth=0.4, **drawn)
+        sns.lineplot(panel, y="mean_gradient_norm_smooth", **drawn)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.set(title=panel["title"].iloc[0], xlabel="Optimizer step", ylabel="")
+        axes.legend(
+            handles=[
+                Line2D(
+                    [], [], color=colours[line["epsilon"]],
+                    label=f"ε = {style.write_value(line['epsilon'])} ({style.write_chosen(line)})",
+                )
+                for _, line in panel.drop_duplicates("epsilon").iterrows()
+            ],
+            loc="center left", bbox_to_anchor=(1.0, 0.5),
+        )  # fmt: skip
     all_axes[0].set_ylabel("Mean gradient norm")
+    window = int(numbers["running_mean_over"].max())
+    if window > 1:
+        style.note(drawing, f"Thin: every step. Thick: running mean over up to {window} steps.")
     return drawing

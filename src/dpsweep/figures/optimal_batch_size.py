@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from dpsweep.analysis.frames import load_trials, stack
+from dpsweep.analysis.frames import load_trials
 from dpsweep.choice import choose
-from dpsweep.figures import style
+from dpsweep.figures import lines, style
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import OptimalBatchSize
@@ -15,7 +15,7 @@ from dpsweep.study.targets import OptimalBatchSize
 KEYS = ["epsilon", "epochs"]
 COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "batch_size", "minimum", "maximum", "repeats",
-    "train_size",
+    "train_size", "clipping_bound", "learning_rate",
 ]  # fmt: skip
 
 
@@ -31,56 +31,50 @@ def best_batch_size_by_epochs(
     for index, panel in enumerate(figure.panels):
         trials = load_trials(paths, study.cells(panel), missing)
         choices = _best_batch_sizes(trials)
-        alone = [_best_batch_sizes(group) for _, group in trials.groupby("seed")]
-        by_seed = pd.concat(alone or [choices]).groupby(KEYS)["batch_size"]
-        range_over_seeds = by_seed.agg(minimum="min", maximum="max", repeats="size")
+        alone = {seed: _best_batch_sizes(group) for seed, group in trials.groupby("seed")}
+        by_seed = pd.DataFrame(
+            {f"seed_{seed}": each.set_index(KEYS)["batch_size"] for seed, each in alone.items()}
+        )
+        by_seed = by_seed.assign(
+            minimum=by_seed.min(axis=1), maximum=by_seed.max(axis=1), repeats=by_seed.count(axis=1)
+        )
         problem = study.sweeps[panel.sweep].problem
         size = study.train_size(problem.dataset)
         frames.append(
-            choices.join(range_over_seeds, on=KEYS).assign(
+            choices.join(by_seed, on=KEYS).assign(
                 panel=index, title=panel.title, problem=problem.name, train_size=size
             )
         )
-    return stack(frames, COLUMNS)
+    return lines.stack(frames, COLUMNS)
 
 
 def _best_batch_sizes(trials: pd.DataFrame) -> pd.DataFrame:
     choices = choose(trials, by=KEYS)
-    return choices.loc[choices["selection_accuracy"].notna(), [*KEYS, "batch_size"]]
+    columns = [*KEYS, "batch_size", "clipping_bound", "learning_rate"]
+    return choices.loc[choices["selection_accuracy"].notna(), columns]
 
 
-def plot(figure: OptimalBatchSize, numbers: pd.DataFrame) -> Figure:
-    """Draw a line and a band for every epsilon; the full batch is a line of its own."""
-    count = len(figure.panels)
-    drawing = style.panels_figure(count, height=2.3)
-    all_axes = drawing.subplots(1, count, squeeze=False, sharey=True)[0]
+def plot(_: OptimalBatchSize, numbers: pd.DataFrame) -> Figure:
+    """Draw a line for every epsilon, repeats as a band or as points; N is a line of its own."""
     budgets = sorted(numbers["epsilon"].unique())
     colours = dict(zip(budgets, style.ordered_colours(len(budgets)), strict=True))
-    for index, (axes, panel) in enumerate(zip(all_axes, figure.panels, strict=True)):
-        here = numbers[numbers["panel"] == index]
-        axes.set_title(panel.title)
-        axes.set_xlabel("Epochs")
-        if here.empty:
-            continue
-        for position, (epsilon, line) in enumerate(here.groupby("epsilon")):
-            colour = colours[epsilon]
-            axes.fill_between(
-                line["epochs"], line["minimum"], line["maximum"], color=colour, alpha=0.15,
-                linewidth=0,
-            )  # fmt: skip
-            axes.plot(
-                line["epochs"], line["batch_size"], color=colour,
-                marker=style.MARKERS[position % len(style.MARKERS)],
-                label=f"ε = {style.write_value(float(str(epsilon)))}",
-            )  # fmt: skip
-        full = int(here["train_size"].iloc[0])
-        axes.axhline(full, color="#555555", linestyle=":", linewidth=1)
+    labels = {epsilon: f"ε = {style.write_value(epsilon)}" for epsilon in budgets}
+    points = numbers.assign(centre=numbers["batch_size"], label=numbers["epsilon"].map(labels))
+    panels = [panel for _, panel in points.groupby("panel")]
+    drawing, all_axes = lines.plot(
+        points, "epochs", [[colours[each] for each in panel["epsilon"].unique()] for panel in panels],
+        chosen=["clipping_bound", "learning_rate"], height=2.0, share_y=True,
+    )  # fmt: skip
+    for axes, panel in zip(all_axes, panels, strict=True):
+        full = int(panel["train_size"].iloc[0])
+        axes.axhline(full, color=style.GREY, linestyle=":", linewidth=1)
         axes.annotate(
             "Full", (1, full), (-2, 2), xycoords=axes.get_yaxis_transform(),
-            textcoords="offset points", ha="right", size=6.5, color="#555555",
+            textcoords="offset points", ha="right", size=6.5, color=style.GREY,
         )  # fmt: skip
         axes.set_yscale("log", base=2)
-        style.value_axis(axes, "x", list(here["epochs"]), base=2)
-    all_axes[0].set_ylabel("Best batch size")
-    style.legend(all_axes[-1], len(budgets) if count == 1 else 4)
+        style.value_axis(axes, "x", list(panel["epochs"]), base=2)
+    for axes in drawing.axes[-len(panels) :]:
+        axes.set_xlabel(style.log_label("Epochs", len(panels)))
+    all_axes[0].set_ylabel(style.log_label("Best batch size"))
     return drawing

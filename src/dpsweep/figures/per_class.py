@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -32,7 +33,8 @@ COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
     "learning_rate", "seed", "class_rank", "class", "class_name", "baseline_accuracy", "accuracy",
     "accuracy_difference", "accuracy_difference_smooth", "retained_weight",
-    "relative_retained_weight", "relative_retained_weight_smooth",
+    "relative_retained_weight", "relative_retained_weight_smooth", "running_mean_over",
+    "full_batch",
 ]  # fmt: skip
 _OF_THE_CELL = [
     "problem", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate", "seed",
@@ -41,6 +43,11 @@ _NAMED = 10  # with more classes, their rank is written instead of their name
 _LONGEST_NAME = 18
 _CROWD = 40  # with more classes, a running mean over about a twentieth of them carries the line
 _FAR = 4  # a line that far above the baseline's largest would press that one to the ground
+_FROM_ZERO = 0.6  # the smallest weight that a vertical axis starts above 0 for
+_COLUMN = {
+    "retained_weight": "relative_retained_weight",
+    "accuracy_difference": "accuracy_difference",
+}
 _TITLES = {
     "retained_weight": "Relative\nretained weight",
     "accuracy_difference": "Accuracy − accuracy\nat C = {}",
@@ -110,6 +117,8 @@ def _panel(
                     "retained_weight": weight[order],
                     "relative_retained_weight": relative,
                     "relative_retained_weight_smooth": running_mean(relative, window),
+                    "running_mean_over": window,
+                    "full_batch": row["full_batch"],
                 }
             ).assign(**{name: row[name] for name in _OF_THE_CELL})
         )
@@ -160,72 +169,95 @@ def _class_names(paths: Paths, dataset: str, order: np.ndarray) -> list[str]:
 
 def plot(figure: PerClass, numbers: pd.DataFrame) -> Figure:
     """Draw a row for each quantity and a column for each panel, one line per C."""
-    rows, columns = len(figure.rows), len(figure.panels)
-    named = len(numbers) > 0 and numbers.groupby("panel")["class"].nunique().max() <= _NAMED
-    names = max(map(len, _short_names(numbers)), default=0) if named else 0
-    drawing = style.panels_figure(columns, height=1.4 * rows + 0.65 + 0.05 * names)
-    grid = drawing.subplots(rows, columns, squeeze=False, sharey="row", sharex="col")
+    panels = [panel for _, panel in numbers.groupby("panel")]
     bounds = sorted(numbers["clipping_bound"].unique())
     colours = dict(zip(bounds, style.ordered_colours(len(bounds)), strict=True))
-    for column, panel in enumerate(figure.panels):
-        here = numbers[numbers["panel"] == column]
-        for row, quantity in enumerate(figure.rows):
-            for bound, line in here.groupby("clipping_bound"):
-                if quantity == "accuracy_difference" and bound == figure.baseline:
-                    grid[row, column].axhline(0, color=colours[bound], linewidth=1.2)
-                else:
-                    _draw(grid[row, column], line, quantity, colours[bound])
-        grid[0, column].set_title(panel.title)
-        _class_axis(grid[-1, column], here, named)
-    for row, quantity in enumerate(figure.rows):
-        grid[row, 0].set_ylabel(_TITLES[quantity].format(style.write_value(figure.baseline)))
-        if quantity == "retained_weight":
-            _weight_axis(grid[row, 0], numbers)
-    handles = [
-        Line2D(
-            [], [], color=colours[bound],
-            label=f"C = {style.write_value(bound)}"
-            + (" (baseline)" if bound == figure.baseline else ""),
-        )
-        for bound in bounds
-    ]  # fmt: skip
-    drawing.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 5) or 1)
+    markers = dict(zip(bounds, style.MARKERS * len(bounds), strict=False))
+    named = max(panel["class"].nunique() for panel in panels) <= _NAMED
+    names = max(map(len, _short_names(numbers))) if named else 0
+    rows = len(figure.rows)
+    height = 1.4 * rows + 0.75 + 0.11 * len(bounds) + 0.05 * names
+    drawing = style.panels_figure(len(panels), height)
+    grid = drawing.subplots(rows, len(panels), squeeze=False, sharey="row", sharex="col")
+    for column, panel in zip(grid.T, panels, strict=True):
+        for axes, quantity in zip(column, figure.rows, strict=True):
+            shown = panel
+            if quantity == "accuracy_difference":
+                axes.axhline(0, color=colours[figure.baseline], linewidth=1.2)
+                shown = panel[panel["clipping_bound"] != figure.baseline]
+            _draw(axes, shown, _COLUMN[quantity], colours, markers if named else {})
+        chosen = panel.drop_duplicates("clipping_bound").sort_values("clipping_bound")
+        style.title(
+            column[0], str(panel["title"].iloc[0]),
+            *[style.write_chosen(settings) for _, settings in chosen.iterrows()],
+            colours=[colours[bound] for bound in chosen["clipping_bound"]],
+        )  # fmt: skip
+        _class_axis(column[-1], panel, named)
+    for axes, quantity in zip(grid[:, 0], figure.rows, strict=True):
+        label = _TITLES[quantity].format(style.write_value(figure.baseline))
+        if quantity == "retained_weight" and _weight_axis(axes, numbers):
+            label = style.log_label(label)
+        axes.set_ylabel(label)
+    drawing.legend(
+        handles=[
+            Line2D(
+                [], [], color=colours[bound], marker=markers[bound] if named else None,
+                label=f"C = {style.write_value(bound)}"
+                + (" (baseline)" if bound == figure.baseline else ""),
+            )
+            for bound in bounds
+        ],
+        loc="outside upper center", ncols=min(len(bounds), 5),
+    )  # fmt: skip
+    window = int(numbers["running_mean_over"].max())
+    if window > 1:
+        style.note(drawing, f"Thin: every class. Thick: running mean over {window} classes.")
     return drawing
 
 
-def _draw(axes: Axes, line: pd.DataFrame, quantity: str, colour: str) -> None:
-    column = "relative_retained_weight" if quantity == "retained_weight" else quantity
-    rank, smooth = line["class_rank"], line[f"{column}_smooth"]
-    if len(line) > _CROWD:
-        axes.plot(rank, line[column], color=colour, alpha=0.3, linewidth=0.4)
-        axes.plot(rank, smooth, color=colour)
-    else:
-        axes.plot(rank, smooth, color=colour, marker="o" if len(line) <= _NAMED else None)
+def _draw(
+    axes: Axes,
+    lines: pd.DataFrame,
+    column: str,
+    colours: dict[float, str],
+    markers: dict[float, str],
+) -> None:
+    drawn = {"x": "class_rank", "hue": "clipping_bound", "palette": colours, "legend": False}
+    drawn |= {"estimator": None, "errorbar": None, "ax": axes}
+    if lines["running_mean_over"].max() > 1:
+        sns.lineplot(lines, y=column, alpha=0.3, linewidth=0.4, **drawn)
+    if markers:
+        drawn |= {"style": "clipping_bound", "markers": markers, "dashes": False}
+        drawn |= {"markeredgewidth": 0}
+    sns.lineplot(lines, y=f"{column}_smooth", **drawn)
+    axes.set(xlabel="", ylabel="")
 
 
-def _weight_axis(axes: Axes, numbers: pd.DataFrame) -> None:
-    if numbers["relative_retained_weight"].max() > _FAR:
+def _weight_axis(axes: Axes, numbers: pd.DataFrame) -> bool:
+    """Show where the weights lie; whether the axis is logarithmic."""
+    weights = numbers["relative_retained_weight"]
+    if weights.max() > _FAR:
         style.log_axis(axes, "y")
-    else:
+        return True
+    # From 0, unless all lines lie so far above it that they could not be told apart.
+    axes.margins(y=0.12)
+    if weights.min() < _FROM_ZERO:
         axes.set_ylim(bottom=0)
+    return False
 
 
 def _short_names(numbers: pd.DataFrame) -> list[str]:
-    names = [str(name) for name in numbers["class_name"]]
-    return [
-        name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…" for name in names
-    ]
+    names = numbers["class_name"].astype(str)
+    short = names.str.slice(stop=_LONGEST_NAME - 1) + "…"
+    return list(names.where(names.str.len() <= _LONGEST_NAME, short))
 
 
 def _class_axis(axes: Axes, numbers: pd.DataFrame, named: bool) -> None:
-    if named and len(numbers):
+    if named:
         classes = numbers.drop_duplicates("class_rank")
         names = _short_names(classes)
         long = max(map(len, names)) > 2
-        axes.set_xticks(
-            classes["class_rank"], names,
-            rotation=90 if long else 0, fontsize=6.5,
-        )  # fmt: skip
+        axes.set_xticks(classes["class_rank"], names, rotation=90 if long else 0, fontsize=6.5)
         axes.set_xlabel("Class, easy to hard")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, steps=[1, 2, 5, 10]))

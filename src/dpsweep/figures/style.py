@@ -1,32 +1,37 @@
-"""The one look of all figures: sizes, fonts, colours, and how grid values are written."""
+"""The one look of all figures: seaborn's theme, sizes, palettes, and how grid values are written."""
 
 import io
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib as mpl
-import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from dpsweep.errors import DpsweepError
 from dpsweep.figures.fonts import FONT, write_all
 from dpsweep.files import atomic_path
 
 TEXT_WIDTH = 5.5  # inches: the paper's line
+SMALL = 6.0  # points: what stands beside a drawing, such as the settings that were chosen
 
-# Okabe and Ito's colours, told apart by every common colour vision.
-EASY, MEDIUM, HARD = "#0072B2", "#7A7A7A", "#D55E00"
+# Told apart by every common colour vision.
+_PALETTE = sns.color_palette("colorblind").as_hex()
+EASY, HARD, MEDIUM = _PALETTE[0], _PALETTE[3], _PALETTE[7]
 DIFFICULTY = {"easy": EASY, "medium": MEDIUM, "hard": HARD}
-_CATEGORIES = ["#009E73", "#CC79A7", "#56B4E9", "#000000"]
+_CATEGORIES = [_PALETTE[2], _PALETTE[4], _PALETTE[9], "#000000"]
 SEQUENTIAL = "viridis"
 BEST = "#D1001C"
+GREY = "#555555"
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 
 _RC: Any = {
@@ -44,20 +49,23 @@ _RC: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
+    "axes.edgecolor": "black",
     "axes.grid": True,
-    "axes.axisbelow": True,
     "grid.color": "#DDDDDD",
     "grid.linewidth": 0.5,
     "lines.linewidth": 1.4,
     "lines.markersize": 3.5,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.5,
+    "ytick.minor.width": 0.5,
     "xtick.major.size": 2.5,
     "ytick.major.size": 2.5,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
     "pdf.fonttype": 42,
     "figure.dpi": 100,
     "savefig.dpi": 300,
-    "axes.unicode_minus": True,
 }
 
 
@@ -74,7 +82,7 @@ def style() -> Iterator[None]:
     """
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(_RC)
+        sns.set_theme(context="paper", style="ticks", palette="colorblind", rc=_RC)
         try:
             findfont(FontProperties(family=FONT), fallback_to_default=False)
         except ValueError:
@@ -85,16 +93,16 @@ def style() -> Iterator[None]:
         yield
 
 
-def panels_figure(count: int, height: float, rows: int = 1) -> Figure:
+def panels_figure(count: int, height: float) -> Figure:
     """An empty figure for ``count`` panels side by side: one panel does not take the whole line."""
     width = TEXT_WIDTH if count > 1 else 3.3
-    return Figure(figsize=(width, rows * height), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def empty_figure() -> Figure:
     """What stands in for a figure of which no result is there yet."""
     figure = panels_figure(1, height=1.0)
-    figure.text(0.5, 0.6, "no results yet", ha="center", va="center", color="#777777")
+    figure.text(0.5, 0.6, "no results yet", ha="center", va="center", color=GREY)
     return figure
 
 
@@ -121,8 +129,7 @@ def ordered_colours(count: int) -> list[str]:
     """Colours for values in ascending order: dark to bright, without the palest yellow."""
     if count == 1:
         return [EASY]
-    palette = mpl.colormaps[SEQUENTIAL]
-    return [to_hex(palette(position)) for position in np.linspace(0.0, 0.88, count)]
+    return list(sns.color_palette(SEQUENTIAL, count).as_hex())
 
 
 def line_colours(difficulties: Sequence[str | None]) -> list[str]:
@@ -159,6 +166,11 @@ def write_value(value: float) -> str:
     return f"{value:g}"
 
 
+def write_rate(rate: float) -> str:
+    """A learning rate for a label, in two digits; the CSV has all of them."""
+    return f"{rate:.2g}"
+
+
 def write_clipping(bound: float, kind: str) -> str:
     """A clipping bound for a label; automatic and no clipping have names instead of numbers."""
     if kind == "automatic":
@@ -175,6 +187,12 @@ def write_batch_size(batch_size: int, full_batch: bool, power: bool = False) -> 
     return str(batch_size)
 
 
+def write_chosen(settings: pd.Series) -> str:
+    """The batch size and learning rate that were chosen, for a line of small type."""
+    size = write_batch_size(int(settings["batch_size"]), bool(settings.get("full_batch", False)))
+    return f"B = {size}, η = {write_rate(settings['learning_rate'])}"
+
+
 # -- axes ----------------------------------------------------------------------------------
 
 BATCH_SIZE_LABEL = "Batch size B"
@@ -182,57 +200,74 @@ CLIPPING_LABEL = "Clipping bound C"
 EPSILON_LABEL = "Privacy budget ε"
 
 
+def log_label(text: str, panels: int = 1) -> str:
+    """The label of a logarithmic axis, in two lines where many panels stand side by side."""
+    return f"{text}{chr(10) if panels > 2 else ' '}(log scale)"
+
+
+def value_axis(
+    axes: Axes,
+    which: Literal["x", "y"],
+    values: Sequence[float],
+    texts: Sequence[str] | None = None,
+    *,
+    base: float = 10,
+    labels: int = 12,
+) -> None:
+    """A logarithmic axis for a grid, labelled at its values as far as there is room.
+
+    Where values crowd, some keep a short tick only; the ends and powers of ten have labels first.
+
+    Args:
+        axes: where to draw.
+        which: the axis.
+        values: the grid, in any order.
+        texts: how the values are written, by default `write_value`.
+        base: of the logarithm; changes nothing but the ticks of an empty axis.
+        labels: how many labels there is room for along the axis.
+    """
+    written = dict(zip(values, texts or [write_value(value) for value in values], strict=True))
+    ordered = sorted(written)
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log", base=base)
+    nearest = 0.8 / max(labels - 1, 1) * math.log(ordered[-1] / ordered[0])
+    kept = {ordered[-1], ordered[0]}
+    for value in sorted(ordered, key=lambda value: (not math.log10(value).is_integer(), -value)):
+        if all(abs(math.log(value / other)) >= nearest for other in kept):
+            kept.add(value)
+    axis.set_major_locator(FixedLocator(sorted(kept)))
+    axis.set_ticklabels([written[value] for value in sorted(kept)])
+    axis.set_minor_locator(FixedLocator([value for value in ordered if value not in kept]))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def batch_size_axis(
     axes: Axes, which: Literal["x", "y"], sizes: dict[int, bool], labels: int = 12
 ) -> None:
-    """A logarithmic axis (base 2) with a tick at every batch size and Full at N.
+    """A logarithmic axis (base 2) with a tick at every batch size, and Full at N.
 
     Args:
         axes: where to draw.
         which: the axis.
         sizes: batch size -> whether it is the full batch.
-        labels: how many labels there is room for; the others keep their tick.
+        labels: how many labels there is room for.
     """
     ordered = sorted(sizes)
-    powers = [size for size in ordered if not sizes[size]]
-    every = -(-len(powers) // labels)
-    labelled = set(powers[::every])
     texts = []
     for index, size in enumerate(ordered):
-        text = write_batch_size(size, sizes[size], power=True) if size in labelled else ""
-        if sizes[size]:
-            # N lies anywhere, often close to the largest power: write a line lower then.
-            close = which == "x" and index and size < 4 * ordered[index - 1]
-            text = "\nFull" if close else "Full"
-        texts.append(text)
-    if which == "x":
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(ordered, texts)
-        axes.xaxis.set_minor_locator(NullLocator())
-    else:
-        axes.set_yscale("log", base=2)
-        axes.set_yticks(ordered, texts)
-        axes.yaxis.set_minor_locator(NullLocator())
-
-
-def value_axis(axes: Axes, which: Literal["x", "y"], values: Sequence[float], base: float) -> None:
-    """A logarithmic axis for a geometric grid, labelled at the grid's values while they fit.
-
-    Values that crowd (less than a twelfth of the axis apart) keep a short tick and lose their
-    label, smaller values first.
-    """
-    ordered = sorted(set(values))
+        text = write_batch_size(size, sizes[size], power=True)
+        # N lies anywhere, often close to the largest power: write a line lower then.
+        close = which == "x" and sizes[size] and index and size < 4 * ordered[index - 1]
+        texts.append(f"\n{text}" if close else text)
+    powers = [size for size in ordered if not sizes[size]]
+    labelled = {*powers[:: -(-len(powers) // labels) or 1], *(s for s in ordered if sizes[s])}
     axis = axes.xaxis if which == "x" else axes.yaxis
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log", base=base)
-    span = math.log(ordered[-1] / ordered[0]) or 1.0
-    kept: list[float] = []
-    for value in reversed(ordered):
-        if not kept or math.log(kept[-1] / value) >= span / 12:
-            kept.append(value)
-    labelled = kept[::-1]
-    axis.set_major_locator(FixedLocator(labelled))
-    axis.set_ticklabels([write_value(value) for value in labelled])
-    axis.set_minor_locator(FixedLocator([value for value in ordered if value not in labelled]))
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log", base=2)
+    axis.set_major_locator(FixedLocator([size for size in ordered if size in labelled]))
+    axis.set_ticklabels(
+        [text for size, text in zip(ordered, texts, strict=True) if size in labelled]
+    )
+    axis.set_minor_locator(FixedLocator([size for size in ordered if size not in labelled]))
     axis.set_minor_formatter(NullFormatter())
 
 
@@ -248,33 +283,71 @@ def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def legend(axes: Axes, entries: int) -> None:
-    """Inside the axes where there is room for it, beside them when there are many lines."""
-    if entries > 3:
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    else:
-        axes.legend(loc="best")
+# -- words around the axes -----------------------------------------------------------------
+
+
+def title(axes: Axes, text: str, *lines: str, colours: Sequence[str] = ()) -> None:
+    """A panel's title, and under it lines of small type: what was chosen for it.
+
+    Args:
+        axes: the panel.
+        text: the title.
+        lines: the small type, from top to bottom.
+        colours: one for each line, by default grey.
+    """
+    axes.set_title(text, pad=4 + 1.25 * SMALL * len(lines))
+    for index, line in enumerate(reversed(lines)):
+        axes.annotate(
+            line, (0.5, 1.0), (0, 2 + 1.25 * SMALL * index), xycoords="axes fraction",
+            textcoords="offset points", ha="center", va="bottom", fontsize=SMALL,
+            color=colours[len(lines) - 1 - index] if colours else GREY,
+        )  # fmt: skip
+
+
+def legend_above(axes: Axes, text: str, handles: Sequence[Artist]) -> None:
+    """A panel's title, and its legend between the title and the panel: never on what is drawn."""
+    columns = min(len(handles), 3)
+    rows = -(-len(handles) // columns) if handles else 0
+    axes.set_title(text, pad=4 + 10 * rows)
+    if handles:
+        axes.legend(
+            handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns,
+            borderaxespad=0.1, columnspacing=1.2, handletextpad=0.5, labelspacing=0.2,
+        )  # fmt: skip
+
+
+def legends(figure: Figure, panels: Sequence[tuple[Axes, str, Sequence[Artist]]]) -> None:
+    """Titles and legends: one legend for the figure if its panels share lines, else one each.
+
+    Args:
+        figure: the figure.
+        panels: axes, title and legend handles of every panel.
+    """
+    every = [handle for _, _, handles in panels for handle in handles]
+    known = {handle.get_label(): handle for handle in reversed(every)}
+    if len(known) == len(every):
+        for axes, text, handles in panels:
+            legend_above(axes, text, handles)
+        return
+    figure.legend(
+        handles=list(known.values())[::-1],
+        loc="outside upper center", ncols=min(len(known), 6),
+    )  # fmt: skip
+    for axes, text, _ in panels:
+        axes.set_title(text)
+
+
+def note(figure: Figure, text: str, colour: str = GREY) -> None:
+    """Add a sentence in small type under the figure."""
+    present = figure.get_supxlabel()
+    whole = f"{present} {text}" if present else text
+    across = int(figure.get_figwidth() * 72 / (0.52 * SMALL))
+    whole = "\n".join(textwrap.wrap(whole.replace("\n", " "), across))
+    figure.supxlabel(whole, fontsize=SMALL, color=colour, x=0.01, ha="left")
 
 
 def say_missing(figure: Figure, missing: int) -> None:
     """Say under the figure that some of its results are not there yet."""
-    if not missing:
-        return
-    if figure.get_layout_engine() is None:
-        _add_below(figure, 0.2)
-    figure.supxlabel(
-        f"partial: {missing} result file{'s' if missing > 1 else ''} not there yet",
-        fontsize=6.5, color="#B00020", x=0.99, ha="right",
-    )  # fmt: skip
-
-
-def _add_below(figure: Figure, inches: float) -> None:
-    """Make a figure whose axes were placed by hand taller at the bottom."""
-    width, height = figure.get_size_inches()
-    taller = height + inches
-    for axes in figure.axes:
-        box = axes.get_position()
-        axes.set_position(
-            (box.x0, (box.y0 * height + inches) / taller, box.width, box.height * height / taller)
-        )
-    figure.set_size_inches(width, taller)
+    if missing:
+        files = "file" if missing == 1 else "files"
+        note(figure, f"Partial: {missing} result {files} not there yet.", "#B00020")

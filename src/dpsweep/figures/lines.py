@@ -1,0 +1,156 @@
+"""Lines over a grid: centres, repeats, and under them the settings that were chosen for each point.
+
+The numbers have a row for each point, with ``panel, title, line, label``, what lies along the x
+axis, ``centre, minimum, maximum, repeats``, the chosen settings, and the columns of `with_repeats`.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from dpsweep.analysis import frames as tidy
+from dpsweep.choice import CELL, repeats
+from dpsweep.figures import style
+
+FEWEST_FOR_A_BAND = 5
+"""With fewer repeats every one of them is a point."""
+
+_STRIP = 0.4  # height of a strip of chosen settings, inches
+_LETTERS = {"batch_size": "B", "learning_rate": "η", "clipping_bound": "C"}
+
+
+def with_repeats(points: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+    """Points with their macro accuracy in every repeat: columns ``seed_1``, ``seed_2``, ..."""
+    accuracy = repeats(trials).pivot(index=CELL, columns="seed", values="macro_accuracy")
+    return points.merge(accuracy.add_prefix("seed_"), left_on=CELL, right_index=True, how="left")
+
+
+def seed_columns(points: pd.DataFrame) -> list[str]:
+    """The columns of `with_repeats`."""
+    return [name for name in points.columns if name.startswith("seed_")]
+
+
+def stack(frames: Iterable[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+    """The rows of all frames, with these columns and those of `with_repeats`."""
+    frames = list(frames)
+    seeds = dict.fromkeys(name for frame in frames for name in seed_columns(frame))
+    return tidy.stack(frames, [*columns, *seeds])
+
+
+def plot(
+    numbers: pd.DataFrame,
+    x: str,
+    colours: Sequence[Sequence[str]],
+    *,
+    chosen: Sequence[str],
+    height: float,
+    share_y: bool,
+) -> tuple[Figure, list[Axes]]:
+    """Draw a panel for each ``panel``, a line in it for each ``label``, strips of settings below.
+
+    Args:
+        numbers: what is drawn.
+        x: the column along the x axis; its axis is left to the caller (the last axes of a column).
+        colours: for every panel, one for each of its lines.
+        chosen: the settings that have a strip: ``batch_size``, ``learning_rate``, ``clipping_bound``.
+        height: of a panel without strips, inches.
+        share_y: whether all panels have one vertical axis; where not, a note says so.
+
+    Returns:
+        The figure and the panels' axes, from left to right.
+    """
+    panels = [panel for _, panel in numbers.groupby("panel", sort=False)]
+    drawing = style.panels_figure(len(panels), height + len(chosen) * _STRIP)
+    ratios = [height, *[_STRIP] * len(chosen)]
+    grid = drawing.subplots(
+        len(ratios), len(panels), squeeze=False, sharex="col", height_ratios=ratios,
+        sharey="row" if share_y else False,
+    )  # fmt: skip
+    legends = []
+    everywhere = numbers.drop_duplicates(["panel", "label"])["label"]
+    for axes, panel, its_colours in zip(grid.T, panels, colours, strict=True):
+        labels = list(dict.fromkeys(panel["label"]))
+        palette = dict(zip(labels, its_colours, strict=True))
+        # Panels that share lines share their markers.
+        marked = everywhere.unique() if everywhere.duplicated().any() else labels
+        markers = dict(zip(marked, style.MARKERS * len(marked), strict=False))
+        _repeats(axes[0], panel, x, palette, markers)
+        _lines(axes[0], panel, x, "centre", palette, markers)
+        for strip, setting in zip(axes[1:], chosen, strict=True):
+            _lines(strip, panel, x, setting, palette, markers)
+            strip.margins(y=0.25)
+            for line in strip.lines:
+                line.set(linewidth=0.8, markersize=2.8)
+        legends.append(
+            (
+                axes[0],
+                str(panel["title"].iloc[0]),
+                [Line2D([], [], color=palette[each], marker=markers[each], label=each) for each in labels],
+            )
+        )  # fmt: skip
+    for row, setting in zip(grid[1:], chosen, strict=True):
+        for strip, panel in zip(row, panels, strict=True):
+            _setting_axis(strip, numbers if share_y else panel, setting)
+        row[0].set_ylabel(_LETTERS[setting], rotation=0, va="center", ha="right")
+    style.legends(drawing, legends)
+    if len(panels) > 1 and not share_y:
+        style.note(drawing, "The vertical axes of the panels differ.")
+    return drawing, list(grid[0])
+
+
+def _lines(
+    axes: Axes,
+    points: pd.DataFrame,
+    x: str,
+    y: str,
+    palette: dict[str, str],
+    markers: dict[str, str],
+) -> None:
+    # A line ends where there is no number, and another one starts after it.
+    gaps = points[y].isna().groupby(points["label"]).cumsum()
+    sns.lineplot(
+        points.assign(gap=gaps), x=x, y=y, hue="label", style="label", palette=palette,
+        markers=markers, dashes=False, units="gap", estimator=None, errorbar=None, legend=False,
+        markeredgewidth=0, ax=axes,
+    )  # fmt: skip
+    axes.set(xlabel="", ylabel="")
+
+
+def _repeats(
+    axes: Axes, points: pd.DataFrame, x: str, palette: dict[str, str], markers: dict[str, str]
+) -> None:
+    for label, line in points.groupby("label", sort=False):
+        if line["repeats"].max() >= FEWEST_FOR_A_BAND:
+            axes.fill_between(
+                line[x], line["minimum"], line["maximum"], color=palette[str(label)], alpha=0.2,
+                linewidth=0,
+            )  # fmt: skip
+        elif line["repeats"].max() > 1:
+            each = line.melt(id_vars=[x], value_vars=seed_columns(line), value_name="repeat")
+            sns.scatterplot(
+                each, x=x, y="repeat", color=palette[str(label)], marker=markers[str(label)], s=7,
+                alpha=0.6, linewidth=0, legend=False, ax=axes,
+            )  # fmt: skip
+
+
+def _setting_axis(axes: Axes, points: pd.DataFrame, setting: str) -> None:
+    values = points[points[setting].notna()].drop_duplicates(setting)
+    if values.empty:
+        axes.set_yticks([])
+        return
+    match setting:
+        case "batch_size":
+            sizes = zip(values["batch_size"], values["full_batch"], strict=True)
+            texts = [
+                style.write_batch_size(int(size), bool(full), power=True) for size, full in sizes
+            ]
+        case "learning_rate":
+            texts = [style.write_rate(rate) for rate in values[setting]]
+        case _:
+            texts = [style.write_value(bound) for bound in values[setting]]
+    style.value_axis(axes, "y", list(values[setting]), texts, labels=3)
+    axes.tick_params(axis="y", labelsize=style.SMALL)
