@@ -153,11 +153,13 @@ def _draw(
         numbers, x=settings.x, y="noise", units=key, estimator=None, errorbar=None, legend=False,
         color="#999999", linewidth=0.7, zorder=1, ax=axes,
     )  # fmt: skip
-    sns.scatterplot(
-        numbers, x=settings.x, y="noise", hue="accuracy_difference", hue_norm=norm,
-        palette=style.SEQUENTIAL, style=key, markers=_markers(numbers, key), s=13,
-        edgecolor="#333333", linewidth=0.3, legend=False, zorder=2, ax=axes,
-    )  # fmt: skip
+    known = numbers[numbers["accuracy_difference"].notna()]  # the others are on the line, unmarked
+    if len(known):
+        sns.scatterplot(
+            known, x=settings.x, y="noise", hue="accuracy_difference", hue_norm=norm,
+            palette=style.SEQUENTIAL, style=key, markers=_markers(numbers, key), s=13,
+            edgecolor="#333333", linewidth=0.3, legend=False, zorder=2, ax=axes,
+        )  # fmt: skip
     axes.set(xlabel="", ylabel="")
     axes.margins(0.08)
     if settings.x == "batch_size":
