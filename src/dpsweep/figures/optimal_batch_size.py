@@ -30,18 +30,19 @@ def best_batch_size_by_epochs(
     frames = []
     for index, panel in enumerate(figure.panels):
         trials = load_trials(paths, study.cells(panel), missing)
-        choices = _best_batch_sizes(trials)
-        alone = {seed: _best_batch_sizes(group) for seed, group in trials.groupby("seed")}
-        by_seed = pd.DataFrame(
-            {f"seed_{seed}": each.set_index(KEYS)["batch_size"] for seed, each in alone.items()}
-        )
-        by_seed = by_seed.assign(
-            minimum=by_seed.min(axis=1), maximum=by_seed.max(axis=1), repeats=by_seed.count(axis=1)
-        )
+        if trials.empty:
+            continue  # partial: nothing to choose from yet
+        alone = [
+            _best_batch_sizes(group).assign(seed=seed) for seed, group in trials.groupby("seed")
+        ]
+        by_seed = pd.concat(alone).pivot(index=KEYS, columns="seed", values="batch_size")
+        range_over_seeds = by_seed.agg(["min", "max", "count"], axis=1)
+        range_over_seeds.columns = ["minimum", "maximum", "repeats"]
+        choices = _best_batch_sizes(trials).join(range_over_seeds, on=KEYS)
         problem = study.sweeps[panel.sweep].problem
         size = study.train_size(problem.dataset)
         frames.append(
-            choices.join(by_seed, on=KEYS).assign(
+            choices.join(by_seed.add_prefix("seed_"), on=KEYS).assign(
                 panel=index, title=panel.title, problem=problem.name, train_size=size
             )
         )
