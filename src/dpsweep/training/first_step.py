@@ -91,7 +91,8 @@ def _alike(study: Study, exclude: set[str]) -> list[list[str]]:
     for name, sweep in study.sweeps.items():
         dataset, method = study.datasets[sweep.dataset], study.methods[sweep.method]
         shape = [dataset.image_size, dataset.max_length, _is_grey(dataset)]
-        same = [sweep.backbone, method.model_dump(exclude=exclude), shape, study.engine(name)]
+        engine = study.engine(sweep.problem.name)
+        same = [sweep.backbone, method.model_dump(exclude=exclude), shape, engine]
         groups.setdefault(canonical_json(same), []).append(name)
     return list(groups.values())
 
@@ -145,7 +146,7 @@ def _step(study: Study, sweep: str) -> None:
             parameters=0,
         )
         model = build_model(Path(folder), study.methods[grid.method], dataset.classes, seed=1)
-    engine = make_engine(study.engine(sweep), model.eval(), head_parameter_names(model))
+    engine = make_engine(study.engine(grid.problem.name), model.eval(), head_parameter_names(model))
     engine.clipped_sum(
         make_preprocess(mean, std)(_inputs(dataset)),
         torch.arange(_EXAMPLES),
