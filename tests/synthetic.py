@@ -1,6 +1,5 @@
 """A small study in code, and result files with known numbers for it, in the formats of the design."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dpsweep.files import write_checked_json
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.paths import Paths
@@ -221,5 +221,5 @@ def write_dataset(paths: Paths, name: str, train_counts: Sequence[int], **change
         "shape": [8, 8, 1],
         "checksum": "0" * 64,
     }
-    file.write_text(json.dumps(metadata | changes), encoding="utf-8")
+    write_checked_json(file, metadata | changes)
     return file

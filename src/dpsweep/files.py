@@ -9,6 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dpsweep.errors import DpsweepError
+
+_FINGERPRINT = "fingerprint"
+
+
+class DamagedFileError(DpsweepError, ValueError):
+    """A file whose content is not what was written."""
+
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
@@ -74,3 +82,43 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_checked_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a mapping as indented JSON with a fingerprint of it as its last key, atomically."""
+    write_json(path, content | {_FINGERPRINT: fingerprint(content)})
+
+
+def read_checked_json(path: Path) -> dict[str, Any]:
+    """Read a file of `write_checked_json`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        DamagedFileError: the content is not what was written.
+    """
+    try:
+        content = read_json(path)
+    except ValueError as error:
+        raise DamagedFileError(f"{path}: damaged: {error}", (path,)) from None
+    return checked(path, content)
+
+
+def checked(path: Path, content: Any) -> dict[str, Any]:
+    """Compare what was read from a file of `write_checked_json` with its fingerprint.
+
+    Returns:
+        The content without the fingerprint.
+
+    Raises:
+        DamagedFileError: the content is not what was written.
+    """
+    if not isinstance(content, dict) or _FINGERPRINT not in content:
+        raise DamagedFileError(f"{path}: found no {_FINGERPRINT} of its content", (path,))
+    written = {key: value for key, value in content.items() if key != _FINGERPRINT}
+    if fingerprint(written) != content[_FINGERPRINT]:
+        raise DamagedFileError(
+            f"{path}: damaged or edited: found content with {_FINGERPRINT} "
+            f"{fingerprint(written)}, expected {content[_FINGERPRINT]}",
+            (path,),
+        )
+    return written

@@ -39,7 +39,6 @@ def test_arrays_and_counts_come_back(tmp_path: Path) -> None:
     assert opened.metadata.train_counts == (4, 3, 3)
     assert opened.metadata.test_counts == (2, 1, 1)
     assert opened.metadata.shape == (4, 5, 3)
-    opened.verify()
 
 
 def test_arrays_are_mapped_read_only(tmp_path: Path) -> None:
@@ -135,6 +134,11 @@ def forget_a_key(folder: Path) -> None:
     path.write_text(json.dumps(content))
 
 
+def rename_a_class(folder: Path) -> None:
+    path = folder / "metadata.json"
+    path.write_text(path.read_text().replace("ball", "bell"))
+
+
 def pickled_labels(folder: Path) -> None:
     np.save(folder / "train_labels.npy", np.array([{}] * 10, dtype=object))
 
@@ -149,6 +153,7 @@ def pickled_labels(folder: Path) -> None:
         label_outside,
         cut_metadata,
         forget_a_key,
+        rename_a_class,
         pickled_labels,
     ],
 )
@@ -160,14 +165,26 @@ def test_damage_is_seen_when_opened(tmp_path: Path, damage: Any) -> None:
     assert raised.value.remake == (tmp_path / "metadata.json",)
 
 
-def test_a_changed_pixel_is_seen_when_verified(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["train_inputs", "train_labels", "test_inputs", "test_labels"])
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_every_flipped_bit_is_seen_when_opened(tmp_path: Path, name: str, place: int) -> None:
     write(tmp_path, make(10, 0), make(4, 1))
-    content = bytearray((tmp_path / "test_inputs.npy").read_bytes())
-    content[-1] ^= 1
-    (tmp_path / "test_inputs.npy").write_bytes(content)
-    opened = PreparedDataset.open(tmp_path)
-    with pytest.raises(DatasetError, match="checksum"):
-        opened.verify()
+    path = tmp_path / f"{name}.npy"
+    content = bytearray(path.read_bytes())
+    header = len(content) - np.load(path).nbytes
+    content[header + place if place >= 0 else place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=rf"{name}\.npy .*metadata\.json says") as raised:
+        PreparedDataset.open(tmp_path)
+    assert raised.value.remake == (tmp_path / "metadata.json",)
+
+
+def test_labels_that_change_places_are_seen(tmp_path: Path) -> None:
+    write(tmp_path, make(10, 0), make(4, 1))
+    labels = np.load(tmp_path / "train_labels.npy")
+    np.save(tmp_path / "train_labels.npy", np.roll(labels, 1))
+    with pytest.raises(DatasetError, match=r"train_labels\.npy has the checksum"):
+        PreparedDataset.open(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,7 @@ def test_data_in_other_tokens_is_refused(tmp_path: Path) -> None:
         test_counts=(1, 1),
         shape=(7,),
         checksum="",
+        file_checksums={},
         tokenizer=TokenizerIdentity(vocabulary=12, checksum="abc"),
     )
 

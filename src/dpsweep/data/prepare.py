@@ -95,7 +95,7 @@ def _named(name: str) -> Iterator[None]:
         yield
     except DatasetError as error:
         key = "." if str(error).startswith("source.") else ": "
-        raise DatasetError(f"datasets.{name}{key}{error}") from error
+        raise DatasetError(f"datasets.{name}{key}{error}", error.remake) from error
     except OSError as error:
         what = f"{error.filename}: cannot be read: {error.strerror}" if error.filename else error
         raise DatasetError(f"datasets.{name}: {what}") from error

@@ -19,16 +19,16 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 from pydantic import BaseModel, ConfigDict
 
 from dpsweep.errors import DpsweepError
-from dpsweep.files import atomic_path, write_json
+from dpsweep.files import DamagedFileError, atomic_path, read_checked_json, write_checked_json
 from dpsweep.study.shares import held_out_rows
 
 # The order is part of the checksum.
 _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
 _METADATA = "metadata.json"
-_HASHED_ROWS = 4096
 _READ_BYTES = 2**24
 _TYPES = {"image": np.dtype(np.uint8), "text": np.dtype(np.int32)}
 
@@ -74,7 +74,9 @@ class DatasetMetadata(BaseModel):
     ignored: tuple[str, ...] = ()
     """Files that lay among the images and are none: hidden ones, those of a desktop."""
     checksum: str
-    """SHA-256 over type, shape and content of the four arrays."""
+    """SHA-256 over type, shape and content of the four arrays; a part of every trial's key."""
+    file_checksums: dict[str, str]
+    """XXH3 of type, shape and content of each array: quick, and compared whenever it is opened."""
     tokenizer: TokenizerIdentity | None = None
     """Of a text."""
 
@@ -96,14 +98,15 @@ class PreparedDataset:
     def open(cls, folder: Path) -> Self:
         """Map the arrays of a prepared dataset.
 
-        Sizes, types and label counts are compared with the metadata. The content of the inputs
-        is not read; `verify` does that.
+        Everything is read once and compared with the metadata: types, shapes, checksums and
+        counts of labels. It takes seconds for 10 GB in memory, and what comes from a disk is then
+        in memory for training.
 
         Raises:
             DatasetError: the folder is missing, incomplete or damaged.
         """
         try:
-            metadata = DatasetMetadata.model_validate_json((folder / _METADATA).read_bytes())
+            metadata = DatasetMetadata.model_validate(read_checked_json(folder / _METADATA))
             arrays = {
                 name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
                 for name in _ARRAYS
@@ -113,6 +116,8 @@ class PreparedDataset:
             raise DatasetError(
                 f"{folder}: not a prepared dataset, {missing} is missing", (folder / _METADATA,)
             ) from None
+        except DamagedFileError as error:
+            raise DatasetError(str(error), error.remake) from None
         except (ValueError, TypeError, KeyError, EOFError) as error:
             raise _damaged(folder, str(error)) from None
         dataset = cls(folder=folder, metadata=metadata, **arrays)
@@ -130,21 +135,6 @@ class PreparedDataset:
         rows = np.arange(self.metadata.train_size)
         held_out = np.array(held_out_rows(len(rows), share), dtype=np.int64)
         return np.delete(rows, held_out), held_out
-
-    def verify(self) -> None:
-        """Read everything and compare it with the checksum of the metadata.
-
-        Raises:
-            DatasetError: the content has changed since it was prepared.
-        """
-        digest = hashlib.sha256()
-        for name in _ARRAYS:
-            array = getattr(self, name)
-            digest.update(_signature(array.dtype, array.shape))
-            for start in range(0, len(array), _HASHED_ROWS):
-                digest.update(np.ascontiguousarray(array[start : start + _HASHED_ROWS]).data)
-        if digest.hexdigest() != self.metadata.checksum:
-            raise _damaged(self.folder, f"the arrays do not have the checksum of {_METADATA}")
 
     def _compare_with_metadata(self) -> None:
         metadata = self.metadata
@@ -167,6 +157,13 @@ class PreparedDataset:
                         self.folder,
                         f"{name}.npy is {dtype} {shape}, but {_METADATA} says {declared[name][0]} "
                         f"{declared[name][1]}",
+                    )
+                checksum = _file_checksum(self.folder / f"{name}.npy", getattr(self, name))
+                if checksum != metadata.file_checksums.get(name):
+                    raise _damaged(
+                        self.folder,
+                        f"{name}.npy has the checksum {checksum}, but {_METADATA} says "
+                        f"{metadata.file_checksums.get(name)}",
                     )
             if _counts(labels, len(metadata.classes)) != counts:
                 raise _damaged(
@@ -214,7 +211,7 @@ def write_prepared(
         raise DatasetError(f"{name}: two classes have the same name: {', '.join(sorted(classes))}")
     # A rewrite that is interrupted must not leave old metadata beside new arrays.
     (folder / _METADATA).unlink(missing_ok=True)
-    digest = hashlib.sha256()
+    digest = _Digest()
     rows = {}
     counts = {}
     for split, content in (("train", train), ("test", test)):
@@ -256,18 +253,45 @@ def write_prepared(
         shape=shape,
         skipped=tuple(skipped),
         ignored=tuple(ignored),
-        checksum=digest.hexdigest(),
+        checksum=digest.all.hexdigest(),
+        file_checksums={name: each.hexdigest() for name, each in digest.files.items()},
         tokenizer=tokenizer,
     )
-    write_json(folder / _METADATA, metadata.model_dump(mode="json"))
+    write_checked_json(folder / _METADATA, metadata.model_dump(mode="json"))
     return PreparedDataset.open(folder)
 
 
+class _Digest:
+    """Checksums of arrays while they are written: of all of them, and of each."""
+
+    def __init__(self) -> None:
+        self.all = hashlib.sha256()
+        self.files: dict[str, xxhash.xxh3_128] = {}
+
+    def begin(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        """Go on with another array."""
+        self._file = self.files[name] = xxhash.xxh3_128()
+        self.update(_signature(dtype, shape))
+
+    def update(self, content: bytes | memoryview) -> None:
+        """Add content of the array."""
+        self.all.update(content)
+        self._file.update(content)
+
+
+def _file_checksum(path: Path, mapped: "np.memmap[Any, Any]") -> str:
+    """The checksum of a mapped file, as in ``file_checksums``."""
+    digest = xxhash.xxh3_128(_signature(mapped.dtype, mapped.shape))
+    # Read as a file: mapped pages would count as memory of the process.
+    with path.open("rb", buffering=0) as stream:
+        stream.seek(mapped.offset)
+        while content := stream.read(_READ_BYTES):
+            digest.update(content)
+    return digest.hexdigest()
+
+
 def _write_array(
-    path: Path,
-    blocks: Iterable[npt.NDArray[Any]],
-    rows: int,
-    digest: "hashlib._Hash",
+    path: Path, blocks: Iterable[npt.NDArray[Any]], rows: int, digest: _Digest
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Write blocks of rows as one .npy file; return the type and shape of a row."""
     row_shape: tuple[int, ...] | None = None
@@ -278,7 +302,7 @@ def _write_array(
             if row_shape is None or dtype is None:
                 row_shape, dtype = block.shape[1:], block.dtype
                 write_array_header(stream, dtype, (rows, *row_shape))
-                digest.update(_signature(dtype, (rows, *row_shape)))
+                digest.begin(path.stem, dtype, (rows, *row_shape))
             if (block.dtype, block.shape[1:]) != (dtype, row_shape):
                 raise DatasetError(
                     f"{path.name}: found {block.dtype} {block.shape[1:]} among inputs of "
@@ -294,7 +318,7 @@ def _write_array(
 
 
 def _move_array(
-    source: Path, path: Path, rows: int, digest: "hashlib._Hash"
+    source: Path, path: Path, rows: int, digest: _Digest
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Move a .npy file to its place; return the type and shape of a row."""
     with source.open("rb") as stream:
@@ -302,7 +326,7 @@ def _move_array(
         shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
         if shape[0] != rows:
             raise DatasetError(f"{path.name}: {shape[0]} inputs for {rows} labels")
-        digest.update(_signature(dtype, shape))
+        digest.begin(path.stem, dtype, shape)
         # Read as a file: mapped pages would count as memory of the process.
         while content := stream.read(_READ_BYTES):
             digest.update(content)

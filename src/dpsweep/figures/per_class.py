@@ -24,7 +24,7 @@ from dpsweep.analysis.statistics import (
 )
 from dpsweep.choice import choose
 from dpsweep.figures import style
-from dpsweep.files import read_json
+from dpsweep.files import read_checked_json
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Panel, PerClass
@@ -163,7 +163,7 @@ def _class_names(paths: Paths, dataset: str, order: np.ndarray) -> list[str]:
     metadata = paths.dataset(dataset) / "metadata.json"
     if not metadata.exists():
         return [f"class {index}" for index in order]
-    names = read_json(metadata)["classes"]
+    names = read_checked_json(metadata)["classes"]
     return [str(names[index]) for index in order]
 
 

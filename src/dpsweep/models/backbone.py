@@ -15,7 +15,14 @@ from pydantic import BaseModel, ConfigDict
 
 from dpsweep.data.prepared import PreparedDataset, TokenizerIdentity
 from dpsweep.errors import DpsweepError
-from dpsweep.files import atomic_path, checksum, fingerprint, write_json
+from dpsweep.files import (
+    DamagedFileError,
+    atomic_path,
+    checksum,
+    fingerprint,
+    read_checked_json,
+    write_checked_json,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,13 +88,15 @@ class PreparedBackbone:
             BackboneError: the folder is missing, incomplete or damaged.
         """
         try:
-            metadata = BackboneMetadata.model_validate_json((folder / _METADATA).read_bytes())
+            metadata = BackboneMetadata.model_validate(read_checked_json(folder / _METADATA))
             found = _checksum(metadata, folder / _WEIGHTS)
         except FileNotFoundError as error:
             missing = Path(str(error.filename)).name
             raise BackboneError(
                 f"{folder}: not a prepared backbone, {missing} is missing", (folder / _METADATA,)
             ) from None
+        except DamagedFileError as error:
+            raise BackboneError(str(error), error.remake) from None
         except (ValueError, TypeError, KeyError) as error:
             raise BackboneError(f"{folder}: damaged ({error})", (folder / _METADATA,)) from None
         if found != metadata.checksum:
@@ -140,7 +149,7 @@ def write_backbone(
         save_file({key: value.contiguous() for key, value in state.items()}, partial)
     known = BackboneMetadata(**metadata, checksum="")
     complete = known.model_copy(update={"checksum": _checksum(known, folder / _WEIGHTS)})
-    write_json(folder / _METADATA, complete.model_dump(mode="json"))
+    write_checked_json(folder / _METADATA, complete.model_dump(mode="json"))
     return PreparedBackbone.open(folder)
 
 

@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from dpsweep.files import fingerprint, read_json, write_json
+from dpsweep.files import checked, read_json, write_checked_json
 from dpsweep.privacy.calibration import Calibration
 from dpsweep.privacy.errors import CalibrationError
 from dpsweep.privacy.gaussian import gaussian_delta, gaussian_epsilon
@@ -21,9 +21,8 @@ _ROUNDING = 1e-9
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
-    """Write a calibration as JSON, with a checksum over all of it, atomically."""
-    content = calibration.to_dict()
-    write_json(path, content | {"checksum": fingerprint(content)})
+    """Write a calibration as JSON, with a fingerprint of all of it, atomically."""
+    write_checked_json(path, calibration.to_dict())
 
 
 def read_calibration(
@@ -40,9 +39,10 @@ def read_calibration(
         steps: T.
 
     Raises:
-        CalibrationError: the file is missing, damaged or edited, is for another setting, or its
-            noise multiplier does not give the epsilon that it claims. The message names what was
-            found and what is expected.
+        CalibrationError: the file is missing, is for another setting, or its noise multiplier does
+            not give the epsilon that it claims. The message names what was found and what is
+            expected.
+        DamagedFileError: anything else in the file was edited or damaged.
     """
     expected = {
         "epsilon": epsilon,
@@ -53,19 +53,15 @@ def read_calibration(
     }
     try:
         content = read_json(path)
-        checksum = content.pop("checksum")
         noise = Calibration.from_dict(content)
         compare(noise, expected)
         verify(noise)
     except FileNotFoundError:
         raise CalibrationError(f"{path}: no such calibration", (path,)) from None
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        problem = error if isinstance(error, CalibrationError) else f"damaged ({error!r})"
+    except (ValueError, TypeError) as error:
+        problem = error if isinstance(error, CalibrationError) else f"damaged: {error}"
         raise CalibrationError(f"{path}: {problem}", (path,)) from None
-    if checksum != fingerprint(content):
-        raise CalibrationError(
-            f"{path}: found an edited file; expected the content that its checksum is of", (path,)
-        )
+    checked(path, content)
     return noise
 
 

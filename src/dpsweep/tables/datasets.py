@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from dpsweep.analysis.frames import MissingResultsError
-from dpsweep.files import read_json
+from dpsweep.files import read_checked_json
 from dpsweep.study import Study
 from dpsweep.study.inputs import swept_datasets
 from dpsweep.study.paths import Paths
@@ -33,7 +33,7 @@ def prepared_datasets(
                 raise MissingResultsError(f"{file} is missing", (file,))
             missing.append(file)
             continue
-        metadata = read_json(file)
+        metadata = read_checked_json(file)
         counts = metadata["train_counts"]
         rows.append(
             {
