@@ -109,4 +109,12 @@ onstart:
 
 onerror:
     again = shlex.join(["snakemake", *sys.argv[1:]])
-    shell("dpsweep status --failed --study {STUDY_FILE:q} --again {again:q}")
+    # The jobs of this run that began and did not end well; others may have failed before.
+    unfinished = LOGS / "unfinished.txt"
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    unfinished.write_text(
+        "".join(f"{log}\n" for log in unfinished_logs(workflow.dag))
+    )
+    shell(
+        "dpsweep status --failed --study {STUDY_FILE:q} --logs {unfinished:q} --again {again:q}"
+    )

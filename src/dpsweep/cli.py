@@ -343,6 +343,10 @@ def status(
     failed: Annotated[
         bool, typer.Option("--failed", help="list what failed: reason and log")
     ] = False,
+    logs: Annotated[
+        Path | None,
+        typer.Option("--logs", help="a file with the logs of jobs, one a line: list only these"),
+    ] = None,
     again: Annotated[
         str, typer.Option("--again", help="what to call for the rest, to be named in the list")
     ] = "",
@@ -355,14 +359,17 @@ def status(
     if not failed:
         typer.echo("\n".join(state.lines()))
         return
-    failures = state.failures()
+    failures = (
+        state.failures()
+        if logs is None
+        else [state.failure(Path(log)) for log in logs.read_text(encoding="utf-8").splitlines()]
+    )
     for failure in failures:
-        reason = failure.reason or "no message: killed (memory, time limit), or still running"
         typer.echo(failure.name)
-        typer.echo(textwrap.indent(f"{reason}\n{failure.log}", "  "))
-    errors = sum(failure.reason is not None for failure in failures)
+        typer.echo(textwrap.indent(f"{failure.reason}\n{failure.log}", "  "))
+    errors = sum(failure.is_error for failure in failures)
     typer.echo(
-        f"{errors} failed, {len(failures) - errors} without a message. This runs just what is "
+        f"{errors} failed, {len(failures) - errors} were stopped. This runs just what is "
         f"missing:\n  {again or 'the same command again'}"
     )
 

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 from dpsweep.cli import app
 from dpsweep.files import write_text
 from dpsweep.planning.cost import cell_cost
+from dpsweep.planning.outputs import Outputs
+from dpsweep.planning.provenance import making
 from dpsweep.planning.status import Status, cell_log
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.paths import Paths
@@ -67,17 +70,60 @@ def test_failures_say_why_and_where(study: Study, paths: Paths, cells: list[Cell
     log(paths, cells[1], "10:00:00 checkpoint at step 7\n", age=60)
     log(paths, cells[2], "error: mended since\n", age=60)
     finish_cell(study, paths, cells[2], 5)
+    log(paths, cells[3], "10:00:00 stopped by SIGTERM, exit status 143\n", age=60)
+    log(paths, cells[4], "10:00:00 checkpoint at step 7\n", age=36_000)
     noise = paths.results / "logs" / "noise" / "digits" / "eps8.log"
     write_text(noise, "ValueError: negative\n")
     found = {each.name: each for each in Status(study, paths, NOW).failures()}
     assert set(found) == {
-        f"{SWEEP}/{cells[0].name}",
-        f"{SWEEP}/{cells[1].name}",
+        *(f"{SWEEP}/{cells[index].name}" for index in (0, 3, 4)),
         "noise/digits/eps8",
     }
-    assert found[f"{SWEEP}/{cells[0].name}"].reason == "no data"
-    assert found[f"{SWEEP}/{cells[1].name}"].reason is None
+    failed, terminated, killed = (found[f"{SWEEP}/{cells[index].name}"] for index in (0, 3, 4))
+    assert (failed.reason, failed.is_error) == ("no data", True)
+    assert terminated.reason.startswith("stopped by SIGTERM, exit status 143")
+    assert killed.reason.startswith("no message, nothing written for 10 h: killed")
+    assert not terminated.is_error and not killed.is_error
     assert found["noise/digits/eps8"].log == noise
+
+
+def test_a_deleted_cell_waits(study: Study, paths: Paths, cells: list[Cell]) -> None:
+    write_text(cell_log(paths, cells[0]), "10:00:00 best learning rate 0.1\n")
+    finish_cell(study, paths, cells[0], 5)
+    shutil.rmtree(paths.cell(cells[0]))
+    status = Status(study, paths)
+    assert status.states[cells[0]] == "waiting"
+    # Its trials are in the store: they have cost what they cost.
+    assert status.of([cells[0]]).spent == 5
+
+
+def test_trials_of_a_cell_that_was_killed_count(
+    study: Study, paths: Paths, cells: list[Cell]
+) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        making(paths, Outputs(study, paths).cell(cells[0])) as job,
+    ):
+        job.note({"trial_seconds": 50.0})
+        raise KeyboardInterrupt
+    log(paths, cells[0], "10:00:00 stopped by SIGTERM, exit status 143\n", age=60)
+    progress = Status(study, paths, NOW).of([cells[0]])
+    assert progress.spent == 50
+    assert progress.left == pytest.approx(cell_cost(study, cells[0].problem, 2).seconds - 50)
+
+
+def test_only_the_named_logs_are_listed(
+    study: Study, paths: Paths, cells: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    logs = [cell_log(Paths(Path(study.results)), cell) for cell in cells[:2]]
+    for file in logs:
+        write_text(file, "error: no data\n")
+    (tmp_path / "logs.txt").write_text(f"{logs[1]}\n")
+    arguments = ["status", "--failed", "--study", "study.yaml", "--logs", "logs.txt"]
+    shown = CliRunner().invoke(app, arguments).stdout
+    assert cells[1].name in shown and cells[0].name not in shown
+    assert "1 failed, 0 were stopped" in shown
 
 
 CUDA = """\
@@ -114,7 +160,7 @@ def test_errors_may_have_many_lines(study: Study, paths: Paths, cells: list[Cell
     assert cuda is not None
     assert cuda.startswith("torch.AcceleratorError: CUDA error")
     assert cuda.endswith("device-side assertions.")
-    assert reasons[f"{SWEEP}/{cells[1].name}"] is None
+    assert f"{SWEEP}/{cells[1].name}" not in reasons  # it runs
     long = reasons[f"{SWEEP}/{cells[2].name}"]
     assert long is not None
     assert long.splitlines()[0] == "no such file:"
@@ -131,7 +177,7 @@ def test_the_list_of_failures_shows_whole_messages(
     write_text(Path(study.results) / "logs" / "prepare" / "cats.log", OFFLINE)
     shown = CliRunner().invoke(app, ["status", "--failed", "--study", "study.yaml"]).stdout
     assert "\n  Where there is a network, run: hf download a/cats\n" in shown
-    assert "1 failed, 0 without a message" in shown
+    assert "1 failed, 0 were stopped" in shown
 
 
 def test_time_left_is_measured_where_it_can_be(

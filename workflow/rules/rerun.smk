@@ -34,3 +34,14 @@ def again(output):
 def study_file(wildcards, input):
     """The name of the study's file. Snakemake runs nothing again for what may follow from inputs."""
     return STUDY_FILE
+
+
+def unfinished_logs(dag):
+    """The logs of the jobs that this run has begun and not finished."""
+    started = HOLDER.stat().st_mtime_ns
+    return [
+        log
+        for job in dag.needrun_jobs()
+        for log in job.log
+        if Path(log).exists() and Path(log).stat().st_mtime_ns > started
+    ]

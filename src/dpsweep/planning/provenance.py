@@ -93,9 +93,6 @@ def making(paths: Paths, output: Output) -> Iterator[Making]:
     """Make an output inside the block, and say at its end what it was made from.
 
     Inputs are looked at before the block: whatever changes them later makes the output outdated.
-
-    Raises:
-        FileNotFoundError: an input is missing.
     """
     inputs = {file: _checksum(paths, file) for file in output.inputs}
     job = Making(paths, output)
@@ -170,7 +167,12 @@ def _made_for(paths: Paths, output: Output, checksums: Mapping[Path, str]) -> st
 
 
 def _checksum(paths: Paths, file: Path) -> str:
-    """The checksum of an input; it is read only if it is not as its own job left it."""
+    """The checksum of an input; it is read only if it is not as its own job left it.
+
+    It is empty where there is no such file: the job itself says what is missing and what to do.
+    """
+    if not file.exists():
+        return ""
     made = Output(paths.output_name(file), (file,), (), "")
     known = read_provenance(paths, made).files.get(file.name)
     return known.checksum if known is not None and known.is_at(file) else checksum(file)

@@ -33,6 +33,8 @@ _OWN_ERROR = re.compile(r"error: ")
 _EXCEPTION = re.compile(r"(\w+\.)*\w*(Error|Exception)(: |$)")
 # A line of a job's own log: whatever stands above it did not end the job.
 _LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
+# How a job says that it was told to end (`dpsweep.training.interruption`).
+_STOPPED = re.compile(r"stopped by \w+, exit status \d+")
 _TAIL_BYTES = 65_536
 _REASON_LINES = 12
 
@@ -43,8 +45,9 @@ class Failure:
 
     name: str
     log: Path
-    reason: str | None
-    """None where the job left no message: it was killed, or it still runs"""
+    reason: str
+    is_error: bool
+    """False where the job was stopped, or left no message"""
 
 
 @dataclass
@@ -110,22 +113,33 @@ class Status:
         }
 
     def failures(self) -> list[Failure]:
-        """Jobs of every stage that ended without their output, cells first.
-
-        Cells that still run are among them: a file does not tell them from cells just killed.
-        """
-        found = []
-        for cell, state in self.states.items():
-            if state in ("failed", "stopped", "running"):
-                log = cell_log(self._paths, cell)
-                found.append(Failure(f"{cell.problem}/{cell.name}", log, _reason(log)))
+        """Jobs of every stage that ended without their output, cells first."""
+        found = [
+            self.failure(cell_log(self._paths, cell))
+            for cell, state in self.states.items()
+            if state in ("failed", "stopped")
+        ]
         logs = self._paths.results / "logs"
-        for log in sorted(logs.rglob("*.log")):
-            stage = log.relative_to(logs).parts[0]
-            error = None if stage in ("cells", "slurm") else _reason(log)
-            if error:
-                found.append(Failure(str(log.relative_to(logs).with_suffix("")), log, error))
-        return found
+        others = (
+            log
+            for log in sorted(logs.rglob("*.log"))
+            if log.relative_to(logs).parts[0] not in ("cells", "slurm") and _error(_tail(log))
+        )
+        return [*found, *map(self.failure, others)]
+
+    def failure(self, log: Path) -> Failure:
+        """Say why a job ended without its output, from its log."""
+        inside = log.relative_to(self._paths.results).with_suffix("").parts
+        inside = inside[inside.index("logs") + 1 :]
+        name = "/".join(inside[1:] if inside[0] == "cells" else inside)
+        tail = _tail(log)
+        if error := _error(tail):
+            return Failure(name, log, _shortened(error), True)
+        if tail and (stopped := _STOPPED.search(tail[-1])):
+            return Failure(name, log, f"{stopped[0]}: its state is saved, and it goes on", False)
+        silent = hours(max(0.0, self._now - log.stat().st_mtime))
+        reason = f"no message, nothing written for {silent} h: killed (memory, time limit, kill -9)"
+        return Failure(name, log, reason, False)
 
     def lines(self) -> Iterator[str]:
         """The status as text for a terminal."""
@@ -163,7 +177,7 @@ class Status:
             return "failed"
         # A job writes to its log at every trial and at every checkpoint.
         silence = 120 * self._study.training.checkpoint_minutes + 120
-        if (tail and "stopped by" in tail[-1]) or self._now - written > silence:
+        if (tail and _STOPPED.search(tail[-1])) or self._now - written > silence:
             return "stopped"
         return "running"
 
@@ -228,12 +242,11 @@ def _error(tail: list[str]) -> list[str]:
     return []
 
 
-def _reason(log: Path) -> str | None:
-    """The error that a log ends with, shortened to some lines."""
-    lines = _error(_tail(log))
+def _shortened(lines: list[str]) -> str:
+    """An error as text, shortened to some lines."""
     if len(lines) > _REASON_LINES:
         lines = [*lines[: _REASON_LINES - 1], "..."]
-    return "\n".join(lines).removeprefix("error: ") or None
+    return "\n".join(lines).removeprefix("error: ")
 
 
 def hours(seconds: float) -> str:
