@@ -318,6 +318,14 @@ def test_per_class_numbers_by_hand(tmp_path: Path) -> None:
     assert set(numbers["batch_size"]) == {200}
 
 
+def test_the_retained_weight_may_be_that_of_the_classifier(tmp_path: Path) -> None:
+    study, paths = per_class_study(retained_weight_of="classifier"), Paths(tmp_path)
+    write_per_class(study, paths)
+    base = drawn(study, paths).query("clipping_bound == 1.0")
+    # The classifier's norms are half of those above: 1/2, 2; 1, 1; 5, 5.
+    assert base["retained_weight"].tolist() == pytest.approx([1.0, 0.2, 0.75])
+
+
 def test_the_baseline_is_drawn_even_if_the_panel_does_not_name_it(tmp_path: Path) -> None:
     study = per_class_study()
     content = study.model_dump(mode="json", exclude_none=True)

@@ -295,7 +295,6 @@ def test_statistics() -> None:
     norms, _ = make_engine("loop", model, HEAD).norms(
         inputs, labels, torch.ones(EXAMPLES, dtype=torch.bool)
     )
-    losses = F.cross_entropy(model(inputs), labels, reduction="none").detach()
     bound = float(norms[:11].median())
     spoiled = inputs.clone()
     spoiled[3] = torch.nan
@@ -311,11 +310,7 @@ def test_statistics() -> None:
     assert int(found.nonfinite_examples) == 1
     assert int(found.clipped_examples) == int((norms[kept] > bound).sum())
     torch.testing.assert_close(found.norm_sum, norms[kept].sum())
-    assert found.loss_sum.isnan()
     assert parameters(model).isfinite().all()
-    other = net()
-    found = private(other, sgd(other)).step(split(np.arange(11), 4))
-    torch.testing.assert_close(found.loss_sum, losses[:11].sum())
 
 
 def test_optimizer_must_hold_the_trainable_parameters() -> None:

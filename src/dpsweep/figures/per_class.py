@@ -155,7 +155,8 @@ def _retained_weights(
                 f"{cell.problem} at C = {bound} is {chosen}",
                 (file,),
             )
-        weights[bound] = retained_weight(group["norm"], group["label"], bound, classes)
+        of = {"trainable": "norm", "classifier": "head_norm"}[figure.retained_weight_of]
+        weights[bound] = retained_weight(group[of], group["label"], bound, classes)
     return weights
 
 
@@ -195,6 +196,8 @@ def plot(figure: PerClass, numbers: pd.DataFrame) -> Figure:
         _class_axis(column[-1], panel, named)
     for axes, quantity in zip(grid[:, 0], figure.rows, strict=True):
         label = _TITLES[quantity].format(style.write_value(figure.baseline))
+        if quantity == "retained_weight" and figure.retained_weight_of == "classifier":
+            label += "\n(classifier)"
         if quantity == "retained_weight" and _weight_axis(axes, numbers):
             label = style.log_label(label)
         axes.set_ylabel(label)

@@ -226,6 +226,13 @@ class PerClass(_Target):
     rows: Annotated[
         list[Literal["retained_weight", "accuracy_difference"]], Field(min_length=1)
     ] = ["retained_weight", "accuracy_difference"]
+    retained_weight_of: Annotated[
+        Literal["trainable", "classifier"],
+        Field(
+            description="whose gradient norms the retained weight is made of: those of all trainable "
+            "parameters, which are clipped, or of the classifier alone"
+        ),
+    ] = "trainable"
     panels: Annotated[list[Panel], Field(min_length=1)]
 
     def single_axes(self) -> tuple[str, ...]:

@@ -20,14 +20,12 @@ class StepStatistics:
     Attributes:
         sampled_examples: size of the sampled batch, int64.
         norm_sum: sum of the gradient norms before clipping, over examples with a finite one.
-        loss_sum: sum of the losses.
         clipped_examples: gradients longer than the clipping bound, int64.
         nonfinite_examples: gradients that were not finite and count as zero, int64.
     """
 
     sampled_examples: Tensor
     norm_sum: Tensor
-    loss_sum: Tensor
     clipped_examples: Tensor
     nonfinite_examples: Tensor
 
@@ -105,14 +103,13 @@ class PrivateOptimizer:
             piece.view(each.shape) for piece, each in zip(flat, parameters.values(), strict=True)
         ]
         count = torch.zeros((), dtype=torch.int64, device=reference.device)
-        statistics = StepStatistics(count, total.new_zeros(()), total.new_zeros(()), count, count)
+        statistics = StepStatistics(count, total.new_zeros(()), count, count)
         for inputs, labels, mask in microbatches:
             part = self.engine.clipped_sum(inputs, labels, mask, self.clipping)
             torch._foreach_add_(pieces, [part.gradients[name] for name in parameters])
             statistics = StepStatistics(
                 sampled_examples=statistics.sampled_examples + mask.sum(),
                 norm_sum=statistics.norm_sum + part.norms.sum(),
-                loss_sum=statistics.loss_sum + part.losses.sum(),
                 clipped_examples=statistics.clipped_examples
                 + self.clipping.clipped(part.norms).sum(),
                 nonfinite_examples=statistics.nonfinite_examples + part.nonfinite.sum(),
