@@ -12,7 +12,7 @@ from dpsweep.analysis.frames import MissingResultsError
 from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.paths import Paths
 from dpsweep.tables import write
-from dpsweep.tables.printed import Printed, group_starts, latex, superscript
+from dpsweep.tables.text import TextTable, group_starts, latex, superscript
 
 
 def table(family: str, **settings: Any) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def test_latex_of_plain_text() -> None:
 
 
 def test_a_row_that_starts_with_a_bracket_is_not_an_argument_of_the_row_before() -> None:
-    text = Printed(["a"], [["x"], ["[0.1, 0.2]"]], ["l"]).latex("caption", "tab:x")
+    text = TextTable(["a"], [["x"], ["[0.1, 0.2]"]], ["l"]).latex("caption", "tab:x")
     check_latex(text)
     assert r"{}[0.1, 0.2] \\" in text
 
@@ -73,12 +73,12 @@ def test_a_row_that_starts_with_a_bracket_is_not_an_argument_of_the_row_before()
 def test_rules_stand_between_groups() -> None:
     rows = [["a"], ["a"], ["b"]]
     assert group_starts([row[0] for row in rows]) == {2}
-    text = Printed(["h"], rows, ["l"], groups=frozenset({2})).latex("c", "l")
+    text = TextTable(["h"], rows, ["l"], groups=frozenset({2})).latex("c", "l")
     assert text.count(r"\midrule") == 2
 
 
 def test_markdown_escapes_what_would_end_a_cell() -> None:
-    assert r"| a\|b |" in Printed(["h"], [["a|b"]], ["l"]).markdown("caption")
+    assert r"| a\|b |" in TextTable(["h"], [["a|b"]], ["l"]).markdown("caption")
 
 
 # -- the grid ------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dpsweep.analysis.audit import load_audit, verdict
 from dpsweep.files import write_text
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
-from dpsweep.tables.printed import Printed, group_starts
+from dpsweep.tables.text import TextTable, group_starts
 
 _HEADER = [
     "B", "q", "T", "σ", "Claimed ε", "Measured ε, at least", "Right guesses", "Claim",
@@ -32,7 +32,7 @@ def write_audit(study: Study, paths: Paths) -> None:
     write_text(paths.audit("md"), printed.markdown(caption))
 
 
-def show(numbers: pd.DataFrame) -> Printed:
+def show(numbers: pd.DataFrame) -> TextTable:
     """One row per setting, a rule between batch sizes."""
     rows = [
         [
@@ -47,7 +47,7 @@ def show(numbers: pd.DataFrame) -> Printed:
         ]
         for row in numbers.to_dict(orient="records")
     ]
-    return Printed(
+    return TextTable(
         header=_HEADER,
         rows=rows,
         columns=["r"] * 7 + ["l"],

@@ -10,7 +10,7 @@ from dpsweep.choice import choose
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Comparison
-from dpsweep.tables.printed import Printed, group_starts
+from dpsweep.tables.text import TextTable, group_starts
 
 _OF_THE_CELL = [
     "problem", "epsilon", "epochs", "batch_size", "clipping", "clipping_bound", "learning_rate",
@@ -57,7 +57,7 @@ def accuracies_and_references(
     return pd.DataFrame(rows)
 
 
-def show(table: Comparison, numbers: pd.DataFrame) -> Printed:
+def show(table: Comparison, numbers: pd.DataFrame) -> TextTable:
     """Rows and columns as the entries name them; a column for the paper where it has a number."""
     columns = list(dict.fromkeys(numbers["column"]))
     referred = {
@@ -81,7 +81,7 @@ def show(table: Comparison, numbers: pd.DataFrame) -> Printed:
                 row.append(_written(entry, paper, decimals))
         rows.append(row)
     first = [row[0] for row in rows]
-    return Printed(
+    return TextTable(
         header=header,
         rows=rows,
         columns=["l"] * len(table.row_titles) + ["r"] * (len(header) - len(table.row_titles)),

@@ -11,7 +11,7 @@ from dpsweep.files import read_checked_json
 from dpsweep.study import Study
 from dpsweep.study.inputs import swept_datasets
 from dpsweep.study.paths import Paths
-from dpsweep.tables.printed import Printed
+from dpsweep.tables.text import TextTable
 
 
 def prepared_datasets(
@@ -52,9 +52,9 @@ def prepared_datasets(
     return pd.DataFrame(rows)
 
 
-def show(numbers: pd.DataFrame) -> Printed:
+def show(numbers: pd.DataFrame) -> TextTable:
     """Counts with thousands separated, balance as the ratio of class sizes."""
-    return Printed(
+    return TextTable(
         header=["Dataset", "Source", "Classes", "Train", "Test", "Class sizes", "Description"],
         rows=[
             [

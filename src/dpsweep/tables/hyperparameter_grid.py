@@ -9,7 +9,7 @@ import pandas as pd
 from dpsweep.study import Study
 from dpsweep.study.cells import number
 from dpsweep.study.config import HubSource, LoRA, Sweep
-from dpsweep.tables.printed import Printed, group_starts, superscript
+from dpsweep.tables.text import TextTable, group_starts, superscript
 
 _PRINTED = {
     "dataset": "Dataset", "backbone": "Model", "method": "Method", "subset": "Subset",
@@ -53,7 +53,7 @@ def _joined(values: Sequence[float | str]) -> str:
     return " ".join(number(value) for value in values)
 
 
-def show(numbers: pd.DataFrame) -> Printed:
+def show(numbers: pd.DataFrame) -> TextTable:
     """A rule between datasets; small type, because a grid has many columns."""
     shown = numbers[list(_PRINTED)].copy()
     shown["subset"] = [f"{share:g}" for share in shown["subset"]]
@@ -61,7 +61,7 @@ def show(numbers: pd.DataFrame) -> Printed:
         shown[name] = [_listed(values.split()) for values in shown[name]]
     shown["batch_size"] = [_batch_sizes(values.split()) for values in shown["batch_size"]]
     shown["learning_rate"] = [_rates(values.split()) for values in shown["learning_rate"]]
-    return Printed(
+    return TextTable(
         header=list(_PRINTED.values()),
         rows=shown.astype(str).to_numpy().tolist(),
         columns=_WIDTHS,

@@ -9,7 +9,7 @@ from dpsweep.analysis.rules import comparisons, evidence, grids
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import TuningImplications
-from dpsweep.tables.printed import Printed, group_starts
+from dpsweep.tables.text import TextTable, group_starts
 
 
 def evidence_for_rules(
@@ -20,10 +20,10 @@ def evidence_for_rules(
     return evidence(comparisons(grids(load_trials(paths, cells, missing))))
 
 
-def show(numbers: pd.DataFrame) -> Printed:
+def show(numbers: pd.DataFrame) -> TextTable:
     """Effects are positive where they go as the rule says."""
     rows = numbers.to_dict("records")
-    return Printed(
+    return TextTable(
         header=[
             "Condition", "Rule", "Measured", "Effect [95% interval]", "Comparisons (for, against)",
             "Verdict",

@@ -10,9 +10,11 @@ from dpsweep.files import atomic_path, write_text
 from dpsweep.study import Study, StudyError
 from dpsweep.study.paths import Paths
 from dpsweep.tables import comparison, datasets, hyperparameter_grid, tuning_implications
-from dpsweep.tables.printed import Printed
+from dpsweep.tables.text import TextTable
 
-FAMILIES: dict[str, tuple[Callable[..., pd.DataFrame], Callable[[Any, pd.DataFrame], Printed]]] = {
+FAMILIES: dict[
+    str, tuple[Callable[..., pd.DataFrame], Callable[[Any, pd.DataFrame], TextTable]]
+] = {
     "comparison": (comparison.accuracies_and_references, comparison.show),
     "datasets": (
         lambda study, paths, _, missing: datasets.prepared_datasets(study, paths, missing),

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _FROM_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _LATEX = {
@@ -39,7 +41,7 @@ def latex(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Printed:
+class TextTable:
     """Header and rows of text.
 
     Attributes:
@@ -57,49 +59,46 @@ class Printed:
     size: str = "small"
 
     def latex(self, caption: str, label: str) -> str:
-        """A floating ``table``; needs the packages array and booktabs."""
+        """A floating ``table``, written by pandas; needs the packages array and booktabs."""
         kinds = "".join(
             rf">{{\raggedright\arraybackslash}}p{{{kind[1:]}\linewidth}}"
             if kind.startswith("p")
             else kind
             for kind in self.columns
         )
-        lines = [
-            r"% \usepackage{array,booktabs}",
-            r"\begin{table}[t]",
-            r"\centering",
-            rf"\caption{{{latex(caption)}}}",
-            rf"\label{{{label}}}",
-            rf"\{self.size}",
-            r"\setlength{\tabcolsep}{3pt}",
-            rf"\begin{{tabular}}{{@{{}}{kinds}@{{}}}}",
-            r"\toprule",
-            self._latex_row(self.header),
-            r"\midrule",
-        ]
-        for index, row in enumerate(self.rows):
-            if index and index in self.groups:
-                lines.append(r"\midrule")
-            lines.append(self._latex_row(row))
-        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+        frame = pd.DataFrame(list(self.rows), columns=list(self.header), dtype=str)
+        styler = frame.style.hide(axis="index").format(_cell).format_index(_cell, axis="columns")
+        styler.set_table_styles(
+            [
+                {"selector": self.size, "props": ":{}"},
+                {"selector": "setlength", "props": r":{\tabcolsep}{3pt}"},
+            ]
+        )
+        text: str = styler.to_latex(
+            column_format=f"@{{}}{kinds}@{{}}", position="t", position_float="centering",
+            hrules=True, caption=latex(caption), label=label,
+        )  # fmt: skip
+        lines = ["% \\usepackage{array,booktabs}", *text.splitlines()]
+        first = lines.index(r"\midrule") + 1
+        for row in sorted(self.groups - {0}, reverse=True):
+            lines.insert(first + row, r"\midrule")
         return "\n".join(lines) + "\n"
 
     def markdown(self, caption: str) -> str:
         """A GitHub-flavoured table under its caption."""
         rules = ["---:" if kind == "r" else ":---" for kind in self.columns]
-        lines = [caption, "", self._markdown_row(self.header), self._markdown_row(rules)]
-        lines += [self._markdown_row(row) for row in self.rows]
+        lines = [caption, "", *map(_markdown_row, [self.header, rules, *self.rows])]
         return "\n".join(lines) + "\n"
 
-    @staticmethod
-    def _latex_row(cells: Sequence[str]) -> str:
-        # A row that starts with [ would be read as the optional argument of the \\ before it.
-        row = " & ".join(latex(cell) for cell in cells)
-        return ("{}" + row if row.startswith("[") else row) + r" \\"
 
-    @staticmethod
-    def _markdown_row(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+def _cell(content: object) -> str:
+    text = str(content)
+    # A row that starts with [ would be read as the optional argument of the \\ before it.
+    return ("{}" if text.startswith("[") else "") + latex(text)
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
 def group_starts(keys: Sequence[object]) -> frozenset[int]:
