@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from dpsweep.privacy import cumulative_effective_noise, cumulative_noise, effective_noise
 
@@ -78,13 +79,8 @@ def running_mean(values: npt.ArrayLike, window: int) -> Array:
     """Centred mean over ``window`` neighbours (odd), over fewer at the ends; NaN is left out."""
     if window < 1 or window % 2 == 0:
         raise ValueError(f"the window must be odd and positive, found {window}")
-    array = np.asarray(values, dtype=np.float64)
-    known = ~np.isnan(array)
-    sums = np.convolve(np.where(known, array, 0.0), np.ones(window))
-    counts = np.convolve(known.astype(np.float64), np.ones(window))
-    half = window // 2
-    sums, counts = sums[half : half + array.size], counts[half : half + array.size]
-    return _ratio(sums, counts)
+    series = pd.Series(np.asarray(values, dtype=np.float64))
+    return series.rolling(window, center=True, min_periods=1).mean().to_numpy()
 
 
 def log_density(norms: npt.ArrayLike, grid: npt.ArrayLike) -> Array:
