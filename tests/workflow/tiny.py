@@ -126,7 +126,7 @@ def content(file: Path) -> Any:
 
     Everything else of a run is the same every time, to the last bit.
     """
-    if file.name == "trials.parquet" or file.parent.name == "sweeps":
+    if file.name == "trials.parquet" or file.parent.name in ("sweeps", "problems"):
         frame = pd.read_parquet(file)
         return frame.drop(columns=["wall_seconds", "examples_per_second"]).to_json()
     if file.name == "metadata.json" and file.parent.parent.name == "backbones":
