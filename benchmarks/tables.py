@@ -222,6 +222,45 @@ def analysis(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def kills(result: dict[str, Any]) -> list[str]:
+    """What became of killed runs, by what was killed and how."""
+    kinds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for each in result["kills"]:
+        kinds.setdefault((each["victim"], each["signal"]), []).append(each)
+    kinds["all", ""] = result["kills"]
+    rows = [
+        [
+            f"{victim} {signal}".strip(),
+            f"{len(found)}",
+            f"{sum(bool(each.get('differences')) for each in found)}",
+            f"{sum(each['hangs'] for each in found)}",
+            f"{sum(bool(each.get('left')) or bool(each.get('left_at_end')) for each in found)}",
+            f"{sum(bool(each.get('exit')) for each in found)}",
+        ]
+        for (victim, signal), found in sorted(kinds.items(), key=lambda item: item[0][0] == "all")
+    ]
+    head = [
+        *("killed", "kills", "outputs differ", "hangs", "a process is left"),
+        "the next run fails",
+    ]
+    return [*grid(head, rows), "", where(result["environment"])]
+
+
+def histories(result: dict[str, Any]) -> list[str]:
+    """How many histories ended as a fresh run, and what happened in them."""
+    lived = result["histories"]
+    events = [event.split(":")[0] for each in lived for event in each["events"]]
+    wrong = sum(bool(each["wrong"]) for each in lived)
+    counted = ", ".join(
+        f"{name.replace('_', ' ')} {events.count(name)}" for name in sorted(set(events))
+    )
+    return [
+        *grid(["histories", "not as a fresh run"], [[f"{len(lived)}", f"{wrong}"]]),
+        "",
+        f"Events: {counted}. {where(result['environment'])}",
+    ]
+
+
 def plan() -> list[str]:
     """Cells, trials and estimated GPU hours of every target of the paper's study, from nothing."""
     study = load_study(REPOSITORY / "config.yaml")
@@ -302,6 +341,8 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "noise cost, GPU": ("noise_cost_gpu.json", "python -m benchmarks.noise_cost gpu", noise_cost),
     "planted bugs": ("planted_bugs.json", "make planted-bugs", planted_bugs),
     "selection": ("selection.json", "python benchmarks/selection.py", selection),
+    "kills": ("kills.json", "python -m benchmarks.kills 300", kills),
+    "histories": ("histories.json", "python -m benchmarks.histories 30", histories),
 }
 
 

@@ -1,0 +1,242 @@
+"""Put a study through random histories and compare with a fresh run of the study as it is then.
+
+    python -m benchmarks.histories 30    # goes on where it was stopped
+
+A history is 3 to 6 events: an edit of the study (an axis, the seeds, a dataset's name, the pretraining,
+a caption), an output or a folder deleted, an output damaged, a trial store that cannot be used, a
+run that is killed, an earlier copy of the results put back. Between events the same command may run. What
+it makes when it ends with 0 must be what a fresh run of the study gives, and so it must at
+the end, when nothing is in its way.
+
+The result goes to benchmarks/results/histories.json, a line for every history.
+"""
+
+import argparse
+import copy
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.workflow.tiny import STUDY, SWEEP, TinyChain, differences
+
+from benchmarks.kills import environment
+from dpsweep import preload
+from dpsweep.files import fingerprint, read_json, write_json
+from dpsweep.planning.outputs import Outputs
+from dpsweep.study.paths import Paths
+
+RESULT = Path(__file__).parent / "results" / "histories.json"
+
+# Every edit goes there and back, so that few different studies have to be run afresh.
+EDITS: dict[str, Callable[[dict[str, Any]], None]] = {}
+
+
+def edit(change: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    """Register an edit of the study."""
+    EDITS[change.__name__] = change
+    return change
+
+
+@edit
+def more_seeds(study: dict[str, Any]) -> None:
+    """One more seed."""
+    study["sweeps"][SWEEP]["seeds"] = 3
+
+
+@edit
+def longer_axis(study: dict[str, Any]) -> None:
+    """One more clipping bound."""
+    study["sweeps"][SWEEP]["clipping_bound"] = [1.0, 10.0]
+
+
+@edit
+def renamed_dataset(study: dict[str, Any]) -> None:
+    """Another name for the private dataset."""
+    study["datasets"]["animals"] = study["datasets"].pop("pets")
+    study["sweeps"][SWEEP]["dataset"] = "animals"
+
+
+@edit
+def other_pretraining(study: dict[str, Any]) -> None:
+    """Pretraining on half of the public images."""
+    study["backbones"]["vit"]["weights"]["train_share"] = 0.5
+
+
+@edit
+def other_caption(study: dict[str, Any]) -> None:
+    """Another caption of a figure."""
+    study["figures"]["heatmap"]["caption"] = "Other words."
+
+
+class History:
+    """A study and what happens to it."""
+
+    def __init__(self, scratch: Path, seed: int) -> None:
+        self._draw = random.Random(seed)
+        self._fresh = scratch / "fresh"
+        self._earlier = scratch / "earlier"
+        folder = scratch / "run"
+        for each in (folder, self._earlier):
+            shutil.rmtree(each, ignore_errors=True)
+        shutil.copytree(self.fresh(STUDY).parent, folder)
+        self.chain = TinyChain(folder)
+        self._edited: set[str] = set()
+        self.events: list[str] = []
+
+    def fresh(self, study: dict[str, Any]) -> Path:
+        """The results of a run of a study in a folder where nothing is."""
+        folder = self._fresh / fingerprint(study)[:16]
+        if not (folder / "done").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            TinyChain(folder, study).run()
+            (folder / "done").touch()
+        return folder / "results"
+
+    def happen(self) -> None:
+        """Let one event happen."""
+        event = self._draw.choice(
+            [
+                *(self._edit, self._edit, self._delete, self._delete_folder, self._damage),
+                *(self._break_store, self._kill, self._put_back),
+            ]
+        )
+        self.events.append(f"{event.__name__.strip('_')}: {event()}")
+
+    def run(self, must_succeed: bool = False) -> list[str]:
+        """Call the command; return what is wrong with its outcome."""
+        done = subprocess.run(
+            self.chain.command("all"),
+            env=self.chain.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=1800,
+        )
+        self.events.append(f"run: exit {done.returncode}")
+        if done.returncode == 0:
+            expected = self.fresh(self.chain.study)
+            return list(differences(self.chain.parsed, self.chain.results, expected))
+        return [done.stdout[-2000:] + done.stderr[-2000:]] if must_succeed else []
+
+    def clear(self) -> None:
+        """Take away what keeps a run from its end."""
+        store = self.chain.results / "trials"
+        if store.is_file():
+            store.unlink()
+            self.events.append("the store is usable again")
+
+    def _edit(self) -> str:
+        name = self._draw.choice(list(EDITS))
+        self._edited ^= {name}
+        self.chain.study = copy.deepcopy(STUDY)
+        for each, change in EDITS.items():
+            if each in self._edited:
+                change(self.chain.study)
+        self.chain.write()
+        return f"{name} {'on' if name in self._edited else 'off'}"
+
+    def _file(self) -> Path | None:
+        outputs = Outputs(self.chain.parsed, Paths(self.chain.results)).every()
+        files = [file for output in outputs for file in output.files if file.exists()]
+        return self._draw.choice(files) if files else None
+
+    def _delete(self) -> str:
+        if (file := self._file()) is not None:
+            file.unlink()
+        return str(file and file.relative_to(self.chain.folder))
+
+    def _delete_folder(self) -> str:
+        places = [path for path in self.chain.results.iterdir() if path.is_dir()]
+        place = self._draw.choice([*places, self.chain.folder / ".snakemake"])
+        shutil.rmtree(place, ignore_errors=True)
+        return str(place.relative_to(self.chain.folder))
+
+    def _damage(self) -> str:
+        file = self._file()
+        if file is None:
+            return "nothing there"
+        content = bytearray(file.read_bytes())
+        how = self._draw.choice(["cut", "flipped", "empty"])
+        match how:
+            case "cut":
+                content = content[: len(content) // 2]
+            case "flipped" if content:
+                content[self._draw.randrange(len(content))] ^= 0xFF
+            case _:
+                content = bytearray()
+        file.write_bytes(content)
+        return f"{file.relative_to(self.chain.folder)} {how}"
+
+    def _break_store(self) -> str:
+        store = self.chain.results / "trials"
+        if store.is_dir():
+            shutil.rmtree(store)
+        if not store.exists():
+            store.parent.mkdir(exist_ok=True)
+            store.touch()
+        return "a file in its place"
+
+    def _kill(self) -> str:
+        run = self.chain.start()
+        after, number = (
+            self._draw.uniform(1.0, 20.0),
+            self._draw.choice([signal.SIGKILL, signal.SIGTERM]),
+        )
+        time.sleep(after)
+        if run.poll() is None:
+            os.killpg(run.pid, number)
+        run.wait(600)
+        return f"{number.name} after {after:.1f} s, exit {run.returncode}"
+
+    def _put_back(self) -> str:
+        if self._earlier.exists() and self._draw.random() < 0.7:
+            shutil.rmtree(self.chain.results, ignore_errors=True)
+            shutil.copytree(self._earlier, self.chain.results, symlinks=True)
+            return "an earlier copy"
+        shutil.rmtree(self._earlier, ignore_errors=True)
+        if self.chain.results.exists():
+            shutil.copytree(self.chain.results, self._earlier, symlinks=True)
+        return "a copy is kept for later"
+
+
+def live(scratch: Path, seed: int) -> dict[str, Any]:
+    """Live through one history."""
+    draw = random.Random(-seed)
+    history = History(scratch, seed)
+    wrong: list[str] = []
+    for _ in range(draw.randint(3, 6)):
+        history.happen()
+        if draw.random() < 0.5:
+            wrong += history.run()
+    history.clear()
+    wrong += history.run(must_succeed=True)
+    return {"seed": seed, "events": history.events, "wrong": wrong}
+
+
+def main() -> None:
+    """Run histories and write the result."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("count", type=int, help="histories in all, those of earlier calls included")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
+    parser.add_argument("--scratch", type=Path, help="folder for runs; by default a new one")
+    arguments = parser.parse_args()
+    scratch = (arguments.scratch or Path(tempfile.mkdtemp(prefix="histories-"))).resolve()
+    found: dict[str, Any] = read_json(RESULT) if RESULT.exists() else {"histories": []}
+    histories = found["histories"]
+    preload.start()
+    deadline = time.monotonic() + 60 * arguments.minutes
+    while len(histories) < arguments.count and time.monotonic() < deadline:
+        histories.append(live(scratch, seed=len(histories) + 1))
+        print("BAD" if histories[-1]["wrong"] else "good", histories[-1], flush=True)
+        write_json(RESULT, {"environment": environment(), "histories": histories})
+
+
+if __name__ == "__main__":
+    main()
