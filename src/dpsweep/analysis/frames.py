@@ -149,7 +149,7 @@ def write_problem(study: Study, paths: Paths, problem: str) -> None:
             table = table.append_column(name, constant)
         tables.append(table)
     with atomic_path(paths.problem(problem)) as partial:
-        pq.write_table(pa.concat_tables(tables, promote_options="default"), partial)
+        pq.write_table(pa.concat_tables(tables, promote_options="permissive"), partial)
 
 
 def _check_present(files: Iterable[Path], what: str) -> None:

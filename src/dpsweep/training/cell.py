@@ -10,17 +10,21 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 import torch
 
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.files import atomic_path
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
+from dpsweep.records import TRIALS, trial_table
 from dpsweep.study import Cell, Study
 from dpsweep.study.bracket import bracket_maximum
+from dpsweep.study.cells import Problem
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES
 from dpsweep.training.context import TrialContext
@@ -146,8 +150,8 @@ def run_cell(
     log.info("%s/%s on %s", cell.problem, cell.name, _place(context.device))
     run.seconds["start"] = loading - started
     run.seconds["load"] = time.monotonic() - loading
-    best = _train(run, study, sweep.learning_rates, sweep.seeds)
-    _write_outputs(study, paths, cell, run, noise, best)
+    best = _train(run, study.training.selection, sweep.learning_rates, sweep.seeds)
+    _write_outputs(paths.cell(cell), problem, cell, run, noise, best)
     run.seconds["total"] = time.monotonic() - started
     progress(run.timing())
     record = next(iter(run.trials.values())).record
@@ -185,7 +189,7 @@ def trial_specs(
     }
 
 
-def _train(run: _Run, study: Study, rates: list[float], seeds: int) -> float:
+def _train(run: _Run, selection: str, rates: list[float], seeds: int) -> float:
     """Train what the selection asks for; return the best learning rate.
 
     Best is the highest selection accuracy of the first seed; the smallest rate wins a tie.
@@ -202,14 +206,14 @@ def _train(run: _Run, study: Study, rates: list[float], seeds: int) -> float:
             run.store.drop_parameters(run.specs[loser, 1].key)
         return scores[rate]
 
-    if study.training.selection == "bracket":
+    if selection == "bracket":
         bracket_maximum(len(rates), tune)
     else:
         for position in range(len(rates)):
             tune(position)
     best = _best(scores)
     for seed in range(2, seeds + 1):
-        for rate in rates if study.training.selection == "exhaustive" else [best]:
+        for rate in rates if selection == "exhaustive" else [best]:
             run.ensure(rate, seed, keep_parameters=False)
     return best
 
@@ -219,24 +223,27 @@ def _best(scores: dict[float, float]) -> float:
 
 
 def _write_outputs(
-    study: Study, paths: Paths, cell: Cell, run: _Run, noise: Calibration, best: float
+    folder: Path, problem: Problem, cell: Cell, run: _Run, noise: Calibration, best: float
 ) -> None:
-    folder = paths.cell(cell)
     keys = sorted(run.trials)
-    trials = pd.DataFrame([_row(study, cell, run, noise, key, best) for key in keys])
+    rows = [
+        _row(problem, cell, run.specs[key], run.trials[key].record, noise)
+        | {"best": run.specs[key].learning_rate == best}
+        for key in keys
+    ]
     with atomic_path(folder / "trials.parquet") as partial:
-        trials.to_parquet(partial, index=False)
+        pq.write_table(trial_table(rows), partial)
     steps = pd.concat([_step_rows(run.trials[key], run.specs[key]) for key in keys])
     with atomic_path(folder / "steps.parquet") as partial:
         steps.to_parquet(partial, index=False)
 
 
 def _row(
-    study: Study, cell: Cell, run: _Run, noise: Calibration, key: tuple[float, int], best: float
+    problem: Problem, cell: Cell, spec: TrialSpec, record: dict[str, Any], noise: Calibration
 ) -> dict[str, Any]:
-    problem, spec, record = study.problems[cell.problem], run.specs[key], run.trials[key].record
+    """The record of a trial, without what its cell chose (see `dpsweep.records`)."""
     rate = spec.batch_size / spec.train_size
-    return {
+    known = {
         "dataset": problem.dataset,
         "backbone": problem.backbone,
         "method": problem.method,
@@ -254,32 +261,14 @@ def _row(
         "clipping_bound": spec.clipping.get("bound", float("nan")),
         "learning_rate": spec.learning_rate,
         "seed": spec.seed,
-        "best": spec.learning_rate == best,
         "noise_multiplier": spec.noise_multiplier,
         "certified_epsilon": noise.certified_epsilon,
-        **{
-            name: record[name]
-            for name in (
-                "accuracy",
-                "macro_accuracy",
-                "selection_accuracy",
-                "loss",
-                "per_class_accuracy",
-                "diverged",
-                "mean_gradient_norm",
-                "clipped_fraction",
-                "nonfinite_examples",
-                "trainable_parameters",
-                "head_parameters",
-                "wall_seconds",
-                "examples_per_second",
-                "device",
-            )
-        },
         "precision": spec.precision,
         "versions": json.dumps(record["versions"], sort_keys=True),
         "trial_key": spec.key,
     }
+    # The rest was measured while it trained.
+    return {name: record[name] for name in TRIALS.names if name in record} | known
 
 
 def _step_rows(trial: StoredTrial, spec: TrialSpec) -> pd.DataFrame:
