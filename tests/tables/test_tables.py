@@ -253,12 +253,57 @@ def test_the_rules_are_a_table(tmp_path: Path) -> None:
     study = make_study({"s": grid}, tables=table("tuning_implications", cells=[{"sweep": "s"}]))
     write_cells(study, Paths(tmp_path), outcome=lambda cell, rate, seed: {"macro_accuracy": 0.5})
     numbers = written(study, Paths(tmp_path))
-    assert len(numbers) == 7
+    assert len(numbers) == 9
     assert set(numbers["verdict"]) == {"not resolved"}
     rows = markdown_rows(Paths(tmp_path))
     assert rows[1][:2] == ["Lower ε", "Increase C"]
-    assert rows[1][4] == "1 (0, 0)"
+    assert rows[1][3:6] == ["+0.000", "", "1 (0, 0) in 1"]
     assert rows[3][3] == "–"
+
+
+def test_what_a_reader_must_know_of_the_rules_is_in_the_caption(tmp_path: Path) -> None:
+    study = make_study({"s": {}}, tables=table("tuning_implications", cells=[{"sweep": "s"}]))
+    write_cells(study, Paths(tmp_path), outcome)
+    written(study, Paths(tmp_path))
+    caption = Paths(tmp_path).table("t", "md").read_text().partition("\n")[0]
+    for said in ("positive", "cross-fitted", "Holm", "datasets as units", "from 6 comparisons"):
+        assert said in caption
+
+
+def test_every_comparison_behind_a_verdict_is_in_a_file_of_its_own(tmp_path: Path) -> None:
+    # Two sweeps share every cell at epsilon 8, which counts once.
+    grid = {"clipping_bound": [0.1, 1.0], "batch_size": [100, 200], "seeds": 2}
+    study = make_study(
+        {"s": grid | {"epsilon": [1.0, 8.0]}, "again": grid | {"epsilon": [8.0]}},
+        tables=table("tuning_implications", cells=[{"sweep": "s"}, {"sweep": "again"}]),
+    )
+    paths = Paths(tmp_path)
+    write_cells(study, paths, outcome)
+    numbers = written(study, paths).set_index("rule")
+    found = pd.read_csv(paths.table("t", "comparisons.csv"))
+    counts = found.dropna(subset=["effect"])["rule"].value_counts()
+    assert counts.to_dict() == numbers["comparisons"][numbers["comparisons"] > 0].to_dict()
+    assert counts["tune_jointly"] == 2
+    first = found[found["rule"] == "lower_epsilon_larger_bound"].iloc[0]
+    assert first["epsilon"] == "1, 8"
+    assert first["found"] == "C = 0.1, C = 0.1"
+    written_files = {file.name for file in paths.table("t", "csv").parent.iterdir()}
+    assert written_files == {f"t.{suffix}" for suffix in study.tables["t"].table_files}
+
+
+def test_methods_are_compared_by_seeds_that_did_not_choose(tmp_path: Path) -> None:
+    # The first seed alone likes "Tuned" with B = 200; the second says that AUTO-S is better.
+    def lucky(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+        if cell.clipping_bound == "automatic":
+            return {"macro_accuracy": 0.6}
+        return {"macro_accuracy": {1: 0.9, 2: 0.5}[seed] if cell.batch_size == 200 else 0.4}
+
+    write_cells(comparison_study(False), Paths(tmp_path), lucky)
+    numbers = written(comparison_study(False), Paths(tmp_path)).set_index(["ε", "column"])
+    assert numbers.loc[(1, "Tuned"), "macro_accuracy"] == pytest.approx(0.7)
+    assert numbers.loc[(1, "Tuned"), "cross_fitted"] == pytest.approx(0.5)
+    caption = Paths(tmp_path).table("t", "md").read_text()
+    assert "Tuned is better than AUTO-S in 0 of 2 rows (mean difference −10.0 points)" in caption
 
 
 # -- all -----------------------------------------------------------------------------------

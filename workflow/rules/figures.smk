@@ -29,6 +29,16 @@ rule figure:
         "dpsweep figure --study {params.study:q} {params.partial} {wildcards.target} > {log:q} 2>&1"
 
 
+def tables_with(suffixes):
+    """The tables whose files have these suffixes, as a wildcard constraint."""
+    names = [
+        re.escape(name)
+        for name, table in STUDY.tables.items()
+        if table.table_files == suffixes
+    ]
+    return "|".join(names) or "(?!)"
+
+
 rule table:
     input:
         lambda wildcards: (
@@ -42,7 +52,7 @@ rule table:
     log:
         LOGS / "tables" / "{target}.log",
     wildcard_constraints:
-        target="|".join(map(re.escape, STUDY.tables)) or "(?!)",
+        target=tables_with(("tex", "md", "csv")),
     resources:
         **JOBS.analysis(),
     params:
@@ -54,3 +64,14 @@ rule table:
         study=study_file,
     shell:
         "dpsweep table --study {params.study:q} {params.partial} {wildcards.target} > {log:q} 2>&1"
+
+
+# Behind the verdicts on tuning rules stand comparisons, in a file of their own.
+use rule table as table_with_comparisons with:
+    output:
+        [
+            PATHS.table("{target}", suffix)
+            for suffix in ("tex", "md", "csv", "comparisons.csv")
+        ],
+    wildcard_constraints:
+        target=tables_with(("tex", "md", "csv", "comparisons.csv")),

@@ -10,8 +10,9 @@ rule report:
         ],
         [
             PATHS.table(target, suffix)
-            for target in STUDY.tables
-            for suffix in ("md", "csv")
+            for target, table in STUDY.tables.items()
+            for suffix in table.table_files
+            if suffix != "tex"
         ],
         [PATHS.problem(name) for name in STUDY.problems if not PARTIAL],
         [

@@ -186,7 +186,7 @@ class Outputs:
         target = self._study.tables[name]
         return Output(
             f"tables/{name}",
-            tuple(self._paths.table(name, suffix) for suffix in ("tex", "md", "csv")),
+            tuple(self._paths.table(name, suffix) for suffix in target.table_files),
             tuple(target_inputs(self._study, self._paths, target)),
             target_fingerprint(self._study, target),
         )
@@ -225,7 +225,12 @@ class Outputs:
         figures = (
             paths.figure(each, suffix) for each in study.figures for suffix in ("png", "csv")
         )
-        tables = (paths.table(each, suffix) for each in study.tables for suffix in ("md", "csv"))
+        tables = (
+            paths.table(name, suffix)
+            for name, table in study.tables.items()
+            for suffix in table.table_files
+            if suffix != "tex"
+        )
         audit = (paths.audit(suffix) for suffix in ("png", "csv", "md") if study.audit)
         inputs = (*figures, *tables, *map(paths.problem, study.problems), *audit)
         return Output("report", (paths.report,), inputs, section_fingerprint(study))

@@ -12,6 +12,7 @@ from dpsweep.report.grid import Grid, count
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Figure, LinePanel, NoiseCurve, Selection, Table
+from dpsweep.study.wording import how_chosen
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def _figure(
     shown, problem = _drawn(paths.figure(name, "png"))
     return FigureView(
         name=name,
-        caption=figure.caption,
+        caption=f"{figure.caption} {how_chosen(study, figure)}",
         problem=problem,
         downloads=_downloads([paths.figure(name, "csv")]),
         files=_relative(paths, paths.figure(name, "{pdf,png,csv}")),
@@ -152,8 +153,8 @@ def _table(
         name=name,
         caption=caption or table.caption,
         problem=problem,
-        downloads=_downloads([paths.table(name, suffix) for suffix in ("csv", "tex", "md")]),
-        files=_relative(paths, paths.table(name, "{csv,tex,md}")),
+        downloads=_downloads([paths.table(name, suffix) for suffix in table.table_files]),
+        files=_relative(paths, paths.table(name, "{" + ",".join(table.table_files) + "}")),
         cells=_cells(study, paths, trained, (each for _, each in table.selections())),
         gradient_norms=[],
         missing_gradient_norms=[],

@@ -85,6 +85,8 @@ class LinePanel(_Part):
 class _Target(_Part):
     needs_bounds: ClassVar[bool] = False
     """Whether the target draws C, which AUTO-S and training without clipping do not have."""
+    table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv")
+    """Suffixes of the files of a table."""
 
     family: str
     caption: Annotated[str, Field(min_length=1, description="in the report, in our own words")]
@@ -399,7 +401,9 @@ class Comparison(_Target):
 
 
 class TuningImplications(_Target):
-    """The paper's six tuning rules, each with the measured evidence in the named sweeps."""
+    """The paper's tuning rules, each with the measured evidence in the named sweeps."""
+
+    table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv", "comparisons.csv")
 
     family: Literal["tuning_implications"]
     cells: Annotated[list[Selection], Field(min_length=1)]
