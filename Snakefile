@@ -26,7 +26,26 @@ from dpsweep.study.paths import Paths
 
 min_version("9.27")
 
+# Rules call `dpsweep` by name: it lies beside the Python that runs this, whether or not its environment
+# is activated.
+os.environ["PATH"] = os.pathsep.join(
+    [str(Path(sys.executable).parent), os.environ["PATH"]]
+)
+# A study is named with `--config study=`, but habit says --configfile.
 STUDY_FILE = config.get("study", "config.yaml")
+if "study" not in config and not config.keys().isdisjoint({"extends", "sweeps"}):
+    studies = [
+        file
+        for file in workflow.overwrite_configfiles
+        if re.search(
+            r"^(extends|sweeps):", Path(file).read_text(encoding="utf-8"), re.MULTILINE
+        )
+    ]
+    if len(studies) != 1:
+        raise WorkflowError(
+            "name one study: snakemake --config study=studies/mine.yaml -- all"
+        )
+    STUDY_FILE = studies[0]
 # `--config partial=true` looks at a study while it runs: it draws what is there, in a folder of its
 # own, and has no rule that could train anything.
 PARTIAL = bool(config.get("partial", False))

@@ -10,8 +10,13 @@ from collections import Counter
 from logging import WARNING, LogRecord
 from typing import Any
 
+import yaml
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
+
+# `--configfile study.yaml` is read by Snakemake before it reads the Snakefile, which then takes the study
+# from the file itself. Snakemake must only not stop at this tag of studies; plugins are imported first.
+yaml.FullLoader.add_constructor("!replace", yaml.FullLoader.construct_yaml_map)
 
 # Where the output is no terminal, a line every so many seconds is enough.
 _QUIET_SECONDS = 10.0
