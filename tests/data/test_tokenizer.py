@@ -12,6 +12,7 @@ from transformers import BertTokenizer
 from dpsweep.data import DatasetError
 from dpsweep.data.hub_file import HubError
 from dpsweep.data.tokenizer import Tokenizer, prepare
+from dpsweep.files import read_checked_json, write_json
 from dpsweep.study.config import Backbone, Dataset
 
 PIECES = [
@@ -75,6 +76,20 @@ def test_lengths_survive(tmp_path: Path) -> None:
     assert tokens[2].tolist() == [2, 5, 6, 8, 3]
 
 
+def publish(prepared: Path, file: Path) -> None:
+    """Write the library's file of a prepared tokenizer."""
+    write_json(file, read_checked_json(prepared)["tokenizer"])
+
+
+def test_an_edited_tokenizer_is_refused(tmp_path: Path) -> None:
+    bert(tmp_path)
+    path = tmp_path / "out.json"
+    path.write_text(path.read_text().replace('"[CLS]": 2', '"[CLS]": 3'))
+    with pytest.raises(DatasetError, match="edited") as raised:
+        Tokenizer.open(path)
+    assert raised.value.remake == (path,)
+
+
 def test_many_texts_keep_their_order(tmp_path: Path) -> None:
     texts = ["the " * (number % 7) for number in range(3000)]
     blocks = list(bert(tmp_path).blocks(iter(texts), 10))
@@ -83,9 +98,10 @@ def test_many_texts_keep_their_order(tmp_path: Path) -> None:
     assert lengths.tolist() == [number % 7 for number in range(3000)]
 
 
-def test_a_prepared_file_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_published_file_is_taken_as_it_is(tmp_path: Path) -> None:
     first = bert(tmp_path)
-    section = reader({"kind": "file", "path": str(tmp_path / "out.json")})
+    publish(tmp_path / "out.json", tmp_path / "tokenizer.json")
+    section = reader({"kind": "file", "path": str(tmp_path / "tokenizer.json")})
     again = prepare("reader", section, {}, tmp_path / "again.json")
     assert again.identity == first.identity
     other = bert(tmp_path, [*PIECES, "dog"])
@@ -202,7 +218,7 @@ def test_offline_the_hubs_cache_is_enough(tmp_path: Path, monkeypatch: pytest.Mo
     snapshot = tmp_path / "cache" / "models--someone--bert" / "snapshots" / revision
     snapshot.mkdir(parents=True)
     first = bert(tmp_path)
-    (tmp_path / "out.json").rename(snapshot / "tokenizer.json")
+    publish(tmp_path / "out.json", snapshot / "tokenizer.json")
     weights = {"kind": "hub", "id": "someone/bert", "revision": revision}
     section = Backbone(title="B", library="transformers", architecture="bert", weights=weights)
     assert prepare("b", section, {}, tmp_path / "b.json").identity == first.identity

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.data.test_tokenizer import PIECES, bert
+from tests.data.test_tokenizer import PIECES, bert, publish
 from tests.models.parameter_counts import parameter_counts
 from torch import nn
 from transformers import DistilBertConfig, DistilBertForMaskedLM
@@ -274,7 +274,7 @@ def published(tmp_path: Path) -> Path:
     folder = tmp_path / "published"
     folder.mkdir()
     bert(folder)
-    (folder / "out.json").rename(folder / "tokenizer.json")
+    publish(folder / "out.json", folder / "tokenizer.json")
     arguments = SMALL | {"vocab_size": len(PIECES), "activation": "relu"}
     with seeded(3):
         DistilBertForMaskedLM(DistilBertConfig(**arguments)).save_pretrained(folder)
@@ -332,7 +332,7 @@ def test_a_tokenizer_with_more_tokens_than_the_network_knows(
     tmp_path: Path, published: Path
 ) -> None:
     bert(published, [*PIECES, "dog"])
-    (published / "out.json").rename(published / "tokenizer.json")
+    publish(published / "out.json", published / "tokenizer.json")
     with pytest.raises(BackboneError, match=r"the tokenizer has 13 tokens, .* for 12"):
         prepare_published(tmp_path, published)
 

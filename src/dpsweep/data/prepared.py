@@ -48,7 +48,7 @@ class TokenizerIdentity(BaseModel):
     vocabulary: int
     """Token numbers are below."""
     checksum: str
-    """SHA-256 of its file."""
+    """SHA-256 of its ``tokenizer.json`` as the library writes it."""
 
 
 class DatasetMetadata(BaseModel):

@@ -1,10 +1,12 @@
 """From texts to the numbers that a network reads: the tokenizer of a backbone, and its training.
 
-A prepared tokenizer is one file, the ``tokenizer.json`` of the `tokenizers` library: plain data,
-no code and no pickle.
+A prepared tokenizer is one file: the ``tokenizer.json`` of the `tokenizers` library (plain data, no
+code and no pickle) under the key ``tokenizer``, and a fingerprint that is compared when it is read.
 """
 
+import hashlib
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ import numpy.typing as npt
 from dpsweep.data.hub_file import fetch_file
 from dpsweep.data.prepared import PADDING, DatasetError, TokenizerIdentity
 from dpsweep.data.sources import load_texts
-from dpsweep.files import atomic_path, checksum
+from dpsweep.files import DamagedFileError, read_checked_json, write_checked_json
 from dpsweep.study.config import (
     Backbone,
     Dataset,
@@ -44,21 +46,27 @@ class Tokenizer:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Read a ``tokenizer.json``.
+        """Read a prepared tokenizer.
 
         Raises:
-            DatasetError: there is none, or it is not a tokenizer.
+            DatasetError: there is none, or it is not what was written.
         """
         import tokenizers  # noqa: PLC0415
 
         if not path.is_file():
             raise DatasetError(f"{path}: no such tokenizer; it is not prepared", (path,))
         try:
-            library = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises nothing narrower
-            raise DatasetError(f"{path}: not a tokenizer.json ({error})") from error
-        vocabulary = max(library.get_vocab().values()) + 1
-        return cls(TokenizerIdentity(vocabulary=vocabulary, checksum=checksum(path)), library)
+            content = read_checked_json(path)
+        except DamagedFileError as error:
+            raise DatasetError(str(error), error.remake) from None
+        library = tokenizers.Tokenizer.from_str(json.dumps(content["tokenizer"]))
+        return cls(
+            TokenizerIdentity(
+                vocabulary=max(library.get_vocab().values()) + 1,
+                checksum=hashlib.sha256(library.to_str(pretty=True).encode()).hexdigest(),
+            ),
+            library,
+        )
 
     def blocks(self, texts: Iterable[str], max_length: int) -> Iterator[npt.NDArray[np.int32]]:
         """Yield tokens as blocks (at most 1024 texts, max_length), -1 after the end of a text.
@@ -135,8 +143,7 @@ def _copy(source: Path, path: Path) -> None:
 
 
 def _save(library: "tokenizers.Tokenizer", path: Path) -> None:
-    with atomic_path(path) as partial:
-        library.save(str(partial))
+    write_checked_json(path, {"tokenizer": json.loads(library.to_str())})
 
 
 def _train(texts: Iterable[str], vocabulary: int) -> "tokenizers.Tokenizer":
