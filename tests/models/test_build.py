@@ -14,6 +14,7 @@ from dpsweep.models.backbone import (
     write_backbone,
 )
 from dpsweep.models.build import (
+    apply_method,
     build_model,
     head_parameter_names,
     trainable_parameters,
@@ -214,6 +215,52 @@ def test_lora_targets_must_be_linear_layers(pretrained: Path, target: str, found
     method = LoRA(kind="lora", rank=1, targets=["qkv", target])
     with pytest.raises(BackboneError, match=rf"{target}' matches {found}.*attn\.qkv"):
         build_model(pretrained, method, 10, seed=1)
+
+
+@pytest.mark.parametrize("targets", [["head"], ["qkv", "head"]])
+def test_lora_must_adapt_more_than_the_head(pretrained: Path, targets: list[str]) -> None:
+    method = LoRA(kind="lora", rank=1, targets=targets)
+    with pytest.raises(
+        BackboneError, match=r"'head' matches only the classification head .*allowed: .*attn\.qkv"
+    ):
+        build_model(pretrained, method, 10, seed=1)
+
+
+def test_lora_in_a_network_without_linear_layers(tmp_path: Path) -> None:
+    folder = make_backbone(tmp_path, "resnetv2_50x1_bit")
+    with pytest.raises(BackboneError, match=r"head\.fc, which is not linear.*no linear layer but"):
+        build_model(folder, LoRA(kind="lora", rank=1, targets=["fc"]), 10, seed=1)
+
+
+def test_lora_leaves_the_head_alone_where_a_name_matches_both(tmp_path: Path) -> None:
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 12}
+    architecture = Architecture(
+        library="transformers", name="roberta", arguments=small | {"intermediate_size": 16}
+    )
+    model = create(architecture, 3)
+    apply_method(model, LoRA(kind="lora", rank=1, targets=["dense"]))
+    names = trainable_parameters(model)
+    assert any("attention.output.dense.lora_A" in name for name in names)
+    assert "network.classifier.dense.weight" in names
+    assert not any("classifier" in name and "lora" in name for name in names)
+
+
+@pytest.mark.parametrize("method", [HEAD, FILM, ALL])
+def test_two_heads_start_at_zero_and_both_train(tmp_path: Path, method: Method) -> None:
+    small = {"img_size": 32, "depth": 1, "embed_dim": 24}
+    folder = make_backbone(tmp_path, "deit_tiny_distilled_patch16_224", small, pretrained=True)
+    model = build_model(folder, method, 7, seed=1).eval()
+    heads = {"head.weight", "head.bias", "head_dist.weight", "head_dist.bias"}
+    assert head_parameter_names(model) == heads
+    assert heads <= trainable_parameters(model).keys()
+    batch = torch.rand(3, 3, 32, 32)
+    assert torch.all(model(batch) == 0)
+    for name in heads:
+        nn.init.normal_(model.get_parameter(name))
+    both = model(batch)
+    for name in ("head.weight", "head.bias"):
+        nn.init.zeros_(model.get_parameter(name))
+    assert (model(batch) - both).abs().min() > 0
 
 
 def test_film_needs_normalisation_layers(tmp_path: Path) -> None:

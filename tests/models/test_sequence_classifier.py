@@ -204,11 +204,12 @@ def test_parameter_counts_of_distilbert_on_20_classes(tmp_path: Path) -> None:
 def test_the_head_is_what_pretraining_has_not() -> None:
     head = find_head(network("distilbert", SMALL))
     assert head.modules == ("network.pre_classifier", "network.classifier")
-    assert head.output == "network.classifier"
+    assert head.outputs == ("network.classifier",)
     head = find_head(network("bert", SMALL_BERT))
-    assert (head.modules, head.output) == (("network.classifier",), "network.classifier")
+    assert (head.modules, head.outputs) == (("network.classifier",), ("network.classifier",))
     head = find_head(network("roberta", SMALL_BERT))
-    assert (head.modules, head.output) == (("network.classifier",), "network.classifier.out_proj")
+    assert head.modules == ("network.classifier",)
+    assert head.outputs == ("network.classifier.out_proj",)
 
 
 def test_lora_trains_adapters_of_query_and_key_and_the_head(tmp_path: Path) -> None:

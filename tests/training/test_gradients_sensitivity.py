@@ -160,6 +160,17 @@ def test_a_sum_of_few_parameters_does_not_depend_on_the_micro_batches() -> None:
         torch.testing.assert_close(difference, alone, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping", "vmap"])
+def test_norms_of_many_parameters(engine: str) -> None:
+    """torch's norm of one long vector is too small by 2e-4 at this size, and the factor too large."""
+    model = nn.Sequential(nn.Linear(2000, 2000, bias=False), nn.Linear(2000, 2, bias=False))
+    made = make_engine(engine, model, frozenset({"1.weight"}))
+    inputs = torch.randn(3, 2000, generator=torch.Generator().manual_seed(0))
+    alone, labels = torch.tensor([False, True, False]), torch.tensor([0, 1, 0])
+    result = made.clipped_sum(inputs, labels, alone, FlatClipping(1e-5))
+    assert float(flat(result).double().norm()) == pytest.approx(1, abs=2e-6)
+
+
 class PrecisionSpy(NoClipping):
     """Notes with which precision a GPU would multiply while norms become factors."""
 

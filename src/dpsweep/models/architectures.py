@@ -18,9 +18,9 @@ _OWN = {"wide_resnet": WideResNet}
 
 @runtime_checkable
 class _Classifier(Protocol):
-    """What timm's networks offer, and ours."""
+    """What timm's networks offer, and ours; a network with several heads averages them."""
 
-    def get_classifier(self) -> nn.Module: ...
+    def get_classifier(self) -> nn.Module | tuple[nn.Module, ...]: ...
 
 
 @contextmanager
@@ -74,8 +74,8 @@ class Head:
 
     modules: tuple[str, ...]
     """Everything that is new for a dataset."""
-    output: str
-    """The one that gives the logits."""
+    outputs: tuple[str, ...]
+    """The layers that give the logits; several where a network averages its heads."""
 
     def holds(self, name: str) -> bool:
         """Whether a parameter or buffer of this name belongs to the head."""
@@ -89,23 +89,41 @@ def find_head(model: nn.Module) -> Head:
         BackboneError: there is none that the library of the model tells.
     """
     if isinstance(model, SequenceClassifier):
-        modules = model.head_modules
-        layers = [
-            name
-            for name, module in model.named_modules()
-            if isinstance(module, nn.Linear)
-            and f"{name}.".startswith(tuple(f"{each}." for each in modules))
-        ]
-        if layers:
-            return Head(tuple(modules), layers[-1])
+        # One after the other: only the last one gives the logits.
+        modules = tuple(model.head_modules)
+        outputs = [layer for name in modules for layer in _layers(model, name)][-1:]
     elif isinstance(model, _Classifier):
-        head = model.get_classifier()
-        for name, module in model.named_modules():
-            if module is head and name:
-                return Head((str(name),), str(name))
-    raise BackboneError(
-        f"{type(model).__name__} has no single classification head that its library tells"
-    )
+        classifier = model.get_classifier()
+        parts = classifier if isinstance(classifier, tuple) else (classifier,)
+        names = {module: name for name, module in model.named_modules() if name}
+        modules = tuple(names[part] for part in parts if part in names)
+        # Beside each other: each one gives logits.
+        heads = [
+            head
+            for name in modules
+            for head in (
+                [f"{name}.{each}" for each, _ in model.get_submodule(name).named_children()]
+                if isinstance(model.get_submodule(name), nn.ModuleList)
+                else [name]
+            )
+        ]
+        outputs = [layer for head in heads for layer in _layers(model, head)[-1:]]
+    else:
+        modules, outputs = (), []
+    if not outputs:
+        raise BackboneError(
+            f"{type(model).__name__} has no classification head that its library tells"
+        )
+    return Head(modules, tuple(outputs))
+
+
+def _layers(model: nn.Module, name: str) -> list[str]:
+    """Return the names of the layers with weights in a part of a model, in its order."""
+    return [
+        f"{name}.{inside}".rstrip(".")
+        for inside, module in model.get_submodule(name).named_modules()
+        if isinstance(module, nn.Linear | nn.Conv2d)
+    ]
 
 
 def state_without_head(model: nn.Module) -> dict[str, Tensor]:

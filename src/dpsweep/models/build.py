@@ -41,13 +41,22 @@ def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Mod
         if backbone.metadata.pretrained:
             _load(model, head, backbone)
         if not isinstance(method, Scratch):
-            for parameter in model.get_submodule(head.output).parameters():
-                nn.init.zeros_(parameter)
-        trainable = select(model, method)
-    trainable |= head_parameter_names(model)
+            for output in head.outputs:
+                for parameter in model.get_submodule(output).parameters():
+                    nn.init.zeros_(parameter)
+        apply_method(model, method)
+    return model
+
+
+def apply_method(model: nn.Module, method: Method) -> None:
+    """Set the ``requires_grad`` flags of a model as a method says; LoRA adds its adapters.
+
+    Raises:
+        BackboneError: the method finds nothing to train in it.
+    """
+    trainable = select(model, method) | head_parameter_names(model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trainable)
-    return model
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -113,23 +122,35 @@ def _add_adapters(model: nn.Module, method: LoRA) -> set[str]:
     # peft takes seconds to import and only this method needs it.
     from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415
 
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    head = find_head(model)
+    linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    in_head = {name for name in linear if head.holds(f"{name}.weight")}
     modules = [name for name, _ in model.named_modules()]
     for target in method.targets:
-        matches = [name for name in modules if name == target or name.endswith(f".{target}")]
-        others = sorted(set(matches) - set(linear))
-        if not matches or others:
-            endings = sorted({".".join(name.split(".")[-2:]) for name in linear})
-            raise BackboneError(
-                f"LoRA target {target!r} matches {', '.join(others) or 'no layer'} of "
-                f"{type(model).__name__}; allowed: names of linear layers, such as "
-                f"{', '.join(endings)}"
+        matches = {name for name in modules if name == target or name.endswith(f".{target}")}
+        if matches and matches <= in_head:
+            found = (
+                f"only the classification head ({', '.join(sorted(matches))}), which trains whole"
             )
+        elif others := sorted(matches - linear):
+            found = f"{', '.join(others)}, which is not linear,"
+        elif not matches:
+            found = "no layer"
+        else:
+            continue
+        endings = sorted({".".join(name.split(".")[-2:]) for name in linear - in_head})
+        allowed = f"names of linear layers, such as {', '.join(endings)}"
+        if not endings:
+            allowed = "another method, because the network has no linear layer but its head"
+        raise BackboneError(
+            f"LoRA target {target!r} matches {found} of {type(model).__name__}; allowed: {allowed}"
+        )
     configuration = LoraConfig(
         r=method.rank,
         lora_alpha=method.rank,
         lora_dropout=0.0,
         target_modules=list(method.targets),
+        exclude_modules=sorted(in_head),
     )
     before = {name for name, _ in model.named_parameters()}
     inject_adapter_in_model(configuration, model)

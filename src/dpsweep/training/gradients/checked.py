@@ -118,7 +118,7 @@ class CheckedEngine:
                 f"engine {name!r} does not give the gradient of parameter {difference!r} that an "
                 "example by itself has; engine auto takes one that does"
             )
-        raise UnsupportedModelError(next(iter(reasons.values())))
+        raise UnsupportedModelError("; ".join(reasons.values()))
 
     def _tell(
         self,

@@ -23,13 +23,18 @@ def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, 
 
 
 def shared_parameters(model: nn.Module) -> dict[str, str]:
-    """Return the further names of trainable parameters that have several, with the first name."""
-    first: dict[int, str] = {}
+    """Return the layers' further names of trainable parameters that several layers hold.
+
+    The value is the name that ``named_parameters`` has. A layer that itself has several names, as
+    where a network uses it at several places, counts once.
+    """
+    first: dict[nn.Parameter, str] = {}
     further = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        known = first.setdefault(id(parameter), name)
-        if known != name and parameter.requires_grad:
-            further[name] = known
+    for layer, module in model.named_modules():
+        for name, parameter in module.named_parameters(layer, recurse=False):
+            known = first.setdefault(parameter, name)
+            if known != name and parameter.requires_grad:
+                further[name] = known
     return further
 
 

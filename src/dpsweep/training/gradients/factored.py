@@ -42,8 +42,7 @@ class FactoredEngine(ABC):
             name: type(model.get_submodule(name.rpartition(".")[0])).__name__
             for name in self.parameters
         }
-        # Where a parameter has several names, all of its uses count.
-        self._ties = bool(shared_parameters(model))
+        self._shared = shared_parameters(model)
 
     @abstractmethod
     def _per_example(
@@ -84,9 +83,11 @@ class FactoredEngine(ABC):
         """Run the model with other tensors in the place of its trainable parameters."""
         enabled = self._autocast is not None
         with torch.autocast(inputs.device.type, dtype=self._autocast, enabled=enabled):
-            # Looking for ties again costs more than a small model's step.
+            # torch would look for shared parameters in every step, and would not put those of a
+            # layer with two names back.
+            shared = {name: parameters[first] for name, first in self._shared.items()}
             logits = torch.func.functional_call(
-                self.model, dict(parameters), (inputs,), tie_weights=self._ties
+                self.model, {**parameters, **shared}, (inputs,), tie_weights=False
             )
         return example_losses(logits, labels)
 

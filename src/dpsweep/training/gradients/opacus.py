@@ -12,7 +12,7 @@ from opacus.validators.errors import IllegalModuleConfigurationError
 from torch import Tensor, nn
 
 from dpsweep.training.clipping import Clipping
-from dpsweep.training.gradients.checks import check_model, shared_parameters
+from dpsweep.training.gradients.checks import check_model
 from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,
@@ -181,12 +181,13 @@ class OpacusEngine:
 
 def _refuse_what_opacus_refuses(model: nn.Module) -> None:
     """Ask Opacus' validation, which knows the layers whose parameters its hooks do not see."""
-    if further := shared_parameters(model):
-        name, first = next(iter(further.items()))
-        raise UnsupportedModelError(
-            f"trainable weight {name!r} is tied to {first!r}, which Opacus does not know: choose "
-            "another engine"
-        )
+    first: dict[nn.Parameter, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(parameter, name) != name and parameter.requires_grad:
+            raise UnsupportedModelError(
+                f"trainable weight {name!r} is tied to {first[parameter]!r}, which Opacus does not "
+                "know: choose another engine"
+            )
     for name, module in trainable_modules(model):
         if type(module) not in ModuleValidator.VALIDATORS:
             continue

@@ -1,0 +1,259 @@
+"""Which networks train with which methods, by which engine, and what a step costs.
+
+    python benchmarks/backbones.py                       # about an hour on one core
+    python benchmarks/backbones.py --only convnext_atto  # this network again
+
+Every network is measured as timm or transformers builds it, with random weights and inputs of its
+own size. A ratio is that of processor times of one thread: a private step by a step without
+privacy, the median of a few that take turns. tests/training/test_backbones.py compares the
+gradients of a small version of each with the loop over single examples.
+
+Results go to benchmarks/results/backbones.json; `python benchmarks/tables.py` writes the table of
+docs/backbones.md.
+"""
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dpsweep.files import read_json, write_json
+from dpsweep.models.architectures import create, seeded
+from dpsweep.models.backbone import Architecture, BackboneError
+from dpsweep.models.build import apply_method, head_parameter_names, trainable_parameters
+from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method
+from dpsweep.training.clipping import FlatClipping
+from dpsweep.training.gradients import make_engine
+from dpsweep.training.gradients.checked import CheckedEngine
+from dpsweep.training.noise import GaussianNoise
+from dpsweep.training.optimizer import PrivateOptimizer
+
+RESULTS = Path(__file__).parent / "results" / "backbones.json"
+CLASSES, BATCH, LENGTH, ROUNDS = 10, 4, 64, 3
+METHODS = ("film", "lora", "all", "head")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of a library, and a small version of it for tests.
+
+    Attributes:
+        name: of the architecture.
+        targets: linear layers for LoRA, the same in every block.
+        size: pixels of an image for the small version.
+        small: arguments of the small version.
+        library: timm or transformers.
+    """
+
+    name: str
+    targets: tuple[str, ...] = ("attn.qkv",)
+    size: int = 32
+    small: dict[str, Any] = field(default_factory=dict)
+    library: str = "timm"
+
+    def build(self, *, small: bool) -> nn.Module:
+        """The network with random weights."""
+        # The study's arguments are single values; here some are tuples, one value for each stage.
+        architecture = Architecture.model_construct(
+            library=self.library, name=self.name, arguments=self.small if small else {}
+        )
+        with seeded(0):
+            return create(architecture, CLASSES).eval()
+
+    def inputs(self, examples: int, *, small: bool) -> Tensor:
+        """Random images, or texts of different lengths."""
+        generator = torch.Generator().manual_seed(0)
+        if self.library == "transformers":
+            length = 12 if small else LENGTH
+            texts = torch.randint(5, 30, (examples, length), generator=generator)
+            ends = length - torch.arange(examples) % 4
+            return texts.masked_fill(torch.arange(length) >= ends[:, None], -1)
+        import timm  # noqa: PLC0415
+
+        pixels = self.size if small else timm.get_pretrained_cfg(self.name).input_size[-1]
+        return torch.randn(examples, 3, pixels, pixels, generator=generator)
+
+    def method(self, name: str) -> Method:
+        """One of the four methods, with this network's targets for LoRA."""
+        methods: dict[str, Method] = {
+            "film": Film(kind="film"),
+            "lora": LoRA(kind="lora", rank=4, targets=list(self.targets)),
+            "all": AllParameters(kind="all"),
+            "head": HeadOnly(kind="head"),
+        }
+        return methods[name]
+
+
+def _vit(size: int = 32, **more: int) -> dict[str, Any]:
+    return {"img_size": size, "depth": 2, "embed_dim": 48, "num_heads": 2, **more}
+
+
+STAGES = {"depths": (1, 1, 1, 1), "dims": (16, 32, 48, 64)}
+SWIN = {"depths": (2, 1), "embed_dim": 24, "num_heads": (2, 4)}
+BERT = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "vocab_size": 30,
+}
+NETWORKS = [
+    Network("vit_tiny_patch16_224", small=_vit()),
+    Network("deit_tiny_distilled_patch16_224", small=_vit()),
+    Network("deit3_small_patch16_224", small=_vit()),
+    Network("beit_base_patch16_224", ("attn.proj",), 64, _vit(64)),
+    Network("eva02_tiny_patch14_224", ("attn.proj",), 28, _vit(28)),
+    Network("vit_small_patch14_dinov2", size=28, small=_vit(28)),
+    Network("vit_small_patch14_reg4_dinov2", size=28, small=_vit(28)),
+    Network("vit_small_plus_patch16_dinov3", ("attn.proj",), small=_vit()),
+    Network("vit_base_patch32_clip_224", size=64, small=_vit(64)),
+    Network("vit_base_patch32_siglip_256", size=64, small=_vit(64)),
+    Network("samvit_base_patch16_224", size=64, small=_vit(64)),
+    Network("cait_xxs24_224", small=_vit()),
+    Network("swin_tiny_patch4_window7_224", size=56, small={"img_size": 56, **SWIN}),
+    Network("swinv2_tiny_window8_256", ("attn.proj",), 64, {"img_size": 64, **SWIN}),
+    Network("swinv2_cr_tiny_ns_224", size=56, small={"img_size": 56, "window_size": 7, **SWIN}),
+    Network(
+        "hiera_tiny_224",
+        size=64,
+        small={"img_size": (64, 64), "stages": (1, 1, 1, 1), "embed_dim": 24},
+    ),
+    Network(
+        "twins_svt_small",
+        ("attn.proj",),
+        64,
+        {"img_size": 64, "depths": (1,) * 4, "embed_dims": (32, 32, 64, 64)},
+    ),
+    Network("pvt_v2_b0", ("attn.q",), small={"depths": (1, 1, 1, 1)}),
+    Network("pit_ti_224", size=64, small={"img_size": 64}),
+    Network("crossvit_tiny_240", size=240, small={"depth": ((1, 1, 0),) * 3}),
+    Network(
+        "davit_tiny", size=64, small={"depths": (1, 1), "embed_dims": (32, 64), "num_heads": (2, 4)}
+    ),
+    Network("mvitv2_tiny", size=64),
+    Network("coat_tiny", ("factoratt_crpe.qkv",), 32, {"img_size": 32}),
+    Network("tnt_s_legacy_patch16_224", ("attn_in.qk",), 32, {"img_size": 32, "depth": 2}),
+    Network("edgenext_xx_small", ("xca.qkv",), 64, {"depths": (1, 1, 2, 1)}),
+    Network("poolformer_s12", size=32),
+    Network("caformer_s18", ("token_mixer.qkv",), 32),
+    Network("convnext_atto", size=32, small=STAGES),
+    Network("convnextv2_atto", size=32, small=STAGES),
+    Network("focalnet_tiny_srf", size=32),
+    Network("mambaout_femto", ("fc1",), 32, STAGES),
+    Network("rdnet_tiny", size=32),
+    Network("resmlp_12_224", ("linear_tokens",), 32, {"img_size": 32}),
+    Network("mixer_s32_224", ("mlp_tokens.fc1",), 64, {"img_size": 64}),
+    Network("gmlp_ti16_224", ("mlp_channels.fc1",), 32, {"img_size": 32}),
+    Network("sequencer2d_s", ("mlp_channels.fc1",), 64, {"layers": (1, 1, 1, 1), "img_size": 64}),
+    Network("resnetv2_50x1_bit", ("conv1",)),
+    Network("resnet50_gn", ("conv1",), 32, {"layers": (1, 1, 1, 1)}),
+    Network("nf_resnet26", ("conv1",)),
+    Network("bert", ("query", "value"), small=BERT, library="transformers"),
+    Network(
+        "distilbert",
+        ("q_lin", "v_lin"),
+        small={"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32, "vocab_size": 30},
+        library="transformers",
+    ),
+    Network("roberta", ("query", "value"), small=BERT, library="transformers"),
+    Network(
+        "electra", ("query", "value"), small={**BERT, "embedding_size": 8}, library="transformers"
+    ),
+    Network("mpnet", ("attn.q", "attn.v"), small=BERT, library="transformers"),
+    Network(
+        "albert", ("query", "value"), small={**BERT, "embedding_size": 8}, library="transformers"
+    ),
+    Network("deberta-v2", ("query_proj", "value_proj"), small=BERT, library="transformers"),
+    Network("modernbert", ("Wqkv",), small={**BERT, "pad_token_id": 0}, library="transformers"),
+]
+
+
+def prepare(network: Network, method: str, *, small: bool) -> nn.Module:
+    """The network with what a method trains, and no zeros in its head.
+
+    Raises:
+        BackboneError: the method finds nothing to train.
+    """
+    model = network.build(small=small)
+    with seeded(1):
+        apply_method(model, network.method(method))
+        for name in head_parameter_names(model):
+            nn.init.normal_(model.get_parameter(name), std=0.02)
+    return model
+
+
+def measure(network: Network, method: str) -> dict[str, Any]:
+    """The engine that `auto` takes and the cost of a step, or why there is none."""
+    try:
+        model = prepare(network, method, small=False)
+    except BackboneError as error:
+        return {"reason": str(error)}
+    inputs, labels = network.inputs(BATCH, small=False), torch.arange(BATCH) % CLASSES
+    engine = make_engine("auto", model, head_parameter_names(model))
+    assert isinstance(engine, CheckedEngine)
+    name, _ = engine.choose(inputs, labels)
+    parameters = trainable_parameters(model).values()
+    optimizer = PrivateOptimizer(
+        torch.optim.Adam(parameters, lr=1e-6),
+        engine,
+        FlatClipping(1.0),
+        noise_multiplier=1.0,
+        expected_batch_size=BATCH,
+        noise=GaussianNoise("benchmark"),
+    )
+    plain = torch.optim.Adam(parameters, lr=1e-6)
+    mask = torch.ones(BATCH, dtype=torch.bool)
+
+    def without_privacy() -> None:
+        plain.zero_grad()
+        F.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
+        plain.step()
+
+    ratios = []
+    for _ in range(ROUNDS):
+        reference = _seconds(without_privacy)
+        ratios.append(_seconds(lambda: optimizer.step([(inputs, labels, mask)])) / reference)
+    return {"engine": name, "ratio": round(statistics.median(ratios), 2)}
+
+
+def _seconds(step: Callable[[], object]) -> float:
+    started = time.process_time()
+    step()
+    return time.process_time() - started
+
+
+def main() -> None:
+    """Measure all networks, and write the result after each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", choices=[each.name for each in NETWORKS], nargs="+")
+    chosen = parser.parse_args().only
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    rows = {row["network"]: row for row in read_json(RESULTS)["rows"]} if RESULTS.exists() else {}
+    for network in NETWORKS:
+        if chosen is not None and network.name not in chosen:
+            continue
+        methods = {method: measure(network, method) for method in METHODS}
+        rows[network.name] = {
+            "network": network.name,
+            "library": network.library,
+            "parameters": sum(each.numel() for each in network.build(small=False).parameters()),
+            "methods": methods,
+        }
+        print(network.name, methods, flush=True)
+        versions = {name: version(name) for name in ("torch", "timm", "transformers")}
+        ordered = [rows[each.name] for each in NETWORKS if each.name in rows]
+        write_json(RESULTS, {"batch": BATCH, "versions": versions, "rows": ordered})
+
+
+if __name__ == "__main__":
+    main()
