@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
-from snakemake.utils import min_version
 
 from dpsweep import preload
 from dpsweep.errors import DpsweepError
 from dpsweep.study import commands, load_study
 from dpsweep.planning.cluster import Jobs, read_site
+from dpsweep.planning.failures import failure, summary
 from dpsweep.study.inputs import (
     backbone_inputs,
     dataset_inputs,
@@ -24,7 +24,9 @@ from dpsweep.study.inputs import (
 )
 from dpsweep.study.paths import Paths
 
-min_version("9.27")
+
+include: "workflow/rules/snakemake.smk"
+
 
 # Rules call `dpsweep` by name: it lies beside the Python that runs this, whether or not its environment
 # is activated.
@@ -64,8 +66,6 @@ except DpsweepError as error:
 JOBS = Jobs(STUDY, SITE)
 LOGS = PATHS.drawn / "logs"
 CELL = "eps{epsilon}_epochs{epochs}_B{batch_size}_C{clipping_bound}"
-# How many jobs of a group share a job of the cluster; the profile turns names into numbers.
-workflow.parent_groupids.update(JOBS.packs)
 # What a site needs around every command.
 setup = JOBS.shell_setup(Path(workflow.basedir) / "workflow/scripts/requeue.sh")
 shell.prefix(setup.replace("{", "{{").replace("}", "}}"))
@@ -115,25 +115,23 @@ if not PARTIAL:
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/plan.smk"
-include: "workflow/rules/scheduling.smk"
 
 
 onstart:
     hold_lock()
-    one_timer_at_a_time(workflow.scheduler)
-    # Jobs of a cluster are long and elsewhere.
     if SITE is None:
         preload.start()
+    else:
+        # Jobs of a cluster are long and elsewhere. To end this process is to end them, as Ctrl-C does:
+        # they save their state.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 onerror:
+    # Those that this run has begun and not finished were stopped, or failed without a word to Snakemake.
+    jobs = {*workflow.scheduler.failed, *begun_jobs(workflow.dag)}
+    failures = [failure(job.output, job.log, job.rule.name) for job in jobs]
+    failures.sort(key=lambda each: str(each.log))
+    waiting = len(set(workflow.scheduler.remaining_jobs) - jobs)
     again = shlex.join(["snakemake", *sys.argv[1:]])
-    # The jobs of this run that began and did not end well; others may have failed before.
-    unfinished = LOGS / "unfinished.txt"
-    unfinished.parent.mkdir(parents=True, exist_ok=True)
-    unfinished.write_text(
-        "".join(f"{log}\n" for log in unfinished_logs(workflow.dag))
-    )
-    shell(
-        "dpsweep status --failed --study {STUDY_FILE:q} --logs {unfinished:q} --again {again:q}"
-    )
+    print(*summary(failures, again, waiting), sep="\n", file=sys.stderr, flush=True)

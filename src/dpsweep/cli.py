@@ -7,7 +7,6 @@ in one message and exit status 1; anything else keeps its traceback.
 import contextlib
 import logging
 import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -337,21 +336,64 @@ def plan(
 
 
 @app.command()
+def doctor(
+    site: Annotated[Path, typer.Option("--site", help="the cluster: profiles/slurm/site.yaml")],
+    study_file: StudyFile = DEFAULT_STUDY,
+    patience: Annotated[
+        float, typer.Option("--patience", help="seconds that a job may wait in the queue")
+    ] = 120.0,
+) -> None:
+    """Try every kind of job that a study sends to a cluster, and say what to change.
+
+    One short job of each kind is submitted; none is left.
+    """
+    from dpsweep.planning.doctor import examine
+
+    study, paths = _open(study_file)
+    settings = _read_site(site)
+    assert settings is not None  # noqa: S101
+    tell = logging.getLogger("dpsweep.doctor").info
+    found = examine(study, study_file, paths, settings, patience, tell)
+    typer.echo("\n".join(found.lines()))
+    if not found.healthy:
+        sys.exit(1)
+
+
+@app.command(hidden=True)
+def probe(
+    steps: Path,
+    gpu: Annotated[bool, typer.Option("--gpu", help="compute, and wait for a signal")] = False,
+    study_file: StudyFile = DEFAULT_STUDY,
+) -> None:
+    """Write down what works in this process; `doctor` calls it in jobs."""
+    from dpsweep.planning.doctor import code, write_step
+
+    write_step(steps, "command", code())
+    if not gpu:
+        return
+    from dpsweep.training.interruption import watched
+    from dpsweep.training.probe import try_gpu, wait_for_signal
+
+    study, _ = _open(study_file)
+    with watched():
+        found = try_gpu(study.training.precision, study.training.engine)
+        write_step(steps, "gpu", found.text, gigabytes=found.gigabytes)
+        write_step(steps, "ready", "")
+        stop = wait_for_signal()
+        write_step(steps, "signal", "SIGUSR1")
+        raise stop
+
+
+@app.command()
 def status(
     study_file: StudyFile = DEFAULT_STUDY,
     site: SiteFile = None,
     failed: Annotated[
         bool, typer.Option("--failed", help="list what failed: reason and log")
     ] = False,
-    logs: Annotated[
-        Path | None,
-        typer.Option("--logs", help="a file with the logs of jobs, one a line: list only these"),
-    ] = None,
-    again: Annotated[
-        str, typer.Option("--again", help="what to call for the rest, to be named in the list")
-    ] = "",
 ) -> None:
     """Say what is done, running, failed and waiting, what it has cost and how long is left."""
+    from dpsweep.planning.failures import summary
     from dpsweep.planning.status import Status
 
     study, paths = _open(study_file)
@@ -359,18 +401,9 @@ def status(
     if not failed:
         typer.echo("\n".join(state.lines()))
         return
-    failures = (
-        state.failures()
-        if logs is None
-        else [state.failure(Path(log)) for log in logs.read_text(encoding="utf-8").splitlines()]
-    )
-    for failure in failures:
-        typer.echo(failure.name)
-        typer.echo(textwrap.indent(f"{failure.reason}\n{failure.log}", "  "))
-    errors = sum(failure.is_error for failure in failures)
+    failures = state.failures()
     typer.echo(
-        f"{errors} failed, {len(failures) - errors} were stopped. This runs just what is "
-        f"missing:\n  {again or 'the same command again'}"
+        "\n".join(summary(failures, "the same command again")) if failures else "No job has failed."
     )
 
 

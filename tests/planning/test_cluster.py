@@ -1,5 +1,6 @@
 """What a cluster is asked for, and what it costs, follow from the study and the site."""
 
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dpsweep.planning.cluster import PACK_SIZES, ClusterError, Jobs, Site, read_site
+from dpsweep.planning.cluster import ClusterError, Jobs, Site, read_site
 from dpsweep.planning.cost import (
     cell_bytes,
     cell_cost,
@@ -16,6 +17,7 @@ from dpsweep.planning.cost import (
 )
 from dpsweep.study import Study, load_study
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
+from dpsweep.training.context import REQUIRE_GPU
 
 ROOT = Path(__file__).parents[2]
 SETTINGS: dict[str, Any] = {
@@ -72,27 +74,20 @@ def test_wrong_settings_are_named(change: dict[str, Any], named: str) -> None:
     assert named in str(raised.value)
 
 
-def test_profile_knows_every_pack_size() -> None:
-    profile = yaml.safe_load((ROOT / "profiles/slurm/config.yaml").read_text())
-    assert profile["group-components"] == {
-        f"packed_{size}": size for size in PACK_SIZES if size > 1
-    }
-
-
 def test_packs_fill_a_job_and_stay_below_the_limit(paper: Study) -> None:
     jobs = Jobs(paper, site(job_minutes=60, time_limit_minutes=240))
     packed = 0
     for name, epochs in paper.kinds():
-        size = int(jobs.packs[jobs.group("train", name, epochs)].removeprefix("packed_"))
         resources = jobs.training(name, epochs)
-        runtime = resources["runtime"]
+        size, runtime = resources["pack"], resources["runtime"]
         assert callable(runtime)
+        assert isinstance(size, int)
+        assert resources["pack_minutes"] == 240
         assert size * runtime(None, attempt=1) <= 240
         cell = cell_cost(paper, name, epochs).seconds
         assert size == 1 or size * cell <= 3600
-        bigger = next((each for each in PACK_SIZES if each > size), None)
-        if bigger and bigger * runtime(None, attempt=1) <= 240:
-            assert bigger * cell > 3600
+        if size < 60 and (size + 1) * runtime(None, attempt=1) <= 240:
+            assert (size + 1) * cell > 3600
         packed += size > 1
     assert packed > 5
 
@@ -107,54 +102,95 @@ def test_a_retry_asks_for_more_within_the_limit(paper: Study) -> None:
     assert runtime(None, attempt=1000) == 240
 
 
+def asked(study: Study, sweep: str, **changes: Any) -> list[str]:
+    return shlex.split(str(Jobs(study, site(**changes)).training(sweep, 8)["slurm"]))
+
+
 def test_smallest_gpu_that_fits_is_asked_for(paper: Study) -> None:
-    jobs = Jobs(paper, site())
-    assert jobs.training("sun397_vit-tiny_film", 8)["gres"] == "gpu:small:1"
-    assert jobs.training("sun397_vit-base_film", 8)["gres"] == "gpu:a100:1"
+    assert "--gres=gpu:small:1" in asked(paper, "sun397_vit-tiny_film")
+    assert "--gres=gpu:a100:1" in asked(paper, "sun397_vit-base_film")
 
 
 def test_gpu_request_may_be_an_option(paper: Study) -> None:
     request = [{"request": "--gpus-per-node=1", "memory_gigabytes": 64}]
-    resources = Jobs(paper, site(gpus=request, options="--exclude=n7")).training(
-        "sun397_vit-tiny_film", 8
-    )
-    assert "gres" not in resources
-    assert "gpu" not in resources
-    assert str(resources["slurm_extra"]).startswith("--exclude=n7 --gpus-per-node=1 --signal=USR1@")
+    options = asked(paper, "sun397_vit-tiny_film", gpus=request, options="--exclude=n7 --mem=9G")
+    assert "--gpus-per-node=1" in options
+    assert not any(option.startswith("--gres") for option in options)
+    # The site has the last word.
+    assert options[-2:] == ["--exclude=n7", "--mem=9G"]
+
+
+def test_account_and_partition_are_named_where_there_are_any(paper: Study) -> None:
+    assert {"--account=project_1", "--partition=gpu"} <= set(asked(paper, "sun397_vit-tiny_film"))
+    jobs = Jobs(paper, site(account=""))
+    assert shlex.split(str(jobs.analysis()["slurm"])) == ["--partition=cpu", "--cpus-per-task=1"]
 
 
 def test_notice_leaves_half_of_a_short_job(paper: Study) -> None:
-    jobs = Jobs(paper, site(signal_seconds=3600, time_limit_minutes=10))
-    assert "--signal=USR1@300" in str(jobs.training("sun397_vit-base_film", 8)["slurm_extra"])
+    options = asked(paper, "sun397_vit-base_film", signal_seconds=3600, time_limit_minutes=10)
+    assert "--signal=USR1@300" in options
 
 
 def test_without_a_cluster_nothing_is_asked_for(paper: Study) -> None:
     jobs = Jobs(paper, None)
     assert jobs.training("sun397_vit-tiny_film", 8) == {"gpu": 1}
     assert jobs.analysis() == {}
-    assert jobs.packs == {}
+    assert jobs.calibration() == {}
     assert jobs.shell_setup(Path("requeue.sh")) == ""
 
 
-def test_command_of_the_site_replaces_dpsweep() -> None:
-    jobs = Jobs(load_study(ROOT / "config.yaml"), site(command="run it", setup=["module load x"]))
-    setup = jobs.shell_setup(Path("/a b/requeue.sh"))
-    assert "module load x; " in setup
-    assert 'dpsweep() { run it "$@"; }' in setup
-
-
-def test_a_failed_line_of_the_site_fails_the_job(tmp_path: Path) -> None:
-    study, requeue = load_study(ROOT / "config.yaml"), tmp_path / "requeue.sh"
-    requeue.write_text("#!/bin/sh\nexit $1\n")
+def run_in_job(setup: str, command: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a rule's command as Snakemake does, with its log."""
+    requeue = folder / "re queue.sh"
+    requeue.write_text(f"#!/bin/sh\necho $1 >> '{folder}/statuses'\nexit $1\n")
     requeue.chmod(0o755)
-    for line, status, said in (("true", 0, "trained\n"), ("no-such-module load x", 127, "")):
-        setup = Jobs(study, site(setup=[line], command="echo")).shell_setup(requeue)
-        command = ["bash", "-c", f"{setup}dpsweep trained"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout) == (status, said)
+    return subprocess.run(
+        ["bash", "-c", f"{setup}{command} > log 2>&1"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
-def test_new_grid_values_leave_groups_and_costs_alone(paper: Study) -> None:
+@pytest.mark.parametrize(
+    ("settings", "status", "said"),
+    [
+        (
+            {"setup": ["A='set by a module'"], "command": 'echo "$A"'},
+            0,
+            "set by a module trained\n",
+        ),
+        ({"command": "A=1 dpsweep_of_the_site"}, 127, "dpsweep_of_the_site: command not found\n"),
+        (
+            {"setup": ["true", "no-such-module load 'x'"], "command": "echo"},
+            1,
+            "no-such-module: command not found\n"
+            "error: this line of slurm.setup failed: no-such-module load 'x'\n",
+        ),
+    ],
+)
+def test_what_the_site_sets_up_is_told_in_the_log_of_the_job(
+    settings: dict[str, Any], status: int, said: str, paper: Study, tmp_path: Path
+) -> None:
+    setup = Jobs(paper, site(**settings)).shell_setup(tmp_path / "re queue.sh")
+    done = run_in_job(setup, "dpsweep trained", tmp_path)
+    assert done.returncode == status, done.stderr
+    assert (tmp_path / "log").read_text().endswith(said)
+    assert (tmp_path / "statuses").read_text() == f"{status}\n"
+    assert done.stdout + done.stderr == ""
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_jobs_of_a_cluster_require_a_gpu(required: bool, paper: Study, tmp_path: Path) -> None:
+    jobs = Jobs(paper, site(require_gpu=required, command="printenv"))
+    done = run_in_job(
+        jobs.shell_setup(tmp_path / "re queue.sh"), f"dpsweep {REQUIRE_GPU}", tmp_path
+    )
+    assert done.returncode == (0 if required else 1)
+
+
+def test_new_grid_values_leave_packs_and_costs_alone(paper: Study) -> None:
     changed = paper.model_copy(
         update={
             "sweeps": paper.sweeps
@@ -165,7 +201,12 @@ def test_new_grid_values_leave_groups_and_costs_alone(paper: Study) -> None:
             }
         }
     )
-    assert Jobs(changed, site()).packs == Jobs(paper, site()).packs
+    for stage in ("train", "gradient_norms"):
+        sizes = [
+            Jobs(each, site()).pack_size(stage, "cassava_vit-tiny_film", 8)
+            for each in (paper, changed)
+        ]
+        assert sizes[0] == sizes[1] > 1
     assert cell_cost(changed, "cassava_vit-tiny_film", 8) == cell_cost(
         paper, "cassava_vit-tiny_film", 8
     )

@@ -1,7 +1,7 @@
-"""A real Slurm on this machine: one node, four GPUs that only count, two partitions.
+"""A real Slurm on this machine: one node, four simulated GPUs, two partitions, accounting if asked for.
 
-Needs root and Debian's slurm-wlm and munge. The GPUs are character devices made with mknod:
-Slurm hands them out as it would hand out real ones, and jobs train on the CPU.
+Needs root and Debian's slurm-wlm, munge, slurmdbd and mariadb-server. The GPUs are character devices
+made with mknod: Slurm hands them out as it would hand out real ones, and jobs train on the CPU.
 
 As a script: ``python -m tests.slurm.cluster install``, ``start`` or ``stop``, to try things by hand.
 """
@@ -24,7 +24,9 @@ CPUS = 8
 STATE = Path("/var/lib/dpsweep-slurm")
 CONFIGURATION = Path("/etc/slurm")  # jobs do not inherit SLURM_CONF
 MUNGE_SOCKET = Path("/run/munge/munge.socket.2")
-DAEMONS = ("slurmd", "slurmctld", "munged")
+DATABASE_SOCKET = Path("/run/mysqld/mysqld.sock")
+DAEMONS = ("slurmd", "slurmctld", "slurmdbd", "mariadbd", "munged")
+PACKAGES = ("slurm-wlm", "munge", "slurmdbd", "mariadb-server")
 
 MARK = "# Written by the tests of dpsweep."
 SLURM_CONF = f"""\
@@ -37,6 +39,10 @@ AuthInfo=cred_expire=5
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
+# A job that takes more memory than it has asked for is killed, where there are no cgroups, too.
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherParams=OverMemoryKill
+JobAcctGatherFrequency=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
@@ -61,6 +67,23 @@ PartitionName=gpu Nodes={{host}} MaxTime=60 State=UP
 {{accounting}}
 """
 
+ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=localhost
+AccountingStorageEnforce=associations,limits,qos
+"""
+SLURMDBD_CONF = f"""\
+{MARK}
+AuthType=auth/munge
+DbdHost=localhost
+SlurmUser=root
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+LogFile={STATE}/slurmdbd.log
+PidFile={STATE}/slurmdbd.pid
+"""
+
 
 def missing() -> str | None:
     """Why a cluster cannot run here, or None."""
@@ -68,7 +91,7 @@ def missing() -> str | None:
         return "starting Slurm needs root"
     absent = [name for name in (*DAEMONS, "sbatch") if shutil.which(name) is None]
     if absent:
-        return f"{', '.join(absent)} not found: apt-get install slurm-wlm munge"
+        return f"{', '.join(absent)} not found: apt-get install {' '.join(PACKAGES)}"
     own = CONFIGURATION / "slurm.conf"
     if own.exists() and MARK not in own.read_text():
         return f"{own} belongs to a cluster of this machine"
@@ -86,7 +109,7 @@ def install() -> None:
         options = ["-qq", "--no-install-recommends"]
         subprocess.run(["apt-get", "update", "-qq"], check=False)
         subprocess.run(
-            ["apt-get", "install", "-y", *options, "slurm-wlm", "munge"],
+            ["apt-get", "install", "-y", *options, *PACKAGES],
             check=False,
             stdout=subprocess.DEVNULL,
             env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
@@ -95,8 +118,11 @@ def install() -> None:
         print(f"no Slurm here, its tests are skipped: {reason}")  # noqa: T201
 
 
-def start(accounting: str = "") -> None:
-    """Start the cluster with an empty queue and wait until it takes jobs."""
+def start(accounting: bool = False) -> None:
+    """Start the cluster with an empty queue and wait until it takes jobs.
+
+    With accounting, jobs need the account ``good``, and the QOS ``normal`` is the only one.
+    """
     if reason := missing():
         raise RuntimeError(reason)
     stop()
@@ -107,13 +133,42 @@ def start(accounting: str = "") -> None:
         os.mknod(STATE / f"gpu{index}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     host = socket.gethostname().split(".")[0]
     CONFIGURATION.mkdir(exist_ok=True)
-    (CONFIGURATION / "slurm.conf").write_text(SLURM_CONF.format(host=host, accounting=accounting))
+    (CONFIGURATION / "slurm.conf").write_text(
+        SLURM_CONF.format(host=host, accounting=ACCOUNTING if accounting else "")
+    )
     (CONFIGURATION / "gres.conf").write_text(f"Name=gpu File={STATE}/gpu[0-{GPUS - 1}]\n")
     shutil.chown(MUNGE_SOCKET.parent, "munge", "munge")
     _run("runuser", "-u", "munge", "--", "munged")
+    if accounting:
+        _start_accounting()
     start_controller()
     _run("slurmd")
     _wait_for_node()
+
+
+def _start_accounting() -> None:
+    data = STATE / "database"
+    for folder in (data, DATABASE_SOCKET.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.chown(folder, "mysql", "mysql")
+    _run("mariadb-install-db", f"--datadir={data}", "--user=mysql", "--skip-test-db")
+    subprocess.Popen(
+        [
+            *("mariadbd", "--user=mysql", "--skip-networking"),
+            *(f"--datadir={data}", f"--socket={DATABASE_SOCKET}"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    _until(lambda: _succeeds("mariadb", "-e", "select 1"), 60)
+    file = CONFIGURATION / "slurmdbd.conf"
+    file.write_text(SLURMDBD_CONF)
+    file.chmod(0o600)
+    _run("slurmdbd")
+    _until(lambda: _succeeds("sacctmgr", "--noheader", "show", "cluster"), 60)
+    for words in ("cluster test", "account good", "user root account=good"):
+        _run("sacctmgr", "--immediate", "add", *words.split())
 
 
 def start_controller() -> None:
@@ -164,6 +219,16 @@ def steps() -> set[str]:
     return {number for number, step in ids if step.isdigit()}
 
 
+def hide(folder: Path | None) -> None:
+    """Start the node anew where it does not see a folder; None: where it sees everything."""
+    _end("slurmd")
+    if folder is None:
+        _run("slurmd")
+    else:
+        _run("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && slurmd', str(folder))
+    _wait_for_node()
+
+
 def partition(name: str, state: str) -> None:
     """Open (UP) a partition, or start no more jobs in it (DOWN)."""
     _run("scontrol", "update", f"PartitionName={name}", f"State={state}")
@@ -177,6 +242,10 @@ def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+
+
+def _succeeds(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _pids(daemon: str) -> list[int]:

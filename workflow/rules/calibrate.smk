@@ -12,10 +12,8 @@ rule calibrate:
         dataset="|".join(map(re.escape, STUDY.datasets)),
         epochs=r"\d+",
         batch_size=r"\d+|full",
-    group:
-        "calibrate"
     resources:
-        **JOBS.analysis(minutes=4),
+        **JOBS.calibration(),
     params:
         study=study_file,
     shell:

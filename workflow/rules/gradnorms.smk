@@ -29,8 +29,6 @@ for name, epochs in STUDY.kinds():
             / "gradnorms"
             / name
             / f"eps{{epsilon}}_epochs{epochs}_C{{clipping_bound}}.log",
-        group:
-            JOBS.group("gradient_norms", name, epochs)
         threads: STUDY.training.threads
         resources:
             **JOBS.gradient_norms(name, epochs),

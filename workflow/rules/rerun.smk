@@ -36,12 +36,14 @@ def study_file(wildcards, input):
     return STUDY_FILE
 
 
-def unfinished_logs(dag):
-    """The logs of the jobs that this run has begun and not finished."""
+def begun_jobs(dag):
+    """The jobs that this run has begun and not finished: they have written to their logs."""
     started = HOLDER.stat().st_mtime_ns
-    return [
-        log
+    return {
+        job
         for job in dag.needrun_jobs()
-        for log in job.log
-        if Path(log).exists() and Path(log).stat().st_mtime_ns > started
-    ]
+        if any(
+            Path(log).exists() and Path(log).stat().st_mtime_ns > started
+            for log in job.log
+        )
+    }

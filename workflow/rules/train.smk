@@ -20,8 +20,6 @@ for name, epochs in STUDY.kinds():
             LOGS / "cells" / name / f"{cell}.log",
         wildcard_constraints:
             batch_size=r"\d+|full",
-        group:
-            JOBS.group("train", name, epochs)
         threads: STUDY.training.threads
         resources:
             **JOBS.training(name, epochs),

@@ -1,12 +1,13 @@
 """How stages become jobs of a cluster: site settings, and what each kind of job asks for.
 
-Snakemake's Slurm plugin reads the resources that are made here. Without a cluster nothing is
-asked for but a GPU to count, and nothing is packed.
+The workflow's executor (`workflow/executor`) reads the resources that are made here. Without a
+cluster nothing is asked for but a GPU to count, and nothing is packed.
 """
 
 import math
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 
 from dpsweep.errors import DpsweepError
 from dpsweep.planning.cost import TERAFLOPS, cell_cost, norms_seconds
+from dpsweep.planning.slurm import Request
 from dpsweep.study.config import Study
 
 # How much longer than its estimate a job may take before it is interrupted and requeued.
@@ -21,11 +23,11 @@ _MARGIN = 1.5
 # The signal that announces a time limit comes in the second half of a job at the earliest.
 _SIGNAL_SHARE = 0.5
 
-# The numbers of jobs that can be packed (the profile has the same list).
-PACK_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 60)
+# However short they are: the command of a job names all that share it.
+_LARGEST_PACK = 60
+_CALIBRATION_MINUTES = 4
 
 Stage = Literal["train", "gradient_norms"]
-STAGES: tuple[Stage, ...] = ("train", "gradient_norms")
 
 Resource = str | int | Callable[..., int]
 
@@ -59,6 +61,7 @@ class Site(BaseModel):
     setup: list[str] = []
     options: str = ""
     signal_seconds: Annotated[int, Field(ge=10)] = 120
+    require_gpu: bool = True
     prepare: Literal["here", "cluster"] = "here"
 
     def gpu(self, study: Study, problem: str, epochs: int) -> GpuClass:
@@ -99,8 +102,17 @@ def read_site(settings: dict[str, Any], where: str) -> Site:
         ) from error
 
 
-def _pack_size(fitting: int) -> int:
-    return max((each for each in PACK_SIZES if each <= fitting), default=1)
+@dataclass(frozen=True)
+class Kind:
+    """A kind of job that a study sends, and the largest request among them."""
+
+    name: str
+    partition: str
+    partition_key: str
+    """the setting that names the partition"""
+    cpus: int
+    gpu: GpuClass | None
+    request: Request
 
 
 class Jobs:
@@ -118,16 +130,26 @@ class Jobs:
     def shell_setup(self, requeue: Path) -> str:
         """Shell code that runs before every command of the workflow.
 
+        What the site sets up runs inside of `dpsweep`, so that a line that fails stands in the log of
+        the job that it fails.
+
         Args:
             requeue: the script that is told the exit status of a command that failed.
         """
         if self._site is None:
             return ""
-        # On SIGTERM the shell waits for the training, which saves its state and ends.
-        lines = ["set -eo pipefail", *self._site.setup, "trap : TERM"]
-        lines.append(f"trap '{shlex.quote(str(requeue))} $?' EXIT")
-        if self._site.command != "dpsweep":
-            lines.append(f'dpsweep() {{ {self._site.command} "$@"; }}')
+        site = self._site
+        # On SIGTERM the shells wait for the training, which saves its state and ends.
+        inner = ["trap : TERM", "unset -f dpsweep"]
+        if site.require_gpu:
+            inner.append("export DPSWEEP_REQUIRE_GPU=1")
+        for line in site.setup:
+            complaint = shlex.quote(f"error: this line of slurm.setup failed: {line}")
+            inner.append(f"{{ {line}; }} < /dev/null || {{ echo {complaint} >&2; exit 1; }}")
+        inner.append(f'{site.command} "$@"')
+        lines = ["set -eo pipefail", "trap : TERM"]
+        lines.append(f"trap {shlex.quote(f'{shlex.quote(str(requeue))} $?')} EXIT")
+        lines.append(f"dpsweep() ( {'; '.join(inner)} )")
         return "".join(f"{line}; " for line in lines)
 
     @property
@@ -135,34 +157,15 @@ class Jobs:
         """Whether datasets and backbones are prepared where the workflow runs."""
         return self._site is None or self._site.prepare == "here"
 
-    @property
-    def packs(self) -> dict[str, str]:
-        """How many jobs of each group share one job of the cluster, as ``packed_<number>``."""
-        if self._site is None:
-            return {}
-        packs = {"calibrate": _pack_size(self._site.job_minutes)}
-        for problem, epochs in self._study.kinds():
-            for stage in STAGES:
-                packs[self.group(stage, problem, epochs)] = self.pack_size(stage, problem, epochs)
-        return {group: f"packed_{size}" for group, size in packs.items()}
-
     def pack_size(self, stage: Stage, problem: str, epochs: int) -> int:
-        """How many jobs of a stage share one job of the cluster."""
+        """How many jobs of a stage share one job of the cluster.
+
+        It follows from what a job is, so a new value of the grid changes it for no other job.
+        """
         if self._site is None:
             return 1
         seconds = self._seconds(stage, problem, epochs)
-        fitting = int(60 * self._site.job_minutes // seconds)
-        allowed = self._site.time_limit_minutes // self._minutes(seconds)
-        return _pack_size(min(fitting, allowed))
-
-    @staticmethod
-    def group(stage: Stage, problem: str, epochs: int) -> str:
-        """The group of jobs that may be packed: one problem and one number of epochs.
-
-        It follows from what a job is, so a new value of the grid moves no other job, and all of
-        its jobs cost the same.
-        """
-        return f"{stage}_{problem}_epochs{epochs}"
+        return self._pack(seconds, self._minutes(seconds))
 
     def training(self, problem: str, epochs: int) -> dict[str, Resource]:
         """Resources of a job that trains one cell."""
@@ -172,34 +175,74 @@ class Jobs:
         """Resources of a job that measures the gradient norms of one (epsilon, epochs, C)."""
         return self._on_gpu("gradient_norms", problem, epochs)
 
+    def calibration(self) -> dict[str, Resource]:
+        """Resources of a job that calibrates the noise of one (dataset, epsilon, epochs, B)."""
+        if self._site is None:
+            return {}
+        pack = self._pack(60.0, _CALIBRATION_MINUTES)
+        return self.analysis(minutes=_CALIBRATION_MINUTES) | {"pack": pack}
+
+    def preparation(self) -> dict[str, Resource]:
+        """Resources of a job that prepares a dataset or a backbone."""
+        return self.analysis(minutes=240, gigabytes=32)
+
     def analysis(self, minutes: int = 30, gigabytes: int = 8) -> dict[str, Resource]:
         """Resources of a job without a GPU."""
         if self._site is None:
             return {}
-        return self._common(self._site.cpu_partition, minutes, gigabytes)
+        return self._common(self._site.cpu_partition, min(minutes, self._limit), gigabytes)
+
+    def kinds(self) -> list[Kind]:
+        """The kinds of job that the study sends: one without GPU, and one for each GPU request."""
+        assert self._site is not None  # noqa: S101
+        site = self._site
+        on_gpu: dict[GpuClass, list[dict[str, Resource]]] = {}
+        for problem, epochs in self._study.kinds():
+            jobs = on_gpu.setdefault(site.gpu(self._study, problem, epochs), [])
+            jobs += [self.training(problem, epochs), self.gradient_norms(problem, epochs)]
+        plain = [self.analysis(), self.calibration()]
+        if site.prepare == "cluster":
+            plain.append(self.preparation())
+        cpu = Kind("CPU", site.cpu_partition, "cpu_partition", 1, None, _largest(plain))
+        threads = self._study.training.threads
+        return [cpu] + [
+            Kind(gpu.request, site.gpu_partition, "gpu_partition", threads, gpu, _largest(jobs))
+            for gpu, jobs in on_gpu.items()
+        ]
 
     def _on_gpu(self, stage: Stage, problem: str, epochs: int) -> dict[str, Resource]:
         if self._site is None:
             return {"gpu": 1}
         cost = cell_cost(self._study, problem, epochs)
         minutes = self._minutes(self._seconds(stage, problem, epochs))
-        resources = self._common(self._site.gpu_partition, minutes, math.ceil(cost.host_gigabytes))
-        options = [self._site.options]
         request = self._site.gpu(self._study, problem, epochs).request
-        if request.startswith("--"):
-            options.append(request)
-        else:
-            resources["gres"] = request
         # Every step of the job gets the signal in time: training saves its state, is requeued.
         notice = min(self._site.signal_seconds, int(_SIGNAL_SHARE * 60 * minutes))
-        options.append(f"--signal=USR1@{notice}")
-        resources["slurm_extra"] = " ".join(option for option in options if option)
-        resources["cpus_per_task"] = self._study.training.threads
-        return resources
+        options = [
+            request if request.startswith("--") else f"--gres={request}",
+            f"--signal=USR1@{notice}",
+        ]
+        resources = self._common(
+            self._site.gpu_partition,
+            minutes,
+            math.ceil(cost.host_gigabytes),
+            self._study.training.threads,
+            options,
+        )
+        return resources | {"pack": self.pack_size(stage, problem, epochs)}
 
-    def _common(self, partition: str, minutes: int, gigabytes: int) -> dict[str, Resource]:
+    def _common(
+        self,
+        partition: str,
+        minutes: int,
+        gigabytes: int,
+        threads: int = 1,
+        options: Iterable[str] = (),
+    ) -> dict[str, Resource]:
         assert self._site is not None  # noqa: S101
-        limit = self._site.time_limit_minutes
+        site, limit = self._site, self._limit
+        account = [f"--account={shlex.quote(site.account)}"] if site.account else []
+        named = [*account, f"--partition={shlex.quote(partition)}", f"--cpus-per-task={threads}"]
 
         # What was too little is doubled for the second attempt.
         def memory(wildcards: object, attempt: int) -> int:  # noqa: ARG001 (Snakemake's names)
@@ -209,13 +252,23 @@ class Jobs:
             return min(minutes * attempt, limit)
 
         return {
-            "slurm_account": self._site.account,
-            "slurm_partition": partition,
-            "slurm_extra": self._site.options,
-            "turn": 1,
+            "slurm": " ".join([*named, *options, site.options]).strip(),
+            "pack": 1,
+            "pack_minutes": limit,
             "runtime": runtime,
             "mem_mb": memory,
         }
+
+    @property
+    def _limit(self) -> int:
+        assert self._site is not None  # noqa: S101
+        return self._site.time_limit_minutes
+
+    def _pack(self, seconds: float, minutes: int) -> int:
+        """How many jobs of so many seconds, which are given so many minutes, fill a job."""
+        assert self._site is not None  # noqa: S101
+        fitting = int(60 * self._site.job_minutes // seconds)
+        return max(1, min(fitting, self._limit // minutes, _LARGEST_PACK))
 
     def _seconds(self, stage: Stage, problem: str, epochs: int) -> float:
         assert self._site is not None  # noqa: S101
@@ -225,5 +278,19 @@ class Jobs:
         return norms_seconds(self._study, problem, epochs, teraflops)
 
     def _minutes(self, seconds: float) -> int:
-        assert self._site is not None  # noqa: S101
-        return min(1 + math.ceil(_MARGIN * seconds / 60), self._site.time_limit_minutes)
+        return min(1 + math.ceil(_MARGIN * seconds / 60), self._limit)
+
+
+def _largest(jobs: list[dict[str, Resource]]) -> Request:
+    """As much as any of some jobs asks for, packed; with the options of the longest."""
+
+    def number(job: dict[str, Resource], name: str) -> int:
+        value = job[name]
+        return int(value(None, attempt=1) if callable(value) else value)
+
+    def minutes(job: dict[str, Resource]) -> int:
+        return min(number(job, "runtime") * number(job, "pack"), number(job, "pack_minutes"))
+
+    longest = max(jobs, key=minutes)
+    megabytes = max(number(job, "mem_mb") for job in jobs)
+    return Request(str(longest["slurm"]), minutes(longest), megabytes)

@@ -7,7 +7,6 @@ is one that was done before: its outputs were deleted, or belong to an earlier v
 """
 
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from typing import Literal
 
 from dpsweep.planning.cluster import Site
 from dpsweep.planning.cost import TERAFLOPS, cell_cost
+from dpsweep.planning.failures import STOPPED, Failure, describe, error_lines, tail
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import problems, read_provenance
 from dpsweep.study.cells import Cell
@@ -26,28 +26,6 @@ from dpsweep.study.trials import trials_per_cell
 
 State = Literal["done", "running", "failed", "stopped", "waiting"]
 STATES: tuple[State, ...] = ("done", "running", "failed", "stopped", "waiting")
-
-# How the command line's own errors start, and the last part of a traceback. Both may go on for
-# more lines: hints of ours, a CUDA error's advice.
-_OWN_ERROR = re.compile(r"error: ")
-_EXCEPTION = re.compile(r"(\w+\.)*\w*(Error|Exception)(: |$)")
-# A line of a job's own log: whatever stands above it did not end the job.
-_LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
-# How a job says that it was told to end (`dpsweep.training.interruption`).
-_STOPPED = re.compile(r"stopped by \w+, exit status \d+")
-_TAIL_BYTES = 65_536
-_REASON_LINES = 12
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A job that left no output: where its log is, and the error that the log ends with."""
-
-    name: str
-    log: Path
-    reason: str
-    is_error: bool
-    """False where the job was stopped, or left no message"""
 
 
 @dataclass
@@ -115,31 +93,16 @@ class Status:
     def failures(self) -> list[Failure]:
         """Jobs of every stage that ended without their output, cells first."""
         found = [
-            self.failure(cell_log(self._paths, cell))
+            describe(f"{cell.problem}/{cell.name}", cell_log(self._paths, cell), self._now)
             for cell, state in self.states.items()
             if state in ("failed", "stopped")
         ]
         logs = self._paths.results / "logs"
-        others = (
-            log
-            for log in sorted(logs.rglob("*.log"))
-            if log.relative_to(logs).parts[0] not in ("cells", "slurm") and _error(_tail(log))
-        )
-        return [*found, *map(self.failure, others)]
-
-    def failure(self, log: Path) -> Failure:
-        """Say why a job ended without its output, from its log."""
-        inside = log.relative_to(self._paths.results).with_suffix("").parts
-        inside = inside[inside.index("logs") + 1 :]
-        name = "/".join(inside[1:] if inside[0] == "cells" else inside)
-        tail = _tail(log)
-        if error := _error(tail):
-            return Failure(name, log, _shortened(error), True)
-        if tail and (stopped := _STOPPED.search(tail[-1])):
-            return Failure(name, log, f"{stopped[0]}: its state is saved, and it goes on", False)
-        silent = hours(max(0.0, self._now - log.stat().st_mtime))
-        reason = f"no message, nothing written for {silent} h: killed (memory, time limit, kill -9)"
-        return Failure(name, log, reason, False)
+        for log in sorted(logs.rglob("*.log")):
+            inside = log.relative_to(logs)
+            if inside.parts[0] not in ("cells", "slurm") and error_lines(tail(log)):
+                found.append(describe(str(inside.with_suffix("")), log, self._now))
+        return found
 
     def lines(self) -> Iterator[str]:
         """The status as text for a terminal."""
@@ -172,12 +135,12 @@ class Status:
         ended = self._paths.provenance(output.name)
         if said.made_for is not None and ended.stat().st_mtime >= written:
             return "waiting"
-        tail = _tail(log)
-        if _error(tail):
+        lines = tail(log)
+        if error_lines(lines):
             return "failed"
         # A job writes to its log at every trial and at every checkpoint.
         silence = 120 * self._study.training.checkpoint_minutes + 120
-        if (tail and _STOPPED.search(tail[-1])) or self._now - written > silence:
+        if (lines and STOPPED.search(lines[-1])) or self._now - written > silence:
             return "stopped"
         return "running"
 
@@ -220,33 +183,6 @@ class Forecast:
 def cell_log(paths: Paths, cell: Cell) -> Path:
     """The log of a cell's jobs."""
     return paths.results / "logs" / "cells" / cell.problem / f"{cell.name}.log"
-
-
-def _tail(log: Path) -> list[str]:
-    """The last lines of a log."""
-    with log.open("rb") as stream:
-        size = stream.seek(0, 2)
-        stream.seek(max(0, size - _TAIL_BYTES))
-        return stream.read().decode(errors="replace").strip().splitlines()
-
-
-def _error(tail: list[str]) -> list[str]:
-    """The lines of the error that a log ends with: none if it ends otherwise."""
-    logged = (number for number, line in enumerate(tail, start=1) if _LOGGED.match(line))
-    end = tail[max(logged, default=0) :]
-    # Our own error is the last word of a job, and may quote an exception.
-    for pattern in (_OWN_ERROR, _EXCEPTION):
-        for number in reversed(range(len(end))):
-            if pattern.match(end[number]):
-                return end[number:]
-    return []
-
-
-def _shortened(lines: list[str]) -> str:
-    """An error as text, shortened to some lines."""
-    if len(lines) > _REASON_LINES:
-        lines = [*lines[: _REASON_LINES - 1], "..."]
-    return "\n".join(lines).removeprefix("error: ")
 
 
 def hours(seconds: float) -> str:

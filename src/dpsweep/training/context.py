@@ -1,5 +1,6 @@
 """What the trials of a cell share: the data on the device, the backbone, the device itself."""
 
+import os
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.data.prepared import PreparedDataset
+from dpsweep.errors import DpsweepError
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model, head_parameter_names, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
@@ -16,10 +18,37 @@ from dpsweep.study.config import Method
 from dpsweep.training.gradients import GradientEngine, make_engine
 from dpsweep.training.precision import Precision, autocast_dtype
 
+_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+REQUIRE_GPU = "DPSWEEP_REQUIRE_GPU"
+"""Environment variable, set in jobs of a cluster that have asked for a GPU: there is no other device."""
+
+
+class GpuError(DpsweepError):
+    """A GPU was asked for, and this process cannot use one."""
+
 
 def default_device() -> torch.device:
-    """The first GPU, or the CPU where there is none."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The first GPU, or the CPU where there is none.
+
+    Raises:
+        GpuError: there is no GPU, and the environment requires one (`REQUIRE_GPU`).
+    """
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if os.environ.get(REQUIRE_GPU):
+        built = torch.version.cuda or torch.version.hip
+        visible = {name: os.environ.get(name) for name in _VISIBLE_DEVICES if name in os.environ}
+        raise GpuError(
+            f"this job has asked for a GPU and cannot use one on {os.uname().nodename}: "
+            + (
+                f"torch {torch.__version__} finds no device that works (driver, container or "
+                f"devices of the job: {visible or 'none is set'}). Try `nvidia-smi` or `rocm-smi` in a job"
+                if built
+                else f"torch {torch.__version__} is a build for CPUs. Install one for CUDA or ROCm"
+            )
+            + "; to train on the CPU on purpose, set `require_gpu: false` in site.yaml"
+        )
+    return torch.device("cpu")
 
 
 @dataclass(frozen=True)

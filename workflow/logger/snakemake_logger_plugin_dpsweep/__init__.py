@@ -14,6 +14,8 @@ import yaml
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from dpsweep.planning.failures import failure
+
 # `--configfile study.yaml` is read by Snakemake before it reads the Snakefile, which then takes the study
 # from the file itself. Snakemake must only not stop at this tag of studies; plugins are imported first.
 yaml.FullLoader.add_constructor("!replace", yaml.FullLoader.construct_yaml_map)
@@ -21,19 +23,9 @@ yaml.FullLoader.add_constructor("!replace", yaml.FullLoader.construct_yaml_map)
 # Where the output is no terminal, a line every so many seconds is enough.
 _QUIET_SECONDS = 10.0
 
-_SHOWN_IN_FULL = {
-    LogEvent.RUN_INFO,
-    LogEvent.JOB_ERROR,
-    LogEvent.GROUP_ERROR,
-    LogEvent.ERROR,
-}
-_COUNTED = {
-    LogEvent.JOB_INFO,
-    LogEvent.JOB_STARTED,
-    LogEvent.GROUP_INFO,
-    LogEvent.JOB_FINISHED,
-    LogEvent.PROGRESS,
-}
+_SHOWN_IN_FULL = {LogEvent.RUN_INFO, LogEvent.ERROR}
+# A job says what it is when it starts, on a cluster when it is submitted.
+_COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_FINISHED, LogEvent.PROGRESS}
 
 
 def stage(rule: str) -> str:
@@ -62,12 +54,9 @@ class Forecast:
         for rule, jobs in jobs_per_rule.items():
             self.planned[stage(rule)] += jobs
 
-    def describe(self, job: int, rule: str) -> None:
-        """Say which rule a job belongs to."""
+    def start(self, job: int, rule: str) -> None:
+        """A job of a rule has started."""
         self._stage[job] = stage(rule)
-
-    def start(self, job: int) -> None:
-        """A job has started."""
         self.running[job] = self._clock()
 
     def finish(self, job: int) -> None:
@@ -113,8 +102,17 @@ def clock_time(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
+def _failed(record: Any) -> str:
+    """How a job failed: its cell or file, why, and its log."""
+    failed = failure(record.output, record.log, record.rule_name)
+    # Snakemake's own message, for example of an output that is missing, where the log says nothing.
+    reason = failed.reason if failed.is_error else record.rule_msg or failed.reason
+    lines = [f"failed: {failed.name}", *reason.splitlines(), f"log: {failed.log}"]
+    return f"{time.strftime('%H:%M:%S')} " + "\n  ".join(lines)
+
+
 class LogHandler(LogHandlerBase):
-    """Prints warnings, errors and the job table as Snakemake does, and one line of progress."""
+    """Prints warnings and the job table as Snakemake does, failures in short, and one line of progress."""
 
     def __post_init__(self) -> None:
         """Start with nothing planned."""
@@ -128,7 +126,8 @@ class LogHandler(LogHandlerBase):
             event = getattr(record, "event", None)
             if event == LogEvent.JOB_ERROR:
                 self._forecast.drop(record.jobid)  # type: ignore[attr-defined]
-            if event in _COUNTED and not self.common_settings.dryrun:
+                self._print(_failed(record))
+            elif event in _COUNTED and not self.common_settings.dryrun:
                 self._count(event, record)
             elif (
                 event in _SHOWN_IN_FULL
@@ -147,15 +146,7 @@ class LogHandler(LogHandlerBase):
     def _count(self, event: LogEvent, record: Any) -> None:
         forecast = self._forecast
         if event == LogEvent.JOB_INFO:
-            forecast.describe(record.jobid, record.rule_name)
-        elif event == LogEvent.JOB_STARTED:
-            for job in record.jobs:
-                # A group has no number of its own; its members start when it is submitted.
-                if isinstance(job, int):
-                    forecast.start(job)
-        elif event == LogEvent.GROUP_INFO:
-            for member in record.jobs:
-                forecast.start(member.jobid)
+            forecast.start(record.jobid, record.rule_name)
         elif event == LogEvent.JOB_FINISHED:
             forecast.finish(record.job_id)
         else:

@@ -1,0 +1,214 @@
+"""The examination: all kinds of job at once, and this machine beside them."""
+
+import hashlib
+import os
+import secrets
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import dpsweep
+from dpsweep.errors import DpsweepError
+from dpsweep.planning import failures, slurm
+from dpsweep.planning.cluster import Jobs, Site
+from dpsweep.planning.doctor import requests
+from dpsweep.planning.doctor.findings import STEPS, Patient, Problem, read_steps
+from dpsweep.planning.doctor.probe import Probe, explain
+from dpsweep.study.config import Study
+from dpsweep.study.paths import Paths
+
+_LOOK_SECONDS = 1.0
+_HERE_SECONDS = 90.0
+_LEAST_FREE_BYTES = 10**9
+_REQUEUE = Path("workflow/scripts/requeue.sh")
+
+
+@dataclass
+class Examination:
+    """What was found: by kind of job, and for all of them."""
+
+    patients: list[Patient]
+    problems: list[Problem]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether everything that was tried works."""
+        return not any(self._all_problems())
+
+    def lines(self) -> Iterator[str]:
+        """The findings as text for a terminal: a table, then what to change."""
+        names = [patient.name for patient in self.patients]
+        widths = [max(6, len(name)) for name in names]
+        if names:
+            yield "  ".join([f"{'':<10}", *_padded(names, widths)])
+            for step in STEPS:
+                marks = [patient.mark(step) for patient in self.patients]
+                yield "  ".join([f"{step:<10}", *_padded(marks, widths)]).rstrip()
+        for patient in self.patients:
+            if patient.waits:
+                yield f"{patient.name}: {patient.waits}. --patience waits longer."
+            if "gpu" in patient.passed:
+                yield f"{patient.name}: {patient.passed['gpu']}"
+        alike: dict[Problem, list[str]] = {}
+        for name, problem in self._all_problems():
+            alike.setdefault(problem, []).append(name)
+        for number, (problem, where) in enumerate(alike.items(), start=1):
+            places = ", ".join(dict.fromkeys(each for each in where if each))
+            yield ""
+            yield f"{number}. {problem.check}" + (f" ({places})" if places else "")
+            yield from (f"   {line}" for line in problem.found.splitlines())
+            yield f"   To do: {problem.remedy}."
+        yield ""
+        if alike:
+            yield f"{len(alike)} to change. Then run this again."
+        elif any(patient.waits for patient in self.patients):
+            yield "Nothing is wrong with what could be tried."
+        else:
+            yield "Everything works."
+
+    def _all_problems(self) -> Iterator[tuple[str, Problem]]:
+        yield from (("", problem) for problem in self.problems)
+        for patient in self.patients:
+            yield from ((patient.name, problem) for problem in patient.problems)
+
+
+def examine(
+    study: Study,
+    study_file: Path,
+    paths: Paths,
+    site: Site,
+    patience: float,
+    tell: Callable[[str], None],
+) -> Examination:
+    """Try every kind of job of a study.
+
+    Args:
+        study: the study.
+        study_file: where it stands.
+        paths: its files; the jobs write into a folder of its results.
+        site: the cluster.
+        patience: how many seconds a job may wait in the queue.
+        tell: called with a line whenever something is known.
+
+    Raises:
+        DpsweepError: this is not the folder of the workflow, or results cannot be written.
+    """
+    if not _REQUEUE.exists():
+        raise DpsweepError(f"{_REQUEUE} is not here: run this in the folder of the Snakefile")
+    paths.check_writable()
+    if problem := requests.controller():
+        return Examination([], [problem])
+    problems = []
+    free = shutil.disk_usage(paths.results.absolute().parent).free
+    if free < _LEAST_FREE_BYTES:
+        found = f"{paths.results.absolute()} has {free / 1e9:.2g} GB left"
+        problems.append(Problem("disk", found, "make room, or move `results` of the study"))
+    jobs = Jobs(study, site)
+    command = f"{jobs.shell_setup(_REQUEUE.absolute())}dpsweep probe --study {shlex.quote(str(study_file))}"
+    folder = (paths.results / "doctor").absolute()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "token").touch()
+    here = _Here(command, folder)
+    probes = []
+    patients = [here.patient]
+    for kind in jobs.kinds():
+        probe = Probe(kind, command, folder, patience)
+        patients.append(probe.patient)
+        if problem := requests.refusal(kind, site):
+            probe.patient.problems.append(problem)
+        else:
+            probes.append(probe)
+    _run(probes, f"doctor-{secrets.token_hex(4)}", tell)
+    here.finish()
+    problems += _together(patients)
+    return Examination(patients, problems)
+
+
+def code() -> str:
+    """This package and a hash of its source: equal where the same code runs."""
+    root = Path(dpsweep.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return f"dpsweep {dpsweep.__version__} ({digest.hexdigest()[:8]})"
+
+
+class _Here:
+    """The command on this machine, where Snakemake plans, prepares data and draws on local rules."""
+
+    def __init__(self, command: str, folder: Path) -> None:
+        self.patient = Patient("here", ("command",))
+        self._log = folder / "here.txt"
+        self._steps = folder / "here.steps"
+        with self._log.open("wb") as stream:
+            self._process = subprocess.Popen(
+                ["bash", "-c", f'{command} "$1"', "bash", str(self._steps)],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env={name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"},
+            )
+
+    def finish(self) -> None:
+        try:
+            status = self._process.wait(_HERE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        if status == 0:
+            self.patient.passed["command"] = read_steps(self._steps)[-1]["found"]
+        else:
+            lines = failures.error_lines(failures.tail(self._log)) or failures.tail(self._log)[-4:]
+            words = "\n".join([*lines, f"exit status {status} on {os.uname().nodename}"])
+            self.patient.problems.append(explain("command", words))
+
+
+def _padded(words: list[str], widths: list[int]) -> list[str]:
+    return [f"{word:<{width}}" for word, width in zip(words, widths, strict=True)]
+
+
+def _run(probes: list[Probe], name: str, tell: Callable[[str], None]) -> None:
+    """Submit the jobs of probes and follow them; nothing is left in the queue."""
+    told: set[tuple[str, str]] = set()
+    try:
+        for probe in probes:
+            try:
+                probe.submit(name)
+            except slurm.SlurmError as error:
+                probe.refuse(str(error))
+        while running := [probe for probe in probes if not probe.finished]:
+            states = slurm.states(name)
+            for probe in running:
+                probe.look(states.get(probe.number))
+                for step, found in probe.patient.passed.items():
+                    if (probe.patient.name, step) not in told:
+                        told.add((probe.patient.name, step))
+                        tell(f"{probe.patient.name}: {step}: {found}")
+            time.sleep(_LOOK_SECONDS)
+    finally:
+        slurm.cancel(probe.number for probe in probes if probe.number)
+
+
+def _together(patients: list[Patient]) -> Iterator[Problem]:
+    """What only a comparison of the kinds of job shows."""
+    codes = {patient.passed.get("command") for patient in patients} - {None}
+    if len(codes | {code()}) > 1:
+        yield Problem(
+            "version",
+            "different code runs: " + "; ".join(sorted(map(str, codes | {code()}))),
+            "let slurm.command start this clone: `pip install --no-deps -e .` in its environment",
+        )
+    precisions = {
+        patient.passed["gpu"].rpartition(", ")[2] for patient in patients if "gpu" in patient.passed
+    }
+    if len(precisions) > 1:
+        yield Problem(
+            "precision",
+            f"kinds of GPU compute in different precisions: {', '.join(sorted(precisions))}",
+            "set training.precision of the study to float32, so that all trials agree",
+        )

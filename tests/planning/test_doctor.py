@@ -1,0 +1,207 @@
+"""What the doctor says follows from what Slurm and the jobs say; `tests/slurm` asks a real one."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.planning.test_cluster import SETTINGS, site
+
+from dpsweep.planning import slurm
+from dpsweep.planning.cluster import GpuClass, Jobs, Kind
+from dpsweep.planning.doctor import examine
+from dpsweep.planning.doctor.examine import Examination, _together
+from dpsweep.planning.doctor.findings import STEPS, Patient, Problem, read_steps, write_step
+from dpsweep.planning.doctor.probe import Probe
+from dpsweep.planning.doctor.requests import refusal
+from dpsweep.study import Study, load_study
+
+ROOT = Path(__file__).parents[2]
+SINFO = """\
+gpu|2-00:00:00|250000+|64|gpu:a100:4(S:0-1)
+gpu|2-00:00:00|120000|32|gpu:v100:2
+cpu|infinite|64000|16|(null)
+"""
+
+
+@pytest.fixture(scope="module")
+def paper() -> Study:
+    return load_study(ROOT / "config.yaml")
+
+
+class Commands:
+    """Stands in for Slurm's programs: what each says, and with which status."""
+
+    def __init__(self, **said: tuple[int, str]) -> None:
+        self.said = {"sinfo": (0, SINFO), "sbatch": (0, ""), "sacctmgr": (1, "")} | said
+        self.called: list[list[str]] = []
+
+    def __call__(self, command: list[str], **_: Any) -> "subprocess.CompletedProcess[str]":
+        self.called.append(list(command))
+        status, text = self.said[command[0]]
+        streams = {"stdout": "", "stderr": text} if status else {"stdout": text, "stderr": ""}
+        return subprocess.CompletedProcess(command, status, **streams)
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
+    found = Commands()
+    monkeypatch.setattr(slurm.subprocess, "run", found)
+    return found
+
+
+def kind(**changes: Any) -> Kind:
+    gpu = GpuClass(request="gpu:a100:1", memory_gigabytes=40)
+    request = slurm.Request("--account=a --gres=gpu:a100:1", 60, 30_000)
+    given = {"name": "gpu:a100:1", "partition": "gpu", "partition_key": "gpu_partition", "cpus": 2}
+    return Kind(**(given | {"gpu": gpu, "request": request} | changes))
+
+
+def test_the_limits_of_partitions_are_read(commands: Commands) -> None:
+    partitions = slurm.partitions()
+    assert [nodes.megabytes for nodes in partitions["gpu"]] == [250_000, 120_000]
+    assert partitions["gpu"][0].minutes == 2 * 24 * 60
+    assert partitions["cpu"][0].minutes == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "check"),
+    [
+        ({}, {}, None),
+        ({"partition": "gpus"}, {}, "partition"),
+        ({}, {"time_limit_minutes": 2881}, "time limit"),
+        ({}, {"time_limit_minutes": 2880}, None),
+        ({"cpus": 65}, {}, "cpus"),
+        ({"request": slurm.Request("", 60, 250_001)}, {}, "memory"),
+        ({"request": slurm.Request("", 60, 250_001)}, {"options": "--mem=200G"}, None),
+        ({"gpu": GpuClass(request="gpu:h100:1", memory_gigabytes=80)}, {}, "gpu request"),
+        ({"gpu": GpuClass(request="gpu:1", memory_gigabytes=80)}, {}, None),
+        ({"gpu": GpuClass(request="--gpus=1", memory_gigabytes=80), "partition": "cpu"}, {}, "gpu request"),
+    ],
+)  # fmt: skip
+def test_what_no_node_has_is_known_before_slurm_is_asked(
+    changes: dict[str, Any], settings: dict[str, Any], check: str | None, commands: Commands
+) -> None:
+    problem = refusal(kind(**changes), site(**settings))
+    assert (problem and problem.check) == check
+    assert any(call[0] == "sbatch" for call in commands.called) == (check is None)
+
+
+@pytest.mark.parametrize(
+    ("words", "check"),
+    [
+        ("sbatch: error: Invalid account or account/partition combination specified", "account"),
+        ("sbatch: error: Batch job submission failed: Invalid qos specification", "qos"),
+        ("sbatch: error: invalid partition specified: x", "partition"),
+        ("sbatch: error: Invalid generic resource (gres) specification", "gpu request"),
+        ("sbatch: error: Memory specification can not be satisfied", "memory"),
+        ("sbatch: error: Requested time limit is invalid (missing or exceeds some limit)", "time limit"),
+        ("sbatch: unrecognized option '--colour=red'", "options"),
+        ("sbatch: error: Batch job submission failed: Invalid feature specification", "options"),
+        ("sbatch: error: Batch job submission failed: Unspecified error", "request"),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_explained_in_slurms_own_words(
+    words: str, check: str, commands: Commands
+) -> None:
+    commands.said["sbatch"] = (1, words)
+    problem = refusal(kind(), site())
+    assert problem is not None
+    assert problem.check == check
+    assert words in problem.found
+    assert "sbatch --test-only --time=60 --mem=30000 --account=a --gres=gpu:a100:1" in problem.found
+
+
+def test_the_guilty_part_of_a_request_is_found_by_leaving_it_out(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "sbatch: error: Requested node configuration is not available"
+
+    def run(command: list[str], **_: Any) -> "subprocess.CompletedProcess[str]":
+        refused = command[0] == "sbatch" and any("gres" in word for word in command)
+        return subprocess.CompletedProcess(
+            command, int(refused), SINFO if command[0] == "sinfo" else "", words if refused else ""
+        )
+
+    monkeypatch.setattr(slurm.subprocess, "run", run)
+    problem = refusal(kind(), site())
+    assert problem is not None
+    assert problem.check == "gpu request"
+    assert "without this: --gres=gpu:a100:1" in problem.found
+
+
+def test_every_request_of_the_study_is_covered_by_a_kind(paper: Study) -> None:
+    jobs = Jobs(paper, site())
+    kinds = {each.name: each for each in jobs.kinds()}
+    assert set(kinds) == {"CPU", *(gpu["request"] for gpu in SETTINGS["gpus"])}
+    for name, epochs in paper.kinds():
+        for job in (jobs.training(name, epochs), jobs.gradient_norms(name, epochs)):
+            request = next(
+                option.removeprefix("--gres=")
+                for option in str(job["slurm"]).split()
+                if option.startswith("--gres=")
+            )
+            largest = kinds[request].request
+            memory, runtime = job["mem_mb"], job["runtime"]
+            assert callable(memory)
+            assert callable(runtime)
+            assert memory(None, attempt=1) <= largest.megabytes
+            assert runtime(None, attempt=1) <= largest.minutes
+
+
+def test_a_gpu_smaller_than_the_site_says_is_a_problem(tmp_path: Path) -> None:
+    for gigabytes, problems in ((39.4, []), (15.7, ["gpu memory"]), (0.0, [])):
+        probe = Probe(kind(), "true", tmp_path, 1.0)
+        steps = tmp_path / "gpu-a100-1.steps"
+        steps.unlink(missing_ok=True)
+        for step in STEPS[1:-1]:
+            more = {"gigabytes": gigabytes} if step == "gpu" else {}
+            write_step(steps, step, f"{step}, bfloat16", **more)
+        probe.patient.passed |= {"request": "", "requeue": ""}
+        probe.look("RUNNING")
+        assert probe.finished
+        assert [each.check for each in probe.patient.problems] == problems
+
+
+def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    write_step(tmp_path / "steps", "start", "node1")
+    with (tmp_path / "steps").open("a") as stream:
+        stream.write('{"step": "command"')
+    assert [each["step"] for each in read_steps(tmp_path / "steps")] == ["start"]
+    assert read_steps(tmp_path / "none") == []
+
+
+def test_kinds_of_gpu_that_differ_in_precision_are_a_problem() -> None:
+    patients = [
+        Patient("a", STEPS, {"gpu": "NVIDIA A100, 39.4 GB, bfloat16"}),
+        Patient("b", STEPS, {"gpu": "Tesla V100, 15.7 GB, float32"}),
+    ]
+    assert [problem.check for problem in _together(patients)] == ["precision"]
+    assert list(_together(patients[:1])) == []
+
+
+def test_the_table_shows_the_first_step_that_failed() -> None:
+    setup = Problem("setup", "module: command not found", "correct slurm.setup")
+    made = dict.fromkeys(("request", "start", "snakemake"), "ok")
+    broken = [Patient(name, STEPS, dict(made), [setup]) for name in ("gpu:a", "gpu:b")]
+    waits = Patient("gpu:c", STEPS, {"request": "ok"}, waits="not started within 120 s: Priority")
+    found = Examination([*broken, waits], [])
+    assert not found.healthy
+    lines = list(found.lines())
+    rows = {line.split()[0]: line.split()[1:] for line in lines[1:8]}
+    assert rows["command"] == ["FAILED", "FAILED", "-"]
+    assert rows["start"] == ["ok", "ok", "waits"]
+    assert rows["requeue"] == ["-", "-", "-"]
+    assert "1. setup (gpu:a, gpu:b)" in lines
+    assert Examination([waits], []).healthy
+
+
+def test_the_doctor_wants_the_folder_of_the_workflow(
+    paper: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpsweep.errors import DpsweepError
+    from dpsweep.study.paths import Paths
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DpsweepError, match="run this in the folder of the Snakefile"):
+        examine(paper, Path("config.yaml"), Paths(tmp_path), site(), 1.0, print)
