@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterator
 
 from dpsweep.data.prepare import inspect
-from dpsweep.data.prepared import DatasetError, DatasetMetadata
+from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.data.texts import shorten
 from dpsweep.planning.check import drawn_texts, notes, problems, used_datasets
 from dpsweep.study import Study, StudyError
@@ -64,9 +64,9 @@ def _sizes(study: Study) -> Iterator[str]:
 
 def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
     """The names of a dataset's classes, as prepared or as its local source has them."""
-    metadata = paths.dataset(dataset) / "metadata.json"
-    if metadata.exists():
-        return list(DatasetMetadata.model_validate_json(metadata.read_bytes()).classes)
+    folder = paths.dataset(dataset)
+    if (folder / "metadata.json").exists():
+        return list(PreparedDataset.open(folder).metadata.classes)
     return inspect(dataset, study.datasets[dataset])
 
 
