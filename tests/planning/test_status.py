@@ -113,6 +113,23 @@ def test_trials_of_a_cell_that_was_killed_count(
     assert progress.left == max(0.0, whole - 50)
 
 
+def test_the_first_trials_of_a_cell_are_a_measurement(
+    study: Study, paths: Paths, cells: list[Cell]
+) -> None:
+    assert "far too low for a CPU" in Status(study, paths, NOW).forecast.basis
+    with (
+        pytest.raises(KeyboardInterrupt),
+        making(paths, Outputs(study, paths).cell(cells[0])) as job,
+    ):
+        job.note({"trial_seconds": 50.0, "trials": 1})
+        raise KeyboardInterrupt
+    log(paths, cells[0], "10:00:00 learning rate 0.01, seed 1: macro accuracy 0.5 (50 s)\n", age=60)
+    forecast = Status(study, paths, NOW).forecast
+    # Three trials a cell: two learning rates, and the better one again.
+    assert [forecast.seconds(cell) for cell in cells] == [150] * 6
+    assert "Measured on 1 cell" in forecast.basis
+
+
 CUDA = """\
 10:00:01 learning rate 0.001, seed 1: macro accuracy 0.5 (3.0 s)
 Traceback (most recent call last):

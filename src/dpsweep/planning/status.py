@@ -58,12 +58,19 @@ class Status:
         """what is not current, by name"""
         self.states: dict[Cell, State] = {}
         self._spent: dict[Cell, float] = {}
+        # Seconds of a whole cell, from its trials so far: the first ones of a study tell a lot.
+        measured: dict[Cell, float] = {}
         for name in study.sweeps:
             for cell in study.sweep_cells(name):
                 if cell not in self.states:
                     self.states[cell] = self._state(cell)
-        done = {cell: self._spent[cell] for cell, state in self.states.items() if state == "done"}
-        self.forecast = Forecast(study, done, site)
+                    timing = read_provenance(paths, self._outputs.cell(cell)).timing
+                    if self.states[cell] == "done":
+                        measured[cell] = self._spent[cell]
+                    elif self.states[cell] != "waiting" and timing.get("trials"):
+                        whole = trials_per_cell(study, study.sweep_of(cell))
+                        measured[cell] = self._spent[cell] * whole / timing["trials"]
+        self.forecast = Forecast(study, measured, site)
 
     def of(self, cells: Iterable[Cell]) -> Progress:
         """Sum up some of the study's cells."""
@@ -158,9 +165,12 @@ class Forecast:
         estimated = sum(self._estimate(*kind) * len(values) for kind, values in kinds.items())
         spent = sum(measured.values())
         self.ratio = spent / estimated if spent else 1.0
+        cells = "1 cell" if len(measured) == 1 else f"{len(measured)} cells"
         self.basis = (
-            f"(Measured: {self.ratio:.2g} times the first estimate.)"
+            f"(Measured on {cells} of this study: {self.ratio:.2g} times the first estimate.)"
             if spent
+            else "(A first estimate, far too low for a CPU; nothing is measured yet.)"
+            if site is None
             else "(A first estimate; nothing is measured yet.)"
         )
 
