@@ -10,7 +10,7 @@ from pyarrow import parquet
 from dpsweep.data import DatasetError
 from dpsweep.data.prepare import prepare
 from dpsweep.data.texts import load_files
-from dpsweep.data.tokenizer import _train
+from dpsweep.data.tokenizer import _save, _train
 from dpsweep.study.config import Dataset, FilesSource
 
 GOOD = b"text,label\nbuy now,spam\nsee you,ham\n"
@@ -222,7 +222,7 @@ def test_an_empty_text_is_refused_or_left_out(tmp_path: Path, text: str) -> None
         **{"tokenizer": "any", "max_length": 4, "source": {"kind": "files", **files}},
     }
     tokenizer = tmp_path / "tokenizer.json"
-    _train(lines, 200).save(str(tokenizer))
+    _save(_train(lines, 200), tokenizer)
     with pytest.raises(DatasetError, match=r"train\.parquet, data row 2: an empty text"):
         prepare("mails", Dataset.model_validate(keys), tmp_path / "out", tokenizer)
     skipping = Dataset.model_validate(keys | {"corrupt": "skip"})
