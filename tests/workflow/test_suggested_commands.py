@@ -59,7 +59,7 @@ AGGREGATE = f"dpsweep aggregate --study study.yaml {SWEEP}"
 @pytest.mark.parametrize(
     ("command", "output", "damage"),
     [
-        (TRAIN, "data/digits/train_labels.npy", Path.unlink),
+        (TRAIN, "data/digits/train_inputs.npy", flip_byte),
         (TRAIN, "backbones/vit/model.safetensors", flip_byte),
         (TRAIN, "noise/digits/eps8_epochs2_B128.json", halve_the_noise),
         (AGGREGATE, f"cells/{SWEEP}/{CELL}/trials.parquet", Path.unlink),
