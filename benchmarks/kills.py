@@ -1,15 +1,13 @@
 """Kill runs at random moments, run the same command again, and compare with a run that nobody killed.
 
-    python -m benchmarks.kills 300                 # on this machine; goes on where it was stopped
-    python -m benchmarks.kills 40 --slurm          # on the Slurm of the tests (root; see tests/slurm)
+    python -m benchmarks.kills 300    # goes on where it was stopped
 
 A kill is a signal (SIGTERM, SIGINT, SIGKILL, SIGHUP) to Snakemake, to one process of a job, or to the
 whole process group, at a random time of a run that begins with nothing or with some outputs
-missing. With --slurm it is scancel, SIGKILL of a process on the node, the loss of the node, or SIGKILL of
-Snakemake. Then the same command runs to its end. Its outputs must be those of the run that nobody
+missing. Then the same command runs to its end. Its outputs must be those of the run that nobody
 killed, and no process may be left or hang.
 
-The result goes to benchmarks/results/kills.json (kills_slurm.json), a line for every kill.
+The result goes to benchmarks/results/kills.json, a line for every kill.
 """
 
 import argparse
