@@ -329,6 +329,63 @@ def planted_bugs(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def coverage(result: dict[str, Any]) -> list[str]:
+    """How often each candidate interval contains the truth, over all scenarios."""
+
+    def span(rows: list[dict[str, Any]], key: str) -> str:
+        values = [100 * row[key] for row in rows]
+        return f"{min(values):.0f} to {max(values):.0f} %"
+
+    rows = []
+    for name in dict.fromkeys(row["interval"] for row in result["rows"]):
+        of_interval = [row for row in result["rows"] if row["interval"] == name]
+        for kind in dict.fromkeys(row["kind"] for row in of_interval):
+            mine = [row for row in of_interval if row["kind"] == kind]
+            rows.append([name, kind, span(mine, "covers_here"), span(mine, "covers_elsewhere")])
+    scenarios = len({row["scenario"] for row in result["rows"]})
+    return [
+        *grid(["interval", "effect", "covers this study", "covers other datasets"], rows),
+        "",
+        f"{scenarios} scenarios of {result['studies']} studies each, nominal 95 %; "
+        f"{result['cpu_seconds']:.0f} s of processor time.",
+    ]
+
+
+def power(result: dict[str, Any]) -> list[str]:
+    """What a study must have to see that the best C grows."""
+    rows = []
+    for scenario in dict.fromkeys(row["scenario"] for row in result["rows"]):
+        mine = {
+            row["interval"]: row
+            for row in result["rows"]
+            if row["scenario"] == scenario and row["kind"] == "location"
+        }
+        here, elsewhere = mine["here: t over comparisons"], mine["elsewhere: t over datasets"]
+        rows.append(
+            [
+                scenario,
+                f"{elsewhere['truth_elsewhere']:.2f}",
+                f"{elsewhere['bias']:+.3f}",
+                *(
+                    f"{100 * each[key]:.0f} %"
+                    for each, key in ((here, "covers_here"), (elsewhere, "covers_elsewhere"))
+                ),
+                f"{100 * here['power']:.0f} %",
+                f"{100 * elsewhere['power']:.0f} %",
+            ]
+        )
+    head = [
+        "scenario: the first, but ...",
+        "growth of C, decades",
+        "bias",
+        "coverage, this study",
+        "other datasets",
+        "power, this study",
+        "other datasets",
+    ]
+    return grid(head, rows)
+
+
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "step cost, CPU": ("step_cost_cpu.json", "make bench", step_cost),
     "step cost, GPU": ("step_cost_gpu.json", "make bench-gpu", step_cost),
@@ -340,6 +397,8 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "noise cost, CPU": ("noise_cost_cpu.json", "python -m benchmarks.noise_cost cpu", noise_cost),
     "noise cost, GPU": ("noise_cost_gpu.json", "python -m benchmarks.noise_cost gpu", noise_cost),
     "planted bugs": ("planted_bugs.json", "make planted-bugs", planted_bugs),
+    "coverage of intervals": ("verdicts.json", "python benchmarks/verdicts.py", coverage),
+    "power of verdicts": ("verdicts.json", "python benchmarks/verdicts.py", power),
     "selection": ("selection.json", "python benchmarks/selection.py", selection),
     "kills": ("kills.json", "python -m benchmarks.kills 300", kills),
     "histories": ("histories.json", "python -m benchmarks.histories 30", histories),
