@@ -1,44 +1,36 @@
-"""Which networks train with which methods, by which engine, and what a step costs.
+"""Which networks train with which methods, and by which engine.
 
-    python benchmarks/backbones.py                       # about an hour on one core
+    python benchmarks/backbones.py                       # some minutes on one core
     python benchmarks/backbones.py --only convnext_atto  # this network again
 
-Every network is measured as timm or transformers builds it, with random weights and inputs of its
-own size. A ratio is that of processor times of one thread: a private step by a step without
-privacy, the median of a few that take turns. tests/training/test_backbones.py compares the
-gradients of a small version of each with the loop over single examples.
+Small versions of networks of timm and transformers, with random weights. What `auto` takes has
+given the gradients of the loop over single examples; tests/training/test_backbones.py compares a
+step of each as well.
 
 Results go to benchmarks/results/backbones.json; `python benchmarks/tables.py` writes the table of
 docs/backbones.md.
 """
 
 import argparse
-import statistics
-import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpsweep.files import read_json, write_json
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.backbone import Architecture, BackboneError
-from dpsweep.models.build import apply_method, head_parameter_names, trainable_parameters
+from dpsweep.models.build import apply_method, head_parameter_names
 from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method
-from dpsweep.training.clipping import FlatClipping
 from dpsweep.training.gradients import make_engine
 from dpsweep.training.gradients.checked import CheckedEngine
-from dpsweep.training.noise import GaussianNoise
-from dpsweep.training.optimizer import PrivateOptimizer
 
 RESULTS = Path(__file__).parent / "results" / "backbones.json"
-CLASSES, BATCH, LENGTH, ROUNDS = 10, 4, 64, 3
+CLASSES, EXAMPLES, LENGTH = 10, 3, 64
 METHODS = ("film", "lora", "all", "head")
 
 
@@ -192,43 +184,15 @@ def prepare(network: Network, method: str, *, small: bool) -> nn.Module:
 
 
 def measure(network: Network, method: str) -> dict[str, Any]:
-    """The engine that `auto` takes and the cost of a step, or why there is none."""
+    """The engine that `auto` takes, or why there is none."""
     try:
-        model = prepare(network, method, small=False)
+        model = prepare(network, method, small=True)
     except BackboneError as error:
         return {"reason": str(error)}
-    inputs, labels = network.inputs(BATCH, small=False), torch.arange(BATCH) % CLASSES
+    inputs, labels = network.inputs(EXAMPLES, small=True), torch.arange(EXAMPLES) % CLASSES
     engine = make_engine("auto", model, head_parameter_names(model))
     assert isinstance(engine, CheckedEngine)
-    name, _ = engine.choose(inputs, labels)
-    parameters = trainable_parameters(model).values()
-    optimizer = PrivateOptimizer(
-        torch.optim.Adam(parameters, lr=1e-6),
-        engine,
-        FlatClipping(1.0),
-        noise_multiplier=1.0,
-        expected_batch_size=BATCH,
-        noise=GaussianNoise("benchmark"),
-    )
-    plain = torch.optim.Adam(parameters, lr=1e-6)
-    mask = torch.ones(BATCH, dtype=torch.bool)
-
-    def without_privacy() -> None:
-        plain.zero_grad()
-        F.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
-        plain.step()
-
-    ratios = []
-    for _ in range(ROUNDS):
-        reference = _seconds(without_privacy)
-        ratios.append(_seconds(lambda: optimizer.step([(inputs, labels, mask)])) / reference)
-    return {"engine": name, "ratio": round(statistics.median(ratios), 2)}
-
-
-def _seconds(step: Callable[[], object]) -> float:
-    started = time.process_time()
-    step()
-    return time.process_time() - started
+    return {"engine": engine.choose(inputs, labels)[0]}
 
 
 def main() -> None:
@@ -252,7 +216,7 @@ def main() -> None:
         print(network.name, methods, flush=True)
         versions = {name: version(name) for name in ("torch", "timm", "transformers")}
         ordered = [rows[each.name] for each in NETWORKS if each.name in rows]
-        write_json(RESULTS, {"batch": BATCH, "versions": versions, "rows": ordered})
+        write_json(RESULTS, {"versions": versions, "rows": ordered})
 
 
 if __name__ == "__main__":

@@ -386,11 +386,35 @@ def power(result: dict[str, Any]) -> list[str]:
     return grid(head, rows)
 
 
+def backbones(result: dict[str, Any]) -> list[str]:
+    """The engine of every network and method, or what the method does not find."""
+    nothing = {"film": "no normalisation layers", "lora": "no linear layers"}
+    rows = [
+        [
+            f"`{row['network']}`" + (" (texts)" if row["library"] == "transformers" else ""),
+            *(
+                each.get("engine", nothing.get(name, "none"))
+                for name, each in row["methods"].items()
+            ),
+        ]
+        for row in result["rows"]
+    ]
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    return [
+        "| network | FiLM | LoRA | all parameters | head |",
+        "|---|---|---|---|---|",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+        f"{len(rows)} networks, with {versions}.",
+    ]
+
+
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "step cost, CPU": ("step_cost_cpu.json", "make bench", step_cost),
     "step cost, GPU": ("step_cost_gpu.json", "make bench-gpu", step_cost),
     "cell, CPU": ("cell_cpu.json", "make bench", cell),
     "cell, GPU": ("cell_gpu.json", "make bench-gpu", cell),
+    "backbones": ("backbones.json", "python benchmarks/backbones.py", backbones),
     "workflow": ("workflow.json", "make bench", workflow),
     "demo": ("demo.json", "python benchmarks/demo.py", demo),
     "analysis": ("analysis.json", "python -m benchmarks.analysis", analysis),
