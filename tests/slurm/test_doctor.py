@@ -66,7 +66,9 @@ MISTAKES = {
     "time limit": Mistake(
         "time limit", "set slurm.time_limit_minutes to 60", {"time_limit_minutes": 2880}
     ),
-    "memory": Mistake("memory", "Memory specification", {"options": "--mem=90000"}),
+    "memory": Mistake(
+        "options", "takes the job without this: --mem=90000", {"options": "--mem=90000"}
+    ),
     "CPUs": Mistake("cpus", "nodes of partition gpu have 8", study={"threads": 64}),
     "unknown option": Mistake("options", "unrecognized option", {"options": "--colour=red"}),
     "unknown node": Mistake("options", "Invalid node name", {"options": "--exclude=nowhere"}),
@@ -82,7 +84,11 @@ MISTAKES = {
     "no GPU": Mistake(
         "gpu", "this job has asked for a GPU and cannot use one", {"require_gpu": True}
     ),
-    "signal": Mistake("signal", "no signal came", {"command": "env --block-signal=USR1 dpsweep"}),
+    "signal": Mistake(
+        "signal",
+        "slurm.command must let SIGUSR1 through",
+        {"command": "env --block-signal=USR1 dpsweep"},
+    ),
     "requeue": Mistake("requeue", "scontrol", {"options": "--no-requeue"}),
     "controller": Mistake(
         "controller", "Unable to contact slurm controller", environment={"SLURM_CONF": "{nowhere}"}

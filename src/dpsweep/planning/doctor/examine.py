@@ -24,6 +24,8 @@ from dpsweep.study.paths import Paths
 _LOOK_SECONDS = 1.0
 _HERE_SECONDS = 90.0
 _LEAST_FREE_BYTES = 10**9
+# Of a log, the last lines.
+_LINES = 5
 _REQUEUE = Path("workflow/scripts/requeue.sh")
 
 
@@ -53,11 +55,13 @@ class Examination:
                 yield f"{patient.name}: {patient.waits}. --patience waits longer."
             if "gpu" in patient.passed:
                 yield f"{patient.name}: {patient.passed['gpu']}"
-        alike: dict[Problem, list[str]] = {}
+        # What several kinds of job have in common is one problem, in the words of the first.
+        alike: dict[tuple[str, str], list[tuple[str, Problem]]] = {}
         for name, problem in self._all_problems():
-            alike.setdefault(problem, []).append(name)
-        for number, (problem, where) in enumerate(alike.items(), start=1):
-            places = ", ".join(dict.fromkeys(each for each in where if each))
+            alike.setdefault((problem.check, problem.remedy), []).append((name, problem))
+        for number, same in enumerate(alike.values(), start=1):
+            problem = same[0][1]
+            places = ", ".join(dict.fromkeys(name for name, _ in same if name))
             yield ""
             yield f"{number}. {problem.check}" + (f" ({places})" if places else "")
             yield from (f"   {line}" for line in problem.found.splitlines())
@@ -102,17 +106,17 @@ def examine(
     paths.check_writable()
     if problem := requests.controller():
         return Examination([], [problem])
-    problems = []
-    free = shutil.disk_usage(paths.results.absolute().parent).free
-    if free < _LEAST_FREE_BYTES:
-        found = f"{paths.results.absolute()} has {free / 1e9:.2g} GB left"
-        problems.append(Problem("disk", found, "make room, or move `results` of the study"))
     jobs = Jobs(study, site)
     command = f"{jobs.shell_setup(_REQUEUE.absolute())}dpsweep probe --study {shlex.quote(str(study_file))}"
     folder = (paths.results / "doctor").absolute()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "token").touch()
+    problems = []
+    free = shutil.disk_usage(folder).free
+    if free < _LEAST_FREE_BYTES:
+        found = f"{paths.results.absolute()} has {free / 1e9:.2g} GB left"
+        problems.append(Problem("disk", found, "make room, or move `results` of the study"))
     here = _Here(command, folder)
     probes = []
     patients = [here.patient]
@@ -163,8 +167,12 @@ class _Here:
         if status == 0:
             self.patient.passed["command"] = read_steps(self._steps)[-1]["found"]
         else:
-            lines = failures.error_lines(failures.tail(self._log)) or failures.tail(self._log)[-4:]
-            words = "\n".join([*lines, f"exit status {status} on {os.uname().nodename}"])
+            words = "\n".join(
+                [
+                    *failures.tail(self._log)[-_LINES:],
+                    f"exit status {status} on {os.uname().nodename}",
+                ]
+            )
             self.patient.problems.append(explain("command", words))
 
 

@@ -19,6 +19,8 @@ _FILE_SECONDS = 5.0
 _SIGNAL_SECONDS = 20.0
 _REASON_SECONDS = 10.0
 _MINUTES = 10
+# Of a log, the last lines.
+_LINES = 5
 # Reasons to wait that pass without a change of the request.
 _BUSY = re.compile(r"None|Priority|Resources|BeginTime|Licenses|(Assoc|QOS)Grp\w+|Prolog|Cleaning")
 # A GPU keeps some of its memory for itself.
@@ -73,7 +75,8 @@ class Probe:
             SlurmError: Slurm does not take it.
         """
         flag = "" if self._kind.gpu is None else " --gpu"
-        command = f"{self._command}{flag} {shlex.quote(str(self._steps))}"
+        # Snakemake, which calls the shell in a real job, leaves this signal to the training.
+        command = f"trap '' USR1; {self._command}{flag} {shlex.quote(str(self._steps))}"
         script = _SCRIPT.format(
             project=shlex.quote(str(Path.cwd())),
             token=shlex.quote(str(self._folder / "token")),
@@ -171,9 +174,9 @@ class Probe:
         """Say why a step was not made."""
         self.finished = True
         log = self._folder / f"slurm-{self._number}.txt"
-        said = [*slurm.own_words(log), *(failures.tail(log)[-4:])]
+        said = [*slurm.own_words(log), *failures.tail(log)[-_LINES:]]
         if step in ("command", "gpu", "signal", "requeue"):
-            said = failures.error_lines(failures.tail(self._log)) or failures.tail(self._log)[-4:]
+            said = failures.tail(self._log)[-_LINES:]
         words = "\n".join(dict.fromkeys([*said, how]))
         self.patient.problems.append(explain(step, words))
 
