@@ -16,6 +16,7 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.inputs import trainer_fingerprint
 from dpsweep.training.specification import TrialSpec, specify
 
+PROBLEM = "digits_vit_method"
 SPEC = TrialSpec(
     data="digits",
     classes="ten",
@@ -87,7 +88,7 @@ def test_what_is_specified_is_what_the_cell_and_its_noise_say(
     bound: Any,
     clipping: dict[str, Any],
 ) -> None:
-    cell = Cell("digits", math.inf if bound == "none" else 8.0, 3, 30, bound)
+    cell = Cell(PROBLEM, math.inf if bound == "none" else 8.0, 3, 30, bound)
     noise = calibrate(cell.epsilon, 1e-5, N, 30, 27)
     data, backbone = prepared
     found = specify(study, cell, noise, data, backbone, torch.device("cpu"), 0.05, 4)
@@ -104,7 +105,7 @@ def test_other_classes_or_another_device_give_another_key(
     study: Study, prepared: tuple[PreparedDataset, PreparedBackbone]
 ) -> None:
     data, backbone = prepared
-    cell, noise = Cell("digits", 8.0, 1, N, 1.0), calibrate(8.0, 1e-5, N, N, 1)
+    cell, noise = Cell(PROBLEM, 8.0, 1, N, 1.0), calibrate(8.0, 1e-5, N, N, 1)
 
     def key(data: PreparedDataset, device: str) -> str:
         return specify(
@@ -120,7 +121,7 @@ def test_other_classes_or_another_device_give_another_key(
 def test_an_engine_is_set_for_a_study_a_method_or_a_sweep(
     study: Study, prepared: tuple[PreparedDataset, PreparedBackbone]
 ) -> None:
-    cell, noise = Cell("digits", 8.0, 1, N, 1.0), calibrate(8.0, 1e-5, N, N, 1)
+    cell, noise = Cell(PROBLEM, 8.0, 1, N, 1.0), calibrate(8.0, 1e-5, N, N, 1)
     sweep = study.sweeps["digits"]
 
     def with_engines(training: str, method: str | None, own: str | None) -> tuple[str, str, str]:
@@ -133,7 +134,7 @@ def test_an_engine_is_set_for_a_study_a_method_or_a_sweep(
             }
         )
         spec = specify(changed, cell, noise, *prepared, torch.device("cpu"), 0.1, 1)
-        return spec.engine, spec.key, trainer_fingerprint(changed, "digits")
+        return spec.engine, spec.key, trainer_fingerprint(changed, PROBLEM)
 
     assert with_engines("loop", "vmap", "bookkeeping")[0] == "bookkeeping"
     assert with_engines("loop", "vmap", None)[0] == "vmap"
