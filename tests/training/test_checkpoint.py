@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.training.tiny_study import prepare, tiny_study
+from tests.training.tiny_study import prepare, tiny_sections
 
 from dpsweep.privacy import calibrate
-from dpsweep.study import Cell
+from dpsweep.study import Study
 from dpsweep.training import trial as trial_module
 from dpsweep.training.cell import trial_specs
 from dpsweep.training.context import TrialContext
@@ -18,17 +18,18 @@ from dpsweep.training.interruption import Interrupted
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.trial import train_trial
 
-CELL = Cell("digits", 8.0, 1, 30, 1.0)
-
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrialContext, TrialSpec]:
     torch.set_num_threads(1)
-    study = tiny_study({}, {"kind": "film"})
+    sections = tiny_sections({}, {"kind": "film"})
+    sections["sweeps"]["digits"]["batch_size"] = [30]
+    study = Study.model_validate(sections)
+    (cell,) = study.all_cells()
     _, data, backbone = prepare(study, tmp_path_factory.mktemp("checkpoint"))
     noise = calibrate(8.0, 1e-5, study.train_size("digits"), 30, 9)
     cpu = torch.device("cpu")
-    (spec,) = trial_specs(study, CELL, noise, data, backbone, cpu).values()
+    (spec,) = trial_specs(study, cell, noise, data, backbone, cpu).values()
     return TrialContext(data, backbone, study.methods["method"], device=cpu), spec
 
 

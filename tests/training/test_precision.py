@@ -120,7 +120,7 @@ def test_automatic_precision_is_float32_without_a_gpu_and_decides_the_key() -> N
         ("bookkeeping", True, "bfloat16"),
         ("auto", False, "float32"),
         ("opacus", True, "float32"),
-        ("loop", True, "float32"),
+        ("loop", True, "bfloat16"),
     ],
 )
 def test_automatic_precision_on_a_gpu(
