@@ -17,7 +17,7 @@ import torch
 from tokenizers.models import WordLevel
 
 from dpsweep.data.prepared import PADDING, PreparedDataset, Split, write_prepared
-from dpsweep.data.tokenizer import Tokenizer
+from dpsweep.data.tokenizer import Tokenizer, _save
 from dpsweep.data.tokenizer import prepare as prepare_tokenizer
 from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.models.prepare import prepare as prepare_backbone
@@ -106,7 +106,9 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer of thirty words."""
     words = {word: number for number, word in enumerate(["[UNK]", *map(str, range(29))])}
     path = tmp_path_factory.mktemp("vocabulary") / "tokenizer.json"
-    tokenizers.Tokenizer(WordLevel(words, unk_token="[UNK]")).save(str(path))  # noqa: S106
+    tokenizer = tokenizers.Tokenizer(WordLevel(words, unk_token="[UNK]"))  # noqa: S106
+    tokenizer.save(str(path))
+    _save(tokenizer, path.with_name("prepared.json"))
     return path
 
 
@@ -121,7 +123,12 @@ def texts(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Prepare
         return drawn
 
     folder = tmp_path_factory.mktemp("texts")
-    return noise(folder, tokens, kind="text", tokenizer=Tokenizer.open(vocabulary).identity)
+    return noise(
+        folder,
+        tokens,
+        kind="text",
+        tokenizer=Tokenizer.open(vocabulary.with_name("prepared.json")).identity,
+    )
 
 
 @pytest.fixture(scope="module", params=COMBINATIONS, ids=str)
