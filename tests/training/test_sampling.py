@@ -73,6 +73,17 @@ def test_streams_are_independent() -> None:
     assert abs(common - 50 * 1000 * 0.04) < 5 * np.sqrt(50 * 1000 * 0.04)
 
 
+def test_a_secret_gives_other_batches() -> None:
+    public, first, second = (
+        PoissonSampler(1000, 200, "sampling", secret=secret).batch(0)
+        for secret in (b"", b"x", b"y")
+    )
+    assert not np.array_equal(public, first)
+    assert not np.array_equal(first, second)
+    again = PoissonSampler(1000, 200, "sampling", secret=b"x").batch(0)
+    assert np.array_equal(first, again)
+
+
 def test_batch_is_a_function_of_the_step() -> None:
     """Whatever was drawn before: nothing needs to be saved to continue."""
     running = PoissonSampler(500, 50, "sampling", "trial")
