@@ -125,7 +125,7 @@ def make(folder: Path) -> None:
         selection
         for figure in study.figures.values()
         if isinstance(figure, NormTrace)
-        for _, selection in figure.selections()
+        for selection in figure.selections()
     ]
     with_steps = {cell for selection in traced for cell in study.cells(selection)}
     for name, dataset in study.datasets.items():

@@ -64,6 +64,11 @@ def make_study(
                 "lora": {"kind": "lora", "rank": 1, "targets": ["qkv"]},
             },
             "sweeps": {name: sweep | changes for name, changes in sweeps.items()},
+            "roles": {
+                "datasets": {"main": "digits"},
+                "backbones": dict(zip(("weak", "strong"), backbones, strict=False)),
+                "methods": {"main": "film", "lora": "lora"},
+            },
             "figures": figures or {},
             "tables": tables or {},
         }

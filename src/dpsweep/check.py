@@ -60,6 +60,16 @@ def _sizes(study: Study) -> Iterator[str]:
         f"{len(study.sweeps)} sweeps, {cells} cells, {trials} trials ({study.training.selection}), "
         f"{len(study.figures)} figures, {len(study.tables)} tables"
     )
+    yield from _undrawn(study)
+
+
+def _undrawn(study: Study) -> Iterator[str]:
+    """What the study draws, by name, and what it does not, with the reason."""
+    reasons = study.targets.reasons()
+    if reasons:
+        yield f"drawn: {', '.join([*study.figures, *study.tables]) or 'nothing'}"
+    for reason, names in reasons.items():
+        yield f"not drawn, because {reason}: {', '.join(names)}"
 
 
 def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
@@ -95,8 +105,8 @@ def _unwritable(study: Study, classes: dict[str, list[str]]) -> list[str]:
     texts = drawn_texts(study)
     for figure in study.figures.values():
         if isinstance(figure, PerClass):
-            for _, selection in figure.selections():
-                texts += classes.get(study.sweeps[selection.sweep].dataset, [])
+            for panel in figure.panels:
+                texts += classes.get(panel.problem.dataset, [])
     try:
         require_fonts(texts)
     except UnwritableTextError as error:

@@ -90,7 +90,7 @@ def test_gradient_norms_know_what_they_are_of(paths: Paths) -> None:
         write_gradient_norms(
             paths, cell, 0.02, [([0, 1], [bound, 2 * bound]), ([0, 1], [3 * bound, 4 * bound])]
         )
-    selections = [Selection(sweep="a"), Selection(sweep="a", clipping_bound=1.0)]
+    selections = [Selection(), Selection(clipping_bound=1.0)]
     norms = load_gradient_norms(STUDY, paths, selections)
     assert norms["clipping_bound"].tolist() == [0.1] * 4 + [1.0] * 4
     np.testing.assert_allclose(norms["norm"], [0.1, 0.2, 0.3, 0.4, 1, 2, 3, 4])

@@ -22,11 +22,11 @@ SWEEP = {
     "epsilon": [1.0, 8.0], "epochs": [1, 2], "batch_size": [100, 200, "full"],
     "clipping_bound": [0.1, 1.0, 10.0], "seeds": 2,
 }  # fmt: skip
-ONE = {"sweep": "s", "epsilon": 1.0, "epochs": 2}
+ONE = {"epsilon": 1.0, "epochs": 2}
 LINES = [
     {
         "title": "Digits",
-        "lines": [{**ONE, "label": "hard"}, {**ONE, "epsilon": 8.0, "label": "easy"}],
+        "lines": [{**ONE, "epsilon": 8.0, "label": "easy"}, {**ONE, "label": "hard"}],
     }
 ]
 FIGURES: dict[str, dict[str, Any]] = {
@@ -40,19 +40,19 @@ FIGURES: dict[str, dict[str, Any]] = {
             {
                 "title": "Digits",
                 "lines": [
-                    {"sweep": "s", "epochs": 1, "label": "tuned"},
-                    {"sweep": "auto", "epochs": 1, "label": "AUTO-S"},
+                    {"epochs": 1, "label": "tuned"},
+                    {"clipping_bound": "automatic", "epochs": 1, "label": "AUTO-S"},
                 ],
             }
         ]
     },
     "noise_curve": {
-        "cells": {"sweep": "s"},
+        "cells": {"epochs": "all"},
         "axes": [{"title": "By steps", "quantity": "cumulative", "x": "steps"}],
         "minimum_steps": 5,
     },
-    "norm_trace": {"panels": [{"sweep": "s", "epochs": 2, "title": "Digits"}]},
-    "optimal_batch_size": {"panels": [{"sweep": "s", "title": "Digits"}]},
+    "norm_trace": {"panels": [{"epochs": 2, "title": "Digits"}]},
+    "optimal_batch_size": {"panels": [{"epochs": "all", "title": "Digits"}]},
 }
 FAMILIES = list(FIGURES)
 STUDY = make_study(

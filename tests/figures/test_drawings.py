@@ -45,7 +45,7 @@ def square(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
 @pytest.fixture
 def heatmap(tmp_path: Path) -> Figure:
     grid = {"batch_size": [100, 200, "full"], "clipping_bound": [0.1, 1.0, 10.0, 42.0]}
-    study = study_with(grid, family="heatmap", panels=[{"title": "Digits, ε = 8", "sweep": "s"}])
+    study = study_with(grid, family="heatmap", panels=[{"title": "Digits, ε = 8"}])
     write_cells(study, Paths(tmp_path), square)
     return plotted(study, Paths(tmp_path))[0]
 
@@ -84,7 +84,7 @@ def test_the_learning_rate_of_the_best_square_stands_above_the_panel(heatmap: Fi
 def test_where_b_is_no_axis_every_square_says_what_was_chosen(tmp_path: Path) -> None:
     study = study_with(
         {"epsilon": [1.0, 8.0], "batch_size": [100, "full"], "clipping_bound": [0.1, 1.0]},
-        family="heatmap", x="epsilon", y="clipping_bound", panels=[{"title": "t", "sweep": "s"}],
+        family="heatmap", x="epsilon", y="clipping_bound", panels=[{"title": "t"}],
     )  # fmt: skip
     write_cells(
         study,
@@ -99,7 +99,9 @@ def test_where_b_is_no_axis_every_square_says_what_was_chosen(tmp_path: Path) ->
 def test_a_crowded_heatmap_leaves_the_values_to_the_colours(tmp_path: Path) -> None:
     bounds = [float(bound) for bound in range(1, 41)]
     study = study_with(
-        {"clipping_bound": bounds}, family="heatmap", panels=[{"title": "t", "sweep": "s"}]
+        {"batch_size": [100, 200], "clipping_bound": bounds},
+        family="heatmap",
+        panels=[{"title": "t"}],
     )
     write_cells(study, Paths(tmp_path), lambda cell, rate, seed: {"macro_accuracy": 0.5})
     drawing, _ = plotted(study, Paths(tmp_path))
@@ -110,10 +112,10 @@ def test_a_crowded_heatmap_leaves_the_values_to_the_colours(tmp_path: Path) -> N
 @pytest.mark.parametrize("scale", ["shared", "panel"])
 def test_the_colour_scale_is_shared_or_of_each_panel(tmp_path: Path, scale: str) -> None:
     study = study_with(
-        {"epsilon": [1.0, 8.0], "clipping_bound": [0.1, 1.0]},
+        {"epsilon": [1.0, 8.0], "batch_size": [100, 200], "clipping_bound": [0.1, 1.0]},
         family="heatmap",
         colour_scale=scale,
-        panels=[{"title": f"{e:g}", "sweep": "s", "epsilon": e} for e in (1.0, 8.0)],
+        panels=[{"title": f"{e:g}", "epsilon": e} for e in (1.0, 8.0)],
     )
     write_cells(
         study,
@@ -148,7 +150,7 @@ def curve(
     """The best C of a line is its epsilon; every other C costs 0.1, C = 10 goes down to ``worst``."""
     budgets = [1.0, 2.0, 4.0, 8.0][: len(difficulties)]
     lines = [
-        {"label": f"{budget:g}", "sweep": "s", "epsilon": budget, "difficulty": difficulty}
+        {"label": f"{budget:g}", "epsilon": budget, "difficulty": difficulty}
         for budget, difficulty in zip(budgets, difficulties, strict=True)
     ]
     grid = {
@@ -238,7 +240,7 @@ def histograms(tmp_path: Path) -> tuple[Figure, pd.DataFrame]:
     study = study_with(
         {"epsilon": [1.0, 8.0]},
         family="gradient_norm_histogram",
-        panels=[{"title": f"{e:g}", "sweep": "s", "epsilon": e} for e in (8.0, 1.0)],
+        panels=[{"title": f"{e:g}", "epsilon": e} for e in (8.0, 1.0)],
     )
     for cell in study.sweep_cells("s"):
         norms = np.geomspace(1, 10, 1000) if cell.epsilon == 8 else np.full(1000, 3.0)
@@ -270,7 +272,7 @@ def test_retained_weights_that_are_alike_are_not_pinned_to_the_top(
 ) -> None:
     study = study_with(
         {"clipping_bound": [1.0, 10.0]},
-        family="per_class", baseline=10.0, panels=[{"title": "t", "sweep": "s"}],
+        family="per_class", baseline=10.0, panels=[{"title": "t"}],
     )  # fmt: skip
     paths = Paths(tmp_path)
     write_cells(study, paths, lambda cell, rate, seed: {})
@@ -293,7 +295,7 @@ def test_few_classes_are_named_and_many_are_ranked(tmp_path: Path, classes: int)
         figures={
             "f": {
                 "family": "per_class", "caption": "c", "section": "s", "baseline": 1.0,
-                "rows": ["accuracy_difference"], "panels": [{"title": "t", "sweep": "s"}],
+                "rows": ["accuracy_difference"], "panels": [{"title": "t"}],
             }
         },
     )  # fmt: skip

@@ -42,9 +42,7 @@ def accuracies(table: dict[Any, list[float]], *axes: str) -> Any:
 def test_heatmap_squares_are_means_and_the_best_is_marked(tmp_path: Path) -> None:
     study = make_study(
         {"s": {"batch_size": [100, "full"], "clipping_bound": [0.1, 1.0], "seeds": 2}},
-        figures=figure(
-            "heatmap", panels=[{"title": "Digits", "sweep": "s"}, {"title": "Again", "sweep": "s"}]
-        ),
+        figures=figure("heatmap", panels=[{"title": "Digits"}, {"title": "Again"}]),
     )
     table = {
         (100, 0.1): [0.1, 0.3], (100, 1.0): [0.7, 0.5],  # tie: the smaller batch is marked
@@ -67,10 +65,10 @@ def test_heatmap_and_curve_mark_the_same_clipping_bound(tmp_path: Path) -> None:
     study = make_study(
         {"s": {"clipping_bound": [0.1, 1.0], "seeds": 2}},
         figures={
-            "squares": figure("heatmap", panels=[{"title": "Digits", "sweep": "s"}])["drawn"],
+            "squares": figure("heatmap", panels=[{"batch_size": 100}])["drawn"],
             "curve": figure(
                 "clipping_curve",
-                panels=[{"title": "Digits", "lines": [{"sweep": "s", "label": "s"}]}],
+                panels=[{"title": "Digits", "lines": [{"label": "s"}]}],
             )["drawn"],
         },
     )
@@ -88,7 +86,7 @@ def test_heatmap_and_curve_mark_the_same_clipping_bound(tmp_path: Path) -> None:
 def test_held_out_examples_mark_the_best_square_and_point(tmp_path: Path) -> None:
     study = make_study(
         {"s": {"clipping_bound": [0.1, 1.0]}},
-        figures=figure("heatmap", panels=[{"title": "Digits", "sweep": "s"}]),
+        figures=figure("heatmap", panels=[{"batch_size": 100}]),
     )
     on_test = {0.1: 0.9, 1.0: 0.5}
 
@@ -105,9 +103,7 @@ def test_held_out_examples_mark_the_best_square_and_point(tmp_path: Path) -> Non
 def test_heatmap_over_epsilon_tunes_the_batch_size(tmp_path: Path) -> None:
     study = make_study(
         {"s": {"epsilon": [1.0, 8.0], "batch_size": [100, 200], "clipping_bound": [0.1, 1.0]}},
-        figures=figure(
-            "heatmap", x="epsilon", y="clipping_bound", panels=[{"title": "Digits", "sweep": "s"}]
-        ),
+        figures=figure("heatmap", x="epsilon", y="clipping_bound", panels=[{"title": "Digits"}]),
     )
     table = {
         (epsilon, size, bound): [0.1 * epsilon - 0.001 * size * (1 if bound == 1 else -1)]
@@ -133,8 +129,8 @@ def test_clipping_curve_differences_are_to_the_best_centre_of_the_line(
     tmp_path: Path, centre: str
 ) -> None:
     lines = [
-        {"sweep": "s", "epsilon": 8.0, "label": "ε = 8", "difficulty": "easy"},
-        {"sweep": "s", "epsilon": 1.0, "label": "ε = 1", "difficulty": "hard"},
+        {"epsilon": 8.0, "label": "ε = 8", "difficulty": "easy"},
+        {"epsilon": 1.0, "label": "ε = 1", "difficulty": "hard"},
     ]
     study = make_study(
         {
@@ -190,7 +186,7 @@ def test_clipping_curve_differences_are_to_the_best_centre_of_the_line(
 
 
 def test_clipping_curve_of_accuracies_is_absolute(tmp_path: Path) -> None:
-    line = {"sweep": "s", "label": "ε = 8"}
+    line = {"label": "ε = 8"}
     study = make_study(
         {"s": {"clipping_bound": [0.1, 1.0]}},
         figures=figure("clipping_curve", panels=[{"title": "Digits", "lines": [line]}]),
@@ -208,8 +204,8 @@ def norms_study(family: str) -> Study:
         figures=figure(
             family,
             panels=[
-                {"title": "C = 1", "sweep": "s", "clipping_bound": 1.0},
-                {"title": "C = 10", "sweep": "s", "clipping_bound": 10.0},
+                {"title": "C = 1", "clipping_bound": 1.0},
+                {"title": "C = 10", "clipping_bound": 10.0},
             ],
         ),
     )
@@ -271,7 +267,7 @@ def test_histograms_are_of_the_last_epoch_in_shares_of_all_examples(tmp_path: Pa
 
 
 def per_class_study(**settings: Any) -> Study:
-    panel = {"title": "Digits", "sweep": "s", "clipping_bound": [0.1, 1.0]}
+    panel = {"title": "Digits", "clipping_bound": [0.1, 1.0]}
     return make_study(
         {"s": {"epochs": [2], "clipping_bound": [0.1, 1.0], "batch_size": [100, 200], "seeds": 2}},
         classes=3,
@@ -354,7 +350,7 @@ def test_gradient_norms_of_another_trial_are_refused(tmp_path: Path) -> None:
 
 
 def test_many_classes_carry_a_running_mean(tmp_path: Path) -> None:
-    panel = {"title": "Many", "sweep": "s"}
+    panel = {"title": "Many"}
     study = make_study(
         {"s": {"clipping_bound": [0.1, 1.0]}},
         classes=100,
@@ -379,7 +375,7 @@ def test_many_classes_carry_a_running_mean(tmp_path: Path) -> None:
 
 def test_methods_are_compared_at_each_epsilon(tmp_path: Path) -> None:
     sweep = {"epsilon": [1.0, 8.0], "seeds": 2, "clipping_bound": [0.1, 1.0]}
-    lines = [{"label": "AUTO-S", "sweep": "auto"}, {"label": "tuned", "sweep": "flat"}]
+    lines = [{"label": "AUTO-S", "clipping_bound": "automatic"}, {"label": "tuned"}]
     study = make_study(
         {"flat": sweep, "auto": sweep | {"clipping_bound": "automatic"}},
         figures=figure("method_comparison", panels=[{"title": "Digits", "lines": lines}]),
@@ -420,7 +416,7 @@ def test_noise_and_accuracy_of_every_run(tmp_path: Path) -> None:
                 "epochs": [4],
             }
         },
-        figures=figure("noise_curve", cells={"sweep": "s"}, axes=axes),
+        figures=figure("noise_curve", cells={}, axes=axes),
     )
 
     def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
@@ -462,7 +458,7 @@ def test_the_trace_is_of_the_first_seed_of_the_best_cell(tmp_path: Path) -> None
                 "seeds": 2,
             }
         },
-        figures=figure("norm_trace", panels=[{"title": "2 epochs", "sweep": "s"}]),
+        figures=figure("norm_trace", panels=[{"title": "2 epochs"}]),
     )
 
     def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
@@ -485,7 +481,7 @@ def test_the_trace_is_of_the_first_seed_of_the_best_cell(tmp_path: Path) -> None
 def test_a_long_trace_is_smoothed(tmp_path: Path) -> None:
     study = make_study(
         {"s": {"batch_size": [5]}},
-        figures=figure("norm_trace", panels=[{"title": "2 epochs", "sweep": "s"}]),
+        figures=figure("norm_trace", panels=[{"title": "2 epochs"}]),
     )
     norms = np.tile([1.0, 3.0], 200)
     write_cells(
@@ -504,7 +500,7 @@ def test_a_long_trace_is_smoothed(tmp_path: Path) -> None:
 def test_the_best_batch_size_is_the_one_that_all_seeds_choose_together(tmp_path: Path) -> None:
     study = make_study(
         {"s": {"batch_size": [100, 200, 400], "epochs": [1, 2], "seeds": 2}},
-        figures=figure("optimal_batch_size", panels=[{"title": "Digits", "sweep": "s"}]),
+        figures=figure("optimal_batch_size", panels=[{"epochs": "all"}]),
     )
     # Each seed has a favourite after one epoch, and both like 400 nearly as much.
     best = {(1, 1): 100, (1, 2): 200, (2, 1): 400, (2, 2): 400}

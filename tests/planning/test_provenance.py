@@ -203,6 +203,7 @@ def test_a_renamed_dataset_is_another_one(study: Study, paths: Paths) -> None:
     content = copy.deepcopy(CONTENT) | {"results": "results"}
     content["datasets"]["numbers"] = content["datasets"].pop("digits")
     content["sweeps"][SWEEP]["dataset"] = "numbers"
+    content["roles"] = content["roles"] | {"datasets": {"main": "numbers"}}
     found = lacking(Study.model_validate(content), paths)
     assert found["data/numbers"] == "missing"
     assert found["cells/numbers_vit_film/eps8_epochs2_B128_C1"] == "missing"

@@ -16,24 +16,26 @@ ACCURACY = {1.0: 0.401, 2.0: 0.555, 8.0: 0.75}
 
 def study(comparable: bool) -> Study:
     ranged = {"value": 0.4, "minimum": 0.399, "maximum": 0.402}
-    references: dict[float, dict[str, float]] = {1.0: ranged, 2.0: ranged, 8.0: {"value": 0.7}}
-    return make_study(
+    numbers: dict[float, dict[str, float]] = {1.0: ranged, 2.0: ranged, 8.0: {"value": 0.7}}
+    of_cells = {
+        "dataset": "digits" if comparable else "sun397", "backbone": "small", "method": "film",
+        "clipping_bound": 1.0, "epochs": 2,
+    }  # fmt: skip
+    content = make_study(
         {"s": {"epsilon": [1.0, 2.0, 8.0], "seeds": 2}},
         tables={
             "ours": {
                 "family": "comparison",
                 "caption": "c",
                 "section": "s",
-                "comparable": comparable,
-                "row_titles": ["ε"],
-                "entries": [
-                    {"row": [f"{epsilon:g}"], "column": "Tuned", "sweep": "s", "epsilon": epsilon,
-                     "reference": reference}
-                    for epsilon, reference in references.items()
-                ],
+                "rows": ["epsilon"],
+                "columns": ["clipping"],
+                "entries": [{"foreach": {"epsilon": "all"}}],
             }
         },
-    )  # fmt: skip
+    ).model_dump(exclude_none=True)
+    references = [of_cells | {"epsilon": epsilon} | each for epsilon, each in numbers.items()]
+    return Study.model_validate(content | {"references": references})
 
 
 def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:

@@ -42,8 +42,7 @@ TABLES = ("grid", "rules")
 
 def study_content() -> dict[str, Any]:
     """A study with four figures and two tables, as the content of its file."""
-    private = {"sweep": "digits_film"}
-    line = {**private, "label": "all of it", "epsilon": 8.0}
+    line = {"label": "all of it", "epsilon": 8.0}
     grid = {"batch_size": [64, "full"], "learning_rate": [0.001, 0.01, 0.1], "seeds": 2}
     study = make_study(
         {
@@ -57,7 +56,7 @@ def study_content() -> dict[str, Any]:
                 "family": "heatmap",
                 "section": "Difficulty",
                 "caption": "Accuracy over C and B.",
-                "panels": [{**private, "title": "tight", "epsilon": 1.0}],
+                "panels": [{"title": "tight", "epsilon": 1.0}],
             },
             "curve": {
                 "family": "clipping_curve",
@@ -70,13 +69,12 @@ def study_content() -> dict[str, Any]:
                 "section": "Classes",
                 "caption": "Who is helped by clipping.",
                 "baseline": 1.0,
-                "panels": [{**private, "title": "loose", "epsilon": 8.0}],
+                "panels": [{"title": "loose", "epsilon": 8.0}],
             },
             "noise": {
                 "family": "noise_curve",
                 "section": "Classes",
                 "caption": "Noise against B.",
-                "cells": private,
                 "axes": [{"title": "by B", "quantity": "effective", "x": "batch_size"}],
             },
         },
@@ -90,7 +88,6 @@ def study_content() -> dict[str, Any]:
                 "family": "tuning_implications",
                 "section": "Difficulty",
                 "caption": "What follows.",
-                "cells": [private],
             },
         },
     )

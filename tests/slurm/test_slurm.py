@@ -59,8 +59,8 @@ def small_study() -> dict[str, Any]:
     }
     study["training"] = {"checkpoint_minutes": 0.01}
     heatmap = study["figures"]["heatmap"]
-    heatmap["panels"].append({"title": "long", "sweep": LONG})
-    sound = {"title": "sound", "sweep": SHORT, "batch_size": [64, 128]}
+    heatmap["panels"].append({"title": "long", "optimizer": "sgd", "epochs": 30, "batch_size": 16})
+    sound = {"title": "sound", "epochs": 2, "batch_size": [64, 128]}
     study["figures"]["sound"] = heatmap | {"panels": [sound]}
     return study
 

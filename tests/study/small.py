@@ -63,13 +63,17 @@ sweeps:
     clipping_bound: automatic
     learning_rate: [0.01, 0.1]
     seeds: 1
+roles:
+  datasets: {main: digits}
+  backbones: {weak: pretrained}
+  methods: {main: film}
 figures:
   map:
     family: heatmap
     section: Main
     caption: A map.
     panels:
-      - {title: Tight, sweep: flat, epsilon: 1, epochs: 2}
+      - {title: Tight, epsilon: 1, epochs: 2}
   curve:
     family: clipping_curve
     section: Main
@@ -77,15 +81,16 @@ figures:
     panels:
       - title: Both
         lines:
-          - {label: loose, sweep: flat, epsilon: 8, epochs: 2}
+          - {label: loose, epsilon: 8, epochs: 2}
 tables:
   compared:
     family: comparison
     section: Main
     caption: A table.
-    row_titles: [epsilon]
+    rows: [epsilon]
+    columns: [clipping]
     entries:
-      - {row: ["1"], column: flat, sweep: flat, epsilon: 1, epochs: 2}
+      - {epsilon: 1, epochs: 2}
 """
 )
 

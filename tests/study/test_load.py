@@ -1,6 +1,5 @@
 """Reading YAML: overlays, numbers, and files that cannot be read."""
 
-import copy
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -130,56 +129,34 @@ def test_reading_an_overlay_twice_gives_the_same(base: Path) -> None:
     assert load_study(path) == load_study(path)
 
 
-# -- words ---------------------------------------------------------------------------------
+# -- reference values ----------------------------------------------------------------------
 
 
-REWORDED = """
-reword: {flat: steep, A: The}
-sweeps: {steep: {dataset: digits, backbone: random, method: film, epsilon: [1, 8], epochs: [2],
-  batch_size: [full], clipping_bound: [1], learning_rate: [0.1], seeds: 1}}
-"""
-
-
-def test_words_of_figures_and_tables_are_replaced_with_the_sweeps_they_draw(base: Path) -> None:
-    study = load_study(overlay(base, REWORDED))
-    figure = study.figures["map"]
-    assert figure.caption == "The map."
-    assert [selection.sweep for _, selection in figure.selections()] == ["steep"]
-    assert "flat" in study.sweeps  # sweeps keep their names
+def test_references_are_read_from_a_file_beside_the_study(base: Path) -> None:
+    (base.parent / "paper.csv").write_text(
+        "dataset,backbone,method,clipping_bound,epsilon,epochs,value,minimum,maximum\n"
+        "digits,pretrained,film,tuned,1,2,0.5,0.4,0.625\n"
+        "digits,pretrained,film,0.1,8,2,0.75,,\n"
+    )
+    study = load_study(overlay(base, "references: paper.csv"))
+    tuned, single = study.reference_values
+    assert (tuned.clipping_bound, tuned.value, tuned.maximum) == ("tuned", 0.5, 0.625)
+    assert (single.clipping_bound, single.epsilon, single.maximum) == (0.1, 8, None)
+    (entry,) = study.tables["compared"].selections()
+    assert getattr(entry, "reference", None) == tuned
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "expected"),
+    ("rows", "said"),
     [
-        ("ViT on SUN397", {"SUN397": "Digits"}, "ViT on Digits"),
-        ("sun397_vit-tiny_film", {"sun397": "digits"}, "digits_vit-tiny_film"),
-        ("SUN397B, ViT-Base", {"SUN397": "Digits", "ViT": "Net"}, "SUN397B, Net-Base"),
-        ("c100-10pct and c100", {"c100": "half", "c100-10pct": "tenth"}, "tenth and half"),
-        ("a b", {"a": "b", "b": "a"}, "b a"),
-        ("C (10%), 3", {"C (10%)": "tenth"}, "tenth, 3"),
+        (None, "paper.csv: cannot be read"),
+        ("dataset,value\ndigits,high\n", "references[0].value: found"),
     ],
 )
-def test_what_a_word_is(base: Path, text: str, words: dict[str, str], expected: str) -> None:
-    study = copy.deepcopy(SMALL)
-    # Another text holds every word, so that none is refused as unknown.
-    study["figures"]["map"]["caption"] = text
-    study["figures"]["map"]["section"] = " ".join(words)
-    base.write_text(yaml.safe_dump(study))
-    path = overlay(base, yaml.safe_dump({"reword": words}))
-    assert load_study(path).figures["map"].caption == expected
-
-
-def test_a_word_that_occurs_nowhere_is_refused(base: Path) -> None:
-    message = refused(overlay(base, "reword: {flatt: steep}"))
-    assert '"flatt"' in message
-    assert "allowed: a word in the figures or tables" in message
-
-
-def test_words_are_text_and_need_a_study_below(base: Path, tmp_path: Path) -> None:
-    assert "a mapping of words" in refused(overlay(base, "reword: {flat: 3}"))
-    alone = tmp_path / "alone.yaml"
-    alone.write_text(yaml.safe_dump({**SMALL, "reword": {"flat": "steep"}}))
-    assert "without extends" in refused(alone)
+def test_references_that_cannot_be_used(base: Path, rows: str | None, said: str) -> None:
+    if rows is not None:
+        (base.parent / "paper.csv").write_text(rows)
+    assert said in refused(overlay(base, "references: paper.csv"))
 
 
 # -- numbers -------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ READER: Edits = {
         "tokenizer": {"kind": "train", "dataset": "notes", "vocabulary": 500},
     },
 }
+LETTERS = {"dataset": "letters", "backbone": "random", "method": "lora"}
 OTHER = {"kind": "file", "path": "tokenizer.json"}
 
 # What is edited, and the problems that must be named; "..." stands for more text.
@@ -359,37 +360,92 @@ MISTAKES: dict[str, tuple[Edits, list[str]]] = {
         {**READER, "datasets/notes/tokenizer": "bert"},
         ['datasets.notes.tokenizer: found "bert"; allowed: reader'],
     ),
-    "figure of an unknown sweep": (
-        {"figures/map/panels/0/sweep": "flatt"},
-        ['figures.map.panels[0].sweep: found "flatt"; did you mean flat? allowed: flat, automatic'],
+    "figure of an unknown dataset": (
+        {"figures/map/panels/0/dataset": "digit"},
+        [
+            'figures.map.panels[0].dataset: found "digit"; did you mean digits? allowed: main, large, ...'
+        ],
+    ),
+    "figure of what no sweep trains": (
+        {f"figures/map/panels/0/{part}": name for part, name in LETTERS.items()},
+        [
+            "figures.map.panels[0]: no sweep trains Random with LoRA on Letters; allowed: "
+            "digits_pretrained_film"
+        ],
     ),
     "figure of an unknown bound": (
         {"figures/map/panels/0/clipping_bound": 7},
-        ["figures.map.panels[0].clipping_bound: found 7, allowed ... 0.1, 1, 10"],
+        ["figures.map.panels[0].clipping_bound: found 7; allowed ... 0.1, 1, 10"],
     ),
-    "figure of a bound where clipping is automatic": (
-        {"figures/map/panels/0/sweep": "automatic", "figures/map/panels/0/clipping_bound": 1},
-        ["figures.map.panels[0].clipping_bound: found 1, allowed ... automatic"],
+    "figure of C where there is none": (
+        {"figures/curve/panels/0/clipping_bound": "automatic"},
+        ["figures.curve.panels[0].lines[0].clipping_bound: found automatic; allowed: numbers ..."],
     ),
     "line of an unknown epsilon": (
         {"figures/curve/panels/0/lines/0/epsilon": [8, 0.25]},
-        ["figures.curve.panels[0].lines[0].epsilon: found 0.25, allowed ... 1, 8"],
+        ["figures.curve.panels[0].lines[0].epsilon: found 0.25; allowed ... 1, 8"],
     ),
     "figure of an unknown batch size": (
         {"figures/map/panels/0/batch_size": 128},
-        ["figures.map.panels[0].batch_size: found 128, allowed ... 64, 256, full"],
+        ["figures.map.panels[0].batch_size: found 128; allowed ... 64, 256, full"],
     ),
     "table of unknown epochs": (
         {"tables/compared/entries/0/epochs": 32},
-        ["tables.compared.entries[0].epochs: found 32, allowed ... 2, 4"],
+        ["tables.compared.entries[0].epochs: found 32; allowed ... 2, 4"],
     ),
-    "table of an unknown sweep": (
-        {"tables/compared/entries/0/sweep": "adam"},
-        ['tables.compared.entries[0].sweep: found "adam"; allowed: flat, automatic'],
+    "figure of an unknown word": (
+        {"figures/map/panels/0/epsilon": "lose"},
+        [
+            'figures.map.panels[0].epsilon: found "lose"; allowed: loose, tight, common or all or ...'
+        ],
+    ),
+    "caption with an unknown word": (
+        {"figures/map/caption": "On {datset}."},
+        ['figures.map.caption: found "datset"; did you mean dataset? allowed: dataset, ...'],
+    ),
+    "series whose members have one name": (
+        {"figures/map/foreach": {"epsilon": [1, 8]}, "figures/map/panels/0/epsilon": DELETE},
+        ["figures.map: found a target of the name map; allowed: a name that is unique"],
     ),
     "figure and table of one name": (
         {"tables/map": copy.deepcopy(SMALL["tables"]["compared"])},
-        ["tables.map: found a figure of that name; allowed: a name that is unique"],
+        ["tables.map: found a target of the name map; allowed: a name that is unique"],
+    ),
+    # roles
+    "unknown role": (
+        {"roles/datasets/mian": "digits"},
+        ["roles.datasets.mian: unknown key; did you mean main? allowed: main, large, ..."],
+    ),
+    "role of an unknown backbone": (
+        {"roles/backbones/strong": "vit"},
+        ['roles.backbones.strong: found "vit"; allowed: random, pretrained'],
+    ),
+    "neighbours that are not in the grid": (
+        {
+            "roles/neighbours": {"film": [0.1, 2, 10]},
+            "figures/map/panels/0/clipping_bound": "neighbours",
+        },
+        ["roles.neighbours.film: found 2; allowed (digits_pretrained_film): 0.1, 1, 10"],
+    ),
+    "sweeps that disagree about a cell": (
+        {"sweeps/again": {**SMALL["sweeps"]["flat"], "epsilon": [8, 9], "seeds": 3}},
+        [
+            "sweeps.again.seeds: found 3, and 2 in sweeps.flat, which has the cell "
+            "digits_pretrained_film/eps8_epochs2_B64_C0.1 too; allowed: the same in both, or grids "
+            "that share no cell"
+        ],
+    ),
+    "problems whose names read the same": (
+        {
+            "backbones/pretrained_film": SMALL["backbones"]["random"],
+            "methods/film_x": {"kind": "film"},
+            "methods/x": {"kind": "film"},
+            "sweeps/one": {**SMALL["sweeps"]["flat"], "method": "film_x"},
+            "sweeps/two": {**SMALL["sweeps"]["flat"], "backbone": "pretrained_film", "method": "x"},
+        },
+        [
+            "sweeps.two: its cells would lie in digits_pretrained_film_x/, as those of sweeps.one, ..."
+        ],
     ),
     # what is pinned
     "branch for a revision": (
@@ -472,10 +528,10 @@ def test_many_mistakes_fit_one_screen_and_are_counted(tmp_path: Path) -> None:
 
 
 def test_of_many_names_the_nearest_are_listed(tmp_path: Path) -> None:
-    sweeps = {f"sweep{i}": SMALL["sweeps"]["flat"] for i in range(200)} | SMALL["sweeps"]
-    (found,) = complaints(tmp_path, {"sweeps": sweeps, "figures/map/panels/0/sweep": "sweep_17"})
-    assert 'found "sweep_17"; did you mean sweep17? allowed: sweep17, ' in found
-    assert found.endswith("... (190 more)")
+    methods = {f"film{i}": SMALL["methods"]["film"] for i in range(200)} | SMALL["methods"]
+    (found,) = complaints(tmp_path, {"methods": methods, "figures/map/panels/0/method": "film_17"})
+    assert 'found "film_17"; did you mean film17? allowed: film17, ' in found
+    assert found.endswith(f"... ({len(methods) + 6 - 12} more)")  # six roles, twelve shown
 
 
 def test_a_long_value_is_shortened(tmp_path: Path) -> None:

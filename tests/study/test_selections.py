@@ -16,18 +16,20 @@ def study(tmp_path: Path) -> Study:
     return load_small(tmp_path, {})
 
 
-def test_what_is_left_out_means_the_whole_axis(study: Study) -> None:
-    cells = study.cells(Selection(sweep="flat"))
-    assert len(cells) == 2 * 2 * 3 * 3
-    assert len(set(cells)) == len(cells)
-    assert cells == study.sweep_cells("flat")
+def test_what_is_left_out_means_the_usual_epochs_and_all_of_the_rest(study: Study) -> None:
+    cells = study.cells(Selection())
+    # Two epsilons, three B, three C. Most cells are trained for 2 epochs: AUTO-S is.
+    assert len(cells) == 2 * 3 * 3
+    assert {cell.epochs for cell in cells} == {2}
     assert cells[0] == Cell("digits_pretrained_film", 1, 2, 64, 0.1)
-    assert cells[-1] == Cell("digits_pretrained_film", 8, 4, "full", 10)
+    assert cells[-1] == Cell("digits_pretrained_film", 8, 2, "full", 10)
+    whole = study.cells(Selection(epochs="all"))
+    assert whole == study.sweep_cells("flat")
 
 
 def test_one_value_and_several(study: Study) -> None:
     selection = Selection(
-        sweep="flat", epsilon=8.0, epochs=4, batch_size=["full", 64], clipping_bound=[10.0, 0.1]
+        epsilon=8.0, epochs=4, batch_size=["full", 64], clipping_bound=[10.0, 0.1]
     )
     assert study.cells(selection) == [  # in the order that the selection gives
         Cell("digits_pretrained_film", 8, 4, "full", 10),
@@ -37,8 +39,8 @@ def test_one_value_and_several(study: Study) -> None:
     ]
 
 
-def test_automatic_clipping_is_one_value_of_the_axis(study: Study) -> None:
-    cells = study.cells(Selection(sweep="automatic", epsilon=1.0))
+def test_automatic_clipping_is_selected_by_name(study: Study) -> None:
+    cells = study.cells(Selection(epsilon=1.0, clipping_bound="automatic"))
     assert cells == [
         Cell("digits_pretrained_film", 1, 2, 64, "automatic"),
         Cell("digits_pretrained_film", 1, 2, "full", "automatic"),
@@ -46,8 +48,8 @@ def test_automatic_clipping_is_one_value_of_the_axis(study: Study) -> None:
 
 
 def test_batch_sizes_as_numbers(study: Study) -> None:
-    sizes = [study.batch_size(cell) for cell in study.cells(Selection(sweep="automatic"))]
-    assert sizes == [64, 1347, 64, 1347]
+    selection = Selection(clipping_bound="automatic")
+    assert [study.batch_size(cell) for cell in study.cells(selection)] == [64, 1347, 64, 1347]
 
 
 @pytest.mark.parametrize(
@@ -69,9 +71,7 @@ PER_CLASS = {
     "section": "Main",
     "caption": "Classes.",
     "baseline": 1,
-    "panels": [
-        {"title": "Tight", "sweep": "flat", "epsilon": 1, "epochs": 2, "clipping_bound": [0.1, 10]}
-    ],
+    "panels": [{"title": "Tight", "epsilon": 1, "epochs": 2, "clipping_bound": [0.1, 10]}],
 }
 
 

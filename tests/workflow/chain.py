@@ -54,12 +54,17 @@ STUDY: dict[str, Any] = {
             "seeds": 2,
         }
     },
+    "roles": {
+        "datasets": {"main": "digits"},
+        "backbones": {"weak": "vit"},
+        "methods": {"main": "film"},
+    },
     "figures": {
         "heatmap": {
             "family": "heatmap",
             "section": "Figures",
             "caption": "Accuracy over the grid.",
-            "panels": [{"title": "grid", "sweep": "digits_vit_film", "epochs": 2}],
+            "panels": [{"title": "grid", "epochs": 2}],
         },
         "norms": {
             "family": "gradient_norm_distribution",
@@ -68,7 +73,6 @@ STUDY: dict[str, Any] = {
             "panels": [
                 {
                     "title": "norms",
-                    "sweep": "digits_vit_film",
                     "epsilon": 8.0,
                     "epochs": 2,
                     "clipping_bound": 1.0,

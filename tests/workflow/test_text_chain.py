@@ -98,7 +98,7 @@ def texts(name: str, train_size: int, test_size: int, title: str) -> dict[str, A
 
 
 def study() -> dict[str, Any]:
-    cells = {"sweep": "notes_reader_lora", "epochs": 2}
+    cells = {"epochs": 2, "batch_size": 64, "clipping_bound": 1.0}
     return {
         "title": "Smallest chain of texts",
         "datasets": {
@@ -136,6 +136,11 @@ def study() -> dict[str, Any]:
                 "seeds": 1,
             }
         },
+        "roles": {
+            "datasets": {"main": "notes"},
+            "backbones": {"weak": "reader"},
+            "methods": {"main": "lora"},
+        },
         "figures": {
             "map": {
                 "family": "heatmap",
@@ -147,7 +152,7 @@ def study() -> dict[str, Any]:
                 "family": "gradient_norm_distribution",
                 "section": "Figures",
                 "caption": "Norms.",
-                "panels": [{"title": "norms", **cells, "epsilon": 8.0, "clipping_bound": 1.0}],
+                "panels": [{"title": "norms", **cells, "epsilon": 8.0}],
             },
         },
         "tables": {"data": {"family": "datasets", "section": "Tables", "caption": "The data."}},

@@ -67,12 +67,17 @@ STUDY: dict[str, Any] = {
             "seeds": 2,
         }
     },
+    "roles": {
+        "datasets": {"main": "pets"},
+        "backbones": {"weak": "vit"},
+        "methods": {"main": "film"},
+    },
     "figures": {
         "heatmap": {
             "family": "heatmap",
             "section": "Figures",
             "caption": "Accuracy over the grid.",
-            "panels": [{"title": "grid", "sweep": SWEEP, "epsilon": 8.0, "epochs": 2}],
+            "panels": [{"title": "grid", "epochs": 2, "clipping_bound": 1.0}],
         },
         "norms": {
             "family": "gradient_norm_distribution",
@@ -80,7 +85,7 @@ STUDY: dict[str, Any] = {
             "caption": "Norms.",
             "panels": [
                 {
-                    **{"title": "norms", "sweep": SWEEP, "epsilon": 8.0},
+                    **{"title": "norms", "epsilon": 8.0},
                     **{"epochs": 2, "clipping_bound": 1.0},
                 }
             ],

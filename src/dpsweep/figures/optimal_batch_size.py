@@ -39,7 +39,7 @@ def best_batch_size_by_epochs(
         range_over_seeds = by_seed.agg(["min", "max", "count"], axis=1)
         range_over_seeds.columns = ["minimum", "maximum", "repeats"]
         choices = _best_batch_sizes(trials).join(range_over_seeds, on=KEYS)
-        problem = study.sweeps[panel.sweep].problem
+        problem = panel.problem
         size = study.train_size(problem.dataset)
         frames.append(
             choices.join(by_seed.add_prefix("seed_"), on=KEYS).assign(

@@ -136,7 +136,7 @@ def _retained_weights(
     norms = load_gradient_norms(
         study, paths, [panel, figure.at_baseline(panel)], epoch="last", missing=missing
     )
-    classes = study.datasets[study.sweeps[panel.sweep].dataset].classes
+    classes = study.datasets[panel.problem.dataset].classes
     chosen_trials = dict(zip(tuned["clipping_bound"], tuned["trial_key"], strict=True))
     weights = {}
     for bound in norms["clipping_bound"].unique():

@@ -200,7 +200,7 @@ class Plan:
         targets = {**study.figures, **study.tables}
         if name not in targets:
             raise PlanError(f"{target}: {unknown(name, self._names())}")
-        for _, selection in targets[name].selections():
+        for selection in targets[name].selections():
             self._cells.update(dict.fromkeys(study.cells(selection)))
         for selection in targets[name].gradient_norms():
             self._add_norms(study.cells(selection))

@@ -92,7 +92,7 @@ class Status:
         """Progress by figure, over the cells that it draws."""
         return {
             name: self.of(
-                {cell for _, each in figure.selections() for cell in self._study.cells(each)}
+                {cell for each in figure.selections() for cell in self._study.cells(each)}
             )
             for name, figure in self._study.figures.items()
         }

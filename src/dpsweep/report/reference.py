@@ -23,16 +23,16 @@ class PaperComparison:
 
 
 def paper_comparisons(study: Study, paths: Paths) -> list[PaperComparison]:
-    """Every table of the study with a printed number, read from the CSV behind it."""
+    """Every comparison table beside the study's references, read from the CSV behind it."""
     return [
         _comparison(paths, name, table)
         for name, table in study.tables.items()
-        if isinstance(table, Comparison) and any(entry.reference for entry in table.entries)
+        if isinstance(table, Comparison) and study.reference_values
     ]
 
 
 def _comparison(paths: Paths, name: str, table: Comparison) -> PaperComparison:
-    if not table.comparable:
+    if not any(entry.reference for entry in table.entries):
         return PaperComparison(
             name,
             "Not compared: the data and the models of this study are not the paper's, so a difference "

@@ -134,7 +134,7 @@ def _figure(
         problem=problem,
         downloads=_downloads([paths.figure(name, "csv")]),
         files=_relative(paths, paths.figure(name, "{pdf,png,csv}")),
-        cells=_cells(study, paths, trained, (each for _, each in figure.selections())),
+        cells=_cells(study, paths, trained, figure.selections()),
         gradient_norms=_gradient_norms(study, paths, figure.gradient_norms(), present=True),
         missing_gradient_norms=_gradient_norms(
             study, paths, figure.gradient_norms(), present=False
@@ -155,7 +155,7 @@ def _table(
         problem=problem,
         downloads=_downloads([paths.table(name, suffix) for suffix in table.table_files]),
         files=_relative(paths, paths.table(name, "{" + ",".join(table.table_files) + "}")),
-        cells=_cells(study, paths, trained, (each for _, each in table.selections())),
+        cells=_cells(study, paths, trained, table.selections()),
         gradient_norms=[],
         missing_gradient_norms=[],
         rows=rows,

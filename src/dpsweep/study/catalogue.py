@@ -45,7 +45,7 @@ def catalogue(study: Study) -> str:
 
 
 def _row(study: Study, name: str, target: Figure | Table, file: Path) -> str:
-    cells = {cell for _, selection in target.selections() for cell in study.cells(selection)}
+    cells = {cell for selection in target.selections() for cell in study.cells(selection)}
     # A full stop and a capital letter: numbers and "(10%)." go on.
     sentence = re.split(r"(?<=\.)\s+(?=[A-Z])", target.caption, maxsplit=1)[0]
     return f"| **{name}**<br>`snakemake {file.as_posix()}` | {sentence} | {len(cells):,} |"

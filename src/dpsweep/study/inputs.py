@@ -21,13 +21,13 @@ from dpsweep.study.config import (
     TrainedTokenizer,
 )
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Datasets, Figure, NormTrace, PerClass, Table
+from dpsweep.study.targets import Comparison, Datasets, Figure, NormTrace, PerClass, Table
 
 
 def target_inputs(study: Study, paths: Paths, target: Figure | Table) -> list[Path]:
     """The files that a figure or table reads: exactly the cells that it draws."""
     files: dict[Path, None] = {}
-    for _, selection in target.selections():
+    for selection in target.selections():
         for cell in study.cells(selection):
             files[paths.cell(cell) / "trials.parquet"] = None
             if isinstance(target, NormTrace):
@@ -40,9 +40,8 @@ def target_inputs(study: Study, paths: Paths, target: Figure | Table) -> list[Pa
             files[norms] = None
     if isinstance(target, PerClass):
         # The names of the classes.
-        for _, selection in target.selections():
-            dataset = study.sweeps[selection.sweep].dataset
-            files[paths.dataset(dataset) / "metadata.json"] = None
+        for selection in target.selections():
+            files[paths.dataset(selection.problem.dataset) / "metadata.json"] = None
     if isinstance(target, Datasets):
         for name in swept_datasets(study):
             files[paths.dataset(name) / "metadata.json"] = None
@@ -128,10 +127,11 @@ def target_fingerprint(study: Study, target: Figure | Table) -> str:
     These are the sweeps that it selects from, with their datasets, backbones and methods; all of
     them for a table that selects nothing.
     """
-    drawn = {selection.sweep for _, selection in target.selections()}
-    drawn |= {selection.sweep for selection in target.gradient_norms()}
+    drawn = {study.sweep_of(cell) for each in target.selections() for cell in study.cells(each)}
     sweeps = {name: study.sweeps[name] for name in study.sweeps if name in drawn or not drawn}
     parts: dict[str, Any] = {"target": _plain(target)}
+    if isinstance(target, Comparison):
+        parts["references"] = [each.reference and _plain(each.reference) for each in target.entries]
     parts["sweeps"] = {name: _plain(sweep) for name, sweep in sweeps.items()}
     for kind in ("dataset", "backbone", "method"):
         sections = getattr(study, f"{kind}s")

@@ -1,5 +1,6 @@
 """Read a study from YAML: overlays, and errors for the person who wrote the file."""
 
+import csv
 import re
 from pathlib import Path
 from typing import Any
@@ -76,62 +77,43 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
             "backbones, methods, sweeps, ...)"
         )
     base = content.pop("extends", None)
-    words = content.pop("reword", {})
+    content = _referred(content, path)
     if base is None:
-        if words:
-            raise StudyError(f"{whole}: reword: found without extends; there is nothing to reword")
         return content
     if not isinstance(base, str):
         raise StudyError(
             f"{whole}: extends: found {value(base)}; allowed: the path of another study file"
         )
-    below = _reworded(_read(path.parent / base, (*overlays, path)), words, whole)
-    merged = _merge(below, content)
+    merged = _merge(_read(path.parent / base, (*overlays, path)), content)
     assert isinstance(merged, dict)  # noqa: S101 (two mappings merge into one)
     return merged
 
 
-def _reworded(below: dict[str, Any], words: Any, whole: str) -> dict[str, Any]:
-    """Replace words in every text of the figures and tables below, the names of sweeps included.
+def _referred(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Put the rows of a CSV file in place of its name, which starts at the folder of ``path``."""
+    named = content.get("references")
+    if not isinstance(named, str):
+        return content
+    file = path.parent / named
+    try:
+        with file.open(encoding="utf-8", newline="") as stream:
+            rows = [
+                {key: _cell(text) for key, text in row.items() if key and text}
+                for row in csv.DictReader(stream)
+            ]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise StudyError(f"{path}: references: {file}: cannot be read ({error})") from None
+    return content | {"references": rows}
 
-    A word is a part of a text between characters that are no letters or digits. Where several
-    words fit, the longest one counts; what is put in place is not looked at again.
-    """
-    if not (
-        isinstance(words, dict)
-        and all(isinstance(text, str) and text for text in words)
-        and all(isinstance(text, str) for text in words.values())
-    ):
-        raise StudyError(
-            f"{whole}: reword: found {value(words)}; allowed: a mapping of words (text) of the "
-            "study below to what stands for them here (text)"
-        )
-    if not words:
-        return below
-    alternatives = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
-    pattern = re.compile(rf"(?<![^\W_])(?:{alternatives})(?![^\W_])")
-    found: set[str] = set()
 
-    def replacement(match: re.Match[str]) -> str:
-        found.add(match[0])
-        return str(words[match[0]])
-
-    def reword(content: Any) -> Any:
-        if isinstance(content, dict):
-            # What a family is called is not a text of the study.
-            return {key: each if key == "family" else reword(each) for key, each in content.items()}
-        if isinstance(content, list):
-            return [reword(each) for each in content]
-        return pattern.sub(replacement, content) if isinstance(content, str) else content
-
-    changed = {key: reword(below[key]) for key in ("figures", "tables") if key in below}
-    for word in words:
-        if word not in found:
-            raise StudyError(
-                f"{whole}: reword: found {value(word)}; allowed: a word in the figures or tables "
-                "of the study below"
-            )
-    return below | changed
+def _cell(text: str) -> float | int | str:
+    """A cell of a CSV file as YAML reads it."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _merge(below: Any, above: Any) -> Any:
@@ -145,8 +127,7 @@ def load_study(path: Path) -> Study:
 
     A study may build on another with ``extends: other.yaml`` (relative to itself): mappings are
     merged key by key, anything else is replaced, and a mapping tagged ``!replace`` is replaced
-    as a whole. ``reword: {word: other}`` first changes words in the texts of the figures and
-    tables that are taken over, the names of their sweeps included.
+    as a whole.
 
     Raises:
         StudyError: the file is missing, is not YAML, or does not fit the schema. The message

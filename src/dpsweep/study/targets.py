@@ -1,142 +1,69 @@
-"""The figures and tables of a study: what each draws, and so which cells it needs.
+"""The families of figures and tables: what each draws, and so which cells it needs.
 
-One class per figure family. A new panel, or a new figure of a known family, is an edit of the
-study's YAML.
+One class a family. A study's file writes targets with roles and words; `dpsweep.study.expand` turns
+them into targets of the same classes in which every selection names its cells.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, PrivateAttr, model_validator
 
-from dpsweep.study.cells import BatchSize, ClippingBound, number
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+from dpsweep.study.compared import ComparedCells
+from dpsweep.study.selections import Foreach, Line, LinePanel, Panel, Selection, Settings
 
 
-class Axes(Protocol):
-    """The grid of a sweep, as a selection sees it."""
-
-    @property
-    def epsilon(self) -> Sequence[float]: ...
-    @property
-    def epochs(self) -> Sequence[int]: ...
-    @property
-    def batch_size(self) -> Sequence[BatchSize]: ...
-    @property
-    def clipping_bounds(self) -> Sequence[ClippingBound]: ...
-
-
-class Selection(_Part):
-    """Cells of one sweep: one value or several per axis; an axis left out means all of it."""
-
-    sweep: str
-    epsilon: float | list[float] | None = None
-    epochs: int | list[int] | None = None
-    batch_size: BatchSize | list[BatchSize] | None = None
-    clipping_bound: ClippingBound | list[ClippingBound] | None = None
-
-    def values(self, axis: str, axes: Axes) -> list[Any]:
-        """The selected values of ``axis``, in the order given, or else in grid order."""
-        chosen = getattr(self, axis)
-        if chosen is None:
-            return list(getattr(axes, "clipping_bounds" if axis == "clipping_bound" else axis))
-        return list(chosen) if isinstance(chosen, list) else [chosen]
-
-    def problems(self, where: str, axes: Axes) -> list[str]:
-        """Every selected value that the sweep does not have."""
-        found: list[str] = []
-        for axis in ("epsilon", "epochs", "batch_size", "clipping_bound"):
-            allowed = Selection(sweep=self.sweep).values(axis, axes)
-            found += [
-                f"{where}.{axis}: found {number(value)}, allowed (sweep {self.sweep}): "
-                + ", ".join(number(each) for each in allowed)
-                for value in self.values(axis, axes)
-                if value not in allowed
-            ]
-        return found
-
-
-class Panel(Selection):
-    """One axes of a figure, drawn from one selection."""
-
-    title: str
-
-
-class Line(Selection):
-    """One line of a panel.
-
-    ``difficulty`` gives the colour: blue for the easier and orange for the harder problem.
-    """
-
-    label: str
-    difficulty: Literal["easy", "medium", "hard"] | None = None
-
-
-class LinePanel(_Part):
-    """One axes with several lines."""
-
-    title: str
-    lines: Annotated[list[Line], Field(min_length=1)]
-
-
-class _Target(_Part):
+class _Target(Settings):
+    part: ClassVar[str] = "panels"
+    """The key under which the target's selections stand."""
     needs_bounds: ClassVar[bool] = False
     """Whether the target draws C, which AUTO-S and training without clipping do not have."""
     table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv")
     """Suffixes of the files of a table."""
+    ordered: ClassVar[bool] = False
+    """Whether the lines of a panel are listed from the easy problem to the hard one."""
 
     family: str
-    caption: Annotated[str, Field(min_length=1, description="in the report, in our own words")]
     section: Annotated[
         str, Field(min_length=1, description="heading of the report it stands under")
     ]
+    caption: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="in the report; {dataset}, {epochs}, {seeds} and others stand for what is drawn "
+            "(dpsweep.study.captions)",
+        ),
+    ]
+    select: Annotated[
+        Selection | None, Field(description="of all parts, where they do not say otherwise")
+    ] = None
+    foreach: Annotated[
+        Foreach | list[Foreach] | None,
+        Field(description="one target for each of these; its name holds them in braces"),
+    ] = None
 
-    def selections(self) -> Iterator[tuple[str, Selection]]:
-        """Every selection with its place in the YAML, for example ``panels[0]``."""
-        for index, panel in enumerate(getattr(self, "panels", ())):
-            if isinstance(panel, LinePanel):
-                for line_index, line in enumerate(panel.lines):
-                    yield f"panels[{index}].lines[{line_index}]", line
-            else:
-                yield f"panels[{index}]", panel
+    def selections(self) -> list[Selection]:
+        """Every selection of the target."""
+        return self.leaves()
+
+    def leaves(self) -> list[Selection]:
+        """The parts that select cells, in the order of the file."""
+        found: list[Selection] = []
+        for part in getattr(self, self.part):
+            found += part.lines if isinstance(part, LinePanel) else [part]
+        return found
 
     def gradient_norms(self) -> list[Selection]:
         """Selections whose gradient norms the target draws (all batch sizes compete)."""
         return []
 
-    def problems(self, where: str, selection: Selection, axes: Axes) -> list[str]:
-        """What keeps one of the target's selections from being drawn, found at ``where``.
-
-        Args:
-            where: the selection's place in the YAML, for example ``figures.fig1.panels[0]``.
-            selection: one of `selections`.
-            axes: the grid of its sweep.
-        """
-        found = selection.problems(where, axes)
-        if found:
-            return found
-        unnamed = [
-            each for each in selection.values("clipping_bound", axes) if isinstance(each, str)
-        ]
-        if self.needs_bounds and unnamed:
-            found.append(
-                f"{where}.clipping_bound: found {unnamed[0]}, allowed: a sweep with clipping bounds "
-                f"(a {self.family} figure draws C)"
-            )
-        for axis in self.single_axes():
-            values = selection.values(axis, axes)
-            if len(values) > 1:
-                found.append(
-                    f"{where}.{axis}: found {', '.join(map(number, values))}, allowed: one of them "
-                    f"(a {self.family} figure or table draws one {axis} here)"
-                )
-        return found
-
     def single_axes(self) -> tuple[str, ...]:
         """Axes of which each selection must have one value: drawing tunes over the others."""
+        return ()
+
+    def drawn_axes(self) -> tuple[str, ...]:
+        """Axes of which each selection must have two values or more: they are what is drawn."""
         return ()
 
 
@@ -162,11 +89,19 @@ class Heatmap(_Target):
         """A panel is one problem, but for what it draws along its axes."""
         return tuple(axis for axis in ("epsilon", "epochs") if axis != self.x)
 
+    def drawn_axes(self) -> tuple[str, ...]:
+        """The two axes of the map."""
+        return (self.x, self.y)
+
 
 class ClippingCurve(_Target):
-    """Accuracy against C with B and learning rate tuned jointly; band from worst to best repeat."""
+    """Accuracy against C with B and learning rate tuned jointly; band from worst to best repeat.
+
+    The lines of a panel are listed from the easy problem to the hard one.
+    """
 
     needs_bounds: ClassVar[bool] = True
+    ordered: ClassVar[bool] = True
 
     family: Literal["clipping_curve"]
     quantity: Annotated[
@@ -179,6 +114,10 @@ class ClippingCurve(_Target):
     def single_axes(self) -> tuple[str, ...]:
         """A line is one problem."""
         return ("epsilon", "epochs")
+
+    def drawn_axes(self) -> tuple[str, ...]:
+        """The axis below the curve."""
+        return ("clipping_bound",)
 
 
 class GradientNormDistribution(_Target):
@@ -224,7 +163,14 @@ class PerClass(_Target):
     needs_bounds: ClassVar[bool] = True
 
     family: Literal["per_class"]
-    baseline: Annotated[float, Field(gt=0, description="the C that the others are compared with")]
+    baseline: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="the C that the others are compared with; by default what the word baseline "
+            "stands for",
+        ),
+    ] = 1.0
     rows: Annotated[
         list[Literal["retained_weight", "accuracy_difference"]], Field(min_length=1)
     ] = ["retained_weight", "accuracy_difference"]
@@ -241,27 +187,21 @@ class PerClass(_Target):
         """A panel is one problem."""
         return ("epsilon", "epochs")
 
-    def selections(self) -> Iterator[tuple[str, Selection]]:
+    def drawn_axes(self) -> tuple[str, ...]:
+        """A line each."""
+        return ("clipping_bound",)
+
+    def selections(self) -> list[Selection]:
         """Every panel, and its cells at the baseline, whether or not the panel names them."""
-        for where, panel in super().selections():
-            yield where, panel
-            yield f"{where}.baseline", self.at_baseline(panel)
+        return [each for panel in self.panels for each in (panel, self.at_baseline(panel))]
 
     def at_baseline(self, panel: Selection) -> Selection:
         """The cells of a panel at the baseline C."""
-        return Selection(
-            sweep=panel.sweep,
-            epsilon=panel.epsilon,
-            epochs=panel.epochs,
-            batch_size=panel.batch_size,
-            clipping_bound=self.baseline,
-        )
+        return panel.model_copy(update={"clipping_bound": self.baseline})
 
     def gradient_norms(self) -> list[Selection]:
         """The norms of every drawn (epsilon, epochs, C), where retained weight is a row."""
-        if "retained_weight" not in self.rows:
-            return []
-        return [each for panel in self.panels for each in (panel, self.at_baseline(panel))]
+        return self.selections() if "retained_weight" in self.rows else []
 
 
 class MethodComparison(_Target):
@@ -274,8 +214,12 @@ class MethodComparison(_Target):
         """A line is one problem."""
         return ("epochs",)
 
+    def drawn_axes(self) -> tuple[str, ...]:
+        """The axis below the curve."""
+        return ("epsilon",)
 
-class NoiseAxes(_Part):
+
+class NoiseAxes(Settings):
     """One axes of a noise figure."""
 
     title: str
@@ -289,16 +233,22 @@ class NoiseAxes(_Part):
 class NoiseCurve(_Target):
     """Noise against B or T, coloured by accuracy minus the best at that (epsilon, epochs)."""
 
+    part: ClassVar[str] = "cells"
+
     family: Literal["noise_curve"]
-    cells: Selection
+    cells: Selection = Selection()
     axes: Annotated[list[NoiseAxes], Field(min_length=1)]
     minimum_steps: Annotated[
         PositiveInt | None, Field(description="a vertical line where x is steps")
     ] = None
 
-    def selections(self) -> Iterator[tuple[str, Selection]]:
+    def leaves(self) -> list[Selection]:
         """The one selection behind all axes."""
-        yield "cells", self.cells
+        return [self.cells]
+
+    def drawn_axes(self) -> tuple[str, ...]:
+        """B and T change together."""
+        return ("batch_size",)
 
 
 class NormTrace(_Target):
@@ -317,6 +267,10 @@ class OptimalBatchSize(_Target):
 
     family: Literal["optimal_batch_size"]
     panels: Annotated[list[Panel], Field(min_length=1)]
+
+    def drawn_axes(self) -> tuple[str, ...]:
+        """The two axes of the figure."""
+        return ("epochs", "batch_size")
 
 
 Figure = Annotated[
@@ -338,80 +292,72 @@ class HyperparameterGrid(_Target):
 
     family: Literal["hyperparameter_grid"]
 
+    def leaves(self) -> list[Selection]:
+        """It draws no cells."""
+        return []
+
 
 class Datasets(_Target):
     """What was prepared: sizes, classes, balance, source (Table A2)."""
 
     family: Literal["datasets"]
 
-
-class ReferenceValue(_Part):
-    """A number that a paper prints, beside which ours is shown."""
-
-    value: float
-    minimum: float | None = None
-    maximum: float | None = None
+    def leaves(self) -> list[Selection]:
+        """It draws no cells."""
+        return []
 
 
-class ComparedCells(Selection):
-    """One entry of a comparison table: its row, its column, and the reference, if there is one."""
-
-    row: list[str]
-    column: str
-    reference: ReferenceValue | None = None
+Label = Literal["dataset", "backbone", "method", "rank", "clipping", "epsilon", "epochs"]
+LABEL_TITLES = {
+    "dataset": "Dataset", "backbone": "Model", "method": "Method", "rank": "Rank",
+    "clipping": "Clipping", "epsilon": "ε", "epochs": "Epochs",
+}  # fmt: skip
 
 
 class Comparison(_Target):
-    """Best accuracy of each selection in a grid of rows and columns, mean [min, max] over repeats."""
+    """Best accuracy of each selection in a grid of rows and columns, mean [min, max] over repeats.
+
+    Beside it stands the number of the study's ``references``, where it has one for the same cells.
+    """
+
+    part: ClassVar[str] = "entries"
 
     family: Literal["comparison"]
-    comparable: Annotated[
-        bool,
-        Field(
-            description="false where data or models are not the reference's: its numbers stand beside "
-            "nothing then"
-        ),
-    ] = True
-    row_titles: Annotated[list[str], Field(min_length=1)]
+    rows: Annotated[list[Label], Field(min_length=1, description="what tells rows apart")]
+    columns: Annotated[list[Label], Field(min_length=1, description="what tells columns apart")]
     entries: Annotated[list[ComparedCells], Field(min_length=1)]
 
-    @model_validator(mode="after")
-    def _entries_fill_a_grid(self) -> Self:
-        seen: set[tuple[str, ...]] = set()
-        for index, entry in enumerate(self.entries):
-            if len(entry.row) != len(self.row_titles):
-                raise ValueError(
-                    f"entries[{index}].row: found {entry.row}, allowed: {len(self.row_titles)} "
-                    f"value(s), one for each of row_titles ({', '.join(self.row_titles)})"
-                )
-            place = (*entry.row, entry.column)
-            if place in seen:
-                raise ValueError(f"entries[{index}]: {', '.join(place)} stands twice in the table")
-            seen.add(place)
-        return self
+    @property
+    def row_titles(self) -> list[str]:
+        """The head of the columns that tell rows apart."""
+        return [LABEL_TITLES[label] for label in self.rows]
 
     def single_axes(self) -> tuple[str, ...]:
-        """A entry is one problem."""
+        """An entry is one problem."""
         return ("epsilon", "epochs")
-
-    def selections(self) -> Iterator[tuple[str, Selection]]:
-        """Every entry."""
-        for index, entry in enumerate(self.entries):
-            yield f"entries[{index}]", entry
 
 
 class TuningImplications(_Target):
-    """The paper's tuning rules, each with the measured evidence in the named sweeps."""
+    """The paper's tuning rules, each with the measured evidence.
+
+    It is drawn from every private sweep that crosses batch sizes with clipping bounds.
+    """
 
     table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv", "comparisons.csv")
 
     family: Literal["tuning_implications"]
-    cells: Annotated[list[Selection], Field(min_length=1)]
 
-    def selections(self) -> Iterator[tuple[str, Selection]]:
-        """Every selection whose cells are compared."""
-        for index, selection in enumerate(self.cells):
-            yield f"cells[{index}]", selection
+    _cells: list[Selection] = PrivateAttr(default_factory=list)
+
+    def leaves(self) -> list[Selection]:
+        """The grids that are compared."""
+        return self._cells
+
+    def of(self, cells: Sequence[Selection]) -> Self:
+        """The table of these grids."""
+        table = self.model_copy()
+        table._cells = list(cells)
+        return table
 
 
 Table = Annotated[
@@ -419,8 +365,10 @@ Table = Annotated[
     Field(discriminator="family"),
 ]
 __all__ = [
-    "ClippingBound",
     "Figure",
+    "Line",
+    "LinePanel",
+    "Panel",
     "Selection",
     "Table",
 ]

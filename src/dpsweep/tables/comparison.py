@@ -34,7 +34,7 @@ def accuracies_and_references(
         best = choose(trials, by=["problem"])
         ours = best.iloc[0] if len(best) else pd.Series(dtype=object)
         mean = float(ours.get("centre", np.nan))
-        paper = entry.reference if table.comparable else None
+        paper = entry.reference
         ranged = paper is not None and paper.minimum is not None and paper.maximum is not None
         rows.append(
             {

@@ -37,7 +37,7 @@ def evidence_and_comparisons(
     study: Study, paths: Paths, table: TuningImplications, missing: list[Path] | None = None
 ) -> dict[str, pd.DataFrame]:
     """One row per rule, and beside it one row per comparison; see `dpsweep.analysis.evidence`."""
-    cells = [cell for selection in table.cells for cell in study.cells(selection)]
+    cells = [cell for selection in table.selections() for cell in study.cells(selection)]
     comparisons = compare(grids(load_trials(paths, cells, missing)))
     related = [
         (one, other)

@@ -1,28 +1,40 @@
-"""A whole study: its sections, and what must agree between them."""
+"""A whole study: its sections, and what follows from them."""
 
-import math
-from collections.abc import Iterator
+import itertools
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
-from dpsweep.study.cells import BatchSize, Cell, Problem, number, optimizer_steps
+from dpsweep.study.cells import BatchSize, Cell, Problem, optimizer_steps
+from dpsweep.study.compared import Reference
 from dpsweep.study.config.audit import Audit
-from dpsweep.study.config.backbones import Backbone, Pretraining, RandomWeights, TrainedTokenizer
-from dpsweep.study.config.datasets import Dataset, FolderSource, HubSource, shares_examples
-from dpsweep.study.config.methods import Method, Scratch
+from dpsweep.study.config.backbones import Backbone
+from dpsweep.study.config.checks import disagreements
+from dpsweep.study.config.datasets import Dataset
+from dpsweep.study.config.methods import Method
 from dpsweep.study.config.privacy import Privacy
+from dpsweep.study.config.roles import Roles
 from dpsweep.study.config.section import Engine, Name, Section
 from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.config.training import Training
-from dpsweep.study.messages import unknown
+from dpsweep.study.expand import Targets, expand
+from dpsweep.study.messages import TARGET_PATTERN
+from dpsweep.study.selections import Selection
 from dpsweep.study.shares import held_out_rows
-from dpsweep.study.targets import Figure, Selection, Table
+from dpsweep.study.targets import Datasets, Figure, Table
+from dpsweep.study.words import Words
+
+# The name of a target, or of a series: what tells its members apart stands in braces.
+TargetName = Annotated[str, StringConstraints(pattern=TARGET_PATTERN, max_length=100)]
+_CELL_AXES = ("epsilon", "epochs", "batch_size", "clipping_bound")
 
 
 class Study(Section):
     """Everything that is run and drawn."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
 
     title: str
     results: Annotated[str, Field(min_length=1, description="the folder of all outputs")] = (
@@ -34,236 +46,45 @@ class Study(Section):
     backbones: dict[Name, Backbone]
     methods: dict[Name, Method]
     sweeps: Annotated[dict[Name, Sweep], Field(min_length=1)]
-    figures: dict[Name, Figure] = {}
-    tables: dict[Name, Table] = {}
+    roles: Roles = Roles()
+    figure_templates: Annotated[dict[TargetName, Figure], Field(alias="figures")] = {}
+    table_templates: Annotated[dict[TargetName, Table], Field(alias="tables")] = {}
+    references: Annotated[
+        list[Reference] | str,
+        Field(
+            description="numbers of a paper for comparison tables, or a CSV file with a column for each "
+            "of their keys (its path starts at the study's file)"
+        ),
+    ] = []
     audit: Audit | None = None
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
-        problems = [
-            *self._data_problems(),
-            *self._sweep_problems(),
-            *self._shared_cell_problems(),
-            *self._target_problems(),
-            *self._audit_problems(),
-        ]
+        # Targets are looked at where all that they speak of is as it should be.
+        problems = list(disagreements(self)) or self.targets.mistakes
         if problems:
             raise ValueError("\n".join(problems))
         return self
 
-    def _data_problems(self) -> Iterator[str]:
-        readers = [name for name, each in self.backbones.items() if each.reads_with is not None]
-        for name, dataset in self.datasets.items():
-            where = f"datasets.{name}"
-            if dataset.kind not in dataset.source.holds:
-                yield (
-                    f"{where}.kind: found {dataset.kind}; allowed: {', '.join(dataset.source.holds)}, "
-                    f"which is what source {dataset.source.kind} holds"
-                )
-            if dataset.kind == "image" and dataset.image_size is None:
-                yield f"{where}.image_size: missing; allowed: height and width of images in pixels"
-            if dataset.crop is not None and not isinstance(
-                dataset.source, HubSource | FolderSource
-            ):
-                yield (
-                    f"{where}.crop: found {number(dataset.crop)} with the source "
-                    f"{dataset.source.kind}; allowed: with hub and folder"
-                )
-            if dataset.train_size < dataset.classes:
-                yield (
-                    f"{where}.train_size: found {dataset.train_size}; allowed: at least {dataset.classes}, "
-                    "one example of each class"
-                )
-            counts = dataset.train_counts
-            if isinstance(counts, int):
-                counts = [counts] * dataset.classes
-            if counts is not None and (
-                len(counts) != dataset.classes or sum(counts) != dataset.train_size
-            ):
-                yield (
-                    f"{where}.train_counts: found {len(counts)} numbers, {sum(counts)} in all; allowed: "
-                    f"{dataset.classes}, the number of classes, and {dataset.train_size} in all, the "
-                    "training set"
-                )
-            if self.holdout_share and not 0 < self.holdout_size(name) < dataset.train_size:
-                yield (
-                    f"training.holdout_share: found {number(self.holdout_share)}, which leaves no "
-                    f"example of {name} ({dataset.train_size}) to train on or none to select on; "
-                    "allowed: a share that leaves some of both"
-                )
-            if dataset.kind == "text" and dataset.max_length is None:
-                yield f"{where}.max_length: missing; allowed: the number of tokens to keep of a text"
-            if dataset.kind == "text" and dataset.tokenizer is None:
-                yield (
-                    f"{where}.tokenizer: missing; allowed: a backbone that reads text: "
-                    f"{', '.join(readers) or 'none is defined'}"
-                )
-            if dataset.kind == "image" and dataset.tokenizer is not None:
-                yield f"{where}.tokenizer: found {dataset.tokenizer}; allowed: nothing (images)"
-            elif dataset.tokenizer is not None and dataset.tokenizer not in readers:
-                yield f"{where}.tokenizer: {unknown(dataset.tokenizer, readers)}"
-        for name, backbone in self.backbones.items():
-            yield from self._backbone_problems(f"backbones.{name}", backbone)
+    @cached_property
+    def targets(self) -> Targets:
+        """What is drawn, written out; what is not, and why."""
+        return expand(self, self.figure_templates, self.table_templates)
 
-    def _backbone_problems(self, where: str, backbone: Backbone) -> Iterator[str]:
-        weights, tokenizer = backbone.weights, backbone.reads_with
-        if backbone.library == "transformers" and tokenizer is None:
-            yield (
-                f"{where}.tokenizer: missing; allowed: {{kind: hub, id: ...}}, {{kind: file, path: "
-                "...}, {kind: train, dataset: ..., vocabulary: ...}"
-            )
-        if backbone.library != "transformers" and tokenizer is not None:
-            yield f"{where}.tokenizer: found one; allowed: with library transformers only"
-        if isinstance(tokenizer, TrainedTokenizer):
-            if tokenizer.dataset not in self.datasets:
-                yield f"{where}.tokenizer.dataset: {unknown(tokenizer.dataset, self.datasets)}"
-            elif self.datasets[tokenizer.dataset].kind != "text":
-                yield f"{where}.tokenizer.dataset: found {tokenizer.dataset} (images); allowed: texts"
-        if isinstance(weights, Pretraining):
-            if weights.dataset not in self.datasets:
-                yield f"{where}.weights.dataset: {unknown(weights.dataset, self.datasets)}"
-            elif not self._reads(backbone, weights.dataset):
-                yield f"{where}.weights.dataset: {self._unreadable(weights.dataset)}"
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """The figures that are drawn, by name."""
+        return self.targets.figures
 
-    def _reads(self, backbone: Backbone, dataset: str) -> bool:
-        """Whether a backbone reads a dataset: images, or texts in the tokens that it knows."""
-        made_for = self.datasets[dataset].tokenizer
-        if made_for not in self.backbones:
-            return (self.datasets[dataset].kind == "text") == (backbone.reads_with is not None)
-        return backbone.reads_with == self.backbones[made_for].reads_with
+    @property
+    def tables(self) -> dict[str, Table]:
+        """The tables that are written, by name."""
+        return self.targets.tables
 
-    def _unreadable(self, dataset: str) -> str:
-        tokenizer = self.datasets[dataset].tokenizer
-        made_for = f"texts in the tokens of {tokenizer}" if tokenizer else "images"
-        return f"found {dataset} ({made_for}); allowed: what the backbone reads"
-
-    def _sweep_problems(self) -> Iterator[str]:
-        for name, sweep in self.sweeps.items():
-            where = f"sweeps.{name}"
-            if sweep.dataset in self.datasets:
-                size = self.train_size(sweep.dataset)
-                for batch in sweep.batch_size:
-                    if not isinstance(batch, str) and batch >= size:
-                        yield (
-                            f"{where}.batch_size: found {batch}; allowed: below {size}, which is the "
-                            f"training set of {sweep.dataset}, or full for all of it"
-                        )
-            else:
-                yield f"{where}.dataset: {unknown(sweep.dataset, self.datasets)}"
-            if sweep.backbone not in self.backbones:
-                yield f"{where}.backbone: {unknown(sweep.backbone, self.backbones)}"
-            elif sweep.dataset in self.datasets:
-                backbone = self.backbones[sweep.backbone]
-                if not self._reads(backbone, sweep.dataset):
-                    yield f"{where}.dataset: {self._unreadable(sweep.dataset)}"
-                yield from self._public_problems(where, sweep, backbone)
-            if sweep.method not in self.methods:
-                yield f"{where}.method: {unknown(sweep.method, self.methods)}"
-            elif (
-                isinstance(self.methods[sweep.method], Scratch)
-                and sweep.backbone in self.backbones
-                and not isinstance(self.backbones[sweep.backbone].weights, RandomWeights)
-            ):
-                yield (
-                    f"{where}.method: found {sweep.method} (from scratch) with the pretrained "
-                    f"backbone {sweep.backbone}; allowed: a backbone with weights: {{kind: random}}"
-                )
-            if (
-                self.training.precision == "bfloat16"
-                and sweep.method in self.methods
-                and self.engine(sweep.problem.name) == "opacus"
-            ):
-                yield (
-                    f"{where}: found engine opacus with training.precision bfloat16; allowed: another "
-                    "engine, or precision auto or float32"
-                )
-
-    def _public_problems(self, where: str, sweep: Sweep, backbone: Backbone) -> Iterator[str]:
-        """What a private dataset went into before, epsilon does not count."""
-        if sweep.epsilon == [math.inf]:
-            return
-        for part, section in (("tokenizer", backbone.reads_with), ("weights", backbone.weights)):
-            if not isinstance(section, TrainedTokenizer | Pretraining):
-                continue
-            public = section.dataset
-            if {public, sweep.dataset} <= self.datasets.keys() and shares_examples(
-                self.datasets[public].source, self.datasets[sweep.dataset].source
-            ):
-                same = "which" if public == sweep.dataset else f"whose source, as that of {public},"
-                yield (
-                    f"{where}.dataset: found {sweep.dataset}, {same} went into the {part} of "
-                    f"{sweep.backbone} without privacy; allowed: another dataset, or epsilon [.inf]"
-                )
-
-    def _shared_cell_problems(self) -> Iterator[str]:
-        """Sweeps that share a name, a cell or a problem, and disagree about it."""
-        problems: dict[str, str] = {}
-        tuned: dict[Cell, str] = {}
-        reported: set[tuple[str, str, str]] = set()
-        for name, sweep in self.sweeps.items():
-            where = f"sweeps.{name}"
-            first = problems.setdefault(sweep.problem.name, name)
-            other = self.sweeps[first]
-            if other.problem != sweep.problem:
-                yield (
-                    f"{where}: its cells would lie in {sweep.problem.name}/, as those of sweeps.{first}, "
-                    "which trains something else; allowed: names of datasets, backbones and methods "
-                    "that do not read the same when they are joined with _"
-                )
-                continue
-            for key in ("engine", "physical_batch"):
-                ours, theirs = getattr(sweep, key), getattr(other, key)
-                if ours != theirs:
-                    yield (
-                        f"{where}.{key}: found {ours or 'nothing'}; allowed: {theirs or 'nothing'}, as "
-                        f"in sweeps.{first}, which trains the same"
-                    )
-            for cell in self.sweep_cells(name):
-                earlier = tuned.setdefault(cell, name)
-                for key, ours, theirs in (
-                    ("learning_rate", sweep.learning_rates, self.sweeps[earlier].learning_rates),
-                    ("seeds", sweep.seeds, self.sweeps[earlier].seeds),
-                ):
-                    if ours != theirs and (name, earlier, key) not in reported:
-                        reported.add((name, earlier, key))
-                        yield (
-                            f"{where}.{key}: found {ours}, and {theirs} in sweeps.{earlier}, which has "
-                            f"the cell {cell.problem}/{cell.name} too; allowed: the same in both, or "
-                            "grids that share no cell"
-                        )
-
-    def _target_problems(self) -> Iterator[str]:
-        for section, targets in (("figures", self.figures), ("tables", self.tables)):
-            for name, target in targets.items():
-                for path, selection in target.selections():
-                    where = f"{section}.{name}.{path}"
-                    if selection.sweep in self.sweeps:
-                        yield from target.problems(where, selection, self.sweeps[selection.sweep])
-                    else:
-                        yield f"{where}.sweep: {unknown(selection.sweep, self.sweeps)}"
-        for name in self.tables:
-            if name in self.figures:
-                yield f"tables.{name}: found a figure of that name; allowed: a name that is unique"
-
-    def _audit_problems(self) -> Iterator[str]:
-        if self.audit is None:
-            return
-        if self.audit.sweep not in self.sweeps:
-            yield f"audit.sweep: {unknown(self.audit.sweep, self.sweeps)}"
-        elif self.sweeps[self.audit.sweep].dataset in self.datasets:
-            size = self.train_size(self.sweeps[self.audit.sweep].dataset) + self.audit.canaries
-            for batch in self.audit.batch_size:
-                if not isinstance(batch, str) and batch >= size:
-                    yield (
-                        f"audit.batch_size: found {batch}; allowed: below {size}, which is the "
-                        "training set with its canaries, or full for all of it"
-                    )
-        if 2 * self.audit.canaries * self.privacy.delta > 1:
-            yield (
-                f"audit.canaries: found {self.audit.canaries}; allowed: at most "
-                f"{0.5 / self.privacy.delta:.0f}, because more prove nothing about delta "
-                f"{number(self.privacy.delta)}"
-            )
+    @property
+    def reference_values(self) -> list[Reference]:
+        """Numbers that a paper prints."""
+        return [] if isinstance(self.references, str) else self.references
 
     def audit_cells(self) -> list[Cell]:
         """The settings that are audited, batch size by batch size; none without an audit.
@@ -280,22 +101,21 @@ class Study(Section):
         ]
 
     def cells(self, selection: Selection) -> list[Cell]:
-        """The cells that a selection names, in grid order.
+        """The cells of a selection, in grid order.
 
-        A field that the selection leaves out means every value of the sweep.
+        Raises:
+            NotDrawnError: a role is not bound, or there is no such cell.
+            MistakeError: a name or a value does not exist.
         """
-        sweep = self.sweeps[selection.sweep]
-        return [
-            Cell(sweep.problem.name, epsilon, epochs, batch_size, clipping_bound)
-            for epsilon in selection.values("epsilon", sweep)
-            for epochs in selection.values("epochs", sweep)
-            for batch_size in selection.values("batch_size", sweep)
-            for clipping_bound in selection.values("clipping_bound", sweep)
-        ]
+        if not selection.is_complete or selection.problem.name not in self.problems:
+            words, anything = Words(self), Datasets(family="datasets", section="-", caption="-")
+            (selection,), _ = words.resolve(anything, [("selection", selection)])
+        return _product(selection.problem.name, *map(selection.values, _CELL_AXES))
 
     def sweep_cells(self, sweep: str) -> list[Cell]:
         """All cells of a sweep, in grid order."""
-        return self.cells(Selection(sweep=sweep))
+        grid = self.sweeps[sweep]
+        return _product(grid.problem.name, *grid.axes)
 
     @cached_property
     def problems(self) -> dict[str, Problem]:
@@ -329,6 +149,10 @@ class Study(Section):
     def has(self, cell: Cell) -> bool:
         """Whether a cell is in the grid of the study."""
         return cell in self._sweep_of
+
+    def has_all(self, selection: Selection) -> bool:
+        """Whether all cells of a selection are in the grid of the study."""
+        return all(map(self.has, self.cells(selection)))
 
     def sweep_of(self, cell: Cell) -> str:
         """The first sweep that has a cell; another one that has it too agrees about its training.
@@ -386,8 +210,14 @@ class Study(Section):
 
         It is the number of rows that `held_out_rows` draws, which no data has a say in.
         """
+        if not self.holdout_share:
+            return 0
         return len(held_out_rows(self.datasets[dataset].train_size, self.holdout_share))
 
     def train_size(self, dataset: str) -> int:
         """N: the examples that private training samples from, and that noise is calibrated for."""
         return self.datasets[dataset].train_size - self.holdout_size(dataset)
+
+
+def _product(problem: str, *axes: Sequence[Any]) -> list[Cell]:
+    return [Cell(problem, *values) for values in itertools.product(*axes)]

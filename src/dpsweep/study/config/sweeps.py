@@ -5,7 +5,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.study.cells import Automatic, ClippingBound, Full, NoClipping, Problem, number
+from dpsweep.study.cells import (
+    Automatic,
+    BatchSize,
+    ClippingBound,
+    Full,
+    NoClipping,
+    Problem,
+    number,
+)
 from dpsweep.study.config.section import (
     Engine,
     Epsilon,
@@ -82,6 +90,11 @@ class Sweep(Section):
     def problem(self) -> Problem:
         """What is trained with what."""
         return Problem(self.dataset, self.backbone, self.method, self.optimizer)
+
+    @property
+    def axes(self) -> tuple[list[float], list[int], list[BatchSize], list[ClippingBound]]:
+        """Its values of epsilon, epochs, batch size and clipping bound, of which cells are made."""
+        return self.epsilon, self.epochs, list(self.batch_size), self.clipping_bounds
 
     @property
     def clipping_bounds(self) -> list[ClippingBound]:

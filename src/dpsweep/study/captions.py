@@ -1,0 +1,164 @@
+"""Titles, labels and captions, made from what is drawn: an edited grid makes none of them false.
+
+A caption may hold these in braces:
+
+- ``dataset``, ``backbone``, ``method``: titles; ``optimizer``: DP-Adam or DP-SGD;
+- ``epochs`` ("8 epochs"), ``seeds`` ("3 seeds", "3 to 5 seeds");
+- ``epsilon`` ("ε = 8"), ``clipping_bound`` ("C = 1"), ``batch_size`` ("1,024");
+- ``baseline``: the clipping bound that others are compared with ("1"); ``centre``: mean or median;
+- ``gamma``: that of AUTO-S.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.study.cells import number
+from dpsweep.study.selections import AXES, PARTS, Selection
+
+if TYPE_CHECKING:
+    from dpsweep.study.config.study import Study
+
+# In this order they stand in titles.
+_TOLD_APART = (*PARTS, "optimizer", "clipping", "epsilon", "clipping_bound", "epochs")
+_ALONE = ("dataset", "backbone", "epsilon")
+CAPTION_WORDS = (
+    *PARTS, "optimizer", "epochs", "seeds", "epsilon", "clipping_bound", "batch_size", "baseline",
+    "centre", "gamma",
+)  # fmt: skip
+
+Facts = dict[str, str | None]
+
+
+def listed(values: Iterable[Any]) -> str:
+    """A list in words: a, b and c."""
+    *most, last = [str(value) for value in values] or [""]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def facts(study: "Study", selection: Selection) -> Facts:
+    """What a selection is about, in words; None for an axis with several values."""
+    bounds = selection.values("clipping_bound")
+    private = any(math.isfinite(value) for value in selection.values("epsilon"))
+    problem = selection.problem
+    method = study.methods[problem.method]
+    optimizer = {"adam": "Adam", "sgd": "SGD"}[problem.optimizer]
+    return {
+        "dataset": study.datasets[problem.dataset].title,
+        "backbone": study.backbones[problem.backbone].title,
+        "method": method.title,
+        "optimizer": f"DP-{optimizer}" if private else optimizer,
+        "clipping": {"automatic": "AUTO-S", "none": "No clipping"}.get(str(bounds[0]), "Tuned"),
+        "epsilon": _single(selection.values("epsilon"), "ε = {:g}"),
+        "clipping_bound": _single(
+            [each for each in bounds if not isinstance(each, str)], "C = {:g}"
+        ),
+        "epochs": _single(selection.values("epochs"), "{} epochs"),
+        "rank": str(getattr(method, "rank", "–")),
+    }
+
+
+def shared(parts: Sequence[Facts]) -> Facts:
+    """What several selections have in common."""
+    first, *others = parts
+    return {
+        name: text if all(each[name] == text for each in others) else None
+        for name, text in first.items()
+    }
+
+
+def tell_apart(parts: Sequence[Facts]) -> list[str]:
+    """A short text for each of some parts of a figure: what is not the same in all of them."""
+    differing = [name for name in _TOLD_APART if len({each[name] for each in parts}) > 1]
+    return [
+        ", ".join(text for name in differing or _ALONE if (text := each[name])) for each in parts
+    ]
+
+
+def caption(
+    study: "Study", text: str, selections: Sequence[Selection], own: Mapping[str, float | str]
+) -> str:
+    """A caption with what is drawn in place of the words in braces.
+
+    Args:
+        study: the study.
+        text: the caption, with words in braces.
+        selections: what is drawn.
+        own: what the target itself says: ``baseline``, ``centre``.
+
+    Raises:
+        KeyError: a word is unknown; it is the exception's argument.
+    """
+
+    def said(word: re.Match[str]) -> str:
+        if word[1] not in CAPTION_WORDS:
+            raise KeyError(word[1])
+        return _said(study, word[1], selections, own)
+
+    return re.sub(r"\{([a-z_]+)\}", said, text)
+
+
+def _single(values: Sequence[Any], text: str) -> str | None:
+    return text.format(values[0]) if len(values) == 1 else None
+
+
+def _said(
+    study: "Study", name: str, selections: Sequence[Selection], own: Mapping[str, float | str]
+) -> str:
+    match name:
+        case "dataset" | "backbone" | "method" | "optimizer":
+            return listed(dict.fromkeys(str(facts(study, each)[name]) for each in selections))
+        case "seeds":
+            return _seeds(study, selections)
+        case "epochs":
+            return _epochs(study, selections)
+        case "gamma":
+            return number(study.training.automatic_clipping_gamma)
+        case "baseline" | "centre":
+            return number(own.get(name, "mean"))
+    return _values(name, selections)
+
+
+def _values(axis: str, selections: Sequence[Selection]) -> str:
+    values = {value for each in selections for value in each.values(axis)}
+    numbers = sorted(value for value in values if not isinstance(value, str))
+    if axis == "batch_size":
+        written = [f"{value:,}" for value in numbers] + ["full"] * ("full" in values)
+        return listed(written)
+    symbol = {"epsilon": "ε", "clipping_bound": "C"}[axis]
+    return f"{symbol} = {listed(f'{value:g}' for value in numbers)}"
+
+
+def _seeds(study: "Study", selections: Sequence[Selection]) -> str:
+    found = set()
+    for sweep in study.sweeps.values():
+        grid: dict[str, Sequence[Any]] = {
+            "epochs": sweep.epochs,
+            "epsilon": sweep.epsilon,
+            "clipping_bound": sweep.clipping_bounds,
+            "batch_size": sweep.batch_size,
+        }
+        for each in selections:
+            if sweep.problem == each.problem and all(
+                set(each.values(axis)) & set(grid[axis]) for axis in AXES
+            ):
+                found.add(sweep.seeds)
+    fewest, most = min(found, default=0), max(found, default=0)
+    return f"{fewest} to {most} seeds" if fewest < most else _counted(most, "seed")
+
+
+def _epochs(study: "Study", selections: Sequence[Selection]) -> str:
+    datasets: dict[str, dict[str, None]] = {}
+    for each in selections:
+        title = study.datasets[each.problem.dataset].title
+        epochs = each.values("epochs")
+        text = _counted(epochs[0], "epoch") if len(epochs) == 1 else f"{listed(epochs)} epochs"
+        datasets.setdefault(text, {})[title] = None
+    if len(datasets) == 1:
+        return next(iter(datasets))
+    return ", ".join(f"{text} on {listed(titles)}" for text, titles in datasets.items())
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,139 @@
+"""Selections: which cells a part of a figure or table is drawn from.
+
+A selection says what the cells are: roles or names of the dataset, backbone and method, and values of
+the grid. For a value there may be a word, which stands for what the study's own grid has there:
+
+======================  =================================================================================
+``epsilon``             ``loose`` and ``tight``: the largest and smallest
+``epochs``              ``few`` and ``many``; ``usual``: what most cells of the dataset are trained for
+``clipping_bound``      ``small`` and ``large``; ``baseline``: the one nearest to 1; ``neighbours``: the
+                        baseline and those next to it
+``batch_size``          ``small``: the smallest that takes at most 100 steps an epoch
+all but ``batch_size``  ``common``: every value that the parts of the target share; ``all`` (of epochs
+                        at least two)
+======================  =================================================================================
+
+A word means the same value in all parts of a target that are about one dataset: a value that all
+of them have. What is left out is the main dataset, the weak backbone, the main method, DP-Adam, the
+usual number of epochs, and every epsilon, clipping bound and batch size. A selection is a full
+product of its axes: of an axis that is left out it has the values that go with all the others.
+
+`dpsweep.study.expand` puts names and lists of values in place of roles and words.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dpsweep.study.cells import BatchSize, ClippingBound, Problem
+
+PARTS = ("dataset", "backbone", "method")
+"""What a role or a name stands for."""
+AXES = ("epochs", "epsilon", "clipping_bound", "batch_size")
+"""The axes of a grid, in the order in which words are given values."""
+DEFAULTS = {"dataset": "main", "backbone": "weak", "method": "main", "optimizer": "adam"}
+
+Part = Annotated[str, Field(min_length=1)]
+EpsilonWord = Literal["loose", "tight", "common", "all"]
+EpochsWord = Literal["usual", "few", "many", "common", "all"]
+ClippingWord = Literal["small", "large", "baseline", "neighbours", "common", "all"]
+BatchSizeWord = Literal["small", "all"]
+VALUES = ("full", "automatic", "none")
+"""Values of the grid that are no numbers."""
+SEVERAL = ("common", "all", "neighbours")
+"""Words that stand for more than one value."""
+
+
+class Settings(BaseModel):
+    """A mapping in the sections ``figures`` and ``tables``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Selection(Settings):
+    """Cells by what they are; see `dpsweep.study.selections` for what words and omissions mean."""
+
+    dataset: Annotated[Part | None, Field(description="a role or a name; main if left out")] = None
+    backbone: Annotated[Part | None, Field(description="a role or a name; weak if left out")] = None
+    method: Annotated[Part | None, Field(description="a role or a name; main if left out")] = None
+    optimizer: Annotated[Literal["adam", "sgd"] | None, Field(description="adam if left out")] = (
+        None
+    )
+    epsilon: EpsilonWord | float | list[float] | None = None
+    epochs: EpochsWord | int | list[int] | None = None
+    batch_size: BatchSizeWord | BatchSize | list[BatchSize] | None = None
+    clipping_bound: Annotated[
+        ClippingWord | ClippingBound | list[ClippingBound] | None,
+        Field(description="automatic is AUTO-S; if left out, every C"),
+    ] = None
+
+    def over(self, below: "Selection | None") -> Self:
+        """This selection with what it leaves out taken from another one."""
+        if below is None:
+            return self
+        taken = {
+            name: getattr(below, name)
+            for name in Selection.model_fields
+            if getattr(self, name) is None
+        }
+        return self.model_copy(update=taken)
+
+    def values(self, axis: str) -> list[Any]:
+        """The values of an axis, where it has no word; none where it is left out."""
+        chosen = getattr(self, axis)
+        if chosen is None:
+            return []
+        return list(chosen) if isinstance(chosen, list) else [chosen]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all its axes have values."""
+        return all(
+            value is not None and (not isinstance(value, str) or value in VALUES)
+            for value in (getattr(self, axis) for axis in AXES)
+        )
+
+    @property
+    def problem(self) -> Problem:
+        """What is trained with what, once names stand for roles."""
+        dataset, backbone, method = (str(getattr(self, part)) for part in PARTS)
+        return Problem(dataset, backbone, method, self.optimizer or "adam")
+
+
+class Foreach(Settings):
+    """One copy for each of these; several keys: for each combination of them.
+
+    A list may hold values or words; a word alone stands for the values that it has.
+    """
+
+    dataset: Annotated[list[Part] | Part | None, Field(description="roles or names")] = None
+    backbone: Annotated[list[Part] | Part | None, Field(description="roles or names")] = None
+    method: Annotated[list[Part] | Part | None, Field(description="roles or names")] = None
+    epsilon: EpsilonWord | list[EpsilonWord | float] | None = None
+    epochs: EpochsWord | list[EpochsWord | int] | None = None
+    clipping_bound: ClippingWord | list[ClippingWord | float] | None = None
+
+
+class Panel(Selection):
+    """One axes of a figure, drawn from one selection."""
+
+    title: Annotated[str, Field(description="by default, what tells the panel from others")] = ""
+    foreach: Foreach | None = None
+
+
+class Line(Selection):
+    """One line of a panel."""
+
+    label: Annotated[str, Field(description="by default, what tells the line from others")] = ""
+    difficulty: Annotated[
+        Literal["easy", "medium", "hard"] | None,
+        Field(description="of the problem: the colour"),
+    ] = None
+
+
+class LinePanel(Selection):
+    """One axes with several lines, which leave out what the panel says."""
+
+    title: Annotated[str, Field(description="by default, what tells the panel from others")] = ""
+    foreach: Foreach | None = None
+    lines: Annotated[list[Line], Field(min_length=1)]
