@@ -30,8 +30,8 @@ include: "workflow/rules/snakemake.smk"
 
 # Rules call `dpsweep` by name: it lies beside the Python that runs this, whether or not its environment
 # is activated.
-os.environ["PATH"] = os.pathsep.join(
-    [str(Path(sys.executable).parent), os.environ["PATH"]]
+os.environ.update(
+    PATH=os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()])
 )
 # A study is named with `--config study=`, but habit says --configfile.
 STUDY_FILE = config.get("study", "config.yaml")

@@ -33,8 +33,10 @@ from dpsweep.study import load_study
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "your-own-data.md").read_text(encoding="utf-8")
 STUDIES = {
-    str(re.match(r"# (studies/\S+)\n", block)[1]): block  # type: ignore[index]
-    for block in re.findall(r"^```yaml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    name: f"# {name}\n{rest}"
+    for name, rest in re.findall(
+        r"^```yaml\n# (studies/\S+)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE
+    )
 }
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 

@@ -29,14 +29,19 @@ rule figure:
         "dpsweep figure --study {params.study:q} {params.partial} {wildcards.target} > {log:q} 2>&1"
 
 
-def tables_with(suffixes):
-    """The tables whose files have these suffixes, as a wildcard constraint."""
-    names = [
+TABLE_FILES = ("tex", "md", "csv")
+# Behind the verdicts on tuning rules stand comparisons, in a file of their own.
+WITH_COMPARISONS = (*TABLE_FILES, "comparisons.csv")
+# The names of the tables that have these files, as a wildcard constraint.
+TABLES_WITH = {
+    files: "|".join(
         re.escape(name)
         for name, table in STUDY.tables.items()
-        if table.table_files == suffixes
-    ]
-    return "|".join(names) or "(?!)"
+        if table.table_files == files
+    )
+    or "(?!)"
+    for files in (TABLE_FILES, WITH_COMPARISONS)
+}
 
 
 rule table:
@@ -48,11 +53,11 @@ rule table:
         ),
         again=again("tables/{target}"),
     output:
-        [PATHS.table("{target}", suffix) for suffix in ("tex", "md", "csv")],
+        [PATHS.table("{target}", suffix) for suffix in TABLE_FILES],
     log:
         LOGS / "tables" / "{target}.log",
     wildcard_constraints:
-        target=tables_with(("tex", "md", "csv")),
+        target=TABLES_WITH[TABLE_FILES],
     resources:
         **JOBS.analysis(),
     params:
@@ -66,12 +71,8 @@ rule table:
         "dpsweep table --study {params.study:q} {params.partial} {wildcards.target} > {log:q} 2>&1"
 
 
-# Behind the verdicts on tuning rules stand comparisons, in a file of their own.
 use rule table as table_with_comparisons with:
     output:
-        [
-            PATHS.table("{target}", suffix)
-            for suffix in ("tex", "md", "csv", "comparisons.csv")
-        ],
+        [PATHS.table("{target}", suffix) for suffix in WITH_COMPARISONS],
     wildcard_constraints:
-        target=tables_with(("tex", "md", "csv", "comparisons.csv")),
+        target=TABLES_WITH[WITH_COMPARISONS],
