@@ -49,11 +49,11 @@ def small_study() -> dict[str, Any]:
     study = copy.deepcopy(STUDY)
     short = study["sweeps"][SHORT]
     short |= {"batch_size": [64, 96, 128], "clipping_bound": [float(bound) for bound in BOUNDS]}
-    # 631 steps with a checkpoint every few of them; too long for two in a job.
+    # 2,526 steps, with a checkpoint every few of them: too long for two in a job.
     study["sweeps"][LONG] = short | {
         "optimizer": "sgd",
         "epochs": [30],
-        "batch_size": [64],
+        "batch_size": [16],
         "learning_rate": [0.003],
         "seeds": 1,
     }
@@ -240,7 +240,7 @@ def disturbed(slurm: None, local: Chain, tmp_path_factory: pytest.TempPathFactor
 
 
 def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
-    cells = [f"eps8_epochs30_B64_C{bound}" for bound in BOUNDS]
+    cells = [f"eps8_epochs30_B16_C{bound}" for bound in BOUNDS]
     pids: dict[str, int] = {}
     extended: set[str] = set()
 
@@ -296,7 +296,7 @@ def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
 def test_bad_cells_stop_no_other_cell(disturbed: Site) -> None:
     assert set(disturbed.cells()) == {
         f"{SHORT}/eps8_epochs2_B{batch}_C{bound}" for batch in (64, 128) for bound in BOUNDS
-    } | {f"{LONG}/eps8_epochs30_B64_C{bound}" for bound in BOUNDS}
+    } | {f"{LONG}/eps8_epochs30_B16_C{bound}" for bound in BOUNDS}
     summary = disturbed.said[disturbed.said.rindex("Exiting because a job execution failed") :]
     assert f"{SHORT}/{BAD}" in summary
     assert "broken on purpose" in summary
@@ -379,7 +379,7 @@ def test_interrupted_trials_went_on_and_none_was_trained_twice(disturbed: Site) 
     assert journal.count("stopped by SIGTERM, exit status 143") == 2
     starts = disturbed.starts(LONG)
     jobs = {
-        bound: [job for job, _, cell, _ in starts if cell == f"eps8_epochs30_B64_C{bound}"]
+        bound: [job for job, _, cell, _ in starts if cell == f"eps8_epochs30_B16_C{bound}"]
         for bound in BOUNDS
     }
     assert all(len(started) == 2 for started in jobs.values())

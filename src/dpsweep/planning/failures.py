@@ -133,7 +133,7 @@ def summary(failures: Iterable[Failure], again: str, waiting: int = 0) -> Iterat
         if len(group) > _NAMES:
             yield f"... and {len(group) - _NAMES} more with the same reason"
         yield from (f"  {line}" for line in group[0].reason.splitlines())
-        yield f"  log{' of the first one' if len(group) > 1 else ''}: {group[0].log}"
+        yield from (f"  log: {each.log}" for each in group[:_NAMES])
     listed = [each.is_error for group in alike.values() for each in group]
     counts = {"failed": sum(listed), "stopped": len(listed) - sum(listed), "not started": waiting}
     said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)

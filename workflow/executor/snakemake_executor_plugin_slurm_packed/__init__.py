@@ -301,10 +301,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
 
 def _words(log: Path) -> list[str]:
-    """What the log of a job of Slurm says: Slurm's own lines, or else the error that it ends with."""
-    if words := slurm.own_words(log):
-        return words
-    return failures.describe(log.name, log).reason.splitlines()
+    """What the log of a job of Slurm says: Slurm's own errors, or else the error that it ends with."""
+    return slurm.own_words(log) or failures.error_lines(failures.tail(log))
 
 
 def _relative(path: Path) -> Path:
