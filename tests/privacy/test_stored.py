@@ -149,3 +149,8 @@ def test_a_missing_file_is_to_be_made(tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match="no such calibration") as raised:
         read_calibration(tmp_path / "noise.json", **SETTINGS["sampled"])
     assert raised.value.remake == (tmp_path / "noise.json",)
+
+
+@pytest.mark.parametrize("epsilon", [0.25, 0.5, 1.0, 2.0, 4.0, 8.0])
+def test_a_single_step_of_the_full_batch_is_believed(epsilon: float) -> None:
+    verify(calibrate(epsilon, 1e-5, 45, 45, 1))
