@@ -3,6 +3,8 @@
 import copy
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,8 +37,19 @@ def test_a_refuted_claim_fails_after_its_evidence_is_written(tmp_path: Path) -> 
     tight = folder / "eps1_epochs2_Bfull_C1.json"
     measured = {key: loose[key] for key in ("correct", "lower_bound")}
     tight.write_text(json.dumps(json.loads(tight.read_text()) | measured | {"consistent": False}))
-    output = chain.run("audit", expect=1)
-    assert "refutes 1 of 2 claims" in output
+    # The commands of the rules: the workflow itself would see the edit, and audit again.
+    done = [
+        subprocess.run(
+            [sys.executable, "-m", "dpsweep.cli", command, "--study", "study.yaml"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for command in ("audit-evidence", "audit")
+    ]
+    assert [each.returncode for each in done] == [0, 1]
+    assert "refutes 1 of 2 claims" in done[1].stdout + done[1].stderr
     rows = list(csv.DictReader((folder / "audit.csv").open()))
     assert [row["consistent"] for row in rows] == ["False", "True"]
     assert "REFUTED" in (folder / "audit.md").read_text()
