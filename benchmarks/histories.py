@@ -61,6 +61,7 @@ def renamed_dataset(study: dict[str, Any]) -> None:
     """Another name for the private dataset."""
     study["datasets"]["animals"] = study["datasets"].pop("pets")
     study["sweeps"][SWEEP]["dataset"] = "animals"
+    study["roles"]["datasets"]["main"] = "animals"
 
 
 @edit
