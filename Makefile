@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Two jobs with many threads each are slower than two with one; the study sets torch's own number.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo status test test-fast test-slurm real-data gpu-study planted-bugs bench bench-gpu check format lock clean
+.PHONY: help setup demo status test test-fast test-slurm test-campaigns real-data gpu-study planted-bugs bench bench-gpu check format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,10 +31,13 @@ status: setup ## cells done, running, failed, waiting; GPU hours and time left (
 
 test: check ## check, then all tests, fast ones first
 	$(BIN)/pytest -m "not slow"
-	$(BIN)/pytest -m "slow and not real_data"
+	$(BIN)/pytest -m "slow and not real_data and not campaign"
 
 test-fast: setup ## the fast tests only
 	$(BIN)/pytest -m "not slow"
+
+test-campaigns: setup ## short forms of the campaigns of docs/reliability.md
+	$(BIN)/pytest -m campaign tests/workflow
 
 real-data: setup ## train on the real data in ../shared, ten minutes on 2 cores
 	$(BIN)/pytest -m real_data -s tests/real_data

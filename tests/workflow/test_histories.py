@@ -7,7 +7,7 @@ from benchmarks.histories import live
 from benchmarks.kills import attempt, is_good
 from tests.workflow.tiny import TinyChain
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.campaign]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
