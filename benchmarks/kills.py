@@ -17,6 +17,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -107,6 +108,12 @@ def kill(
     return None
 
 
+def without_folders(command: str, folder: Path) -> str:
+    """Shorten a command line for the results: no path of the machine that it ran on."""
+    programs = str(Path(sys.executable).parent)
+    return command.replace(str(folder), "...").replace(programs, "...")[:200]
+
+
 def attempt(base: Path, folder: Path, seed: int, seconds: float) -> dict[str, Any] | None:
     """Kill one run and mend it; return what happened, None if the run was over before."""
     draw = random.Random(seed)
@@ -121,7 +128,7 @@ def attempt(base: Path, folder: Path, seed: int, seconds: float) -> dict[str, An
     hit = kill(run, folder, victim, number, draw)
     result: dict[str, Any] = {
         **{"seed": seed, "victim": victim, "signal": number.name, "after_seconds": round(after, 2)},
-        **{"missing": missing, "hit": hit and hit.replace(str(folder), "...")[:200]},
+        **{"missing": missing, "hit": hit and without_folders(hit, folder)},
     }
     started = time.monotonic()
     try:
