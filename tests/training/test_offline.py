@@ -144,8 +144,8 @@ def test_training_asks_the_hub_for_nothing(tmp_path: Path, hub: tuple[str, list[
     assert asked
     asked.clear()
     dpsweep("calibrate", "pets", "8", "1", "20")
-    dpsweep("train", "pets", "eps8_epochs1_B20_C1")
-    dpsweep("gradient-norms", "pets", "8", "1", "1")
+    dpsweep("train", "pets_vit_film", "eps8_epochs1_B20_C1")
+    dpsweep("gradient-norms", "pets_vit_film", "8", "1", "1")
     assert asked == []
 
 
