@@ -235,7 +235,9 @@ def study_settings(study_file: Path) -> list[tuple[float, int, int, int]]:
         for cell in study.problem_cells(problem):
             train_size = study.datasets[study.problems[problem].dataset].train_size
             batch_size = study.batch_size(cell)
-            steps = optimizer_steps(train_size, batch_size, cell.epochs, study.privacy.steps)
+            steps = optimizer_steps(
+                train_size, batch_size, cell.epochs, study.privacy.step_rounding
+            )
             if math.isfinite(cell.epsilon):
                 settings.add((cell.epsilon, train_size, batch_size, steps))
     return sorted(settings)

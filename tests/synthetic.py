@@ -61,7 +61,7 @@ def make_study(
             },
             "methods": {
                 "film": {"kind": "film"},
-                "lora": {"kind": "lora", "rank": 1, "targets": ["qkv"]},
+                "lora": {"kind": "lora", "rank": 1, "target_modules": ["qkv"]},
             },
             "sweeps": {name: sweep | changes for name, changes in sweeps.items()},
             "roles": {
@@ -96,7 +96,7 @@ def write_cells(
         dataset = study.datasets[sweep.dataset]
         size = study.batch_size(cell)
         steps = optimizer_steps(
-            study.train_size(sweep.dataset), size, cell.epochs, study.privacy.steps
+            study.train_size(sweep.dataset), size, cell.epochs, study.privacy.step_rounding
         )
         first = {rate: outcome(cell, rate, 1) for rate in sweep.learning_rates}
         scores = {

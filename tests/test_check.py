@@ -101,7 +101,7 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
         "sweeps.one: .*1 channels",
     ),
     "no such layer": (
-        {"methods.film": LORA | {"targets": ["query"]}},
+        {"methods.film": LORA | {"target_modules": ["query"]}},
         "sweeps.one: LoRA target 'query' matches no layer",
     ),
     "too long a text": (

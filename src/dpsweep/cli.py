@@ -177,7 +177,7 @@ def calibrate(
             study.train_size(dataset),
             study.numeric_batch_size(dataset, batch),
             study.steps(dataset, epochs, batch),
-            second_opinion=study.privacy.second_opinion,
+            check_with_opacus=study.privacy.check_with_opacus,
         )
         write_calibration(paths.noise(dataset, epsilon, epochs, batch), calibration)
 

@@ -134,7 +134,7 @@ def public(tmp_path: Path) -> dict[str, Dataset]:
 
 
 def test_a_trained_vocabulary(tmp_path: Path, public: dict[str, Dataset]) -> None:
-    section = reader({"kind": "train", "dataset": "public", "vocabulary": 200})
+    section = reader({"kind": "train", "dataset": "public", "vocab_size": 200})
     made = prepare("reader", section, public, tmp_path / "out.json")
     assert made.identity.vocabulary <= 200
     (row,) = encode(made, ["transformation and creation"], 8)
@@ -155,7 +155,7 @@ def test_training_is_deterministic(tmp_path: Path, public: dict[str, Dataset]) -
         "from dpsweep.data.tokenizer import prepare\n"
         "from dpsweep.study.config import Dataset\n"
         "public = Dataset.model_validate_json(sys.argv[1])\n"
-        "section = reader({'kind': 'train', 'dataset': 'public', 'vocabulary': 200})\n"
+        "section = reader({'kind': 'train', 'dataset': 'public', 'vocab_size': 200})\n"
         "print(prepare('reader', section, {'public': public}, Path(sys.argv[2])).identity.checksum)"
     )
     found = {

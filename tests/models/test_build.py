@@ -25,7 +25,7 @@ FILM = Film(kind="film")
 HEAD = HeadOnly(kind="head")
 ALL = AllParameters(kind="all")
 SCRATCH = Scratch(kind="scratch")
-LORA = LoRA(kind="lora", rank=2, targets=["qkv", "attn.proj"])
+LORA = LoRA(kind="lora", rank=2, target_modules=["qkv", "attn.proj"])
 
 SMALL_VIT: dict[str, Any] = {
     "img_size": 8,
@@ -212,14 +212,14 @@ def test_pretrained_weights_do_not_train_from_scratch(pretrained: Path) -> None:
     [("query", "no layer"), ("proj", r"patch_embed\.proj"), ("norm1", r"blocks\.0\.norm1")],
 )
 def test_lora_targets_must_be_linear_layers(pretrained: Path, target: str, found: str) -> None:
-    method = LoRA(kind="lora", rank=1, targets=["qkv", target])
+    method = LoRA(kind="lora", rank=1, target_modules=["qkv", target])
     with pytest.raises(BackboneError, match=rf"{target}' matches {found}.*attn\.qkv"):
         build_model(pretrained, method, 10, seed=1)
 
 
 @pytest.mark.parametrize("targets", [["head"], ["qkv", "head"]])
 def test_lora_must_adapt_more_than_the_head(pretrained: Path, targets: list[str]) -> None:
-    method = LoRA(kind="lora", rank=1, targets=targets)
+    method = LoRA(kind="lora", rank=1, target_modules=targets)
     with pytest.raises(
         BackboneError, match=r"'head' matches only the classification head .*allowed: .*attn\.qkv"
     ):
@@ -229,7 +229,7 @@ def test_lora_must_adapt_more_than_the_head(pretrained: Path, targets: list[str]
 def test_lora_in_a_network_without_linear_layers(tmp_path: Path) -> None:
     folder = make_backbone(tmp_path, "resnetv2_50x1_bit")
     with pytest.raises(BackboneError, match=r"head\.fc, which is not linear.*no linear layer but"):
-        build_model(folder, LoRA(kind="lora", rank=1, targets=["fc"]), 10, seed=1)
+        build_model(folder, LoRA(kind="lora", rank=1, target_modules=["fc"]), 10, seed=1)
 
 
 def test_lora_leaves_the_head_alone_where_a_name_matches_both(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_lora_leaves_the_head_alone_where_a_name_matches_both(tmp_path: Path) ->
         library="transformers", name="roberta", arguments=small | {"intermediate_size": 16}
     )
     model = create(architecture, 3)
-    apply_method(model, LoRA(kind="lora", rank=1, targets=["dense"]))
+    apply_method(model, LoRA(kind="lora", rank=1, target_modules=["dense"]))
     names = trainable_parameters(model)
     assert any("attention.output.dense.lora_A" in name for name in names)
     assert "network.classifier.dense.weight" in names

@@ -29,7 +29,7 @@ FILM = Film(kind="film")
 HEAD = HeadOnly(kind="head")
 ALL = AllParameters(kind="all")
 SCRATCH = Scratch(kind="scratch")
-LORA = LoRA(kind="lora", rank=2, targets=["q_lin", "k_lin"])
+LORA = LoRA(kind="lora", rank=2, target_modules=["q_lin", "k_lin"])
 
 SMALL: dict[str, Any] = {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 16, "vocab_size": 12}
 SMALL_BERT: dict[str, Any] = {
@@ -189,7 +189,7 @@ def test_parameter_counts_of_distilbert_on_20_classes(tmp_path: Path) -> None:
     folder = make_backbone(tmp_path, {})
     head = 768 * 768 + 768 + 768 * 20 + 20
     rank = 16
-    lora = LoRA(kind="lora", rank=rank, targets=["q_lin", "k_lin"])
+    lora = LoRA(kind="lora", rank=rank, target_modules=["q_lin", "k_lin"])
     for method, others in (
         (HEAD, 0),
         (FILM, (1 + 6 * 2) * 2 * 768),

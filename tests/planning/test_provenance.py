@@ -151,7 +151,7 @@ EDITS: list[tuple[str, Any, set[str]]] = [
     ("sweeps/digits_vit_film/learning_rate", [0.01, 0.02], {"cells", "tables"}),
     ("training/physical_batch", 64, {"cells", "audit"}),
     ("privacy/delta", 1e-6, {"noise", "audit"}),
-    ("privacy/second_opinion", True, {"noise", "audit"}),
+    ("privacy/check_with_opacus", True, {"noise", "audit"}),
     ("backbones/vit/weights/epochs", 2, {"backbones", "tables"}),
     ("backbones/vit/weights/train_share", 0.5, {"backbones", "tables"}),
     ("datasets/digits/title", "Figures", {"data", "tables"}),

@@ -102,7 +102,7 @@ def test_noise_falls_with_epsilon_and_grows_with_sampling_rate_and_steps(
     ("epsilon", "train_size", "batch_size", "steps"), [*CORNERS[1:3], (8, 5000, 5000, 32)]
 )
 def test_opacus_agrees(epsilon, train_size, batch_size, steps):
-    found = calibrate(epsilon, DELTA, train_size, batch_size, steps, second_opinion=True)
+    found = calibrate(epsilon, DELTA, train_size, batch_size, steps, check_with_opacus=True)
     assert found.opacus_note == ""
     # Opacus reports an upper bound, here with an error of 1 percent, for removing an example.
     assert 0.999 * epsilon < found.opacus_epsilon < 1.012 * epsilon
@@ -112,13 +112,13 @@ def test_opacus_is_asked_on_request_only():
     found = calibrate(1, DELTA, 1000, 100, 10)
     assert found.opacus_epsilon is None
     assert found.opacus_note == "not asked for"
-    private = calibrate(math.inf, DELTA, 1000, 100, 10, second_opinion=True)
+    private = calibrate(math.inf, DELTA, 1000, 100, 10, check_with_opacus=True)
     assert private.opacus_epsilon is None
     assert "without privacy" in private.opacus_note
 
 
 @pytest.mark.slow
-def test_opacus_second_opinion_notices_too_little_noise():
+def test_opacus_notices_too_little_noise():
     found = calibrate(2, DELTA, 5000, 500, 80)
     enough = opacus_epsilon(found.noise_multiplier, 0.1, 80, DELTA, 0.02)
     less = opacus_epsilon(0.97 * found.noise_multiplier, 0.1, 80, DELTA, 0.02)

@@ -41,7 +41,7 @@ backbones:
 methods:
   film: {kind: film}
   scratch: {kind: scratch}
-  lora: {kind: lora, rank: 2, targets: [attn.qkv]}
+  lora: {kind: lora, rank: 2, target_modules: [attn.qkv]}
 sweeps:
   flat:
     dataset: digits

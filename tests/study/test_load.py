@@ -219,7 +219,7 @@ def test_an_anchor_with_changes_is_no_second_definition(tmp_path: Path) -> None:
         yaml.safe_dump({**SMALL, "methods": None}).replace(
             "methods: null",
             "methods:\n  film: {kind: film}\n  scratch: {kind: scratch}\n"
-            "  lora: &lora {kind: lora, rank: 2, targets: [a]}\n"
+            "  lora: &lora {kind: lora, rank: 2, target_modules: [a]}\n"
             "  larger: {<<: *lora, rank: 4}",
         )
     )

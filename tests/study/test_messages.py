@@ -33,7 +33,7 @@ READER: Edits = {
         "library": "transformers",
         "architecture": "distilbert",
         "weights": {"kind": "random"},
-        "tokenizer": {"kind": "train", "dataset": "notes", "vocabulary": 500},
+        "tokenizer": {"kind": "train", "dataset": "notes", "vocab_size": 500},
     },
 }
 LETTERS = {"dataset": "letters", "backbone": "random", "method": "lora"}
@@ -65,6 +65,17 @@ MISTAKES: dict[str, tuple[Edits, list[str]]] = {
     "unknown key deep in a figure": (
         {"figures/curve/panels/0/lines/0/lable": "x"},
         ["figures.curve.panels[0].lines[0].lable: unknown key; did you mean label? allowed: ..."],
+    ),
+    "a key by its old name": (
+        {"privacy": {"steps": "ceil"}, "methods/lora/targets": ["qkv"]},
+        [
+            "privacy.steps: unknown key; did you mean step_rounding? allowed: delta, ...",
+            "methods.lora.targets: unknown key; did you mean target_modules? allowed: ...",
+        ],
+    ),
+    "a size of a vocabulary by its old name": (
+        {**READER, "backbones/reader/tokenizer/vocabulary": 500},
+        ["backbones.reader.tokenizer.vocabulary: unknown key; did you mean vocab_size? ..."],
     ),
     "missing keys": (
         {f"{FLAT}/dataset": DELETE, f"{FLAT}/seeds": DELETE},

@@ -19,7 +19,7 @@ CELL = Cell("digits_vit_method", 8.0, 1, "full", 1.0)
 
 
 @pytest.mark.parametrize(
-    "method", [{"kind": "lora", "rank": 2, "targets": ["qkv"]}, {"kind": "scratch"}]
+    "method", [{"kind": "lora", "rank": 2, "target_modules": ["qkv"]}, {"kind": "scratch"}]
 )
 def test_a_trial_does_not_depend_on_those_before_it(
     method: dict[str, object], tmp_path: Path

@@ -13,6 +13,7 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import calibrate
 from dpsweep.study import Cell, Study
+from dpsweep.study.config import LoRA
 from dpsweep.study.inputs import trainer_fingerprint
 from dpsweep.training.specification import TrialSpec, specify
 
@@ -51,6 +52,13 @@ def another(value: Any) -> Any:
 def test_every_field_is_in_the_key(field: str) -> None:
     changed = replace(SPEC, **{field: another(getattr(SPEC, field))})
     assert changed.key != SPEC.key
+
+
+def test_a_renamed_key_of_a_study_leaves_the_keys_of_stored_trials() -> None:
+    method = LoRA(kind="lora", rank=2, target_modules=["qkv"], title="Two", engine="vmap")
+    assert method.identity() == {"kind": "lora", "rank": 2, "targets": ["qkv"]}
+    key = replace(SPEC, method=method.identity()).key
+    assert key == "0d6291fe863ab35221764a2362fc973bd6c0975d8924036d50de10133365b2e3"
 
 
 def test_the_version_of_the_trainer_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

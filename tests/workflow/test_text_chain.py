@@ -118,11 +118,11 @@ def study() -> dict[str, Any]:
                     "max_position_embeddings": 16,
                     "initializer_range": 0.25,
                 },
-                "tokenizer": {"kind": "train", "dataset": "public", "vocabulary": 200},
+                "tokenizer": {"kind": "train", "dataset": "public", "vocab_size": 200},
                 "weights": {"kind": "pretrain", "dataset": "public", "epochs": 25},
             }
         },
-        "methods": {"lora": {"kind": "lora", "rank": 2, "targets": ["q_lin", "k_lin"]}},
+        "methods": {"lora": {"kind": "lora", "rank": 2, "target_modules": ["q_lin", "k_lin"]}},
         "sweeps": {
             "notes_reader_lora": {
                 "dataset": "notes",
@@ -239,10 +239,10 @@ def test_the_workflow_makes_tokenizers_first(folder: Path) -> None:
     backbone_section["title"] = "Another title"
     chain.write()
     assert "Nothing to be done" in chain.run(tokenizer, options=("--dry-run",))
-    backbone_section["tokenizer"]["vocabulary"] = 210
+    backbone_section["tokenizer"]["vocab_size"] = 210
     chain.write()
     assert "prepare_tokenizer" in chain.run(tokenizer, options=("--dry-run",))
-    backbone_section["tokenizer"]["vocabulary"] = 200
+    backbone_section["tokenizer"]["vocab_size"] = 200
     write_texts(folder / "other_train.csv", PUBLIC, 400, 3)
     chain.study["datasets"]["public"]["source"]["train"] = "other_train.csv"
     chain.write()

@@ -44,7 +44,9 @@ def study_calibrations(study: Study, paths: Paths) -> list[Calibration]:
             if not math.isfinite(cell.epsilon):
                 continue
             batch_size = study.batch_size(cell)
-            steps = optimizer_steps(train_size, batch_size, cell.epochs, study.privacy.steps)
+            steps = optimizer_steps(
+                train_size, batch_size, cell.epochs, study.privacy.step_rounding
+            )
             setting = cell.epsilon, train_size, batch_size, steps
             if setting in found:
                 continue

@@ -118,7 +118,7 @@ def prepare(
             _copy(Path(file).expanduser(), path)
         case TrainedTokenizer() as recipe:
             texts = load_texts(recipe.dataset, datasets[recipe.dataset])
-            _save(_train(texts.train.texts, recipe.vocabulary), path)
+            _save(_train(texts.train.texts, recipe.vocab_size), path)
         case None:
             raise DatasetError(f"backbones.{name}: reads no text, so it has no tokenizer")
     return Tokenizer.open(path)
@@ -146,19 +146,19 @@ def _save(library: "tokenizers.Tokenizer", path: Path) -> None:
     write_checked_json(path, {"tokenizer": json.loads(library.to_str())})
 
 
-def _train(texts: Iterable[str], vocabulary: int) -> "tokenizers.Tokenizer":
+def _train(texts: Iterable[str], vocab_size: int) -> "tokenizers.Tokenizer":
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers  # noqa: PLC0415
 
     normalizer = normalizers.BertNormalizer()
     counts = Counter(itertools.chain.from_iterable(map(normalizer.normalize_str, texts)))
     characters = [each for each in counts if not each.isspace()]
     characters.sort(key=lambda each: (-counts[each], each))
-    del characters[vocabulary // 4 :]
+    del characters[vocab_size // 4 :]
     # Between pairs that are equally frequent the library chooses by the numbers of their parts, and
     # it numbers parts inside of words in the order of a hash unless they are numbered before.
     inside = [f"##{each}" for each in characters]
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocabulary,
+        vocab_size=vocab_size,
         special_tokens=[*_SPECIAL, *inside],
         initial_alphabet=characters,
         limit_alphabet=len(characters),

@@ -126,7 +126,7 @@ def _add_adapters(model: nn.Module, method: LoRA) -> set[str]:
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     in_head = {name for name in linear if head.holds(f"{name}.weight")}
     modules = [name for name, _ in model.named_modules()]
-    for target in method.targets:
+    for target in method.target_modules:
         matches = {name for name in modules if name == target or name.endswith(f".{target}")}
         if matches and matches <= in_head:
             found = (
@@ -149,7 +149,7 @@ def _add_adapters(model: nn.Module, method: LoRA) -> set[str]:
         r=method.rank,
         lora_alpha=method.rank,
         lora_dropout=0.0,
-        target_modules=list(method.targets),
+        target_modules=list(method.target_modules),
         exclude_modules=sorted(in_head),
     )
     before = {name for name, _ in model.named_parameters()}

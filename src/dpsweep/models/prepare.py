@@ -105,8 +105,8 @@ def _for_text(
 
 
 def _check_vocabulary(name: str, model: SequenceClassifier, tokenizer: TokenizerIdentity) -> None:
-    if tokenizer.vocabulary > model.vocabulary:
+    if tokenizer.vocabulary > model.vocab_size:
         raise BackboneError(
             f"backbones.{name}: the tokenizer has {tokenizer.vocabulary} tokens, the network "
-            f"embeddings for {model.vocabulary}; they do not belong together"
+            f"embeddings for {model.vocab_size}; they do not belong together"
         )

@@ -57,7 +57,7 @@ class SequenceClassifier(nn.Module):
         return cls(network)
 
     @property
-    def vocabulary(self) -> int:
+    def vocab_size(self) -> int:
         """How many tokens the network knows."""
         size: int = self.network.get_input_embeddings().num_embeddings  # type: ignore[operator]
         return size

@@ -151,7 +151,7 @@ def cell_cost(
     sweeps = study.sweeps_of(problem)
     batch_sizes = [each for sweep in sweeps for each in study.sweeps[sweep].batch_size]
     smallest = min(study.numeric_batch_size(grid.dataset, each) for each in batch_sizes)
-    steps = optimizer_steps(dataset.train_size, smallest, epochs, study.privacy.steps)
+    steps = optimizer_steps(dataset.train_size, smallest, epochs, study.privacy.step_rounding)
     training = epochs * dataset.train_size * _passes(study, problem) * network.operations / rate
     testing = dataset.test_size * network.operations / rate
     trials = trials or max(trials_per_cell(study, sweep) for sweep in sweeps)
@@ -193,10 +193,10 @@ def trainable_parameters(study: Study, problem: str) -> float:
             return head
         case Film():
             return head + network.norm_parameters
-        case LoRA(rank=rank, targets=targets):
+        case LoRA(rank=rank, target_modules=modules):
             # A layer from d to 1...4 d features, in each of the layers of 12 d^2 parameters.
             layers = network.parameters / (12 * network.width**2)
-            return head + 3 * rank * network.width * len(targets) * layers
+            return head + 3 * rank * network.width * len(modules) * layers
     return head + network.parameters
 
 
@@ -208,7 +208,9 @@ def cell_bytes(study: Study, cell: Cell) -> float:
     dataset = study.datasets[study.problems[cell.problem].dataset]
     trials, classes = trials_per_cell(study, study.sweep_of(cell)), dataset.classes
     batch_size = study.batch_size(cell)
-    steps = optimizer_steps(dataset.train_size, batch_size, cell.epochs, study.privacy.steps)
+    steps = optimizer_steps(
+        dataset.train_size, batch_size, cell.epochs, study.privacy.step_rounding
+    )
     store = trials * (1_700 + 20 * classes + 32 * steps)
     tables = 23_000 + trials * 8 * classes + 5_000 + 17 * trials * steps
     logs_and_records = 10_000

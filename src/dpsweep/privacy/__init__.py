@@ -21,10 +21,10 @@ if TYPE_CHECKING:
         gaussian_epsilon,
         gaussian_noise_multiplier,
     )
+    from dpsweep.privacy.opacus_accountant import opacus_epsilon
     from dpsweep.privacy.pld import pld_epsilon
     from dpsweep.privacy.prv import prv_epsilon
     from dpsweep.privacy.search import calibrate, noise_multiplier
-    from dpsweep.privacy.second_opinion import opacus_epsilon
 
 __all__ = [
     "Calibration",
@@ -48,7 +48,7 @@ _MODULES = {
     "gaussian_epsilon": "gaussian",
     "gaussian_noise_multiplier": "gaussian",
     "noise_multiplier": "search",
-    "opacus_epsilon": "second_opinion",
+    "opacus_epsilon": "opacus_accountant",
     "pld_epsilon": "pld",
     "prv_epsilon": "prv",
 }

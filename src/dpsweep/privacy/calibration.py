@@ -12,7 +12,7 @@ _JSON_TYPES: dict[Any, tuple[type, ...]] = {float: (float, int), int: (int,), st
 
 @dataclass(frozen=True)
 class Calibration:
-    """A noise multiplier, the privacy that is certified for it, and second opinions.
+    """A noise multiplier, the privacy that is certified for it, and what other accountants say.
 
     Attributes:
         epsilon: the target; infinity is training without privacy.

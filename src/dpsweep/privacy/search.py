@@ -33,7 +33,7 @@ def calibrate(
     batch_size: int,
     steps: int,
     *,
-    second_opinion: bool = False,
+    check_with_opacus: bool = False,
 ) -> Calibration:
     """Return the smallest certified noise for training with Poisson-sampled batches.
 
@@ -43,7 +43,7 @@ def calibrate(
         train_size: N, the number of training examples.
         batch_size: B, the expected batch size, at most N; N is the full batch.
         steps: T, the number of optimiser steps.
-        second_opinion: ask Opacus' accountant too, which imports torch.
+        check_with_opacus: ask Opacus' accountant too, which imports torch.
 
     Raises:
         CalibrationError: nonsense input, an unreachable target, an accountant that failed, or
@@ -70,7 +70,7 @@ def calibrate(
     else:
         sigma, certified, accountant, pld = _certified_noise(epsilon, delta, sampling_rate, steps)
     opacus, note = None, "not asked for"
-    if second_opinion:
+    if check_with_opacus:
         opacus, note = _ask_opacus(sigma, sampling_rate, steps, delta, epsilon)
     return Calibration(
         epsilon=float(epsilon),
@@ -216,7 +216,7 @@ def _ask_opacus(
     """Return Opacus' epsilon, or None and the reason why there is none."""
     if math.isinf(epsilon):
         return None, "there is nothing to account for without privacy"
-    from dpsweep.privacy.second_opinion import opacus_epsilon  # noqa: PLC0415 (imports torch)
+    from dpsweep.privacy.opacus_accountant import opacus_epsilon  # noqa: PLC0415 (imports torch)
 
     try:
         return opacus_epsilon(sigma, sampling_rate, steps, delta, epsilon / 100), ""

@@ -174,7 +174,7 @@ def _method(study: Study, name: str) -> str:
         "scratch": "every parameter, from random weights",
     }
     if isinstance(method, LoRA):
-        return f"adapters of rank {method.rank} on {', '.join(method.targets)}, and the head"
+        return f"adapters of rank {method.rank} on {', '.join(method.target_modules)}, and the head"
     return words[method.kind]
 
 

@@ -54,6 +54,14 @@ _LIMITS = {
     "too_short": "at least {min_length} entry",
 }
 
+# Keys that have another name now.
+_RENAMED = {
+    "second_opinion": "check_with_opacus",
+    "steps": "step_rounding",
+    "targets": "target_modules",
+    "vocabulary": "vocab_size",
+}
+
 _WIDTH, _LINES = 80, 24  # a terminal
 _NAMES = 12
 
@@ -155,7 +163,8 @@ def _problems(
         yield f"{where or 'the study'}: missing {', '.join(missing)}"
     allowed = _keys(schemas)
     for key in unknown_keys:
-        near = difflib.get_close_matches(key, allowed, n=1)
+        near = [name for name in (_RENAMED.get(key),) if name in allowed]
+        near = near or difflib.get_close_matches(key, allowed, n=1)
         hint = "".join(f"did you mean {name}? " for name in near)
         yield f"{_join(where, key)}: unknown key; {hint}allowed: {', '.join(allowed)}"
     for part, located in keys.items():

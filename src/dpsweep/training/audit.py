@@ -239,7 +239,7 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
     examples, holdout = study.train_size(sweep.dataset), study.holdout_share
     size = examples + audit.canaries
     batch_size = size if isinstance(cell.batch_size, str) else cell.batch_size
-    steps = optimizer_steps(size, batch_size, cell.epochs, study.privacy.steps)
+    steps = optimizer_steps(size, batch_size, cell.epochs, study.privacy.step_rounding)
     noise = calibrate(cell.epsilon, study.privacy.delta, size, batch_size, steps)
     spec = specify(study, cell, noise, data, backbone, device, audit.learning_rate, seed=1)
     coins = numpy_stream(spec.key, "canaries")

@@ -158,7 +158,7 @@ def _step(study: Study, sweep: str) -> None:
 def _architecture(backbone: Backbone) -> Architecture:
     arguments: Mapping[str, Any] = backbone.arguments
     if isinstance(backbone.reads_with, TrainedTokenizer):
-        arguments = {"vocab_size": backbone.reads_with.vocabulary, **arguments}
+        arguments = {"vocab_size": backbone.reads_with.vocab_size, **arguments}
     return Architecture(
         library=backbone.library, name=backbone.architecture, arguments=dict(arguments)
     )

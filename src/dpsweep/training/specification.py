@@ -129,7 +129,7 @@ def specify(
         data=data.metadata.checksum,
         classes=fingerprint(data.metadata.classes),
         backbone=backbone.metadata.checksum,
-        method=study.methods[problem.method].model_dump(mode="json", exclude={"title", "engine"}),
+        method=study.methods[problem.method].identity(),
         optimizer=problem.optimizer,
         epsilon=noise.epsilon,
         delta=noise.delta,

@@ -66,7 +66,7 @@ class TrainedTokenizer(Section):
 
     kind: Literal["train"]
     dataset: Name
-    vocabulary: Annotated[int, Field(ge=200, description="pieces, at most")]
+    vocab_size: Annotated[int, Field(ge=200, description="pieces, at most")]
 
 
 Tokenizer = Annotated[HubTokenizer | FileTokenizer | TrainedTokenizer, Field(discriminator="kind")]

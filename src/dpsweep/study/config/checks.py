@@ -84,7 +84,7 @@ def _backbone_problems(study: "Study", where: str, backbone: Backbone) -> Iterat
     if backbone.library == "transformers" and tokenizer is None:
         yield (
             f"{where}.tokenizer: missing; allowed: {{kind: hub, id: ...}}, {{kind: file, path: "
-            "...}, {kind: train, dataset: ..., vocabulary: ...}"
+            "...}, {kind: train, dataset: ..., vocab_size: ...}"
         )
     if backbone.library != "transformers" and tokenizer is not None:
         yield f"{where}.tokenizer: found one; allowed: with library transformers only"

@@ -1,6 +1,6 @@
 """The section `methods`: which parameters are trained."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -11,6 +11,10 @@ class MethodSection(Section):
     """What all methods have."""
 
     engine: Annotated[Engine | None, Field(description="overrides training.engine")] = None
+
+    def identity(self) -> dict[str, Any]:
+        """What decides which parameters train, as it stands in the keys of stored trials."""
+        return self.model_dump(mode="json", exclude={"title", "engine"})
 
 
 class Film(MethodSection):
@@ -47,7 +51,14 @@ class LoRA(MethodSection):
     title: str = "LoRA"
     kind: Literal["lora"]
     rank: PositiveInt
-    targets: Annotated[list[str], Field(min_length=1, description="names of linear layers")]
+    target_modules: Annotated[
+        list[str], Field(min_length=1, description="names of linear layers, as in peft")
+    ]
+
+    def identity(self) -> dict[str, Any]:
+        """As before the key `target_modules` had its name, so that stored trials stay valid."""
+        identity = super().identity()
+        return identity | {"targets": identity.pop("target_modules")}
 
 
 Method = Annotated[

@@ -11,13 +11,13 @@ class Privacy(Section):
     """The guarantee that every private trial of the study is calibrated to."""
 
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    steps: Annotated[
+    step_rounding: Annotated[
         Literal["round", "ceil"],
         Field(
-            description="optimizer steps: round is max(1, round(E*N/B)); ceil is E*ceil(N/B), which can "
-            "spend many more passes over the data than E"
+            description="how E epochs become optimizer steps: round is max(1, round(E*N/B)); ceil is "
+            "E*ceil(N/B), which can spend many more passes over the data than E"
         ),
     ] = "round"
-    second_opinion: Annotated[
+    check_with_opacus: Annotated[
         bool, Field(description="ask Opacus' accountant too, about every noise multiplier")
     ] = False

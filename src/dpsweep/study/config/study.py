@@ -198,7 +198,7 @@ class Study(Section):
     def steps(self, dataset: str, epochs: int, batch_size: BatchSize) -> int:
         """T: the optimizer steps that some epochs on a dataset are, by the study's rule."""
         size = self.numeric_batch_size(dataset, batch_size)
-        return optimizer_steps(self.train_size(dataset), size, epochs, self.privacy.steps)
+        return optimizer_steps(self.train_size(dataset), size, epochs, self.privacy.step_rounding)
 
     @property
     def holdout_share(self) -> float:

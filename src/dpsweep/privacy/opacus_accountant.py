@@ -1,4 +1,4 @@
-"""Opacus' PRV accountant, a further opinion on a calibration. Importing it imports torch."""
+"""Opacus' PRV accountant, a which checks a calibration. Importing it imports torch."""
 
 from opacus.accountants import PRVAccountant
 
