@@ -7,6 +7,8 @@ INSTALLED := $(VENV)/installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Two jobs with many threads each are slower than two with one; the study sets torch's own number.
 export OMP_NUM_THREADS ?= 1
+# Tests run side by side, those of one file together: they share what the file prepares.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .PHONY: help setup demo status test test-fast test-slurm test-campaigns real-data gpu-study planted-bugs bench bench-gpu check format lock clean
 
@@ -30,11 +32,11 @@ status: setup ## cells done, running, failed, waiting; GPU hours and time left (
 	@dpsweep status --study $(or $(STUDY),config.yaml)
 
 test: check ## check, then all tests, fast ones first
-	$(BIN)/pytest -m "not slow"
-	$(BIN)/pytest -m "slow and not real_data and not campaign"
+	$(BIN)/pytest $(PARALLEL) -m "not slow"
+	$(BIN)/pytest $(PARALLEL) -m "slow and not real_data and not campaign"
 
 test-fast: setup ## the fast tests only
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest $(PARALLEL) -m "not slow"
 
 test-campaigns: setup ## short forms of the campaigns of docs/reliability.md
 	$(BIN)/pytest -m campaign tests/workflow
