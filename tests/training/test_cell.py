@@ -55,7 +55,7 @@ def test_progress_counts_every_trial_once(paths: Paths, cell: Cell) -> None:
     ("privacy", "message"),
     [
         ({"delta": 1e-6}, "delta: found 1e-05, expected 1e-06"),
-        ({"steps": "ceil"}, "steps: found 1, expected 2"),
+        ({"step_rounding": "ceil"}, "steps: found 1, expected 2"),
     ],
 )
 def test_noise_for_another_guarantee_trains_nothing(
