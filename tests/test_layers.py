@@ -18,6 +18,7 @@ ALLOWED = {
     "study": BASE,
     "planning": BASE | {"study"},
     "privacy": BASE,
+    "theory": set(),
     "data": BASE | {"study"},
     "models": BASE | {"study", "data"},
     "training": BASE | {"study", "data", "models", "privacy", "choice", "records"},

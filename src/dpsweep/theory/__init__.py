@@ -1,0 +1,39 @@
+"""The paper's theory of clipping (section 4), computed from measured per-example gradients.
+
+Plain arrays in and out, float64. Everything follows from how the gradients of a batch overlap:
+
+- `gram_matrix`, `softmax_gram`, `ClippedSums`: a batch's gradients as what the formulas need;
+- `mean_squared_error`, `mse_optimal_clipping`: Theorem 4.1;
+- `alignment`, `direction_optimal_clipping`: the same for optimizers that do not mind scale;
+- `PrivacyEffects`: the effect of noise on C* apart from that of the gradients it leads to;
+- `progress_bound`, `softmax_smoothness`, `measured_progress`: Theorem 4.2;
+- `ConvergenceBound`: the bound of Koloskova et al. (2023), in hindsight.
+
+None of this is private: it reads raw gradients of the training data. It is for explaining results on
+public data, not for choosing C on private data.
+"""
+
+from dpsweep.theory.convergence import ConvergenceBound
+from dpsweep.theory.direction import DirectionOptimum, alignment, direction_optimal_clipping
+from dpsweep.theory.effects import PrivacyEffects
+from dpsweep.theory.gram import gram_matrix, softmax_gram
+from dpsweep.theory.mse import MeanSquaredError, mean_squared_error, mse_optimal_clipping
+from dpsweep.theory.progress import measured_progress, progress_bound, softmax_smoothness
+from dpsweep.theory.sums import ClippedSums
+
+__all__ = [
+    "ClippedSums",
+    "ConvergenceBound",
+    "DirectionOptimum",
+    "MeanSquaredError",
+    "PrivacyEffects",
+    "alignment",
+    "direction_optimal_clipping",
+    "gram_matrix",
+    "mean_squared_error",
+    "measured_progress",
+    "mse_optimal_clipping",
+    "progress_bound",
+    "softmax_gram",
+    "softmax_smoothness",
+]

@@ -1,0 +1,93 @@
+"""The convergence bound of Koloskova et al. (2023) for private SGD, in hindsight.
+
+The paper's appendix prints the bound up to a constant, with a note that nobody knows its quantities in
+advance. Afterwards they can be measured, and then the bound has a clipping bound and a step size that
+minimise it.
+
+As printed, some terms have the unit of a gradient norm and others that of its square, and under the
+second root noise stands without its square. Here every term bounds the expected norm of the gradient of
+the mean loss:
+
+    L eta / C s^2 + sqrt(L eta) s + min(v, v^2 / C) + sqrt(eta L / B) v + sqrt(F0 / (eta T)) + F0 / (eta T C)
+
+with s = C sigma sqrt(d) / B, the expected norm of the noise in the mean gradient, and v the standard
+deviation of per-example gradients.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpsweep.theory.gram import Array
+
+# Steps and bounds are searched on logarithmic grids: the bound holds up to a constant anyway.
+_STEPS_PER_DECADE = 40
+
+
+@dataclass(frozen=True)
+class ConvergenceBound:
+    """The bound for one training, with its measured constants.
+
+    Attributes:
+        smoothness: L of the mean loss.
+        initial_gap: F0, the mean loss at the start minus the smallest, for example that of a training
+            without privacy.
+        gradient_deviation: v, the root of the mean squared distance of per-example gradients from
+            their mean.
+        noise_multiplier: sigma.
+        dimension: d, the number of trainable parameters.
+        batch_size: B.
+        steps: T.
+    """
+
+    smoothness: float
+    initial_gap: float
+    gradient_deviation: float
+    noise_multiplier: float
+    dimension: int
+    batch_size: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        positive = ("smoothness", "initial_gap", "dimension", "batch_size", "steps")
+        for name in positive:
+            if not 0 < getattr(self, name) < np.inf:
+                raise ValueError(f"{name}: found {getattr(self, name)}; allowed: above 0, finite")
+        for name in ("gradient_deviation", "noise_multiplier"):
+            if not 0 <= getattr(self, name) < np.inf:
+                raise ValueError(f"{name}: found {getattr(self, name)}; allowed: 0 or more, finite")
+
+    def at(self, clipping_bounds: Array, step_sizes: Array) -> Array:
+        """Return the bound on the gradient's norm, up to a constant; arguments broadcast."""
+        bound, step = np.asarray(clipping_bounds), np.asarray(step_sizes)
+        smooth, spread = self.smoothness * step, self.gradient_deviation
+        noise = bound * self.noise_multiplier * np.sqrt(self.dimension) / self.batch_size
+        gap = self.initial_gap / (step * self.steps)
+        found: Array = (
+            smooth / bound * noise**2
+            + np.sqrt(smooth) * noise
+            + np.minimum(spread, spread**2 / bound)
+            + np.sqrt(smooth / self.batch_size) * spread
+            + np.sqrt(gap)
+            + gap / bound
+        )
+        return found
+
+    def best(self, clipping_bounds: Array) -> Array:
+        """Return the bound at the best step size (at most 1/L) of each clipping bound."""
+        decades = 8
+        steps = np.logspace(-decades, 0, decades * _STEPS_PER_DECADE + 1) / self.smoothness
+        found: Array = self.at(np.asarray(clipping_bounds)[..., None], steps).min(-1)
+        return found
+
+    def optimal_clipping(self, smallest: float, largest: float) -> float:
+        """Return the clipping bound between two that minimises the bound, step size tuned.
+
+        Raises:
+            ValueError: unless 0 < smallest < largest.
+        """
+        if not 0 < smallest < largest:
+            raise ValueError(f"found {smallest} and {largest}; allowed: 0 < smallest < largest")
+        count = int(np.log10(largest / smallest) * _STEPS_PER_DECADE) + 2
+        bounds = np.geomspace(smallest, largest, count)
+        return float(bounds[np.argmin(self.best(bounds))])

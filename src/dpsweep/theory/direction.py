@@ -1,0 +1,132 @@
+"""How well the noisy clipped sum points along the gradient, and the bound for which it does best.
+
+Adam, or any optimizer with a tuned learning rate, does not mind the scale of a step. What is left of the
+mean squared error when the step may be rescaled is |g|^2 (1 - R(C)) with the alignment
+
+    R(C) = (s . g)^2 / ((|s|^2 + C^2 sigma^2 d) |g|^2),    s = sum of min(1, C / n_i) g_i,  g = sum of g_i,
+
+a squared cosine in which the squared length of the noisy sum is replaced by its expectation. Where s
+points away from g, R is 0: a step against the gradient is no use.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsweep.theory.gram import Array
+from dpsweep.theory.mse import checked_bounds, inside, noise_variance
+from dpsweep.theory.sums import ClippedSums
+
+
+@dataclass(frozen=True)
+class DirectionOptimum:
+    """The bound with the best direction; NaN throughout where the gradients have no sum."""
+
+    clipping_bound: float
+    alignment: float
+    """R there, in [0, 1]"""
+    lower: float
+    """where the plateau begins: around the optimum R stays within the tolerance; 0: at any small C"""
+    upper: float
+    """where it ends; infinity: at no C"""
+
+
+def alignment(
+    gram: "npt.ArrayLike | ClippedSums",
+    clipping_bounds: npt.ArrayLike,
+    noise_multiplier: float,
+    dimension: int,
+) -> Array:
+    """Return R(C) at each of some bounds; at C = 0 its limit.
+
+    Args:
+        gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
+        clipping_bounds: C, of any shape; not negative.
+        noise_multiplier: sigma, noise per unit of C.
+        dimension: d, the number of trainable parameters.
+
+    Returns:
+        In [0, 1]; NaN where the gradients add up to zero.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    sums, variance = ClippedSums.of(gram), noise_variance(noise_multiplier, dimension)
+    bounds = checked_bounds(clipping_bounds)
+    if not len(sums.norms):
+        return np.full(bounds.shape, np.nan)
+    # Below the smallest norm R is the same everywhere.
+    used = np.where(bounds == 0, sums.norms[0] / 2, bounds)
+    count = sums.unclipped(used)
+    along = sums.unclipped_total[count] + used * sums.unit_total[count]
+    length = (
+        sums.unclipped_square[count]
+        + 2 * used * sums.unclipped_unit[count]
+        + used**2 * (sums.unit_square[count] + variance)
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.maximum(along, 0) ** 2 / (length * sums.total_square)
+    # Clipped gradients may cancel to nothing, without noise; that is no direction.
+    found = np.where(length > 0, found, 0.0 if sums.total_square > 0 else np.nan)
+    clipped: Array = np.minimum(found, 1.0)
+    return clipped
+
+
+def direction_optimal_clipping(
+    gram: "npt.ArrayLike | ClippedSums",
+    noise_multiplier: float,
+    dimension: int,
+    tolerance: float = 0.02,
+) -> DirectionOptimum:
+    """Return the bound that maximises R(C), and the range around it in which R is nearly as large.
+
+    Between two norms R is the square of a linear function over a quadratic one, so its stationary point
+    and the places where it crosses a level are known exactly.
+
+    Args:
+        gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
+        noise_multiplier: sigma.
+        dimension: d, the number of trainable parameters.
+        tolerance: the part of the largest R that may be lost on the plateau.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    sums, variance = ClippedSums.of(gram), noise_variance(noise_multiplier, dimension)
+    if not sums.total_square > 0:
+        return DirectionOptimum(np.nan, np.nan, np.nan, np.nan)
+    # R |g|^2 = (a + b C)^2 / (c + 2 e C + f C^2) in each interval; the last one has no end.
+    a, b = sums.unclipped_total, sums.unit_total
+    c, e, f = sums.unclipped_square, sums.unclipped_unit, sums.unit_square + variance
+    slope = b * e - a * f
+    stationary = np.divide(a * e - b * c, slope, out=np.zeros_like(slope), where=slope != 0)
+    candidates = np.sort(np.concatenate([sums.norms, inside(sums, stationary[:-1])]))
+    values = alignment(sums, candidates, noise_multiplier, dimension)
+    best = int(np.argmax(values))
+    bound, highest = float(candidates[best]), float(values[best])
+    level = (1 - tolerance) * highest * sums.total_square
+    crossings = _crossings(sums, b**2 - level * f, a * b - level * e, a**2 - level * c)
+    # Where R jumps over the level from one norm to the next there is no crossing, and it does not:
+    # it is continuous. Touching from outside counts as well.
+    below, above = crossings[crossings < bound], crossings[crossings > bound]
+    return DirectionOptimum(
+        bound,
+        highest,
+        float(below.max()) if len(below) else 0.0,
+        float(above.min()) if len(above) else np.inf,
+    )
+
+
+def _crossings(sums: ClippedSums, square: Array, half: Array, constant: Array) -> Array:
+    """Return where ``square C^2 + 2 half C + constant`` is zero, in the interval it is meant for."""
+    lower = np.concatenate([[0.0], sums.norms])
+    upper = np.concatenate([sums.norms, [np.inf]])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        root = np.sqrt(half**2 - square * constant)
+        # The stable form of both roots.
+        sign = np.where(half < 0, -1.0, 1.0)
+        pivot = -(half + sign * root)
+        roots = np.stack([pivot / square, constant / pivot])
+    within = (roots > lower) & (roots <= upper) & np.isfinite(roots)
+    return np.sort(roots[within])

@@ -1,0 +1,126 @@
+"""The mean squared error of a clipped, noisy gradient sum, and the bound that minimises it.
+
+Theorem 4.1 of the paper. With noise multiplier sigma and d trainable parameters, the sum of a batch's
+clipped gradients plus noise misses the sum of its gradients by, in expectation,
+
+    MSE(C) = C^2 sigma^2 d + |sum over clipped i of (1 - C / n_i) g_i|^2.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsweep.theory.gram import Array
+from dpsweep.theory.sums import ClippedSums
+
+
+@dataclass(frozen=True)
+class MeanSquaredError:
+    """The two parts of an error, and with them the whole; shapes are those of the bounds."""
+
+    noise: Array
+    """C^2 sigma^2 d"""
+    bias: Array
+    """squared norm of what clipping takes away"""
+
+    @property
+    def total(self) -> Array:
+        """MSE(C)."""
+        return self.noise + self.bias
+
+
+def mean_squared_error(
+    gram: "npt.ArrayLike | ClippedSums",
+    clipping_bounds: npt.ArrayLike,
+    noise_multiplier: float,
+    dimension: int,
+) -> MeanSquaredError:
+    """Return the error of the sum of a batch's clipped gradients, at each of some bounds.
+
+    Args:
+        gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
+        clipping_bounds: C, of any shape; not negative.
+        noise_multiplier: sigma, noise per unit of C.
+        dimension: d, the number of trainable parameters.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    sums, variance = ClippedSums.of(gram), noise_variance(noise_multiplier, dimension)
+    bounds = checked_bounds(clipping_bounds)
+    count = sums.unclipped(bounds)
+    bias = (
+        sums.clipped_square[count]
+        - 2 * bounds * sums.unit_clipped[count]
+        + bounds**2 * sums.unit_square[count]
+    )
+    # A difference of large numbers may round below zero.
+    return MeanSquaredError(bounds**2 * variance, np.maximum(bias, 0.0))
+
+
+def mse_optimal_clipping(
+    gram: "npt.ArrayLike | ClippedSums", noise_multiplier: float, dimension: int
+) -> float:
+    """Return C*, the clipping bound with the smallest mean squared error (Theorem 4.1).
+
+    All candidates are compared: the norms, and the stationary point between every two of them,
+    N.G / (N.N + sigma^2 d). The theorem looks between the smallest norm and the largest; here C may
+    also lie below all norms, where under much noise the minimum is.
+
+    Args:
+        gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
+        noise_multiplier: sigma; 0 is training without noise, and then C* clips nothing that counts.
+        dimension: d, the number of trainable parameters.
+
+    Returns:
+        C*, the smallest one on ties. 0 where no bound is better than adding nothing: all gradients
+        are zero, or they cancel.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    sums, variance = ClippedSums.of(gram), noise_variance(noise_multiplier, dimension)
+    curvature = sums.unit_square[:-1] + variance
+    stationary = np.divide(
+        sums.unit_clipped[:-1], curvature, out=np.zeros_like(curvature), where=curvature > 0
+    )
+    candidates = np.sort(np.concatenate([[0.0], sums.norms, inside(sums, stationary)]))
+    errors = mean_squared_error(sums, candidates, noise_multiplier, dimension).total
+    return float(candidates[np.argmin(errors)])
+
+
+def inside(sums: ClippedSums, points: Array) -> Array:
+    """Return the points that lie in their own interval, between two norms that are next to each other.
+
+    Args:
+        sums: of the batch.
+        points: one for each interval below a norm, shape (b,).
+    """
+    lower = np.concatenate([[0.0], sums.norms[:-1]])
+    return points[(points > lower) & (points < sums.norms)]
+
+
+def noise_variance(noise_multiplier: float, dimension: int) -> float:
+    """Return sigma^2 d, the expected squared norm of the noise at C = 1.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    if not 0 <= noise_multiplier < np.inf:
+        raise ValueError(f"noise multiplier: found {noise_multiplier}; allowed: 0 or more, finite")
+    if dimension < 1:
+        raise ValueError(f"dimension: found {dimension}; allowed: 1 or more")
+    return noise_multiplier**2 * dimension
+
+
+def checked_bounds(clipping_bounds: npt.ArrayLike) -> Array:
+    """Return clipping bounds as float64.
+
+    Raises:
+        ValueError: one is negative or not finite.
+    """
+    bounds = np.asarray(clipping_bounds, dtype=np.float64)
+    if not (np.isfinite(bounds) & (bounds >= 0)).all():
+        raise ValueError("clipping bounds: found one that is negative or not finite")
+    return bounds

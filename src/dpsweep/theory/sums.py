@@ -1,0 +1,176 @@
+"""The sums of a batch's clipped and unclipped gradients, for every clipping bound at once.
+
+At a bound C the gradients fall into two groups: the longer ones are clipped, the others are not. The
+formulas of the paper's section 4 need inner products of three vectors alone: A, the sum of the
+unclipped gradients; G, the sum of the clipped ones; N, the sum of the clipped ones' unit vectors. As
+C grows, gradients go from the second group to the first in the order of their norms. So four numbers
+an example say all of this for every C, and no Gram matrix has to be kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsweep.theory.gram import Array, finite
+
+Rows = Callable[[npt.NDArray[np.int64]], npt.ArrayLike]
+"""Returns the gradients of some examples, shape (examples, d)."""
+
+
+@dataclass(frozen=True)
+class ClippedSums:
+    """How the gradients of a batch overlap: four numbers an example, in the order of the norms.
+
+    Gradients that are zero are left out: they add nothing, whatever the bound.
+
+    Attributes:
+        norms: ascending, positive, shape (b,).
+        smaller: inner product with the sum of all gradients before it in this order, shape (b,).
+        larger: with the sum of all gradients after it, shape (b,).
+        larger_units: with the sum of the unit vectors of all gradients after it, shape (b,).
+    """
+
+    norms: Array
+    smaller: Array
+    larger: Array
+    larger_units: Array
+
+    @classmethod
+    def of(cls, gram: "npt.ArrayLike | ClippedSums") -> "ClippedSums":
+        """Return the sums of a Gram matrix of shape (B, B); sums are returned as they are.
+
+        Raises:
+            ValueError: not a square matrix, or gradients that are not finite.
+        """
+        if isinstance(gram, ClippedSums):
+            return gram
+        matrix = np.asarray(gram, dtype=np.float64)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+            raise ValueError(f"Gram matrix: found shape {matrix.shape}; allowed: (B, B)")
+        squares = np.diagonal(matrix)
+        finite(squares)
+        order = np.argsort(squares, kind="stable")
+        order = order[squares[order] > 0]
+        norms = np.sqrt(squares[order])
+        smaller, larger, units = (np.zeros(len(order)) for _ in range(3))
+        # A row at a time: a sorted copy of the matrix would take as much memory again.
+        for place, example in enumerate(order):
+            row = matrix[example][order]
+            smaller[place] = row[:place].sum()
+            larger[place] = row[place + 1 :].sum()
+            units[place] = (row[place + 1 :] / norms[place + 1 :]).sum()
+        return cls(norms, smaller, larger, units)
+
+    @classmethod
+    def from_rows(cls, rows: Rows, examples: int, block: int) -> Self:
+        """Return the sums of gradients that are computed a few at a time, each of them twice.
+
+        The first pass finds norms and totals, the second goes through the examples in the order of
+        their norms. Memory is that of two blocks and four gradients in float64.
+
+        Args:
+            rows: the gradients of some examples.
+            examples: B.
+            block: how many gradients are asked for at once.
+
+        Raises:
+            ValueError: gradients that are not finite.
+        """
+        norms = np.zeros(examples)
+        total = total_units = np.zeros(1)
+        for first in range(0, examples, block):
+            chosen = np.arange(first, min(first + block, examples))
+            gradients = np.asarray(rows(chosen), dtype=np.float64)
+            norms[chosen] = found = np.sqrt(np.einsum("ij,ij->i", gradients, gradients))
+            finite(found)
+            scale = np.divide(1, found, out=np.zeros_like(found), where=found > 0)
+            total = total + gradients.sum(0)
+            total_units = total_units + scale @ gradients
+        order = np.argsort(norms, kind="stable")
+        order = order[norms[order] > 0]
+        parts = []
+        before = before_units = np.zeros(1)
+        for first in range(0, len(order), block):
+            chosen = order[first : first + block]
+            gradients = np.asarray(rows(chosen), dtype=np.float64)
+            units = gradients / norms[chosen, None]
+            inner = np.tril(gradients @ gradients.T, -1)
+            smaller = inner.sum(1) + (gradients * before).sum(1)
+            smaller_units = (inner / norms[chosen]).sum(1) + (gradients * before_units).sum(1)
+            larger = gradients @ total - smaller - norms[chosen] ** 2
+            larger_units = gradients @ total_units - smaller_units - norms[chosen]
+            parts.append(np.stack([norms[chosen], smaller, larger, larger_units]))
+            before = before + gradients.sum(0)
+            before_units = before_units + units.sum(0)
+        return cls(*np.concatenate([np.zeros((4, 0)), *parts], axis=1))
+
+    @property
+    def mean_norm(self) -> float:
+        """Norm of the sum of all gradients over their number; 0 for none."""
+        return float(np.sqrt(self.total_square) / max(len(self.norms), 1))
+
+    @property
+    def total_square(self) -> float:
+        """Squared norm of the sum of all gradients, |g|^2."""
+        return float(max(self.unclipped_square[-1], 0.0))
+
+    # Of shape (b + 1,): entry k is for the bounds at which the k smallest gradients are unclipped.
+
+    @cached_property
+    def unclipped_square(self) -> Array:
+        """A.A."""
+        return _up(2 * self.smaller + self.norms**2)
+
+    @cached_property
+    def clipped_square(self) -> Array:
+        """G.G."""
+        return _down(2 * self.larger + self.norms**2)
+
+    @cached_property
+    def unit_square(self) -> Array:
+        """N.N."""
+        return _down(2 * self.larger_units / self.norms + 1)
+
+    @cached_property
+    def unit_clipped(self) -> Array:
+        """N.G."""
+        return _down(self.larger_units + self.larger / self.norms + self.norms)
+
+    @cached_property
+    def unclipped_unit(self) -> Array:
+        """A.N."""
+        found = _up(self.larger_units - self.smaller / self.norms)
+        found[-1] = 0.0  # N is empty, and rounding has left something
+        return found
+
+    @cached_property
+    def unclipped_total(self) -> Array:
+        """A.g, with g = A + G."""
+        return _up(self._with_total)
+
+    @cached_property
+    def unit_total(self) -> Array:
+        """N.g."""
+        return _down(self._with_total / self.norms)
+
+    @property
+    def _with_total(self) -> Array:
+        return self.smaller + self.norms**2 + self.larger
+
+    def unclipped(self, bounds: Array) -> npt.NDArray[np.intp]:
+        """Return how many gradients are not longer than each bound."""
+        return np.searchsorted(self.norms, bounds, side="right")
+
+
+def _up(steps: Array) -> Array:
+    """Sums of the first k steps, k = 0, ..., b."""
+    return np.concatenate([[0.0], np.cumsum(steps)])
+
+
+def _down(steps: Array) -> Array:
+    """Sums of all steps but the first k, k = 0, ..., b."""
+    return np.concatenate([np.cumsum(steps[::-1])[::-1], [0.0]])
