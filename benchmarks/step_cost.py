@@ -36,12 +36,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpsweep.clipping import FlatClipping
 from dpsweep.files import read_json, write_json
 from dpsweep.models.backbone import Architecture, write_backbone
 from dpsweep.models.build import build_model, head_parameter_names, trainable_parameters
 from dpsweep.study import load_study
 from dpsweep.study.config import HeadOnly, Method
-from dpsweep.training.clipping import FlatClipping
 from dpsweep.training.gradients import make_engine
 from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.optimizer import PrivateOptimizer

@@ -8,9 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpsweep.clipping import AutomaticClipping, FlatClipping
     from dpsweep.privacy import Calibration, calibrate
     from dpsweep.study.cells import optimizer_steps
-    from dpsweep.training.clipping import AutomaticClipping, FlatClipping
     from dpsweep.training.gradients import make_engine
     from dpsweep.training.noise import GaussianNoise
     from dpsweep.training.optimizer import PrivateOptimizer
@@ -24,9 +24,9 @@ __version__ = "0.1.0"
 TRAINER_VERSION = 4
 
 _MODULES = {
-    "AutomaticClipping": "training.clipping",
+    "AutomaticClipping": "clipping",
     "Calibration": "privacy",
-    "FlatClipping": "training.clipping",
+    "FlatClipping": "clipping",
     "GaussianNoise": "training.noise",
     "PoissonSampler": "training.sampling",
     "PrivateOptimizer": "training.optimizer",

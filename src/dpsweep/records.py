@@ -38,7 +38,9 @@ TRIALS = pa.schema(
         _column("steps", pa.int64(), "T"),
         _column("sampling_rate", pa.float64(), "q = B/N"),
         _column("passes", pa.float64(), "passes over the data, T*q"),
-        _column("clipping", pa.string(), "`flat`, `automatic` (AUTO-S) or `none`"),
+        _column(
+            "clipping", pa.string(), "`flat`, or the name of a rule: `automatic` (AUTO-S), `none`"
+        ),
         _column("clipping_bound", pa.float64(), "C, NaN unless flat"),
         _column("learning_rate", pa.float64(), "of the optimizer"),
         _column("seed", pa.int64(), "1, 2, ..."),

@@ -117,7 +117,7 @@ def test_the_grid_is_the_studys(tmp_path: Path) -> None:
         "[0.001, 0.02] (8)", "10⁻⁵, 0.1, 42", "3",
     ]  # fmt: skip
     assert free[2:7] == ["SGD, FiLM", "1", "∞", "2", "100"]
-    assert free[8] == "none"
+    assert free[8] == "No clipping"
     assert auto[2] == "DP-Adam, LoRA (rank 1)"
     assert auto[6:9] == ["64, 128, 512, full", "0.1, 0.2, 0.3", "AUTO-S"]
 

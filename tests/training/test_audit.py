@@ -26,6 +26,7 @@ import torch
 from scipy.stats import chi2, kstest
 from torch import Tensor
 
+from dpsweep.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
@@ -35,7 +36,6 @@ from dpsweep.privacy.audit import Evidence
 from dpsweep.study.config import Backbone, Dataset, DigitsSource, Film, RandomWeights
 from dpsweep.study.paths import Paths
 from dpsweep.training.audit import AuditedTrial, AuditError, CanaryContext, audit_trial, judge
-from dpsweep.training.clipping import Clipping, FlatClipping, NoClipping
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients import GradientSum
 from dpsweep.training.gradients.factored import FactoredEngine
@@ -118,7 +118,7 @@ def spec(epsilon: float = 1.0, batch_size: int = FULL, steps: int = 4, **changes
         batch_size=batch_size,
         epochs=1,
         steps=steps,
-        clipping={"kind": "flat", "bound": 1.0},
+        clipping=FlatClipping(1.0),
         learning_rate=0.01,
         seed=1,
         engine="expanded",
@@ -138,13 +138,13 @@ def evidence(audit: Audit, trial: TrialSpec) -> Evidence:
 @pytest.mark.parametrize(
     "clipping",
     [
-        {"kind": "flat", "bound": 1e-5},
-        {"kind": "flat", "bound": 40.0},
-        {"kind": "automatic", "gamma": 0.01},
+        FlatClipping(1e-5),
+        FlatClipping(40.0),
+        AutomaticClipping(0.01),
     ],
 )
 def test_a_canary_contributes_exactly_one_where_it_is_included(
-    audit: Audit, clipping: dict[str, Any]
+    audit: Audit, clipping: Clipping
 ) -> None:
     seen = audit(spec(math.inf, clipping=clipping))
     expected = np.broadcast_to(seen.included, (4, CANARIES))
@@ -347,7 +347,7 @@ def check_contributions(context: TrialContext, trial: TrialSpec) -> None:
     rows = torch.arange(REAL)
     inputs, labels = context.batch(context.train, rows), context.train.labels
     for example in range(0, REAL, 10):
-        part = engine.clipped_sum(inputs, labels, rows == example, trial.make_clipping())
+        part = engine.clipped_sum(inputs, labels, rows == example, trial.clipping)
         contribution = torch.cat([each.flatten() for each in part.gradients.values()]).norm()
         assert part.norms[example] > 2, "too short to show anything"
         assert contribution <= 1 + 1e-5, "not clipped"

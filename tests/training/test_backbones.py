@@ -4,9 +4,9 @@ import pytest
 import torch
 from benchmarks.backbones import CLASSES, METHODS, NETWORKS, Network, prepare
 
+from dpsweep.clipping import FlatClipping
 from dpsweep.models.backbone import BackboneError
 from dpsweep.models.build import head_parameter_names
-from dpsweep.training.clipping import FlatClipping
 from dpsweep.training.gradients import make_engine
 
 EXAMPLES = 3

@@ -16,6 +16,7 @@ import tokenizers
 import torch
 from tokenizers.models import WordLevel
 
+from dpsweep.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.data.prepared import PADDING, PreparedDataset, Split, write_prepared
 from dpsweep.data.tokenizer import Tokenizer, _save
 from dpsweep.data.tokenizer import prepare as prepare_tokenizer
@@ -24,7 +25,6 @@ from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.study import load_study
 from dpsweep.study.config import FileTokenizer, RandomWeights, Scratch
 from dpsweep.study.paths import Paths
-from dpsweep.training.clipping import FlatClipping
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.gradients import make_engine
 from dpsweep.training.specification import TrialSpec
@@ -68,10 +68,10 @@ COMBINATIONS = sorted(
     key=str,
 )
 OPTIMIZERS = [
-    ("adam", {"kind": "flat", "bound": 1.0}, 0.003),
-    ("sgd", {"kind": "flat", "bound": 1.0}, 0.5),
-    ("adam", {"kind": "automatic", "gamma": 0.01}, 0.003),
-    ("adam", {"kind": "none"}, 0.003),
+    ("adam", FlatClipping(1.0), 0.003),
+    ("sgd", FlatClipping(1.0), 0.5),
+    ("adam", AutomaticClipping(0.01), 0.003),
+    ("adam", NoClipping(), 0.003),
 ]
 
 
@@ -157,8 +157,8 @@ def context(
     return TrialContext(data, prepared, STUDY.methods[combination.method], device=CPU)
 
 
-def spec(context: TrialContext, optimizer: str, clipping: dict[str, Any], rate: float) -> TrialSpec:
-    private = clipping["kind"] != "none"
+def spec(context: TrialContext, optimizer: str, clipping: Clipping, rate: float) -> TrialSpec:
+    private = clipping.kind != "none"
     return TrialSpec(
         data="noise",
         classes="classes",
@@ -188,7 +188,7 @@ def spec(context: TrialContext, optimizer: str, clipping: dict[str, Any], rate: 
     ids=["DP-Adam", "DP-SGD", "AUTO-S", "non-private"],
 )
 def test_every_combination_trains_what_its_method_says(
-    context: TrialContext, tmp_path: Path, optimizer: str, clipping: dict[str, Any], rate: float
+    context: TrialContext, tmp_path: Path, optimizer: str, clipping: Clipping, rate: float
 ) -> None:
     model = context.model(1)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}

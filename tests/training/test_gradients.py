@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.training.tiny_models import CASES, FEW_PARAMETERS, Case, make
 
-from dpsweep.training.clipping import FlatClipping
+from dpsweep.clipping import FlatClipping
 from dpsweep.training.gradients import GradientEngine, GradientSum, make_engine
 
 PAIRS = [

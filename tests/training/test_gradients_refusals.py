@@ -7,7 +7,7 @@ from tests.training.tiny_models import CLASSES, make
 from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 
-from dpsweep.training.clipping import NoClipping
+from dpsweep.clipping import NoClipping
 from dpsweep.training.gradients import (
     GradientEngine,
     GradientSum,

@@ -8,8 +8,8 @@ import torch
 from tests.training.tiny_models import Case, make
 from torch import Tensor, nn
 
+from dpsweep.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
-from dpsweep.training.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.training.gradients import GradientSum, make_engine
 from dpsweep.training.gradients.convolutions import Convolutions
 from dpsweep.training.gradients.derived import Standardized

@@ -9,7 +9,7 @@ import torch
 from tests.training.tiny_models import make
 from tests.training.tiny_study import N, prepare, tiny_study
 
-from dpsweep.training.clipping import FlatClipping
+from dpsweep.clipping import FlatClipping
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients import make_engine
 from dpsweep.training.precision import resolve_precision
@@ -73,7 +73,7 @@ SPEC = TrialSpec(
     batch_size=N,
     epochs=1,
     steps=80,
-    clipping={"kind": "flat", "bound": 1.0},
+    clipping=FlatClipping(1.0),
     learning_rate=1.0,
     seed=1,
     engine="auto",

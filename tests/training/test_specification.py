@@ -9,6 +9,7 @@ import torch
 from tests.training.tiny_study import N, prepare, tiny_study
 
 import dpsweep.training.specification as module
+from dpsweep.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import calibrate
@@ -31,7 +32,7 @@ SPEC = TrialSpec(
     batch_size=10,
     epochs=2,
     steps=20,
-    clipping={"kind": "flat", "bound": 1.0},
+    clipping=FlatClipping(1.0),
     learning_rate=0.1,
     seed=1,
     engine="auto",
@@ -43,6 +44,8 @@ SPEC = TrialSpec(
 def another(value: Any) -> Any:
     if isinstance(value, bool):
         return not value
+    if isinstance(value, FlatClipping):
+        return FlatClipping(2 * value.bound)
     if isinstance(value, dict):
         return value | {"kind": "another"}
     return value + "x" if isinstance(value, str) else value + 1
@@ -52,6 +55,19 @@ def another(value: Any) -> Any:
 def test_every_field_is_in_the_key(field: str) -> None:
     changed = replace(SPEC, **{field: another(getattr(SPEC, field))})
     assert changed.key != SPEC.key
+
+
+@pytest.mark.parametrize(
+    ("rule", "key"),
+    [
+        (FlatClipping(1.0), "229a1a3f7f78dfdb612411448ab74fe913a5c2cfca4fbdc1ca196d114295815c"),
+        (AutomaticClipping(), "b4af0e355f64eb60aea465131e54b963e93554d033746bb867d20f121c7140c1"),
+        (NoClipping(), "91fc0ebc473edbd58222ee4b59142a2b1e23403cf51db42d9dd9e8ea721a8782"),
+    ],
+)
+def test_keys_of_stored_trials_stay_valid(rule: Clipping, key: str) -> None:
+    """Another key for the same trial is another trainer version, or a mistake."""
+    assert replace(SPEC, clipping=rule).key == key
 
 
 def test_a_renamed_key_of_a_study_leaves_the_keys_of_stored_trials() -> None:
@@ -84,17 +100,17 @@ def prepared(
 @pytest.mark.parametrize(
     ("bound", "clipping"),
     [
-        (0.3, {"kind": "flat", "bound": 0.3}),
-        (7.0, {"kind": "flat", "bound": 7.0}),
-        ("automatic", {"kind": "automatic", "gamma": 0.25}),
-        ("none", {"kind": "none"}),
+        (0.3, FlatClipping(0.3)),
+        (7.0, FlatClipping(7.0)),
+        ("automatic", AutomaticClipping(0.25)),
+        ("none", NoClipping()),
     ],
 )
 def test_what_is_specified_is_what_the_cell_and_its_noise_say(
     study: Study,
     prepared: tuple[PreparedDataset, PreparedBackbone],
     bound: Any,
-    clipping: dict[str, Any],
+    clipping: Clipping,
 ) -> None:
     cell = Cell(PROBLEM, math.inf if bound == "none" else 8.0, 3, 30, bound)
     noise = calibrate(cell.epsilon, 1e-5, N, 30, 27)

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
+from dpsweep.clipping import RULES
 from dpsweep.errors import DpsweepError
 from dpsweep.figures.fonts import FONT, write_all
 from dpsweep.files import atomic_path
@@ -172,10 +173,8 @@ def write_rate(rate: float) -> str:
 
 
 def write_clipping(bound: float, kind: str) -> str:
-    """A clipping bound for a label; automatic and no clipping have names instead of numbers."""
-    if kind == "automatic":
-        return "AUTO-S"
-    return "none" if kind == "none" else write_value(bound)
+    """A clipping bound for a label; the title of a rule that has none."""
+    return RULES[kind].title if kind in RULES else write_value(bound)
 
 
 def write_batch_size(batch_size: int, full_batch: bool, power: bool = False) -> str:

@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from dpsweep.clipping import ClippingBound
 from dpsweep.files import fingerprint
-from dpsweep.study.cells import BatchSize, Cell, ClippingBound
+from dpsweep.study.cells import BatchSize, Cell
 from dpsweep.study.config import Pretraining, Study
 from dpsweep.study.inputs import (
     backbone_inputs,

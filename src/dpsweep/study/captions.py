@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.clipping import RULES
 from dpsweep.study.cells import number
 from dpsweep.study.selections import AXES, PARTS, Selection
 
@@ -49,7 +50,7 @@ def facts(study: "Study", selection: Selection) -> Facts:
         "backbone": study.backbones[problem.backbone].title,
         "method": method.title,
         "optimizer": f"DP-{optimizer}" if private else optimizer,
-        "clipping": {"automatic": "AUTO-S", "none": "No clipping"}.get(str(bounds[0]), "Tuned"),
+        "clipping": RULES[bounds[0]].title if bounds[0] in RULES else "Tuned",
         "epsilon": _single(selection.values("epsilon"), "ε = {:g}"),
         "clipping_bound": _single(
             [each for each in bounds if not isinstance(each, str)], "C = {:g}"

@@ -4,11 +4,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from dpsweep.clipping import RULES, ClippingBound
+
 Full = Literal["full"]
-Automatic = Literal["automatic"]
-NoClipping = Literal["none"]
 BatchSize = int | Full
-ClippingBound = float | Automatic | NoClipping
 
 
 def number(value: float | str) -> str:
@@ -87,7 +86,7 @@ class Cell:
                 "eps8_epochs8_Bfull_Cautomatic"
             )
         epsilon, epochs, batch, clipping = match.groups()
-        bound = clipping if clipping in ("automatic", "none") else float(clipping)
+        bound = clipping if clipping in RULES else float(clipping)
         return cls(
             problem,
             float(epsilon),

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
 
+from dpsweep.clipping import PrivateRule
 from dpsweep.study.selections import Foreach, Selection, Settings
 
 
@@ -15,7 +16,7 @@ class Reference(Settings):
     backbone: str
     method: str
     clipping_bound: Annotated[
-        PositiveFloat | Literal["automatic", "tuned"],
+        PositiveFloat | PrivateRule | Literal["tuned"],
         Field(description="one C, AUTO-S, or the best of several C"),
     ]
     epsilon: PositiveFloat

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep import TRAINER_VERSION
+from dpsweep.clipping import ClippingBound
 from dpsweep.files import fingerprint
-from dpsweep.study.cells import Cell, ClippingBound
+from dpsweep.study.cells import Cell
 from dpsweep.study.config import (
     Backbone,
     Dataset,

@@ -4,8 +4,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpsweep.clipping import ClippingBound
 from dpsweep.errors import DpsweepError
-from dpsweep.study.cells import BatchSize, Cell, ClippingBound, number
+from dpsweep.study.cells import BatchSize, Cell, number
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dpsweep.study.cells import BatchSize, ClippingBound, Problem
+from dpsweep.clipping import RULES, ClippingBound
+from dpsweep.study.cells import BatchSize, Problem
 
 PARTS = ("dataset", "backbone", "method")
 """What a role or a name stands for."""
@@ -38,7 +39,7 @@ EpsilonWord = Literal["loose", "tight", "common", "all"]
 EpochsWord = Literal["usual", "few", "many", "common", "all"]
 ClippingWord = Literal["small", "large", "baseline", "neighbours", "common", "all"]
 BatchSizeWord = Literal["small", "all"]
-VALUES = ("full", "automatic", "none")
+VALUES = ("full", *RULES)
 """Values of the grid that are no numbers."""
 SEVERAL = ("common", "all", "neighbours")
 """Words that stand for more than one value."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.clipping import RULES, clipping_kind
 from dpsweep.study.captions import listed
 from dpsweep.study.cells import Problem, number
 from dpsweep.study.grids import Chosen, Grids
@@ -102,10 +103,9 @@ class Words:
                 )
             found[part] = names[0]
             explicit &= role == names[0]
-        bound = selection.clipping_bound
-        clipping = bound if bound in ("automatic", "none") else "flat"
+        clipping = clipping_kind(selection.clipping_bound)
         problem = Problem(**found)
-        if not self._grids.has(problem.name, str(clipping)):
+        if not self._grids.has(problem.name, clipping):
             study = self._study
             trained = (
                 f"{study.backbones[problem.backbone].title} with "
@@ -145,15 +145,15 @@ class Words:
         """
         leaves = []
         for where, part in parts:
-            clipping = str(part.clipping_bound)
-            kind = clipping if clipping in ("automatic", "none") else "flat"
+            kind = clipping_kind(part.clipping_bound)
             if target.needs_bounds and kind != "flat":
                 raise MistakeError(
                     f"{where}.clipping_bound: found {kind}; allowed: numbers (a {target.family} "
                     "figure draws C)"
                 )
             named = self.named(where, part)
-            private = kind != "none" and math.inf not in part.values("epsilon")
+            bounded = kind == "flat" or math.isfinite(RULES[kind].sensitivity)
+            private = bounded and math.inf not in part.values("epsilon")
             # What the file says in numbers is as it is meant.
             drawn = (axis for axis in target.drawn_axes() if not _is_given(getattr(part, axis)))
             chosen = Chosen(named.problem.name, kind, private)
@@ -173,7 +173,7 @@ class Words:
             specs = ["usual" if spec is None else spec for spec in specs]
         for leaf, spec in zip(leaves, specs, strict=True):
             chosen: list[Any]
-            if spec is None or spec in ("all", "automatic", "none"):
+            if spec is None or spec == "all" or clipping_kind(spec) != "flat":
                 chosen = leaf.candidates[axis]
             elif not _is_given(spec):
                 common = self._common(axis, leaf.dataset, spec, leaves, specs)
@@ -279,7 +279,7 @@ class Words:
                 )
         for axis in leaf.drawn:
             values = leaf.selection.values(axis)
-            if len(values) < 2 and values[0] not in ("automatic", "none"):
+            if len(values) < 2 and clipping_kind(values[0]) == "flat":
                 raise NotDrawnError(
                     f"{self._of(leaf)} has one {_SYMBOLS[axis]}, {number(values[0])}"
                 )

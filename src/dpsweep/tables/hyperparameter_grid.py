@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from dpsweep.clipping import RULES
 from dpsweep.study import Study
 from dpsweep.study.cells import number
 from dpsweep.study.config import HubSource, LoRA, Sweep
@@ -75,9 +76,10 @@ def _listed(values: Sequence[str]) -> str:
 
 
 def _value(value: str) -> str:
-    named = {"inf": "∞", "automatic": "AUTO-S"}
-    if value in named or value in ("full", "none"):
-        return named.get(value, value)
+    if value in RULES:
+        return RULES[value].title
+    if value in ("inf", "full"):
+        return value.replace("inf", "∞")
     mantissa, _, exponent = f"{float(value):e}".partition("e")
     if int(exponent) <= -4 and float(mantissa) == 1:
         return f"10{superscript(int(exponent))}"

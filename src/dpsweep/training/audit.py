@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from dpsweep.clipping import Clipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.errors import DpsweepError
 from dpsweep.files import write_json
@@ -32,7 +33,6 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.config import Audit, Method
 from dpsweep.study.paths import Paths
-from dpsweep.training.clipping import Clipping
 from dpsweep.training.context import Examples, TrialContext, default_device
 from dpsweep.training.gradients import GradientEngine, GradientSum
 from dpsweep.training.precision import Precision

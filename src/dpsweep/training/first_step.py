@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpsweep.clipping import FlatClipping
 from dpsweep.files import canonical_json
 from dpsweep.models.architectures import create
 from dpsweep.models.backbone import Architecture, BackboneError, write_backbone
@@ -28,7 +29,6 @@ from dpsweep.study.config import (
     Study,
     TrainedTokenizer,
 )
-from dpsweep.training.clipping import FlatClipping
 from dpsweep.training.gradients import make_engine
 
 _EXAMPLES = 2

@@ -17,12 +17,13 @@ import pandas as pd
 import torch
 
 from dpsweep.choice import choose
+from dpsweep.clipping import ClippingBound
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.errors import DpsweepError
 from dpsweep.files import atomic_path
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.study import Cell, Study
-from dpsweep.study.cells import ClippingBound, number
+from dpsweep.study.cells import number
 from dpsweep.study.inputs import norms_cells
 from dpsweep.study.paths import Paths
 from dpsweep.training.cell import trial_specs

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsweep.training.clipping import Clipping
+from dpsweep.clipping import Clipping
 from dpsweep.training.gradients import GradientEngine
 from dpsweep.training.noise import GaussianNoise
 

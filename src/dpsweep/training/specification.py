@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from dpsweep import TRAINER_VERSION
+from dpsweep.clipping import Clipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.errors import DpsweepError
 from dpsweep.files import fingerprint
@@ -13,9 +14,7 @@ from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.stored import read_calibration
 from dpsweep.study import Cell, Study
-from dpsweep.study.cells import ClippingBound
 from dpsweep.study.paths import Paths
-from dpsweep.training.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.training.context import TrialContext
 from dpsweep.training.precision import Precision, resolve_precision
 
@@ -41,8 +40,8 @@ class TrialSpec:
     """expected batch size B"""
     epochs: int
     steps: int
-    clipping: dict[str, Any]
-    """``kind`` flat with ``bound``, automatic with ``gamma``, or none"""
+    clipping: Clipping
+    """the rule that bounds the influence of one example"""
     learning_rate: float
     seed: int
     engine: str
@@ -60,17 +59,6 @@ class TrialSpec:
     def key(self) -> str:
         """The trial's name in the store: a hash of the specification and the trainer's version."""
         return fingerprint({"trainer": TRAINER_VERSION, **asdict(self)})
-
-    def make_clipping(self) -> Clipping:
-        """The rule that bounds the influence of one example."""
-        match self.clipping:
-            case {"kind": "flat", "bound": bound}:
-                return FlatClipping(bound)
-            case {"kind": "automatic", "gamma": gamma}:
-                return AutomaticClipping(gamma)
-            case {"kind": "none"}:
-                return NoClipping()
-        raise ValueError(f"clipping: found {self.clipping!r}")
 
 
 class CellError(DpsweepError):
@@ -139,7 +127,7 @@ def specify(
         batch_size=noise.batch_size,
         epochs=cell.epochs,
         steps=noise.steps,
-        clipping=_clipping(cell.clipping_bound, training.automatic_clipping_gamma),
+        clipping=study.clipping(cell),
         learning_rate=learning_rate,
         seed=seed,
         engine=engine,
@@ -149,12 +137,3 @@ def specify(
         compile=training.compile,
         precision=resolve_precision(training.precision, engine, device),
     )
-
-
-def _clipping(bound: ClippingBound, gamma: float) -> dict[str, Any]:
-    match bound:
-        case "automatic":
-            return {"kind": "automatic", "gamma": gamma}
-        case "none":
-            return {"kind": "none"}
-    return {"kind": "flat", "bound": float(bound)}

@@ -76,7 +76,7 @@ def train_trial(
     optimizer = PrivateOptimizer(
         _OPTIMIZERS[spec.optimizer](parameters.values(), lr=spec.learning_rate),
         context.engine(spec.engine, model, spec.precision, spec.compile),
-        spec.make_clipping(),
+        spec.clipping,
         noise_multiplier=spec.noise_multiplier,
         expected_batch_size=spec.batch_size,
         noise=GaussianNoise(spec.key, "noise", secret=secret),

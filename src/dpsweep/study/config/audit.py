@@ -4,7 +4,8 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.study.cells import Automatic, Full
+from dpsweep.clipping import PrivateRule
+from dpsweep.study.cells import Full
 from dpsweep.study.config.section import Grid, LearningRate, Name, PositiveFloat, Section
 from dpsweep.study.config.sweeps import batch_sizes_ascend
 
@@ -24,7 +25,7 @@ class Audit(Section):
         Field(min_length=1, description="of the training set with its canaries"),
         AfterValidator(batch_sizes_ascend),
     ]
-    clipping_bound: PositiveFloat | Automatic
+    clipping_bound: PositiveFloat | PrivateRule
     learning_rate: LearningRate
     canaries: Annotated[
         PositiveInt,

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
+from dpsweep.clipping import Clipping, clipping_rule
 from dpsweep.study.cells import BatchSize, Cell, Problem, optimizer_steps
 from dpsweep.study.compared import Reference
 from dpsweep.study.config.audit import Audit
@@ -186,6 +187,10 @@ class Study(Section):
         """How the trials of a problem compute per-example gradients."""
         first = self.sweeps[self.sweeps_of(problem)[0]]
         return first.engine or self.methods[first.method].engine or self.training.engine
+
+    def clipping(self, cell: Cell) -> Clipping:
+        """The rule that bounds the influence of one example in the trials of a cell."""
+        return clipping_rule(cell.clipping_bound, self.training.automatic_clipping_gamma)
 
     def batch_size(self, cell: Cell) -> int:
         """The expected batch size of a cell as a number: N for the full batch."""

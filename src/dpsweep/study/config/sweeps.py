@@ -5,12 +5,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
+from dpsweep.clipping import RULES, ClippingBound, RuleName
 from dpsweep.study.cells import (
-    Automatic,
     BatchSize,
-    ClippingBound,
     Full,
-    NoClipping,
     Problem,
     number,
 )
@@ -64,7 +62,7 @@ class Sweep(Section):
         list[PositiveInt | Full], Field(min_length=1), AfterValidator(batch_sizes_ascend)
     ]
     clipping_bound: Annotated[
-        Grid | Automatic | NoClipping,
+        Grid | RuleName,
         Field(description="a list of C, or automatic (AUTO-S), or none (epsilon .inf only)"),
     ]
     learning_rate: LearningRates | Geometric
@@ -78,9 +76,14 @@ class Sweep(Section):
 
     @model_validator(mode="after")
     def _private_training_clips(self) -> Self:
-        if self.clipping_bound == "none" and self.epsilon != [math.inf]:
+        rule = self.clipping_bound
+        if (
+            isinstance(rule, str)
+            and math.isinf(RULES[rule].sensitivity)
+            and self.epsilon != [math.inf]
+        ):
             raise ValueError(
-                "clipping_bound: found none with epsilon "
+                f"clipping_bound: found {rule} with epsilon "
                 f"[{', '.join(number(value) for value in self.epsilon)}]; allowed: epsilon [.inf] "
                 "only, because nothing bounds the influence of one example"
             )
@@ -98,7 +101,7 @@ class Sweep(Section):
 
     @property
     def clipping_bounds(self) -> list[ClippingBound]:
-        """The clipping axis of the grid; one value for automatic and none."""
+        """The clipping axis of the grid; one value for a rule without a bound."""
         if isinstance(self.clipping_bound, str):
             return [self.clipping_bound]
         return list(self.clipping_bound)

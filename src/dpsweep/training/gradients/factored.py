@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from dpsweep.training.clipping import Clipping
+from dpsweep.clipping import Clipping
 from dpsweep.training.gradients.checks import check_model, shared_parameters
 from dpsweep.training.gradients.interface import (
     GradientSum,

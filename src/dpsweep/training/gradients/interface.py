@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpsweep.clipping import Clipping
 from dpsweep.errors import DpsweepError
-from dpsweep.training.clipping import Clipping
 
 
 class UnsupportedModelError(DpsweepError, ValueError):

@@ -1,11 +1,22 @@
 import math
+from typing import get_args
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsweep.training.clipping import AutomaticClipping, FlatClipping, NoClipping
+from dpsweep.clipping import (
+    RULES,
+    AutomaticClipping,
+    Clipping,
+    ClippingBound,
+    FlatClipping,
+    NoClipping,
+    RuleName,
+    clipping_kind,
+    clipping_rule,
+)
 
 norms = st.floats(0, 1e30, allow_subnormal=False)
 bounds = st.floats(1e-12, 1e12)
@@ -74,3 +85,26 @@ def test_impossible_bounds(value: float) -> None:
         FlatClipping(value)
     with pytest.raises(ValueError, match="gamma"):
         AutomaticClipping(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "rule"),
+    [
+        (0.5, FlatClipping(0.5)),
+        (2, FlatClipping(2.0)),
+        ("automatic", AutomaticClipping(0.1)),
+        ("none", NoClipping()),
+    ],
+)
+def test_the_rule_of_a_value_of_the_grid(value: ClippingBound, rule: Clipping) -> None:
+    made = clipping_rule(value, gamma=0.1)
+    assert made == rule
+    assert made.kind == clipping_kind(value)
+
+
+def test_every_named_rule_is_known_by_its_name() -> None:
+    names = {name for part in get_args(RuleName) for name in (get_args(part) or (part,))}
+    assert set(RULES) == names
+    for name in names:
+        rule = clipping_rule(name, gamma=0.01)
+        assert (type(rule), rule.kind) == (RULES[name], name)
