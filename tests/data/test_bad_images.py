@@ -15,6 +15,7 @@ from PIL import Image
 from dpsweep.data import DatasetError, PreparedDataset
 from dpsweep.data.images import Transform
 from dpsweep.data.prepare import prepare
+from dpsweep.data.resize import Resize
 from dpsweep.study.config import Dataset
 
 SIZE = 16
@@ -99,7 +100,7 @@ RAMPS: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("kind", RAMPS)
 def test_grey_keeps_its_levels(kind: str) -> None:
-    pixels = Transform(SIZE, "nearest")(RAMPS[kind]())
+    pixels = Transform(Resize(size=SIZE, interpolation="nearest"))(RAMPS[kind]())
     wanted = RAMP * 255
     assert np.abs(pixels - wanted[None, :, None]).max() <= 0.51
 
@@ -144,7 +145,7 @@ PICTURES: dict[str, tuple[Callable[[], bytes], list[int]]] = {
 @pytest.mark.parametrize("kind", PICTURES)
 def test_pictures_of_all_kinds_are_read(kind: str) -> None:
     make, colour = PICTURES[kind]
-    assert Transform(SIZE, "nearest")(make())[0, 0].tolist() == colour
+    assert Transform(Resize(size=SIZE, interpolation="nearest"))(make())[0, 0].tolist() == colour
 
 
 # -- images that are refused -----------------------------------------------------------------
@@ -202,9 +203,9 @@ def test_an_image_that_cannot_be_read_is_named(pets: Path, kind: str) -> None:
 
 def test_a_narrow_image_is_not_blown_up_to_be_cropped() -> None:
     content = saved(Image.new("L", (1, 60_000)), "PNG")
-    assert Transform(SIZE, "nearest")(content).shape == (SIZE, SIZE, 3)
+    assert Transform(Resize(size=SIZE, interpolation="nearest"))(content).shape == (SIZE, SIZE, 3)
     with pytest.raises(ValueError, match="too narrow to crop: 1 x 60000"):
-        Transform(224, "nearest", crop=0.9)(content)
+        Transform(Resize(size=224, interpolation="nearest", crop=0.9))(content)
 
 
 # -- folders ---------------------------------------------------------------------------------

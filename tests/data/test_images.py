@@ -17,8 +17,9 @@ import torch
 from PIL import Image
 
 from dpsweep.data import DatasetError
-from dpsweep.data.images import EncodedImages, Transform, decode_images
+from dpsweep.data.images import EncodedImages, Transform, decode_images, make_transform
 from dpsweep.data.progress import progress
+from dpsweep.data.resize import Resize
 from dpsweep.files import read_json
 
 
@@ -41,14 +42,64 @@ def test_crop_is_the_transform_of_timm(size: tuple[int, int], interpolation: str
         crop_pct=0.9,
     )
     wanted = reference(Image.open(BytesIO(content)))
-    found = Transform(96, interpolation, crop=0.9)(content)
+    found = Transform(Resize(size=96, interpolation=interpolation, crop=0.9))(content)
     assert torch.equal(torch.from_numpy(found.copy()).permute(2, 0, 1) / 255, wanted)
 
 
 def test_without_crop_the_whole_image_becomes_a_square() -> None:
     content = encoded((30, 10))
     wanted = Image.open(BytesIO(content)).resize((8, 8), Image.Resampling.BICUBIC)
-    assert np.array_equal(Transform(8, "bicubic")(content), np.asarray(wanted))
+    assert np.array_equal(
+        Transform(Resize(size=8, interpolation="bicubic"))(content), np.asarray(wanted)
+    )
+
+
+def in_memory(*contents: bytes) -> EncodedImages:
+    named = [(str(number), content) for number, content in enumerate(contents)]
+    return EncodedImages(np.zeros(len(named), np.int64), lambda start: iter(named[start:]), named)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "stored"),
+    [
+        ([(32, 32)] * 3, (32, 32)),
+        ([(20, 32)] * 3, (32, 20)),
+        ([(32, 32), (32, 31)], None),
+        ([(224, 224)] * 2, None),
+        ([(20, 225)] * 2, None),
+        ([(500, 300)], None),
+    ],
+)
+def test_images_of_one_small_size_are_stored_as_they_are(
+    sizes: list[tuple[int, int]], stored: tuple[int, int] | None
+) -> None:
+    resize = Resize(size=224, interpolation="bicubic")
+    train = in_memory(*(encoded(size, seed) for seed, size in enumerate(sizes[:-1])))
+    test = in_memory(encoded(sizes[-1]), b"corrupt", b"")
+    transform = make_transform(resize, train, test)
+    assert transform.stored == stored
+    height, width = stored or (224, 224)
+    pixels = transform(encoded(sizes[-1]))
+    assert pixels.shape == transform.shape == (height, width, 3)
+    if stored:
+        assert np.array_equal(pixels, np.asarray(Image.open(BytesIO(encoded(sizes[-1])))))
+
+
+def test_a_picture_that_is_turned_counts_as_it_is_seen() -> None:
+    stream = BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (20, 30)).save(stream, "JPEG", exif=exif)
+    transform = make_transform(
+        Resize(size=64, interpolation="bicubic"), in_memory(stream.getvalue())
+    )
+    assert transform.shape == transform(stream.getvalue()).shape == (20, 30, 3)
+
+
+def test_headers_are_read_up_to_the_first_large_image() -> None:
+    reader = Reader()
+    make_transform(Resize(size=4, interpolation="nearest"), reader.images())
+    assert reader.given == [0]
 
 
 class Reader:
@@ -86,7 +137,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpsweep.data.images._decoded", inline)
 
 
-SMALL = Transform(2, "nearest")
+SMALL = Transform(Resize(size=2, interpolation="nearest"))
 
 
 def levels(path: Path) -> list[int]:
@@ -116,7 +167,9 @@ def test_what_was_made_of_something_else_is_not_used(tmp_path: Path, change: str
         (tmp_path / "train.json").write_text('{"identity')
     again = Reader()
     identity = "others" if change == "images" else "ten"
-    transform = Transform(3, "nearest") if change == "transform" else SMALL
+    transform = (
+        Transform(Resize(size=3, interpolation="nearest")) if change == "transform" else SMALL
+    )
     decode_images(again.images(identity), transform, tmp_path, "train")
     assert again.given == list(range(10))
     assert levels(tmp_path / "train.npy") == list(range(10))
@@ -166,6 +219,7 @@ import re, sys
 from pathlib import Path
 import numpy as np
 from dpsweep.data.images import EncodedImages, Transform, decode_images
+from dpsweep.data.resize import Resize
 
 def read(start):
     random = np.random.default_rng(0)
@@ -175,7 +229,7 @@ def read(start):
 
 if __name__ == "__main__":
     images = EncodedImages(np.zeros(int(sys.argv[3]), np.int64), read, "many")
-    decode_images(images, Transform(128, "bilinear"), Path(sys.argv[2]), "train")
+    decode_images(images, Transform(Resize(size=128, interpolation="bilinear")), Path(sys.argv[2]), "train")
     status = Path("/proc/self/status").read_text()
     print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) // 1024)
 """

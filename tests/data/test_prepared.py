@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from dpsweep.data import DatasetError, PreparedDataset, Split, write_prepared
+from dpsweep.data.resize import Resize
 
 Images = npt.NDArray[np.uint8]
 
@@ -69,6 +70,18 @@ def test_checksum_depends_on_every_array(tmp_path: Path) -> None:
         for number, variant in enumerate(variants)
     }
     assert len(checksums) == len(variants)
+
+
+def test_checksum_depends_on_how_images_are_resized(tmp_path: Path) -> None:
+    sizes = {None: None} | {size: Resize(size=size, interpolation="bicubic") for size in (8, 9)}
+    made = {
+        size: write(tmp_path / str(size), make(12, 0), make(6, 1), resize=resize).metadata
+        for size, resize in sizes.items()
+    }
+    assert len({each.checksum for each in made.values()}) == 3
+    assert PreparedDataset.open(tmp_path / "8").metadata.resize == sizes[8]
+    # As it was before there were such images: trials keep their keys, outputs stay current.
+    assert "resize" not in json.loads((tmp_path / "None" / "metadata.json").read_text())
 
 
 def test_checksum_ignores_the_title(tmp_path: Path) -> None:

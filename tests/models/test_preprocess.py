@@ -1,8 +1,14 @@
+from io import BytesIO
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torchvision.transforms.v2.functional import normalize, to_dtype
 
-from dpsweep.models.preprocess import Normalise
+from dpsweep.data.images import Transform
+from dpsweep.data.resize import Interpolation, Resize
+from dpsweep.models.preprocess import Normalise, ResizeAndNormalise, make_preprocess
 
 
 @pytest.mark.parametrize(
@@ -36,3 +42,39 @@ def test_other_images_are_refused(images: torch.Tensor) -> None:
 def test_mean_and_std_have_the_same_channels() -> None:
     with pytest.raises(ValueError, match="must agree"):
         Normalise([0.5] * 3, [0.5])
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "nearest"])
+@pytest.mark.parametrize(
+    ("height", "width", "crop"), [(32, 32, None), (20, 32, None), (32, 24, 0.9), (31, 7, 0.875)]
+)
+def test_resizing_a_batch_is_resizing_at_preparation(
+    height: int, width: int, crop: float | None, interpolation: Interpolation
+) -> None:
+    random = np.random.default_rng(0)
+    images = random.integers(256, size=(20, height, width, 3), dtype=np.uint8)
+    images[:10] = images[:10] // 128 * 255  # black and white: what bicubic overshoots most
+    resize = Resize(size=96, interpolation=interpolation, crop=crop)
+    preprocess = make_preprocess([0.0] * 3, [1 / 255] * 3, resize, images.shape[1:])
+    found = preprocess(torch.from_numpy(images)).permute(0, 2, 3, 1).numpy()
+    wanted = [Transform(resize)(_png(each)) for each in images]
+    # Pillow rounds to whole levels at the end.
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=0.501)
+
+
+def test_a_resized_image_does_not_depend_on_its_batch() -> None:
+    random = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (9, 32, 32, 3), generator=random, dtype=torch.uint8)
+    resize = Resize(size=224, interpolation="bicubic")
+    preprocess = ResizeAndNormalise([0.5] * 3, [0.2] * 3, resize, 32, 32)
+    together = preprocess(images)
+    assert torch.equal(together, preprocess(images))
+    alone = torch.cat([preprocess(each[None]) for each in images])
+    torch.testing.assert_close(alone, together, rtol=0, atol=1e-5)
+    assert together.is_contiguous()
+
+
+def _png(pixels: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]") -> bytes:
+    stream = BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()

@@ -1,13 +1,16 @@
 """What the trials of a cell share, and that sharing changes no trial."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tests.training.tiny_study import prepare, tiny_study
 
+from dpsweep.data.resize import Resize
 from dpsweep.privacy import calibrate
 from dpsweep.study import Cell
 from dpsweep.training.cell import trial_specs
@@ -41,6 +44,20 @@ def test_a_trial_does_not_depend_on_those_before_it(
         alone, together = outcome(make(), seed), outcome(shared, seed)
         for name in alone:
             np.testing.assert_array_equal(together[name], alone[name])
+
+
+def test_images_that_are_stored_small_reach_the_network_in_its_size(tmp_path: Path) -> None:
+    study = tiny_study({}, {"kind": "film"})
+    _, data, backbone = prepare(study, tmp_path)
+    resize = Resize(size=20, interpolation="bicubic")
+    small = replace(data, metadata=data.metadata.model_copy(update={"resize": resize}))
+    context = TrialContext(small, backbone, study.methods["method"], device=CPU)
+    batch = context.batch(context.test, torch.tensor([3, 1]))
+    assert batch.shape == (2, 1, 20, 20)
+    image = Image.fromarray(data.test_inputs[1, :, :, 0]).resize((20, 20), Image.Resampling.BICUBIC)
+    (mean,), (std,) = backbone.metadata.mean, backbone.metadata.std
+    levels = 255 * (batch[1, 0].numpy() * std + mean)
+    np.testing.assert_allclose(levels, np.asarray(image), rtol=0, atol=0.501)
 
 
 def test_a_cell_compiles_once_and_computes_the_same(

@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from dpsweep.data.prepared import DatasetError, Split, write_array_header
 from dpsweep.data.progress import progress
+from dpsweep.data.resize import Resize
 from dpsweep.files import fingerprint, read_json, write_json
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ _MOST_PROCESSES = 16
 _MOST_PIXELS = 2**27
 """Of an image whose shorter side is resized."""
 
+# Values of the EXIF tag Orientation of a picture that is turned by a quarter.
+_ON_ITS_SIDE = frozenset({5, 6, 7, 8})
 # Tags of TIFF, and a value of the second.
 _BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262
 _WHITE_IS_ZERO = 0
@@ -56,39 +59,78 @@ _WHITE_IS_ZERO = 0
 
 @dataclass(frozen=True)
 class Transform:
-    """From an encoded image to RGB pixels of the size that a network reads."""
+    """From an encoded image to RGB pixels."""
 
-    size: int
-    """height and width, pixels"""
-    interpolation: str
-    """``bicubic``, ``bilinear`` or ``nearest``"""
-    crop: float | None = None
-    """None resizes the whole image to a square. A share resizes its shorter side to ``size /
-    crop`` pixels and keeps the middle, as timm's transform for evaluation does."""
+    resize: Resize
+    """to the size that a network reads"""
+    stored: tuple[int, int] | None = None
+    """height and width of images that are stored as they are, to be resized with their batch"""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the pixels: (height, width, 3)."""
+        return (*(self.stored or (self.resize.size, self.resize.size)), 3)
 
     def __call__(self, content: Content) -> Pixels:
-        """Return uint8 (size, size, 3)."""
+        """Return uint8 of this shape."""
         # The library is needed where images are decoded, not where the arrays are read.
         from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415
 
-        resampling = Image.Resampling[self.interpolation.upper()]
         if content == b"" or (isinstance(content, Path) and content.stat().st_size == 0):
             raise ValueError("it is empty")
         try:
-            stream = io.BytesIO(content) if isinstance(content, bytes) else content
-            with Image.open(stream) as opened:
+            with Image.open(_stream(content)) as opened:
                 image = _rgb(ImageOps.exif_transpose(opened), opened)
         except UnidentifiedImageError:
             raise ValueError("of no format that Pillow reads") from None
-        if self.crop is None:
-            return np.asarray(image.resize((self.size, self.size), resampling))
-        short = int(self.size / self.crop)
-        width, height = (int(short * side / min(image.size)) for side in image.size)
+        if self.stored is not None:
+            return np.asarray(image)
+        size = self.resize.size
+        height, width, top, left = self.resize.geometry(image.height, image.width)
         if width * height > _MOST_PIXELS:
             raise ValueError(f"too narrow to crop: {image.width} x {image.height} pixels")
-        left, top = (round((side - self.size) / 2) for side in (width, height))
-        resized = image.resize((width, height), resampling)
-        return np.asarray(resized.crop((left, top, left + self.size, top + self.size)))
+        resized = image.resize((width, height), Image.Resampling[self.resize.interpolation.upper()])
+        if (height, width) == (size, size):
+            return np.asarray(resized)
+        return np.asarray(resized.crop((left, top, left + size, top + size)))
+
+
+def make_transform(resize: Resize, *splits: "EncodedImages") -> Transform:
+    """How the images of a dataset are stored.
+
+    Images of one size that is smaller than the network's input are stored as they are: resized,
+    CIFAR-100 would be 49 times as large. Their headers are read for that, up to the first image
+    of another size.
+    """
+    sizes: set[tuple[int, int]] = set()
+    for split in splits:
+        for _, content in split.read(0):
+            size = _size(content)
+            if size is None:
+                continue  # corrupt; decoding will say so
+            sizes.add(size)
+            if len(sizes) > 1 or not resize.enlarges(*size):
+                return Transform(resize)
+    return Transform(resize, *sizes)
+
+
+def _size(content: Content) -> tuple[int, int] | None:
+    """Height and width of an image as it is seen; None where its header cannot be read."""
+    from PIL import ExifTags, Image  # noqa: PLC0415
+
+    try:
+        with Image.open(_stream(content)) as opened:
+            on_its_side = opened.getexif().get(ExifTags.Base.Orientation, 1) in _ON_ITS_SIDE
+            width, height = opened.size
+    except MemoryError:
+        raise
+    except Exception:  # decoders meet broken files with all kinds of exceptions
+        return None
+    return (width, height) if on_its_side else (height, width)
+
+
+def _stream(content: Content) -> io.BytesIO | Path:
+    return io.BytesIO(content) if isinstance(content, bytes) else content
 
 
 def _rgb(image: "Image", file: "Image") -> "Image":
@@ -171,8 +213,10 @@ def decode_images(
     """
     unfinished.mkdir(parents=True, exist_ok=True)
     pixels, record = unfinished / f"{split}.npy", unfinished / f"{split}.json"
-    shape = (transform.size, transform.size, 3)
-    identity = fingerprint([vars(transform), images.identity, len(images.labels)])
+    shape = transform.shape
+    identity = fingerprint(
+        [transform.resize.model_dump(), transform.stored, images.identity, len(images.labels)]
+    )
     read, corrupt = _resume(pixels, record, identity)
     _require_space(unfinished, (len(images.labels) - read) * int(np.prod(shape)))
     # The header has spare room, so that it can be replaced when the number of rows is known.

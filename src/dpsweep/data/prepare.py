@@ -15,8 +15,9 @@ import numpy.typing as npt
 from dpsweep.data import digits, glyphs, unfinished
 from dpsweep.data.folder import load_folder
 from dpsweep.data.hub import load_hub_images, load_hub_texts
-from dpsweep.data.images import LabelledImages, Transform, decode_images
+from dpsweep.data.images import LabelledImages, decode_images, make_transform
 from dpsweep.data.prepared import DatasetError, PreparedDataset, Split, write_prepared
+from dpsweep.data.resize import Resize
 from dpsweep.data.sources import load_texts
 from dpsweep.data.texts import TextSplit, shorten
 from dpsweep.data.tokenizer import Tokenizer
@@ -107,6 +108,7 @@ def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDatase
     skipped: Sequence[str] = ()
     ignored: Sequence[str] = ()
     decoded: Path | None = None
+    resize: Resize | None = None
     match dataset.source:
         case DigitsSource() as source:
             _require_size(name, dataset, digits.SIZE)
@@ -139,7 +141,7 @@ def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDatase
             ignored = images.ignored
             decoded = unfinished.claim(folder / "unfinished")
             started = time.time()
-            train, test, skipped = _decode(name, dataset, images, decoded)
+            train, test, skipped, resize = _decode(name, dataset, images, decoded)
             classes, origin, revision = images.classes, images.origin, images.revision
             if finished := _finished_by_another(folder, started):
                 unfinished.release(decoded)
@@ -160,6 +162,7 @@ def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDatase
         test=test,
         skipped=skipped,
         ignored=ignored,
+        resize=resize,
     )
     if decoded is not None:
         unfinished.release(decoded)
@@ -212,17 +215,25 @@ def _prepare_texts(
 
 def _decode(
     name: str, dataset: Dataset, images: LabelledImages, decoded: Path
-) -> tuple[Split, Split, list[str]]:
-    """Decode both splits; return them, and what was wrong with the images that are left out."""
+) -> tuple[Split, Split, list[str], Resize | None]:
+    """Decode both splits.
+
+    Returns:
+        Both, what was wrong with the images that are left out, and how those that are stored as
+        they are have to be resized.
+    """
     if dataset.corrupt == "refuse":
         # What the labels tell is known before hours of decoding.
         _compare(name, dataset, images.classes, images.train.labels, images.test.labels)
-    transform = Transform(_image_size(name, dataset), dataset.interpolation, dataset.crop)
+    resize = Resize(
+        size=_image_size(name, dataset), interpolation=dataset.interpolation, crop=dataset.crop
+    )
+    transform = make_transform(resize, images.train, images.test)
     train, corrupt = decode_images(images.train, transform, decoded, "train")
     test, corrupt_test = decode_images(images.test, transform, decoded, "test")
     found = [*corrupt, *corrupt_test]
     _refuse_or_warn(name, dataset, found)
-    return train, test, found
+    return train, test, found, None if transform.stored is None else resize
 
 
 def _refuse_or_warn(name: str, dataset: Dataset, corrupt: Sequence[str]) -> None:

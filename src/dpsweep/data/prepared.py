@@ -22,6 +22,7 @@ import numpy.typing as npt
 import xxhash
 from pydantic import BaseModel, ConfigDict
 
+from dpsweep.data.resize import Resize
 from dpsweep.errors import DpsweepError
 from dpsweep.files import DamagedFileError, atomic_path, read_checked_json, write_checked_json
 from dpsweep.study.shares import held_out_rows
@@ -69,12 +70,15 @@ class DatasetMetadata(BaseModel):
     test_counts: tuple[int, ...]
     shape: tuple[int, ...]
     """Shape of one input: (height, width, channels) for an image, (length,) for a text."""
+    resize: Resize | None = None
+    """How images that are stored smaller than the network's input are resized with their batch."""
     skipped: tuple[str, ...] = ()
     """Examples that could not be read and are left out, with the reason."""
     ignored: tuple[str, ...] = ()
     """Files that lay among the images and are none: hidden ones, those of a desktop."""
     checksum: str
-    """SHA-256 over type, shape and content of the four arrays; a part of every trial's key."""
+    """SHA-256 over type, shape and content of the four arrays, and how they are resized; a part of
+    every trial's key."""
     file_checksums: dict[str, str]
     """XXH3 of type, shape and content of each array: quick, and compared whenever it is opened."""
     tokenizer: TokenizerIdentity | None = None
@@ -197,6 +201,7 @@ def write_prepared(
     skipped: Sequence[str] = (),
     ignored: Sequence[str] = (),
     tokenizer: TokenizerIdentity | None = None,
+    resize: Resize | None = None,
 ) -> PreparedDataset:
     """Write a prepared dataset and open it.
 
@@ -239,6 +244,8 @@ def write_prepared(
         )
     if kind == "text" and (dtype != np.int32 or len(shape) != 1):
         raise DatasetError(f"{name}: an input is {dtype} {shape}; allowed: int32 (length,)")
+    if resize is not None:  # other inputs of the network, so other trials
+        digest.all.update(resize.model_dump_json().encode())
     metadata = DatasetMetadata(
         name=name,
         title=title,
@@ -251,13 +258,15 @@ def write_prepared(
         train_counts=counts["train"],
         test_counts=counts["test"],
         shape=shape,
+        resize=resize,
         skipped=tuple(skipped),
         ignored=tuple(ignored),
         checksum=digest.all.hexdigest(),
         file_checksums={name: each.hexdigest() for name, each in digest.files.items()},
         tokenizer=tokenizer,
     )
-    write_checked_json(folder / _METADATA, metadata.model_dump(mode="json"))
+    absent = {"resize"} if resize is None else set()
+    write_checked_json(folder / _METADATA, metadata.model_dump(mode="json", exclude=absent))
     return PreparedDataset.open(folder)
 
 

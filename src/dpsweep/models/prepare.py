@@ -63,7 +63,10 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
             state = {}
         case Pretraining() as recipe:
             dataset = PreparedDataset.open(paths.dataset(recipe.dataset))
-            preprocess = make_preprocess(description["mean"], description["std"])
+            stored = dataset.metadata
+            preprocess = make_preprocess(
+                description["mean"], description["std"], stored.resize, stored.shape
+            )
             result = pretrain(architecture, preprocess, recipe, dataset)
             state = result.state
             pretraining |= recipe.model_dump(mode="json") | {

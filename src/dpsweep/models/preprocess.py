@@ -2,8 +2,14 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from dpsweep.data.resize import Resize
+
+# Of Pillow's arithmetic on images of 8 bits.
+_WEIGHT_BITS = 22
 
 
 class Normalise(nn.Module):
@@ -27,14 +33,79 @@ class Normalise(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map uint8 (B, H, W, C) to float32 (B, C, H, W), ``(image / 255 - mean) / std``."""
+        return self.normalised(self.planes(images))
+
+    def planes(self, images: Tensor) -> Tensor:
+        """Map uint8 (B, H, W, C) to float32 (B, C, H, W), the same numbers.
+
+        Raises:
+            ValueError: images of another type, or with other channels.
+        """
         channels = len(self.scale)
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[-1] != channels:
             raise ValueError(
                 f"found images {images.dtype} {tuple(images.shape)}; allowed: uint8 (B, H, W, "
                 f"{channels}), because mean and std have {channels} channels"
             )
-        planes = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+        return images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+
+    def normalised(self, planes: Tensor) -> Tensor:
+        """Normalise numbers from 0 to 255."""
         return planes * self.scale + self.shift
+
+
+class ResizeAndNormalise(Normalise):
+    """Resize stored images as Pillow does, then normalise them.
+
+    Pillow resizes rows, rounds, and resizes columns; both are products with a matrix of weights. The
+    last rounding is left out, so a pixel differs by less than one of 255 levels.
+
+    Args:
+        mean: per channel, of images scaled to [0, 1].
+        std: per channel, likewise.
+        resize: to the size that the network reads.
+        height: of stored images.
+        width: of stored images.
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float],
+        std: Sequence[float],
+        resize: Resize,
+        height: int,
+        width: int,
+    ):
+        super().__init__(mean, std)
+        to = resize.geometry(height, width)
+        vertical = _resampling(height, to.height, resize)[to.top : to.top + resize.size]
+        horizontal = _resampling(width, to.width, resize)[to.left : to.left + resize.size]
+        self.vertical: Tensor
+        self.horizontal: Tensor
+        self.register_buffer("vertical", vertical.float(), persistent=False)
+        self.register_buffer("horizontal", horizontal.T.contiguous(), persistent=False)
+        self.black: Tensor
+        self.white: Tensor
+        self.register_buffer("black", self.shift.clone(), persistent=False)
+        self.register_buffer("white", self.normalised(torch.tensor(255.0)), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map uint8 (B, H, W, C) to float32 (B, C, size, size)."""
+        # In float64 these products are exact, so that they are rounded as Pillow's integers are.
+        exact = self.planes(images).double() @ self.horizontal
+        rows = exact.add_(0.5).floor_().clamp_(0, 255).float()
+        # The weights of a pixel sum to 1: what is normalised may as well be the smaller of both.
+        return (self.vertical @ self.normalised(rows)).clamp_(self.black, self.white)
+
+
+def _resampling(stored: int, length: int, resize: Resize) -> Tensor:
+    """The weight of every stored pixel in every pixel of a line, float64 (length, stored)."""
+    from PIL import Image  # noqa: PLC0415 (only images need it)
+
+    # Pillow's own, which are multiples of 2^-22: what it makes of lines in which one pixel is 2^22.
+    lines = Image.fromarray(np.eye(stored, dtype=np.int32) << _WEIGHT_BITS)
+    weights = lines.resize((length, stored), Image.Resampling[resize.interpolation.upper()])
+    return torch.from_numpy(np.asarray(weights).T / 2.0**_WEIGHT_BITS)
 
 
 class Tokens(nn.Module):
@@ -53,6 +124,23 @@ class Tokens(nn.Module):
         return tokens.to(torch.int64)
 
 
-def make_preprocess(mean: Sequence[float], std: Sequence[float]) -> nn.Module:
-    """Return what stands before a network: `Normalise`, or `Tokens` if it has no mean (text)."""
-    return Normalise(mean, std) if mean else Tokens()
+def make_preprocess(
+    mean: Sequence[float],
+    std: Sequence[float],
+    resize: Resize | None = None,
+    shape: Sequence[int] = (),
+) -> nn.Module:
+    """Return what stands between stored inputs and a network.
+
+    Args:
+        mean: of the network's inputs, per channel; empty for one that reads text.
+        std: likewise.
+        resize: of stored images that are smaller than the network's input.
+        shape: of a stored input; only needed with ``resize``.
+    """
+    if not mean:
+        return Tokens()
+    if resize is None:
+        return Normalise(mean, std)
+    height, width, _ = shape
+    return ResizeAndNormalise(mean, std, resize, height, width)

@@ -223,7 +223,10 @@ def norms_bytes(study: Study, problem: str, epochs: int) -> float:
 
 
 def input_bytes(dataset: Dataset) -> float:
-    """The size of a prepared dataset: pixels are bytes, tokens are 32-bit integers."""
+    """The most that a prepared dataset takes: pixels are bytes, tokens are 32-bit integers.
+
+    Images that are smaller than the network's input take less.
+    """
     image = 3 * (dataset.image_size or 0) ** 2
     values = image if dataset.kind == "image" else 4 * (dataset.max_length or 0)
     return float((dataset.train_size + dataset.test_size) * (values + 8))

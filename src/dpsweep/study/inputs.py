@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dpsweep import TRAINER_VERSION
+from dpsweep import IMAGES_VERSION, TRAINER_VERSION
 from dpsweep.clipping import ClippingBound
 from dpsweep.files import fingerprint
 from dpsweep.study.cells import Cell
@@ -152,7 +152,11 @@ def source_fingerprint(section: Dataset | Backbone) -> str:
     Files count by size and time of writing: reading hundreds of gigabytes would take too long.
     """
     part = section.source if isinstance(section, Dataset) else section.weights
-    return fingerprint([_plain(section), _local_state(part)])
+    prepared_from = [_plain(section), _local_state(part)]
+    encoded_images = isinstance(section, Dataset) and section.kind == "image"
+    if encoded_images and isinstance(part, HubSource | FolderSource):
+        prepared_from.append(IMAGES_VERSION)
+    return fingerprint(prepared_from)
 
 
 def _local_state(section: Any) -> dict[str, tuple[int, int]]:

@@ -90,7 +90,8 @@ class TrialContext:
         self.backbone = backbone
         self.method = method
         self.classes = len(data.metadata.classes)
-        self.preprocess = make_preprocess(backbone.metadata.mean, backbone.metadata.std).to(
+        reads, stored = backbone.metadata, data.metadata
+        self.preprocess = make_preprocess(reads.mean, reads.std, stored.resize, stored.shape).to(
             self.device
         )
         inputs, labels = self._place(data.train_inputs), torch.from_numpy(data.train_labels.copy())
