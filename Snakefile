@@ -118,7 +118,7 @@ include: "workflow/rules/plan.smk"
 
 
 onstart:
-    hold_lock()
+    hold_lock()  # again: when another call ends, Snakemake removes the folder of its lock
     if SITE is None:
         preload.start()
     else:

@@ -1,5 +1,6 @@
 """Commands in a preloaded process: the same as in one of their own, and gone when killed."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ STARTER = (
     "import os, sys\n"
     "from dpsweep import preload\n"
     "preload.start()\n"
-    "print(os.environ[preload.ADDRESS], flush=True)\n"
+    "print(os.environ[preload.ADDRESS], os.getpid(), flush=True)\n"
     "sys.stdin.read()\n"
 )
 
@@ -32,8 +33,8 @@ def starter() -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
         [sys.executable, "-c", STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    address = process.stdout.readline().strip()
-    yield process, {**os.environ, preload.ADDRESS: address}
+    address, starter = process.stdout.readline().split()
+    yield process, {**os.environ, preload.ADDRESS: address, preload.STARTED_BY: starter}
     process.kill()
     process.communicate()
 
@@ -56,6 +57,12 @@ def running(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):  # it may end while its file is read
         return False
     return state != "Z"
+
+
+def has_socket(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):  # files are closed while they are listed
+        return any("socket" in str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
 def outcome(command: list[str], environment: dict[str, str], folder: Path) -> tuple[int, str, str]:
@@ -132,16 +139,34 @@ def test_a_command_ends_with_the_workflow(
     assert not list(tmp_path.rglob("metadata.json"))
 
 
-def test_the_server_ends_with_whoever_started_it_and_commands_do_without(
+def test_commands_do_without_a_server(
     starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path
 ) -> None:
     process, environment = starter
     (server,) = children(process.pid)
-    process.kill()
-    process.wait()
+    os.kill(server, signal.SIGKILL)
     wait_until(lambda: not running(server))
-    assert not Path(environment[preload.ADDRESS]).parent.exists()
     status, output, errors = outcome(
         [*COMMAND, "check", "--seconds", "0", "--study", str(DEMO)], environment, tmp_path
     )
     assert (status, errors) == (0, "") and "sweeps" in output
+
+
+def test_the_server_ends_with_whoever_started_it_and_no_command_starts(
+    starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path
+) -> None:
+    process, environment = starter
+    (server,) = children(process.pid)
+    os.kill(server, signal.SIGSTOP)  # as if it were still importing
+    command = [*COMMAND, "prepare-dataset", "glyphs", "--study", str(DEMO)]
+    early = subprocess.Popen(command, env=environment, cwd=tmp_path)
+    wait_until(lambda: has_socket(early.pid))
+    process.kill()
+    os.kill(server, signal.SIGCONT)
+    process.wait()
+    wait_until(lambda: not running(server))
+    assert not Path(environment[preload.ADDRESS]).parent.exists()
+    assert early.wait(60) != 0
+    late = subprocess.run(command, env=environment, cwd=tmp_path, check=False)
+    assert late.returncode != 0
+    assert not list(tmp_path.rglob("metadata.json"))

@@ -7,7 +7,8 @@ commands stay as separate as they were: a child has its own memory, takes the si
 command gets, and ends when its command is killed.
 
 Nothing needs the server. Without one (no address in the environment, server gone, not Linux) a
-command runs in its own process, with the same result.
+command runs in its own process, with the same result. Where the workflow is gone too, it does not
+start.
 """
 
 import contextlib
@@ -31,6 +32,8 @@ from typing import NoReturn
 
 ADDRESS = "DPSWEEP_PRELOADED"
 """Environment variable: the server's socket."""
+STARTED_BY = "DPSWEEP_PRELOADED_BY"
+"""Environment variable: the process that started the server, whose end ends all commands."""
 
 # Libraries that commands import only where they need them. The server imports what a child has
 # needed of these, and of dpsweep's own modules, before it forks the next one.
@@ -66,8 +69,12 @@ _servers: list["subprocess.Popen[bytes]"] = []
 def main() -> None:
     """Run the command line: in a child of the server where there is one, else here."""
     address = os.environ.get(ADDRESS)
-    if address is not None and (status := _hand_over(address)) is not None:
-        sys.exit(status)
+    if address is not None:
+        status = _hand_over(address)
+        if status is None and not _is_running(os.environ[STARTED_BY]):
+            sys.exit("the workflow has ended, and its commands with it")
+        if status is not None:
+            sys.exit(status)
     # Importing the command line takes longer than handing over.
     from dpsweep import cli  # noqa: PLC0415
 
@@ -97,7 +104,7 @@ def start() -> None:
                 env={**os.environ, **_SINGLE_THREADED},
             )
         )
-    os.environ[ADDRESS] = str(address)
+    os.environ.update({ADDRESS: str(address), STARTED_BY: str(os.getpid())})
 
 
 # -- the command -----------------------------------------------------------------------------
@@ -129,6 +136,15 @@ def _hand_over(address: str) -> int | None:
         status = connection.recv(1)
         # A child that was killed has said nothing.
         return status[0] if status else 128 + signal.SIGKILL
+
+
+def _is_running(process: str) -> bool:
+    """Whether a process is there; one that has ended may still wait for its parent."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
 
 
 # -- the server ------------------------------------------------------------------------------

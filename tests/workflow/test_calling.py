@@ -1,10 +1,12 @@
 """How people call the workflow: without an activated environment, from elsewhere, with --configfile."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -18,17 +20,52 @@ def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path, how: str) -> N
         f"extends: {ROOT}/studies/demo.yaml\nresults: results\ntables: !replace {{}}\n"
     )
     named = {"--config": f"study={study}", "--configfile": str(study)}[how]
-    done = subprocess.run(
+    done = snakemake(tmp_path, how, named)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / NOISE).exists()
+
+
+HERE = socket.gethostname()
+BEGAN = psutil.Process().create_time()
+
+
+@pytest.mark.parametrize(
+    ("call", "began", "refused"),
+    [
+        (None, 0.0, False),  # killed before it could say that it is there
+        (f"{HERE} {2**22 + 1}", BEGAN, False),  # no process has such a number
+        (f"{HERE} {os.getpid()}", BEGAN - 1, False),  # a new process with an old number
+        (f"{HERE} {os.getpid()}", BEGAN, True),
+        (f"other{HERE} 1", BEGAN, True),
+    ],
+)
+def test_the_lock_of_a_call_that_was_killed_is_in_nobodys_way(
+    tmp_path: Path, call: str | None, began: float, refused: bool
+) -> None:
+    study = tmp_path / "mine.yaml"
+    study.write_text(f"extends: {ROOT}/studies/demo.yaml\nresults: results\n")
+    locks = tmp_path / ".snakemake" / "locks"
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text(f"{NOISE}\n")
+    if call is not None:
+        (locks / f"{call}.call").write_text(f"{began}")
+    done = snakemake(tmp_path, "--config", f"study={study}")
+    said = done.stdout + done.stderr
+    assert (done.returncode != 0) == ("cannot be locked" in said) == refused, said
+    assert (tmp_path / NOISE).exists() != refused
+
+
+def snakemake(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Call for one calibration."""
+    return subprocess.run(
         [
             *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")),
-            *("--directory", str(tmp_path), "--workflow-profile", "none", "--cores", "1"),
-            *("--scheduler", "greedy", how, named, "--", NOISE),
+            *("--directory", str(folder), "--workflow-profile", "none", "--cores", "1"),
+            *("--scheduler", "greedy", *options, "--", NOISE),
         ],
-        cwd=tmp_path,
+        cwd=folder,
         env=os.environ | {"PATH": os.defpath},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / NOISE).exists()

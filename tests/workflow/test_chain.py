@@ -215,7 +215,6 @@ def test_a_running_study_can_be_watched(tmp_path: Path) -> None:
     finally:
         os.killpg(run.pid, signal.SIGKILL)
         run.wait()
-    chain.run(options=("--unlock",))
     chain.run()
     assert "figure 2" in " ".join(
         chain.run(options=("--dry-run",), config=("partial=true",)).split()
@@ -237,7 +236,6 @@ def test_killed_run_continues_and_ends_the_same(
         run.wait()
     survived = chain.stored_trials()
     assert after_trials <= len(survived) < len(finished.stored_trials())
-    chain.run(options=("--unlock",))
     chain.run()
     after = chain.stored_trials()
     assert {key: after[key] for key in survived} == survived  # nothing was trained twice

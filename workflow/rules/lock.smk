@@ -1,27 +1,39 @@
-# Snakemake's lock outlives a Snakemake that is killed outright. Its holder is written beside it: on the
-# same machine, a lock whose holder is gone is removed, and the same command goes on.
+# Snakemake's lock outlives a Snakemake that is killed outright. So every call says that it is there, in a file
+# beside the lock, from before it can take the lock until it ends. A lock that is there without such a call, or
+# with calls of this machine that are gone, is removed, and the same command goes on.
+import atexit
 import shutil
 import socket
 
-LOCKS = Path(".snakemake/locks")
-HOLDER = LOCKS / "holder"
+import psutil
+
+LOCKS = Path(".snakemake/locks").absolute()
+CALL = LOCKS / f"{socket.gethostname()} {os.getpid()}.call"
 
 
 def hold_lock():
     LOCKS.mkdir(parents=True, exist_ok=True)
-    HOLDER.write_text(f"{socket.gethostname()} {os.getpid()}")
+    # The number of a process is given again, for example after the machine was started anew.
+    CALL.write_text(f"{psutil.Process().create_time()}")
+
+
+def is_over(call):
+    host, process = call.stem.split()
+    if host != socket.gethostname():
+        return False
+    try:
+        return psutil.Process(int(process)).create_time() != float(call.read_text())
+    except (psutil.NoSuchProcess, FileNotFoundError, ValueError):
+        return True
 
 
 def remove_abandoned_lock():
-    try:
-        host, process = HOLDER.read_text().split()
-        if host == socket.gethostname():
-            os.kill(int(process), 0)
-    except ProcessLookupError:
+    if all(is_over(call) for call in LOCKS.glob("*.call")):
         shutil.rmtree(LOCKS, ignore_errors=True)
-    except (FileNotFoundError, ValueError, PermissionError):
-        pass  # nobody has held it, or somebody else's process has
 
 
 if workflow.is_main_process:
     remove_abandoned_lock()
+    hold_lock()
+    atexit.register(CALL.unlink, missing_ok=True)
+    STARTED = CALL.stat().st_mtime_ns

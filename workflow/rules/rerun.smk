@@ -38,12 +38,11 @@ def study_file(wildcards, input):
 
 def begun_jobs(dag):
     """The jobs that this run has begun and not finished: they have written to their logs."""
-    started = HOLDER.stat().st_mtime_ns
     return {
         job
         for job in dag.needrun_jobs()
         if any(
-            Path(log).exists() and Path(log).stat().st_mtime_ns > started
+            Path(log).exists() and Path(log).stat().st_mtime_ns > STARTED
             for log in job.log
         )
     }
