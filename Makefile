@@ -57,7 +57,7 @@ planted-bugs: setup ## plant one bug after another and see the fast tests fail (
 bench: setup ## measure on the CPU and write the tables of docs/performance.md (an hour)
 	$(BIN)/python benchmarks/step_cost.py cpu
 	$(BIN)/python benchmarks/cell.py cpu
-	$(BIN)/python benchmarks/workflow.py
+	$(BIN)/python -m benchmarks.workflow
 	$(BIN)/python benchmarks/calibration.py study
 	$(BIN)/python benchmarks/tables.py
 

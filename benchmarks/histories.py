@@ -11,28 +11,23 @@ the end, when nothing is in its way.
 The result goes to benchmarks/results/histories.json, a line for every history.
 """
 
-import argparse
 import copy
 import os
 import random
 import shutil
 import signal
 import subprocess
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.workflow.tiny import STUDY, SWEEP, TinyChain, differences
 
-from benchmarks.kills import environment
-from dpsweep import preload
-from dpsweep.files import fingerprint, read_json, write_json
+from benchmarks import campaign
+from benchmarks.kills import wait_for_moment
+from dpsweep.files import fingerprint
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study.paths import Paths
-
-RESULT = Path(__file__).parent / "results" / "histories.json"
 
 # Every edit goes there and back, so that few different studies have to be run afresh.
 EDITS: dict[str, Callable[[dict[str, Any]], None]] = {}
@@ -118,7 +113,6 @@ class History:
             capture_output=True,
             text=True,
             check=False,
-            timeout=1800,
         )
         self.events.append(f"run: exit {done.returncode}")
         if done.returncode == 0:
@@ -185,16 +179,15 @@ class History:
         return "a file in its place"
 
     def _kill(self) -> str:
-        run = self.chain.start()
-        after, number = (
-            self._draw.uniform(1.0, 20.0),
-            self._draw.choice([signal.SIGKILL, signal.SIGTERM]),
-        )
-        time.sleep(after)
-        if run.poll() is None:
+        run = self.chain.start(campaign.as_a_user(self.chain))
+        number = self._draw.choice([signal.SIGKILL, signal.SIGTERM])
+        moment = wait_for_moment(run, self.chain.results, self._draw)
+        if moment is not None:
             os.killpg(run.pid, number)
-        run.wait(600)
-        return f"{number.name} after {after:.1f} s, exit {run.returncode}"
+        status = campaign.wait(run, self.chain.folder)
+        left = campaign.left_in(self.chain.folder)
+        assert status is not None and not left, (number, moment, left)
+        return f"{number.name} after {moment}, exit {status}"
 
     def _put_back(self) -> str:
         if self._earlier.exists() and self._draw.random() < 0.7:
@@ -218,26 +211,14 @@ def live(scratch: Path, seed: int) -> dict[str, Any]:
             wrong += history.run()
     history.clear()
     wrong += history.run(must_succeed=True)
-    return {"seed": seed, "events": history.events, "wrong": wrong}
-
-
-def main() -> None:
-    """Run histories and write the result."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("count", type=int, help="histories in all, those of earlier calls included")
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
-    parser.add_argument("--scratch", type=Path, help="folder for runs; by default a new one")
-    arguments = parser.parse_args()
-    scratch = (arguments.scratch or Path(tempfile.mkdtemp(prefix="histories-"))).resolve()
-    found: dict[str, Any] = read_json(RESULT) if RESULT.exists() else {"histories": []}
-    histories = found["histories"]
-    preload.start()
-    deadline = time.monotonic() + 60 * arguments.minutes
-    while len(histories) < arguments.count and time.monotonic() < deadline:
-        histories.append(live(scratch, seed=len(histories) + 1))
-        print("BAD" if histories[-1]["wrong"] else "good", histories[-1], flush=True)
-        write_json(RESULT, {"environment": environment(), "histories": histories})
+    return {"events": history.events, "wrong": wrong}
 
 
 if __name__ == "__main__":
-    main()
+    campaign.grow(
+        campaign.RESULTS / "histories.json",
+        "histories",
+        live,
+        size=lambda _: 1,
+        is_good=lambda result: not result["wrong"],
+    )

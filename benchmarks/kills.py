@@ -2,83 +2,97 @@
 
     python -m benchmarks.kills 300    # goes on where it was stopped
 
-A kill is a signal (SIGTERM, SIGINT, SIGKILL, SIGHUP) to Snakemake, to one process of a job, or to the
-whole process group, at a random time of a run that begins with nothing or with some outputs
-missing. Then the same command runs to its end. Its outputs must be those of the run that nobody
-killed, and no process may be left or hang.
+A history begins with nothing or with some outputs missing. The command runs and is killed, again and
+again, until it ends before its kill. A kill is a signal (SIGTERM, SIGINT, SIGKILL, SIGHUP) to
+Snakemake, to one other process of the run, or to the whole process group. Its moment is drawn by the
+run's own progress, whatever the speed of the machine: by Snakemake's processor time before the first
+job, by the files that jobs have written after it.
 
-The result goes to benchmarks/results/kills.json, a line for every kill.
+After every kill, the run must end, no process may be left, an output that counts as current must be
+that of the run that nobody killed, and so must all outputs if the exit status is 0. At the end of a
+history all outputs must be.
+
+The result goes to benchmarks/results/kills.json.
 """
 
-import argparse
 import os
-import platform
 import random
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
-from importlib.metadata import version
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.workflow.tiny import TinyChain, differences
+from tests.workflow.tiny import TinyChain
 
-from dpsweep import preload
-from dpsweep.files import read_json, write_json
+from benchmarks import campaign
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study.paths import Paths
 
-RESULTS = Path(__file__).parent / "results"
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGHUP)
-VICTIMS = ("Snakemake", "one process of a job", "process group")
-# A run of seconds that is not over by then hangs.
-PATIENCE_SECONDS = 900.0
-LEFT_SECONDS = 60.0
+VICTIMS = ("Snakemake", "one other process", "process group")
+KILLS = 10
+"""of one history at most"""
+START_SHARE = 0.25
+"""of the kills that come before the first job"""
+START_SECONDS = 2.5
+"""processor time of Snakemake until about its first job"""
+FILES = 30
+"""written by a run before its kill at most; a whole run writes about 75"""
 
 
-def processes(folder: Path) -> list[psutil.Process]:
-    """The processes that work in a folder."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd().startswith(str(folder)) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
-            pass
-    return found
-
-
-def wait_until_empty(folder: Path) -> list[str]:
-    """Wait until no process works in a folder; return those that do not end."""
-    deadline = time.monotonic() + LEFT_SECONDS
-    while (left := processes(folder)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return [" ".join(process.cmdline()) for process in left]
-
-
-def begin(base: Path, folder: Path, draw: random.Random) -> str:
-    """Make a folder in which some outputs are missing; say which."""
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(base, folder)
-    results = folder / "results"
-    if draw.random() < 0.3:
-        shutil.rmtree(results)
-        shutil.rmtree(folder / ".snakemake")
+def lose(chain: TinyChain, draw: random.Random) -> str:
+    """Take outputs away; say which."""
+    if draw.random() < 0.5:
+        shutil.rmtree(chain.results)
+        shutil.rmtree(chain.folder / ".snakemake")
         return "everything"
-    chain = TinyChain(folder)
-    outputs = list(Outputs(chain.parsed, Paths(results)).every())
+    outputs = list(Outputs(chain.parsed, Paths(chain.results)).every())
     for output in draw.sample(outputs, draw.randint(1, len(outputs) // 2)):
         for file in output.files:
             file.unlink(missing_ok=True)
     if draw.random() < 0.5:
-        shutil.rmtree(results / "trials")
+        shutil.rmtree(chain.results / "trials")
         return "some outputs, and the trials"
     return "some outputs"
+
+
+def wait_for_moment(
+    run: "subprocess.Popen[bytes]", results: Path, draw: random.Random
+) -> str | None:
+    """Wait for a moment of a run; say which, or None if the run ends before."""
+    began = time.time_ns()
+    snakemake = psutil.Process(run.pid)
+    early = draw.random() < START_SHARE
+    seconds, files = draw.uniform(0.0, START_SECONDS), draw.randint(1, FILES)
+    pause = draw.uniform(0.0, 0.5)
+
+    def reached() -> bool:
+        if early:
+            times = snakemake.cpu_times()
+            return float(times.user + times.system) >= seconds
+        return written_since(results, began) >= files
+
+    while run.poll() is None:
+        if reached():
+            time.sleep(0.0 if early else pause)
+            return f"{seconds:.2f} s of Snakemake" if early else f"{files} files"
+        time.sleep(0.02)
+    return None
+
+
+def written_since(results: Path, began: int) -> int:
+    """How many files were written since a time (ns)."""
+    count = 0
+    for folder, _, files in os.walk(results):
+        for name in files:
+            with suppress(FileNotFoundError):
+                count += Path(folder, name).stat().st_mtime_ns > began
+    return count
 
 
 def kill(
@@ -89,7 +103,6 @@ def kill(
     draw: random.Random,
 ) -> str | None:
     """Send a signal; return the command of the process that got it, None if there is none any more."""
-    others = [process for process in processes(folder) if process.pid != run.pid]
     try:
         match victim:
             case "Snakemake":
@@ -98,11 +111,12 @@ def kill(
             case "process group":
                 os.killpg(run.pid, number)
                 return "all"
-            case _ if others:
-                chosen = draw.choice(others)
-                command = " ".join(chosen.cmdline())
-                chosen.send_signal(number)
-                return command
+        others = [process for process in campaign.processes(folder) if process.pid != run.pid]
+        if others:
+            chosen = draw.choice(others)
+            command = " ".join(chosen.cmdline())
+            chosen.send_signal(number)
+            return without_folders(command, folder)
     except (ProcessLookupError, psutil.NoSuchProcess):
         pass
     return None
@@ -114,126 +128,50 @@ def without_folders(command: str, folder: Path) -> str:
     return command.replace(str(folder), "...").replace(programs, "...")[:200]
 
 
-def attempt(base: Path, folder: Path, seed: int, seconds: float) -> dict[str, Any] | None:
-    """Kill one run and mend it; return what happened, None if the run was over before."""
-    draw = random.Random(seed)
+def run_and_kill(chain: TinyChain, expected: Path, draw: random.Random) -> dict[str, Any]:
+    """Run the command and kill it; say what happened. Nothing is hit if it ends before."""
     victim, number = draw.choice(VICTIMS), draw.choice(SIGNALS)
-    missing = begin(base, folder, draw)
-    chain = TinyChain(folder)
-    # As a user's: with a server of its own, which is killed with it.
-    alone = {name: value for name, value in chain.environment.items() if name != preload.ADDRESS}
-    run = chain.start(alone)
-    after = draw.uniform(0.0, seconds)
-    time.sleep(after)
-    hit = kill(run, folder, victim, number, draw)
-    result: dict[str, Any] = {
-        **{"seed": seed, "victim": victim, "signal": number.name, "after_seconds": round(after, 2)},
-        **{"missing": missing, "hit": hit and without_folders(hit, folder)},
-    }
-    started = time.monotonic()
-    try:
-        result["killed_run"] = run.wait(PATIENCE_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(run.pid, signal.SIGKILL)
-        run.wait()
-        return result | {"hangs": True}
-    result["ended_after_seconds"] = round(time.monotonic() - started, 2)
-    result["left"] = wait_until_empty(folder)
-    if hit is None:
-        return None
-    if result["killed_run"] == 0:
-        result["wrong_success"] = list(differences(chain.parsed, chain.results, base / "results"))
-    return result | finish(chain, base)
-
-
-def finish(chain: TinyChain, base: Path) -> dict[str, Any]:
-    """Run the same command to its end and compare."""
-    started = time.monotonic()
-    try:
-        done = subprocess.run(
-            chain.command("all"),
-            env=chain.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return {"hangs": True}
+    run = chain.start(campaign.as_a_user(chain))
+    moment = wait_for_moment(run, chain.results, draw)
+    hit = moment and kill(run, chain.folder, victim, number, draw)
     return {
-        "hangs": False,
-        "exit": done.returncode,
-        "seconds": round(time.monotonic() - started, 2),
-        "differences": list(differences(chain.parsed, chain.results, base / "results")),
-        "left_at_end": wait_until_empty(chain.folder),
-        **({"output": done.stdout[-3000:] + done.stderr[-3000:]} if done.returncode else {}),
+        **{"victim": victim, "signal": number.name, "moment": moment, "hit": hit},
+        **campaign.outcome(run, chain, expected),
     }
+
+
+def history(scratch: Path, seed: int) -> dict[str, Any]:
+    """Kill one run after another, until one ends before its kill."""
+    base, folder = TinyChain(scratch / "base"), scratch / "run"
+    if not (base.results / "report.html").exists():
+        base.run()
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(base.folder, folder)
+    chain, draw = TinyChain(folder), random.Random(seed)
+    missing = lose(chain, draw)
+    kills: list[dict[str, Any]] = []
+    while len(kills) < KILLS:
+        result = run_and_kill(chain, base.results, draw)
+        if result["hit"] is None:
+            break
+        kills.append(result)
+    else:
+        result = campaign.outcome(chain.start(), chain, base.results)
+    return {"missing": missing, "kills": kills, "end": result}
 
 
 def is_good(result: dict[str, Any]) -> bool:
-    """Whether a killed run left nothing behind, and the next one made everything good."""
-    return not (
-        result["hangs"]
-        or result["exit"]
-        or result["differences"]
-        or result["left"]
-        or result["left_at_end"]
-        or result.get("wrong_success")
+    """Whether nothing was wrong after any kill, and the same command made everything good."""
+    return (
+        all(map(campaign.is_good, [*result["kills"], result["end"]])) and not result["end"]["exit"]
     )
 
 
-def campaign(
-    count: int,
-    file: Path,
-    scratch: Path,
-    minutes: float,
-    kill_one: Callable[[Path, Path, int, float], dict[str, Any] | None],
-) -> None:
-    """Add kills to a file of results until there are enough, or time is over."""
-    deadline = time.monotonic() + 60 * minutes
-    found: dict[str, Any] = read_json(file) if file.exists() else {"kills": []}
-    base = scratch / "base"
-    chain = TinyChain(base)
-    preload.start()
-    if not (base / "results" / "report.html").exists():
-        chain.run()
-    kills = found["kills"]
-    seed = 1 + max((each["seed"] for each in kills), default=0)
-    seconds = 20.0
-    while len(kills) < count and time.monotonic() < deadline:
-        result = kill_one(base, scratch / "run", seed, seconds)
-        seed += 1
-        if result is None:
-            seconds *= 0.9
-            continue
-        # Runs are as fast as the machine is busy: the next kill comes within the time of this run.
-        seconds = 0.8 * seconds + 0.2 * (result["after_seconds"] + result.get("seconds", seconds))
-        kills.append(result)
-        print(len(kills), "good" if is_good(result) else "BAD", result, flush=True)
-        write_json(file, {"environment": environment(), "kills": kills})
-        if not is_good(result):
-            shutil.copytree(scratch / "run", scratch / f"bad-{result['seed']}", symlinks=True)
-
-
-def environment() -> dict[str, Any]:
-    """Where the kills were tried."""
-    return {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("torch", "snakemake")},
-    }
-
-
-def main() -> None:
-    """Run a campaign."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("count", type=int, help="kills in all, those of earlier calls included")
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
-    parser.add_argument("--scratch", type=Path, help="folder for runs; by default a new one")
-    arguments = parser.parse_args()
-    scratch = arguments.scratch or Path(tempfile.mkdtemp(prefix="kills-"))
-    campaign(arguments.count, RESULTS / "kills.json", scratch.resolve(), arguments.minutes, attempt)
-
-
 if __name__ == "__main__":
-    main()
+    campaign.grow(
+        campaign.RESULTS / "kills.json",
+        "histories",
+        history,
+        size=lambda result: len(result["kills"]),
+        is_good=is_good,
+    )

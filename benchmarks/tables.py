@@ -223,27 +223,29 @@ def analysis(result: dict[str, Any]) -> list[str]:
 
 
 def kills(result: dict[str, Any]) -> list[str]:
-    """What became of killed runs, by what was killed and how."""
-    kinds: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for each in result["kills"]:
-        kinds.setdefault((each["victim"], each["signal"]), []).append(each)
-    kinds["all", ""] = result["kills"]
+    """What became of killed runs, by what was killed and how, and of the histories that they make up."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for history in result["histories"]:
+        for each in history["kills"]:
+            kinds.setdefault(f"{each['victim']}, {each['signal']}", []).append(each)
+    kinds = dict(sorted(kinds.items()))
+    kinds["all kills"] = [each for found in kinds.values() for each in found]
+    ends = [history["end"] for history in result["histories"]]
+    kinds["ends of histories"] = ends
     rows = [
         [
-            f"{victim} {signal}".strip(),
+            kind,
             f"{len(found)}",
-            f"{sum(bool(each.get('differences')) for each in found)}",
-            f"{sum(each['hangs'] for each in found)}",
-            f"{sum(bool(each.get('left')) or bool(each.get('left_at_end')) for each in found)}",
-            f"{sum(bool(each.get('exit')) for each in found)}",
+            *(f"{sum(bool(each[what]) for each in found)}" for what in ("hangs", "left", "wrong")),
         ]
-        for (victim, signal), found in sorted(kinds.items(), key=lambda item: item[0][0] == "all")
+        for kind, found in kinds.items()
     ]
-    head = [
-        *("killed", "kills", "outputs differ", "hangs", "a process is left"),
-        "the next run fails",
+    failed = sum(bool(end["exit"]) for end in ends)
+    return [
+        *grid(["", "runs", "hangs", "a process is left", "an output differs"], rows),
+        "",
+        f"{failed} of {len(ends)} histories ended with a failure. {where(result['environment'])}",
     ]
-    return [*grid(head, rows), "", where(result["environment"])]
 
 
 def histories(result: dict[str, Any]) -> list[str]:

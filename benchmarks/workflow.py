@@ -1,10 +1,11 @@
 """Measure what Snakemake needs before anything runs, on the paper's study.
 
-    python benchmarks/workflow.py
+    python -m benchmarks.workflow
 
 Every call is a process of its own; its processor time and its peak memory are measured. Two
-states of the study: nothing there (cold), and every output there (complete: empty files, touched
-by Snakemake itself, so that it has its records of all jobs). A scratch folder holds them.
+states of the study: nothing there (cold), and every output there (complete: small files, with
+Snakemake's records of all jobs and with the provenance of every output, so that nothing is to be
+made again). A scratch folder holds them.
 
 The result goes to benchmarks/results/workflow.json.
 """
@@ -22,7 +23,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tests.planning.finished import finish_all
+
 from dpsweep.files import write_json
+from dpsweep.study import load_study
+from dpsweep.study.paths import Paths
 
 REPOSITORY = Path(__file__).parents[1]
 RESULT = REPOSITORY / "benchmarks" / "results" / "workflow.json"
@@ -66,7 +71,7 @@ def _processor_seconds() -> float:
 
 
 def complete(folder: Path) -> int:
-    """Make every output of the study, empty, and have Snakemake record them; return how many."""
+    """Make every output of the study and what is recorded of it; return how many files they are."""
     listed = subprocess.run(
         snakemake(folder, "--summary", "all"), capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -75,6 +80,11 @@ def complete(folder: Path) -> int:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     subprocess.run(snakemake(folder, "--touch", "all"), capture_output=True, check=True)
+    finish_all(load_study(folder / "config.yaml"), Paths(folder / "results"))
+    planned = subprocess.run(
+        snakemake(folder, "-n", "all"), capture_output=True, text=True, check=True
+    )
+    assert "Nothing to be done" in planned.stdout + planned.stderr, planned.stdout[-2000:]
     return len(files)
 
 

@@ -1,0 +1,160 @@
+"""What campaigns of random kills and random histories share: calls that may hang, and results that grow."""
+
+import argparse
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import chdir
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tests.workflow.tiny import TinyChain, content, differences
+
+from dpsweep import preload
+from dpsweep.files import read_json, write_json
+from dpsweep.planning.outputs import Outputs
+from dpsweep.planning.provenance import problems
+from dpsweep.study.paths import Paths
+
+RESULTS = Path(__file__).parent / "results"
+# Processes that use less processor time than this in so many seconds do nothing, on a busy machine too.
+IDLE_SECONDS, IDLE_PROCESSOR_SECONDS = 300.0, 0.5
+LEFT_SECONDS = 300.0
+
+
+def processes(folder: Path) -> list[psutil.Process]:
+    """The processes that work in a folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd().startswith(str(folder)) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
+            pass
+    return found
+
+
+def left_in(folder: Path) -> list[str]:
+    """Wait until no process works in a folder; return the commands of those that do not end."""
+    deadline = time.monotonic() + LEFT_SECONDS
+    while (left := processes(folder)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return [" ".join(process.cmdline()) for process in left]
+
+
+def wait(run: "subprocess.Popen[bytes]", folder: Path) -> int | None:
+    """Wait for the end of a run; None if it hangs, and it is killed then."""
+    used, since = -1.0, time.monotonic()
+    while run.poll() is None:
+        now = sum(_processor_seconds(process) for process in processes(folder))
+        if abs(now - used) > IDLE_PROCESSOR_SECONDS:
+            used, since = now, time.monotonic()
+        if time.monotonic() - since > IDLE_SECONDS:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+            return None
+        time.sleep(0.2)
+    return run.returncode
+
+
+def _processor_seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system)
+
+
+def as_a_user(chain: TinyChain) -> dict[str, str]:
+    """The environment of a run that starts a server of its own, which is killed with it."""
+    own = (preload.ADDRESS, preload.STARTED_BY)
+    return {name: value for name, value in chain.environment.items() if name not in own}
+
+
+def wrongly_current(chain: TinyChain, expected: Path) -> Iterator[str]:
+    """Outputs that would not be made again, and are not what they should be."""
+    with chdir(chain.folder):
+        paths = Paths(Path("results"))
+        outputs = list(Outputs(chain.parsed, paths).every())
+        outdated = problems(paths, outputs)
+    for output in outputs:
+        for file in output.files:
+            name = file.relative_to("results")
+            found = chain.results / name
+            if output.name not in outdated and content(found) != content(expected / name):
+                yield f"{name} counts as current, and differs"
+
+
+def outcome(run: "subprocess.Popen[bytes]", chain: TinyChain, expected: Path) -> dict[str, Any]:
+    """Wait for the end of a run, and say what is wrong with it."""
+    started = time.monotonic()
+    status = wait(run, chain.folder)
+    return {
+        "exit": status,
+        "seconds": round(time.monotonic() - started, 1),
+        "hangs": status is None,
+        "left": left_in(chain.folder),
+        "wrong": [
+            *wrongly_current(chain, expected),
+            *(differences(chain.parsed, chain.results, expected) if status == 0 else ()),
+        ],
+    }
+
+
+def is_good(outcome: dict[str, Any]) -> bool:
+    """Whether a run ended, left no process, and nothing that it left passes for what it is not."""
+    return not (outcome["hangs"] or outcome["left"] or outcome["wrong"])
+
+
+def grow(
+    file: Path,
+    what: str,
+    try_one: Callable[[Path, int], dict[str, Any]],
+    size: Callable[[dict[str, Any]], int],
+    is_good: Callable[[dict[str, Any]], bool],
+) -> None:
+    """Add to a file of results until there is enough, or time is over: the command line of a campaign.
+
+    Args:
+        file: JSON file of results; a campaign goes on where it was stopped.
+        what: the name of its list.
+        try_one: makes the result of a seed in a scratch folder.
+        size: how much a result counts.
+        is_good: whether a result is as it should be; the folder of any other is kept.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("count", type=int, help="in all, those of earlier calls included")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
+    parser.add_argument("--scratch", type=Path, help="folder for runs; by default a new one")
+    arguments = parser.parse_args()
+    scratch = (arguments.scratch or Path(tempfile.mkdtemp(prefix=f"{what}-"))).resolve()
+    scratch.mkdir(exist_ok=True)
+    deadline = time.monotonic() + 60 * arguments.minutes
+    found: list[dict[str, Any]] = read_json(file)[what] if file.exists() else []
+    # Runs that nobody kills share one server.
+    preload.start()
+    while sum(map(size, found)) < arguments.count and time.monotonic() < deadline:
+        seed = 1 + max((each["seed"] for each in found), default=0)
+        result = try_one(scratch, seed)
+        found.append({"seed": seed, **result})
+        good = is_good(result)
+        print(time.strftime("%H:%M:%S"), "good" if good else "BAD", found[-1], flush=True)
+        write_json(file, {"environment": environment(), what: found})
+        if not good:
+            shutil.copytree(scratch / "run", scratch / f"bad-{seed}", symlinks=True)
+
+
+def environment() -> dict[str, Any]:
+    """Where a campaign was run."""
+    return {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("torch", "snakemake")},
+    }
