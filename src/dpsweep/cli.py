@@ -17,7 +17,9 @@ from dpsweep.errors import DpsweepError
 from dpsweep.planning.outputs import NormsKey, Output, Outputs
 from dpsweep.planning.provenance import Making, explain, making, problems
 from dpsweep.study import Cell, Study, StudyError, load_study
+from dpsweep.study.cells import number
 from dpsweep.study.commands import DEFAULT_STUDY, make_command
+from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 
 if TYPE_CHECKING:
@@ -63,6 +65,11 @@ SiteFile = Annotated[
 def _open(study_file: Path, partial: bool = False) -> tuple[Study, Paths]:
     study = load_study(study_file)
     return study, Paths(Path(study.results), partial)
+
+
+def _cells(study: Study, problem: str) -> list[Cell]:
+    pick("problem", problem, study.problems)
+    return study.problem_cells(problem)
 
 
 def _making(paths: Paths, output: Output) -> contextlib.AbstractContextManager[Making | None]:
@@ -125,7 +132,7 @@ def prepare_dataset(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     from dpsweep.data.prepare import prepare
 
     study, paths = _open(study_file)
-    dataset = study.datasets[name]
+    dataset = pick("dataset", name, study.datasets)
     tokenizer = None if dataset.tokenizer is None else paths.tokenizer(dataset.tokenizer)
     with making(paths, Outputs(study, paths).dataset(name)):
         prepare(name, dataset, paths.dataset(name), tokenizer)
@@ -137,8 +144,9 @@ def prepare_tokenizer(backbone: str, study_file: StudyFile = DEFAULT_STUDY) -> N
     from dpsweep.data.tokenizer import prepare
 
     study, paths = _open(study_file)
+    chosen = pick("backbone", backbone, study.backbones)
     with making(paths, Outputs(study, paths).tokenizer(backbone)):
-        prepare(backbone, study.backbones[backbone], study.datasets, paths.tokenizer(backbone))
+        prepare(backbone, chosen, study.datasets, paths.tokenizer(backbone))
 
 
 @app.command()
@@ -151,8 +159,9 @@ def prepare_backbone(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     study, paths = _open(study_file)
     # Weights depend on it in their last digits, and their checksum is a part of every trial's key.
     torch.set_num_threads(study.training.threads)
+    backbone = pick("backbone", name, study.backbones)
     with making(paths, Outputs(study, paths).backbone(name)):
-        prepare(name, study.backbones[name], paths)
+        prepare(name, backbone, paths)
 
 
 @app.command()
@@ -169,6 +178,9 @@ def calibrate(
     from dpsweep.study.cells import BatchSize
 
     study, paths = _open(study_file)
+    train_size = pick("dataset", dataset, study.datasets).train_size
+    if batch_size != "full" and not (batch_size.isdecimal() and 1 <= int(batch_size) <= train_size):
+        raise StudyError(f"batch size: found {batch_size}; allowed: full, or 1 to {train_size}")
     batch: BatchSize = "full" if batch_size == "full" else int(batch_size)
     with making(paths, Outputs(study, paths).noise(dataset, epsilon, epochs, batch)):
         calibration = calibrate_noise(
@@ -193,9 +205,7 @@ def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> Non
     from dpsweep.training.offline import refuse_network
 
     study, paths = _open(study_file)
-    chosen = Cell.parse(problem, cell)
-    if not study.has(chosen):
-        raise StudyError(f"{problem}/{cell} is not in the grid of {study_file}")
+    chosen = pick("cell", cell, {each.name: each for each in _cells(study, problem)})
     refuse_network()
     with making(paths, Outputs(study, paths).cell(chosen)) as job, watched():
         run_cell(study, paths, chosen, started=STARTED, progress=job.note)
@@ -218,13 +228,12 @@ def gradient_norms(
     from dpsweep.training.offline import refuse_network
 
     study, paths = _open(study_file)
-    bound = Cell.parse(
-        problem, f"eps{epsilon}_epochs{epochs}_Bfull_C{clipping_bound}"
-    ).clipping_bound
+    keys = dict.fromkeys(map(NormsKey.of, _cells(study, problem)))
+    name = f"eps{number(epsilon)}_epochs{epochs}_C{clipping_bound}"
+    key = pick("gradient norms", name, {paths.gradient_norms(*key).stem: key for key in keys})
     refuse_network()
-    output = Outputs(study, paths).gradient_norms(NormsKey(problem, epsilon, epochs, bound))
-    with making(paths, output), watched():
-        measure_gradient_norms(study, paths, problem, epsilon, epochs, bound)
+    with making(paths, Outputs(study, paths).gradient_norms(key)), watched():
+        measure_gradient_norms(study, paths, *key)
 
 
 @app.command()
@@ -234,12 +243,11 @@ def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     from dpsweep.training.offline import refuse_network
 
     study, paths = _open(study_file)
-    chosen = [cell for cell in study.audit_cells() if cell.name == setting]
-    if study.audit is None or not chosen:
-        raise StudyError(f"{setting} is not in the section audit of {study_file}")
+    cell = pick("setting of the audit", setting, {each.name: each for each in study.audit_cells()})
+    assert study.audit is not None  # noqa: S101 (it has settings)
     refuse_network()
-    with making(paths, Outputs(study, paths).audited(chosen[0])):
-        measure_setting(study, paths, study.audit, chosen[0])
+    with making(paths, Outputs(study, paths).audited(cell)):
+        measure_setting(study, paths, study.audit, cell)
 
 
 @app.command()
@@ -270,6 +278,7 @@ def aggregate(problem: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     from dpsweep.analysis.frames import write_problem
 
     study, paths = _open(study_file)
+    pick("problem", problem, study.problems)
     with making(paths, Outputs(study, paths).problem(problem)):
         write_problem(study, paths, problem)
 
@@ -280,6 +289,7 @@ def figure(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial 
     from dpsweep.figures import draw
 
     study, paths = _open(study_file, partial)
+    pick("figure", target, study.figures)
     with _making(paths, Outputs(study, paths).figure(target)):
         draw(study, paths, target)
 
@@ -290,6 +300,7 @@ def table(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial =
     from dpsweep.tables import write
 
     study, paths = _open(study_file, partial)
+    pick("table", target, study.tables)
     with _making(paths, Outputs(study, paths).table(target)):
         write(study, paths, target)
 

@@ -5,11 +5,15 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
+
+from dpsweep.errors import DpsweepError
+
+T = TypeVar("T")
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _SERIES = r"\{(?:dataset|backbone|method|epsilon|epochs|clipping_bound)\}"
@@ -76,6 +80,17 @@ def unknown(found: str, allowed: Iterable[str]) -> str:
         listed = f"{', '.join(nearest)}, ... ({len(names) - _NAMES} more)"
     question = "".join(f"did you mean {name}? " for name in hint)
     return f"found {value(found)}; {question}allowed: {listed}"
+
+
+def pick(kind: str, name: str, named: Mapping[str, T]) -> T:
+    """Look a name up that somebody typed.
+
+    Raises:
+        DpsweepError: there is no such name; the message says what ``kind`` it is, and which there are.
+    """
+    if name not in named:
+        raise DpsweepError(f"{kind}: {unknown(name, named)}")
+    return named[name]
 
 
 def value(found: Any, limit: int = 80) -> str:
