@@ -92,6 +92,7 @@ def main() -> None:
     """Measure and write the result."""
     folder = Path(tempfile.mkdtemp(prefix="workflow-benchmark-"))
     shutil.copy(REPOSITORY / "config.yaml", folder)
+    shutil.copytree(REPOSITORY / "studies", folder / "studies")
     check = [
         sys.executable,
         "-m",

@@ -343,7 +343,7 @@ def test_checksum_is_of_what_determines_the_network(tmp_path: Path) -> None:
             "architecture": Architecture(library="timm", name="a", arguments={"depth": 2}),
             "mean": (0.5,),
             "std": (0.5,),
-            "pretraining": {"kind": "file", "seconds": 3.0},
+            "pretraining": {"kind": "file", "path": "a"},
             "parameters": 1,
             "state": {"weight": torch.zeros(2)},
         }
@@ -353,7 +353,7 @@ def test_checksum_is_of_what_determines_the_network(tmp_path: Path) -> None:
     same = [
         checksum(0),
         checksum(1, title="Other", name="other"),
-        checksum(2, pretraining={"kind": "file", "seconds": 4.0}),
+        checksum(2, pretraining={"kind": "file", "path": "b"}),
     ]
     assert len(set(same)) == 1
     different = [

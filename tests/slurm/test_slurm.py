@@ -26,9 +26,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 from tests.slurm import cluster
-from tests.workflow.chain import ROOT, STUDY, Chain
+from tests.slurm.site import PATIENCE, Site, wait_for
+from tests.workflow.chain import STUDY, Chain
 
 from dpsweep.planning.cost import cell_cost
 from dpsweep.study import load_study
@@ -42,7 +42,12 @@ BOUNDS = ("0.1", "1", "3", "10")
 BAD = "eps8_epochs2_B96_C1"
 BAD_CELLS = "_B96_"
 JOB_MINUTES = 3
-PATIENCE = 900.0  # seconds, on a machine that others use too
+# Some cells fail while there is a file.
+TROUBLE = f"""\
+if [ -e bad ] && [[ "$*" = *{BAD_CELLS}* ]]; then
+    echo 'error: broken on purpose'; exit 1
+fi
+"""
 
 
 def small_study() -> dict[str, Any]:
@@ -65,120 +70,8 @@ def small_study() -> dict[str, Any]:
     return study
 
 
-class Site(Chain):
-    """A fresh clone of the workflow, set up for the test cluster, with what others prepared."""
-
-    def __init__(self, folder: Path, study: dict[str, Any], prepared: Path) -> None:
-        folder.mkdir()
-        for name in ("workflow", "profiles"):
-            shutil.copytree(
-                ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        shutil.copy(ROOT / "Snakefile", folder)
-        (folder / "slurm").symlink_to("profiles/slurm")
-        super().__init__(folder, study)
-        self.journal = folder / "journal.txt"
-        self.bad = folder / "bad"
-        """some cells fail while this file is there"""
-        self._settings()
-        for stage in ("data", "backbones", "noise"):
-            shutil.copytree(prepared / stage, self.results / stage)
-            said = Path("provenance") / stage
-            shutil.copytree(prepared / said, self.results / said)
-
-    def write(self) -> None:
-        content = self.study | {"results": "results"}
-        (self.folder / "config.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-
-    def _settings(self) -> None:
-        # Jobs keep a journal through the site's own setting of how dpsweep is called.
-        command = self.folder / "journalled.sh"
-        command.write_text(
-            "#!/bin/bash\n"
-            f'echo "start $SLURM_JOB_ID ${{SLURM_STEP_GPUS:--}} $(date +%s) $*" >> {self.journal}\n'
-            f'if [ -e {self.bad} ] && [[ "$*" = *{BAD_CELLS}* ]]; then\n'
-            "    echo 'error: broken on purpose'; exit 1\n"
-            "fi\n"
-            f"exec dpsweep \"$@\" > >(trap '' TERM; exec tee -a {self.journal}) 2>&1\n"
-        )
-        command.chmod(0o755)
-        site = {
-            "account": "",
-            "gpu_partition": "gpu",
-            "cpu_partition": "cpu",
-            "gpus": [{"request": "gpu:1", "memory_gigabytes": 80}],
-            "time_limit_minutes": 30,
-            "job_minutes": JOB_MINUTES,
-            "signal_seconds": 118,
-            "require_gpu": False,
-            "command": str(command),
-        }
-        (self.folder / "profiles/slurm/site.yaml").write_text(yaml.safe_dump({"slurm": site}))
-        # A real cluster is polled gently; a test does not wait that long.
-        profile = self.folder / "profiles/slurm/config.yaml"
-        text = profile.read_text()
-        for key, value in {
-            "seconds-between-status-checks": "3",
-            "slurm-packed-seconds-between-submissions": "0",
-            "retries": "1",
-        }.items():
-            text, found = re.subn(rf"(?m)^{key}: .*$", f"{key}: {value}", text)
-            assert found == 1, key
-        profile.write_text(text)
-
-    def command(self, *targets: str) -> list[str]:
-        return [sys.executable, "-m", "snakemake", "--profile", "slurm", *targets]
-
-    def run(self, *targets: str, expect: int = 0) -> str:
-        done = subprocess.run(
-            self.command(*targets),
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
-        output = done.stdout + done.stderr
-        assert done.returncode == expect, output[-8000:] + self.journal_text()[-4000:]
-        return output
-
-    def begin(self, *targets: str) -> "subprocess.Popen[bytes]":
-        """Start Snakemake; what it says goes to a file."""
-        # Ctrl-C works in a terminal, whatever shell the tests were started from.
-        return subprocess.Popen(
-            ["env", "--default-signal=INT", *self.command(*targets)],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=(self.folder / "said.txt").open("wb"),
-            stderr=subprocess.STDOUT,
-        )
-
-    @property
-    def said(self) -> str:
-        return (self.folder / "said.txt").read_text()
-
-    def journal_text(self) -> str:
-        return self.journal.read_text() if self.journal.exists() else ""
-
-    def starts(self, sweep: str) -> list[tuple[str, str, str, int]]:
-        """Training that was started: (Slurm job, GPU, cell, time), in order."""
-        pattern = rf"^start (\d+) (\S+) (\d+) train --study \S+ {sweep} (\S+)$"
-        found = re.findall(pattern, self.journal_text(), re.MULTILINE)
-        return [(job, gpu, cell, int(at)) for job, gpu, at, cell in found]
-
-    def cells(self) -> dict[str, int]:
-        """Finished cells: name -> time of their last output, ns."""
-        done = (self.results / "cells").glob("*/*/steps.parquet")
-        return {f"{path.parts[-3]}/{path.parts[-2]}": path.stat().st_mtime_ns for path in done}
-
-
-def wait_for(condition: Any, what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"no {what} after {PATIENCE:.0f} s"
-        time.sleep(0.1)
-    return value
+def site_of(folder: Path, local: Chain) -> Site:
+    return Site(folder, small_study(), local.results, TROUBLE, job_minutes=JOB_MINUTES)
 
 
 def training_pid(cell: str) -> int | None:
@@ -224,10 +117,10 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 @pytest.fixture(scope="module")
 def disturbed(slurm: None, local: Chain, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """The study after a first call that was disturbed."""
-    site = Site(tmp_path_factory.mktemp("slurm") / "clone", small_study(), local.results)
+    site = site_of(tmp_path_factory.mktemp("slurm") / "clone", local)
     # One calibration is left to the cluster, and four cells fail.
     (site.results / "noise/digits/eps8_epochs2_B128.json").unlink()
-    site.bad.touch()
+    (site.folder / "bad").touch()
     run = site.begin("all")
     try:
         disturb(site, run)
@@ -395,7 +288,7 @@ def test_interrupted_trials_went_on_and_none_was_trained_twice(disturbed: Site) 
 
 def test_second_call_trains_only_what_failed(disturbed: Site, local: Chain) -> None:
     before, trials, begun = disturbed.cells(), disturbed.stored_trials(), disturbed.journal_text()
-    disturbed.bad.unlink()
+    (disturbed.folder / "bad").unlink()
     disturbed.run("all")
     after = disturbed.cells()
     assert {name: after[name] for name in before} == before
@@ -432,7 +325,7 @@ def test_a_stopped_run_starts_again_beside_another_one(
 ) -> None:
     """Ctrl-C in the first cell of a pack; then the same call, twice at once, from two clones."""
     folder = tmp_path_factory.mktemp("shared")
-    first, second = (Site(folder / name, small_study(), local.results) for name in ("one", "two"))
+    first, second = (site_of(folder / name, local) for name in ("one", "two"))
     shutil.rmtree(second.results)
     second.results.symlink_to(first.results)
     names = [f"{SHORT}/eps8_epochs2_B64_C{bound}" for bound in BOUNDS[:2]]

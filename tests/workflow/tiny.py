@@ -1,7 +1,6 @@
 """A study that runs in seconds, on images of its own, and what it means that two runs are equal."""
 
 import copy
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,10 +133,6 @@ def content(file: Path) -> Any:
     if file.name == "trials.parquet" or file.parent.name in ("sweeps", "problems"):
         frame = pd.read_parquet(file)
         return frame.drop(columns=["wall_seconds", "examples_per_second"]).to_json()
-    if file.name == "metadata.json" and file.parent.parent.name == "backbones":
-        metadata = json.loads(file.read_text())
-        metadata["pretraining"].pop("seconds", None)
-        return metadata
     if file.name == "report.html":
         page = re.sub(r"<time .*?</time>", "", file.read_text())
         return re.sub(r"[\d.,]+ (seconds|minutes|hours)", "", page)

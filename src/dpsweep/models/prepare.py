@@ -74,7 +74,6 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
                 "classes": len(dataset.metadata.classes),
                 "examples": result.examples,
                 "accuracy": result.accuracy,
-                "seconds": round(result.seconds, 2),
             }
         case FileWeights(path=path):
             state = load_weights(architecture, Path(path).expanduser())

@@ -1,7 +1,6 @@
 """Non-private pretraining of a backbone on a public dataset, inside the pipeline."""
 
 import math
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +29,6 @@ class Pretrained:
     """On the public test set, after the last epoch; a fraction."""
     examples: int
     """Training examples that were used (``train_share``)."""
-    seconds: float
 
 
 def pretrain(
@@ -47,7 +45,6 @@ def pretrain(
     Raises:
         BackboneError: the training diverged.
     """
-    started = time.perf_counter()
     random = np.random.default_rng(recipe.seed)
     labels = torch.from_numpy(np.array(dataset.train_labels))
     chosen = _stratified_share(labels, recipe.train_share, random)
@@ -85,7 +82,6 @@ def pretrain(
         state=state_without_head(model),
         accuracy=accuracy,
         examples=len(labels),
-        seconds=time.perf_counter() - started,
     )
 
 
