@@ -15,12 +15,14 @@ from dpsweep import preload
 from dpsweep.errors import DpsweepError
 from dpsweep.study import commands, load_study
 from dpsweep.planning.cluster import Jobs, read_site
+from dpsweep.planning.outputs import prepared_files
 from dpsweep.planning.failures import failure, summary
 from dpsweep.study.inputs import (
     backbone_inputs,
     dataset_inputs,
     state_fingerprint,
     target_inputs,
+    training_inputs,
 )
 from dpsweep.study.paths import Paths
 
@@ -105,6 +107,7 @@ rule all:
 if not PARTIAL:
 
     include: "workflow/rules/prepare.smk"
+    include: "workflow/rules/features.smk"
     include: "workflow/rules/calibrate.smk"
     include: "workflow/rules/train.smk"
     include: "workflow/rules/gradnorms.smk"

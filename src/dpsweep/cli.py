@@ -165,6 +165,29 @@ def prepare_backbone(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
 
 
 @app.command()
+def compute_features(dataset: str, backbone: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Compute the features of a dataset that heads train on.
+
+    SIGTERM and SIGUSR1 end it with saved state, as they end `train`.
+    """
+    from dpsweep.study.cells import FeatureSource
+    from dpsweep.training.features import compute_features as compute
+    from dpsweep.training.interruption import watched
+    from dpsweep.training.offline import refuse_network
+
+    study, paths = _open(study_file)
+    chosen = FeatureSource(dataset, backbone)
+    if chosen not in study.feature_sources():
+        known = ", ".join(" ".join(each) for each in study.feature_sources())
+        raise StudyError(
+            f"{study_file}: found no head that trains on {' '.join(chosen)}; allowed: {known or 'none'}"
+        )
+    refuse_network()
+    with making(paths, Outputs(study, paths).features(chosen)), watched():
+        compute(study, paths, chosen)
+
+
+@app.command()
 def calibrate(
     dataset: str,
     epsilon: float,

@@ -9,8 +9,7 @@ if STUDY.audit is not None:
 
     rule audit_setting:
         input:
-            data=PATHS.dataset(AUDITED.dataset) / "metadata.json",
-            backbone=PATHS.backbone(AUDITED.backbone) / "metadata.json",
+            training_inputs(STUDY, PATHS, AUDITED.name),
             again=again(f"audit/{CELL}"),
         output:
             PATHS.audited(CELL),

@@ -9,8 +9,7 @@ for name, epochs in STUDY.kinds():
         name:
             f"train_{name}_epochs{epochs}"
         input:
-            data=PATHS.dataset(problem.dataset) / "metadata.json",
-            backbone=PATHS.backbone(problem.backbone) / "metadata.json",
+            training_inputs(STUDY, PATHS, name),
             noise=PATHS.noise(problem.dataset, "{epsilon}", epochs, "{batch_size}"),
             again=again(f"cells/{name}/{cell}"),
         output:

@@ -1,10 +1,13 @@
 """Prepared datasets: four memory-mapped arrays and what must be known about them.
 
+The features that a frozen network has for a dataset are one too, with other inputs.
+
 A prepared dataset is a folder::
 
     metadata.json      what it is; written last, so a folder that has it is complete
     train_inputs.npy   images: uint8 (N, height, width, channels)
                        texts: int32 (N, length), token numbers, -1 after the end of a text
+                       features: float32 (N, features)
     train_labels.npy   int64 (N,), values in [0, number of classes)
     test_inputs.npy    as train_inputs.npy, (test size, ...)
     test_labels.npy    int64 (test size,)
@@ -31,7 +34,11 @@ from dpsweep.study.shares import held_out_rows
 _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
 _METADATA = "metadata.json"
 _READ_BYTES = 2**24
-_TYPES = {"image": np.dtype(np.uint8), "text": np.dtype(np.int32)}
+_TYPES = {
+    "image": np.dtype(np.uint8),
+    "text": np.dtype(np.int32),
+    "features": np.dtype(np.float32),
+}
 
 PADDING = -1
 """Stands after the end of a text. No token has this number, so texts keep their lengths."""
@@ -52,6 +59,21 @@ class TokenizerIdentity(BaseModel):
     """SHA-256 of its ``tokenizer.json`` as the library writes it."""
 
 
+class FeatureIdentity(BaseModel):
+    """Which network gave features, and for which dataset."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dataset: str
+    """its checksum"""
+    backbone: str
+    """its checksum"""
+    features: dict[str, str | None]
+    """layer, pooling and transformation (see `dpsweep.study.config.Features`)"""
+    version: int
+    """of the code that computes features"""
+
+
 class DatasetMetadata(BaseModel):
     """What is known about a prepared dataset; the content of its ``metadata.json``."""
 
@@ -69,7 +91,7 @@ class DatasetMetadata(BaseModel):
     """Training examples of each class, in the order of ``classes``."""
     test_counts: tuple[int, ...]
     shape: tuple[int, ...]
-    """Shape of one input: (height, width, channels) for an image, (length,) for a text."""
+    """Shape of one input: (height, width, channels) for an image, (length,) for a text, (features,)."""
     resize: Resize | None = None
     """How images that are stored smaller than the network's input are resized with their batch."""
     skipped: tuple[str, ...] = ()
@@ -83,6 +105,8 @@ class DatasetMetadata(BaseModel):
     """XXH3 of type, shape and content of each array: quick, and compared whenever it is opened."""
     tokenizer: TokenizerIdentity | None = None
     """Of a text."""
+    features: FeatureIdentity | None = None
+    """Of features."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +116,7 @@ class PreparedDataset:
     folder: Path
     metadata: DatasetMetadata
     train_inputs: npt.NDArray[Any]
-    """uint8 (N, height, width, channels), or int32 (N, length)"""
+    """uint8 (N, height, width, channels), int32 (N, length), or float32 (N, features)"""
     train_labels: npt.NDArray[np.int64]
     """(N,)"""
     test_inputs: npt.NDArray[Any]
@@ -109,20 +133,15 @@ class PreparedDataset:
         Raises:
             DatasetError: the folder is missing, incomplete or damaged.
         """
+        metadata = read_metadata(folder)
         try:
-            metadata = DatasetMetadata.model_validate(read_checked_json(folder / _METADATA))
             arrays = {
                 name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
                 for name in _ARRAYS
             }
         except FileNotFoundError as error:
-            missing = Path(str(error.filename)).name
-            raise DatasetError(
-                f"{folder}: not a prepared dataset, {missing} is missing", (folder / _METADATA,)
-            ) from None
-        except DamagedFileError as error:
-            raise DatasetError(str(error), error.remake) from None
-        except (ValueError, TypeError, KeyError, EOFError) as error:
+            raise _missing(folder, error) from None
+        except (ValueError, TypeError, EOFError) as error:
             raise _damaged(folder, str(error)) from None
         dataset = cls(folder=folder, metadata=metadata, **arrays)
         dataset._compare_with_metadata()
@@ -176,6 +195,22 @@ class PreparedDataset:
                 )
 
 
+def read_metadata(folder: Path) -> DatasetMetadata:
+    """Read what is known about a prepared dataset, and leave its arrays alone.
+
+    Raises:
+        DatasetError: it is missing or damaged.
+    """
+    try:
+        return DatasetMetadata.model_validate(read_checked_json(folder / _METADATA))
+    except FileNotFoundError as error:
+        raise _missing(folder, error) from None
+    except DamagedFileError as error:
+        raise DatasetError(str(error), error.remake) from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise _damaged(folder, str(error)) from None
+
+
 @dataclass(frozen=True)
 class Split:
     """Inputs and labels of one split, before they are written."""
@@ -202,6 +237,7 @@ def write_prepared(
     ignored: Sequence[str] = (),
     tokenizer: TokenizerIdentity | None = None,
     resize: Resize | None = None,
+    features: FeatureIdentity | None = None,
 ) -> PreparedDataset:
     """Write a prepared dataset and open it.
 
@@ -244,6 +280,8 @@ def write_prepared(
         )
     if kind == "text" and (dtype != np.int32 or len(shape) != 1):
         raise DatasetError(f"{name}: an input is {dtype} {shape}; allowed: int32 (length,)")
+    if kind == "features" and (dtype != np.float32 or len(shape) != 1):
+        raise DatasetError(f"{name}: an input is {dtype} {shape}; allowed: float32 (features,)")
     if resize is not None:  # other inputs of the network, so other trials
         digest.all.update(resize.model_dump_json().encode())
     metadata = DatasetMetadata(
@@ -264,6 +302,7 @@ def write_prepared(
         checksum=digest.all.hexdigest(),
         file_checksums={name: each.hexdigest() for name, each in digest.files.items()},
         tokenizer=tokenizer,
+        features=features,
     )
     absent = {"resize"} if resize is None else set()
     write_checked_json(folder / _METADATA, metadata.model_dump(mode="json", exclude=absent))
@@ -373,6 +412,13 @@ def _counts(labels: npt.NDArray[np.int64], classes: int) -> tuple[int, ...]:
     if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
         return ()
     return tuple(np.bincount(labels, minlength=classes).tolist())
+
+
+def _missing(folder: Path, error: FileNotFoundError) -> DatasetError:
+    return DatasetError(
+        f"{folder}: not a prepared dataset, {Path(str(error.filename)).name} is missing",
+        (folder / _METADATA,),
+    )
 
 
 def _damaged(folder: Path, problem: str) -> DatasetError:

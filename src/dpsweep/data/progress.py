@@ -13,11 +13,11 @@ _SECONDS_BETWEEN_LINES = 10
 
 @contextmanager
 def progress(what: str, done: int, total: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function that is told how many more images are done.
+    """Yield a function that is told how many more examples are done.
 
     Args:
         what: is being prepared.
-        done: how many images are done already.
+        done: how many examples are done already.
         total: how many there are.
     """
     if sys.stderr.isatty():
@@ -41,7 +41,7 @@ def progress(what: str, done: int, total: int) -> Iterator[Callable[[int], None]
             spoken = now
             rate = (done - start) / (now - started)
             log.info(
-                "%s: %d of %d images, %.0f a second, %.0f s left",
+                "%s: %d of %d, %.0f a second, %.0f s left",
                 what, done, total, rate, (total - done) / rate,
             )  # fmt: skip
 

@@ -110,10 +110,18 @@ class PreparedBackbone:
         """Check that the network reads such data.
 
         Raises:
-            BackboneError: images for a network that reads text, or texts in the tokens of another
-                tokenizer.
+            BackboneError: images for a network that reads text, texts in the tokens of another
+                tokenizer, or features of another network.
         """
         reads, found = self.metadata, data.metadata
+        if found.features is not None:
+            if found.features.backbone != reads.checksum:
+                raise BackboneError(
+                    f"{data.folder}: found features of backbone {found.features.backbone}, expected those "
+                    f"of {self.folder}, {reads.checksum}; they must be computed again",
+                    (data.folder / _METADATA,),
+                )
+            return
         if (reads.kind, reads.tokenizer) != (found.kind, found.tokenizer):
             raise BackboneError(
                 f"{self.folder}: reads {reads.kind} ({reads.tokenizer or 'no tokenizer'}), but "

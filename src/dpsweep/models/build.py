@@ -48,6 +48,14 @@ def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Mod
     return model
 
 
+def build_head(features: int, classes: int) -> nn.Linear:
+    """Return a head on cached features: a linear layer that starts at zero, all of which trains."""
+    head = nn.Linear(features, classes)
+    for parameter in head.parameters():
+        nn.init.zeros_(parameter)
+    return head
+
+
 def apply_method(model: nn.Module, method: Method) -> None:
     """Set the ``requires_grad`` flags of a model as a method says; LoRA adds its adapters.
 
@@ -68,6 +76,8 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def head_parameter_names(model: nn.Module) -> frozenset[str]:
     """Return the names of the classification head's parameters."""
+    if isinstance(model, nn.Linear):  # a head by itself
+        return frozenset(name for name, _ in model.named_parameters())
     head = find_head(model)
     return frozenset(name for name, _ in model.named_parameters() if head.holds(name))
 

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from dpsweep.errors import DpsweepError
-from dpsweep.planning.cost import TERAFLOPS, cell_cost, norms_seconds
+from dpsweep.planning.cost import TERAFLOPS, cell_cost, features_seconds, norms_seconds
 from dpsweep.planning.slurm import Request
+from dpsweep.study.cells import FeatureSource
 from dpsweep.study.config import Study
 
 # How much longer than its estimate a job may take before it is interrupted and requeued.
@@ -27,7 +28,7 @@ _SIGNAL_SHARE = 0.5
 _LARGEST_PACK = 60
 _CALIBRATION_MINUTES = 4
 
-Stage = Literal["train", "gradient_norms"]
+Stage = Literal["train", "gradient_norms", "features"]
 
 Resource = str | int | Callable[..., int]
 
@@ -162,7 +163,7 @@ class Jobs:
 
         It follows from what a job is, so a new value of the grid changes it for no other job.
         """
-        if self._site is None:
+        if self._site is None or stage == "features":
             return 1
         seconds = self._seconds(stage, problem, epochs)
         return self._pack(seconds, self._minutes(seconds))
@@ -174,6 +175,16 @@ class Jobs:
     def gradient_norms(self, problem: str, epochs: int) -> dict[str, Resource]:
         """Resources of a job that measures the gradient norms of one (epsilon, epochs, C)."""
         return self._on_gpu("gradient_norms", problem, epochs)
+
+    def features(self, source: FeatureSource) -> dict[str, Resource]:
+        """Resources of a job that computes the features of a dataset."""
+        problems = self._study.problems
+        kinds = [
+            (problem, epochs)
+            for problem, epochs in self._study.kinds()
+            if (problems[problem].dataset, problems[problem].backbone) == source
+        ]
+        return self._on_gpu("features", *kinds[0])
 
     def calibration(self) -> dict[str, Resource]:
         """Resources of a job that calibrates the noise of one (dataset, epsilon, epochs, B)."""
@@ -200,6 +211,8 @@ class Jobs:
         for problem, epochs in self._study.kinds():
             jobs = on_gpu.setdefault(site.gpu(self._study, problem, epochs), [])
             jobs += [self.training(problem, epochs), self.gradient_norms(problem, epochs)]
+            if self._study.features(problem):
+                jobs.append(self._on_gpu("features", problem, epochs))
         plain = [self.analysis(), self.calibration()]
         if site.prepare == "cluster":
             plain.append(self.preparation())
@@ -275,6 +288,8 @@ class Jobs:
         teraflops = self._site.gpu(self._study, problem, epochs).teraflops
         if stage == "train":
             return cell_cost(self._study, problem, epochs, teraflops).seconds
+        if stage == "features":
+            return features_seconds(self._study, problem, teraflops)
         return norms_seconds(self._study, problem, epochs, teraflops)
 
     def _minutes(self, seconds: float) -> int:

@@ -115,11 +115,28 @@ def _network(backbone: Backbone, dataset: Dataset) -> _Network:
     return _transformer((size // patch) ** 2 + 1, width, depth)
 
 
+def _trained(study: Study, problem: str) -> _Network:
+    """The network that a trial of a problem runs: a linear layer, where features are cached."""
+    grid = study.problems[problem]
+    dataset = study.datasets[grid.dataset]
+    whole = _network(study.backbones[grid.backbone], dataset)
+    if study.features(problem) is None:
+        return whole
+    return _Network(
+        operations=2.0 * whole.width * dataset.classes,
+        activation_bytes=4.0 * (whole.width + 2 * dataset.classes),
+        parameters=0.0,
+        width=whole.width,
+        norm_parameters=0.0,
+    )
+
+
 def _passes(study: Study, problem: str) -> float:
     """Forward passes that one training example costs, its backward pass included."""
     match study.methods[study.problems[problem].method]:
         case HeadOnly():
-            return 1.0
+            # On features: the logits, and the product of residuals and features.
+            return 1.0 if study.features(problem) is None else 2.0
         case AllParameters() | Scratch():
             return 4.0  # the weights' half of the backward pass, and per-example norms
     return 2.0
@@ -145,8 +162,7 @@ def cell_cost(
         trials: of the cell; by default the most that a sweep asks for.
     """
     grid = study.problems[problem]
-    dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
-    network = _network(backbone, dataset)
+    dataset, network = study.datasets[grid.dataset], _trained(study, problem)
     rate = teraflops * 1e12
     sweeps = study.sweeps_of(problem)
     batch_sizes = [each for sweep in sweeps for each in study.sweeps[sweep].batch_size]
@@ -156,7 +172,7 @@ def cell_cost(
     testing = dataset.test_size * network.operations / rate
     trials = trials or max(trials_per_cell(study, sweep) for sweep in sweeps)
     physical = study.physical_batch(problem)
-    inputs = input_bytes(dataset)
+    inputs = _input_bytes(study, problem)
     return CellCost(
         trials=trials,
         seconds=_START_SECONDS + trials * (training + testing + steps * _STEP_SECONDS),
@@ -173,13 +189,36 @@ def norms_seconds(study: Study, problem: str, epochs: int, teraflops: float = TE
     """
     grid = study.problems[problem]
     dataset = study.datasets[grid.dataset]
-    operations = _network(study.backbones[grid.backbone], dataset).operations
+    operations = _trained(study, problem).operations
     work = epochs * dataset.train_size * _passes(study, problem) * operations
     seconds = _START_SECONDS + work / (teraflops * 1e12)
     if not _kept_bytes(study, problem, epochs):
         cell = cell_cost(study, problem, epochs, teraflops)
         seconds += (cell.seconds - _START_SECONDS) / cell.trials
     return seconds
+
+
+def features_seconds(study: Study, problem: str, teraflops: float = TERAFLOPS) -> float:
+    """Estimate how long the features take that a problem's trials read."""
+    grid = study.problems[problem]
+    dataset = study.datasets[grid.dataset]
+    operations = _network(study.backbones[grid.backbone], dataset).operations
+    work = (dataset.train_size + dataset.test_size) * operations
+    return _START_SECONDS + work / (teraflops * 1e12)
+
+
+def features_bytes(study: Study, problem: str) -> float:
+    """The size of the features that a problem's trials read: 32 bits each, and the labels."""
+    grid = study.problems[problem]
+    dataset = study.datasets[grid.dataset]
+    width = _network(study.backbones[grid.backbone], dataset).width
+    return float((dataset.train_size + dataset.test_size) * (4 * width + 8))
+
+
+def _input_bytes(study: Study, problem: str) -> float:
+    if study.features(problem) is not None:
+        return features_bytes(study, problem)
+    return input_bytes(study.datasets[study.problems[problem].dataset])
 
 
 def trainable_parameters(study: Study, problem: str) -> float:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dpsweep.clipping import ClippingBound
 from dpsweep.files import fingerprint
-from dpsweep.study.cells import BatchSize, Cell
+from dpsweep.study.cells import BatchSize, Cell, FeatureSource
 from dpsweep.study.config import Pretraining, Study
 from dpsweep.study.inputs import (
     backbone_inputs,
@@ -26,6 +26,7 @@ from dpsweep.study.inputs import (
     tokenizer_fingerprint,
     trainer_fingerprint,
     training_fingerprint,
+    training_inputs,
 )
 from dpsweep.study.paths import Paths
 
@@ -57,6 +58,12 @@ class NormsKey(NamedTuple):
         return cls(cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
 
 
+def prepared_files(folder: Path) -> tuple[Path, ...]:
+    """The files of a prepared dataset; features are one too."""
+    arrays = (f"{split}_{what}.npy" for split in ("train", "test") for what in ("inputs", "labels"))
+    return tuple(folder / file for file in ("metadata.json", *arrays))
+
+
 class Outputs:
     """The outputs of a study.
 
@@ -75,6 +82,7 @@ class Outputs:
         """All outputs, each once, after the outputs that it is made from."""
         study = self._study
         yield from self._prepared()
+        yield from map(self.features, study.feature_sources())
         noise: dict[tuple[str, float, int, BatchSize], None] = {}
         for cell in study.all_cells():
             dataset = study.problems[cell.problem].dataset
@@ -116,13 +124,9 @@ class Outputs:
 
     def dataset(self, name: str) -> Output:
         """A prepared dataset."""
-        folder = self._paths.dataset(name)
-        arrays = (
-            f"{split}_{what}.npy" for split in ("train", "test") for what in ("inputs", "labels")
-        )
         return Output(
             f"data/{name}",
-            tuple(folder / file for file in ("metadata.json", *arrays)),
+            prepared_files(self._paths.dataset(name)),
             tuple(dataset_inputs(self._study, self._paths, name)),
             source_fingerprint(self._study.datasets[name]),
         )
@@ -135,6 +139,18 @@ class Outputs:
             (folder / "metadata.json", folder / "model.safetensors"),
             tuple(backbone_inputs(self._study, self._paths, name)),
             source_fingerprint(self._study.backbones[name]),
+        )
+
+    def features(self, source: FeatureSource) -> Output:
+        """Cached features of a dataset."""
+        return Output(
+            f"features/{'/'.join(source)}",
+            prepared_files(self._paths.features(*source)),
+            (
+                self._paths.dataset(source.dataset) / "metadata.json",
+                self._paths.backbone(source.backbone) / "metadata.json",
+            ),
+            section_fingerprint(self._study.backbones[source.backbone].features),
         )
 
     def noise(self, dataset: str, epsilon: float, epochs: int, batch_size: BatchSize) -> Output:
@@ -151,7 +167,7 @@ class Outputs:
         return Output(
             f"cells/{cell.problem}/{cell.name}",
             (folder / "trials.parquet", folder / "steps.parquet"),
-            (*self._training_inputs(cell.problem), noise),
+            (*training_inputs(self._study, self._paths, cell.problem), noise),
             self._training(self._study.sweep_of(cell)),
         )
 
@@ -200,7 +216,7 @@ class Outputs:
         return Output(
             f"audit/{cell.name}",
             (self._paths.audited(cell),),
-            self._training_inputs(cell.problem),
+            tuple(training_inputs(study, self._paths, cell.problem)),
             fingerprint(
                 [
                     trainer_fingerprint(study, cell.problem),
@@ -237,13 +253,6 @@ class Outputs:
         return Output("report", (paths.report,), inputs, section_fingerprint(study))
 
     # -- their parts -------------------------------------------------------------------------
-
-    def _training_inputs(self, problem: str) -> tuple[Path, Path]:
-        parts = self._study.problems[problem]
-        return (
-            self._paths.dataset(parts.dataset) / "metadata.json",
-            self._paths.backbone(parts.backbone) / "metadata.json",
-        )
 
     def _prepared(self) -> Iterator[Output]:
         """Tokenizers, datasets and backbones that the sweeps use, in the order of their making."""

@@ -16,13 +16,14 @@ from dpsweep.planning.cost import (
     backbone_bytes,
     cell_bytes,
     cell_cost,
+    features_bytes,
     input_bytes,
     norms_bytes,
     norms_seconds,
 )
 from dpsweep.planning.outputs import NormsKey, Output, Outputs
 from dpsweep.planning.status import Status, hours
-from dpsweep.study.cells import Cell
+from dpsweep.study.cells import Cell, FeatureSource
 from dpsweep.study.config import Study
 from dpsweep.study.inputs import norms_cells
 from dpsweep.study.messages import unknown
@@ -114,18 +115,32 @@ class Plan:
         return estimates
 
     def preparation_bytes(self) -> float:
-        """The size of datasets and backbones that are not prepared yet."""
+        """The size of datasets, backbones and features that are not prepared yet."""
         grids = [self._study.problems[cell.problem] for cell in self._cells]
         datasets = {grid.dataset for grid in grids}
         backbones = {grid.backbone: grid.dataset for grid in grids}
-        return sum(
-            input_bytes(self._study.datasets[name])
-            for name in datasets
-            if self._lacks(self._outputs.dataset(name))
-        ) + sum(
-            backbone_bytes(self._study.backbones[name], self._study.datasets[dataset])
-            for name, dataset in backbones.items()
-            if self._lacks(self._outputs.backbone(name))
+        sources = {
+            FeatureSource(parts.dataset, parts.backbone): problem
+            for problem in dict.fromkeys(cell.problem for cell in self._cells)
+            if self._study.features(problem)
+            for parts in [self._study.problems[problem]]
+        }
+        return (
+            sum(
+                input_bytes(self._study.datasets[name])
+                for name in datasets
+                if self._lacks(self._outputs.dataset(name))
+            )
+            + sum(
+                backbone_bytes(self._study.backbones[name], self._study.datasets[dataset])
+                for name, dataset in backbones.items()
+                if self._lacks(self._outputs.backbone(name))
+            )
+            + sum(
+                features_bytes(self._study, problem)
+                for source, problem in sources.items()
+                if self._lacks(self._outputs.features(source))
+            )
         )
 
     def gpu_jobs(self) -> int:

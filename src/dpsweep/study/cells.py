@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 from dpsweep.clipping import RULES, ClippingBound
 
@@ -51,6 +51,13 @@ class Problem:
         """The problem's folder name, for example ``digits_vit-weak_film``; ``_sgd`` for DP-SGD."""
         optimizer = "" if self.optimizer == "adam" else f"_{self.optimizer}"
         return f"{self.dataset}_{self.backbone}_{self.method}{optimizer}"
+
+
+class FeatureSource(NamedTuple):
+    """Whose features a head trains on, by names of the study."""
+
+    dataset: str
+    backbone: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,15 @@ def backbone_inputs(study: Study, paths: Paths, backbone: str) -> list[Path]:
     return files
 
 
+def training_inputs(study: Study, paths: Paths, problem: str) -> list[Path]:
+    """The files that the trials of a problem read, the noise aside."""
+    parts = study.problems[problem]
+    folders = [paths.dataset(parts.dataset), paths.backbone(parts.backbone)]
+    if study.features(problem) is not None:
+        folders.append(paths.features(parts.dataset, parts.backbone))
+    return [folder / "metadata.json" for folder in folders]
+
+
 def tokenizer_fingerprint(study: Study, backbone: str) -> str:
     """Hash of what the tokenizer of a backbone is made from."""
     tokenizer = study.backbones[backbone].reads_with
@@ -151,12 +160,20 @@ def source_fingerprint(section: Dataset | Backbone) -> str:
 
     Files count by size and time of writing: reading hundreds of gigabytes would take too long.
     """
+<<<<<<< HEAD
     part = section.source if isinstance(section, Dataset) else section.weights
     prepared_from = [_plain(section), _local_state(part)]
     encoded_images = isinstance(section, Dataset) and section.kind == "image"
     if encoded_images and isinstance(part, HubSource | FolderSource):
         prepared_from.append(IMAGES_VERSION)
     return fingerprint(prepared_from)
+=======
+    if isinstance(section, Dataset):
+        return fingerprint([_plain(section), _local_state(section.source)])
+    # Its features are made from it, and are an output of their own.
+    plain = section.model_dump(mode="json", exclude={"features"})
+    return fingerprint([plain, _local_state(section.weights)])
+>>>>>>> 31d4624 (Heads train on features of frozen networks that are computed once)
 
 
 def _local_state(section: Any) -> dict[str, tuple[int, int]]:

@@ -22,6 +22,7 @@ HUB_ID_PATTERN = r"^\w[\w.-]*/\w[\w.-]*$"
 # One folder inside another, or that folder itself.
 FOLDER_PATTERN = r"^(\.|\w[\w .-]*)$"
 COMMIT_PATTERN = r"^[0-9a-f]{40}$"
+LAYER_PATTERN = r"^[A-Za-z]\w*(\.\w+)*$"
 MODULE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 
 _PATTERNS = {
@@ -31,6 +32,7 @@ _PATTERNS = {
     HUB_ID_PATTERN: "owner/name",
     FOLDER_PATTERN: "a folder's name, or '.'",
     COMMIT_PATTERN: "a commit, which is 40 hexadecimal digits",
+    LAYER_PATTERN: "the dotted name of a layer in the network, as blocks.5",
     MODULE_PATTERN: "the dotted name of a Python module",
 }
 

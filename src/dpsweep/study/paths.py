@@ -46,6 +46,10 @@ class Paths:
         """The tokenizer of a backbone that reads text."""
         return self.results / "tokenizers" / f"{backbone}.json"
 
+    def features(self, dataset: str, backbone: str) -> Path:
+        """Folder of the features that a backbone has for a dataset."""
+        return self.results / "features" / dataset / backbone
+
     def noise(
         self,
         dataset: str,
@@ -84,11 +88,11 @@ class Paths:
     def output_name(self, file: Path) -> str:
         """The name of the output that a file belongs to: one job makes all files of one name.
 
-        These are the files of a folder for cells, datasets and backbones, and files that differ in
+        These are the files of a folder for cells, datasets, backbones and features, and files that differ in
         their suffix elsewhere: ``cells/<sweep>/<cell>``, ``figures/<figure>``.
         """
         inside = file.relative_to(self.results)
-        in_folders = inside.parts[0] in ("cells", "data", "backbones")
+        in_folders = inside.parts[0] in ("cells", "data", "backbones", "features")
         return (inside.parent if in_folders else inside.with_suffix("")).as_posix()
 
     def provenance(self, output: str) -> Path:

@@ -34,6 +34,7 @@ from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.config import Audit, Method
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import Examples, TrialContext, default_device
+from dpsweep.training.features import open_inputs
 from dpsweep.training.gradients import GradientEngine, GradientSum
 from dpsweep.training.precision import Precision
 from dpsweep.training.specification import TrialSpec, check_size, specify
@@ -234,7 +235,7 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
     torch.set_num_threads(study.training.threads)
     device = default_device()
     sweep = study.sweeps[audit.sweep]
-    data = PreparedDataset.open(paths.dataset(sweep.dataset))
+    data = open_inputs(study, paths, cell.problem)
     backbone = PreparedBackbone.open(paths.backbone(sweep.backbone))
     examples, holdout = study.train_size(sweep.dataset), study.holdout_share
     size = examples + audit.canaries

@@ -28,6 +28,7 @@ from dpsweep.study.cells import Problem
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES
 from dpsweep.training.context import TrialContext
+from dpsweep.training.features import open_inputs
 from dpsweep.training.interruption import interruption
 from dpsweep.training.specification import TrialSpec, cell_noise, check_size, specify
 from dpsweep.training.store import Arrays, StoredTrial, TrialStore
@@ -134,7 +135,7 @@ def run_cell(
     torch.set_num_threads(study.training.threads)
     problem, sweep = study.problems[cell.problem], study.sweeps[study.sweep_of(cell)]
     loading = time.monotonic()
-    data = PreparedDataset.open(paths.dataset(problem.dataset))
+    data = open_inputs(study, paths, cell.problem)
     backbone = PreparedBackbone.open(paths.backbone(problem.backbone))
     noise = cell_noise(study, paths, cell)
     context = TrialContext(data, backbone, study.methods[problem.method], study.holdout_share)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.errors import DpsweepError
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.models.build import build_model, head_parameter_names, trainable_parameters
+from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study.config import Method
 from dpsweep.training.gradients import GradientEngine, make_engine
@@ -67,7 +67,7 @@ class TrialContext:
     """What the trials of a cell share: the data on the device, the backbone, the device itself.
 
     Args:
-        data: the prepared dataset.
+        data: the prepared dataset, or its features where the method trains a head on them.
         backbone: the prepared backbone.
         method: which parameters train.
         holdout: the share of training examples to select on instead of training on them.
@@ -90,9 +90,18 @@ class TrialContext:
         self.backbone = backbone
         self.method = method
         self.classes = len(data.metadata.classes)
+<<<<<<< HEAD
         reads, stored = backbone.metadata, data.metadata
         self.preprocess = make_preprocess(reads.mean, reads.std, stored.resize, stored.shape).to(
             self.device
+=======
+        # How many features a head reads; None where the network runs.
+        self._features = data.metadata.shape[0] if data.metadata.features else None
+        self.preprocess: nn.Module = (
+            make_preprocess(backbone.metadata.mean, backbone.metadata.std).to(self.device)
+            if self._features is None
+            else nn.Identity()
+>>>>>>> 31d4624 (Heads train on features of frozen networks that are computed once)
         )
         inputs, labels = self._place(data.train_inputs), torch.from_numpy(data.train_labels.copy())
         rows, held_out = (torch.from_numpy(each) for each in data.hold_out(holdout))
@@ -125,7 +134,7 @@ class TrialContext:
         Indices on the CPU serve every device: they go where the inputs are, and nothing waits.
         """
         rows = examples.rows[indices.to(examples.rows.device)]
-        inputs = examples.inputs[rows]
+        inputs = examples.inputs.index_select(0, rows)
         if inputs.device.type != self.device.type:
             # From pinned memory the copy does not keep the device waiting.
             inputs = inputs.pin_memory().to(self.device, non_blocking=True)
@@ -139,7 +148,7 @@ class TrialContext:
         serves all trials.
         """
         if self._model is None or self._seed != seed:
-            fresh = build_model(self.backbone.folder, self.method, self.classes, seed)
+            fresh = self._build(seed)
             if self._model is None:
                 self._model = fresh.to(self.device).eval()
             else:
@@ -151,6 +160,11 @@ class TrialContext:
             }
         load_trainable(self._model, self._initial)
         return self._model
+
+    def _build(self, seed: int) -> nn.Module:
+        if self._features is not None:
+            return build_head(self._features, self.classes)
+        return build_model(self.backbone.folder, self.method, self.classes, seed)
 
     def engine(
         self, name: str, model: nn.Module, precision: Precision = "float32", compile: bool = False

@@ -18,7 +18,6 @@ import torch
 
 from dpsweep.choice import choose
 from dpsweep.clipping import ClippingBound
-from dpsweep.data.prepared import PreparedDataset
 from dpsweep.errors import DpsweepError
 from dpsweep.files import atomic_path
 from dpsweep.models.backbone import PreparedBackbone
@@ -28,6 +27,7 @@ from dpsweep.study.inputs import norms_cells
 from dpsweep.study.paths import Paths
 from dpsweep.training.cell import trial_specs
 from dpsweep.training.context import TrialContext, load_trainable
+from dpsweep.training.features import open_inputs
 from dpsweep.training.gradients import GradientEngine
 from dpsweep.training.interruption import interruption
 from dpsweep.training.specification import TrialSpec, cell_noise, check_size
@@ -99,7 +99,7 @@ def measure_gradient_norms(
     cell, row = best_cell(study, paths, problem, epsilon, epochs, clipping_bound)
     log.info("%s: best cell %s, learning rate %g", problem, cell.name, row["learning_rate"])
     parts = study.problems[problem]
-    data = PreparedDataset.open(paths.dataset(parts.dataset))
+    data = open_inputs(study, paths, problem)
     backbone = PreparedBackbone.open(paths.backbone(parts.backbone))
     context = TrialContext(data, backbone, study.methods[parts.method], study.holdout_share)
     noise = cell_noise(study, paths, cell)

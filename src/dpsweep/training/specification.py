@@ -135,5 +135,10 @@ def specify(
         threads=training.threads,
         device=device.type,
         compile=training.compile,
-        precision=resolve_precision(training.precision, engine, device),
+        precision=resolve_precision(
+            # A linear layer gains nothing from fewer digits.
+            "float32" if study.features(cell.problem) else training.precision,
+            engine,
+            device,
+        ),
     )

@@ -125,16 +125,20 @@ def train_trial(
 def _microbatches(
     indices: np.ndarray[Any, Any], spec: TrialSpec, context: TrialContext
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    if context.device.type == "cpu":
+        # Fixed shapes serve compiled kernels; here padding would only be computed in vain.
+        for rows in torch.split(torch.from_numpy(indices), spec.physical_batch):
+            if len(rows):
+                mask = torch.ones(len(rows), dtype=torch.bool)
+                yield context.batch(context.train, rows), context.train.labels[rows], mask
+        return
     for padded, mask in microbatches(indices, spec.physical_batch):
-        rows, keep = torch.from_numpy(padded), torch.from_numpy(mask)
-        if context.device.type == "cpu":
-            # Fixed shapes serve compiled kernels; here padding would only be computed in vain.
-            rows, keep = rows[keep], keep[keep]
+        rows = torch.from_numpy(padded)
         inputs, labels = (
             context.batch(context.train, rows),
             context.train.labels[rows.to(context.device)],
         )
-        yield inputs, labels, keep.to(context.device)
+        yield inputs, labels, torch.from_numpy(mask).to(context.device)
 
 
 # -- statistics of steps ---------------------------------------------------------------------

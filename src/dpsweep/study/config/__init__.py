@@ -7,6 +7,7 @@ validation failure into a message for the person who wrote the file.
 from dpsweep.study.config.audit import Audit
 from dpsweep.study.config.backbones import (
     Backbone,
+    Features,
     FileTokenizer,
     FileWeights,
     HubTokenizer,
@@ -40,6 +41,7 @@ __all__ = [
     "Dataset",
     "DigitsSource",
     "DocstringsSource",
+    "Features",
     "FileTokenizer",
     "FileWeights",
     "FilesSource",

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from dpsweep.study.config.section import Commit, HubId, Name, PositiveFloat, Section
+from dpsweep.study.config.section import Commit, HubId, LayerName, Name, PositiveFloat, Section
 
 
 class RandomWeights(Section):
@@ -72,6 +72,36 @@ class TrainedTokenizer(Section):
 Tokenizer = Annotated[HubTokenizer | FileTokenizer | TrainedTokenizer, Field(discriminator="kind")]
 
 
+class Features(Section):
+    """What a head reads of each example, where it trains on features that are computed once.
+
+    A transformation uses one example alone. What is estimated from the data (standardisation,
+    whitening, principal components) would not be private.
+    """
+
+    layer: Annotated[
+        LayerName | None,
+        Field(
+            description="whose outputs they are, by its name in the network (blocks.5); by default what "
+            "the network's own head reads"
+        ),
+    ] = None
+    pooling: Annotated[
+        Literal["token", "mean"] | None,
+        Field(
+            description="of a layer's outputs for the parts of an example: those of the first token, or "
+            "their mean; by default as the network's own head does"
+        ),
+    ] = None
+    transformation: Annotated[
+        Literal["layer-norm", "unit-norm"] | None,
+        Field(
+            description="layer-norm: to mean 0 and variance 1 over the features of an example; "
+            "unit-norm: to length 1. What is estimated from several examples is not private"
+        ),
+    ] = None
+
+
 class Backbone(Section):
     """A network body; the classification head is added for each dataset."""
 
@@ -88,6 +118,14 @@ class Backbone(Section):
     tokenizer: Annotated[
         Tokenizer | None,
         Field(description="library transformers only; by default that of the hub's weights"),
+    ] = None
+
+    features: Annotated[
+        Features | None,
+        Field(
+            description="the method head trains on features that are computed once; by default the "
+            "network runs in every step"
+        ),
     ] = None
 
     @property

@@ -6,9 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.study.cells import Cell, number
-from dpsweep.study.config.backbones import Backbone, Pretraining, RandomWeights, TrainedTokenizer
+from dpsweep.study.config.backbones import (
+    Backbone,
+    Features,
+    Pretraining,
+    RandomWeights,
+    TrainedTokenizer,
+)
 from dpsweep.study.config.datasets import FolderSource, HubSource, shares_examples
-from dpsweep.study.config.methods import Scratch
+from dpsweep.study.config.methods import HeadOnly, Method, Scratch
 from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.messages import unknown
 from dpsweep.study.selections import PARTS
@@ -100,6 +106,24 @@ def _backbone_problems(study: "Study", where: str, backbone: Backbone) -> Iterat
             yield f"{where}.weights.dataset: {_unreadable(study, weights.dataset)}"
 
 
+def _feature_problems(where: str, backbone: Backbone, method: Method) -> Iterator[str]:
+    """What a section for features does not go with."""
+    features = backbone.features
+    if features is None:
+        return
+    if not isinstance(method, HeadOnly) and features != Features():
+        yield (
+            f"{where}.method: found one of kind {method.kind} with a backbone that has features; "
+            "allowed: kind head, because others train the whole network; or a backbone of its own "
+            "without features"
+        )
+    if isinstance(backbone.weights, RandomWeights):
+        yield (
+            f"{where}.backbone: found features of a network without weights, which every trial draws "
+            "anew; allowed: features of a network with weights"
+        )
+
+
 def _reads(study: "Study", backbone: Backbone, dataset: str) -> bool:
     """Whether a backbone reads a dataset: images, or texts in the tokens that it knows."""
     made_for = study.datasets[dataset].tokenizer
@@ -144,6 +168,10 @@ def _sweep_problems(study: "Study") -> Iterator[str]:
             yield (
                 f"{where}.method: found {sweep.method} (from scratch) with the pretrained "
                 f"backbone {sweep.backbone}; allowed: a backbone with weights: {{kind: random}}"
+            )
+        if sweep.method in study.methods and sweep.backbone in study.backbones:
+            yield from _feature_problems(
+                where, study.backbones[sweep.backbone], study.methods[sweep.method]
             )
         if (
             study.training.precision == "bfloat16"

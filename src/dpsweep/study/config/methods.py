@@ -25,7 +25,7 @@ class Film(MethodSection):
 
 
 class HeadOnly(MethodSection):
-    """The classification head alone."""
+    """The classification head alone: on cached features, where the backbone has a section for them."""
 
     title: str = "Head"
     kind: Literal["head"]

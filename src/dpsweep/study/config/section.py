@@ -12,6 +12,7 @@ from dpsweep.study.messages import (
     COMMIT_PATTERN,
     FOLDER_PATTERN,
     HUB_ID_PATTERN,
+    LAYER_PATTERN,
     MODULE_PATTERN,
     NAME_PATTERN,
 )
@@ -21,6 +22,7 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=100)]
 HubId = Annotated[str, StringConstraints(pattern=HUB_ID_PATTERN)]
 FolderName = Annotated[str, StringConstraints(pattern=FOLDER_PATTERN)]
 Commit = Annotated[str, StringConstraints(pattern=COMMIT_PATTERN)]
+LayerName = Annotated[str, StringConstraints(pattern=LAYER_PATTERN, max_length=100)]
 ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN)]
 
 
@@ -71,4 +73,4 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-Engine = Literal["auto", "expanded", "bookkeeping", "vmap", "loop", "opacus"]
+Engine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop", "opacus"]

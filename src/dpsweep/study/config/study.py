@@ -8,13 +8,13 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from dpsweep.clipping import Clipping, clipping_rule
-from dpsweep.study.cells import BatchSize, Cell, Problem, optimizer_steps
+from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
 from dpsweep.study.compared import Reference
 from dpsweep.study.config.audit import Audit
-from dpsweep.study.config.backbones import Backbone
+from dpsweep.study.config.backbones import Backbone, Features
 from dpsweep.study.config.checks import disagreements
 from dpsweep.study.config.datasets import Dataset
-from dpsweep.study.config.methods import Method
+from dpsweep.study.config.methods import HeadOnly, Method
 from dpsweep.study.config.privacy import Privacy
 from dpsweep.study.config.roles import Roles
 from dpsweep.study.config.section import Engine, Name, Section
@@ -191,6 +191,18 @@ class Study(Section):
     def clipping(self, cell: Cell) -> Clipping:
         """The rule that bounds the influence of one example in the trials of a cell."""
         return clipping_rule(cell.clipping_bound, self.training.automatic_clipping_gamma)
+
+    def features(self, problem: str) -> Features | None:
+        """The cached features that a problem's trials read; None where they run the network."""
+        parts = self.problems[problem]
+        if isinstance(self.methods[parts.method], HeadOnly):
+            return self.backbones[parts.backbone].features
+        return None
+
+    def feature_sources(self) -> list[FeatureSource]:
+        """Of which datasets and networks features are computed."""
+        problems = [parts for name, parts in self.problems.items() if self.features(name)]
+        return list(dict.fromkeys(FeatureSource(each.dataset, each.backbone) for each in problems))
 
     def batch_size(self, cell: Cell) -> int:
         """The expected batch size of a cell as a number: N for the full batch."""

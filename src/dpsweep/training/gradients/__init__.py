@@ -5,10 +5,11 @@
 - ``vmap``: torch's vectorised gradients of single examples; for what the two above do not know.
 - ``loop``: one example at a time with autograd. Slow; the oracle of all tests.
 - ``opacus``: Opacus' ghost and fast gradient clipping, with our factors; for comparison.
-- ``auto``: the first of ``expanded`` (for few parameters), ``bookkeeping``, ``vmap`` and ``loop``
-  that knows the model.
+- ``linear``: for a linear layer alone (a head on cached features); in closed form.
+- ``auto``: the first of ``linear`` (for a linear layer), ``expanded`` (for few parameters),
+  ``bookkeeping``, ``vmap`` and ``loop`` that knows the model.
 
-Before its first step, each of the first three is compared with ``loop`` on the model.
+Before its first step, each of them but ``loop`` and ``opacus`` is compared with ``loop`` on the model.
 """
 
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,
 )
+from dpsweep.training.gradients.linear import LinearEngine
 from dpsweep.training.gradients.loop import LoopEngine
 from dpsweep.training.gradients.vmap import VmapEngine
 
@@ -50,7 +52,7 @@ def make_engine(
     """Return an engine for the trainable parameters of a model.
 
     Args:
-        name: ``auto``, ``expanded``, ``bookkeeping``, ``vmap``, ``loop`` or ``opacus``.
+        name: ``auto``, ``linear``, ``expanded``, ``bookkeeping``, ``vmap``, ``loop`` or ``opacus``.
         model: takes a tensor of inputs and returns logits. The values of its parameters may change
             between calls of the engine; which of them train may not.
         head_parameters: names of the classification head's parameters, for norms of their own.
@@ -80,6 +82,7 @@ def make_engine(
         return autocast if as_wanted else None
 
     engines: Mapping[str, Build] = {
+        "linear": lambda model, as_wanted: LinearEngine(model, autocast=wanted(as_wanted)),
         "expanded": lambda model, as_wanted: ExpandedEngine(
             model, head_parameters, autocast=wanted(as_wanted), compile=compile and as_wanted
         ),
@@ -95,7 +98,8 @@ def make_engine(
     }
     if name == "auto":
         few = _copied(model, head_parameters) <= _FEW_PARAMETERS
-        engines = {key: build for key, build in engines.items() if few or key != "expanded"}
+        unfit = {"linear": not isinstance(model, nn.Linear), "expanded": not few}
+        engines = {key: build for key, build in engines.items() if not unfit.get(key)}
     elif name in engines:
         engines = {name: engines[name]}
     else:

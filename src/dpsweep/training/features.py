@@ -1,0 +1,227 @@
+"""Features of frozen networks: computed once for a (dataset, backbone, layer), then read by every trial.
+
+They are a prepared dataset of kind ``features``: float32 (N, features) beside the labels, mapped into
+memory and compared with checksums whenever they are opened. What they were computed from is written
+with them, so that those of another dataset, backbone or version are never read.
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpsweep.data.prepared import (
+    DatasetError,
+    DatasetMetadata,
+    FeatureIdentity,
+    PreparedDataset,
+    Split,
+    read_metadata,
+    write_array_header,
+    write_prepared,
+)
+from dpsweep.data.progress import progress
+from dpsweep.data.unfinished import claim, release
+from dpsweep.files import fingerprint, read_json, write_json
+from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.models.build import build_model
+from dpsweep.models.preprocess import make_preprocess
+from dpsweep.models.representation import Representation, represent
+from dpsweep.study import Study
+from dpsweep.study.cells import FeatureSource
+from dpsweep.study.config import Features, HeadOnly
+from dpsweep.study.paths import Paths
+from dpsweep.training.context import default_device
+from dpsweep.training.gradients.interface import full_precision
+from dpsweep.training.interruption import interruption
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+"""Raised when the same network would give other features: older ones are then computed again."""
+
+_BATCH = 128
+_BLOCK = 8
+"""Batches between two records of how far the work is."""
+
+
+def compute_features(study: Study, paths: Paths, source: FeatureSource) -> PreparedDataset:
+    """Compute features in eval mode and float32, on a GPU where there is one, and write them.
+
+    A call that was stopped is continued where its last block ended.
+
+    Args:
+        study: the study.
+        paths: its files; the dataset and the backbone must be there.
+        source: whose features.
+
+    Raises:
+        BackboneError: the network has no such layer, does not read such data, or gives something
+            else than finite vectors.
+        DatasetError: the dataset is not prepared, or the disk is too small.
+        Interrupted: a signal asked to stop.
+    """
+    torch.set_num_threads(study.training.threads)
+    data = PreparedDataset.open(paths.dataset(source.dataset))
+    backbone = PreparedBackbone.open(paths.backbone(source.backbone))
+    backbone.check_reads(data)
+    features = study.backbones[source.backbone].features or Features()
+    device = default_device()
+    run = _network(backbone, features, device)
+    identity = _identity(data.metadata, backbone, features)
+    known = data.metadata
+    folder = paths.features(*source)
+    width = run(data.train_inputs[:1]).shape[1]
+    parent = folder / "unfinished"
+    unfinished = claim(parent)
+    examples = known.train_size + known.test_size
+    _require_space(unfinished, 4 * width * examples)
+    log.info("%s: %d features of %d examples on %s", folder, width, examples, device.type)
+    for split in ("train", "test"):
+        inputs = getattr(data, f"{split}_inputs")
+        # Other devices round differently: what one has begun, another does not continue.
+        begun = fingerprint([identity.model_dump(), device.type])
+        _append(unfinished, split, inputs, width, begun, run)
+    written = write_prepared(
+        folder,
+        name=known.name,
+        title=known.title,
+        source=known.source,
+        revision=known.revision,
+        classes=known.classes,
+        train=Split(unfinished / "train.npy", data.train_labels),
+        test=Split(unfinished / "test.npy", data.test_labels),
+        kind="features",
+        skipped=known.skipped,
+        ignored=known.ignored,
+        features=identity,
+    )
+    release(unfinished)
+    return written
+
+
+def open_features(study: Study, paths: Paths, source: FeatureSource) -> PreparedDataset:
+    """Open the features of a dataset.
+
+    Returns:
+        A prepared dataset whose inputs are float32 (N, features).
+
+    Raises:
+        BackboneError: the backbone is not prepared.
+        DatasetError: they are missing, damaged, or were computed from another dataset or backbone, as
+            the study does not say, or by another version of dpsweep.
+    """
+    folder = paths.features(*source)
+    data = read_metadata(paths.dataset(source.dataset))
+    backbone = PreparedBackbone.open(paths.backbone(source.backbone))
+    features = study.backbones[source.backbone].features or Features()
+    expected = _identity(data, backbone, features)
+    metadata = read_metadata(folder)
+    found = metadata.features.model_dump() if metadata.features else {}
+    for key, value in expected.model_dump().items():
+        if found.get(key) != value:
+            raise DatasetError(
+                f"{folder}: found {key} {found.get(key)}, expected {value}: they were computed "
+                "from something else and must be computed again",
+                (folder / "metadata.json",),
+            )
+    return PreparedDataset.open(folder)
+
+
+def open_inputs(study: Study, paths: Paths, problem: str) -> PreparedDataset:
+    """Open what the trials of a problem read: a dataset, or its features.
+
+    Raises:
+        BackboneError: the backbone of features is not prepared.
+        DatasetError: it is missing or damaged, or features are of something else.
+    """
+    parts = study.problems[problem]
+    if study.features(problem) is not None:
+        return open_features(study, paths, FeatureSource(parts.dataset, parts.backbone))
+    return PreparedDataset.open(paths.dataset(parts.dataset))
+
+
+def _identity(
+    data: DatasetMetadata, backbone: PreparedBackbone, features: Features
+) -> FeatureIdentity:
+    return FeatureIdentity(
+        dataset=data.checksum,
+        backbone=backbone.metadata.checksum,
+        features=features.model_dump(),
+        version=VERSION,
+    )
+
+
+def _network(
+    backbone: PreparedBackbone, features: Features, device: torch.device
+) -> Callable[[np.ndarray], Tensor]:
+    """The function from stored inputs to features on the CPU."""
+    # Whatever its head would be, the features come before it.
+    model = build_model(backbone.folder, HeadOnly(kind="head"), classes=2, seed=0)
+    network = Representation(model, features).to(device).eval()
+    preprocess = make_preprocess(backbone.metadata.mean, backbone.metadata.std).to(device)
+
+    @full_precision()
+    def run(inputs: np.ndarray) -> Tensor:
+        return represent(network, preprocess(torch.from_numpy(inputs.copy()).to(device))).cpu()
+
+    return run
+
+
+def _append(
+    folder: Path,
+    split: str,
+    inputs: np.ndarray,
+    width: int,
+    identity: str,
+    run: Callable[[np.ndarray], Tensor],
+) -> None:
+    """Compute the features of a split into a .npy file, going on from its last whole block."""
+    array, record = folder / f"{split}.npy", folder / f"{split}.json"
+    done = _done(array, record, identity)
+    with array.open("r+b" if done else "w+b") as stream:
+        write_array_header(stream, np.dtype(np.float32), (len(inputs), width))
+        stream.seek(4 * width * done, os.SEEK_CUR)
+        stream.truncate()
+        with progress(f"{split} features", done, len(inputs)) as advance:
+            for start in range(done, len(inputs), _BATCH * _BLOCK):
+                if stop := interruption(saved=True):
+                    raise stop
+                block = inputs[start : start + _BATCH * _BLOCK]
+                for first in range(0, len(block), _BATCH):
+                    batch = run(block[first : first + _BATCH])
+                    stream.write(batch.numpy().data)
+                    advance(len(batch))
+                _sync(stream)
+                write_json(record, {"identity": identity, "done": start + len(block)})
+
+
+def _done(array: Path, record: Path, identity: str) -> int:
+    try:
+        found = read_json(record)
+        if found["identity"] == identity and array.exists():
+            log.info("%s: going on after %d examples", array.stem, found["done"])
+            return int(found["done"])
+    except (FileNotFoundError, ValueError, KeyError):
+        pass
+    return 0
+
+
+def _sync(stream: BinaryIO) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def _require_space(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DatasetError(
+            f"{folder}: {needed / 1e9:.1f} GB are needed for the features, {free / 1e9:.1f} GB are free "
+            "on that disk; make room, or set results to a folder on another one"
+        )

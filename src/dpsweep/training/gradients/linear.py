@@ -1,0 +1,86 @@
+"""The engine for a linear layer alone: a head on features that are computed once."""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dpsweep.clipping import Clipping
+from dpsweep.training.gradients.interface import (
+    GradientSum,
+    UnsupportedModelError,
+    full_precision,
+)
+
+
+class LinearEngine:
+    """Norms and sums of a softmax layer in closed form, without autograd.
+
+    With the residual ``r = softmax(W x + b) - onehot(y)`` the gradient of an example is the outer
+    product of r and (x, 1). So its norm is ``|r| sqrt(|x|^2 + 1)``, and the sum over examples with
+    factors c is ``(c r)^T (x, 1)``: two products of matrices, and nothing of the size of a gradient
+    for any one example (Goodfellow 2015, "Efficient Per-Example Gradient Computations").
+    """
+
+    def __init__(self, model: nn.Module, *, autocast: torch.dtype | None = None):
+        """Prepare a linear layer whose weight and bias train.
+
+        Args:
+            model: the layer.
+            autocast: dtype of the product that gives the logits; by default float32.
+
+        Raises:
+            UnsupportedModelError: the model is something else.
+        """
+        trains = {name for name, each in model.named_parameters() if each.requires_grad}
+        if not isinstance(model, nn.Linear) or trains != {"weight", "bias"}:
+            raise UnsupportedModelError(
+                f"engine 'linear' knows a linear layer whose weight and bias train, found "
+                f"{type(model).__name__} with {', '.join(sorted(trains)) or 'nothing'} that trains"
+            )
+        self._layer = model
+        self._autocast = autocast
+        self.parameters: Mapping[str, nn.Parameter] = dict(model.named_parameters())
+
+    @torch.no_grad()
+    @full_precision()
+    def clipped_sum(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+    ) -> GradientSum:
+        """See ``GradientEngine``."""
+        losses, residuals, norms = self._gradients(inputs, labels)
+        finite = norms.isfinite()
+        counted = finite & mask
+        norms = torch.where(counted, norms, 0.0)
+        factors = torch.where(counted, clipping.factors(norms), 0.0)
+        # A gradient that is not finite is left out, even if 0 times it would be NaN.
+        kept = torch.where(counted[:, None], residuals, 0.0).mul_(factors[:, None])
+        features = torch.where(counted[:, None], inputs, 0.0)
+        return GradientSum(
+            gradients={"weight": kept.T @ features, "bias": kept.sum(dim=0)},
+            norms=norms,
+            losses=torch.where(mask, losses, 0.0),
+            nonfinite=mask & ~finite,
+        )
+
+    @torch.no_grad()
+    @full_precision()
+    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientEngine``; everything is the head."""
+        _, _, norms = self._gradients(inputs, labels)
+        norms = torch.where(mask, norms, 0.0)
+        return norms, norms
+
+    def _gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Losses, residuals (examples, classes), and the norms of the gradients."""
+        enabled = self._autocast is not None
+        with torch.autocast(inputs.device.type, dtype=self._autocast, enabled=enabled):
+            logits = self._layer(inputs)
+        log_probabilities = F.log_softmax(logits.to(self._layer.weight.dtype), dim=1)
+        chosen = labels[:, None]
+        losses = -log_probabilities.gather(1, chosen).squeeze(1)
+        residuals = log_probabilities.exp_()
+        residuals.scatter_add_(1, chosen, residuals.new_full((), -1.0).expand_as(chosen))
+        lengths = torch.linalg.vector_norm(inputs, dim=1).square_().add_(1).sqrt_()
+        return losses, residuals, torch.linalg.vector_norm(residuals, dim=1).mul_(lengths)
