@@ -57,7 +57,8 @@ class Representation(nn.Module):
         reached, self._reached = self._reached, None
         if reached is None:
             raise BackboneError("features.layer: the network does not call that layer")
-        return transform(self._pooled(reached, inputs).float(), self._transformation)
+        pooled = self._pooled(reached, inputs).float().contiguous()
+        return transform(pooled, self._transformation)
 
     def _before(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:  # noqa: ARG002
         self._stop(inputs)

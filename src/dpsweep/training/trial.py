@@ -129,8 +129,8 @@ def _microbatches(
         # Fixed shapes serve compiled kernels; here padding would only be computed in vain.
         for rows in torch.split(torch.from_numpy(indices), spec.physical_batch):
             if len(rows):
-                mask = torch.ones(len(rows), dtype=torch.bool)
-                yield context.batch(context.train, rows), context.train.labels[rows], mask
+                keep = torch.ones(len(rows), dtype=torch.bool)
+                yield context.batch(context.train, rows), context.train.labels[rows], keep
         return
     for padded, mask in microbatches(indices, spec.physical_batch):
         rows = torch.from_numpy(padded)

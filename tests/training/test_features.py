@@ -1,0 +1,275 @@
+"""Features that are computed once: the same trials as with the network in the loop, and nothing stale."""
+
+import copy
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from tests.training.tiny_study import prepare, tiny_sections
+
+from dpsweep.clipping import FlatClipping
+from dpsweep.data.prepare import prepare as prepare_dataset
+from dpsweep.data.prepared import DatasetError, PreparedDataset
+from dpsweep.models.backbone import BackboneError, PreparedBackbone, write_backbone
+from dpsweep.models.build import build_model
+from dpsweep.models.preprocess import make_preprocess
+from dpsweep.privacy import calibrate
+from dpsweep.study import Cell, Study
+from dpsweep.study.cells import FeatureSource
+from dpsweep.study.config import HeadOnly
+from dpsweep.study.paths import Paths
+from dpsweep.training import features as stage
+from dpsweep.training.cell import trial_specs
+from dpsweep.training.context import TrialContext
+from dpsweep.training.features import compute_features, open_features, open_inputs
+from dpsweep.training.gradient_norms import training_set_norms
+from dpsweep.training.trial import train_trial
+
+CPU = torch.device("cpu")
+PROBLEM = "digits_vit_method"
+SOURCE = FeatureSource("digits", "vit")
+
+
+class Prepared(NamedTuple):
+    study: Study
+    paths: Paths
+    data: PreparedDataset
+    backbone: PreparedBackbone
+
+
+def feature_study(features: dict[str, Any]) -> Study:
+    sections = copy.deepcopy(tiny_sections({}, {"kind": "head"}))
+    sections["backbones"]["vit"] |= {
+        "weights": {"kind": "file", "path": "model.safetensors"},
+        "features": features,
+    }
+    sections["backbones"]["vit"]["arguments"]["depth"] = 2
+    sections["sweeps"]["digits"] |= {"epochs": [2], "batch_size": [64, "full"], "epsilon": [2.0]}
+    return Study.model_validate(sections)
+
+
+def with_weights(folder: Path, scale: float = 1.0) -> PreparedBackbone:
+    """Give a prepared network weights, as if they had been trained; or scale those that it has."""
+    metadata = PreparedBackbone.open(folder).metadata.model_dump(exclude={"checksum"})
+    network = build_model(folder, HeadOnly(kind="head"), classes=2, seed=0)
+    state = {
+        name: scale * value for name, value in network.state_dict().items() if "head." not in name
+    }
+    return write_backbone(folder, state, **metadata | {"pretraining": {"kind": "file"}})
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("template")
+    sections = tiny_sections({}, {"kind": "film"})
+    sections["backbones"]["vit"]["arguments"]["depth"] = 2
+    prepare(Study.model_validate(sections), folder)
+    with_weights(folder / "backbones" / "vit")
+    return folder
+
+
+def prepared(template: Path, folder: Path, features: dict[str, Any] | None = None) -> Prepared:
+    shutil.copytree(template, folder, dirs_exist_ok=True)
+    paths = Paths(folder)
+    return Prepared(
+        feature_study(features or {}),
+        paths,
+        PreparedDataset.open(paths.dataset("digits")),
+        PreparedBackbone.open(paths.backbone("vit")),
+    )
+
+
+@pytest.mark.parametrize("batch_size", [64, "full"])
+@pytest.mark.parametrize("bound", [1e-3, 4.0])
+def test_a_trial_on_features_is_the_trial_with_the_network(
+    template: Path, tmp_path: Path, batch_size: Any, bound: float
+) -> None:
+    study, paths, data, backbone = prepared(template, tmp_path)
+    compute_features(study, paths, SOURCE)
+    method, cell = study.methods["method"], Cell(PROBLEM, 2.0, 2, batch_size, 1.0)
+    size, steps = study.batch_size(cell), study.steps("digits", 2, batch_size)
+    noise = calibrate(2.0, 1e-5, study.train_size("digits"), size, steps)
+    features = open_inputs(study, paths, PROBLEM)
+    (spec,) = trial_specs(study, cell, noise, features, backbone, CPU).values()
+    # One specification names the same streams of sampling and noise.
+    spec = replace(spec, clipping=FlatClipping(bound))
+    outcomes = []
+    for inputs in (data, features):
+        context = TrialContext(inputs, backbone, method, device=CPU)
+        trial, parameters = train_trial(spec, context, tmp_path / "checkpoint", 1e9)
+        model = context.model(spec.seed)
+        norms, _ = training_set_norms(context.engine("auto", model), context, 100)
+        outcomes.append(
+            (trial, {key.replace("head.", ""): each for key, each in parameters.items()}, norms)
+        )
+    (in_loop, weights, norms), (cached, cached_weights, cached_norms) = outcomes
+    for name, values in weights.items():
+        np.testing.assert_allclose(cached_weights[name], values, rtol=1e-3, atol=1e-5)
+    np.testing.assert_array_equal(
+        cached.steps["sampled_examples"], in_loop.steps["sampled_examples"]
+    )
+    for name in ("mean_gradient_norm", "clipped_fraction"):
+        np.testing.assert_allclose(cached.steps[name], in_loop.steps[name], rtol=1e-4, atol=1e-2)
+    assert cached.record["accuracy"] == pytest.approx(in_loop.record["accuracy"], abs=2e-3)
+    assert cached.record["loss"] == pytest.approx(in_loop.record["loss"], rel=1e-4)
+    np.testing.assert_allclose(cached_norms, norms, rtol=1e-4)
+    assert cached.record["trainable_parameters"] == in_loop.record["trainable_parameters"]
+
+
+def test_a_layer_names_whose_outputs_are_read(template: Path, tmp_path: Path) -> None:
+    study, paths, data, backbone = prepared(template, tmp_path, {"layer": "blocks.0"})
+    found = compute_features(study, paths, SOURCE)
+    network = build_model(backbone.folder, HeadOnly(kind="head"), 2, 0).eval()
+    images = make_preprocess(backbone.metadata.mean, backbone.metadata.std)(
+        torch.from_numpy(data.train_inputs[:50].copy())
+    )
+    with torch.no_grad():
+        tokens = network._pos_embed(network.patch_embed(images))
+        wanted = network.blocks[0](tokens)
+    np.testing.assert_allclose(found.train_inputs[:50], wanted[:, 0], rtol=1e-4, atol=1e-5)
+    # The mean leaves the class token out.
+    study = feature_study({"layer": "blocks.0", "pooling": "mean", "transformation": "unit-norm"})
+    found = compute_features(study, paths, SOURCE)
+    mean = wanted[:, 1:].mean(dim=1)
+    np.testing.assert_allclose(
+        found.train_inputs[:50], mean / mean.norm(dim=1, keepdim=True), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_features_come_in_eval_mode_and_are_transformed_one_by_one(
+    template: Path, tmp_path: Path
+) -> None:
+    study, paths, data, _ = prepared(template, tmp_path, {"transformation": "layer-norm"})
+    found = compute_features(study, paths, SOURCE)
+    assert found.train_inputs.dtype == np.float32
+    np.testing.assert_allclose(found.train_inputs.mean(axis=1), 0, atol=1e-5)
+    np.testing.assert_allclose(found.train_inputs.var(axis=1), 1, atol=1e-2)
+    np.testing.assert_array_equal(found.train_labels, data.train_labels)
+    np.testing.assert_array_equal(found.test_labels, data.test_labels)
+
+
+def test_a_killed_job_goes_on_where_it_was(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "_BATCH", 16)
+    monkeypatch.setattr(stage, "_BLOCK", 2)
+    study, paths, *_ = prepared(template, tmp_path / "whole")
+    whole = compute_features(study, paths, SOURCE).metadata.checksum
+    study, paths, *_ = prepared(template, tmp_path / "killed")
+    represent, calls = stage.represent, []
+
+    def killed(network: Any, inputs: Any) -> Any:
+        calls.append(len(inputs))
+        if len(calls) == 9:
+            raise KeyboardInterrupt
+        return represent(network, inputs)
+
+    monkeypatch.setattr(stage, "represent", killed)
+    with pytest.raises(KeyboardInterrupt):
+        compute_features(study, paths, SOURCE)
+    # One example for the width, then 7 batches, of which 6 are in whole blocks.
+    assert sum(calls[:8]) == 1 + 7 * 16
+    monkeypatch.setattr(stage, "claim", lambda parent: next(parent.iterdir()))
+    before = len(calls)
+    found = compute_features(study, paths, SOURCE)
+    assert sum(calls[before:]) == 1 + 269 - 6 * 16 + 1528
+    assert found.metadata.checksum == whole
+    assert not (found.folder / "unfinished").exists()
+
+
+def test_features_of_something_else_are_not_read(template: Path, tmp_path: Path) -> None:
+    study, paths, *_ = prepared(template, tmp_path)
+    with pytest.raises(DatasetError, match=r"metadata\.json is missing"):
+        open_features(study, paths, SOURCE)
+    compute_features(study, paths, SOURCE)
+    other = feature_study({"layer": "blocks.0"})
+    with pytest.raises(DatasetError, match=r"found features .*None.* expected .*blocks\.0"):
+        open_features(other, paths, SOURCE)
+    with_weights(paths.backbone("vit"), scale=1.5)
+    with pytest.raises(DatasetError, match=r"found backbone .* computed again") as complaint:
+        open_features(study, paths, SOURCE)
+    assert complaint.value.remake == (paths.features(*SOURCE) / "metadata.json",)
+
+
+def test_features_of_another_dataset_are_not_read(template: Path, tmp_path: Path) -> None:
+    study, paths, *_ = prepared(template, tmp_path)
+    compute_features(study, paths, SOURCE)
+    section = study.datasets["digits"]
+    source = section.source.model_copy(update={"seed": 5})
+    other = section.model_copy(update={"source": source})
+    prepare_dataset("digits", other, paths.dataset("digits"))
+    with pytest.raises(DatasetError, match="found dataset "):
+        open_features(study, paths, SOURCE)
+
+
+def test_features_of_another_version_are_not_read(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, paths, *_ = prepared(template, tmp_path)
+    compute_features(study, paths, SOURCE)
+    monkeypatch.setattr(stage, "VERSION", stage.VERSION + 1)
+    with pytest.raises(DatasetError, match="found version"):
+        open_features(study, paths, SOURCE)
+
+
+def test_a_damaged_cache_is_not_read(template: Path, tmp_path: Path) -> None:
+    study, paths, *_ = prepared(template, tmp_path)
+    file = compute_features(study, paths, SOURCE).folder / "train_inputs.npy"
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"train_inputs\.npy has the checksum"):
+        open_inputs(study, paths, PROBLEM)
+
+
+def test_the_network_of_the_features_is_the_one_of_the_trial(
+    template: Path, tmp_path: Path
+) -> None:
+    study, paths, _, _ = prepared(template, tmp_path)
+    features = compute_features(study, paths, SOURCE)
+    other = with_weights(paths.backbone("vit"), scale=1.5)
+    with pytest.raises(BackboneError, match="found features of backbone"):
+        TrialContext(features, other, study.methods["method"], device=CPU)
+
+
+def test_a_full_disk_is_named_before_anything_is_computed(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, paths, *_ = prepared(template, tmp_path)
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(DatasetError, match="are needed for the features"):
+        compute_features(study, paths, SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("features", "complaint"),
+    [
+        ({"layer": "blocks.9"}, 'found "blocks.9".* allowed: blocks.0, blocks.1'),
+        ({"layer": "patch_embed", "pooling": "token"}, None),
+        ({"layer": "blocks.0.attn.qkv", "pooling": "mean"}, None),
+        ({"layer": "head_drop", "pooling": "mean"}, None),
+    ],
+)
+def test_layers(
+    template: Path, tmp_path: Path, features: dict[str, Any], complaint: str | None
+) -> None:
+    study, paths, *_ = prepared(template, tmp_path, features)
+    if complaint is None:
+        assert compute_features(study, paths, SOURCE).train_inputs.ndim == 2
+        return
+    with pytest.raises(BackboneError, match=complaint):
+        compute_features(study, paths, SOURCE)
+
+
+def test_what_is_not_finite_is_refused(template: Path, tmp_path: Path) -> None:
+    study, paths, _, backbone = prepared(template, tmp_path)
+    state = {name: value * float("nan") for name, value in backbone.state().items()}
+    metadata = backbone.metadata.model_dump(exclude={"checksum"})
+    write_backbone(backbone.folder, state, **metadata)
+    with pytest.raises(BackboneError, match="not finite"):
+        compute_features(study, paths, SOURCE)
