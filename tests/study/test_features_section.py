@@ -8,7 +8,11 @@ from tests.study.small import complaints, load_small
 
 from dpsweep.study.cells import FeatureSource
 
-HEAD = {"methods/head": {"kind": "head"}, "sweeps/flat/method": "head"}
+HEAD = {
+    "methods/head": {"kind": "head"},
+    "sweeps/flat/method": "head",
+    "sweeps/automatic/method": "head",
+}
 
 
 @pytest.mark.parametrize(
@@ -16,8 +20,7 @@ HEAD = {"methods/head": {"kind": "head"}, "sweeps/flat/method": "head"}
 )
 def test_a_head_trains_on_features(tmp_path: Path, features: dict[str, Any]) -> None:
     study = load_small(tmp_path, HEAD | {"backbones/pretrained/features": features})
-    (problem,) = {sweep.problem.name for sweep in study.sweeps.values() if sweep.method == "head"}
-    assert study.features(problem) is not None
+    assert all(study.features(problem) is not None for problem in study.problems)
     assert study.feature_sources() == [FeatureSource("digits", "pretrained")]
 
 

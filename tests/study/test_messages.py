@@ -118,7 +118,8 @@ MISTAKES: dict[str, tuple[Edits, list[str]]] = {
     "an engine that is none": (
         {f"{FLAT}/engine": "ghost"},
         [
-            'sweeps.flat.engine: found "ghost"; allowed: auto, expanded, bookkeeping, vmap, linear, loop or opacus'
+            'sweeps.flat.engine: found "ghost"; allowed: auto, expanded, bookkeeping, vmap, linear, '
+            "loop or opacus"
         ],
     ),
     # wrong types
