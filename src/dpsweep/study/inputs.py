@@ -160,20 +160,14 @@ def source_fingerprint(section: Dataset | Backbone) -> str:
 
     Files count by size and time of writing: reading hundreds of gigabytes would take too long.
     """
-<<<<<<< HEAD
     part = section.source if isinstance(section, Dataset) else section.weights
-    prepared_from = [_plain(section), _local_state(part)]
+    # Features are made from a backbone, and are an output of their own.
+    plain = section.model_dump(mode="json", exclude={"features"})
+    prepared_from: list[Any] = [plain, _local_state(part)]
     encoded_images = isinstance(section, Dataset) and section.kind == "image"
     if encoded_images and isinstance(part, HubSource | FolderSource):
         prepared_from.append(IMAGES_VERSION)
     return fingerprint(prepared_from)
-=======
-    if isinstance(section, Dataset):
-        return fingerprint([_plain(section), _local_state(section.source)])
-    # Its features are made from it, and are an output of their own.
-    plain = section.model_dump(mode="json", exclude={"features"})
-    return fingerprint([plain, _local_state(section.weights)])
->>>>>>> 31d4624 (Heads train on features of frozen networks that are computed once)
 
 
 def _local_state(section: Any) -> dict[str, tuple[int, int]]:

@@ -90,18 +90,13 @@ class TrialContext:
         self.backbone = backbone
         self.method = method
         self.classes = len(data.metadata.classes)
-<<<<<<< HEAD
         reads, stored = backbone.metadata, data.metadata
-        self.preprocess = make_preprocess(reads.mean, reads.std, stored.resize, stored.shape).to(
-            self.device
-=======
         # How many features a head reads; None where the network runs.
-        self._features = data.metadata.shape[0] if data.metadata.features else None
+        self._features = stored.shape[0] if stored.features else None
         self.preprocess: nn.Module = (
-            make_preprocess(backbone.metadata.mean, backbone.metadata.std).to(self.device)
+            make_preprocess(reads.mean, reads.std, stored.resize, stored.shape).to(self.device)
             if self._features is None
             else nn.Identity()
->>>>>>> 31d4624 (Heads train on features of frozen networks that are computed once)
         )
         inputs, labels = self._place(data.train_inputs), torch.from_numpy(data.train_labels.copy())
         rows, held_out = (torch.from_numpy(each) for each in data.hold_out(holdout))

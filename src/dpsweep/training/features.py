@@ -73,7 +73,7 @@ def compute_features(study: Study, paths: Paths, source: FeatureSource) -> Prepa
     backbone.check_reads(data)
     features = study.backbones[source.backbone].features or Features()
     device = default_device()
-    run = _network(backbone, features, device)
+    run = _network(data.metadata, backbone, features, device)
     identity = _identity(data.metadata, backbone, features)
     known = data.metadata
     folder = paths.features(*source)
@@ -159,13 +159,14 @@ def _identity(
 
 
 def _network(
-    backbone: PreparedBackbone, features: Features, device: torch.device
+    data: DatasetMetadata, backbone: PreparedBackbone, features: Features, device: torch.device
 ) -> Callable[[np.ndarray], Tensor]:
     """The function from stored inputs to features on the CPU."""
     # Whatever its head would be, the features come before it.
     model = build_model(backbone.folder, HeadOnly(kind="head"), classes=2, seed=0)
     network = Representation(model, features).to(device).eval()
-    preprocess = make_preprocess(backbone.metadata.mean, backbone.metadata.std).to(device)
+    reads = backbone.metadata
+    preprocess = make_preprocess(reads.mean, reads.std, data.resize, data.shape).to(device)
 
     @full_precision()
     def run(inputs: np.ndarray) -> Tensor:
