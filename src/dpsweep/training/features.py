@@ -47,7 +47,7 @@ VERSION = 1
 """Raised when the same network would give other features: older ones are then computed again."""
 
 _BATCH = 128
-_BLOCK = 8
+_BLOCK = 2
 """Batches between two records of how far the work is."""
 
 
