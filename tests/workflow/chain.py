@@ -144,8 +144,9 @@ class Chain:
 
     def start(self, environment: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
         """Start Snakemake in a process group of its own."""
+        # Ctrl-C works as in a terminal, whatever shell the tests were started from.
         return subprocess.Popen(
-            self.command("all"),
+            ["env", "--default-signal=INT", *self.command("all")],
             env=self.environment if environment is None else environment,
             start_new_session=True,
             stdout=subprocess.DEVNULL,
