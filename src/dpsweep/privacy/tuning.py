@@ -119,12 +119,21 @@ def total_epsilon(profile: Profile, delta: float, mean: float, shape: float) -> 
     gamma = gamma_of_mean(mean, shape)
     first = _smallest(lambda epsilon: profile(epsilon) <= delta / mean, f"delta / {mean}")
 
+    return first + (shape + 1) * second_epsilon(profile, gamma)
+
+
+def second_epsilon(profile: Profile, gamma: float) -> float:
+    """Return the smallest e2 of condition (1).
+
+    Raises:
+        CalibrationError: no epsilon meets the condition.
+    """
+
     def admissible(epsilon: float) -> bool:
         # Beyond 700 exp overflows, and no profile is that large.
         return epsilon > 700 or profile(epsilon) <= gamma * math.expm1(epsilon) / (1 - gamma)
 
-    second = _smallest(admissible, "condition (1)")
-    return first + (shape + 1) * second
+    return _smallest(admissible, "condition (1)")
 
 
 def _smallest(holds: Callable[[float], bool], what: str) -> float:

@@ -1,0 +1,189 @@
+"""Noise for accounted tuning: from a total (epsilon, delta) to the noise of every candidate.
+
+The bound of `dpsweep.privacy.tuning` asks two things of the base mechanism, which trains a candidate
+and scores it. It must be
+
+    (first_epsilon, delta / mean)-private, and
+    (second_epsilon, gamma (exp(second_epsilon) - 1) / (1 - gamma))-private,
+
+and the selection is then (first_epsilon + (shape + 1) second_epsilon, delta)-private. Both are asked
+of every (N, B, T) among the candidates, and of the score, which is one Gaussian mechanism of
+sensitivity 1 on examples that training does not see.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dp_accounting.pld import privacy_loss_distribution
+from scipy.optimize import brentq
+
+from dpsweep.privacy.calibration import Calibration
+from dpsweep.privacy.errors import CalibrationError
+from dpsweep.privacy.gaussian import (
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_noise_multiplier,
+)
+from dpsweep.privacy.pld import pld_interval
+from dpsweep.privacy.prv import prv_epsilon
+from dpsweep.privacy.search import CERTIFICATE_ERROR, calibrate
+from dpsweep.privacy.tuning import Profile, gamma_of_mean, second_epsilon, total_epsilon
+
+# The total lies in [1 - SLACK, 1] times what is asked for.
+SLACK = 2e-3
+# Epsilon at a large delta by PLD is exceeded by what its certificate costs.
+_MARGIN = 2 * CERTIFICATE_ERROR
+
+Schedule = tuple[int, int, int]
+"""Training examples N, expected batch size B, optimizer steps T."""
+
+
+@dataclass(frozen=True)
+class TuningNoise:
+    """The noise of accounted tuning, and what is proven of it.
+
+    Attributes:
+        epsilon: the total that was asked for.
+        delta: of the total guarantee.
+        mean: expected number of trials.
+        shape: eta of their distribution.
+        first_epsilon: each candidate is certified for it at ``delta / mean``.
+        second_epsilon: each candidate is certified for it at ``second_delta``.
+        second_delta: gamma (exp(second_epsilon) - 1) / (1 - gamma).
+        calibrations: the noise of each (N, B, T), certified for ``first_epsilon``.
+        score_noise: standard deviation of the noise on the number of right answers.
+    """
+
+    epsilon: float
+    delta: float
+    mean: float
+    shape: float
+    first_epsilon: float
+    second_epsilon: float
+    second_delta: float
+    calibrations: tuple[Calibration, ...]
+    score_noise: float
+
+    @property
+    def total_epsilon(self) -> float:
+        """The epsilon that is proven for the selection, at most ``epsilon``."""
+        return self.first_epsilon + (self.shape + 1) * self.second_epsilon
+
+    def calibration(self, batch_size: int, steps: int) -> Calibration:
+        """The noise of the candidates with these B and T."""
+        (found,) = (
+            each
+            for each in self.calibrations
+            if (each.batch_size, each.steps) == (batch_size, steps)
+        )
+        return found
+
+
+def calibrate_tuning(
+    epsilon: float, delta: float, mean: float, shape: float, schedules: Sequence[Schedule]
+) -> TuningNoise:
+    """Return the least noise for which the best of a random number of trials is private.
+
+    Args:
+        epsilon: of the selection, positive and finite.
+        delta: of the selection, in (0, 1).
+        mean: expected number of trials, above 1.
+        shape: of their distribution, above -1.
+        schedules: (N, B, T) of the candidates; repeats count once.
+
+    Raises:
+        CalibrationError: a number is out of range, no base mechanism meets the total, or two
+            accountants disagree.
+    """
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
+        raise CalibrationError(
+            f"epsilon = {epsilon}, delta = {delta}: epsilon must be positive and finite, delta "
+            "strictly between 0 and 1"
+        )
+    gamma = gamma_of_mean(mean, shape)
+    distinct = list(dict.fromkeys(schedules))
+    try:
+        first = _gaussian_base(epsilon, delta, mean, shape)
+        for _ in range(10):
+            noise = [calibrate(first, delta / mean, *schedule) for schedule in distinct]
+            second = max(second_epsilon(training_profile(each), gamma) for each in noise)
+            second *= 1 + _MARGIN
+            total = first + (shape + 1) * second
+            if (1 - SLACK) * epsilon <= total <= epsilon:
+                break
+            first *= epsilon * (1 - SLACK / 2) / total
+        else:
+            raise CalibrationError(f"the search for the base of epsilon {epsilon:g} did not end")
+    except CalibrationError as error:
+        raise CalibrationError(
+            f"no base mechanism gives a total epsilon of {epsilon:g} at delta {delta:g} with {mean:g} "
+            f"trials in the mean: {error}"
+        ) from error
+    second_delta = gamma * math.expm1(second) / (1 - gamma)
+    for each in noise:
+        certify_second(each, second, second_delta)
+    score_noise = max(
+        gaussian_noise_multiplier(first, delta / mean),
+        gaussian_noise_multiplier(second, second_delta) if second_delta < 1 else 0.0,
+    )
+    return TuningNoise(
+        epsilon, delta, mean, shape, first, second, second_delta, tuple(noise), score_noise
+    )
+
+
+def _gaussian_base(epsilon: float, delta: float, mean: float, shape: float) -> float:
+    """Return first_epsilon if the base were one Gaussian mechanism: a start for the search."""
+
+    def total(first: float) -> float:
+        sigma = gaussian_noise_multiplier(first, delta / mean)
+        return total_epsilon(lambda each: gaussian_delta(each, sigma), delta, mean, shape)
+
+    def excess(log_first: float) -> float:
+        return math.log(total(math.exp(log_first)) / epsilon)
+
+    lowest = math.log(epsilon) - 7
+    if excess(lowest) > 0:
+        raise CalibrationError("it is too small: use a larger epsilon or fewer trials")
+    return math.exp(brentq(excess, lowest, math.log(epsilon), xtol=1e-3))
+
+
+def training_profile(noise: Calibration) -> Profile:
+    """Return the privacy profile of training, by PLD, or in closed form for the full batch."""
+    if noise.batch_size == noise.train_size:
+        return lambda epsilon: gaussian_delta(epsilon, noise.noise_multiplier, noise.steps)
+    loss = privacy_loss_distribution.from_gaussian_mechanism(
+        noise.noise_multiplier,
+        sampling_prob=noise.sampling_rate,
+        value_discretization_interval=pld_interval(noise.epsilon / 2, noise.steps),
+    ).self_compose(noise.steps)
+    return lambda epsilon: float(loss.get_delta_for_epsilon(epsilon))
+
+
+def certify_second(noise: Calibration, epsilon: float, delta: float) -> float:
+    """Return the certified epsilon of training at a large delta: PRV, or the closed form.
+
+    Raises:
+        CalibrationError: it exceeds ``epsilon``, or PLD disagrees.
+    """
+    if delta >= 1:
+        return 0.0  # anything is (0, 1)-private
+    if noise.batch_size == noise.train_size:
+        found = gaussian_epsilon(delta, noise.noise_multiplier, noise.steps)
+    elif -math.expm1(noise.steps * math.log1p(-noise.sampling_rate)) <= delta:
+        found = 0.0  # the example is not even sampled more often
+    else:
+        found = prv_epsilon(
+            noise.noise_multiplier,
+            noise.sampling_rate,
+            noise.steps,
+            delta,
+            CERTIFICATE_ERROR * epsilon,
+        )
+    if found > epsilon * (1 + 1e-9):
+        raise CalibrationError(
+            f"accountants disagree at noise multiplier {noise.noise_multiplier:.6g}, sampling rate "
+            f"{noise.sampling_rate:.6g}, {noise.steps} steps, delta {delta:.6g}: found epsilon "
+            f"{found:.6g}, expected at most {epsilon:.6g}"
+        )
+    return found

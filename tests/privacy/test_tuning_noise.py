@@ -1,0 +1,74 @@
+"""The noise of accounted tuning gives the total that was asked for, and no more than that."""
+
+import math
+
+import pytest
+
+from dpsweep.privacy import CalibrationError
+from dpsweep.privacy.gaussian import gaussian_delta
+from dpsweep.privacy.tuning import gamma_of_mean, largest_profile, total_epsilon
+from dpsweep.privacy.tuning_noise import (
+    SLACK,
+    TuningNoise,
+    calibrate_tuning,
+    certify_second,
+    training_profile,
+)
+
+DELTA = 1e-5
+
+
+def total(noise: TuningNoise) -> float:
+    """The total epsilon of the finished mechanism, by the bound itself."""
+    score = noise.score_noise
+    profiles = [
+        *map(training_profile, noise.calibrations),
+        lambda epsilon: gaussian_delta(epsilon, score),
+    ]
+    return total_epsilon(largest_profile(profiles), noise.delta, noise.mean, noise.shape)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1, 8])
+@pytest.mark.parametrize(("mean", "shape"), [(3, 1), (10, 0), (5, -0.5)])
+def test_the_total_is_met_and_spent(epsilon: float, mean: float, shape: float) -> None:
+    noise = calibrate_tuning(epsilon, DELTA, mean, shape, [(900, 900, 4), (900, 900, 32)])
+    assert total(noise) <= noise.total_epsilon <= epsilon
+    assert total(noise) > (1 - 2 * SLACK) * epsilon
+    # The full batch is one Gaussian mechanism, however many steps it takes.
+    four, many = (each.noise_multiplier / math.sqrt(each.steps) for each in noise.calibrations)
+    assert four == pytest.approx(many, rel=1e-6)
+
+
+def test_candidates_of_several_batch_sizes() -> None:
+    noise = calibrate_tuning(2, DELTA, 3, 1, [(900, 900, 4), (900, 100, 18), (900, 900, 4)])
+    assert len(noise.calibrations) == 2
+    assert (1 - 2 * SLACK) * 2 < total(noise) <= 2
+    assert noise.calibration(100, 18).sampling_rate == pytest.approx(1 / 9)
+
+
+def test_less_noise_than_was_certified_is_seen() -> None:
+    noise = calibrate_tuning(2, DELTA, 3, 1, [(900, 900, 4)])
+    second, delta = noise.second_epsilon, noise.second_delta
+    gamma = gamma_of_mean(3, 1)
+    assert delta == pytest.approx(gamma * math.expm1(second) / (1 - gamma))
+    assert certify_second(noise.calibrations[0], second, delta) <= second
+    with pytest.raises(CalibrationError, match="accountants disagree"):
+        certify_second(noise.calibrations[0], 0.95 * second, 0.95 * delta)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "mean", "shape", "message"),
+    [
+        (math.inf, DELTA, 3, 1, "epsilon must be positive and finite"),
+        (0.0, DELTA, 3, 1, "epsilon must be positive and finite"),
+        (1.0, 1.0, 3, 1, "delta strictly between"),
+        (1.0, DELTA, 1.0, 1, "mean number of trials 1"),
+        (1.0, DELTA, 3, -1.0, "shape -1"),
+        (1e-9, DELTA, 3, 1, "no base mechanism gives a total epsilon of 1e-09"),
+    ],
+)
+def test_what_no_base_can_meet(
+    epsilon: float, delta: float, mean: float, shape: float, message: str
+) -> None:
+    with pytest.raises(CalibrationError, match=message):
+        calibrate_tuning(epsilon, delta, mean, shape, [(900, 900, 4)])
