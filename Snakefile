@@ -101,6 +101,7 @@ rule all:
     default_target: True
     input:
         PATHS.report,
+        PATHS.explore,
         [PATHS.problem(name) for name in STUDY.problems if not PARTIAL],
 
 

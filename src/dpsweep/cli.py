@@ -329,6 +329,16 @@ def table(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial =
 
 
 @app.command()
+def explore(study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
+    """Write a page to explore all cells and trials with."""
+    from dpsweep.report import write_explore
+
+    study, paths = _open(study_file, partial)
+    with _making(paths, Outputs(study, Paths(paths.results)).explore()):
+        write_explore(study, study_file, paths)
+
+
+@app.command()
 def report(study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
     """Write the report: of everything that the study asks for, or it fails and says what lacks."""
     from dpsweep.report import write

@@ -40,7 +40,13 @@ def trials(chain: Chain, cell: str = CELL) -> pd.DataFrame:
 
 
 def test_every_output_is_there(finished: Chain) -> None:
-    for name in ("figures/heatmap.pdf", "figures/norms.png", "tables/grid.tex", "report.html"):
+    for name in (
+        "figures/heatmap.pdf",
+        "figures/norms.png",
+        "tables/grid.tex",
+        "report.html",
+        "explore.html",
+    ):
         assert (finished.results / name).stat().st_size > 0, name
 
 

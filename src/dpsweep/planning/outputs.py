@@ -97,6 +97,7 @@ class Outputs:
         if study.audit is not None:
             yield from map(self.audited, study.audit_cells())
             yield self.audit()
+        yield self.explore()
         yield self.report()
 
     def measured_norms(self) -> list[NormsKey]:
@@ -236,6 +237,11 @@ class Outputs:
             "",
         )
 
+    def explore(self) -> Output:
+        """The page to explore all cells with."""
+        inputs = tuple(map(self._paths.problem, self._study.problems))
+        return Output("explore", (self._paths.explore,), inputs, section_fingerprint(self._study))
+
     def report(self) -> Output:
         """The report, which is made from all that it shows."""
         study, paths = self._study, self._paths
@@ -246,10 +252,10 @@ class Outputs:
             paths.table(name, suffix)
             for name, table in study.tables.items()
             for suffix in table.table_files
-            if suffix != "tex"
+            if suffix.endswith("csv")
         )
-        audit = (paths.audit(suffix) for suffix in ("png", "csv", "md") if study.audit)
-        inputs = (*figures, *tables, *map(paths.problem, study.problems), *audit)
+        audit = (paths.audit(suffix) for suffix in ("png", "csv") if study.audit)
+        inputs = (*figures, *tables, *map(paths.problem, study.problems), *audit, paths.explore)
         return Output("report", (paths.report,), inputs, section_fingerprint(study))
 
     # -- their parts -------------------------------------------------------------------------

@@ -181,7 +181,7 @@ class Plan:
         if path.is_relative_to(self._paths.results):
             path = path.relative_to(self._paths.results)
         match path.parts:
-            case ("all",) | ("report.html",):
+            case ("all",) | ("report.html",) | ("explore.html",):
                 self._add_everything()
             case ("figures" | "tables" | "problems", file):
                 self._add_name(Path(file).stem, target)

@@ -1,5 +1,7 @@
 """Put the page together."""
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import dpsweep
 from dpsweep.files import write_text
 from dpsweep.report.checks import check_trials, references
 from dpsweep.report.embed import download_content
+from dpsweep.report.found import best_settings, to_know, verdicts
 from dpsweep.report.grid import count, values
 from dpsweep.report.reference import paper_comparisons
 from dpsweep.report.summary import summarise
@@ -43,7 +46,11 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
     # Sweeps may share a trial, which was trained once.
     once = trials.drop_duplicates("trial_key")
     private = is_private(trials)
+    checks = check_trials(study, trials)
+    planned = study.all_cells()
     configuration = study_yaml(study)
+    script = (Path(__file__).parent / "numbers.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -53,24 +60,33 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
     )
     environment.filters["values"] = values
     environment.globals["count"] = count
-    page = environment.get_template("template.html.j2").render(
+    page = environment.get_template("page.html.j2").render(
         study=study,
         partial=paths.partial,
         lacking=lacking,
         study_file=study_file.name if study_file.is_absolute() else study_file.as_posix(),
         summary=summarise(study, paths, trials),
-        checks=check_trials(study, trials),
+        verdicts=verdicts(study, paths),
+        best=best_settings(study, trials),
+        checks=checks,
+        to_know=to_know(checks),
+        explore=paths.explore.exists(),
         references=references(study, trials),
         sections=grouped,
         comparisons=paper_comparisons(study, paths),
         figures=figures,
         tables=tables,
         absent=[target.name for target in [*figures, *tables] if target.problem],
+        planned_cells=len(planned),
+        missing_cells=sum((cell.problem, cell.name) not in trained for cell in planned),
         trial_count=len(once),
         private_count=int(is_private(once).sum()),
         targets=sorted({float(epsilon) for epsilon in trials.loc[private, "epsilon"]}),
         configuration=configuration,
         configuration_download=download_content("study.yaml", configuration.encode()),
+        # The only script that a browser will run here.
+        script=script,
+        script_hash=f"sha256-{digest}",
         version=dpsweep.__version__,
     )
     write_text(paths.report, page)

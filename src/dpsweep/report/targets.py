@@ -1,11 +1,11 @@
 """Figures and tables as the report shows them: what is there, and what is said where it is not."""
 
 import os
-import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from dpsweep.report.embed import Download, Picture, download, picture
 from dpsweep.report.grid import Grid, count
@@ -13,6 +13,26 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Figure, LinePanel, NoiseCurve, Selection, Table
 from dpsweep.study.wording import how_chosen
+from dpsweep.tables import audit
+from dpsweep.tables.text import TextTable
+from dpsweep.tables.write import read, read_numbers
+
+
+@dataclass(frozen=True)
+class Link:
+    """A file beside the report; ``address`` is relative to its folder."""
+
+    label: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """A table's caption and rows, or why it has none."""
+
+    caption: str = ""
+    rows: Grid | None = None
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -33,7 +53,7 @@ class TargetView:
     caption: str
     problem: str | None
     downloads: list[Download]
-    files: str
+    links: list[Link]
     cells: list[CellsOfProblem]
     gradient_norms: list[str]
     missing_gradient_norms: list[str]
@@ -95,8 +115,14 @@ def sections(study: Study, paths: Paths, trained: set[tuple[str, str]]) -> list[
 
 def _audit(paths: Paths) -> Section:
     """The evidence of the privacy audit; it is made of runs of its own, not of cells."""
+
+    def read() -> tuple[str, TextTable]:
+        numbers = read_numbers(paths.audit("csv"))
+        return audit.caption(numbers), audit.show(numbers)
+
     shown, missing_figure = _drawn(paths.audit("png"))
-    caption, rows, missing_table = _printed(paths.audit("md"))
+    written = _printed(read, paths.audit("csv"))
+    stem = paths.audit("csv").with_suffix("")
     own: dict[str, Any] = {"cells": [], "gradient_norms": [], "missing_gradient_norms": []}
     figure = FigureView(
         name="audit_bounds",
@@ -107,18 +133,18 @@ def _audit(paths: Paths) -> Section:
         ),
         problem=missing_figure,
         downloads=_downloads([paths.audit("csv")]),
-        files=_relative(paths, paths.audit("{pdf,png,csv}")),
+        links=_links(paths, stem, ("pdf", "png", "csv")),
         picture=shown,
         alternative="Measured lower bound on epsilon against the claimed epsilon.",
         **own,
     )
     table = TableView(
         name="audit_settings",
-        caption=caption,
-        problem=missing_table,
-        downloads=_downloads([paths.audit(suffix) for suffix in ("tex", "md")]),
-        files=_relative(paths, paths.audit("{tex,md}")),
-        rows=rows,
+        caption=written.caption,
+        problem=written.problem,
+        downloads=[],
+        links=_links(paths, stem, ("tex", "md", "csv")),
+        rows=written.rows,
         **own,
     )
     return Section("Privacy audit", [figure], [table])
@@ -133,7 +159,7 @@ def _figure(
         caption=f"{figure.caption} {how_chosen(study, figure)}",
         problem=problem,
         downloads=_downloads([paths.figure(name, "csv")]),
-        files=_relative(paths, paths.figure(name, "{pdf,png,csv}")),
+        links=_links(paths, paths.figure(name, "csv").with_suffix(""), ("pdf", "png", "csv")),
         cells=_cells(study, paths, trained, figure.selections()),
         gradient_norms=_gradient_norms(study, paths, figure.gradient_norms(), present=True),
         missing_gradient_norms=_gradient_norms(
@@ -147,18 +173,18 @@ def _figure(
 def _table(
     study: Study, paths: Paths, trained: set[tuple[str, str]], name: str, table: Table
 ) -> TableView:
-    # The written caption also says what was missing when the table was made.
-    caption, rows, problem = _printed(paths.table(name, "md"))
+    file = paths.table(name, "csv")
+    written = _printed(lambda: read(study, paths, name), file)
     return TableView(
         name=name,
-        caption=caption or table.caption,
-        problem=problem,
+        caption=written.caption or table.caption,
+        problem=written.problem,
         downloads=_downloads([paths.table(name, suffix) for suffix in table.table_files]),
-        files=_relative(paths, paths.table(name, "{" + ",".join(table.table_files) + "}")),
+        links=_links(paths, file.with_suffix(""), table.table_files),
         cells=_cells(study, paths, trained, table.selections()),
         gradient_norms=[],
         missing_gradient_norms=[],
-        rows=rows,
+        rows=written.rows,
     )
 
 
@@ -173,15 +199,17 @@ def _drawn(source: Path) -> tuple[Picture | None, str | None]:
         return None, f"This figure cannot be shown: its PNG is damaged ({reason})."
 
 
-def _printed(source: Path) -> tuple[str, Grid | None, str | None]:
-    """Caption and rows of a Markdown table, or why there are none."""
+def _printed(read: Callable[[], tuple[str, TextTable]], source: Path) -> Written:
+    """A table from the CSV behind it, or why there is none."""
     try:
-        return *_markdown(source.read_text(encoding="utf-8")), None
+        caption, text = read()
     except FileNotFoundError:
-        return "", None, "This table has not been written: the file is not there."
+        return Written(problem="This table has not been written: the file is not there.")
     except (OSError, ValueError) as error:
         reason = _without(source, error)
-        return "", None, f"This table cannot be shown: its file is damaged ({reason})."
+        return Written(problem=f"This table cannot be shown: its CSV is damaged ({reason}).")
+    numeric = (title for title, kind in zip(text.header, text.columns, strict=True) if kind == "r")
+    return Written(caption, Grid(text.header, text.rows, frozenset(numeric)))
 
 
 def _without(path: Path, error: Exception) -> str:
@@ -189,24 +217,14 @@ def _without(path: Path, error: Exception) -> str:
     return str(error).replace(str(path), path.name)
 
 
-def _markdown(text: str) -> tuple[str, Grid]:
-    """Caption and rows of a table as `dpsweep.tables` prints it.
-
-    Raises:
-        ValueError: there is no table in the text, or a row is too short or too long.
-    """
-    lines = [line.strip() for line in text.split("\n")]
-    caption = " ".join(line for line in lines if line and not line.startswith("|"))
-    cells = [
-        [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        for line in lines
-        if line.startswith("|")
+def _links(paths: Paths, file: Path, suffixes: Iterable[str]) -> list[Link]:
+    """The files of a target that lie beside the report."""
+    found = ((suffix, file.with_name(f"{file.name}.{suffix}")) for suffix in suffixes)
+    return [
+        Link(suffix.upper(), quote(_relative(paths, each)))
+        for suffix, each in found
+        if each.exists()
     ]
-    if len(cells) < 2 or len({len(row) for row in cells}) > 1:
-        raise ValueError("no table, or rows of unequal length")
-    header, rules, *rows = cells
-    numeric = {title for title, rule in zip(header, rules, strict=True) if rule.endswith("-:")}
-    return caption, Grid(header, rows, frozenset(numeric))
 
 
 def _downloads(files: Iterable[Path]) -> list[Download]:

@@ -1,7 +1,7 @@
 """The trials that a report is about."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,39 +20,43 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def read_trials(study: Study, paths: Paths) -> pd.DataFrame:
+def read_trials(study: Study, paths: Paths, columns: Sequence[str] = COLUMNS) -> pd.DataFrame:
     """Every trial of the study's cells that exists so far, with ``problem`` and ``cell`` (the cell's name).
 
     A problem is read from its table, and from its cells where that is not there yet.
 
     Returns:
-        One row per trial, in the order of the study's problems; `COLUMNS`, ``problem`` and ``cell``.
+        One row per trial, in the order of the study's problems; ``columns``, ``problem`` and ``cell``.
 
     Raises:
         UnreadableResultsError: a file is damaged or lacks a column.
     """
-    frames = [frame for name in study.problems for frame in _read_problem(study, paths, name)]
+    frames = [
+        frame for name in study.problems for frame in _read_problem(study, paths, name, columns)
+    ]
     filled = [frame for frame in frames if len(frame)]
     if not filled:
-        return pd.DataFrame(columns=[*COLUMNS, "problem", "cell"])
+        return pd.DataFrame(columns=[*columns, "problem", "cell"])
     return pd.concat(filled, ignore_index=True)
 
 
-def _read_problem(study: Study, paths: Paths, problem: str) -> Iterator[pd.DataFrame]:
+def _read_problem(
+    study: Study, paths: Paths, problem: str, columns: Sequence[str]
+) -> Iterator[pd.DataFrame]:
     cells = study.problem_cells(problem)
     if paths.problem(problem).exists():
-        trials = _read(paths.problem(problem), [*COLUMNS, "problem", "cell"])
+        trials = _read(paths.problem(problem), [*columns, "problem", "cell"])
         yield trials[trials["cell"].isin([cell.name for cell in cells])]
         return
     for cell in cells:
         file = paths.cell(cell) / "trials.parquet"
         if file.exists():
-            yield _read(file, COLUMNS).assign(problem=problem, cell=cell.name)
+            yield _read(file, columns).assign(problem=problem, cell=cell.name)
 
 
-def _read(file: Path, columns: list[str]) -> pd.DataFrame:
+def _read(file: Path, columns: Sequence[str]) -> pd.DataFrame:
     try:
-        return pd.read_parquet(file, columns=columns)
+        return pd.read_parquet(file, columns=list(columns))
     except (OSError, ArrowException) as error:
         raise UnreadableResultsError(
             f"{file}: cannot be read ({error}); make it again (stored trials are not trained twice)",

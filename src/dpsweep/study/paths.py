@@ -125,3 +125,8 @@ class Paths:
     def report(self) -> Path:
         """The report."""
         return self.drawn / "report.html"
+
+    @property
+    def explore(self) -> Path:
+        """The page to explore all cells with."""
+        return self.drawn / "explore.html"

@@ -21,15 +21,19 @@ def write_audit(study: Study, paths: Paths) -> None:
         MissingResultsError: a setting has not been audited.
     """
     numbers = load_audit(study, paths)
+    said, printed = caption(numbers), show(numbers)
+    write_text(paths.audit("tex"), printed.latex(said, "tab:audit"))
+    write_text(paths.audit("md"), printed.markdown(said))
+
+
+def caption(numbers: pd.DataFrame) -> str:
+    """How the audit was made, and its verdict."""
     first = numbers.iloc[0]
-    caption = (
+    return (
         f"Privacy audit in one training run per row: {first['canaries']} canaries among "
         f"{first['examples']} real examples, δ = {first['delta']:g}. Each bound holds with "
         f"{first['confidence']:.0%} confidence. {verdict(numbers)}"
     )
-    printed = show(numbers)
-    write_text(paths.audit("tex"), printed.latex(caption, "tab:audit"))
-    write_text(paths.audit("md"), printed.markdown(caption))
 
 
 def show(numbers: pd.DataFrame) -> TextTable:

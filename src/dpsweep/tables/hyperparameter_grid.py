@@ -17,6 +17,8 @@ _PRINTED = {
     "epsilon": "ε", "epochs": "Epochs", "batch_size": "Batch sizes B",
     "learning_rate": "Learning rates η", "clipping_bound": "Clipping bounds C", "seeds": "Seeds",
 }  # fmt: skip
+LISTS = ("epsilon", "epochs", "batch_size", "learning_rate", "clipping_bound")
+"""Columns that hold the values of an axis, separated by spaces."""
 _WIDTHS = [
     "p0.09", "p0.09", "p0.10", "r", "p0.08", "p0.07", "p0.11", "p0.11", "p0.12", "r",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """One table to its files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import pandas as pd
 from dpsweep.files import atomic_path, write_text
 from dpsweep.study import Study, StudyError
 from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Table
 from dpsweep.study.wording import how_chosen
 from dpsweep.tables import comparison, datasets, hyperparameter_grid, tuning_implications
 from dpsweep.tables.text import TextTable
@@ -24,11 +25,13 @@ class Family:
             ``csv`` is what is printed.
         show: from (table, the printed frame) to text.
         note: from (table, the printed frame) to what the caption says besides, if anything.
+        words: from the table to the columns that are text even where they look like numbers.
     """
 
     compute: Callable[..., dict[str, pd.DataFrame]]
     show: Callable[[Any, pd.DataFrame], TextTable]
     note: Callable[[Any, pd.DataFrame], str] = lambda *_: ""
+    words: Callable[[Any], Sequence[str]] = lambda _: ()
 
 
 FAMILIES = {
@@ -36,6 +39,7 @@ FAMILIES = {
         lambda *inputs: {"csv": comparison.accuracies_and_references(*inputs)},
         comparison.show,
         comparison.which_is_better,
+        lambda table: [*table.row_titles, "column"],
     ),
     "datasets": Family(
         lambda study, paths, _, missing: {"csv": datasets.prepared_datasets(study, paths, missing)},
@@ -44,6 +48,7 @@ FAMILIES = {
     "hyperparameter_grid": Family(
         lambda study, *_: {"csv": hyperparameter_grid.grids_of_sweeps(study)},
         lambda _, numbers: hyperparameter_grid.show(numbers),
+        words=lambda _: hyperparameter_grid.LISTS,
     ),
     "tuning_implications": Family(
         tuning_implications.evidence_and_comparisons,
@@ -71,9 +76,7 @@ def write(study: Study, paths: Paths, target: str) -> None:
     family = FAMILIES[table.family]
     missing: list[Path] | None = [] if paths.partial else None
     frames = family.compute(study, paths, table, missing)
-    printed = family.show(table, frames["csv"])
-    notes = [table.caption, how_chosen(study, table), family.note(table, frames["csv"])]
-    caption = " ".join(note for note in notes if note)
+    caption, printed = _printed(study, table, frames["csv"])
     if absent := len(set(missing or ())):
         files = "1 result file is" if absent == 1 else f"{absent} result files are"
         caption += f" Partial: {files} not there yet."
@@ -82,3 +85,38 @@ def write(study: Study, paths: Paths, target: str) -> None:
     for suffix, frame in frames.items():
         with atomic_path(paths.table(target, suffix)) as file:
             frame.to_csv(file, index=False, lineterminator="\n")
+
+
+def read(study: Study, paths: Paths, target: str) -> tuple[str, TextTable]:
+    """Caption and text of a table, from the CSV that `write` left.
+
+    Raises:
+        OSError: the file is missing or cannot be read.
+        ValueError: it is not such a table.
+    """
+    table = study.tables[target]
+    words = dict.fromkeys(FAMILIES[table.family].words(table), str)
+    numbers = read_numbers(paths.table(target, "csv"), words)
+    try:
+        return _printed(study, table, numbers)
+    except KeyError as error:
+        raise ValueError(f"it has no column {error}") from error
+
+
+def read_numbers(file: Path, words: dict[str, type[str]] | None = None) -> pd.DataFrame:
+    """A CSV of ours as a frame; only an empty field is an absent value, and one of text is empty.
+
+    Args:
+        file: the CSV.
+        words: columns that are text even where they look like numbers.
+    """
+    numbers = pd.read_csv(file, dtype=words, keep_default_na=False, na_values=[""])
+    text = numbers.select_dtypes(["object", "string"]).columns
+    numbers[text] = numbers[text].fillna("")
+    return numbers
+
+
+def _printed(study: Study, table: Table, numbers: pd.DataFrame) -> tuple[str, TextTable]:
+    family = FAMILIES[table.family]
+    notes = [table.caption, how_chosen(study, table), family.note(table, numbers)]
+    return " ".join(note for note in notes if note), family.show(table, numbers)

@@ -1,0 +1,159 @@
+"""The page to explore a study with: accuracy of every cell over its hyperparameters, and its trials.
+
+Cells are summarised here; the page holds them as columns. Trials are packed for each problem, and the
+browser unpacks those of a problem when one of its cells is clicked.
+"""
+
+import base64
+import gzip
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.offline
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+import dpsweep
+from dpsweep.choice import CELL, choose, repeats, summarise
+from dpsweep.files import write_text
+from dpsweep.report.found import batch_text, bound_text
+from dpsweep.report.grid import values
+from dpsweep.report.trials import COLUMNS, read_trials
+from dpsweep.study import Cell, Study
+from dpsweep.study.commands import make_command
+from dpsweep.study.paths import Paths
+
+_MEASURED = ["mean_gradient_norm", "clipped_fraction"]
+_READ = [*COLUMNS, "steps", "noise_multiplier", *_MEASURED]
+_OF_TRIALS = [
+    "learning_rate", "seed", "best", "macro_accuracy", "selection_accuracy", *_MEASURED, "diverged",
+]  # fmt: skip
+_DIGITS = 5
+
+
+def write(study: Study, study_file: Path, paths: Paths) -> None:
+    """Write ``explore.html`` of the trials that exist: one file that fetches nothing.
+
+    Equal results give equal bytes.
+
+    Args:
+        study: the study.
+        study_file: where it was read from, for the commands that the page shows.
+        paths: its files; the page is ``paths.explore``.
+
+    Raises:
+        UnreadableResultsError: a trial file is damaged or lacks a column.
+    """
+    trials = read_trials(study, paths, _READ).drop_duplicates("trial_key")
+    found = problems(study, trials)
+    content = {"problems": found, "command": _command(study_file, paths)}
+    folder = Path(__file__).parent
+    scripts = {
+        "plotly": plotly.offline.get_plotlyjs(),
+        "script": (folder / "explore.js").read_text(encoding="utf-8"),
+    }
+    environment = Environment(
+        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    page = environment.get_template("explore.html.j2").render(
+        title=study.title,
+        partial=paths.partial,
+        version=dpsweep.__version__,
+        trial_count=len(trials),
+        content=_json(content),
+        packed=[packed(trials[trials["problem"] == each["name"]]) for each in found],
+        hashes=" ".join(f"'{_hash(script)}'" for script in scripts.values()),
+        **scripts,
+    )
+    write_text(paths.explore, page)
+
+
+def problems(study: Study, trials: pd.DataFrame) -> list[dict[str, Any]]:
+    """Every problem that has trials: its titles, and its cells as columns of equal length."""
+    if trials.empty:
+        return []
+    cells = summarise(trials).merge(
+        repeats(trials).groupby(CELL, as_index=False)[_MEASURED].mean(), on=CELL
+    )
+    best = choose(trials, by=["problem", "epsilon", "epochs"])
+    cells["best"] = cells["trial_key"].isin(best["trial_key"])
+    order = ["epsilon", "epochs", "clipping_bound", "batch_size"]
+    return [
+        {
+            "name": name,
+            "dataset": study.datasets[problem.dataset].title,
+            "backbone": study.backbones[problem.backbone].title,
+            "method": study.methods[problem.method].title
+            + ("" if problem.optimizer == "adam" else ", SGD"),
+            "cells": _columns(cells[cells["problem"] == name].sort_values(order)),
+        }
+        for name, problem in study.problems.items()
+        if (cells["problem"] == name).any()
+    ]
+
+
+def _columns(cells: pd.DataFrame) -> dict[str, list[Any]]:
+    parsed = [Cell.parse(*key) for key in zip(cells["problem"], cells["cell"], strict=True)]
+    sizes = [int(size) for size in cells["batch_size"]]
+    noise = cells["noise_multiplier"] * np.sqrt(cells["steps"])
+    return {
+        "cell": [cell.name for cell in parsed],
+        "epsilon": [values([cell.epsilon]) for cell in parsed],
+        "epochs": [str(cell.epochs) for cell in parsed],
+        "C": [bound_text(cell.clipping_bound) for cell in parsed],
+        "B": [batch_text(cell.batch_size, n) for cell, n in zip(parsed, sizes, strict=True)],
+        "steps": [int(steps) for steps in cells["steps"]],
+        "noise": _numbers(noise),
+        "accuracy": _numbers(cells["centre"]),
+        "lowest": _numbers(cells["minimum"]),
+        "highest": _numbers(cells["maximum"]),
+        "seeds": [int(count) for count in cells["repeats"]],
+        "rate": _numbers(cells["learning_rate"]),
+        "norm": _numbers(cells["mean_gradient_norm"]),
+        "clipped": _numbers(cells["clipped_fraction"]),
+        "diverged": [int(count) for count in cells["diverged"]],
+        "best": [int(flag) for flag in cells["best"]],
+    }
+
+
+def packed(trials: pd.DataFrame) -> str:
+    """Trials of one problem as columns, in base64 of gzip of JSON; cells are numbered by name."""
+    names = sorted(trials["cell"].unique())
+    columns: dict[str, Any] = {"names": names}
+    columns["cell"] = trials["cell"].map({name: i for i, name in enumerate(names)}).tolist()
+    for name in _OF_TRIALS:
+        whole = name in ("seed", "best", "diverged")
+        columns[name] = [int(each) for each in trials[name]] if whole else _numbers(trials[name])
+    # Without a time stamp, equal trials give equal bytes.
+    return base64.b64encode(gzip.compress(_json(columns).encode(), mtime=0)).decode("ascii")
+
+
+def _numbers(column: "pd.Series[float]") -> list[float | None]:
+    return [
+        float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+        for value in column.astype(float)
+    ]
+
+
+def _json(content: Any) -> str:
+    # A script element ends at the first </script, whatever is around it.
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def _command(study_file: Path, paths: Paths) -> str:
+    """The command that trains a cell; PROBLEM and CELL stand for its names."""
+    shown = Path(study_file.name) if study_file.is_absolute() else study_file
+    file = paths.results / "cells" / "PROBLEM" / "CELL" / "trials.parquet"
+    return make_command(shown, [file])
+
+
+def _hash(script: str) -> str:
+    digest: Sequence[int] = hashlib.sha256(script.encode()).digest()
+    return f"sha256-{base64.b64encode(bytes(digest)).decode('ascii')}"

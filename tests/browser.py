@@ -1,0 +1,28 @@
+"""A headless Chromium that clicks, for pages that are more than text."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Page, sync_playwright
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+"""The browser of this machine; None where there is none."""
+
+
+@contextmanager
+def chromium(width: int, height: int) -> Iterator[Page]:
+    """A page of a window of this size, without network; errors of its scripts are errors of the test."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_context(
+            viewport={"width": width, "height": height}, offline=True
+        ).new_page()
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+        yield page
+        browser.close()
+    assert not errors, "\n".join(errors)

@@ -1,0 +1,222 @@
+"""The page to explore a study with: its numbers, and what a reader does with a mouse."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.browser import CHROMIUM, chromium
+from tests.synthetic import make_study, write_cells
+
+from dpsweep.report import write_explore
+from dpsweep.report.explore import problems
+from dpsweep.report.trials import COLUMNS, read_trials
+from dpsweep.study import Cell, Study
+from dpsweep.study.paths import Paths
+
+STUDY_FILE = Path("studies/small.yaml")
+READ = [*COLUMNS, "steps", "noise_multiplier", "mean_gradient_norm", "clipped_fraction"]
+
+
+@pytest.fixture
+def study() -> Study:
+    grid = {"batch_size": [50, "full"], "learning_rate": [0.01, 0.1], "seeds": 3}
+    return make_study(
+        {
+            "film": grid | {"epsilon": [1.0, 8.0], "clipping_bound": [0.1, 1.0, 10.0]},
+            "autos": grid | {"epsilon": [8.0], "clipping_bound": "automatic", "epochs": [4]},
+            "lora": grid | {"method": "lora", "backbone": "large", "clipping_bound": [1.0]},
+        }
+    )
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths(tmp_path / "results")
+
+
+def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+    best = cell.clipping_bound == 1.0 and cell.batch_size == 50
+    return {
+        "macro_accuracy": (0.7 if best else 0.5) + 0.01 * seed - (rate == 0.1) * 0.05,
+        "mean_gradient_norm": 2.0 + seed,
+        "clipped_fraction": 0.25,
+        "noise_multiplier": 3.0,
+    }
+
+
+def test_cells_are_means_over_the_seeds_of_the_best_rate(study: Study, paths: Paths) -> None:
+    write_cells(study, paths, outcome)
+    film, lora = problems(study, read_trials(study, paths, READ))
+    assert (film["dataset"], film["backbone"], film["method"]) == ("Digits", "ViT small", "FiLM")
+    assert lora["name"] == "digits_large_lora"
+    cells = pd.DataFrame(film["cells"]).set_index("cell")
+    assert len(cells) == 14
+    row = cells.loc["eps8_epochs2_B50_C1"]
+    assert row["accuracy"] == pytest.approx(0.72)
+    assert (row["lowest"], row["highest"]) == pytest.approx((0.71, 0.73))
+    assert (row["rate"], row["seeds"], row["norm"], row["clipped"]) == (0.01, 3, 4.0, 0.25)
+    assert row["steps"] == 40
+    assert row["noise"] == pytest.approx(3 * math.sqrt(40), rel=1e-4)
+    # One choice for every epsilon and epochs: C = 1 and B = 50, or the smaller of two equal B.
+    assert list(cells.index[cells["best"] == 1]) == [
+        "eps1_epochs2_B50_C1", "eps8_epochs2_B50_C1", "eps8_epochs4_B50_Cautomatic",
+    ]  # fmt: skip
+    assert cells.loc["eps8_epochs4_Bfull_Cautomatic", ["C", "B"]].tolist() == [
+        "AUTO-S", "full (1,000)",
+    ]  # fmt: skip
+
+
+def test_equal_results_give_equal_bytes_and_name_no_folder(
+    study: Study, paths: Paths, tmp_path: Path
+) -> None:
+    write_cells(study, paths, outcome)
+    write_explore(study, tmp_path / "small.yaml", paths)
+    first = paths.explore.read_bytes()
+    write_explore(study, tmp_path / "small.yaml", paths)
+    assert paths.explore.read_bytes() == first
+    assert "study=small.yaml" in first.decode()
+
+
+def test_words_of_a_study_stay_words(study: Study, paths: Paths) -> None:
+    words = "</script><script>alert(1)</script><!--"
+    content = study.model_dump(exclude_none=True)
+    content["title"] = content["datasets"]["digits"]["title"] = words
+    hostile = Study.model_validate(content)
+    write_cells(hostile, paths, outcome)
+    write_explore(hostile, STUDY_FILE, paths)
+    page = paths.explore.read_text()
+    assert words not in page
+    (stored,) = re.findall(r'id="content">(.*?)</script>', page, flags=re.DOTALL)
+    assert json.loads(stored)["problems"][0]["dataset"] == words
+
+
+def test_a_study_without_trials_says_so(study: Study, paths: Paths) -> None:
+    write_explore(study, STUDY_FILE, paths)
+    assert "No cell has been trained." in paths.explore.read_text()
+
+
+def test_a_partial_page_says_so(study: Study, paths: Paths) -> None:
+    write_cells(study, paths, outcome)
+    partial = Paths(paths.results, partial=True)
+    write_explore(study, STUDY_FILE, partial)
+    assert "A look at an unfinished study" in partial.explore.read_text()
+    write_explore(study, STUDY_FILE, paths)
+    assert "A look at an unfinished study" not in paths.explore.read_text()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium or google-chrome on the PATH")
+@pytest.mark.slow
+class TestInABrowser:
+    @pytest.mark.parametrize("width", [390, 1400])
+    def test_a_reader_chooses_points_and_clicks(
+        self, study: Study, paths: Paths, width: int
+    ) -> None:
+        write_cells(study, paths, outcome)
+        write_explore(study, STUDY_FILE, paths)
+        with chromium(width, 1000) as page:
+            fetched: list[str] = []
+            page.on("request", lambda request: fetched.append(request.url))
+            page.goto(paths.explore.as_uri())
+            page.select_option("select[name=epsilon]", "8")
+            assert page.locator("#plot").get_attribute("data-cells") == "6"
+            # The square of C = 10 and the full batch, on the right at the top.
+            square = page.locator("#plot .heatmaplayer image").bounding_box()
+            assert square is not None
+            point = square["x"] + square["width"] * 5 / 6, square["y"] + square["height"] / 4
+            page.mouse.move(*point)
+            pointed = page.locator("#plot .hovertext").text_content()
+            assert pointed is not None
+            for said in (
+                "accuracy 52.0 %, from 51.0 % to 53.0 %",
+                "C = 10, B = full (1,000)",
+                "learning rate 0.01, 3 seeds",
+                "mean gradient norm 4, clipped 25.0 %",
+            ):
+                assert said in pointed  # fmt: skip
+            page.mouse.click(*point)
+            clicked = page.locator("#cell")
+            clicked.get_by_role("heading").wait_for()
+            assert clicked.get_by_role("heading").inner_text() == (
+                "digits_small_film/eps8_epochs2_Bfull_C10"
+            )
+            assert clicked.locator("tbody tr").count() == 4
+            rows = [each.split() for each in clicked.locator("tbody tr").all_inner_texts()]
+            assert rows[0][:4] == ["0.01", "1", "51.0", "%"]
+            assert clicked.locator("pre").inner_text() == (
+                f"snakemake --config study=studies/small.yaml -- {paths.results}/cells/"
+                "digits_small_film/eps8_epochs2_Bfull_C10/trials.parquet"
+            )
+            # Curves, and their points.
+            for view, lines in (("C", 2), ("B", 3), ("steps", 3), ("noise", 3)):
+                page.select_option("select[name=view]", view)
+                assert page.locator("#plot .scatterlayer .trace").count() == lines
+                assert page.locator("#plot .scatterlayer .point").count() == 6
+            page.select_option("select[name=backbone]", "ViT large")
+            assert page.locator("#plot .scatterlayer .point").count() == 2
+            assert page.locator("select[name=method]").input_value() == "LoRA"
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert fetched == [paths.explore.as_uri()]
+
+    def test_a_hundred_thousand_trials_open_within_three_seconds(self, paths: Paths) -> None:
+        axis = [float(value) for value in range(1, 11)]
+        study = make_study(
+            {
+                "large": {
+                    "epsilon": axis, "epochs": list(range(1, 11)), "clipping_bound": axis,
+                    "batch_size": list(range(50, 550, 50)), "learning_rate": axis[:9], "seeds": 2,
+                }
+            }
+        )  # fmt: skip
+        frame = many_trials(study)
+        assert len(frame) == 100_000
+        paths.problem(str(frame["problem"][0])).parent.mkdir(parents=True)
+        frame.to_parquet(paths.problem(str(frame["problem"][0])))
+        write_explore(study, STUDY_FILE, paths)
+        with chromium(1400, 1000) as page:
+            session = page.context.new_cdp_session(page)
+            # Processor time: the clock of a busy machine says little about the page.
+            session.send("Performance.enable", {"timeDomain": "threadTicks"})
+            page.goto(paths.explore.as_uri())
+            page.locator("#plot .heatmaplayer image").wait_for()
+            metrics = {
+                each["name"]: each["value"]
+                for each in session.send("Performance.getMetrics")["metrics"]
+            }
+            assert 0.01 < metrics["TaskDuration"] < 3
+            assert page.locator("#plot").get_attribute("data-cells") == "100"
+            assert page.evaluate("content.problems[0].trials === undefined")
+            page.locator("#plot .nsewdrag").click()
+            page.locator("#cell h2").wait_for()
+            assert page.locator("#cell tbody tr").count() == 10
+
+
+def many_trials(study: Study) -> pd.DataFrame:
+    """Random trials of all cells, in the columns that the page reads."""
+    random = np.random.default_rng(0)
+    cells = study.all_cells()
+    trials = [*((rate, 1) for rate in range(1, 10)), (5, 2)]
+    count, of_cell = len(cells) * len(trials), len(trials)
+    accuracy = random.random(count)
+    axes = {
+        name: np.repeat([float(getattr(cell, name)) for cell in cells], of_cell)
+        for name in ("epsilon", "epochs", "batch_size", "clipping_bound")
+    }
+    rate, seed = (np.tile([each[i] for each in trials], len(cells)) for i in range(2))
+    return pd.DataFrame(
+        {
+            "problem": cells[0].problem,
+            "cell": np.repeat([cell.name for cell in cells], of_cell),
+            **axes, "learning_rate": rate, "seed": seed, "best": rate == 5, "delta": 1e-5,
+            "passes": 1.0, "certified_epsilon": axes["epsilon"], "accuracy": accuracy,
+            "macro_accuracy": accuracy, "selection_accuracy": accuracy, "diverged": False,
+            "nonfinite_examples": 0, "wall_seconds": 1.0, "device": "cpu", "precision": "float32",
+            "versions": "{}", "trial_key": [f"{i:08x}" for i in range(count)], "steps": 10,
+            "noise_multiplier": random.random(count), "mean_gradient_norm": random.random(count),
+            "clipped_fraction": random.random(count),
+        }
+    )  # fmt: skip
