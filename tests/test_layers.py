@@ -24,15 +24,9 @@ ALLOWED = {
     "models": BASE | {"study", "data"},
     "training": BASE | {"study", "data", "models", "privacy", "choice", "clipping", "records"},
     "analysis": BASE | {"study", "privacy", "choice", "records"},
-<<<<<<< HEAD
     "figures": BASE | {"study", "analysis", "choice", "clipping"},
     "tables": BASE | {"study", "analysis", "choice", "clipping"},
-    "report": BASE | {"study", "analysis", "choice"},
-=======
-    "figures": BASE | {"study", "analysis", "choice"},
-    "tables": BASE | {"study", "analysis", "choice"},
-    "report": BASE | {"study", "analysis", "choice", "tables"},
->>>>>>> 12ca852 (The report opens with what was found; explore.html shows every cell under the pointer)
+    "report": BASE | {"study", "analysis", "choice", "clipping", "tables"},
     "check": BASE | {"study", "planning", "data", "training", "figures"},
 }
 

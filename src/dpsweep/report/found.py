@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from dpsweep.choice import choose
+from dpsweep.clipping import RULES, ClippingBound
 from dpsweep.report.checks import Check
 from dpsweep.report.grid import Grid, percent, values
 from dpsweep.study import Cell, Study
-from dpsweep.study.cells import BatchSize, ClippingBound, number
+from dpsweep.study.cells import BatchSize, number
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import TuningImplications
 from dpsweep.tables.write import read_numbers
@@ -104,7 +105,7 @@ def best_settings(study: Study, trials: pd.DataFrame) -> Grid | None:
 
 def bound_text(bound: ClippingBound) -> str:
     """A clipping bound as a reader writes it: 0.1, AUTO-S, none."""
-    return {"automatic": "AUTO-S"}.get(bound, bound) if isinstance(bound, str) else number(bound)
+    return RULES[bound].title if isinstance(bound, str) else number(bound)
 
 
 def batch_text(size: BatchSize, examples: int) -> str:
