@@ -7,6 +7,7 @@ been measured yet becomes a line that says which command measures it.
 """
 
 import argparse
+import csv
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -431,10 +432,36 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
 }
 
 
+def audit() -> list[str]:
+    """What the audit of the demo measured: results/demo/audit/audit.csv, copied to the results."""
+    with (RESULTS / "audit.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = {
+        full: [row for row in rows if row["full_batch"] == full] for full in ("False", "True")
+    }
+    part, full = (columns[name][0] for name in ("False", "True"))
+    return grid(
+        [
+            "claimed ε",
+            f"measured, B = {part['batch_size']} (q = {float(part['sampling_rate']):.2f}, "
+            f"T = {part['steps']})",
+            f"measured, full batch (T = {full['steps']})",
+        ],
+        [
+            [
+                f"{float(one['epsilon']):g}",
+                *(f"≥ {float(each['lower_bound']):.2f}" for each in (one, other)),
+            ]
+            for one, other in zip(*columns.values(), strict=True)
+        ],
+    )
+
+
 def tables() -> dict[str, list[str]]:
     """The lines of every table, by the name that its place in a document has."""
     lines = {
         "plan": plan(),
+        "audit": audit(),
         "calibration": calibration(
             {name: read_json(RESULTS / f"{name}.json") for name in CALIBRATION}
         ),
