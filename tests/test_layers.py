@@ -27,6 +27,7 @@ ALLOWED = {
     "figures": BASE | {"study", "analysis", "choice", "clipping"},
     "tables": BASE | {"study", "analysis", "choice", "clipping"},
     "report": BASE | {"study", "analysis", "choice", "clipping", "tables"},
+    "new": BASE | {"study"},
     "check": BASE | {"study", "planning", "data", "training", "figures"},
 }
 

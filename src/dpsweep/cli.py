@@ -113,6 +113,56 @@ def check(
         typer.echo(line)
 
 
+@app.command()
+def new(
+    study_file: Annotated[
+        Path, typer.Argument(metavar="STUDY", help="file to write, such as studies/pets.yaml")
+    ],
+    images: Annotated[
+        Path | None, typer.Option(help="a folder of images: <split>/<class>/, or <class>/")
+    ] = None,
+    hub: Annotated[
+        str | None, typer.Option(help="a dataset of the Hugging Face hub: owner/name")
+    ] = None,
+    texts: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="TRAIN TEST", help="two tables of texts: csv, tsv, jsonl or parquet"),
+    ] = None,
+    backbone: Annotated[
+        list[str] | None,
+        typer.Option(help="of the extended study; images take two, the weaker one first"),
+    ] = None,
+    input_column: Annotated[str | None, typer.Option(help="of images or texts")] = None,
+    label_column: Annotated[str | None, typer.Option(help="of labels")] = None,
+    configuration: Annotated[
+        str | None, typer.Option(help="of a hub dataset that has several")
+    ] = None,
+    extends: Annotated[Path, typer.Option(help="the study to extend")] = DEFAULT_STUDY,
+) -> None:
+    """Look at a dataset and write a first study of it."""
+    from dpsweep.data import look
+    from dpsweep.new import new_study
+
+    if sum(given is not None for given in (images, hub, texts)) != 1:
+        raise StudyError("found none or several of --images, --hub, --texts; allowed: one of them")
+    if images is not None:
+        found = look.look_at_folder(images)
+    elif hub is not None:
+        found = look.look_at_hub(hub, input_column, label_column, configuration)
+    else:
+        assert texts is not None  # noqa: S101 (one of the three is given)
+        found = look.look_at_tables(*texts, input_column, label_column)
+    study = new_study(study_file, extends, found, backbone or ())
+    typer.echo(
+        f"{study_file}: {len(found.classes)} classes, {found.train_size:,} training and "
+        f"{found.test_size:,} test examples; {len(study.all_cells())} cells, "
+        f"{len(study.figures)} figures, {len(study.tables)} tables. Next:\n"
+        f"  dpsweep check --study {study_file}\n"
+        f"  dpsweep plan --study {study_file}\n"
+        f"  snakemake --config study={study_file} -- all"
+    )
+
+
 def _check_noise(study: Study, paths: Paths) -> None:
     from dpsweep.analysis.tails import TOLERATED, study_calibrations, tail_costs, tail_lines
 

@@ -38,7 +38,7 @@ def load_hub_images(source: HubSource) -> LabelledImages:
     Raises:
         DatasetError: the source cannot be read, or lacks a split, a column or a label.
     """
-    opened = _open(source)
+    opened = open_hub(source)
     train, test, classes = _parts(source, opened.splits)
     return LabelledImages(
         train=_encoded(source, opened, train),
@@ -56,7 +56,7 @@ def load_hub_texts(source: HubSource) -> Texts:
         DatasetError: the source cannot be read, or lacks a split, a column or a label. What is not
             text raises it later, by split and row.
     """
-    opened = _open(source)
+    opened = open_hub(source)
     train, test, classes = _parts(source, opened.splits)
     return Texts(
         train=_texts(source, opened, train),
@@ -68,7 +68,7 @@ def load_hub_texts(source: HubSource) -> Texts:
 
 
 @dataclass(frozen=True)
-class _Opened:
+class HubFiles:
     """The files of a dataset, as streams."""
 
     splits: Any
@@ -79,7 +79,12 @@ class _Opened:
     """None for a local copy, whose files can change."""
 
 
-def _open(source: HubSource) -> _Opened:
+def open_hub(source: HubSource) -> HubFiles:
+    """Open the files of a dataset; they are fetched if needed.
+
+    Raises:
+        DatasetError: the source cannot be fetched or read.
+    """
     # The library takes a second to import and only the preparation of such a dataset needs it.
     import datasets  # noqa: PLC0415
 
@@ -108,7 +113,7 @@ def _open(source: HubSource) -> _Opened:
             "chooses one of several"
         ) from error
     commit = None if source.path is not None else revision
-    return _Opened(splits, folder, origin, revision, commit)
+    return HubFiles(splits, folder, origin, revision, commit)
 
 
 @dataclass(frozen=True)
@@ -170,7 +175,7 @@ def _label_columns(
     return rows, LabelColumn(source.id, source.label_column, labels, rows.where)
 
 
-def _texts(source: HubSource, opened: _Opened, part: _Part) -> TextSplit:
+def _texts(source: HubSource, opened: HubFiles, part: _Part) -> TextSplit:
     def where(place: int) -> str:
         return part.rows.where(int(part.kept[place]))
 
@@ -182,7 +187,7 @@ class _HubTexts:
     """The kept texts of some splits, in order, read anew by every iteration."""
 
     source: HubSource
-    opened: _Opened
+    opened: HubFiles
     part: _Part
 
     def __iter__(self) -> Iterator[str]:
@@ -215,7 +220,7 @@ def _label_column(source: HubSource, splits: Any, split: str) -> Iterator[Any]:
         yield from batch[source.label_column]
 
 
-def _encoded(source: HubSource, opened: _Opened, part: _Part) -> EncodedImages:
+def _encoded(source: HubSource, opened: HubFiles, part: _Part) -> EncodedImages:
     """Return the kept images of some splits, one after the other."""
 
     def read(start: int) -> Iterator[tuple[str, Content]]:
@@ -257,7 +262,7 @@ def _images(source: HubSource, splits: Any, names: Sequence[str]) -> Iterator[An
             yield example[column]
 
 
-def _content(opened: _Opened, where: str, image: Any) -> Content:
+def _content(opened: HubFiles, where: str, image: Any) -> Content:
     """Return an image's bytes, or its file in the dataset's folder; nothing else is opened."""
     if image is None or (image["bytes"] is None and image["path"] is None):
         return b""

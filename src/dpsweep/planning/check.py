@@ -9,16 +9,8 @@ from typing import Any
 
 from dpsweep.planning.plan import Plan
 from dpsweep.study.cells import number
-from dpsweep.study.config import (
-    FilesSource,
-    FileTokenizer,
-    FileWeights,
-    FolderSource,
-    HubSource,
-    Pretraining,
-    Study,
-    TrainedTokenizer,
-)
+from dpsweep.study.config import FileWeights, Pretraining, Study, TrainedTokenizer
+from dpsweep.study.config.section import Section
 from dpsweep.study.inputs import swept_datasets
 from dpsweep.study.paths import Paths
 
@@ -124,20 +116,19 @@ def _local_files(study: Study, paths: Paths) -> Iterator[tuple[str, Path, bool]]
     for name in used_datasets(study):
         if (paths.dataset(name) / "metadata.json").exists():
             continue
-        where = f"datasets.{name}.source"
-        match study.datasets[name].source:
-            case FolderSource(path=path) | HubSource(path=str(path)):
-                yield f"{where}.path", Path(path).expanduser(), True
-            case FilesSource(train=train, test=test):
-                yield f"{where}.train", Path(train).expanduser(), False
-                yield f"{where}.test", Path(test).expanduser(), False
+        yield from _named_by(f"datasets.{name}.source", study.datasets[name].source)
     for name in used_backbones(study):
-        backbone, where = study.backbones[name], f"backbones.{name}"
-        prepared = (paths.backbone(name) / "metadata.json").exists()
-        if isinstance(backbone.weights, FileWeights) and not prepared:
-            yield f"{where}.weights.path", Path(backbone.weights.path).expanduser(), False
-        if isinstance(backbone.tokenizer, FileTokenizer) and not paths.tokenizer(name).exists():
-            yield f"{where}.tokenizer.path", Path(backbone.tokenizer.path).expanduser(), False
+        backbone = study.backbones[name]
+        if not (paths.backbone(name) / "metadata.json").exists():
+            yield from _named_by(f"backbones.{name}.weights", backbone.weights)
+        if backbone.tokenizer is not None and not paths.tokenizer(name).exists():
+            yield from _named_by(f"backbones.{name}.tokenizer", backbone.tokenizer)
+
+
+def _named_by(where: str, section: Section) -> Iterator[tuple[str, Path, bool]]:
+    for named, is_folder in ((section.local_folders(), True), (section.local_files(), False)):
+        for key, path in named.items():
+            yield f"{where}.{key}", Path(path).expanduser(), is_folder
 
 
 def _existing(folder: Path) -> Path:

@@ -9,18 +9,8 @@ from dpsweep import IMAGES_VERSION, TRAINER_VERSION
 from dpsweep.clipping import ClippingBound
 from dpsweep.files import fingerprint
 from dpsweep.study.cells import Cell
-from dpsweep.study.config import (
-    Backbone,
-    Dataset,
-    FilesSource,
-    FileTokenizer,
-    FileWeights,
-    FolderSource,
-    HubSource,
-    Pretraining,
-    Study,
-    TrainedTokenizer,
-)
+from dpsweep.study.config import Backbone, Dataset, Pretraining, Study, TrainedTokenizer
+from dpsweep.study.config.section import Section
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Comparison, Datasets, Figure, NormTrace, PerClass, Table
 
@@ -170,17 +160,9 @@ def source_fingerprint(section: Dataset | Backbone) -> str:
     return fingerprint(prepared_from)
 
 
-def _local_state(section: Any) -> dict[str, tuple[int, int]]:
+def _local_state(section: Section | None) -> dict[str, tuple[int, int]]:
     """Size and time of writing of the local files that a part of the study names, by path."""
-    match section:
-        case HubSource(path=str(path)) | FolderSource(path=path):
-            named = [path]
-        case FileWeights(path=path) | FileTokenizer(path=path):
-            named = [path]
-        case FilesSource(train=train, test=test):
-            named = [train, test]
-        case _:
-            named = []
+    named = (section.local_folders() | section.local_files()).values() if section else ()
     found = {}
     for place in (Path(path).expanduser() for path in named):
         inside = (Path(folder) / file for folder, _, files in os.walk(place) for file in files)

@@ -24,8 +24,6 @@ from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study.config import (
     Backbone,
     Dataset,
-    DigitsSource,
-    GlyphsSource,
     Study,
     TrainedTokenizer,
 )
@@ -171,7 +169,7 @@ def _normalisation(backbone: Backbone) -> tuple[tuple[float, ...], tuple[float, 
 
 
 def _is_grey(dataset: Dataset) -> bool:
-    return isinstance(dataset.source, DigitsSource | GlyphsSource)
+    return dataset.source.grey
 
 
 def _inputs(dataset: Dataset) -> Tensor:

@@ -40,6 +40,10 @@ class FileWeights(Section):
     kind: Literal["file"]
     path: str
 
+    def local_files(self) -> dict[str, str]:
+        """The file."""
+        return {"path": self.path}
+
 
 Weights = Annotated[
     RandomWeights | Pretraining | HubWeights | FileWeights, Field(discriminator="kind")
@@ -59,6 +63,10 @@ class FileTokenizer(Section):
 
     kind: Literal["file"]
     path: str
+
+    def local_files(self) -> dict[str, str]:
+        """The file."""
+        return {"path": self.path}
 
 
 class TrainedTokenizer(Section):

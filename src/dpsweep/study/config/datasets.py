@@ -16,10 +16,19 @@ from dpsweep.study.config.section import (
 )
 
 
-class DigitsSource(Section):
-    """The 1,797 handwritten digits (8 x 8, grey) that ship inside scikit-learn, or some of them."""
+class SourceSection(Section):
+    """What all sources have."""
 
     holds: ClassVar[tuple[str, ...]] = ("image",)
+    """kinds of datasets: image, text"""
+    grey: ClassVar[bool] = False
+    """whether images have one channel; others have three"""
+
+
+class DigitsSource(SourceSection):
+    """The 1,797 handwritten digits (8 x 8, grey) that ship inside scikit-learn, or some of them."""
+
+    grey: ClassVar[bool] = True
     kind: Literal["sklearn-digits"]
     digits: Annotated[
         list[Annotated[int, Field(ge=0, le=9)]],
@@ -41,10 +50,10 @@ class DigitsSource(Section):
     seed: int = 0
 
 
-class GlyphsSource(Section):
+class GlyphsSource(SourceSection):
     """Digits and letters rendered from the fonts that ship with matplotlib, randomly transformed."""
 
-    holds: ClassVar[tuple[str, ...]] = ("image",)
+    grey: ClassVar[bool] = True
     kind: Literal["glyphs"]
     characters: str = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     train_per_class: PositiveInt = 300
@@ -52,7 +61,7 @@ class GlyphsSource(Section):
     seed: int = 0
 
 
-class HubSource(Section):
+class HubSource(SourceSection):
     """A Hugging Face dataset at a pinned revision, or a local folder with the same parquet layout."""
 
     holds: ClassVar[tuple[str, ...]] = ("image", "text")
@@ -80,11 +89,14 @@ class HubSource(Section):
         require_disjoint("train_splits", self.train_splits, "test_split", self.test_split)
         return self
 
+    def local_folders(self) -> dict[str, str]:
+        """The copy, if there is one."""
+        return {} if self.path is None else {"path": self.path}
 
-class FolderSource(Section):
+
+class FolderSource(SourceSection):
     """A folder of images, ``<path>/<split>/<class>/<image>``."""
 
-    holds: ClassVar[tuple[str, ...]] = ("image",)
     kind: Literal["folder"]
     path: str
     train_folders: Annotated[
@@ -116,8 +128,12 @@ class FolderSource(Section):
         require_disjoint("train_folders", self.train_folders, "test_folder", test)
         return self
 
+    def local_folders(self) -> dict[str, str]:
+        """The folder of images."""
+        return {"path": self.path}
 
-class FilesSource(Section):
+
+class FilesSource(SourceSection):
     """Two local tables of texts, for training and for testing: CSV, TSV, lines of JSON or parquet."""
 
     holds: ClassVar[tuple[str, ...]] = ("text",)
@@ -132,8 +148,12 @@ class FilesSource(Section):
         require_disjoint("train", [self.train], "test", self.test)
         return self
 
+    def local_files(self) -> dict[str, str]:
+        """The two tables."""
+        return {"train": self.train, "test": self.test}
 
-class DocstringsSource(Section):
+
+class DocstringsSource(SourceSection):
     """Docstrings of installed Python packages, which are read and never run; a class is a module.
 
     The names of the packages are taken out of the texts.
@@ -161,14 +181,11 @@ def shares_examples(one: "Source", other: "Source") -> bool:
 
 
 def _origins(source: "Source") -> set[tuple[str, str]]:
-    match source:
-        case HubSource(id=hub_id, path=path):
-            return {("hub", hub_id)} | ({("path", posixpath.normpath(path))} if path else set())
-        case FolderSource(path=path):
-            return {("path", posixpath.normpath(path))}
-        case FilesSource(train=train, test=test):
-            return {("path", posixpath.normpath(train)), ("path", posixpath.normpath(test))}
-    return {("kind", source.kind)}
+    local = (source.local_folders() | source.local_files()).values()
+    found = {("path", posixpath.normpath(path)) for path in local}
+    if isinstance(source, HubSource):
+        found.add(("hub", source.id))
+    return found or {("kind", source.kind)}
 
 
 Source = Annotated[

@@ -72,5 +72,13 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
+    def local_files(self) -> dict[str, str]:
+        """The local files that the section names, by key."""
+        return {}
+
+    def local_folders(self) -> dict[str, str]:
+        """The local folders that the section names, by key."""
+        return {}
+
 
 Engine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop", "opacus"]

@@ -1,0 +1,144 @@
+"""What docs/extending.md adds works: each diff is applied to a copy of the sources, and used."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+
+# What is done with each addition; `study` is a small study with the page's YAML in it.
+USES = {
+    "A clipping rule": """
+import torch
+from dpsweep.study import Cell
+(cell,) = study.sweep_cells("psac")
+assert cell.name == "eps8_epochs1_B32_Cpsac" and Cell.parse(cell.problem, cell.name) == cell
+rule = study.clipping(cell)
+norms = torch.tensor([0.0, 1e-3, 1.0, 1e9], dtype=torch.float64)
+assert rule.sensitivity == 1 and bool((norms * rule.factors(norms) <= 1).all())
+assert not rule.clipped(norms).any()
+from dpsweep.tables.hyperparameter_grid import hyperparameter_grid
+""",
+    "A method": """
+from dpsweep.models.architectures import create
+from dpsweep.models.backbone import Architecture
+from dpsweep.models.build import apply_method, trainable_parameters
+network = create(Architecture(library="timm", name="vit_tiny_patch16_224", arguments=TINY), 3)
+apply_method(network, study.methods["bias"])
+names = set(trainable_parameters(network))
+assert "head.weight" in names and "blocks.0.attn.qkv.bias" in names
+assert {name for name in names if name.endswith("weight")} == {"head.weight"}
+""",
+    "A backbone": """
+import torch
+from dpsweep.clipping import FlatClipping
+from dpsweep.models.architectures import create, seeded
+from dpsweep.models.backbone import Architecture
+from dpsweep.training.gradients import make_engine
+section = study.backbones["small-cnn"]
+made = Architecture(library=section.library, name=section.architecture, arguments=section.arguments)
+with seeded(0):
+    network = create(made, 3)
+images, labels = torch.rand(5, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1])
+mask, rule = torch.ones(5, dtype=torch.bool), FlatClipping(0.1)
+fast, slow = (
+    make_engine(name, network).clipped_sum(images, labels, mask, rule)
+    for name in ("bookkeeping", "loop")
+)
+torch.testing.assert_close(fast.norms, slow.norms)
+""",
+    "A kind of dataset": """
+import numpy as np
+from pathlib import Path
+from dpsweep.data.prepare import prepare
+from dpsweep.data.prepared import PreparedDataset
+random = np.random.default_rng(0)
+arrays = {
+    f"{split}_{what}": array
+    for split, count in (("train", 80), ("test", 16))
+    for what, array in (
+        ("images", random.integers(0, 256, (count, 28, 28, 3), dtype=np.uint8)),
+        ("labels", (np.arange(count) % 8)[:, None]),
+    )
+}
+np.savez("bloodmnist.npz", **arrays)
+prepare("blood", study.datasets["blood"], Path("out"))
+found = PreparedDataset.open(Path("out"))
+assert (found.train_inputs == arrays["train_images"]).all()
+assert found.metadata.train_counts == (10,) * 8
+""",
+    "A family of figures": """
+from pathlib import Path
+import pandas as pd
+from dpsweep.figures import draw
+from dpsweep.study.paths import Paths
+from tests.synthetic import write_cells
+paths = Paths(Path("results"))
+write_cells(study, paths, lambda cell, rate, seed: {"macro_accuracy": 0.5 + rate})
+draw(study, paths, "learning_rates")
+numbers = pd.read_csv(paths.figure("learning_rates", "csv"))
+assert (numbers["macro_accuracy"] - numbers["learning_rate"] == 0.5).all()
+assert set(numbers["epsilon"]) == {1, 8}
+assert paths.figure("learning_rates", "pdf").stat().st_size > 1000
+""",
+}
+BEGIN = """
+import yaml
+from dpsweep.study import Study
+from dpsweep.study.schema import study_schema
+TINY = {"img_size": 8, "patch_size": 4, "in_chans": 1, "embed_dim": 32, "depth": 1, "num_heads": 2}
+content = yaml.safe_load('''
+title: Small
+datasets:
+  digits: {title: Digits, source: {kind: sklearn-digits}, classes: 10, train_size: 1347, test_size: 450,
+    image_size: 8}
+backbones: {vit: {title: ViT, architecture: vit_tiny_patch16_224, weights: {kind: random}}}
+methods: {film: {kind: film}}
+sweeps:
+  one: {dataset: digits, backbone: vit, method: film, epsilon: [1, 8], epochs: [1], batch_size: [32],
+    clipping_bound: [1], learning_rate: [0.01, 0.1], seeds: 2}
+roles: {datasets: {main: digits}, backbones: {weak: vit}, methods: {main: film}}
+''')
+for section, entries in yaml.safe_load(YAML).items():
+    content.setdefault(section, {}).update(entries)
+study = Study.model_validate(content)
+"""
+
+
+def block(section: str, language: str) -> str:
+    """The one block of a language in a section."""
+    (found,) = re.findall(
+        rf"^```{language}\n(.*?)^```", SECTIONS[section], re.DOTALL | re.MULTILINE
+    )
+    return str(found)
+
+
+def test_every_addition_is_tried_and_takes_at_most_three_files() -> None:
+    assert SECTIONS.keys() == USES.keys()
+    for section in USES:
+        files = re.findall(r"^\+\+\+ b/(\S+)", block(section, "diff"), re.MULTILINE)
+        assert 1 <= len(set(files)) <= 3, section
+
+
+@pytest.mark.parametrize("section", USES)
+def test_the_addition_works(section: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run(
+        ["git", "apply", "-C1", "-"],
+        input=block(section, "diff"), cwd=tmp_path, text=True, check=True,
+        env=os.environ | {"GIT_CEILING_DIRECTORIES": str(tmp_path.parent)},
+    )  # fmt: skip
+    script = f"YAML = {block(section, 'yaml')!r}\n{BEGIN}\n{USES[section]}"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path / 'src'}{os.pathsep}{ROOT}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,203 @@
+"""`dpsweep new` looks at a dataset and writes a study of it that `check` accepts and `plan` prices."""
+
+import csv
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from datasets import ClassLabel, Dataset, Features, Image, Value
+from PIL import Image as PillowImage
+from typer.testing import CliRunner
+
+from dpsweep.check import check
+from dpsweep.cli import app
+from dpsweep.errors import DpsweepError
+from dpsweep.planning.plan import Plan
+from dpsweep.study import Study, load_study
+from dpsweep.study.config.roles import Roles
+from dpsweep.study.draft import FoundDataset, draft_study
+from dpsweep.study.paths import Paths
+from tests.data.test_hub import picture
+
+ROOT = Path(__file__).parents[1]
+COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
+FILE = Path("studies/pets.yaml")
+
+
+@pytest.fixture(autouse=True)
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the paper's study, and a cache of the hub."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    shutil.copy(ROOT / "config.yaml", tmp_path)
+    (tmp_path / "studies").mkdir()
+    shutil.copy(ROOT / "studies" / "paper-accuracies.csv", tmp_path / "studies")
+    return tmp_path
+
+
+def new(*options: str) -> Study:
+    """Call the command; its study is checked, its data compared, and its cost estimated."""
+    done = CliRunner().invoke(app, ["new", str(FILE), *options])
+    if done.exception is not None:
+        raise done.exception
+    study = load_study(FILE)
+    paths = Paths(Path(study.results))
+    assert "pets: looked at when" in (said := "\n".join(check(study, paths, 0))) or "pets: " in said
+    assert "0 of" in next(iter(Plan(study, paths).lines([1])))
+    assert {"tab1_tuning_implications", "taba2_datasets"} <= set(study.tables)
+    return study
+
+
+@cache
+def base_study() -> Study:
+    return load_study(ROOT / "config.yaml")
+
+
+def make_images(counts: dict[str, int]) -> None:
+    for folder, count in counts.items():
+        place = Path(folder)
+        place.mkdir(parents=True)
+        for number in range(count):
+            PillowImage.new("RGB", (4, 4), (number, 0, 0)).save(place / f"{number}.png")
+
+
+def make_table(name: str, rows: list[tuple[str, str]], columns: tuple[str, str]) -> None:
+    with Path(name).open("w", newline="") as stream:
+        csv.writer(stream).writerows([columns, *rows])
+
+
+def test_a_folder_of_images_with_splits() -> None:
+    make_images(
+        {
+            f"my pets/{split}/{name}": count
+            for split, count in (("train", 15), ("val", 4), ("test", 5))
+            for name in ("cat", "dog", "eel")
+        }
+    )
+    study = new("--images", "my pets", "--backbone", "vit-tiny", "--backbone", "resnet50")
+    pets = study.datasets["pets"]
+    assert (pets.classes, pets.train_size, pets.test_size) == (3, 57, 15)
+    assert (study.roles.backbones.weak, study.roles.backbones.strong) == ("vit-tiny", "resnet50")
+    tiny, residual = (study.sweeps[f"pets_{name}_film"] for name in ("vit-tiny", "resnet50"))
+    # As the paper tunes each of them.
+    assert (tiny.learning_rates[0], tiny.learning_rates[-1]) == (0.001, 0.02)
+    assert (residual.learning_rates[0], residual.learning_rates[-1]) == (0.0005, 0.01)
+    assert tiny.clipping_bounds == residual.clipping_bounds
+    assert {"fig1_accuracy_heatmaps", "fig2_clipping_vs_difficulty", "model_pets_eps8"} <= set(
+        study.figures
+    )
+
+
+def test_a_folder_of_images_without_splits() -> None:
+    make_images({"pets/cat": 40, "pets/dog": 30})
+    study = new("--images", "pets")
+    pets = study.datasets["pets"]
+    assert pets.train_size + pets.test_size == 70
+    assert 3 < pets.test_size < 30
+    assert study.sweeps["pets_vit-tiny_film"].batch_size[-1] == "full"
+
+
+def publish(name: str, features: Features, splits: dict[str, dict[str, list[object]]]) -> None:
+    """Put a dataset into the hub's cache, as after a download."""
+    folder = Path("cache") / f"datasets--{name.replace('/', '--')}"
+    snapshot = folder / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(COMMIT)
+    for split, rows in splits.items():
+        Dataset.from_dict(rows, features=features).to_parquet(
+            snapshot / f"{split}-00000-of-00001.parquet"
+        )
+
+
+def test_a_dataset_of_the_hub_with_images() -> None:
+    features = Features({"picture": Image(), "kind": ClassLabel(names=["cat", "dog"])})
+    rows = {"picture": [{"bytes": picture(9), "path": None}] * 20, "kind": [0, 1] * 10}
+    publish("someone/pets", features, {"train": rows, "validation": rows, "test": rows})
+    source = new("--hub", "someone/pets").datasets["pets"].source
+    assert source.model_dump(exclude_defaults=True) == {
+        **{"kind": "hub", "id": "someone/pets", "revision": COMMIT},
+        **{"train_splits": ["train", "validation"], "input_column": "picture"},
+        "label_column": "kind",
+    }
+
+
+def test_a_dataset_of_the_hub_with_texts() -> None:
+    features = Features({"title": Value("string"), "body": Value("string"), "tag": Value("int64")})
+    rows: dict[str, list[object]] = {
+        **{"title": ["a"] * 20, "body": ["b c"] * 20},
+        "tag": [0, 1] * 10,
+    }
+    publish("someone/mails", features, {"train": rows, "dev": rows})
+    with pytest.raises(DpsweepError, match=r"say --label-column, one of: title, body, tag"):
+        new("--hub", "someone/mails")
+    with pytest.raises(DpsweepError, match=r"say --input-column, one of: title, body, tag"):
+        new("--hub", "someone/mails", "--label-column", "tag")
+    study = new("--hub", "someone/mails", "--label-column", "tag", "--input-column", "body")
+    pets = study.datasets["pets"]
+    assert (pets.kind, pets.tokenizer, pets.source.test_split) == (
+        "text",
+        "distilbert",
+        "validation",
+    )  # type: ignore[union-attr]
+
+
+def test_tables_of_texts() -> None:
+    rows = [("some words", "ham"), ("other words", "spam")] * 30
+    make_table("train.csv", [*rows, (" ", "ham")], ("mail", "kind"))
+    make_table("test.csv", rows[:10], ("mail", "kind"))
+    columns = ("--input-column", "mail", "--label-column", "kind")
+    study = new("--texts", "train.csv", "test.csv", *columns)
+    pets = study.datasets["pets"]
+    assert (pets.classes, pets.train_size, pets.test_size, pets.corrupt) == (2, 60, 10, "skip")
+    assert {"text_heatmaps", "text_perclass"} <= set(study.figures)
+
+
+def test_what_cannot_be_written_is_refused_and_leaves_nothing() -> None:
+    make_images({"pets/cat": 20, "pets/dog": 20, "one/cat": 20})
+    for options, message in (
+        (("--images", "nothing"), "nothing: no such folder"),
+        (("--images", "pets", "--hub", "a/b"), "found none or several of --images, --hub, --texts"),
+        (("--images", "pets", "--backbone", "vit-tni"), "did you mean vit-tiny?"),
+        (("--images", "pets", *["--backbone", "vit-tiny"] * 3), "allowed: one, or for images two"),
+        (("--images", "pets", "--backbone", "distilbert"), "found pets (images); allowed: what"),
+        (("--images", "one"), "datasets.pets.classes: found 1; allowed: at least 2"),
+    ):
+        with pytest.raises(DpsweepError) as error:
+            new(*options)
+        assert message in str(error.value)
+        assert not FILE.exists()
+    FILE.write_text("title: mine")
+    with pytest.raises(DpsweepError, match="exists already"):
+        new("--images", "pets")
+    assert FILE.read_text() == "title: mine"
+
+
+@pytest.mark.parametrize("size", [2, 9, 20, 100, 5_000, 100_000, 3_000_000])
+def test_a_study_of_any_size_is_valid_and_its_delta_protects(size: int) -> None:
+    found = FoundDataset(
+        kind="image",
+        source={"kind": "folder", "path": "a: b"},
+        classes=["no", "yes"],
+        train_counts=[size // 2, size - size // 2],
+        test_size=7,
+    )
+    FILE.write_text(draft_study(FILE, Path("config.yaml"), base_study(), found))
+    study = load_study(FILE)
+    assert study.privacy.delta * size < 1
+    assert study.datasets["pets"].source.path == "a: b"  # type: ignore[union-attr]
+    (sweep,) = study.sweeps.values()
+    assert len(sweep.batch_size) >= 2
+    assert len(FILE.read_text().splitlines()) < 40
+    assert yaml.safe_load(FILE.read_text().replace("!replace", ""))["extends"] == "../config.yaml"
+
+
+def test_a_base_study_without_roles() -> None:
+    base = Path("config.yaml")
+    bare = base_study().model_copy(update={"roles": Roles()})
+    found = FoundDataset("image", {"kind": "folder", "path": "x"}, ["a", "b"], [5, 5], 2)
+    with pytest.raises(DpsweepError, match="nothing is bound to main method and weak backbone"):
+        draft_study(FILE, base, bare, found)
