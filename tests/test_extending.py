@@ -24,7 +24,8 @@ rule = study.clipping(cell)
 norms = torch.tensor([0.0, 1e-3, 1.0, 1e9], dtype=torch.float64)
 assert rule.sensitivity == 1 and bool((norms * rule.factors(norms) <= 1).all())
 assert not rule.clipped(norms).any()
-from dpsweep.tables.hyperparameter_grid import hyperparameter_grid
+from dpsweep.figures.style import write_clipping
+assert write_clipping(float("nan"), rule.kind) == "PSAC"
 """,
     "A method": """
 from dpsweep.models.architectures import create

@@ -9,7 +9,15 @@ from dpsweep import IMAGES_VERSION, TRAINER_VERSION
 from dpsweep.clipping import ClippingBound
 from dpsweep.files import fingerprint
 from dpsweep.study.cells import Cell
-from dpsweep.study.config import Backbone, Dataset, Pretraining, Study, TrainedTokenizer
+from dpsweep.study.config import (
+    Backbone,
+    Dataset,
+    FolderSource,
+    HubSource,
+    Pretraining,
+    Study,
+    TrainedTokenizer,
+)
 from dpsweep.study.config.section import Section
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Comparison, Datasets, Figure, NormTrace, PerClass, Table
