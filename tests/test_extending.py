@@ -132,7 +132,7 @@ def test_every_addition_is_tried_and_takes_at_most_three_files() -> None:
 def test_the_addition_works(section: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run(
-        ["git", "apply", "-C1", "-"],
+        ["git", "apply", "-"],
         input=block(section, "diff"), cwd=tmp_path, text=True, check=True,
         env=os.environ | {"GIT_CEILING_DIRECTORIES": str(tmp_path.parent)},
     )  # fmt: skip
