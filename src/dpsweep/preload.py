@@ -219,8 +219,9 @@ def _run(connection: socket.socket, server: socket.socket) -> NoReturn:
 
 def _command() -> int:
     from dpsweep import cli  # noqa: PLC0415
+    from dpsweep.cli import options  # noqa: PLC0415
 
-    cli.STARTED = time.monotonic()
+    options.STARTED = time.monotonic()
     try:
         cli.main()
     except SystemExit as stop:

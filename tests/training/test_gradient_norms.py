@@ -11,9 +11,9 @@ import yaml
 from tests.synthetic import make_study, write_cells
 from tests.training.tiny_study import N, tiny_sections
 
-from dpsweep import cli
 from dpsweep.analysis.frames import load_trials
 from dpsweep.choice import choose
+from dpsweep.cli import stages
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.files import read_json, write_json
 from dpsweep.models.backbone import PreparedBackbone
@@ -40,10 +40,10 @@ def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("norms")
     file = folder / "study.yaml"
     file.write_text(yaml.safe_dump(SECTIONS | {"results": str(folder / "results")}))
-    cli.prepare_dataset("digits", file)
-    cli.prepare_backbone("vit", file)
-    cli.calibrate("digits", 8.0, 3, "30", file)
-    cli.train(PROBLEM, "eps8_epochs3_B30_C1", file)
+    stages.prepare_dataset("digits", file)
+    stages.prepare_backbone("vit", file)
+    stages.calibrate("digits", 8.0, 3, "30", file)
+    stages.train(PROBLEM, "eps8_epochs3_B30_C1", file)
     return file
 
 

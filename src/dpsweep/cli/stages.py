@@ -1,0 +1,282 @@
+"""One command per stage, and what jobs of the doctor call; rules call nothing else."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpsweep.cli import options
+from dpsweep.cli.options import Partial, StudyFile, cells_of, making_if_whole, open_study
+from dpsweep.planning.outputs import NormsKey, Outputs
+from dpsweep.planning.provenance import explain, making, problems
+from dpsweep.study import StudyError
+from dpsweep.study.cells import number
+from dpsweep.study.commands import DEFAULT_STUDY
+from dpsweep.study.messages import pick
+from dpsweep.study.paths import Paths
+
+app = typer.Typer()
+
+# How many problems fit a terminal.
+_SHOWN = 20
+
+
+@app.command()
+def prepare_dataset(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Write a dataset's memory-mapped arrays and metadata."""
+    from dpsweep.data.prepare import prepare
+
+    study, paths = open_study(study_file)
+    dataset = pick("dataset", name, study.datasets)
+    tokenizer = None if dataset.tokenizer is None else paths.tokenizer(dataset.tokenizer)
+    with making(paths, Outputs(study, paths).dataset(name)):
+        prepare(name, dataset, paths.dataset(name), tokenizer)
+
+
+@app.command()
+def prepare_tokenizer(backbone: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Fetch, copy or train the tokenizer of a backbone that reads text."""
+    from dpsweep.data.tokenizer import prepare
+
+    study, paths = open_study(study_file)
+    chosen = pick("backbone", backbone, study.backbones)
+    with making(paths, Outputs(study, paths).tokenizer(backbone)):
+        prepare(backbone, chosen, study.datasets, paths.tokenizer(backbone))
+
+
+@app.command()
+def prepare_backbone(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Fetch, copy or pretrain a backbone's weights."""
+    import torch
+
+    from dpsweep.models.prepare import prepare
+
+    study, paths = open_study(study_file)
+    # Weights depend on it in their last digits, and their checksum is a part of every trial's key.
+    torch.set_num_threads(study.training.threads)
+    backbone = pick("backbone", name, study.backbones)
+    with making(paths, Outputs(study, paths).backbone(name)):
+        prepare(name, backbone, paths)
+
+
+@app.command()
+def compute_features(dataset: str, backbone: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Compute the features of a dataset that heads train on.
+
+    SIGTERM and SIGUSR1 end it with saved state, as they end `train`.
+    """
+    from dpsweep.study.cells import FeatureSource
+    from dpsweep.training.features import compute_features as compute
+    from dpsweep.training.interruption import watched
+    from dpsweep.training.offline import refuse_network
+
+    study, paths = open_study(study_file)
+    chosen = FeatureSource(dataset, backbone)
+    if chosen not in study.feature_sources():
+        known = ", ".join(" ".join(each) for each in study.feature_sources())
+        raise StudyError(
+            f"{study_file}: found no head that trains on {' '.join(chosen)}; allowed: {known or 'none'}"
+        )
+    refuse_network()
+    with making(paths, Outputs(study, paths).features(chosen)), watched():
+        compute(study, paths, chosen)
+
+
+@app.command()
+def calibrate(
+    dataset: str,
+    epsilon: float,
+    epochs: int,
+    batch_size: Annotated[str, typer.Argument(help="examples, or full")],
+    study_file: StudyFile = DEFAULT_STUDY,
+) -> None:
+    """Find the noise multiplier of one (dataset, epsilon, epochs, batch size)."""
+    from dpsweep.privacy import calibrate as calibrate_noise
+    from dpsweep.privacy.stored import write_calibration
+    from dpsweep.study.cells import BatchSize
+
+    study, paths = open_study(study_file)
+    train_size = pick("dataset", dataset, study.datasets).train_size
+    if batch_size != "full" and not (batch_size.isdecimal() and 1 <= int(batch_size) <= train_size):
+        raise StudyError(f"batch size: found {batch_size}; allowed: full, or 1 to {train_size}")
+    batch: BatchSize = "full" if batch_size == "full" else int(batch_size)
+    with making(paths, Outputs(study, paths).noise(dataset, epsilon, epochs, batch)):
+        calibration = calibrate_noise(
+            epsilon,
+            study.privacy.delta,
+            study.train_size(dataset),
+            study.numeric_batch_size(dataset, batch),
+            study.steps(dataset, epochs, batch),
+            check_with_opacus=study.privacy.check_with_opacus,
+        )
+        write_calibration(paths.noise(dataset, epsilon, epochs, batch), calibration)
+
+
+@app.command()
+def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Train a cell: tune the learning rate, repeat the best, write the trials.
+
+    SIGTERM and SIGUSR1 end it with saved state (see `dpsweep.training.interruption`).
+    """
+    from dpsweep.training.cell import run_cell
+    from dpsweep.training.interruption import watched
+    from dpsweep.training.offline import refuse_network
+
+    study, paths = open_study(study_file)
+    chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
+    refuse_network()
+    with making(paths, Outputs(study, paths).cell(chosen)) as job, watched():
+        run_cell(study, paths, chosen, started=options.STARTED, progress=job.note)
+
+
+@app.command()
+def gradient_norms(
+    problem: str,
+    epsilon: float,
+    epochs: int,
+    clipping_bound: str,
+    study_file: StudyFile = DEFAULT_STUDY,
+) -> None:
+    """Measure per-example gradient norms of the best trial of one (epsilon, epochs, C).
+
+    SIGTERM and SIGUSR1 end it as they end `train`: between two steps, or between two epochs.
+    """
+    from dpsweep.training.gradient_norms import measure_gradient_norms
+    from dpsweep.training.interruption import watched
+    from dpsweep.training.offline import refuse_network
+
+    study, paths = open_study(study_file)
+    keys = dict.fromkeys(map(NormsKey.of, cells_of(study, problem)))
+    name = f"eps{number(epsilon)}_epochs{epochs}_C{clipping_bound}"
+    key = pick("gradient norms", name, {paths.gradient_norms(*key).stem: key for key in keys})
+    refuse_network()
+    with making(paths, Outputs(study, paths).gradient_norms(key)), watched():
+        measure_gradient_norms(study, paths, *key)
+
+
+@app.command()
+def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Train with canaries and measure what leaks, for one setting of the audit."""
+    from dpsweep.training.audit import measure_setting
+    from dpsweep.training.offline import refuse_network
+
+    study, paths = open_study(study_file)
+    cell = pick("setting of the audit", setting, {each.name: each for each in study.audit_cells()})
+    assert study.audit is not None  # noqa: S101 (it has settings)
+    refuse_network()
+    with making(paths, Outputs(study, paths).audited(cell)):
+        measure_setting(study, paths, study.audit, cell)
+
+
+@app.command()
+def audit_evidence(study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Collect the results of the audit: numbers, figure and table."""
+    from dpsweep.figures.audit import draw_audit
+    from dpsweep.tables.audit import write_audit
+
+    study, paths = open_study(study_file)
+    with making(paths, Outputs(study, paths).audit()):
+        draw_audit(study, paths)
+        write_audit(study, paths)
+
+
+@app.command()
+def audit(study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Print the verdict of the audit; fail if a setting leaks more than it claims."""
+    from dpsweep.analysis.audit import check_audit, load_audit, verdict
+
+    found = load_audit(*open_study(study_file))
+    check_audit(found)
+    typer.echo(verdict(found))
+
+
+@app.command()
+def aggregate(problem: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Collect all trials of a problem in one table."""
+    from dpsweep.analysis.frames import write_problem
+
+    study, paths = open_study(study_file)
+    pick("problem", problem, study.problems)
+    with making(paths, Outputs(study, paths).problem(problem)):
+        write_problem(study, paths, problem)
+
+
+@app.command()
+def figure(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
+    """Draw a figure."""
+    from dpsweep.figures import draw
+
+    study, paths = open_study(study_file, partial)
+    pick("figure", target, study.figures)
+    with making_if_whole(paths, Outputs(study, paths).figure(target)):
+        draw(study, paths, target)
+
+
+@app.command()
+def table(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
+    """Write a table."""
+    from dpsweep.tables import write
+
+    study, paths = open_study(study_file, partial)
+    pick("table", target, study.tables)
+    with making_if_whole(paths, Outputs(study, paths).table(target)):
+        write(study, paths, target)
+
+
+@app.command()
+def explore(study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
+    """Write an interactive page with all cells and trials."""
+    from dpsweep.report import write_explore
+
+    study, paths = open_study(study_file, partial)
+    with making_if_whole(paths, Outputs(study, Paths(paths.results)).explore()):
+        write_explore(study, study_file, paths)
+
+
+@app.command()
+def report(study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
+    """Write the report; if something is missing, fail and list it."""
+    from dpsweep.report import write
+
+    study, paths = open_study(study_file, partial)
+    outputs = Outputs(study, Paths(paths.results))
+    parts = [output for output in outputs.every() if output.files != (paths.report,)]
+    lacking = explain(problems(paths, parts))
+    if lacking and not partial:
+        raise StudyError(
+            "\n  ".join(
+                [
+                    f"{study_file}: the report needs outputs that are missing or out of date:",
+                    *lacking[:_SHOWN],
+                ]
+            )
+            + "\n(dpsweep report --partial reports what is there)",
+            remake=("all",),
+        )
+    with making_if_whole(paths, outputs.report()):
+        write(study, study_file, paths, lacking)
+
+
+@app.command(hidden=True)
+def probe(
+    steps: Path,
+    gpu: Annotated[bool, typer.Option("--gpu", help="compute, and wait for a signal")] = False,
+    study_file: StudyFile = DEFAULT_STUDY,
+) -> None:
+    """Record what works in this process; `doctor` calls it in jobs."""
+    from dpsweep.planning.doctor import code, write_step
+
+    write_step(steps, "command", code())
+    if not gpu:
+        return
+    from dpsweep.training.interruption import watched
+    from dpsweep.training.probe import try_gpu, wait_for_signal
+
+    study, _ = open_study(study_file)
+    with watched():
+        found = try_gpu(study.training.precision, study.training.engine)
+        write_step(steps, "gpu", found.text, gigabytes=found.gigabytes)
+        write_step(steps, "ready", "")
+        stop = wait_for_signal()
+        write_step(steps, "signal", "SIGUSR1")
+        raise stop
