@@ -38,7 +38,7 @@ def test_errors_end_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(study_file: Path) -> None:
         raise DpsweepError(f"{study_file} has no audit", ("audit",))
 
-    monkeypatch.setattr(cli, "load_study", broken)
+    monkeypatch.setattr("dpsweep.cli.options.load_study", broken)
     monkeypatch.setattr("sys.argv", ["dpsweep", "audit", "--study", "studies/mine.yaml"])
     with pytest.raises(SystemExit) as stop:
         cli.main()
