@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 # Rules call `dpsweep` by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+FINDINGS := $(or $(STUDY),studies/frozen-features.yaml)
 # Two jobs with many threads each are slower than two with one; the study sets torch's own number.
 export OMP_NUM_THREADS ?= 1
 # Tests run side by side, those of one file together: they share what the file prepares.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help setup demo status test test-fast test-slurm test-campaigns real-data gpu-study planted-bugs bench bench-gpu check format lock clean
+.PHONY: help setup demo findings status test test-fast test-slurm test-campaigns real-data gpu-study planted-bugs bench bench-gpu check format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +44,10 @@ test-campaigns: setup ## short forms of the campaigns of docs/reliability.md
 
 real-data: setup ## train on the real data in ../shared, ten minutes on 2 cores
 	$(BIN)/pytest -m real_data -s tests/real_data
+
+findings: setup ## run the study of frozen features and write docs/findings.md (STUDY=studies/frozen-features-local.yaml reads ../shared)
+	snakemake --config study=$(FINDINGS) -- all
+	$(BIN)/python benchmarks/findings.py --study $(FINDINGS)
 
 gpu-study: setup ## CIFAR-100 with ViT-Tiny on a GPU; writes benchmarks/results/gpu-cifar100.json
 	$(BIN)/python benchmarks/gpu_study.py

@@ -1,0 +1,235 @@
+"""Measure what a head on cached features costs: a trial, a cell, and a step against others.
+
+    python benchmarks/features.py
+
+Features, images and labels are random: no accuracy comes out of it. Steps alternate in one process, so that
+the load of the machine is the same for all of them. Results go to benchmarks/results/features.json.
+"""
+
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpsweep.clipping import FlatClipping
+from dpsweep.data.prepared import FeatureIdentity, Split, write_prepared
+from dpsweep.files import write_json
+from dpsweep.models.backbone import Architecture, write_backbone
+from dpsweep.models.build import build_head, build_model, head_parameter_names
+from dpsweep.privacy import calibrate
+from dpsweep.privacy.stored import write_calibration
+from dpsweep.study import Study
+from dpsweep.study.config import HeadOnly
+from dpsweep.study.paths import Paths
+from dpsweep.training.cell import run_cell
+from dpsweep.training.features import VERSION
+from dpsweep.training.gradients import make_engine
+from dpsweep.training.noise import GaussianNoise
+from dpsweep.training.optimizer import PrivateOptimizer
+
+REPOSITORY = Path(__file__).parents[1]
+RESULT = REPOSITORY / "benchmarks" / "results" / "features.json"
+TRAIN, TEST, WIDTH, CLASSES, EPOCHS = 50_000, 10_000, 192, 100, 8
+BATCH_SIZES = [256, 1024, 4096, 16384, "full"]
+STEP = 256
+PIXELS = 96
+REPEATS = 5
+
+
+def study(results: Path) -> Study:
+    """A cell of 12 trials for every batch size."""
+    return Study.model_validate(
+        {
+            "title": "Benchmark of features",
+            "results": str(results),
+            "training": {"physical_batch": 2048},
+            "datasets": {
+                "synthetic": {
+                    "title": "Synthetic",
+                    "source": {"kind": "hub", "id": "benchmark/synthetic"},
+                    "image_size": PIXELS,
+                    "classes": CLASSES,
+                    "train_size": TRAIN,
+                    "test_size": TEST,
+                }
+            },
+            "backbones": {
+                "vit": {
+                    "title": "ViT-Tiny",
+                    "architecture": "vit_tiny_patch16_224",
+                    "arguments": {"img_size": PIXELS},
+                    "weights": {"kind": "file", "path": "model.safetensors"},
+                    "features": {},
+                }
+            },
+            "methods": {"head": {"kind": "head"}},
+            "sweeps": {
+                "cells": {
+                    "dataset": "synthetic",
+                    "backbone": "vit",
+                    "method": "head",
+                    "epsilon": [1.0],
+                    "epochs": [EPOCHS],
+                    "batch_size": BATCH_SIZES,
+                    "clipping_bound": [1.0],
+                    "learning_rate": {"first": 0.001, "last": 0.128, "count": 8},
+                    "seeds": 5,
+                }
+            },
+        }
+    )
+
+
+def prepare(chosen: Study, paths: Paths) -> None:
+    """Write random images' metadata, a random network and random features."""
+    random = np.random.default_rng(0)
+
+    def split(count: int, shape: tuple[int, ...], dtype: type) -> Split:
+        labels = np.arange(count) % CLASSES
+        inputs = (
+            random.standard_normal((count, *shape))
+            if dtype is np.float32
+            else np.zeros((count, *shape))
+        )
+        return Split(inputs.astype(dtype), labels)
+
+    common = {"name": "synthetic", "title": "Synthetic", "source": "random", "revision": None}
+    classes = [str(each) for each in range(CLASSES)]
+    # Nothing reads these images but their metadata.
+    small = (1, 1, 3)
+    data = write_prepared(
+        paths.dataset("synthetic"),
+        **common,
+        classes=classes,
+        train=split(TRAIN, small, np.uint8),
+        test=split(TEST, small, np.uint8),
+    )
+    folder = paths.backbone("vit")
+    architecture = Architecture(
+        library="timm", name="vit_tiny_patch16_224", arguments={"img_size": PIXELS}
+    )
+    metadata: dict[str, Any] = {"name": "vit", "title": "ViT-Tiny", "architecture": architecture}
+    metadata |= {"mean": (0.5,) * 3, "std": (0.5,) * 3, "parameters": 0}
+    write_backbone(folder, {}, pretraining={"kind": "random"}, **metadata)
+    network = build_model(folder, HeadOnly(kind="head"), CLASSES, seed=0)
+    state = {key: each for key, each in network.state_dict().items() if not key.startswith("head.")}
+    backbone = write_backbone(folder, state, pretraining={"kind": "file"}, **metadata)
+    section = chosen.backbones["vit"].features
+    assert section is not None
+    write_prepared(
+        paths.features("synthetic", "vit"),
+        **common,
+        classes=classes,
+        train=split(TRAIN, (WIDTH,), np.float32),
+        test=split(TEST, (WIDTH,), np.float32),
+        kind="features",
+        features=FeatureIdentity(
+            dataset=data.metadata.checksum,
+            backbone=backbone.metadata.checksum,
+            features=section.model_dump(),
+            version=VERSION,
+        ),
+    )
+
+
+def cells(chosen: Study, paths: Paths) -> list[dict[str, Any]]:
+    """Train a cell of 12 trials for every batch size."""
+    rows = []
+    for cell in chosen.all_cells():
+        size, steps = chosen.batch_size(cell), chosen.steps("synthetic", EPOCHS, cell.batch_size)
+        noise = calibrate(1.0, 1e-5, TRAIN, size, steps)
+        file = paths.noise("synthetic", cell.epsilon, EPOCHS, cell.batch_size)
+        write_calibration(file, noise)
+        timing: dict[str, Any] = {}
+        started, processor = time.perf_counter(), time.process_time()
+        run_cell(chosen, paths, cell, progress=timing.update)
+        wall = time.perf_counter() - started
+        rows.append(
+            {
+                "batch_size": cell.batch_size,
+                "steps": steps,
+                "trials": timing["trials"],
+                "trial_seconds": timing["trial_seconds"] / timing["trials"],
+                "cell_seconds": wall,
+                "processor_seconds": time.process_time() - processor,
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def contender(name: str, model: nn.Module, inputs: Tensor) -> Callable[[], object]:
+    """A private step of DP-Adam with an engine on some inputs."""
+    model.eval()
+    engine = make_engine(name, model, head_parameter_names(model))
+    optimizer = PrivateOptimizer(
+        torch.optim.Adam(engine.parameters.values(), lr=1e-3, fused=True),
+        engine,
+        FlatClipping(1.0),
+        noise_multiplier=1.0,
+        expected_batch_size=STEP,
+        noise=GaussianNoise("benchmark"),
+    )
+    labels = torch.arange(STEP) % CLASSES
+    mask = torch.ones(STEP, dtype=torch.bool)
+    return lambda: optimizer.step([(inputs, labels, mask)])
+
+
+def steps(paths: Paths) -> dict[str, float]:
+    """Median seconds of a step of 256 examples, contenders in turn."""
+    images = torch.randn(STEP, 3, PIXELS, PIXELS)
+    features = torch.randn(STEP, WIDTH)
+    head = HeadOnly(kind="head")
+    contenders = {
+        "cached features": contender("linear", build_head(WIDTH, CLASSES), features),
+        "Opacus on the same features": contender("opacus", build_head(WIDTH, CLASSES), features),
+        "network in the loop": contender(
+            "auto", build_model(paths.backbone("vit"), head, CLASSES, 0), images
+        ),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for repeat in range(REPEATS + 1):
+        for name, step in contenders.items():
+            times = 1 if name == "network in the loop" else 20
+            started = time.perf_counter()
+            for _ in range(times):
+                step()
+            if repeat:  # the first one sets things up
+                seconds[name].append((time.perf_counter() - started) / times)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def main() -> None:
+    """Measure and write the result."""
+    torch.set_num_threads(1)
+    load = round(os.getloadavg()[0], 1)
+    with tempfile.TemporaryDirectory() as folder:
+        chosen, paths = study(Path(folder)), Paths(Path(folder))
+        prepare(chosen, paths)
+        step = steps(paths)
+        print(step, flush=True)
+        content = {
+            "size": {"train": TRAIN, "features": WIDTH, "classes": CLASSES, "epochs": EPOCHS},
+            "step": {"examples": STEP, "pixels": PIXELS, "seconds": step},
+            "cells": cells(chosen, paths),
+            "environment": {
+                "device": f"one core, {platform.machine()}",
+                "python": platform.python_version(),
+                "versions": {name: version(name) for name in ("torch", "timm", "opacus", "numpy")},
+                "load_before": load,
+            },
+        }
+    write_json(RESULT, content)
+
+
+if __name__ == "__main__":
+    main()

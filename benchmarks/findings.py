@@ -1,0 +1,333 @@
+"""Write docs/findings.md, its figures and its numbers from the study of frozen features.
+
+    python benchmarks/findings.py            # from results/frozen-features, after the study
+    python benchmarks/findings.py --page     # the page alone, from the committed numbers
+
+Numbers go to benchmarks/results/findings.json, pictures to docs/images/findings/.
+"""
+
+import argparse
+import hashlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dpsweep.analysis.frames import load_trials
+from dpsweep.choice import choose, repeats
+from dpsweep.files import read_json, write_json, write_text
+from dpsweep.study import Study, load_study
+from dpsweep.study.paths import Paths
+
+REPOSITORY = Path(__file__).parents[1]
+NUMBERS = REPOSITORY / "benchmarks" / "results" / "findings.json"
+PAGE = REPOSITORY / "docs" / "findings.md"
+IMAGES = REPOSITORY / "docs" / "images" / "findings"
+TEMPLATE = REPOSITORY / "benchmarks" / "findings.md"
+STUDY = REPOSITORY / "studies" / "frozen-features.yaml"
+FIGURES = {
+    "fig1_accuracy_heatmaps": "Accuracy over C and B, from the easiest problem to the hardest",
+    "fig2_clipping_vs_difficulty": "What a clipping bound costs against the best one, by difficulty",
+    "fig3_gradnorm_distributions": "Norms of the per-example gradients after each epoch",
+    "fig5_autoclip_vs_tuned": "AUTO-S beside flat clipping with a tuned bound",
+    "fig7_cumulative_noise": "Cumulative noise, steps and accuracy",
+    "text_heatmaps": "Texts: accuracy over C and B",
+}
+PROBLEM = ["dataset", "backbone", "epsilon", "epochs"]
+RULE_COLUMNS = [
+    "condition", "implication", "effect_measured", "unit", "effect", "lower_here", "upper_here",
+    "comparisons", "in_favour", "against", "verdict",
+]  # fmt: skip
+
+
+# -- numbers -----------------------------------------------------------------------------------
+
+
+def collect(study: Study, paths: Paths) -> dict[str, Any]:
+    """Everything that the page says, as plain numbers."""
+    cells = study.all_cells()
+    trials = load_trials(paths, cells)
+    costs = pd.concat(
+        pd.read_parquet(
+            paths.problem(name),
+            columns=["trial_key", "wall_seconds", "evaluation_seconds", "train_size"],
+        )
+        for name in study.problems
+    ).drop_duplicates("trial_key")
+    flat, automatic = (trials[trials["clipping"] == kind] for kind in ("flat", "automatic"))
+    rules = pd.read_csv(paths.table("tab1_tuning_implications", "csv"))
+    return {
+        "study": {
+            "cells": len(cells),
+            "trials": len(costs),
+            "hours": round(
+                float(costs[["wall_seconds", "evaluation_seconds"]].sum().sum()) / 3600, 2
+            ),
+            "seconds_of_a_trial": {
+                str(size): round(float(group["wall_seconds"].median()), 2)
+                for size, group in costs.groupby("train_size")
+            },
+            "seeds": int(trials["seed"].max()),
+        },
+        "ends": _ends(study, trials),
+        "best": _best(flat),
+        "by_bound": _along(flat, "clipping_bound"),
+        "by_batch_size": _along(flat, "batch_size"),
+        "automatic": _automatic(flat, automatic),
+        "rules": _plain(rules[RULE_COLUMNS]),
+        "titles": {
+            name: each.title for name, each in [*study.datasets.items(), *study.backbones.items()]
+        },
+    }
+
+
+def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON has them: no NaN, few digits."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, float | np.floating):
+            return None if np.isnan(value) else float(f"{value:.4g}")
+        return int(value) if isinstance(value, np.integer) else value
+
+    return [
+        {str(key): plain(value) for key, value in row.items()} for row in frame.to_dict("records")
+    ]
+
+
+def _ends(study: Study, trials: pd.DataFrame) -> dict[str, int]:
+    """How many cells have their best learning rate at an end of its grid."""
+    best = repeats(trials).groupby(["problem", "cell"])["learning_rate"].first()
+    grids = {
+        (cell.problem, cell.name): study.sweeps[study.sweep_of(cell)].learning_rates
+        for cell in study.all_cells()
+    }
+    ends = [rate in (grids[key][0], grids[key][-1]) for key, rate in best.items()]
+    return {"cells": len(ends), "at_an_end": sum(ends)}
+
+
+def _best(trials: pd.DataFrame) -> list[dict[str, Any]]:
+    """The best cell of every problem, epsilon and number of epochs."""
+    columns = [
+        *PROBLEM, "batch_size", "train_size", "clipping_bound", "learning_rate", "centre",
+        "minimum", "maximum", "cross_fitted",
+    ]  # fmt: skip
+    return _plain(choose(trials, PROBLEM)[columns])
+
+
+def _along(trials: pd.DataFrame, axis: str) -> list[dict[str, Any]]:
+    """Accuracy along C or B, everything else tuned for every value; seeds that did not choose measure."""
+    chosen = choose(trials, [*PROBLEM, axis])
+    rows = []
+    for key, group in chosen.groupby(PROBLEM):
+        rows.append(
+            dict(zip(PROBLEM, key, strict=True))
+            | {
+                "values": group[axis].tolist(),
+                "accuracy": [round(value, 4) for value in group["cross_fitted"]],
+                "lowest": [round(value, 4) for value in group["minimum"]],
+                "highest": [round(value, 4) for value in group["maximum"]],
+            }
+        )
+    return rows
+
+
+def _automatic(flat: pd.DataFrame, automatic: pd.DataFrame) -> list[dict[str, Any]]:
+    """AUTO-S against flat clipping with a tuned bound, B tuned for both."""
+    both = choose(flat, PROBLEM).merge(
+        choose(automatic, PROBLEM), on=PROBLEM, suffixes=("", "_auto")
+    )
+    both["difference"] = both["cross_fitted_auto"] - both["cross_fitted"]
+    columns = [*PROBLEM, "cross_fitted", "cross_fitted_auto", "difference", "batch_size_auto"]
+    return _plain(both[columns])
+
+
+def digest(file: Path) -> str:
+    """SHA-256 of a picture."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+# -- the page ----------------------------------------------------------------------------------
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def share(value: float | None) -> str:
+    """An accuracy, as a percentage with one digit."""
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def points(value: float) -> str:
+    """A difference of accuracies, in percentage points."""
+    return f"{100 * value:+.1f}".replace("-", "−")
+
+
+def _name(row: dict[str, Any], titles: dict[str, str]) -> str:
+    epochs = f", {row['epochs']} epochs"
+    return f"{titles[row['dataset']]}, {titles[row['backbone']]}{epochs}, ε = {row['epsilon']:g}"
+
+
+def _curves(rows: list[dict[str, Any]], name: str, titles: dict[str, str], sizes: Any) -> str:
+    """A table for each set of values along an axis."""
+    tables = []
+    groups: dict[tuple[float, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row["values"]), []).append(row)
+    for values, members in groups.items():
+        heads = [f"{name} = {sizes(members[0], value)}" for value in values]
+        lines = []
+        for row in members:
+            best = max(row["accuracy"])
+            cells = [
+                f"**{share(each)}**" if each == best else share(each) for each in row["accuracy"]
+            ]
+            lines.append([_name(row, titles), *cells])
+        tables.append(table(["accuracy in %", *heads], lines))
+    return "\n\n".join(tables)
+
+
+def page(numbers: dict[str, Any]) -> str:
+    """The text of docs/findings.md, from the numbers alone."""
+    study, titles, ends = numbers["study"], numbers["titles"], numbers["ends"]
+    sizes = {(row["dataset"]): row["train_size"] for row in numbers["best"]}
+
+    def batch(row: dict[str, Any], value: float) -> str:
+        return "N" if value == sizes[row["dataset"]] else f"{value:,.0f}"
+
+    best = [
+        [
+            _name(row, titles),
+            share(row["centre"]),
+            f"{share(row['minimum'])} to {share(row['maximum'])}",
+            batch(row, row["batch_size"]),
+            f"{row['clipping_bound']:g}",
+            f"{row['learning_rate']:g}",
+        ]
+        for row in numbers["best"]
+    ]
+    automatic = [
+        [
+            _name(row, titles),
+            share(row["cross_fitted_auto"]),
+            share(row["cross_fitted"]),
+            points(row["difference"]),
+        ]
+        for row in numbers["automatic"]
+    ]
+    rules = [
+        [
+            f"{row['condition']}: {row['implication'][0].lower()}{row['implication'][1:]}",
+            row["effect_measured"],
+            _effect(row),
+            f"{row['comparisons']} ({row['in_favour']}, {row['against']})",
+            row["verdict"],
+        ]
+        for row in numbers["rules"]
+    ]
+    figures = "\n\n".join(
+        f"![{text}](images/findings/{name}.png)\n\n*{text}.*" for name, text in FIGURES.items()
+    )
+    seconds = ", ".join(
+        f"{value:g} s for N = {int(size):,}" for size, value in study["seconds_of_a_trial"].items()
+    )
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        cells=f"{study['cells']:,}",
+        trials=f"{study['trials']:,}",
+        seeds=study["seeds"],
+        hours=f"{study['hours']:g}",
+        seconds=seconds,
+        at_an_end=ends["at_an_end"],
+        tuned=ends["cells"],
+        rules=table(
+            ["rule", "measured", "effect [95 % interval]", "comparisons (for, against)", "verdict"],
+            rules,
+        ),
+        advice=_advice(numbers),
+        best=table(["problem", "accuracy in %", "seeds", "B", "C", "learning rate"], best),
+        by_bound=_curves(numbers["by_bound"], "C", titles, lambda _, value: f"{value:g}"),
+        by_batch_size=_curves(numbers["by_batch_size"], "B", titles, batch),
+        automatic=table(["problem", "AUTO-S", "tuned C", "difference, points"], automatic),
+        figures=figures,
+    )
+
+
+def _effect(row: dict[str, Any]) -> str:
+    if row["effect"] is None:
+        return "no comparison"
+    unit = row["unit"]
+    text = f"{row['effect']:+.3g}"
+    if row["lower_here"] is not None:
+        text += f" [{row['lower_here']:+.3g}, {row['upper_here']:+.3g}]"
+    return f"{text} {unit}".replace("-", "−")
+
+
+def _advice(numbers: dict[str, Any]) -> str:
+    """What the numbers come to."""
+    return "\n".join(f"- {line}" for line in (*_about_bounds(numbers), *_about_batches(numbers)))
+
+
+def _losses(rows: list[dict[str, Any]], position: int) -> list[float]:
+    return [
+        max(row["accuracy"]) - row["accuracy"][position] for row in rows if len(row["values"]) > 2
+    ]
+
+
+def _about_bounds(numbers: dict[str, Any]) -> list[str]:
+    rows = numbers["by_bound"]
+    smallest, largest = _losses(rows, 0), _losses(rows, -1)
+    differences = [row["difference"] for row in numbers["automatic"]]
+    mean = points(float(np.mean(differences)))
+    return [
+        "**Clip everything.** The smallest C, below nearly every norm, costs at most "
+        f"{100 * max(smallest):.1f} points against the best C ({100 * np.mean(smallest):.1f} in the mean of "
+        f"{len(smallest)} problems). Below the norms there is nothing to tune.",
+        "**Do not let C exceed the norms.** The largest C, above all of them, costs "
+        f"{100 * min(largest):.1f} to {100 * max(largest):.1f} points: the noise grows with C, and the signal does not.",
+        f"**AUTO-S instead of a tuned C** changes {points(min(differences))} to {points(max(differences))} "
+        f"points ({mean} in the mean of {len(differences)}), and leaves no C to tune.",
+    ]
+
+
+def _about_batches(numbers: dict[str, Any]) -> list[str]:
+    lines = []
+    groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for row in numbers["by_batch_size"]:
+        groups.setdefault((row["dataset"], row["backbone"], row["epochs"]), []).append(row)
+    for (dataset, backbone, epochs), rows in groups.items():
+        costs = ", ".join(
+            f"{100 * (max(row['accuracy']) - row['accuracy'][-1]):.1f} at ε = {row['epsilon']:g}"
+            for row in rows
+        )
+        titles = numbers["titles"]
+        lines.append(
+            f"{titles[dataset]}, {titles[backbone]}, {epochs} epochs: the full batch against the best B "
+            f"costs {costs}, in points."
+        )
+    return lines
+
+
+def main() -> None:
+    """Write the page, and unless it is all that is asked for, numbers and pictures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--study", type=Path, default=STUDY)
+    parser.add_argument("--page", action="store_true", help="from the committed numbers")
+    options = parser.parse_args()
+    if not options.page:
+        study = load_study(options.study)
+        paths = Paths(Path(study.results))
+        IMAGES.mkdir(parents=True, exist_ok=True)
+        for name in FIGURES:
+            shutil.copyfile(paths.figure(name, "png"), IMAGES / f"{name}.png")
+        pictures = {name: digest(IMAGES / f"{name}.png") for name in FIGURES}
+        write_json(NUMBERS, collect(study, paths) | {"pictures": pictures})
+    write_text(PAGE, page(read_json(NUMBERS)))
+
+
+if __name__ == "__main__":
+    main()
