@@ -19,8 +19,9 @@ from dpsweep.clipping import FlatClipping
 from dpsweep.files import canonical_json
 from dpsweep.models.architectures import create
 from dpsweep.models.backbone import Architecture, BackboneError, write_backbone
-from dpsweep.models.build import build_model, head_parameter_names, select
+from dpsweep.models.build import build_head, build_model, head_parameter_names, select
 from dpsweep.models.preprocess import make_preprocess
+from dpsweep.models.representation import Representation, represent
 from dpsweep.study.config import (
     Backbone,
     Dataset,
@@ -108,8 +109,13 @@ def _outline(study: Study, sweep: str) -> int:
         size = sum(parameter.numel() for parameter in model.parameters())
         select(model, study.methods[grid.method])
         preprocess = make_preprocess(*_normalisation(backbone))
+    features = study.features(grid.problem.name)
     try:
-        outputs = model(preprocess(_inputs(dataset).to("meta")))
+        inputs = preprocess(_inputs(dataset).to("meta"))
+        if features is not None:
+            Representation(model, features)(inputs)
+            return size
+        outputs = model(inputs)
     except (NotImplementedError, RuntimeError) as error:
         if "meta" in str(error):  # it asks for a value; the step will tell
             return size
@@ -143,10 +149,16 @@ def _step(study: Study, sweep: str) -> None:
             pretraining={"kind": "random"},
             parameters=0,
         )
-        model = build_model(Path(folder), study.methods[grid.method], dataset.classes, seed=1)
-    engine = make_engine(study.engine(grid.problem.name), model.eval(), head_parameter_names(model))
+        model = build_model(
+            Path(folder), study.methods[grid.method], dataset.classes, seed=1
+        ).eval()
+    inputs = make_preprocess(mean, std)(_inputs(dataset))
+    if (features := study.features(grid.problem.name)) is not None:
+        inputs = represent(Representation(model, features), inputs)
+        model = build_head(inputs.shape[1], dataset.classes)
+    engine = make_engine(study.engine(grid.problem.name), model, head_parameter_names(model))
     engine.clipped_sum(
-        make_preprocess(mean, std)(_inputs(dataset)),
+        inputs,
         torch.arange(_EXAMPLES),
         torch.ones(_EXAMPLES, dtype=torch.bool),
         FlatClipping(1.0),
