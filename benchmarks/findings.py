@@ -288,7 +288,8 @@ def _about_bounds(numbers: dict[str, Any]) -> list[str]:
         f"{100 * max(smallest):.1f} points against the best C ({100 * np.mean(smallest):.1f} in the mean of "
         f"{len(smallest)} problems). Below the norms there is nothing to tune.",
         "**Do not let C exceed the norms.** The largest C, above all of them, costs "
-        f"{100 * min(largest):.1f} to {100 * max(largest):.1f} points: the noise grows with C, and the signal does not.",
+        f"{100 * min(largest):.1f} to {100 * max(largest):.1f} points: the noise grows with C, and the "
+        "signal does not.",
         f"**AUTO-S instead of a tuned C** changes {points(min(differences))} to {points(max(differences))} "
         f"points ({mean} in the mean of {len(differences)}), and leaves no C to tune.",
     ]
