@@ -100,7 +100,14 @@ def test_captions_say_what_was_run(paper: Study) -> None:
         "8 epochs on SUN397 and CIFAR-100, 32 epochs on Cassava"
         in captions["fig5_autoclip_vs_tuned"]
     )
-    assert "Mean of 3 to 5 seeds" in captions["fig5_autoclip_vs_tuned"]
+    # Figures draw fewer than five seeds as points.
+    points, band = "small points are the seeds", "the band is from the lowest to the highest seed"
+    assert (
+        f"Mean of 3 to 5 seeds; {points} where there are fewer than 5, elsewhere {band}."
+        in captions["fig5_autoclip_vs_tuned"]
+    )
+    assert f"median of 3 seeds; {points}." in captions["text_accuracy_difference"]
+    assert f"of 5 seeds; {band}." in captions["fig2_clipping_vs_difficulty"]
     assert "LoRA (rank 16), 8 epochs" in captions["text_accuracy_difference"]
     assert "; median of 3 seeds" in captions["text_accuracy_difference"]
     assert "DP-SGD" in captions["dpsgd_perclass"]

@@ -15,9 +15,7 @@ from matplotlib.lines import Line2D
 from dpsweep.analysis import frames as tidy
 from dpsweep.choice import CELL, repeats
 from dpsweep.figures import style
-
-FEWEST_FOR_A_BAND = 5
-"""With fewer repeats every one of them is a point."""
+from dpsweep.study.captions import FEWEST_FOR_A_BAND
 
 _STRIP = 0.4  # height of a strip of chosen settings, inches
 _LETTERS = {"batch_size": "B", "learning_rate": "η", "clipping_bound": "C"}

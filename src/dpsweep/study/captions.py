@@ -3,7 +3,7 @@
 A caption may hold these in braces:
 
 - ``dataset``, ``backbone``, ``method``: titles; ``optimizer``: DP-Adam or DP-SGD;
-- ``epochs`` ("8 epochs"), ``seeds`` ("3 seeds", "3 to 5 seeds");
+- ``epochs`` ("8 epochs"), ``seeds`` ("3 seeds", "3 to 5 seeds"), ``spread``: how their spread is drawn;
 - ``epsilon`` ("ε = 8"), ``clipping_bound`` ("C = 1"), ``batch_size`` ("1,024");
 - ``baseline``: the clipping bound that others are compared with ("1"); ``centre``: mean or median;
 - ``gamma``: that of AUTO-S.
@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 _TOLD_APART = (*PARTS, "optimizer", "clipping", "epsilon", "clipping_bound", "epochs")
 _ALONE = ("dataset", "backbone", "epsilon")
 CAPTION_WORDS = (
-    *PARTS, "optimizer", "epochs", "seeds", "epsilon", "clipping_bound", "batch_size", "baseline",
+    *PARTS, "optimizer", "epochs", "seeds", "spread", "epsilon", "clipping_bound", "batch_size", "baseline",
     "centre", "gamma",
 )  # fmt: skip
+
+FEWEST_FOR_A_BAND = 5
+"""With fewer seeds every one of them is a point of a figure; see `dpsweep.figures.lines`."""
 
 Facts = dict[str, str | None]
 
@@ -110,8 +113,9 @@ def _said(
     match name:
         case "dataset" | "backbone" | "method" | "optimizer":
             return listed(dict.fromkeys(str(facts(study, each)[name]) for each in selections))
-        case "seeds":
-            return _seeds(study, selections)
+        case "seeds" | "spread":
+            said = _range_of_seeds if name == "seeds" else _spread
+            return said(*_seeds(study, selections))
         case "epochs":
             return _epochs(study, selections)
         case "gamma":
@@ -131,7 +135,21 @@ def _values(axis: str, selections: Sequence[Selection]) -> str:
     return f"{symbol} = {listed(f'{value:g}' for value in numbers)}"
 
 
-def _seeds(study: "Study", selections: Sequence[Selection]) -> str:
+def _range_of_seeds(fewest: int, most: int) -> str:
+    return f"{fewest} to {most} seeds" if fewest < most else _counted(most, "seed")
+
+
+def _spread(fewest: int, most: int) -> str:
+    points, band = "small points are the seeds", "the band is from the lowest to the highest seed"
+    if most < FEWEST_FOR_A_BAND:
+        return points
+    if fewest >= FEWEST_FOR_A_BAND:
+        return band
+    return f"{points} where there are fewer than {FEWEST_FOR_A_BAND}, elsewhere {band}"
+
+
+def _seeds(study: "Study", selections: Sequence[Selection]) -> tuple[int, int]:
+    """The fewest and the most seeds of the sweeps that are drawn."""
     found = set()
     for sweep in study.sweeps.values():
         grid: dict[str, Sequence[Any]] = {
@@ -145,8 +163,7 @@ def _seeds(study: "Study", selections: Sequence[Selection]) -> str:
                 set(each.values(axis)) & set(grid[axis]) for axis in AXES
             ):
                 found.add(sweep.seeds)
-    fewest, most = min(found, default=0), max(found, default=0)
-    return f"{fewest} to {most} seeds" if fewest < most else _counted(most, "seed")
+    return min(found, default=0), max(found, default=0)
 
 
 def _epochs(study: "Study", selections: Sequence[Selection]) -> str:

@@ -37,4 +37,9 @@ def how_chosen(study: Study, target: Figure | Table) -> str:
             "Accuracies are means over the seeds that chose, and so optimistic; the CSV has beside "
             "them (cross_fitted) what seeds measured that did not choose."
         )
+    if isinstance(target, NoiseCurve):
+        said.append(
+            "C and the learning rate were chosen for every point: the figure names their range, the "
+            "CSV has those of each."
+        )
     return " ".join(said)

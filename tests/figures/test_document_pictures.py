@@ -1,0 +1,51 @@
+"""Pictures of README and docs are what the code draws, and their words say what the study found."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.testing.compare import compare_images
+
+ROOT = Path(__file__).parents[2]
+MODULE = runpy.run_path(str(ROOT / "benchmarks" / "pictures.py"))
+PICTURES = MODULE["PICTURES"]
+# As in test_pictures.py.
+TOLERANCE = 2.0
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda each: each.figure)
+def test_the_picture_is_what_the_code_draws(picture, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    drawn = tmp_path / "drawn.png"
+    MODULE["draw"](picture, drawn)
+    assert compare_images(str(picture.stem.with_suffix(".png")), str(drawn), TOLERANCE) is None
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda each: each.figure)
+def test_its_words_are_current(picture) -> None:  # type: ignore[no-untyped-def]
+    document = (ROOT / picture.document).read_text(encoding="utf-8")
+    assert document.count(picture.start) == 1
+    assert MODULE["filled"](picture, document) == document, "run benchmarks/pictures.py"
+
+
+def test_every_picture_of_the_documents_is_made_by_the_command() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    shown = {
+        (page.parent / source).resolve()
+        for page in pages
+        for source in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    }
+    assert shown == {picture.stem.with_suffix(".png") for picture in PICTURES}
+    assert set((ROOT / "docs" / "images").glob("*.png")) == shown
+
+
+def test_words_name_only_what_the_table_decides() -> None:
+    rules = pd.DataFrame(
+        {"condition": ["Lower ε"] * 2, "implication": ["Increase C", "Decrease B"]}
+    )
+    nothing = MODULE["said_of_rules"](rules.assign(verdict="not resolved"))
+    assert "resolves none of the paper's 2 tuning rules" in nothing
+    one = MODULE["said_of_rules"](rules.assign(verdict=["not resolved", "contradicted here"]))
+    assert "decides 1: Lower ε: Decrease B (contradicted here)." in one
+    assert "Increase C" not in one
