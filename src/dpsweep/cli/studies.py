@@ -121,10 +121,12 @@ def plan(
     ] = None,
 ) -> None:
     """List what is missing for some targets, with estimated trials, GPU hours, wall time and disk space."""
+    from dpsweep.planning.device import GPU, this_machine
     from dpsweep.planning.plan import GPUS, Plan
 
     study, paths = open_study(study_file)
-    chosen = Plan(study, paths, targets or (), read_site_file(site))
+    device = this_machine() if site is None else GPU
+    chosen = Plan(study, paths, targets or (), read_site_file(site), device)
     typer.echo("\n".join(chosen.lines(gpus or GPUS)))
 
 
@@ -161,11 +163,13 @@ def status(
     ] = False,
 ) -> None:
     """Show progress, failures, the cost so far and the time left."""
+    from dpsweep.planning.device import GPU, this_machine
     from dpsweep.planning.failures import summary
     from dpsweep.planning.status import Status
 
     study, paths = open_study(study_file)
-    state = Status(study, paths, site=read_site_file(site))
+    device = this_machine() if site is None else GPU
+    state = Status(study, paths, site=read_site_file(site), device=device)
     if not failed:
         typer.echo("\n".join(state.lines()))
         return

@@ -12,7 +12,6 @@ from pathlib import Path
 from dpsweep.errors import DpsweepError
 from dpsweep.planning.cluster import GpuClass, Jobs, Site, Stage
 from dpsweep.planning.cost import (
-    TERAFLOPS,
     backbone_bytes,
     cell_bytes,
     cell_cost,
@@ -21,6 +20,7 @@ from dpsweep.planning.cost import (
     norms_bytes,
     norms_seconds,
 )
+from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.outputs import NormsKey, Output, Outputs
 from dpsweep.planning.status import Status, hours
 from dpsweep.study.cells import Cell, FeatureSource
@@ -67,17 +67,23 @@ class Plan:
         paths: its files.
         targets: figures, tables, problems, sweeps, cells (``problem/cell``), or their files below
             the results; none, ``all`` or the report mean everything.
-        site: the cluster, whose GPUs the times are for; by default GPUs of 20 Tflop/s.
+        site: the cluster, whose GPUs the times are for.
+        device: what they are for where there is no cluster.
 
     Raises:
         PlanError: the study has no such target.
     """
 
     def __init__(
-        self, study: Study, paths: Paths, targets: Sequence[str] = (), site: Site | None = None
+        self,
+        study: Study,
+        paths: Paths,
+        targets: Sequence[str] = (),
+        site: Site | None = None,
+        device: Device = GPU,
     ) -> None:
-        self._study, self._paths, self._site = study, paths, site
-        self._status = Status(study, paths, site=site)
+        self._study, self._paths, self._site, self._device = study, paths, site, device
+        self._status = Status(study, paths, site=site, device=device)
         self._outputs = Outputs(study, paths)
         self._cells: dict[Cell, None] = {}
         self._norms: dict[NormsKey, list[Cell]] = {}
@@ -270,11 +276,12 @@ class Plan:
         return cost.seconds / cost.trials
 
     def _speed(self, problem: str, epochs: int) -> float:
-        return self._site.gpu(self._study, problem, epochs).teraflops if self._site else TERAFLOPS
+        device = self._site.gpu(self._study, problem, epochs) if self._site else self._device
+        return device.teraflops
 
     def _assumptions(self) -> list[str]:
         if self._site is None:
-            return [f"GPUs that train at {TERAFLOPS:g} Tflop/s"]
+            return [f"{self._device.name} at {self._device.teraflops:.2g} Tflop/s"]
         used: dict[GpuClass, float] = {}
         for cell in self._missing_cells():
             gpu = self._site.gpu(self._study, cell.problem, cell.epochs)

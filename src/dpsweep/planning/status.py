@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from dpsweep.planning.cluster import Site
-from dpsweep.planning.cost import TERAFLOPS, cell_cost
+from dpsweep.planning.cost import cell_cost
+from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.failures import STOPPED, Failure, describe, error_lines, tail
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import problems, read_provenance
@@ -44,11 +45,17 @@ class Status:
         study: the study.
         paths: its files.
         now: the time to compare logs with; by default the present.
-        site: whose GPUs the first estimates are for; by default GPUs of 20 Tflop/s.
+        site: whose GPUs the first estimates are for, where it trains on a cluster.
+        device: what they are for where it does not.
     """
 
     def __init__(
-        self, study: Study, paths: Paths, now: float | None = None, site: Site | None = None
+        self,
+        study: Study,
+        paths: Paths,
+        now: float | None = None,
+        site: Site | None = None,
+        device: Device = GPU,
     ) -> None:
         self._study = study
         self._paths = paths
@@ -70,7 +77,7 @@ class Status:
                     elif self.states[cell] != "waiting" and timing.get("trials"):
                         whole = trials_per_cell(study, study.sweep_of(cell))
                         measured[cell] = self._spent[cell] * whole / timing["trials"]
-        self.forecast = Forecast(study, measured, site)
+        self.forecast = Forecast(study, measured, site, device)
 
     def of(self, cells: Iterable[Cell]) -> Progress:
         """Sum up some of the study's cells."""
@@ -155,9 +162,11 @@ class Status:
 class Forecast:
     """Seconds of GPU time that a cell will take: measured on its kind, or estimated."""
 
-    def __init__(self, study: Study, measured: dict[Cell, float], site: Site | None = None) -> None:
+    def __init__(
+        self, study: Study, measured: dict[Cell, float], site: Site | None, device: Device
+    ) -> None:
         self._study = study
-        self._site = site
+        self._site, self._device = site, device
         kinds: dict[tuple[str, int, int], list[float]] = {}
         for cell, seconds in measured.items():
             kinds.setdefault(self._kind(cell), []).append(seconds)
@@ -169,8 +178,6 @@ class Forecast:
         self.basis = (
             f"(Measured on {cells} of this study: {self.ratio:.2g} times the first estimate.)"
             if spent
-            else "(A first estimate, far too low for a CPU; nothing is measured yet.)"
-            if site is None
             else "(A first estimate; nothing is measured yet.)"
         )
 
@@ -186,8 +193,8 @@ class Forecast:
 
     def _estimate(self, problem: str, epochs: int, trials: int) -> float:
         site = self._site
-        teraflops = site.gpu(self._study, problem, epochs).teraflops if site else TERAFLOPS
-        return cell_cost(self._study, problem, epochs, teraflops, trials).seconds
+        device = site.gpu(self._study, problem, epochs) if site else self._device
+        return cell_cost(self._study, problem, epochs, device.teraflops, trials).seconds
 
 
 def cell_log(paths: Paths, cell: Cell) -> Path:

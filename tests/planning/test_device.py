@@ -1,0 +1,31 @@
+"""Estimates before anything is measured are those of the device that will train."""
+
+from pathlib import Path
+
+import pytest
+
+from dpsweep.planning.device import GPU, Device, this_machine
+from dpsweep.planning.plan import Plan
+from dpsweep.study import load_study
+from dpsweep.study.paths import Paths
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_cpu_is_measured_and_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = this_machine()
+    assert "CPU" in found.name
+    assert 0.0001 < found.teraflops < GPU.teraflops / 2
+    (tmp_path / "nvidia-smi").touch(0o755)
+    assert this_machine() == GPU
+
+
+def test_times_follow_the_device(tmp_path: Path) -> None:
+    study = load_study(ROOT / "config.yaml")
+    target = ["cifar100_vit-base_film"]
+    gpu = Plan(study, Paths(tmp_path), target)
+    cpu = Plan(study, Paths(tmp_path), target, device=Device("a CPU", GPU.teraflops / 100))
+    ((name, slow),) = cpu.estimates().items()
+    assert slow.seconds > 20 * gpu.estimates()[name].seconds
+    assert any("a CPU at 0.2 Tflop/s" in line for line in cpu.lines())
