@@ -9,10 +9,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import chdir
+from contextlib import chdir, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 from tests.workflow.tiny import TinyChain, content, differences
@@ -21,6 +21,7 @@ from dpsweep import preload
 from dpsweep.files import read_json, write_json
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import problems
+from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
 RESULTS = Path(__file__).parent / "results"
@@ -45,14 +46,16 @@ def left_in(folder: Path) -> list[str]:
     """Wait until no process works in a folder; return the commands of those that do not end."""
     deadline = time.monotonic() + LEFT_SECONDS
     while (left := processes(folder)) and time.monotonic() < deadline:
-        time.sleep(0.2)
+        time.sleep(1)
     return [" ".join(process.cmdline()) for process in left]
 
 
 def wait(run: "subprocess.Popen[bytes]", folder: Path) -> int | None:
     """Wait for the end of a run; None if it hangs, and it is killed then."""
     used, since = -1.0, time.monotonic()
-    while run.poll() is None:
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return run.wait(timeout=10)
         now = sum(_processor_seconds(process) for process in processes(folder))
         if abs(now - used) > IDLE_PROCESSOR_SECONDS:
             used, since = now, time.monotonic()
@@ -60,8 +63,6 @@ def wait(run: "subprocess.Popen[bytes]", folder: Path) -> int | None:
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
             return None
-        time.sleep(0.2)
-    return run.returncode
 
 
 def _processor_seconds(process: psutil.Process) -> float:
@@ -78,7 +79,32 @@ def as_a_user(chain: TinyChain) -> dict[str, str]:
     return {name: value for name, value in chain.environment.items() if name not in own}
 
 
-def wrongly_current(chain: TinyChain, expected: Path) -> Iterator[str]:
+class TinyStudy(Protocol):
+    """Where the tiny study is run."""
+
+    folder: Path
+    results: Path
+
+    @property
+    def parsed(self) -> Study:
+        """The study as it is now."""
+
+
+def undisturbed(scratch: Path) -> TinyChain:
+    """The tiny study, run once as nobody disturbs it."""
+    base = TinyChain(scratch / "base")
+    if not (base.results / "report.html").exists():
+        base.run()
+    return base
+
+
+def wrong(chain: TinyStudy, expected: Path, status: int | None) -> list[str]:
+    """What passes for something else after a run with this exit status."""
+    succeeded = differences(chain.parsed, chain.results, expected) if status == 0 else ()
+    return [*wrongly_current(chain, expected), *succeeded]
+
+
+def wrongly_current(chain: TinyStudy, expected: Path) -> Iterator[str]:
     """Outputs that would not be made again, and are not what they should be."""
     with chdir(chain.folder):
         paths = Paths(Path("results"))
@@ -101,10 +127,7 @@ def outcome(run: "subprocess.Popen[bytes]", chain: TinyChain, expected: Path) ->
         "seconds": round(time.monotonic() - started, 1),
         "hangs": status is None,
         "left": left_in(chain.folder),
-        "wrong": [
-            *wrongly_current(chain, expected),
-            *(differences(chain.parsed, chain.results, expected) if status == 0 else ()),
-        ],
+        "wrong": wrong(chain, expected, status),
     }
 
 

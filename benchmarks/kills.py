@@ -81,7 +81,7 @@ def wait_for_moment(
         if reached():
             time.sleep(0.0 if early else pause)
             return f"{seconds:.2f} s of Snakemake" if early else f"{files} files"
-        time.sleep(0.02)
+        time.sleep(0.1)
     return None
 
 
@@ -142,9 +142,7 @@ def run_and_kill(chain: TinyChain, expected: Path, draw: random.Random) -> dict[
 
 def history(scratch: Path, seed: int) -> dict[str, Any]:
     """Kill one run after another, until one ends before its kill."""
-    base, folder = TinyChain(scratch / "base"), scratch / "run"
-    if not (base.results / "report.html").exists():
-        base.run()
+    base, folder = campaign.undisturbed(scratch), scratch / "run"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(base.folder, folder)
     chain, draw = TinyChain(folder), random.Random(seed)

@@ -228,7 +228,8 @@ def kills(result: dict[str, Any]) -> list[str]:
     kinds: dict[str, list[dict[str, Any]]] = {}
     for history in result["histories"]:
         for each in history["kills"]:
-            kinds.setdefault(f"{each['victim']}, {each['signal']}", []).append(each)
+            kind = f"{each['victim']}, {each['signal']}" if "victim" in each else each["hit"]
+            kinds.setdefault(kind, []).append(each)
     kinds = dict(sorted(kinds.items()))
     kinds["all kills"] = [each for found in kinds.values() for each in found]
     ends = [history["end"] for history in result["histories"]]

@@ -44,7 +44,7 @@ JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherParams=OverMemoryKill
 JobAcctGatherFrequency=2
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=CR_Core_Memory
 SlurmdParameters=config_overrides
 ReturnToService=2
 MpiDefault=none
@@ -227,6 +227,20 @@ def hide(folder: Path | None) -> None:
     else:
         _run("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && slurmd', str(folder))
     _wait_for_node()
+
+
+def node(state: str) -> None:
+    """Set the node DOWN, with all its jobs, or back into service (RESUME)."""
+    name = socket.gethostname().split(".")[0]
+    _run("scontrol", "update", f"NodeName={name}", f"State={state}", "Reason=tests")
+
+
+def kill_daemon() -> None:
+    """Kill the node's daemon; it comes back after some seconds."""
+    for pid in _pids("slurmd"):
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(5)
+    _run("slurmd")
 
 
 def partition(name: str, state: str) -> None:

@@ -102,6 +102,7 @@ class Site(Chain):
             ["env", "--default-signal=INT", *self.command(*targets)],
             cwd=self.folder,
             env=self.environment,
+            start_new_session=True,
             stdout=(self.folder / "said.txt").open("wb"),
             stderr=subprocess.STDOUT,
         )
