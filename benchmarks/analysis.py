@@ -202,7 +202,7 @@ def run(job: tuple[Path, Task]) -> dict[str, Any]:
     }
 
 
-def measure(folder: Path) -> None:
+def time_analysis(folder: Path) -> None:
     """Time the analysis of the study in ``folder``, as forks of a process with the libraries."""
     study = larger_study()
     trials = sum(trials_per_cell(study, study.sweep_of(cell)) for cell in study.all_cells())
@@ -249,7 +249,7 @@ def main() -> None:
     parser.add_argument("what", choices=["make", "measure"])
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()
-    {"make": make, "measure": measure}[arguments.what](arguments.folder)
+    {"make": make, "measure": time_analysis}[arguments.what](arguments.folder)
 
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ def prepare(network: Network, method: str, *, small: bool) -> nn.Module:
     return model
 
 
-def measure(network: Network, method: str) -> dict[str, Any]:
+def choose_engine(network: Network, method: str) -> dict[str, Any]:
     """The engine that `auto` takes, or why there is none."""
     try:
         model = prepare(network, method, small=True)
@@ -206,7 +206,7 @@ def main() -> None:
     for network in NETWORKS:
         if chosen is not None and network.name not in chosen:
             continue
-        methods = {method: measure(network, method) for method in METHODS}
+        methods = {method: choose_engine(network, method) for method in METHODS}
         rows[network.name] = {
             "network": network.name,
             "library": network.library,

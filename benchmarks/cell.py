@@ -101,7 +101,7 @@ def images(size: dict[str, Any], count: int, seed: int) -> Split:
     return Split(blocks(), labels)
 
 
-def measure(device: str, compiled: bool) -> dict[str, Any]:
+def time_cell(device: str, compiled: bool) -> dict[str, Any]:
     """Prepare a synthetic study, train its cell, return the timing breakdown."""
     size = SIZES[device]
     with tempfile.TemporaryDirectory() as folder:
@@ -162,7 +162,7 @@ def main() -> None:
             "versions": {name: version(name) for name in ("torch", "timm")},
         },
         "cells": [
-            measure(device, compiled)
+            time_cell(device, compiled)
             for compiled in ((False, True) if device == "gpu" else (False,))
         ],
     }

@@ -47,7 +47,7 @@ def seconds(run: Callable[[], object], device: torch.device) -> float:
     return clock() - started
 
 
-def measure(case: Case, device: torch.device) -> dict[str, float | str]:
+def time_noise(case: Case, device: torch.device) -> dict[str, float | str]:
     """Return the seconds of a step and of both kinds of noise, and what the new one adds."""
     row = next(row for row in ROWS if row.title == case.title)
     size = sum(each.numel() for each in trainable_parameters(make_model(row)).values())
@@ -93,7 +93,7 @@ def main() -> None:
     device = torch.device("cpu" if kind == "cpu" else "cuda")
     torch.set_num_threads(1)
     name = "one CPU thread" if kind == "cpu" else torch.cuda.get_device_name()
-    rows = [measure(case, device) for case in CASES]
+    rows = [time_noise(case, device) for case in CASES]
     for row in rows:
         print(row)
     write_json(RESULTS / f"noise_cost_{kind}.json", {"device": name, "rows": rows})

@@ -306,7 +306,7 @@ def _quiet() -> None:
     warnings.simplefilter("ignore")
 
 
-def measure(device: torch.device, only: str | None, rounds: int) -> dict[str, Any]:
+def measure_step_costs(device: torch.device, only: str | None, rounds: int) -> dict[str, Any]:
     """Measure all rows on a device."""
     settings = [Setting(device, None, compiled=False)]
     if device.type == "cuda":
@@ -365,7 +365,7 @@ def main() -> None:
         known, now = before["environment"], environment(device)
         if known | {"load_before": None} != now | {"load_before": None}:
             parser.error(f"{path} was measured with {known}, here is {now}: measure all rows")
-    result = measure(device, arguments.only, arguments.rounds)
+    result = measure_step_costs(device, arguments.only, arguments.rounds)
     if before is not None:
         kept = [row for row in before["rows"] if row["title"] != arguments.only]
         order = [row.title for row in ROWS]

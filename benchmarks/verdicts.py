@@ -171,7 +171,7 @@ def candidates(
     return found
 
 
-def measure(scenario: Scenario, kind: str, studies: int, seed: int) -> list[dict[str, Any]]:
+def rate_intervals(scenario: Scenario, kind: str, studies: int, seed: int) -> list[dict[str, Any]]:
     """Coverage, mean width and power of every candidate in one scenario."""
     random, bounds = np.random.default_rng(seed), BOUNDS[scenario.clipping_bounds]
 
@@ -226,7 +226,7 @@ def run(studies: int = 400) -> dict[str, Any]:
         {"scenario": name} | asdict(scenario) | row
         for index, (name, scenario) in enumerate(SCENARIOS.items())
         for kind in ("location", "gain")
-        for row in measure(scenario, kind, studies, seed=index)
+        for row in rate_intervals(scenario, kind, studies, seed=index)
     ]
     return {
         "studies": studies,

@@ -43,7 +43,7 @@ def snakemake(folder: Path, *arguments: str) -> list[str]:
     ]
 
 
-def measure(command: list[str]) -> dict[str, float]:
+def time_command(command: list[str]) -> dict[str, float]:
     """Run a command; return its processor seconds, wall seconds and peak megabytes."""
     started, before = time.monotonic(), _processor_seconds()
     with tempfile.TemporaryFile("w+") as output:
@@ -107,13 +107,13 @@ def main() -> None:
         "the whole study, -n all": snakemake(folder, "-n", "--quiet", "rules", "--", "all"),
         "one figure, -n": snakemake(folder, "-n", "--quiet", "rules", "--", FIGURE),
     }
-    found: dict[str, Any] = {"validate the study (dpsweep check --seconds 0)": measure(check)}
+    found: dict[str, Any] = {"validate the study (dpsweep check --seconds 0)": time_command(check)}
     for name, command in calls.items():
-        found[f"{name}, nothing there"] = measure(command)
+        found[f"{name}, nothing there"] = time_command(command)
         print(name, found[f"{name}, nothing there"], flush=True)
     outputs = complete(folder)
     for name, command in calls.items():
-        found[f"{name}, everything there"] = measure(command)
+        found[f"{name}, everything there"] = time_command(command)
         print(name, found[f"{name}, everything there"], flush=True)
     shutil.rmtree(folder)
     packages = ("snakemake", "pydantic")

@@ -1,4 +1,4 @@
-"""The base of errors that the reader can mend."""
+"""The base class of errors that the user can fix."""
 
 from pathlib import Path
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from benchmarks.verdicts import BASE, BOUNDS, HALVINGS, growth, measure, simulate
+from benchmarks.verdicts import BASE, BOUNDS, HALVINGS, growth, rate_intervals, simulate
 
 from dpsweep.analysis.grids import Grid
 from dpsweep.analysis.rules import lower_epsilon_larger_bound
@@ -34,7 +34,7 @@ def test_what_is_simulated_is_measured_as_the_rule_does() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["location", "gain"])
 def test_intervals_contain_known_effects(kind: str) -> None:
-    found = {row["interval"]: row for row in measure(BASE, kind, studies=200, seed=1)}
+    found = {row["interval"]: row for row in rate_intervals(BASE, kind, studies=200, seed=1)}
     # Three standard errors of a share of 0.95 of 200 studies are 0.046.
     assert found["elsewhere: t over datasets"]["covers_elsewhere"] > 0.90
     assert found["here: t over comparisons"]["covers_here"] > 0.90

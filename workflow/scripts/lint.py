@@ -20,7 +20,7 @@ def main() -> None:
         sys.exit(report)
     if any(title != ACCEPTED for title in titles):
         sys.exit(report)
-    print("snakemake --lint: nothing to mend")  # noqa: T201
+    print("snakemake --lint: nothing to fix")  # noqa: T201
 
 
 if __name__ == "__main__":
