@@ -28,7 +28,7 @@ from transformers import DistilBertConfig
 from dpsweep.files import write_json
 from dpsweep.models.architectures import create, seeded, state_without_head
 from dpsweep.models.backbone import Architecture
-from dpsweep.study import load_study
+from dpsweep.study import Study, load_study
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "your-own-data.md").read_text(encoding="utf-8")
@@ -132,13 +132,14 @@ MAKERS: dict[str, Callable[[Path, Path], None]] = {
 }
 
 
-# Figures that an example is for.
-DRAWN = {
-    "studies/pets.yaml": {"fig1_accuracy_heatmaps", "fig4_perclass_retained_accuracy"},
-    "studies/beans.yaml": {"fig1_accuracy_heatmaps", "mean_gradnorm_1epochs"},
-    "studies/mails.yaml": {"text_heatmaps", "text_perclass", "text_accuracy_difference"},
-    "studies/convnext.yaml": {"model_pets_eps1", "model_pets_eps8", "eps_pets_convnext-atto"},
-}
+def example(name: str, folder: Path) -> Study:
+    """A study of the page, in a folder of its own."""
+    (folder / "studies").mkdir(parents=True)
+    shutil.copy(ROOT / "config.yaml", folder)
+    shutil.copy(ROOT / "studies" / "paper-accuracies.csv", folder / "studies")
+    for each, block in STUDIES.items():
+        (folder / each).write_text(block)
+    return load_study(folder / name)
 
 
 def test_every_example_is_run_and_short() -> None:
@@ -147,15 +148,23 @@ def test_every_example_is_run_and_short() -> None:
         assert len(block.splitlines()) < 20 + 1, name  # the first line is the file's name
 
 
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_page_says_which_figures_an_example_gets(name: str, tmp_path: Path) -> None:
+    study = example(name, tmp_path)
+    page = TEXT[TEXT.index(f"# {name}") :]
+    figures, tables, report, named = re.search(  # type: ignore[union-attr]
+        r"\*Result:\* (\d+) figures and (\d+) tables in `(\S+)`, among them (.*?)\.\n", page
+    ).groups()
+    assert (int(figures), int(tables)) == (len(study.figures), len(study.tables))
+    assert report == f"{study.results}/report.html"
+    assert set(re.findall("`(.*?)`", named)) <= set(study.figures)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_example_runs_as_it_stands(name: str, tmp_path: Path) -> None:
     repository, cache = tmp_path / "repository", tmp_path / "cache"
-    (repository / "studies").mkdir(parents=True)
-    shutil.copy(ROOT / "config.yaml", repository)
-    shutil.copy(ROOT / "studies" / "paper-accuracies.csv", repository / "studies")
-    for each, block in STUDIES.items():
-        (repository / each).write_text(block)
+    study = example(name, repository)
     MAKERS[name](repository, cache)
     done = subprocess.run(
         [
@@ -173,9 +182,7 @@ def test_example_runs_as_it_stands(name: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    study = load_study(repository / name)
     results = repository / study.results
-    assert DRAWN[name] <= {*study.figures}
     for problem in study.problems:
         trials = pd.read_parquet(results / "problems" / f"{problem}.parquet")
         assert not trials["diverged"].any()

@@ -17,13 +17,12 @@ _HEADER = """\
 
 Made from `config.yaml` by `python -m dpsweep.study.catalogue > docs/figures.md`; do not edit.
 
-Each of them is asked for by name. It trains exactly the cells that it draws and that are not there
-yet; `-n` in front of the name lists them, `snakemake plan --config targets=<name>` says what they cost.
-The demo draws the same from small networks and small data:
-`snakemake --profile demo results/demo/figures/<name>.pdf`.
+Request any of them by name. Snakemake then trains exactly the cells that it shows and that do not exist yet.
+Add `-n` to list them; `snakemake plan --config targets=<name>` estimates their cost. The demo draws the same
+figures from small networks and small data: `snakemake --profile demo results/demo/figures/<name>.pdf`.
 
-A figure comes as `pdf`, as `png` (300 dpi) and as the `csv` of what is drawn; a table as `tex`, `md` and
-`csv`. Full captions stand in `config.yaml` and in the report.
+A figure is written as `pdf`, as `png` (300 dpi) and as `csv` with the numbers it shows; a table as `tex`,
+`md` and `csv`. The full captions are in `config.yaml` and in the report.
 """
 
 
