@@ -23,7 +23,7 @@ class GradientSum:
 
     Attributes:
         gradients: for each trainable parameter, the sum over unmasked examples of factor times
-            gradient; float32, or float64 for a float64 parameter and from ``expanded``.
+            gradient; float32, or float64 for a float64 parameter and from ``expanded`` and ``linear``.
         norms: norm of each example's gradient over all trainable parameters, before scaling,
             shape (physical_batch,); 0 where masked or not finite.
         losses: cross entropy of each example, shape (physical_batch,); 0 where masked.

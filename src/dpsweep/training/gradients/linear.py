@@ -55,8 +55,8 @@ class LinearEngine:
         norms = torch.where(counted, norms, 0.0)
         factors = torch.where(counted, clipping.factors(norms), 0.0)
         # A gradient that is not finite is left out, even if 0 times it would be NaN.
-        kept = torch.where(counted[:, None], residuals, 0.0).mul_(factors[:, None])
-        features = torch.where(counted[:, None], inputs, 0.0)
+        kept = torch.where(counted[:, None], residuals, 0.0).mul_(factors[:, None]).double()
+        features = torch.where(counted[:, None], inputs, 0.0).double()
         return GradientSum(
             gradients={"weight": kept.T @ features, "bias": kept.sum(dim=0)},
             norms=norms,
