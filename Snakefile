@@ -114,6 +114,7 @@ if not PARTIAL:
     include: "workflow/rules/gradnorms.smk"
     include: "workflow/rules/aggregate.smk"
     include: "workflow/rules/audit.smk"
+    include: "workflow/rules/release.smk"
 
 
 include: "workflow/rules/figures.smk"

@@ -28,6 +28,7 @@ ALLOWED = {
     "tables": BASE | {"study", "analysis", "choice", "clipping"},
     "report": BASE | {"study", "analysis", "choice", "clipping", "tables"},
     "new": BASE | {"study"},
+    "release": BASE | {"study", "data", "models", "privacy", "training", "clipping"},
     "check": BASE | {"study", "planning", "data", "training", "figures"},
 }
 

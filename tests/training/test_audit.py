@@ -394,3 +394,21 @@ def test_an_engine_that_forgets_to_clip_is_caught(
     assert evidence(audit, trial).consistent
     with pytest.raises(AssertionError, match="not clipped"):
         check_contributions(context, trial)
+
+
+def test_a_secret_changes_what_is_drawn_and_not_what_is_found(
+    prepared: tuple[PreparedDataset, PreparedBackbone],
+) -> None:
+    """A release trains with a secret: its audit is as good, and nobody can repeat it."""
+    torch.set_num_threads(1)
+    setting = spec(epsilon=4.0)
+    found = []
+    for secret in (b"one", b"other"):
+        coins = numpy_stream(setting.key, "canaries", secret=secret)
+        context = CanaryContext(*prepared, FILM, CANARIES, coins, device=CPU)
+        audited = audit_trial(setting, context, secret)
+        assert judge(audited, setting, GUESSES).consistent
+        found.append(audited)
+    first, other = found
+    assert (first.included != other.included).any()
+    assert not np.isclose(first.observations, other.observations).any()

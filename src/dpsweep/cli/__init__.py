@@ -1,4 +1,4 @@
-"""The command line: commands for people (`studies`), and one command per stage (`stages`).
+"""The command line: commands for people (`studies`, `releases`), and one per stage (`stages`).
 
 A problem that the user can fix (a study that does not fit, a missing file, a full disk) ends
 in one message and exit status 1; anything else keeps its traceback.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dpsweep.cli import stages, studies
+from dpsweep.cli import releases, stages, studies
 from dpsweep.errors import DpsweepError
 from dpsweep.study.commands import DEFAULT_STUDY, make_command
 
@@ -25,6 +25,7 @@ app = typer.Typer(
     help="Find and explain good hyperparameters for differentially private deep transfer learning.",
 )
 app.add_typer(studies.app)
+app.add_typer(releases.app)
 app.add_typer(stages.app)
 
 

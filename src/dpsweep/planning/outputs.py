@@ -213,7 +213,9 @@ class Outputs:
         """What the audit of one setting found."""
         study = self._study
         assert study.audit is not None  # noqa: S101 (it has settings)
-        axes = {"epsilon", "batch_size"}
+        left_out = {"epsilon", "batch_size"}
+        if study.audit.randomness == "public":
+            left_out.add("randomness")  # as before there was the key: finished audits stay valid
         return Output(
             f"audit/{cell.name}",
             (self._paths.audited(cell),),
@@ -222,7 +224,7 @@ class Outputs:
                 [
                     trainer_fingerprint(study, cell.problem),
                     study.privacy.model_dump(mode="json"),
-                    study.audit.model_dump(mode="json", exclude=axes),
+                    study.audit.model_dump(mode="json", exclude=left_out),
                     study.train_size(study.problems[cell.problem].dataset),
                 ]
             ),

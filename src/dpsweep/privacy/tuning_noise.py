@@ -137,7 +137,7 @@ def _gaussian_base(epsilon: float, delta: float, mean: float, shape: float) -> f
 
     def total(first: float) -> float:
         sigma = gaussian_noise_multiplier(first, delta / mean)
-        return total_epsilon(lambda each: gaussian_delta(each, sigma), delta, mean, shape)
+        return total_epsilon(gaussian_profile(sigma), delta, mean, shape)
 
     def excess(log_first: float) -> float:
         return math.log(total(math.exp(log_first)) / epsilon)
@@ -148,10 +148,15 @@ def _gaussian_base(epsilon: float, delta: float, mean: float, shape: float) -> f
     return math.exp(brentq(excess, lowest, math.log(epsilon), xtol=1e-3))
 
 
+def gaussian_profile(noise_multiplier: float, steps: int = 1) -> Profile:
+    """Return the privacy profile of Gaussian mechanisms of sensitivity 1, in closed form."""
+    return lambda epsilon: gaussian_delta(epsilon, noise_multiplier, steps)
+
+
 def training_profile(noise: Calibration) -> Profile:
     """Return the privacy profile of training, by PLD, or in closed form for the full batch."""
     if noise.batch_size == noise.train_size:
-        return lambda epsilon: gaussian_delta(epsilon, noise.noise_multiplier, noise.steps)
+        return gaussian_profile(noise.noise_multiplier, noise.steps)
     loss = privacy_loss_distribution.from_gaussian_mechanism(
         noise.noise_multiplier,
         sampling_prob=noise.sampling_rate,

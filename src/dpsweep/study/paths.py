@@ -122,6 +122,11 @@ class Paths:
         return self.results / "audit" / f"audit.{suffix}"
 
     @property
+    def release(self) -> Path:
+        """Folder of a model that may be released."""
+        return self.results / "release"
+
+    @property
     def report(self) -> Path:
         """The report."""
         return self.drawn / "report.html"

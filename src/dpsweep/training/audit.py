@@ -11,10 +11,8 @@ canaries, when they were sampled, and the noise. So the sum of the real examples
 """
 
 import math
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +37,7 @@ from dpsweep.training.gradients import GradientEngine, GradientSum
 from dpsweep.training.precision import Precision
 from dpsweep.training.specification import TrialSpec, check_size, specify
 from dpsweep.training.store import StoredTrial
-from dpsweep.training.streams import numpy_stream
+from dpsweep.training.streams import new_secret, numpy_stream
 from dpsweep.training.trial import train_trial
 
 CANARY_NORM = 1e6
@@ -189,13 +187,14 @@ class AuditedTrial:
     trial: StoredTrial
 
 
-def audit_trial(spec: TrialSpec, context: CanaryContext) -> AuditedTrial:
+def audit_trial(spec: TrialSpec, context: CanaryContext, secret: bytes = b"") -> AuditedTrial:
     """Train with canaries and watch every released gradient.
 
     Args:
         spec: the trial; its ``train_size`` counts the canaries, included or not, because each is
             sampled with the same probability as a real example.
         context: made for this trial.
+        secret: of its sampling and noise, see `train_trial`.
     """
 
     def observe(*_: Any) -> None:
@@ -207,8 +206,7 @@ def audit_trial(spec: TrialSpec, context: CanaryContext) -> AuditedTrial:
     # Torch calls it before every step of an optimizer, with the gradients that it will use.
     hook = register_optimizer_step_pre_hook(observe)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            trial, _ = train_trial(spec, context, Path(folder) / "checkpoint", math.inf)
+        trial, _ = train_trial(spec, context, None, math.inf, secret)
     finally:
         hook.remove()
     return AuditedTrial(
@@ -243,11 +241,13 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
     steps = optimizer_steps(size, batch_size, cell.epochs, study.privacy.step_rounding)
     noise = calibrate(cell.epsilon, study.privacy.delta, size, batch_size, steps)
     spec = specify(study, cell, noise, data, backbone, device, audit.learning_rate, seed=1)
-    coins = numpy_stream(spec.key, "canaries")
+    # A release trains with a secret, and whoever audits it must not know the coins before.
+    secret = new_secret() if audit.randomness == "secret" else b""
+    coins = numpy_stream(spec.key, "canaries", secret=secret)
     method = study.methods[sweep.method]
     context = CanaryContext(data, backbone, method, audit.canaries, coins, holdout, device)
     check_size(noise, context, data)
-    audited = audit_trial(spec, context)
+    audited = audit_trial(spec, context, secret)
     evidence = judge(audited, spec, audit.guesses)
     write_json(
         paths.audited(cell),

@@ -40,6 +40,6 @@ def new_secret() -> bytes:
     return secrets.token_bytes(32)
 
 
-def numpy_stream(*parts: str | int) -> np.random.Generator:
-    """Return the numpy generator (counter-based Philox) of a public stream."""
-    return np.random.Generator(np.random.Philox(key=stream_key(*parts)))
+def numpy_stream(*parts: str | int, secret: bytes = b"") -> np.random.Generator:
+    """Return the numpy generator (counter-based Philox) of a stream; without a secret it is public."""
+    return np.random.Generator(np.random.Philox(key=stream_key(*parts, secret=secret)))

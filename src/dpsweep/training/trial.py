@@ -50,7 +50,7 @@ def epoch_ends(steps: int, epochs: int) -> dict[int, int]:
 def train_trial(
     spec: TrialSpec,
     context: TrialContext,
-    checkpoint: Path,
+    checkpoint: Path | None,
     checkpoint_seconds: float,
     secret: bytes = b"",
 ) -> tuple[StoredTrial, Arrays]:
@@ -59,7 +59,7 @@ def train_trial(
     Args:
         spec: the trial.
         context: its data, its backbone and the device.
-        checkpoint: where its state is kept until it is done.
+        checkpoint: where its state is kept until it is done; None keeps it in memory only.
         checkpoint_seconds: how often the state is saved.
         secret: part of the names of the sampling and noise streams. Without it, whoever knows the
             specification can replay them.
@@ -82,7 +82,8 @@ def train_trial(
         noise=GaussianNoise(spec.key, "noise", secret=secret),
     )
     sampler = PoissonSampler(spec.train_size, spec.batch_size, spec.key, "sampling", secret=secret)
-    progress = load_checkpoint(checkpoint, parameters, optimizer) or Progress(0, 0.0, [], {})
+    found = checkpoint and load_checkpoint(checkpoint, parameters, optimizer)
+    progress = found or Progress(0, 0.0, [], {})
     ends = epoch_ends(spec.steps, spec.epochs)
     started = saved = time.monotonic()
     for step in range(progress.step + 1, spec.steps + 1):
@@ -93,11 +94,12 @@ def train_trial(
             for name, parameter in parameters.items():
                 progress.epochs[f"epoch{ends[step]}/{name}"] = parameter.detach().clone()
         now = time.monotonic()
-        stop = interruption(saved=True)
+        stop = interruption(saved=checkpoint is not None)
         if (stop or now - saved > checkpoint_seconds) and step < spec.steps:
             progress.seconds += now - started
             started = saved = now
-            save_checkpoint(checkpoint, parameters, optimizer, progress)
+            if checkpoint is not None:
+                save_checkpoint(checkpoint, parameters, optimizer, progress)
             if stop:
                 raise stop
     if context.device.type == "cuda":

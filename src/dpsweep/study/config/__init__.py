@@ -30,6 +30,7 @@ from dpsweep.study.config.datasets import (
 )
 from dpsweep.study.config.methods import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
 from dpsweep.study.config.privacy import Privacy
+from dpsweep.study.config.release import Release
 from dpsweep.study.config.study import Study
 from dpsweep.study.config.sweeps import Geometric, Sweep
 from dpsweep.study.config.training import Training
@@ -58,6 +59,7 @@ __all__ = [
     "Pretraining",
     "Privacy",
     "RandomWeights",
+    "Release",
     "Scratch",
     "Source",
     "Study",

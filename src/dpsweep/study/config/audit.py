@@ -1,6 +1,6 @@
 """The section `audit`: a measured lower bound on epsilon."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
@@ -27,6 +27,13 @@ class Audit(Section):
     ]
     clipping_bound: PositiveFloat | PrivateRule
     learning_rate: LearningRate
+    randomness: Annotated[
+        Literal["public", "secret"],
+        Field(
+            description="of sampling, noise and canaries: public is derived from the setting, as in "
+            "sweeps; secret is drawn from the system and never stored, as in a release"
+        ),
+    ] = "public"
     canaries: Annotated[
         PositiveInt,
         Field(description="examples with a known gradient; at most one a trainable parameter"),

@@ -18,6 +18,7 @@ from dpsweep.study.config.methods import HeadOnly, Method, Scratch
 from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.messages import unknown
 from dpsweep.study.selections import PARTS
+from dpsweep.study.shares import held_out_rows
 
 if TYPE_CHECKING:
     from dpsweep.study.config.study import Study
@@ -30,6 +31,7 @@ def disagreements(study: "Study") -> Iterator[str]:
     yield from _shared_cell_problems(study)
     yield from _role_problems(study)
     yield from _audit_problems(study)
+    yield from _release_problems(study)
 
 
 def _data_problems(study: "Study") -> Iterator[str]:
@@ -259,6 +261,51 @@ def _audit_problems(study: "Study") -> Iterator[str]:
             f"audit.canaries: found {study.audit.canaries}; allowed: at most "
             f"{0.5 / study.privacy.delta:.0f}, because more prove nothing about delta "
             f"{number(study.privacy.delta)}"
+        )
+
+
+def _release_problems(study: "Study") -> Iterator[str]:
+    release = study.release
+    if release is None:
+        return
+    if release.sweep not in study.sweeps:
+        yield f"release.sweep: {unknown(release.sweep, study.sweeps)}"
+        return
+    sweep = study.sweeps[release.sweep]
+    if not (sweep.dataset in study.datasets and sweep.backbone in study.backbones):
+        return
+    if study.backbones[sweep.backbone].features is not None:
+        yield (
+            f"release.sweep: found {release.sweep}, whose backbone has features; allowed: a sweep of a "
+            "backbone without, because a released model is the whole network"
+        )
+    whole = study.datasets[sweep.dataset].train_size
+    held_out = len(held_out_rows(whole, release.held_out)) if release.held_out else 0
+    size = whole - held_out
+    if release.held_out and not 0 < held_out < whole:
+        yield (
+            f"release.holdout_share: found {number(release.holdout_share)}, which holds out {held_out} "
+            f"of {whole} examples; allowed: a share that leaves some to train on and some to score on"
+        )
+        return
+    if study.privacy.delta * whole >= 1:
+        yield (
+            f"privacy.delta: found {number(study.privacy.delta)} with the section release; allowed: below "
+            f"1/{whole}, one over the training set, because a mechanism that publishes single examples "
+            "has such a delta"
+        )
+    for batch in release.batch_size:
+        if not isinstance(batch, str) and batch >= size:
+            yield (
+                f"release.batch_size: found {batch}; allowed: below {size}, the examples that are "
+                "trained on, or full for all of them"
+            )
+    if sweep.epsilon == [math.inf]:
+        yield from _public_problems(
+            study,
+            f"sweeps.{release.sweep}",
+            sweep.model_copy(update={"epsilon": [release.epsilon]}),
+            study.backbones[sweep.backbone],
         )
 
 

@@ -16,6 +16,7 @@ from dpsweep.study.config.checks import disagreements
 from dpsweep.study.config.datasets import Dataset
 from dpsweep.study.config.methods import HeadOnly, Method
 from dpsweep.study.config.privacy import Privacy
+from dpsweep.study.config.release import Release
 from dpsweep.study.config.roles import Roles
 from dpsweep.study.config.section import Engine, Name, Section
 from dpsweep.study.config.sweeps import Sweep
@@ -58,6 +59,7 @@ class Study(Section):
         ),
     ] = []
     audit: Audit | None = None
+    release: Release | None = None
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:

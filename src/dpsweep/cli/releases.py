@@ -1,0 +1,45 @@
+"""Commands about models that leave the house: train one for release, verify one."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpsweep.cli.options import StudyFile, open_study
+from dpsweep.study import StudyError
+from dpsweep.study.commands import DEFAULT_STUDY
+
+app = typer.Typer()
+
+
+@app.command()
+def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Train a model that may be released, and write its folder with certificate and card."""
+    from dpsweep.release.write import write_release
+    from dpsweep.training.offline import refuse_network
+
+    study, paths = open_study(study_file)
+    if study.release is None:
+        raise StudyError(
+            f"{study_file}: release: missing; allowed: a section that says what is trained "
+            "(docs/release.md has an example)"
+        )
+    refuse_network()
+    folder = write_release(study, paths, study.release)
+    typer.echo(f"{folder}: to check it, run: dpsweep verify {shlex.quote(str(folder))}")
+
+
+@app.command()
+def verify(folder: Annotated[Path, typer.Argument(help="the folder of a release")]) -> None:
+    """Compute every number of a release's certificate again, and find edits."""
+    from dpsweep.release.verify import verify as verify_release
+
+    found = verify_release(folder)
+    typer.echo(
+        f"{folder}: ({found.epsilon:g}, {found.delta:g})-differentially private, "
+        f"{found.adjacency}; epsilon {found.certified_epsilon:.6g} proven, "
+        f"{found.pld_epsilon:.6g} by PLD"
+    )
+    for name in found.earlier_sweeps:
+        typer.echo(f"not covered: choices made by looking at the sweep {name}")

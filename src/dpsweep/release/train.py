@@ -1,0 +1,163 @@
+"""Train a model that may be released: secret randomness, nothing on disk before it is done."""
+
+import logging
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.privacy import Calibration, calibrate
+from dpsweep.privacy.tuning import trial_count_probabilities
+from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning
+from dpsweep.release import ReleaseError
+from dpsweep.study import Cell, Study
+from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.config import Release
+from dpsweep.study.paths import Paths
+from dpsweep.study.shares import held_out_rows
+from dpsweep.training.context import TrialContext, load_trainable
+from dpsweep.training.evaluation import evaluate
+from dpsweep.training.private_selection import Winner, select_privately
+from dpsweep.training.specification import TrialSpec, check_size, specify
+from dpsweep.training.streams import new_secret, numpy_stream
+from dpsweep.training.trial import train_trial
+
+log = logging.getLogger(__name__)
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+Candidate = tuple[Cell, float]
+_RARE = 1e-4
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """One trial of a release."""
+
+    spec: TrialSpec
+    noise: Calibration
+    parameters: Arrays
+    """The trained ones, by name."""
+    record: dict[str, Any]
+    """What is known of the trial; most of it is not private (see `certificate`)."""
+
+
+@dataclass(frozen=True)
+class Schedules:
+    """What candidates of a release train on: N, and B and T of each."""
+
+    examples: int
+    """Of the whole training set."""
+    held_out: int
+    rounding: str
+
+    @classmethod
+    def of(cls, study: Study, release: Release) -> "Schedules":
+        """Those of a study's section."""
+        examples = study.datasets[study.sweeps[release.sweep].dataset].train_size
+        held_out = len(held_out_rows(examples, release.held_out)) if release.held_out else 0
+        return cls(examples, held_out, study.privacy.step_rounding)
+
+    @property
+    def train_size(self) -> int:
+        """N."""
+        return self.examples - self.held_out
+
+    def __call__(self, cell: Cell) -> tuple[int, int, int]:
+        """(N, B, T) of a candidate."""
+        size = self.train_size if isinstance(cell.batch_size, str) else cell.batch_size
+        steps = optimizer_steps(self.train_size, size, cell.epochs, self.rounding)
+        return self.train_size, size, steps
+
+
+def tuning_noise(study: Study, release: Release) -> TuningNoise:
+    """Return the noise of all candidates of a release with ``selection: private``.
+
+    Raises:
+        CalibrationError: no base mechanism meets the total epsilon.
+        ReleaseError: the held-out part is too small for the noise of its score.
+    """
+    schedules = Schedules.of(study, release)
+    noise = calibrate_tuning(
+        release.epsilon,
+        study.privacy.delta,
+        release.mean_trials,
+        release.shape,
+        [schedules(cell) for cell, _ in release.candidates("")],
+    )
+    # An accuracy of n examples has a sampling error of up to sqrt(n) / 2 examples.
+    if noise.score_noise > math.sqrt(schedules.held_out) / 2:
+        needed = math.ceil((2 * noise.score_noise) ** 2)
+        raise ReleaseError(
+            f"release.holdout_share: found {release.holdout_share:g}, which holds out "
+            f"{schedules.held_out} examples. Scores need noise of {noise.score_noise:.1f} right answers, "
+            f"more than the sampling error of an accuracy on so few; allowed: a share that holds out at "
+            f"least {needed} of {schedules.examples}, a larger epsilon, or selection: fixed"
+        )
+    return noise
+
+
+def train_release(
+    study: Study, paths: Paths, release: Release
+) -> tuple[TrainedModel, TuningNoise | None, float]:
+    """Train the model of a release.
+
+    Returns:
+        The model, the noise of its tuning (None for a fixed setting), and its score.
+
+    Raises:
+        CalibrationError: the total epsilon cannot be had.
+        CellError: the prepared data is of another size than the study's.
+        DatasetError: the dataset is not prepared.
+        ReleaseError: see `tuning_noise`.
+    """
+    torch.set_num_threads(study.training.threads)
+    parts = study.sweeps[release.sweep]
+    candidates = release.candidates(parts.problem.name)
+    schedules = Schedules.of(study, release)
+    tuning = tuning_noise(study, release) if release.selection == "private" else None
+    data = PreparedDataset.open(paths.dataset(parts.dataset))
+    backbone = PreparedBackbone.open(paths.backbone(parts.backbone))
+    context = TrialContext(data, backbone, study.methods[parts.method], release.held_out)
+
+    def train(candidate: Candidate) -> tuple[TrainedModel, int]:
+        cell, rate = candidate
+        _, size, steps = schedules(cell)
+        if tuning is None:
+            own = calibrate(release.epsilon, study.privacy.delta, *schedules(cell))
+        else:
+            own = tuning.calibration(size, steps)
+        check_size(own, context, data)
+        spec = specify(study, cell, own, data, backbone, context.device, rate, seed=1)
+        return _train(replace(spec, holdout=schedules.held_out), own, context)
+
+    if tuning is None:
+        return train(candidates[0])[0], None, math.nan
+    probabilities = trial_count_probabilities(tuning.mean, tuning.shape, 100_000)
+    most = int(np.searchsorted(np.cumsum(probabilities), 1 - _RARE)) + 1
+    log.info(
+        "a secret number of trials: %g in the mean, more than %d with probability %g",
+        *(tuning.mean, most, _RARE),
+    )
+    random = numpy_stream("selection", secret=new_secret())
+    winner: Winner[Candidate, TrainedModel] = select_privately(candidates, train, tuning, random)
+    return winner.model, tuning, winner.score
+
+
+def _train(spec: TrialSpec, noise: Calibration, context: TrialContext) -> tuple[TrainedModel, int]:
+    """Train once with a secret of its own; return the model and its right answers held out."""
+    trial, epochs = train_trial(spec, context, None, math.inf, new_secret())
+    last = f"epoch{spec.epochs}/"
+    parameters = {
+        name.removeprefix(last): value for name, value in epochs.items() if name.startswith(last)
+    }
+    right = 0
+    if spec.holdout:
+        model = context.model(spec.seed)
+        load_trainable(model, {name: torch.from_numpy(each) for name, each in parameters.items()})
+        accuracy = evaluate(model, context, context.holdout)["accuracy"]
+        right = round(accuracy * len(context.holdout.labels))
+    return TrainedModel(spec, noise, parameters, trial.record), right

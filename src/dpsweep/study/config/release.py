@@ -1,0 +1,92 @@
+"""The section `release`: a model that may be released under its guarantee."""
+
+import itertools
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
+
+from dpsweep.clipping import ClippingBound, PrivateRule
+from dpsweep.study.cells import BatchSize, Cell, Full
+from dpsweep.study.config.section import (
+    Grid,
+    LearningRates,
+    Name,
+    PositiveFloat,
+    Section,
+    strictly_increasing_integers,
+)
+from dpsweep.study.config.sweeps import batch_sizes_ascend
+
+
+class Release(Section):
+    """A model that is trained with secret randomness, on one setting or on the best of several."""
+
+    sweep: Annotated[
+        Name, Field(description="whose dataset, backbone, method and optimizer are trained")
+    ]
+    selection: Annotated[
+        Literal["fixed", "private"],
+        Field(
+            description="fixed trains the one setting that is named; private trains a secret random "
+            "number of settings from the lists and keeps the best, and epsilon covers that"
+        ),
+    ] = "fixed"
+    epsilon: Annotated[PositiveFloat, Field(description="of the released model, tuning included")]
+    epochs: Annotated[
+        list[PositiveInt], Field(min_length=1), AfterValidator(strictly_increasing_integers)
+    ]
+    batch_size: Annotated[
+        list[PositiveInt | Full], Field(min_length=1), AfterValidator(batch_sizes_ascend)
+    ]
+    clipping_bound: Grid | PrivateRule
+    learning_rate: LearningRates
+    mean_trials: Annotated[
+        float, Field(gt=1, allow_inf_nan=False, description="expected number of trials; private")
+    ] = 3.0
+    shape: Annotated[
+        float,
+        Field(
+            gt=-1,
+            allow_inf_nan=False,
+            description="of the distribution of their number: 1 is geometric; private",
+        ),
+    ] = 1.0
+    holdout_share: Annotated[
+        float,
+        Field(gt=0, lt=1, description="share of the training set that scores trials; private"),
+    ] = 0.1
+
+    @model_validator(mode="after")
+    def _lists_fit_the_selection(self) -> Self:
+        size = len(self.candidates(""))
+        if self.selection == "fixed" and size > 1:
+            raise ValueError(
+                f"selection: found fixed with {size} settings; allowed: one value in each of epochs, "
+                "batch_size, clipping_bound and learning_rate, or selection: private"
+            )
+        if self.selection == "private" and size == 1:
+            raise ValueError(
+                "selection: found private with a grid of one setting, which would pay for a choice "
+                "that there is not; allowed: fixed, or more values"
+            )
+        return self
+
+    @property
+    def held_out(self) -> float:
+        """The share of the training set that is not trained on."""
+        return self.holdout_share if self.selection == "private" else 0.0
+
+    def candidates(self, problem: str) -> list[tuple[Cell, float]]:
+        """The settings, each a cell of a problem and a learning rate."""
+        bounds: list[ClippingBound] = (
+            [self.clipping_bound]
+            if isinstance(self.clipping_bound, str)
+            else list(self.clipping_bound)
+        )
+        sizes: list[BatchSize] = list(self.batch_size)
+        return [
+            (Cell(problem, self.epsilon, epochs, batch_size, bound), rate)
+            for epochs, batch_size, bound, rate in itertools.product(
+                self.epochs, sizes, bounds, self.learning_rate
+            )
+        ]

@@ -1,0 +1,314 @@
+"""A release: what is on disk and when, what it says, and that edits are found."""
+
+import json
+import logging
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file
+from tests.training.tiny_study import N, tiny_sections
+from tests.training.tiny_study import prepare as prepare_study
+
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.files import read_checked_json, write_checked_json, write_text
+from dpsweep.models.preprocess import make_preprocess
+from dpsweep.privacy import CalibrationError
+from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
+from dpsweep.release.card import model_card
+from dpsweep.release.certificate import Certificate
+from dpsweep.release.verify import verify
+from dpsweep.release.write import write_release
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+from dpsweep.training import private_selection
+from dpsweep.training.sampling import Indices, PoissonSampler
+
+FIXED: dict[str, Any] = {
+    **{"sweep": "digits", "epsilon": 8.0, "epochs": [2], "batch_size": ["full"]},
+    **{"clipping_bound": [1.0], "learning_rate": [0.01]},
+}
+PRIVATE = FIXED | {
+    "selection": "private",
+    "epochs": [1, 2],
+    "clipping_bound": [0.1, 1.0],
+    "learning_rate": [0.003, 0.01],
+    "holdout_share": 0.2,
+}
+FILES = {CERTIFICATE, TRAINED, FROZEN, CARD}
+
+
+def study(release: dict[str, Any], delta: float = 1e-5) -> Study:
+    sections = tiny_sections({}, {"kind": "film"})
+    return Study.model_validate(sections | {"release": release, "privacy": {"delta": delta}})
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("release")
+    prepare_study(study(FIXED), folder)
+    return folder
+
+
+@pytest.fixture
+def paths(prepared: Path, tmp_path: Path) -> Paths:
+    return Paths(Path(shutil.copytree(prepared, tmp_path / "results")))
+
+
+def release(section: dict[str, Any], paths: Paths) -> Path:
+    made = study(section)
+    assert made.release is not None
+    return write_release(made, paths, made.release)
+
+
+@pytest.fixture(scope="module")
+def tuned(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copied = shutil.copytree(prepared, tmp_path_factory.mktemp("tuned") / "results")
+    return release(PRIVATE, Paths(Path(copied)))
+
+
+def everything(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+def test_a_released_model_loads_as_its_card_says(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = release(FIXED, paths)
+    assert {file.name for file in folder.iterdir()} == FILES
+    certificate = verify(folder)
+    assert certificate.epsilon == 8 and certificate.tuning is None
+    assert certificate.split.held_out == 0
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / CARD).read_text(), re.DOTALL)
+    assert len(code.splitlines()) <= 10
+    monkeypatch.chdir(folder)
+    loaded: dict[str, Any] = {}
+    exec(code, loaded)  # noqa: S102 (it is ours)
+    data = PreparedDataset.open(paths.dataset("digits"))
+    inputs = make_preprocess([0.5], [0.5])(torch.from_numpy(data.test_inputs.copy()))
+    with torch.no_grad():
+        right = loaded["model"](inputs).argmax(dim=1).numpy() == data.test_labels
+    assert right.mean() == pytest.approx(certificate.test_accuracy)
+
+
+def test_no_model_is_made_twice_alike(paths: Paths) -> None:
+    folder = release(FIXED, paths)
+    first = load_file(folder / TRAINED)
+    folder.rename(folder.with_name("earlier"))
+    second = load_file(release(FIXED, paths) / TRAINED)
+    assert first.keys() == second.keys()
+    assert not any(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("section", [FIXED, PRIVATE], ids=["fixed", "private"])
+def test_nothing_is_on_disk_before_the_end(
+    section: dict[str, Any], paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a process that is killed leaves nothing, at whichever step."""
+    before, steps = everything(paths.results), 0
+    batch = PoissonSampler.batch
+
+    def look(sampler: PoissonSampler, step: int) -> Indices:
+        nonlocal steps
+        steps += 1
+        assert everything(paths.results) == before
+        return batch(sampler, step)
+
+    monkeypatch.setattr(PoissonSampler, "batch", look)
+    folder = release(section, paths)
+    assert steps
+    assert everything(paths.results) - before == {folder} | {folder / name for name in FILES}
+
+
+def test_a_failure_leaves_nothing(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = everything(paths.results)
+
+    def fail(*_: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("dpsweep.release.write.write_text", fail)
+    with pytest.raises(OSError, match="disk full"):
+        release(FIXED, paths)
+    assert everything(paths.results) == before
+
+
+def test_nothing_tells_the_number_of_trials(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="dpsweep")
+    found = []
+    for count in (1, 6):
+        monkeypatch.setattr(private_selection, "draw_trial_count", lambda *_, count=count: count)
+        folder = release(PRIVATE, paths)
+        content = read_checked_json(folder / CERTIFICATE)
+        varies = {"setting", "noise", "test_accuracy", "files"}  # of the winner, whoever it is
+        content["tuning"].pop("score")
+        same = {key: value for key, value in content.items() if key not in varies}
+        found.append(([record.getMessage() for record in caplog.records], same))
+        caplog.clear()
+        shutil.rmtree(folder)
+    assert found[0] == found[1]
+    assert found[0][0], "the expected number of trials is said before"
+
+
+def test_accounted_tuning_is_certified(tuned: Path) -> None:
+    certificate = verify(tuned)
+    tuning = certificate.tuning
+    assert tuning is not None and len(tuning.candidates) == 8
+    assert certificate.setting in tuning.candidates
+    assert 0.99 * 8 < certificate.pld_epsilon <= certificate.certified_epsilon <= 8
+    split = certificate.split
+    assert certificate.noise["train_size"] == split.examples - split.held_out < N
+    # A trial alone may spend less than the whole.
+    assert certificate.noise["certified_epsilon"] < 7
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Edit a certificate, with the fingerprint and the card of the edited one."""
+    content = read_checked_json(folder / CERTIFICATE)
+    change(content)
+    write_checked_json(folder / CERTIFICATE, content)
+    write_text(folder / CARD, model_card(Certificate.model_validate(content)))
+
+
+def _numbers(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where numbers stand in the parts of a certificate that are computed."""
+    if isinstance(content, bool) or content is None or isinstance(content, str):
+        return []
+    if isinstance(content, int | float):
+        return [path]
+    items = content.items() if isinstance(content, dict) else enumerate(content)
+    return [each for key, value in items for each in _numbers(value, (*path, key))]
+
+
+# Measured, or chosen: nothing that they could be computed from is in the certificate.
+FREE = {"format", "score", "test_accuracy", "clipping_bound", "learning_rate", "network", "epochs"}
+
+
+def test_every_number_that_is_edited_is_found(tuned: Path, tmp_path: Path) -> None:
+    content = json.loads((tuned / CERTIFICATE).read_text())
+    paths_of_numbers = [
+        path
+        for path in _numbers(content)
+        if not FREE & set(path) and "noise" not in path[:-1] and path != ("split", "holdout_share")
+    ]
+    noise = [("tuning", "noise", 0, name) for name in ("noise_multiplier", "steps", "delta")]
+    assert len(paths_of_numbers) > 10
+    for path in [*paths_of_numbers, *noise]:
+        folder = Path(shutil.copytree(tuned, tmp_path / "-".join(map(str, path))))
+
+        def change(content: dict[str, Any], path: tuple[Any, ...] = path) -> None:
+            *outer, last = path
+            for key in outer:
+                content = content[key]
+            value = content[last]
+            content[last] = value + 1 if isinstance(value, int) else 0.9 * value
+
+        edit(folder, change)
+        with pytest.raises(ReleaseError, match="does not verify"):
+            verify(folder)
+
+
+@pytest.mark.parametrize("name", [TRAINED, FROZEN, CARD])
+def test_edited_and_missing_files_are_found(name: str, tuned: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tuned, tmp_path / "copy"))
+    content = bytearray((folder / name).read_bytes())
+    content[-1] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(ReleaseError, match=name):
+        verify(folder)
+    (folder / name).unlink()
+    with pytest.raises(ReleaseError, match=f"{name}: missing"):
+        verify(folder)
+
+
+def test_a_damaged_certificate_is_no_certificate(tuned: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tuned, tmp_path / "copy"))
+    file = folder / CERTIFICATE
+    whole = file.read_text()
+    file.write_text(whole.replace('"delta": 1e-05', '"delta": 1e-06'))
+    with pytest.raises(ReleaseError, match="damaged or edited"):
+        verify(folder)
+    content = json.loads(whole)
+    del content["fingerprint"], content["split"]
+    write_checked_json(file, content)
+    with pytest.raises(ReleaseError, match="split: Field required"):
+        verify(folder)
+    file.unlink()
+    with pytest.raises(ReleaseError, match="no release"):
+        verify(folder)
+
+
+def test_what_was_swept_before_is_named(paths: Paths, caplog: pytest.LogCaptureFixture) -> None:
+    trials = paths.cell(study(FIXED).all_cells()[0]) / "trials.parquet"
+    trials.parent.mkdir(parents=True)
+    trials.touch()
+    folder = release(FIXED, paths)
+    assert "digits: these sweeps have trained on the same data" in caplog.text
+    assert verify(folder).earlier_sweeps == ["digits"]
+    assert "Sweeps without an account" in (folder / CARD).read_text()
+
+
+def test_an_existing_folder_is_left_alone(paths: Paths) -> None:
+    paths.release.mkdir()
+    (paths.release / "mine.txt").touch()
+    with pytest.raises(ReleaseError, match=r"exists\. A second model"):
+        release(FIXED, paths)
+    assert [file.name for file in paths.release.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"epsilon": 1e-7}, CalibrationError, "no base mechanism gives a total epsilon of 1e-07"),
+        ({"epsilon": 0.3}, ReleaseError, "more than the sampling error of an accuracy on so few"),
+    ],
+)
+def test_what_cannot_be_had_trains_nothing(
+    change: dict[str, Any],
+    error: type[Exception],
+    message: str,
+    paths: Paths,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dpsweep.release.train.train_trial", None)
+    before = everything(paths.results)
+    with pytest.raises(error, match=message):
+        release(PRIVATE | change, paths)
+    assert everything(paths.results) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"learning_rate": [0.01, 0.1]}, "selection: found fixed with 2 settings"),
+        ({"selection": "private"}, "found private with a grid of one setting"),
+        ({"sweep": "digit"}, "release.sweep: found .*did you mean digits"),
+        ({"batch_size": [N]}, f"release.batch_size: found {N}; allowed: below {N}"),
+    ],
+)
+def test_sections_that_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        study(FIXED | change)
+
+
+def test_refused_delta_and_share() -> None:
+    with pytest.raises(ValidationError, match=f"privacy.delta: found 0.01 .*below 1/{N}"):
+        study(FIXED, delta=0.01)
+    with pytest.raises(
+        ValidationError, match=r"release.holdout_share: found 1e-06, which holds out 0"
+    ):
+        study(PRIVATE | {"holdout_share": 1e-6})
+
+
+def test_secret_numbers_are_not_in_the_certificate(tuned: Path) -> None:
+    text = (tuned / CERTIFICATE).read_text()
+    keys = set(re.findall(r'"(\w+)":', text))
+    assert not keys & {"secret", "seed", "trial_key", "trials", "loss", "mean_gradient_norm"}
+    assert np.isfinite(json.loads(text)["tuning"]["score"])
