@@ -112,6 +112,7 @@ if not PARTIAL:
     include: "workflow/rules/calibrate.smk"
     include: "workflow/rules/train.smk"
     include: "workflow/rules/gradnorms.smk"
+    include: "workflow/rules/theory.smk"
     include: "workflow/rules/aggregate.smk"
     include: "workflow/rules/audit.smk"
     include: "workflow/rules/release.smk"

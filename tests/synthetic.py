@@ -11,6 +11,7 @@ from dpsweep.files import write_checked_json
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.paths import Paths
+from dpsweep.theory import ClippedSums
 
 # What a trial comes to: any of macro_accuracy, per_class_accuracy, diverged, noise_multiplier, ...
 Outcome = Callable[[Cell, float, int], dict[str, Any]]
@@ -203,6 +204,43 @@ def write_gradient_norms(
             )
             for epoch, (labels, norms) in enumerate(epochs, start=1)
         ]
+    ).to_parquet(file, index=False)
+
+
+def write_overlaps(
+    study: Study,
+    paths: Paths,
+    cell: Cell,
+    noise_multiplier: float,
+    gradients: Sequence[Sequence[Any]],
+) -> None:
+    """Write how the gradients of a cell's best trial overlap.
+
+    ``gradients`` holds for every epoch from 0 the gradients of each draw, shape (examples, d).
+    """
+    file = paths.theory(cell)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    parts = []
+    for epoch, draws in enumerate(gradients):
+        for draw, rows in enumerate(np.asarray(each, dtype=float) for each in draws):
+            sums = ClippedSums.of(rows @ rows.T)
+            columns = {
+                "norm": sums.norms,
+                "dot_smaller": sums.smaller,
+                "dot_larger": sums.larger,
+                "dot_larger_units": sums.larger_units,
+            }
+            constant = {"epoch": epoch, "draw": draw + 1, "examples": len(rows)}
+            parts.append(
+                pd.DataFrame(columns).assign(**constant, trainable_parameters=rows.shape[1])
+            )
+    pd.concat(parts).assign(
+        nonfinite_examples=0,
+        batch_size=study.batch_size(cell),
+        noise_multiplier=noise_multiplier,
+        learning_rate=0.01,
+        seed=1,
+        trial_key="key",
     ).to_parquet(file, index=False)
 
 

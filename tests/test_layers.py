@@ -22,9 +22,10 @@ ALLOWED = {
     "theory": set(),
     "data": BASE | {"study"},
     "models": BASE | {"study", "data"},
-    "training": BASE | {"study", "data", "models", "privacy", "choice", "clipping", "records"},
-    "analysis": BASE | {"study", "privacy", "choice", "records"},
-    "figures": BASE | {"study", "analysis", "choice", "clipping"},
+    "training": BASE
+    | {"study", "data", "models", "privacy", "choice", "clipping", "records", "theory"},
+    "analysis": BASE | {"study", "privacy", "choice", "clipping", "records", "theory"},
+    "figures": BASE | {"study", "analysis", "choice", "clipping", "theory"},
     "tables": BASE | {"study", "analysis", "choice", "clipping"},
     "report": BASE | {"study", "analysis", "choice", "clipping", "tables"},
     "new": BASE | {"study"},

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.synthetic import make_study, write_cells, write_dataset, write_gradient_norms
+from tests.synthetic import (
+    make_study,
+    write_cells,
+    write_dataset,
+    write_gradient_norms,
+    write_overlaps,
+)
 
 from dpsweep.analysis.frames import MissingResultsError
 from dpsweep.figures import draw
@@ -23,6 +29,7 @@ SWEEP = {
     "clipping_bound": [0.1, 1.0, 10.0], "seeds": 2,
 }  # fmt: skip
 ONE = {"epsilon": 1.0, "epochs": 2}
+MEASURED = {"epochs": 2, "batch_size": 100, "clipping_bound": 1.0}
 LINES = [
     {
         "title": "Digits",
@@ -53,6 +60,20 @@ FIGURES: dict[str, dict[str, Any]] = {
     },
     "norm_trace": {"panels": [{"epochs": 2, "title": "Digits"}]},
     "optimal_batch_size": {"panels": [{"epochs": "all", "title": "Digits"}]},
+    "error_decomposition": {
+        "panels": [
+            {**MEASURED, "epsilon": 8.0, "title": "loose"},
+            {**MEASURED, **ONE, "title": "tight"},
+        ]
+    },
+    "optimal_clipping_trace": {"panels": [{**MEASURED, "title": "Digits"}]},
+    "privacy_effects": {"panels": [{**MEASURED, "title": "Digits"}]},
+    "predicted_clipping": {
+        "panels": [
+            {**MEASURED, "clipping_bound": "all", "title": "Digits"},
+            {**MEASURED, "clipping_bound": "automatic", "title": "AUTO-S"},
+        ]
+    },
 }
 FAMILIES = list(FIGURES)
 STUDY = make_study(
@@ -82,6 +103,9 @@ def write_norms(paths: Paths) -> None:
         ):  # the smallest wins ties
             norms = [(np.arange(100) % 4, random.lognormal(size=100)) for _ in range(cell.epochs)]
             write_gradient_norms(paths, cell, 0.01, norms)
+        if cell.batch_size == 100 and cell.epochs == 2 and cell.clipping_bound == 1:
+            gradients = [[random.normal(1, 2, size=(20, 4)) / cell.epsilon] * 2 for _ in range(3)]
+            write_overlaps(STUDY, paths, cell, 2 / cell.epsilon, gradients)
 
 
 @pytest.fixture
@@ -154,7 +178,11 @@ def test_the_csv_is_the_same_numbers_in_full_precision(paths: Paths, family: str
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_absent_results_are_an_error_that_names_what_to_make(paths: Paths, family: str) -> None:
-    for file in [*paths.results.glob("gradnorms/*/*"), *paths.results.glob("cells/*/*/*")]:
+    for file in [
+        *paths.results.glob("gradnorms/*/*"),
+        *paths.results.glob("theory/*/*"),
+        *paths.results.glob("cells/*/*/*"),
+    ]:
         file.unlink()
     with pytest.raises(MissingResultsError) as raised:
         draw(STUDY, paths, family)
@@ -166,7 +194,13 @@ def test_absent_results_are_an_error_that_names_what_to_make(paths: Paths, famil
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("absent", ["a third", "one line or panel", "all"])
 def test_partial_draws_what_is_there(paths: Paths, family: str, absent: str) -> None:
-    found = sorted([*paths.results.glob("gradnorms/*/*"), *paths.results.glob("cells/*/*/*")])
+    found = sorted(
+        [
+            *paths.results.glob("gradnorms/*/*"),
+            *paths.results.glob("theory/*/*"),
+            *paths.results.glob("cells/*/*/*"),
+        ]
+    )
     kept = {
         "a third": lambda index, file: index % 3 > 0,
         "one line or panel": lambda index, file: (

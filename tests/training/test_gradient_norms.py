@@ -20,9 +20,11 @@ from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import CalibrationError
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
-from dpsweep.training import gradient_norms
+from dpsweep.training import gradient_norms, trajectory
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.interruption import EXIT_AGAIN, Interrupted
+from dpsweep.training.store import TrialStore
+from dpsweep.training.trajectory import TrajectoryError
 
 PROBLEM = "digits_vit_method"
 SECTIONS = tiny_sections({}, {"kind": "film"})
@@ -83,7 +85,7 @@ def test_norms_are_those_of_the_loop_at_the_end_of_every_epoch(study_file: Path)
     )
     model = context.model(1)
     loop = context.engine("loop", model)
-    stored = gradient_norms.TrialStore(paths.trials).load_parameters(found["trial_key"].iloc[0])
+    stored = TrialStore(paths.trials).load_parameters(found["trial_key"].iloc[0])
     assert stored is not None
     inputs = context.batch(context.train, torch.arange(N))
     labels = torch.from_numpy(np.array(data.train_labels))
@@ -153,7 +155,7 @@ def test_parameters_of_another_study_are_refused(study_file: Path) -> None:
     edited["sweeps"]["digits"]["physical_batch"] = 16
     file = study_file.with_name("edited.yaml")
     file.write_text(yaml.safe_dump(edited))
-    with pytest.raises(gradient_norms.GradientNormsError, match="another study") as raised:
+    with pytest.raises(TrajectoryError, match="another study") as raised:
         measure(file)
     (trials,) = raised.value.remake
     assert str(raised.value).startswith(f"{trials}: found trial")
@@ -161,7 +163,7 @@ def test_parameters_of_another_study_are_refused(study_file: Path) -> None:
 
 def test_a_trial_is_trained_again_once(study_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = measure(study_file)
-    store = gradient_norms.TrialStore(Paths(Path(load_study(study_file).results)).trials)
+    store = TrialStore(Paths(Path(load_study(study_file).results)).trials)
     key = whole["trial_key"].iloc[0]
     parameters = store.load_parameters(key)
     assert parameters is not None
@@ -175,6 +177,6 @@ def test_a_trial_is_trained_again_once(study_file: Path, monkeypatch: pytest.Mon
         with pytest.raises(Interrupted) as stop:
             measure(study_file)
     assert stop.value.code == EXIT_AGAIN
-    monkeypatch.delattr(gradient_norms, "train_trial")
+    monkeypatch.delattr(trajectory, "train_trial")
     pd.testing.assert_frame_equal(measure(study_file), whole)
     store.save_parameters(key, parameters)

@@ -8,6 +8,7 @@ from tests.training.tiny_models import CASES, FEW_PARAMETERS, Case, make
 
 from dpsweep.clipping import FlatClipping
 from dpsweep.training.gradients import GradientEngine, GradientSum, make_engine
+from dpsweep.training.gradients.loop import LoopEngine
 
 PAIRS = [
     *(("expanded", name) for name in FEW_PARAMETERS),
@@ -92,6 +93,34 @@ def test_norms_equal_loop(engine: str, name: str) -> None:
     assert (norms == 0).tolist() == [False] * 5 + [True]
     if not name.endswith("-head"):
         assert (head_norms[:-1] < norms[:-1]).all()
+
+
+@each_pair
+def test_written_out_gradients_equal_loop(engine: str, name: str) -> None:
+    case = make(name, torch.float64)
+    loop = build("loop", case)
+    wanted, _ = loop.gradients(case.inputs, case.labels)
+    alone = [
+        torch.cat([gradients[each].flatten() for each in loop.parameters])
+        for _, gradients in LoopEngine(case.model, case.head)._per_example(case.inputs, case.labels)
+    ]
+    torch.testing.assert_close(wanted, torch.stack(alone))
+    found, nonfinite = build(engine, case).gradients(case.inputs, case.labels)
+    assert not nonfinite.any()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10 * float(wanted.abs().max()))
+
+
+@each_engine
+def test_gradients_that_are_not_finite_are_zero_and_told(engine: str, name: str) -> None:
+    case = make(name, torch.float32)
+    if not case.inputs.is_floating_point():
+        pytest.skip("tokens are always finite")
+    inputs = case.inputs.clone()
+    inputs[1] = float("nan")
+    found, nonfinite = build(engine, case).gradients(inputs, case.labels)
+    assert nonfinite.nonzero().flatten().tolist() == [1]
+    assert not found[1].any()
+    assert found.isfinite().all()
 
 
 @each_engine

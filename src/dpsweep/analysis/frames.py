@@ -59,7 +59,7 @@ def load_trials(
         for cell in dict.fromkeys(cells)
     }
     columns = [*TRIAL_COLUMNS, "per_class_accuracy"] if per_class else TRIAL_COLUMNS
-    frame = _read_all(tables, columns, ["problem", "cell"], missing, "trained cell")
+    frame = read_all(tables, columns, ["problem", "cell"], missing, "trained cell")
     chosen = frame.groupby(["problem", "cell"], sort=False)["best"].any()
     for key in chosen.index[~chosen.to_numpy(dtype=bool)]:
         raise UnreadableResultsError(
@@ -83,7 +83,7 @@ def load_steps(
         (cell.problem, cell.name): paths.cell(cell) / "steps.parquet"
         for cell in dict.fromkeys(cells)
     }
-    return _read_all(tables, STEP_COLUMNS, ["problem", "cell"], missing, "trained cell")
+    return read_all(tables, STEP_COLUMNS, ["problem", "cell"], missing, "trained cell")
 
 
 def load_gradient_norms(
@@ -117,7 +117,7 @@ def load_gradient_norms(
         for problem, epsilon, epochs, bound in keys
     }
     names = ["problem", "epsilon", "epochs", "clipping_bound"]
-    return _read_all(tables, NORM_COLUMNS, names, missing, "gradient norms", epoch == "last")
+    return read_all(tables, NORM_COLUMNS, names, missing, "gradient norms", epoch == "last")
 
 
 def stack(frames: Iterable[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
@@ -162,7 +162,7 @@ def _check_present(files: Iterable[Path], what: str) -> None:
         )
 
 
-def _read_all(
+def read_all(
     files: dict[tuple[Any, ...], Path],
     columns: list[str],
     key_columns: list[str],
@@ -170,6 +170,7 @@ def _read_all(
     what: str,
     last_epoch: bool = False,
 ) -> pd.DataFrame:
+    """Read columns of files under each other, with key columns; see the module for ``missing``."""
     if missing is None:
         _check_present(files.values(), what)
     tables = []

@@ -155,6 +155,23 @@ def gradient_norms(
 
 
 @app.command()
+def theory(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+    """Measure how the gradients of a cell's best trial overlap. The output is not private.
+
+    SIGTERM and SIGUSR1 end it as they end `train`: between two steps, or between two epochs.
+    """
+    from dpsweep.training.interruption import watched
+    from dpsweep.training.offline import refuse_network
+    from dpsweep.training.theory import measure_overlap
+
+    study, paths = open_study(study_file)
+    chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
+    refuse_network()
+    with making(paths, Outputs(study, paths).theory(chosen)), watched():
+        measure_overlap(study, paths, chosen)
+
+
+@app.command()
 def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Train with canaries and measure what leaks, for one setting of the audit."""
     from dpsweep.training.audit import measure_setting

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from dpsweep.figures import (
     clipping_curve,
+    error_decomposition,
     gradient_norm_distribution,
     gradient_norm_histogram,
     heatmap,
@@ -16,7 +17,10 @@ from dpsweep.figures import (
     noise_curve,
     norm_trace,
     optimal_batch_size,
+    optimal_clipping_trace,
     per_class,
+    predicted_clipping,
+    privacy_effects,
     style,
 )
 from dpsweep.files import atomic_path
@@ -38,6 +42,10 @@ FAMILIES: dict[str, tuple[Callable[..., pd.DataFrame], Callable[[Any, pd.DataFra
     "noise_curve": (noise_curve.noise_of_runs, noise_curve.plot),
     "norm_trace": (norm_trace.gradient_norms_by_step, norm_trace.plot),
     "optimal_batch_size": (optimal_batch_size.best_batch_size_by_epochs, optimal_batch_size.plot),
+    "error_decomposition": (error_decomposition.errors_by_bound, error_decomposition.plot),
+    "optimal_clipping_trace": (optimal_clipping_trace.optima_by_epoch, optimal_clipping_trace.plot),
+    "privacy_effects": (privacy_effects.optima_by_epsilon, privacy_effects.plot),
+    "predicted_clipping": (predicted_clipping.predictions, predicted_clipping.plot),
     "per_class": (per_class.effects_on_classes, per_class.plot),
 }
 """For every family what computes its numbers, and what draws them."""

@@ -14,7 +14,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from dpsweep.errors import DpsweepError
-from dpsweep.planning.cost import TERAFLOPS, cell_cost, features_seconds, norms_seconds
+from dpsweep.planning.cost import (
+    TERAFLOPS,
+    cell_cost,
+    features_seconds,
+    norms_seconds,
+    theory_seconds,
+)
 from dpsweep.planning.slurm import Request
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.config import Study
@@ -28,7 +34,7 @@ _SIGNAL_SHARE = 0.5
 _LARGEST_PACK = 60
 _CALIBRATION_MINUTES = 4
 
-Stage = Literal["train", "gradient_norms", "features"]
+Stage = Literal["train", "gradient_norms", "features", "theory"]
 
 Resource = str | int | Callable[..., int]
 
@@ -186,6 +192,10 @@ class Jobs:
         ]
         return self._on_gpu("features", *kinds[0])
 
+    def theory(self, problem: str, epochs: int) -> dict[str, Resource]:
+        """Resources of a job that looks at the gradients of one cell."""
+        return self._on_gpu("theory", problem, epochs)
+
     def calibration(self) -> dict[str, Resource]:
         """Resources of a job that calibrates the noise of one (dataset, epsilon, epochs, B)."""
         if self._site is None:
@@ -290,6 +300,8 @@ class Jobs:
             return cell_cost(self._study, problem, epochs, teraflops).seconds
         if stage == "features":
             return features_seconds(self._study, problem, teraflops)
+        if stage == "theory":
+            return theory_seconds(self._study, problem, epochs, teraflops)
         return norms_seconds(self._study, problem, epochs, teraflops)
 
     def _minutes(self, seconds: float) -> int:

@@ -192,10 +192,27 @@ def norms_seconds(study: Study, problem: str, epochs: int, teraflops: float = TE
     operations = _trained(study, problem).operations
     work = epochs * dataset.train_size * _passes(study, problem) * operations
     seconds = _START_SECONDS + work / (teraflops * 1e12)
-    if not _kept_bytes(study, problem, epochs):
-        cell = cell_cost(study, problem, epochs, teraflops)
-        seconds += (cell.seconds - _START_SECONDS) / cell.trials
-    return seconds
+    return seconds + _repeated_seconds(study, problem, epochs, teraflops)
+
+
+def theory_seconds(study: Study, problem: str, epochs: int, teraflops: float = TERAFLOPS) -> float:
+    """Estimate the gradients of one cell that the theory looks at: two passes at most, every epoch."""
+    grid, theory = study.problems[problem], study.theory
+    dataset = study.datasets[grid.dataset]
+    operations = _network(study.backbones[grid.backbone], dataset).operations
+    examples = 2 * theory.draws * min(theory.largest_batch, dataset.train_size)
+    # Gradients are written out: a forward and a backward pass with all parameters.
+    work = (epochs + 1) * examples * 4.0 * operations
+    seconds = _START_SECONDS + work / (teraflops * 1e12)
+    return seconds + _repeated_seconds(study, problem, epochs, teraflops)
+
+
+def _repeated_seconds(study: Study, problem: str, epochs: int, teraflops: float) -> float:
+    """What it takes to train a trial again whose parameters are not kept."""
+    if _kept_bytes(study, problem, epochs):
+        return 0.0
+    cell = cell_cost(study, problem, epochs, teraflops)
+    return (cell.seconds - _START_SECONDS) / cell.trials
 
 
 def features_seconds(study: Study, problem: str, teraflops: float = TERAFLOPS) -> float:
@@ -259,6 +276,12 @@ def cell_bytes(study: Study, cell: Cell) -> float:
 def norms_bytes(study: Study, problem: str, epochs: int) -> float:
     """Estimate the table of gradient norms of one (epsilon, epochs, C)."""
     return 12.2 * epochs * study.datasets[study.problems[problem].dataset].train_size
+
+
+def theory_bytes(study: Study, cell: Cell) -> float:
+    """Estimate the table of what the theory needs of one cell."""
+    size = min(study.batch_size(cell), study.theory.largest_batch)
+    return 45.0 * (cell.epochs + 1) * study.theory.draws * size
 
 
 def input_bytes(dataset: Dataset) -> float:

@@ -91,6 +91,7 @@ class Outputs:
             yield self.noise(*setting)
         yield from map(self.cell, study.all_cells())
         yield from map(self.gradient_norms, self.measured_norms())
+        yield from map(self.theory, self.measured_theory())
         yield from map(self.problem, study.problems)
         yield from map(self.figure, study.figures)
         yield from map(self.table, study.tables)
@@ -108,6 +109,18 @@ class Outputs:
                 NormsKey.of(cell)
                 for target in (*study.figures.values(), *study.tables.values())
                 for selection in target.gradient_norms()
+                for cell in study.cells(selection)
+            )
+        )
+
+    def measured_theory(self) -> list[Cell]:
+        """The cells whose gradients the study looks at to draw the theory."""
+        study = self._study
+        return list(
+            dict.fromkeys(
+                cell
+                for target in (*study.figures.values(), *study.tables.values())
+                for selection in target.overlaps()
                 for cell in study.cells(selection)
             )
         )
@@ -181,6 +194,15 @@ class Outputs:
             (file,),
             tuple(self._paths.cell(cell) / "trials.parquet" for cell in cells),
             "",  # whatever it reads of the study, its cells have read
+        )
+
+    def theory(self, cell: Cell) -> Output:
+        """How the gradients of a cell's best trial overlap."""
+        return Output(
+            f"theory/{cell.problem}/{cell.name}",
+            (self._paths.theory(cell),),
+            (self._paths.cell(cell) / "trials.parquet",),
+            section_fingerprint(self._study.theory),
         )
 
     def problem(self, name: str) -> Output:

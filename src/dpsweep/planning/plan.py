@@ -19,6 +19,8 @@ from dpsweep.planning.cost import (
     input_bytes,
     norms_bytes,
     norms_seconds,
+    theory_bytes,
+    theory_seconds,
 )
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.outputs import NormsKey, Output, Outputs
@@ -87,12 +89,14 @@ class Plan:
         self._outputs = Outputs(study, paths)
         self._cells: dict[Cell, None] = {}
         self._norms: dict[NormsKey, list[Cell]] = {}
+        self._theory: dict[Cell, None] = {}
         self._audit = False
         for target in targets or ("all",):
             self._add(target)
 
     def estimates(self) -> dict[str, CostEstimate]:
-        """What is missing by problem, then gradient norms and the audit, where anything is."""
+        """What is missing by problem, then gradient norms, theory and audit, where anything is."""
+        study = self._study
         estimates: dict[str, CostEstimate] = {}
         for cell in self._missing_cells():
             trials = trials_per_cell(self._study, self._study.sweep_of(cell))
@@ -113,6 +117,16 @@ class Plan:
         ]
         if norms:
             estimates[f"gradient norms ({len(norms)})"] = sum(norms, CostEstimate())
+        theory = [
+            CostEstimate(
+                seconds=ratio * seconds, longest=ratio * seconds, bytes=theory_bytes(study, cell)
+            )
+            for cell in self._missing_theory()
+            for speed in [self._speed(cell.problem, cell.epochs)]
+            for seconds in [theory_seconds(study, cell.problem, cell.epochs, speed)]
+        ]
+        if theory:
+            estimates[f"theory ({len(theory)})"] = sum(theory, CostEstimate())
         if settings := self._missing_audit():
             cost = self._audit_seconds(settings[0])
             estimates[f"audit ({len(settings)})"] = CostEstimate(
@@ -157,6 +171,7 @@ class Plan:
         counts.update(
             ("gradient_norms", each.problem, each.epochs) for each in self._missing_norms()
         )
+        counts.update(("theory", cell.problem, cell.epochs) for cell in self._missing_theory())
         packed = sum(-(-count // jobs.pack_size(*kind)) for kind, count in counts.items())
         return packed + len(self._missing_audit())
 
@@ -195,6 +210,9 @@ class Plan:
                 self._add_cell(problem, cell, target)
             case ("gradnorms", problem, file) if problem in study.problems:
                 self._add_measured_norms(problem, Path(file).stem, target)
+            case ("theory", problem, file) if problem in study.problems:
+                self._add_cell(problem, Path(file).stem, target)
+                self._theory[_parse(problem, Path(file).stem, target)] = None
             case (name,):
                 self._add_name(name, target)
             case _:
@@ -225,6 +243,8 @@ class Plan:
             self._cells.update(dict.fromkeys(study.cells(selection)))
         for selection in targets[name].gradient_norms():
             self._add_norms(study.cells(selection))
+        for selection in targets[name].overlaps():
+            self._theory.update(dict.fromkeys(study.cells(selection)))
 
     def _add_cell(self, problem: str, name: str, target: str) -> None:
         cell = _parse(problem, name, target)
@@ -261,6 +281,16 @@ class Plan:
             if self._lacks(output)
             or not output.files[0].exists()
             or any(self._status.states[cell] != "done" for cell in cells)
+        ]
+
+    def _missing_theory(self) -> list[Cell]:
+        return [
+            cell
+            for cell in self._theory
+            for output in [self._outputs.theory(cell)]
+            if self._lacks(output)
+            or not output.files[0].exists()
+            or self._status.states[cell] != "done"
         ]
 
     def _missing_audit(self) -> list[Cell]:

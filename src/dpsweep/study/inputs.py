@@ -37,6 +37,9 @@ def target_inputs(study: Study, paths: Paths, target: Figure | Table) -> list[Pa
                 cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound
             )
             files[norms] = None
+    for selection in target.overlaps():
+        for cell in study.cells(selection):
+            files[paths.theory(cell)] = None
     if isinstance(target, PerClass):
         # The names of the classes.
         for selection in target.selections():

@@ -81,6 +81,10 @@ class Paths:
         name = f"eps{number(epsilon)}_epochs{epochs}_C{number(clipping_bound)}.parquet"
         return self.results / "gradnorms" / problem / name
 
+    def theory(self, cell: Cell) -> Path:
+        """How the gradients of a cell's best trial overlap."""
+        return self.results / "theory" / cell.problem / f"{cell.name}.parquet"
+
     def problem(self, name: str) -> Path:
         """All trials of a problem in one table."""
         return self.results / "problems" / f"{name}.parquet"

@@ -4,11 +4,13 @@ One class a family. A study's file writes targets with roles and words; `dpsweep
 them into targets of the same classes in which every selection names its cells.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, PrivateAttr, model_validator
 
+from dpsweep.clipping import RULES
 from dpsweep.study.compared import ComparedCells
 from dpsweep.study.selections import Foreach, Line, LinePanel, Panel, Selection, Settings
 
@@ -58,6 +60,10 @@ class _Target(Settings):
         """Selections whose gradient norms the target draws (all batch sizes compete)."""
         return []
 
+    def overlaps(self) -> list[Selection]:
+        """Selections of cells of whose best trials the target draws how the gradients overlap."""
+        return []
+
     def single_axes(self) -> tuple[str, ...]:
         """Axes of which each selection must have one value: drawing tunes over the others."""
         return ()
@@ -65,6 +71,16 @@ class _Target(Settings):
     def drawn_axes(self) -> tuple[str, ...]:
         """Axes of which each selection must have two values or more: they are what is drawn."""
         return ()
+
+
+class _Overlaps(_Target):
+    """Drawn from how the gradients of trials overlap (`dpsweep.theory`), which is not private."""
+
+    panels: Annotated[list[Panel], Field(min_length=1)]
+
+    def overlaps(self) -> list[Selection]:
+        """The cells of every panel."""
+        return list(self.panels)
 
 
 class Heatmap(_Target):
@@ -273,6 +289,79 @@ class OptimalBatchSize(_Target):
         return ("epochs", "batch_size")
 
 
+class ErrorDecomposition(_Overlaps):
+    """MSE(C) of Theorem 4.1 split into bias and noise, at the start and at the end of training."""
+
+    family: Literal["error_decomposition"]
+
+    def single_axes(self) -> tuple[str, ...]:
+        """A panel is one cell."""
+        return ("epsilon", "epochs", "batch_size", "clipping_bound")
+
+
+class OptimalClippingTrace(_Overlaps):
+    """C* of Theorem 4.1 and the median gradient norm after every epoch, a line per epsilon."""
+
+    family: Literal["optimal_clipping_trace"]
+
+    def single_axes(self) -> tuple[str, ...]:
+        """The lines of a panel differ in epsilon alone."""
+        return ("epochs", "batch_size", "clipping_bound")
+
+
+class PrivacyEffects(_Overlaps):
+    """Best C over epsilon: of its noise alone, of the gradients that it leads to alone, and of both."""
+
+    family: Literal["privacy_effects"]
+
+    def single_axes(self) -> tuple[str, ...]:
+        """The points of a panel differ in epsilon alone."""
+        return ("epochs", "batch_size", "clipping_bound")
+
+    def drawn_axes(self) -> tuple[str, ...]:
+        """The axis below the curve."""
+        return ("epsilon",)
+
+
+class PredictedClipping(_Overlaps):
+    """Best C as the theory predicts it, beside the measured one, over all problems of the panels.
+
+    Gradients are those of the trial whose C is the nearest to 1. A panel with a clipping rule without a
+    bound, such as AUTO-S, is that rule for the problems of the other panels.
+    """
+
+    family: Literal["predicted_clipping"]
+
+    def single_axes(self) -> tuple[str, ...]:
+        """A point is one problem at one epsilon; only C and the learning rate are tuned."""
+        return ("epochs", "batch_size")
+
+    def drawn_axes(self) -> tuple[str, ...]:
+        """Of these one is the best."""
+        return ("clipping_bound",)
+
+    def overlaps(self) -> list[Selection]:
+        """The cells of every problem at the C nearest to 1."""
+        return [
+            panel.model_copy(update={"clipping_bound": nearest_to_one(panel)})
+            for panel in self.panels
+            if panel.is_complete and named_rule(panel) is None
+        ]
+
+
+def named_rule(selection: Selection) -> str | None:
+    """The clipping rule of a selection, if it is one without a bound; None with bounds."""
+    first = next(iter(selection.values("clipping_bound")), None)
+    return first if isinstance(first, str) and first in RULES else None
+
+
+def nearest_to_one(selection: Selection) -> float:
+    """The clipping bound of a selection that is nearest to 1, of two the smaller."""
+    bounds = [bound for bound in selection.values("clipping_bound") if not isinstance(bound, str)]
+    nearest: float = min(bounds, key=lambda bound: (abs(math.log(bound)), bound))
+    return nearest
+
+
 Figure = Annotated[
     Heatmap
     | ClippingCurve
@@ -282,7 +371,11 @@ Figure = Annotated[
     | MethodComparison
     | NoiseCurve
     | NormTrace
-    | OptimalBatchSize,
+    | OptimalBatchSize
+    | ErrorDecomposition
+    | OptimalClippingTrace
+    | PrivacyEffects
+    | PredictedClipping,
     Field(discriminator="family"),
 ]
 

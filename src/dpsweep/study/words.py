@@ -154,8 +154,13 @@ class Words:
             named = self.named(where, part)
             bounded = kind == "flat" or math.isfinite(RULES[kind].sensitivity)
             private = bounded and math.inf not in part.values("epsilon")
-            # What the file says in numbers is as it is meant.
-            drawn = (axis for axis in target.drawn_axes() if not _is_given(getattr(part, axis)))
+            # What the file says in numbers is as it is meant. Only flat clipping has bounds to draw.
+            drawn = (
+                axis
+                for axis in target.drawn_axes()
+                if not _is_given(getattr(part, axis))
+                and (kind == "flat" or axis != "clipping_bound")
+            )
             chosen = Chosen(named.problem.name, kind, private)
             leaves.append(_Leaf(where, named, chosen, tuple(drawn)))
         for axis in AXES:
@@ -279,7 +284,7 @@ class Words:
                 )
         for axis in leaf.drawn:
             values = leaf.selection.values(axis)
-            if len(values) < 2 and clipping_kind(values[0]) == "flat":
+            if len(values) < 2:
                 raise NotDrawnError(
                     f"{self._of(leaf)} has one {_SYMBOLS[axis]}, {number(values[0])}"
                 )

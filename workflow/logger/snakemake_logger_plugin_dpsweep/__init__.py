@@ -30,7 +30,7 @@ _COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_FINISHED, LogEvent.PROGRESS}
 
 def stage(rule: str) -> str:
     """The kind of a job: rules that exist once per sweep count as one kind."""
-    for prefix in ("train_", "gradient_norms_", "aggregate_"):
+    for prefix in ("train_", "gradient_norms_", "theory_", "aggregate_"):
         if rule.startswith(prefix):
             return prefix.rstrip("_").replace("_", " ")
     return rule.replace("_", " ")

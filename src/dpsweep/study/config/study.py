@@ -20,6 +20,7 @@ from dpsweep.study.config.release import Release
 from dpsweep.study.config.roles import Roles
 from dpsweep.study.config.section import Engine, Name, Section
 from dpsweep.study.config.sweeps import Sweep
+from dpsweep.study.config.theory import Theory
 from dpsweep.study.config.training import Training
 from dpsweep.study.expand import Targets, expand
 from dpsweep.study.messages import TARGET_PATTERN
@@ -44,6 +45,7 @@ class Study(Section):
     )
     privacy: Privacy = Privacy()
     training: Training = Training()
+    theory: Theory = Theory()
     datasets: dict[Name, Dataset]
     backbones: dict[Name, Backbone]
     methods: dict[Name, Method]

@@ -81,6 +81,11 @@ class CheckedEngine:
         _, engine = self.choose(inputs, labels)
         return engine.norms(inputs, labels, mask)
 
+    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientEngine``."""
+        _, engine = self.choose(inputs, labels)
+        return engine.gradients(inputs, labels)
+
     def choose(self, inputs: Tensor, labels: Tensor) -> tuple[str, GradientEngine]:
         """Return the engine that is taken, and its name.
 

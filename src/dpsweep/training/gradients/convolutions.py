@@ -76,6 +76,10 @@ class Convolutions:
         )
         return {self.name: gradient}
 
+    def instantiated(self) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        return {self.name: self.rows()}
+
     def rows(self, examples: slice = ALL) -> Tensor:
         """Return gradients as they are, shape (examples, *shape)."""
         if self._suits_groups:

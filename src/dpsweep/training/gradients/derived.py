@@ -52,6 +52,12 @@ class Derived:
             for name, each in zip(self.sources, gradients, strict=True)
         }
 
+    def instantiated(self) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        rows = self.gradients.rows().to(self.weight.dtype)
+        through = self._through(rows, is_grads_batched=True)
+        return {name: widened(each) for name, each in zip(self.sources, through, strict=True)}
+
     def _through(self, gradient: Tensor, *, is_grads_batched: bool) -> tuple[Tensor, ...]:
         return torch.autograd.grad(
             self.weight,

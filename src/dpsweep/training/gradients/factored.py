@@ -16,7 +16,11 @@ from dpsweep.training.gradients.interface import (
     example_losses,
     full_precision,
 )
-from dpsweep.training.gradients.per_example import Instantiated, PerExampleGradients
+from dpsweep.training.gradients.per_example import (
+    Instantiated,
+    PerExampleGradients,
+    only_usable,
+)
 
 # Gradients of up to that many numbers cost less to copy than to handle one by one.
 _SMALL = 2**14
@@ -78,6 +82,17 @@ class FactoredEngine(ABC):
             total = _norms(per_example, losses)
             head = _norms((each for each in per_example if each.names[0] in self._head), losses)
         return torch.where(mask, total, 0), torch.where(mask, head, 0)
+
+    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientEngine``."""
+        _, per_example = self._per_example(inputs, labels)
+        found: dict[str, Tensor] = {}
+        with full_precision():
+            while per_example:
+                found |= per_example.pop().instantiated()
+        rows = torch.cat([found[name].flatten(1) for name in self.parameters], dim=1)
+        finite = rows.isfinite().all(1)
+        return only_usable(finite, rows), ~finite
 
     def _losses(self, parameters: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """Run the model with other tensors in the place of its trainable parameters."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpsweep.clipping import Clipping
+from dpsweep.clipping import Clipping, NoClipping
 from dpsweep.errors import DpsweepError
 
 
@@ -61,6 +61,27 @@ class GradientEngine(Protocol):
         Both have shape (physical_batch,), are 0 where masked, and not finite where the gradient
         is not.
         """
+
+    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients themselves, written out: for a look at them, not for training.
+
+        Returns:
+            Gradients of shape (physical_batch, d), with the parameters one after the other in the
+            model's order, zero where they are not finite; and which of them are not finite.
+        """
+
+
+def one_by_one(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute ``gradients`` of any engine from sums over single examples."""
+    mask = torch.ones_like(labels[:1], dtype=torch.bool)
+    alone = [
+        engine.clipped_sum(x[None], y[None], mask, NoClipping())
+        for x, y in zip(inputs, labels, strict=True)
+    ]
+    rows = [
+        torch.cat([each.gradients[name].flatten() for name in engine.parameters]) for each in alone
+    ]
+    return torch.stack(rows), torch.cat([each.nonfinite for each in alone])
 
 
 def example_losses(logits: Tensor, labels: Tensor) -> Tensor:

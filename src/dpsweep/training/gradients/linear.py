@@ -12,6 +12,7 @@ from dpsweep.training.gradients.interface import (
     UnsupportedModelError,
     full_precision,
 )
+from dpsweep.training.gradients.per_example import only_usable
 
 
 class LinearEngine:
@@ -71,6 +72,16 @@ class LinearEngine:
         _, _, norms = self._gradients(inputs, labels)
         norms = torch.where(mask, norms, 0.0)
         return norms, norms
+
+    @torch.no_grad()
+    @full_precision()
+    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientEngine``."""
+        _, residuals, _ = self._gradients(inputs, labels)
+        weights = residuals[:, :, None] * inputs[:, None, :]
+        rows = torch.cat([weights.flatten(1), residuals], dim=1)
+        finite = rows.isfinite().all(1)
+        return only_usable(finite, rows), ~finite
 
     def _gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Losses, residuals (examples, classes), and the norms of the gradients."""

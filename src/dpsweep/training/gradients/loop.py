@@ -11,6 +11,7 @@ from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,
     example_losses,
+    one_by_one,
     sum_dtype,
 )
 
@@ -68,6 +69,10 @@ class LoopEngine:
             found.append((_norm(gradients.values()), _norm(head or [torch.zeros_like(loss)])))
         norms, head_norms = (torch.stack(each) for each in zip(*found, strict=True))
         return torch.where(mask, norms, 0), torch.where(mask, head_norms, 0)
+
+    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientEngine``."""
+        return one_by_one(self, inputs, labels)
 
     def _per_example(
         self, inputs: Tensor, labels: Tensor

@@ -17,6 +17,7 @@ from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,
     example_losses,
+    one_by_one,
     sum_dtype,
 )
 
@@ -86,6 +87,10 @@ class OpacusEngine:
         head = torch.stack([zero, *(squared[name] for name in self._head)]).sum(0)
         total = torch.stack(list(squared.values())).sum(0)
         return torch.where(mask, total.sqrt(), 0), torch.where(mask, head.sqrt(), 0)
+
+    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientEngine``."""
+        return one_by_one(self, inputs, labels)
 
     def _pass(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses, still in their graph, and the squared norms of each parameter."""

@@ -42,6 +42,9 @@ class PerExampleGradients(Protocol):
         Sums have the dtype of ``factors``, or that of the gradients if it is wider.
         """
 
+    def instantiated(self) -> dict[str, Tensor]:
+        """Return the gradients of each parameter as they are, shape (examples, *shape)."""
+
 
 class Instantiated:
     """Gradients as they are: one row for each example."""
@@ -63,6 +66,14 @@ class Instantiated:
         pieces = torch.split(total, [shape.numel() for shape in self._shapes])
         return {
             name: piece.view(shape)
+            for name, piece, shape in zip(self.names, pieces, self._shapes, strict=True)
+        }
+
+    def instantiated(self) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        pieces = torch.split(self._rows, [shape.numel() for shape in self._shapes], dim=1)
+        return {
+            name: piece.view(-1, *shape)
             for name, piece, shape in zip(self.names, pieces, self._shapes, strict=True)
         }
 
@@ -108,6 +119,10 @@ class OuterProducts:
         total = outputs.flatten(0, 1).mT @ inputs.flatten(0, 1)
         return {self.name: total.view(self.shape)}
 
+    def instantiated(self) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        return {self.name: self.rows()}
+
     def rows(self, examples: slice = ALL) -> Tensor:
         """Return gradients as they are, shape (examples, *shape)."""
         outputs, inputs = widened(self.outputs[examples]), widened(self.inputs[examples])
@@ -148,6 +163,13 @@ class Lookups:
         outputs = scaled(self.outputs, factors, usable)
         table = outputs.new_zeros(self.shape)
         return {self.name: table.index_add(0, self.indices.flatten(), outputs.flatten(0, 1))}
+
+    def instantiated(self) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        outputs = widened(self.outputs)
+        tables = outputs.new_zeros(len(outputs), *self.shape)
+        places = self.indices[..., None].expand_as(outputs)
+        return {self.name: tables.scatter_add_(1, places, outputs)}
 
 
 def factors_are_cheaper(tokens: int, inputs: int, outputs: int) -> bool:

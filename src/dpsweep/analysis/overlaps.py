@@ -1,0 +1,88 @@
+"""How the gradients of trials overlap, from files to `dpsweep.theory`. Not private."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from dpsweep.analysis.frames import read_all
+from dpsweep.study import Cell
+from dpsweep.study.paths import Paths
+from dpsweep.theory import ClippedSums
+
+PRIVACY = "not private"
+"""In the column ``privacy`` of every CSV that is made from these files."""
+NOTE = "Not private: drawn from raw gradients of the training data."
+"""Under every figure that is."""
+
+_SUMS = ["norm", "dot_smaller", "dot_larger", "dot_larger_units"]
+_CONSTANT = [
+    "examples", "batch_size", "noise_multiplier", "trainable_parameters", "learning_rate",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The gradients of one batch, at the start of a trial (epoch 0) or after an epoch.
+
+    Attributes:
+        cell: of the trial.
+        epoch: from 0.
+        draw: of the batch, from 1.
+        sums: of its gradients.
+        examples: how many.
+        batch_size: B, the expected batch size of the trial.
+        noise_multiplier: sigma of the trial.
+        dimension: d.
+        learning_rate: of the trial.
+    """
+
+    cell: Cell
+    epoch: int
+    draw: int
+    sums: ClippedSums
+    examples: int
+    batch_size: int
+    noise_multiplier: float
+    dimension: int
+    learning_rate: float
+
+    def scaled(self, noise_multiplier: float) -> float:
+        """A noise multiplier for this batch: if it is smaller than B, noise an example stays the same."""
+        return noise_multiplier * self.examples / self.batch_size
+
+
+def load_overlaps(
+    paths: Paths, cells: Iterable[Cell], missing: list[Path] | None = None
+) -> list[Overlap]:
+    """Read the overlaps of cells, in their order, then by epoch and draw.
+
+    Raises:
+        MissingResultsError: they have not been measured, and ``missing`` is None.
+        UnreadableResultsError: a file lacks a column.
+    """
+    chosen = {(cell.problem, cell.name): cell for cell in cells}
+    files = {key: paths.theory(cell) for key, cell in chosen.items()}
+    columns = ["epoch", "draw", *_SUMS, *_CONSTANT]
+    frame = read_all(files, columns, ["problem", "cell"], missing, "overlap of gradients")
+    groups = frame.groupby(["problem", "cell", "epoch", "draw"], sort=False)
+    return [
+        _overlap(chosen[problem, cell], int(epoch), int(draw), rows)
+        for (problem, cell, epoch, draw), rows in groups
+    ]
+
+
+def _overlap(cell: Cell, epoch: int, draw: int, rows: pd.DataFrame) -> Overlap:
+    first = rows.iloc[0]
+    return Overlap(
+        cell=cell,
+        epoch=epoch,
+        draw=draw,
+        sums=ClippedSums(*(rows[name].to_numpy(dtype=float) for name in _SUMS)),
+        examples=int(first["examples"]),
+        batch_size=int(first["batch_size"]),
+        noise_multiplier=float(first["noise_multiplier"]),
+        dimension=int(first["trainable_parameters"]),
+        learning_rate=float(first["learning_rate"]),
+    )

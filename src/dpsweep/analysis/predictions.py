@@ -1,0 +1,215 @@
+"""Predictions of the best clipping bound, held against what was measured.
+
+Three predictions come from the gradients of a trial (`dpsweep.theory`), each the median over its epochs
+and draws: C* of Theorem 4.1; C* with the noise held fixed at that of the problem's largest epsilon,
+which leaves the shift of the gradients alone (the paper's explanation); and the bound with the best
+direction, which is what counts for an optimizer that does not mind scale.
+
+A prediction takes the value of the grid that is nearest to it, on a logarithmic scale. What it loses is
+the accuracy of the best bound of the grid minus that of this value.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from dpsweep.analysis.frames import load_trials
+from dpsweep.analysis.overlaps import PRIVACY, Overlap, load_overlaps
+from dpsweep.choice import choose
+from dpsweep.clipping import RULES
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+from dpsweep.study.selections import Selection
+from dpsweep.study.targets import PredictedClipping, named_rule, nearest_to_one
+from dpsweep.theory import direction_optimal_clipping, mse_optimal_clipping
+
+PREDICTIONS = ("C* (Theorem 4.1)", "C*, noise held fixed", "Scale-free C")
+FIXED, HINDSIGHT = "C = 1, or nearest", "Best fixed C (hindsight)"
+COLUMNS = [
+    "rule", "problem", "title", "epsilon", "epochs", "batch_size", "predicted", "grid_bound", "measured",
+    "accuracy", "best_accuracy", "lost", "plateau_lower", "plateau_upper", "measured_on_plateau",
+    "rank_correlation", "mean_lost", "problems", "privacy",
+]  # fmt: skip
+
+_Key = tuple[str, float]
+"""A problem and an epsilon."""
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """One problem at one epsilon: accuracy over the grid of clipping bounds."""
+
+    title: str
+    problem: str
+    epsilon: float
+    epochs: int
+    batch_size: int
+    accuracy: dict[float, float]
+    """by clipping bound, learning rate tuned, mean over repeats"""
+    best: float
+    named: dict[str, float]
+    """accuracy by clipping rule without a bound, such as AUTO-S"""
+
+    def nearest(self, bound: float) -> float:
+        """The value of the grid nearest to a bound; the smallest for 0."""
+        if bound <= 0:
+            return min(self.accuracy)
+        return min(self.accuracy, key=lambda each: (abs(np.log(each / bound)), each))
+
+
+def predicted_bounds(
+    study: Study, paths: Paths, figure: PredictedClipping, missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """One row per (rule, problem, epsilon); rules are the predictions and fixed ones.
+
+    ``rank_correlation`` (Spearman, of predicted and measured bounds), ``mean_lost`` and ``problems`` are
+    those of the rule over all its rows. ``predicted`` of a fixed rule is its bound; NaN for a rule without one.
+    """
+    named: dict[str, dict[_Key, pd.DataFrame]] = {}
+    for panel in figure.panels:
+        if (rule := named_rule(panel)) is not None:
+            found = named.setdefault(RULES[rule].title, {})
+            found |= _accuracies(study, paths, panel, missing)
+    rows: list[dict[str, object]] = []
+    measured: list[_Measured] = []
+    for panel in figure.panels:
+        if named_rule(panel) is not None:
+            continue
+        of_panel = list(_measured(study, paths, panel, named, missing))
+        measured += of_panel
+        at = panel.model_copy(update={"clipping_bound": nearest_to_one(panel)})
+        overlaps = load_overlaps(paths, study.cells(at), missing)
+        for each in of_panel:
+            rows += _predictions(each, overlaps, nearest_to_one(panel))
+    hindsight = _best_fixed(measured)
+    rows += [_row(HINDSIGHT, each, hindsight) for each in measured]
+    if not rows:
+        return pd.DataFrame(columns=COLUMNS)
+    frame = pd.DataFrame(rows)
+    order = {name: place for place, name in enumerate((*PREDICTIONS, FIXED, *named, HINDSIGHT))}
+    frame = frame.sort_values("rule", key=lambda names: names.map(order), kind="stable")
+    by = frame.groupby("rule")
+    for rule, group in by:
+        known = group.dropna(subset=["predicted"])
+        several = known["predicted"].nunique() > 1 and known["measured"].nunique() > 1
+        correlation = (
+            float(stats.spearmanr(known["predicted"], known["measured"]).statistic)
+            if several
+            else np.nan
+        )
+        frame.loc[frame["rule"] == rule, "rank_correlation"] = correlation
+    frame["mean_lost"], frame["problems"] = (
+        by["lost"].transform("mean"),
+        by["lost"].transform("size"),
+    )
+    return frame.assign(privacy=PRIVACY).reindex(columns=COLUMNS).reset_index(drop=True)
+
+
+def _accuracies(
+    study: Study, paths: Paths, panel: Selection, missing: list[Path] | None
+) -> dict[_Key, pd.DataFrame]:
+    """The tuned cells of a panel, by problem and epsilon."""
+    trials = load_trials(paths, study.cells(panel), missing)
+    if trials.empty:
+        return {}
+    chosen = choose(trials, by=["problem", "epsilon", "clipping_bound"])
+    chosen = chosen[chosen["selection_accuracy"].notna()]
+    return dict(iter(chosen.groupby(["problem", "epsilon"])))
+
+
+def _measured(
+    study: Study,
+    paths: Paths,
+    panel: Selection,
+    named: dict[str, dict[_Key, pd.DataFrame]],
+    missing: list[Path] | None,
+) -> Iterable[_Measured]:
+    for (problem, epsilon), cells in _accuracies(study, paths, panel, missing).items():
+        first = cells.iloc[0]
+        yield _Measured(
+            title=getattr(panel, "title", ""),
+            problem=problem,
+            epsilon=epsilon,
+            epochs=int(first["epochs"]),
+            batch_size=int(first["batch_size"]),
+            accuracy=dict(zip(cells["clipping_bound"], cells["centre"], strict=True)),
+            best=float(cells.loc[cells["selection_accuracy"].idxmax(), "clipping_bound"]),
+            named={
+                rule: float(known[problem, epsilon]["centre"].iloc[0])
+                for rule, known in named.items()
+                if (problem, epsilon) in known
+            },
+        )
+
+
+def _predictions(
+    measured: _Measured, overlaps: list[Overlap], fixed: float
+) -> list[dict[str, object]]:
+    own = [
+        each
+        for each in overlaps
+        if each.cell.epsilon == measured.epsilon and each.sums.total_square > 0
+    ]
+    rows = [_row(FIXED, measured, fixed)]
+    rows += [_row(rule, measured, np.nan, value) for rule, value in measured.named.items()]
+    if not own:
+        return rows
+    loose = max(overlaps, key=lambda each: each.cell.epsilon).noise_multiplier
+    theorem = [
+        mse_optimal_clipping(each.sums, each.scaled(each.noise_multiplier), each.dimension)
+        for each in own
+    ]
+    held = [mse_optimal_clipping(each.sums, each.scaled(loose), each.dimension) for each in own]
+    best = [
+        direction_optimal_clipping(each.sums, each.scaled(each.noise_multiplier), each.dimension)
+        for each in own
+    ]
+    lower, upper = (
+        float(np.median([getattr(each, end) for each in best])) for end in ("lower", "upper")
+    )
+    plateau = {
+        "plateau_lower": lower,
+        "plateau_upper": upper,
+        "measured_on_plateau": lower <= measured.best <= upper,
+    }
+    predicted = (theorem, held, [each.clipping_bound for each in best])
+    rows += [
+        _row(rule, measured, float(np.median(bounds)))
+        for rule, bounds in zip(PREDICTIONS, predicted, strict=True)
+    ]
+    return [row | plateau for row in rows]
+
+
+def _row(
+    rule: str, measured: _Measured, bound: float, accuracy: float | None = None
+) -> dict[str, object]:
+    chosen = np.nan if accuracy is not None else measured.nearest(bound)
+    accuracy = measured.accuracy[chosen] if accuracy is None else accuracy
+    best = measured.accuracy[measured.best]
+    return {
+        "rule": rule,
+        "problem": measured.problem,
+        "title": measured.title,
+        "epsilon": measured.epsilon,
+        "epochs": measured.epochs,
+        "batch_size": measured.batch_size,
+        "predicted": bound,
+        "grid_bound": chosen,
+        "measured": measured.best,
+        "accuracy": accuracy,
+        "best_accuracy": best,
+        "lost": best - accuracy,
+    }
+
+
+def _best_fixed(measured: list[_Measured]) -> float:
+    """The one bound with the highest mean accuracy over all problems."""
+    bounds = sorted({bound for each in measured for bound in each.accuracy})
+    if not bounds:
+        return np.nan
+    means = [np.mean([each.accuracy[each.nearest(bound)] for each in measured]) for bound in bounds]
+    return bounds[int(np.argmax(means))]

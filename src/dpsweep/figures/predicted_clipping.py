@@ -1,0 +1,75 @@
+"""The best clipping bound as the theory predicts it, beside the measured one, over many problems."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from dpsweep.analysis.overlaps import NOTE
+from dpsweep.analysis.predictions import PREDICTIONS, predicted_bounds
+from dpsweep.figures import style
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import PredictedClipping
+
+
+def predictions(
+    study: Study, paths: Paths, figure: PredictedClipping, missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """See `dpsweep.analysis.predictions.predicted_bounds`."""
+    return predicted_bounds(study, paths, figure, missing)
+
+
+def plot(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
+    """Draw predicted against measured bounds for each prediction; below, what each rule loses."""
+    drawing = style.panels_figure(3, height=4.2)
+    grid = drawing.subplot_mosaic(
+        [list(PREDICTIONS), ["lost"] * len(PREDICTIONS)], height_ratios=[1.3, 1]
+    )
+    budgets = sorted(numbers["epsilon"].unique())
+    colours = dict(zip(budgets, style.ordered_colours(len(budgets)), strict=True))
+    positive = numbers.loc[numbers["predicted"] > 0, ["predicted", "measured"]].to_numpy()
+    floor = positive.min() / 2 if len(positive) else 0.1
+    # Problems with the same measured bound lie on one line: moved apart a little, in a fixed way.
+    shift = 1.06 ** (np.arange(len(numbers)) % 5 - 2)
+    for rule in PREDICTIONS:
+        axes, rows = grid[rule], numbers[numbers["rule"] == rule]
+        shifted = (numbers["measured"] * shift)[rows.index]
+        axes.scatter(
+            rows["predicted"].clip(lower=floor), shifted, c=rows["epsilon"].map(colours), s=12,
+            alpha=0.8, linewidth=0,
+        )  # fmt: skip
+        for which in ("x", "y"):
+            style.log_axis(axes, which)
+        low, high = floor, max(numbers["predicted"].max(), numbers["measured"].max()) * 1.5
+        axes.set(xlim=(low, high), ylim=(low, high))
+        axes.plot([low, high], [low, high], color=style.GREY, linewidth=0.7, zorder=0)
+        axes.set_xlabel("Predicted C")
+        correlation = rows["rank_correlation"].iloc[0] if len(rows) else np.nan
+        style.title(axes, rule, f"rank correlation {correlation:.2f}, {len(rows)} problems")
+    grid[next(iter(PREDICTIONS))].set_ylabel("Measured best C")
+    _draw_losses(grid["lost"], numbers)
+    handles = [
+        Line2D([], [], color=colours[each], marker="o", linestyle="", label=f"ε = {style.write_value(each)}")
+        for each in budgets
+    ]  # fmt: skip
+    drawing.legend(handles=handles, loc="outside upper center", ncols=8)
+    style.note(drawing, f"All axes of the upper row are logarithmic. {NOTE}")
+    return drawing
+
+
+def _draw_losses(axes: "style.Axes", numbers: pd.DataFrame) -> None:
+    rules = numbers.drop_duplicates("rule").iloc[::-1]
+    places = np.arange(len(rules))
+    axes.barh(places, rules["mean_lost"], color=style.EASY, height=0.6)
+    for place, (_, row) in zip(places, rules.iterrows(), strict=True):
+        axes.annotate(
+            f"{row['mean_lost']:.4f} ({row['problems']:.0f} problems)", (row["mean_lost"], place),
+            (3, 0), textcoords="offset points", va="center", size=style.SMALL,
+        )  # fmt: skip
+    axes.set_yticks(places, list(rules["rule"]))
+    axes.set_xlim(0, max(1e-6, 1.35 * rules["mean_lost"].max()))
+    axes.set_xlabel("Accuracy lost against the best C of each problem, mean")
+    axes.grid(axis="y", visible=False)

@@ -1,0 +1,150 @@
+"""How the per-example gradients of a trial overlap, at the start and after every epoch.
+
+This is what the paper's theory of clipping needs (`dpsweep.theory`). It reads raw gradients of training
+data, so its output is **not private**, whatever the epsilon of the trial.
+"""
+
+import logging
+import shutil
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from dpsweep.files import atomic_path
+from dpsweep.study import Cell, Study
+from dpsweep.study.paths import Paths
+from dpsweep.theory.sums import ClippedSums, Rows
+from dpsweep.training.interruption import interruption
+from dpsweep.training.store import TrialStore
+from dpsweep.training.streams import numpy_stream
+from dpsweep.training.trajectory import Trajectory
+
+log = logging.getLogger(__name__)
+
+NOT_PRIVATE = "not private: computed from raw gradients of the training data"
+"""Stands in the metadata of the files, and in the column ``privacy`` of what is drawn from them."""
+
+# Gradients of a draw that are kept for the second look at them; larger ones are computed twice.
+_KEPT_BYTES = 2**29
+# Numbers of the gradients that are computed at once.
+_AT_ONCE = 2**24
+
+
+def best_trial(paths: Paths, cell: Cell) -> "pd.Series[Any]":
+    """The first seed of a cell at its best learning rate, as in ``trials.parquet``."""
+    trials = pd.read_parquet(paths.cell(cell) / "trials.parquet")
+    return trials[trials["best"]].sort_values("seed").iloc[0]
+
+
+def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
+    """Write how the gradients of some batches of a cell's best trial overlap, in eval mode.
+
+    Rows: one per (epoch, draw, example of the draw with a gradient that is not zero), ascending in the
+    norm; see docs/design.md. Batches have the trial's expected size, or ``theory.largest_batch`` if
+    that is smaller, and are drawn without replacement. They are the same after every epoch, and for
+    all trials on as many examples. A job that is killed keeps the epochs that are done.
+
+    Raises:
+        CalibrationError: the noise of the trial cannot be believed.
+        CellError: the noise is for data of another size.
+        Interrupted: a signal asked to stop (see `interruption`).
+        TrajectoryError: the study describes another trial, or this device cannot repeat it.
+    """
+    torch.set_num_threads(study.training.threads)
+    row = best_trial(paths, cell)
+    output = paths.theory(cell)
+    # No declared output, so that it survives a killed job.
+    finished = output.with_suffix(".unfinished") / row["trial_key"]
+    trajectory = Trajectory.open(study, paths, cell, row, finished)
+    saved = trajectory.trained_again
+    examples = len(trajectory.context.train.labels)
+    batches = draw_batches(
+        examples, min(int(row["batch_size"]), study.theory.largest_batch), study.theory.draws
+    )
+    files = [finished / f"epoch{epoch}.parquet" for epoch in range(cell.epochs + 1)]
+    for epoch, file in enumerate(files):
+        if file.exists():
+            continue
+        if stop := interruption(saved=saved):
+            raise stop
+        started = time.monotonic()
+        trajectory.go_to(epoch)
+        draws = [_overlap(trajectory, batch).assign(draw=draw) for draw, batch in batches.items()]
+        with atomic_path(file) as partial:
+            pd.concat(draws).assign(epoch=epoch).to_parquet(partial, index=False)
+        saved = True
+        log.info("epoch %d of %d (%.1f s)", epoch, cell.epochs, time.monotonic() - started)
+    frame = pd.concat(map(pd.read_parquet, files), ignore_index=True).assign(
+        batch_size=int(row["batch_size"]),
+        noise_multiplier=float(row["noise_multiplier"]),
+        trainable_parameters=int(row["trainable_parameters"]),
+        learning_rate=float(row["learning_rate"]),
+        seed=int(row["seed"]),
+        trial_key=row["trial_key"],
+    )
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    marked = {**(table.schema.metadata or {}), b"privacy": NOT_PRIVATE.encode()}
+    with atomic_path(output) as partial:
+        pq.write_table(table.replace_schema_metadata(marked), partial)
+    shutil.rmtree(finished.parent)
+    TrialStore(paths.trials).checkpoint_path(row["trial_key"]).unlink(missing_ok=True)
+
+
+def draw_batches(examples: int, size: int, draws: int) -> dict[int, npt.NDArray[np.int64]]:
+    """Draw batches without replacement, by number from 1; all examples are drawn once only."""
+    if size >= examples:
+        return {1: np.arange(examples)}
+    return {
+        draw: np.sort(numpy_stream("theory", draw).choice(examples, size, replace=False))
+        for draw in range(1, draws + 1)
+    }
+
+
+def _overlap(trajectory: Trajectory, batch: npt.NDArray[np.int64]) -> pd.DataFrame:
+    """The overlap of a batch's gradients; those that are not finite are zero, as in training."""
+    dimension = sum(each.numel() for each in trajectory.engine.parameters.values())
+    at_once = max(1, _AT_ONCE // dimension)
+    rows, nonfinite = _rows(trajectory, batch, dimension, at_once)
+    sums = ClippedSums.from_rows(rows, len(batch), at_once)
+    return pd.DataFrame(
+        {
+            "norm": sums.norms,
+            "dot_smaller": sums.smaller,
+            "dot_larger": sums.larger,
+            "dot_larger_units": sums.larger_units,
+        }
+    ).assign(examples=len(batch), nonfinite_examples=len(nonfinite))
+
+
+def _rows(
+    trajectory: Trajectory, batch: npt.NDArray[np.int64], dimension: int, at_once: int
+) -> tuple[Rows, set[int]]:
+    """The gradients of a batch: kept where they are small, otherwise computed when asked for.
+
+    Returns:
+        The gradients, and the examples found so far whose gradient is not finite.
+    """
+    context, nonfinite = trajectory.context, set[int]()
+
+    def compute(chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        examples = torch.from_numpy(batch[chosen])
+        labels = context.train.labels[examples.to(context.device)]
+        inputs = context.batch(context.train, examples)
+        gradients, wrong = trajectory.engine.gradients(inputs, labels)
+        nonfinite.update(int(each) for each in examples[wrong.cpu()])
+        found: npt.NDArray[np.float32] = gradients.cpu().numpy()
+        return found
+
+    if 4 * len(batch) * dimension > _KEPT_BYTES:
+        return compute, nonfinite
+    blocks = [
+        np.arange(len(batch))[first : first + at_once] for first in range(0, len(batch), at_once)
+    ]
+    kept = np.concatenate([compute(block) for block in blocks])
+    return lambda chosen: kept[chosen], nonfinite

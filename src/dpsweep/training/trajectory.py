@@ -1,0 +1,140 @@
+"""The model of a finished trial at the start and after every epoch, for stages that look back.
+
+The store has the trial's parameters, unless they are large (`KEPT_PARAMETER_BYTES`): then the
+trial is trained a second time. That is one of the hundred trials whose cells compete, and
+cheaper than a disk for the parameters of all of them.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from dpsweep.errors import DpsweepError
+from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.study import Cell, Study
+from dpsweep.study.paths import Paths
+from dpsweep.training.cell import trial_specs
+from dpsweep.training.context import TrialContext, load_trainable
+from dpsweep.training.features import open_inputs
+from dpsweep.training.gradients import GradientEngine
+from dpsweep.training.specification import TrialSpec, cell_noise, check_size
+from dpsweep.training.store import Arrays, TrialStore
+from dpsweep.training.trial import train_trial
+
+log = logging.getLogger(__name__)
+
+
+class TrajectoryError(DpsweepError):
+    """A trial that cannot be looked at again; the message says what to do."""
+
+
+@dataclass
+class Trajectory:
+    """A trial to go along.
+
+    Attributes:
+        context: its data and device.
+        model: in eval mode; `go_to` loads its parameters.
+        engine: of its gradients, in the precision of the trial, wherever this job runs.
+        trained_again: whether this process has trained it, and saved the parameters.
+    """
+
+    context: TrialContext
+    model: nn.Module
+    engine: GradientEngine
+    trained_again: bool
+    _seed: int
+    _stored: Arrays
+
+    @classmethod
+    def open(
+        cls, study: Study, paths: Paths, cell: Cell, row: "pd.Series[Any]", unfinished: Path
+    ) -> "Trajectory":
+        """Open a trial.
+
+        Args:
+            study: the study.
+            paths: its files.
+            cell: of the trial.
+            row: of the trial, from ``trials.parquet``.
+            unfinished: a folder for the parameters of a trial that is trained again, until the
+                stage is done. On a GPU, trained a third time they would differ a little.
+
+        Raises:
+            CalibrationError: the noise of the trial cannot be believed.
+            CellError: the noise is for data of another size.
+            TrajectoryError: the study describes another trial, or this device cannot repeat it.
+        """
+        parts = study.problems[cell.problem]
+        data = open_inputs(study, paths, cell.problem)
+        backbone = PreparedBackbone.open(paths.backbone(parts.backbone))
+        context = TrialContext(data, backbone, study.methods[parts.method], study.holdout_share)
+        noise = cell_noise(study, paths, cell)
+        check_size(noise, context, data)
+        specs = trial_specs(study, cell, noise, data, backbone, context.device)
+        spec = _checked(specs.get((row["learning_rate"], row["seed"])), row, paths.cell(cell))
+        store, retrained = TrialStore(paths.trials), TrialStore(unfinished)
+        stored = store.load_parameters(spec.key) or retrained.load_parameters(spec.key)
+        missing = stored is None
+        if stored is None:
+            stored = _train_again(study, spec, row, context, store)
+            retrained.save_parameters(spec.key, stored)
+        model = context.model(int(row["seed"]))
+        engine = context.engine(study.engine(cell.problem), model, row["precision"])
+        return cls(context, model, engine, missing, int(row["seed"]), stored)
+
+    def go_to(self, epoch: int) -> None:
+        """Give the model the parameters that it had after an epoch; 0 is before the first step."""
+        if epoch == 0:
+            self.context.model(self._seed)
+            return
+        prefix = f"epoch{epoch}/"
+        load_trainable(
+            self.model,
+            {
+                name.removeprefix(prefix): torch.from_numpy(value)
+                for name, value in self._stored.items()
+                if name.startswith(prefix)
+            },
+        )
+
+
+def _checked(spec: TrialSpec | None, row: "pd.Series[Any]", cell: Path) -> TrialSpec:
+    """The specification of the trial of a row, if the study describes this very trial."""
+    # The cell may have been trained on another kind of device.
+    device = row["device"].partition(":")[0]
+    spec = spec and replace(spec, precision=row["precision"], device=device)
+    if spec is None or spec.key != row["trial_key"]:
+        file = cell / "trials.parquet"
+        raise TrajectoryError(
+            f"{file}: found trial {row['trial_key']} (learning rate {row['learning_rate']:g}, seed "
+            f"{row['seed']}), expected {spec.key if spec else 'another learning rate'}: it was "
+            "trained for another study than this one",
+            (file,),
+        )
+    return spec
+
+
+def _train_again(
+    study: Study, spec: TrialSpec, row: "pd.Series[Any]", context: TrialContext, store: TrialStore
+) -> Arrays:
+    """The parameters after every epoch of a trial that is done but has not kept them."""
+    if spec.device != context.device.type:
+        raise TrajectoryError(
+            f"trial {spec.key} was trained on {spec.device}, and this job has only "
+            f"{context.device.type}, which draws other noise; its parameters are not stored, so measure "
+            f"it on a machine with {spec.device}"
+        )
+    log.info("training the trial again: its parameters are not stored")
+    seconds = 60 * study.training.checkpoint_minutes
+    trial, parameters = train_trial(spec, context, store.checkpoint_path(spec.key), seconds)
+    found, expected = trial.record["macro_accuracy"], row["macro_accuracy"]
+    # On the CPU they are equal; other devices round differently from run to run.
+    if found != expected:
+        log.warning("macro accuracy %.4f, the first time it was %.4f", found, expected)
+    return parameters

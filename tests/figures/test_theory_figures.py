@@ -1,0 +1,138 @@
+"""Figures of the theory from gradients whose optimal clipping bounds are known in closed form."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.synthetic import make_study, write_cells, write_overlaps
+
+from dpsweep.analysis.predictions import FIXED, HINDSIGHT, PREDICTIONS
+from dpsweep.figures.draw import FAMILIES
+from dpsweep.study import Cell, Study
+from dpsweep.study.paths import Paths
+
+GRID = {
+    "epsilon": [1.0, 2.0, 8.0], "epochs": [2], "batch_size": [8],
+    "clipping_bound": [0.1, 1.0, 10.0], "seeds": 2,
+}  # fmt: skip
+DIMENSION = 100
+SIGMA = {1.0: 8.0, 2.0: 4.0, 8.0: 1.0}
+NORM = {1.0: 30.0, 2.0: 20.0, 8.0: 10.0}
+
+
+def study_with(family: str, *panels: dict[str, Any]) -> Study:
+    sweeps = {"s": GRID, "auto": GRID | {"clipping_bound": "automatic"}}
+    target = {"family": family, "caption": "c", "section": "s", "panels": list(panels)}
+    return make_study(sweeps, figures={"f": target})
+
+
+def equal_gradients(norm: float, examples: int = 8) -> np.ndarray:
+    gradients = np.zeros((examples, DIMENSION))
+    gradients[:, 0] = norm
+    return gradients
+
+
+def closed_form(norm: float, sigma: float, examples: int = 8) -> float:
+    return examples**2 * norm / (examples**2 + sigma**2 * DIMENSION)
+
+
+def draw(study: Study, folder: Path, accuracy: Any = None, examples: int = 8) -> pd.DataFrame:
+    paths, figure = Paths(folder), study.figures["f"]
+    write_cells(
+        study,
+        paths,
+        lambda cell, *_: {"macro_accuracy": accuracy(cell) if accuracy else 0.5},
+    )
+    for cell in study.sweep_cells("s"):
+        if cell.clipping_bound == 1.0:
+            measured = [[equal_gradients(NORM[cell.epsilon], examples)] * 2] * 3
+            write_overlaps(study, paths, cell, SIGMA[cell.epsilon], measured)
+    compute, plot = FAMILIES[figure.family]
+    numbers = compute(study, paths, figure)
+    plot(figure, numbers)
+    assert set(numbers["privacy"]) == {"not private"}
+    return numbers
+
+
+AT_ONE = {"clipping_bound": 1.0, "title": "t"}
+
+
+def test_the_error_is_bias_and_noise_over_the_error_of_adding_nothing(tmp_path: Path) -> None:
+    study = study_with("error_decomposition", AT_ONE | {"epsilon": 1.0})
+    found = draw(study, tmp_path)
+    np.testing.assert_allclose(found["error"], found["bias"] + found["noise"])
+    bounds = found["clipping_bound"].to_numpy()
+    np.testing.assert_allclose(found["noise"], bounds**2 * 8**2 * DIMENSION / (8 * 30) ** 2)
+    np.testing.assert_allclose(found["bias"], np.maximum(1 - bounds / 30, 0) ** 2, atol=1e-12)
+    assert found["best_bound"].unique() == pytest.approx([closed_form(30, 8)])
+    assert sorted(found["epoch"].unique()) == [0, 1, 2]
+
+
+def test_the_optimum_is_traced_for_every_epsilon(tmp_path: Path) -> None:
+    found = draw(study_with("optimal_clipping_trace", AT_ONE), tmp_path)
+    assert len(found) == 9  # three budgets, the start and two epochs
+    for _, row in found.iterrows():
+        epsilon = row["epsilon"]
+        assert row["best_bound"] == pytest.approx(closed_form(NORM[epsilon], SIGMA[epsilon]))
+        assert row["median_norm"] == pytest.approx(NORM[epsilon])
+        assert row["direction_bound"] == pytest.approx(NORM[epsilon])
+
+
+def test_noise_of_a_smaller_batch_is_smaller_by_as_much(tmp_path: Path) -> None:
+    found = draw(study_with("optimal_clipping_trace", AT_ONE), tmp_path, examples=2)
+    tight = found[found["epsilon"] == 1.0].iloc[0]
+    # Two of eight examples, with a quarter of the noise: what a step says of C* is the same.
+    assert tight["best_bound"] == pytest.approx(closed_form(30, 8 * 2 / 8, 2))
+    assert tight["best_bound"] == pytest.approx(closed_form(30, 8))
+
+
+def test_direct_and_indirect_effects_are_those_of_noise_and_of_gradients(tmp_path: Path) -> None:
+    found = draw(study_with("privacy_effects", AT_ONE), tmp_path)
+    theorem = found[found["rule"] == "C*"].set_index(["epsilon", "effect"])["best_bound"]
+    for epsilon in (1.0, 2.0, 8.0):
+        wanted = {
+            "both": closed_form(NORM[epsilon], SIGMA[epsilon]),
+            "noise alone (direct)": closed_form(NORM[8.0], SIGMA[epsilon]),
+            "gradients alone (indirect)": closed_form(NORM[epsilon], SIGMA[8.0]),
+        }
+        for effect, value in wanted.items():
+            assert theorem[epsilon, effect] == pytest.approx(value)
+    free = found[found["rule"] == "scale-free C"].set_index(["epsilon", "effect"])["best_bound"]
+    assert free[1.0, "noise alone (direct)"] == pytest.approx(10)
+    assert free[1.0, "gradients alone (indirect)"] == pytest.approx(30)
+
+
+def test_predictions_are_held_against_what_was_measured(tmp_path: Path) -> None:
+    def accuracy(cell: Cell) -> float:
+        if cell.clipping_bound == "automatic":
+            return 0.4
+        # At epsilon 1 the largest bound is the best one, otherwise 1 is.
+        best = 10.0 if cell.epsilon == 1 else 1.0
+        return 0.9 - 0.1 * abs(np.log10(float(cell.clipping_bound) / best))
+
+    panels: tuple[dict[str, Any], ...] = (
+        {"title": "t"},
+        {"title": "a", "clipping_bound": "automatic"},
+    )
+    study = study_with("predicted_clipping", *panels)
+    found = draw(study, tmp_path, accuracy).set_index(["rule", "epsilon"])
+    theorem, held, free = PREDICTIONS
+    wanted = {1.0: closed_form(30, 8), 2.0: closed_form(20, 4), 8.0: closed_form(10, 1)}
+    for epsilon, value in wanted.items():
+        assert found.loc[(theorem, epsilon), "predicted"] == pytest.approx(value)
+        assert found.loc[(held, epsilon), "predicted"] == pytest.approx(
+            closed_form(NORM[epsilon], SIGMA[8.0])
+        )
+        assert found.loc[(free, epsilon), "predicted"] == pytest.approx(NORM[epsilon])
+        assert found.loc[("AUTO-S", epsilon), "lost"] == pytest.approx(0.5)
+    # C* is 0.30, 0.77 and 3.9: on the grid 0.1 (log-nearest to 0.30), 1 and 10.
+    assert found.loc[theorem, "grid_bound"].to_dict() == {1.0: 0.1, 2.0: 1.0, 8.0: 10.0}
+    assert found.loc[theorem, "lost"].tolist() == pytest.approx([0.2, 0.0, 0.1])
+    assert found.loc[theorem, "mean_lost"].iloc[0] == pytest.approx(0.1)
+    assert found.loc[(theorem, 1.0), "rank_correlation"] < 0
+    assert found.loc[(free, 1.0), "rank_correlation"] > 0
+    assert found.loc[FIXED, "lost"].tolist() == pytest.approx([0.1, 0.0, 0.0])
+    assert found.loc[HINDSIGHT, "predicted"].unique().tolist() == [1.0]
+    assert bool(found.loc[(free, 1.0), "measured_on_plateau"])
