@@ -67,7 +67,7 @@ def predicted_bounds(
     """One row per (rule, problem, epsilon); rules are the predictions and fixed ones.
 
     ``rank_correlation`` (Spearman, of predicted and measured bounds), ``mean_lost`` and ``problems`` are
-    those of the rule over all its rows. ``predicted`` of a fixed rule is its bound; NaN for a rule without one.
+    those of the rule over all its rows. ``predicted`` of a fixed rule is its bound, NaN where it has none.
     """
     named: dict[str, dict[_Key, pd.DataFrame]] = {}
     for panel in figure.panels:
