@@ -79,6 +79,20 @@ STUDY: dict[str, Any] = {
                 }
             ],
         },
+        "theory": {
+            "family": "error_decomposition",
+            "section": "Figures",
+            "caption": "Errors.",
+            "panels": [
+                {
+                    "title": "error",
+                    "epsilon": 8.0,
+                    "epochs": 2,
+                    "batch_size": 128,
+                    "clipping_bound": 1.0,
+                }
+            ],
+        },
     },
     "tables": {
         "grid": {

@@ -134,6 +134,23 @@ def test_norms_of_a_trial_that_kept_no_parameters(chain: Chain) -> None:
     assert chain.stored_trials() == before
 
 
+def test_theory_is_measured_again_where_its_section_changes_and_nothing_is_trained(
+    chain: Chain,
+) -> None:
+    overlap = chain.results / "theory" / SWEEP / f"{CELL}.parquet"
+    assert set(pd.read_parquet(overlap)["draw"]) == {1, 2, 3}
+    before = chain.stored_trials()
+    chain.study["theory"] = {"draws": 1, "largest_batch": 64}
+    chain.write()
+    chain.run("results/figures/theory.pdf")
+    measured = pd.read_parquet(overlap)
+    assert set(measured["draw"]) == {1}
+    assert set(measured["examples"]) == {64}
+    assert chain.stored_trials() == before
+    drawn = pd.read_csv(chain.results / "figures" / "theory.csv")
+    assert set(drawn["privacy"]) == {"not private"}
+
+
 def test_a_cell_of_twelve_trials_leaves_twenty_files(finished: Chain) -> None:
     results = finished.results
     cells = len(list((results / "cells").glob("*/*")))

@@ -25,6 +25,7 @@ EDITS: dict[str, Edit] = {
     "train_share": lambda study: study["backbones"]["vit"]["weights"].update(train_share=0.5),
     "source": lambda study: study["datasets"]["pets"].update(title="Animals"),
     "delta": lambda study: study["privacy"].update(delta=1e-4),
+    "draws": lambda study: study.update(theory={"draws": 2}),
     "caption": lambda study: study["figures"]["heatmap"].update(caption="Other words."),
 }
 
@@ -56,3 +57,6 @@ def test_a_plan_counts_what_would_run(
     norms = [name for name in estimates if name.startswith("gradient norms")]
     measured = sum(count for rule, count in would.items() if rule.startswith("gradient_norms_"))
     assert norms == ([f"gradient norms ({measured})"] if measured else [])
+    theory = [name for name in estimates if name.startswith("theory")]
+    measured = sum(count for rule, count in would.items() if rule.startswith("theory_"))
+    assert theory == ([f"theory ({measured})"] if measured else [])

@@ -89,6 +89,17 @@ STUDY: dict[str, Any] = {
                 }
             ],
         },
+        "theory": {
+            "family": "error_decomposition",
+            "section": "Figures",
+            "caption": "Errors.",
+            "panels": [
+                {
+                    **{"title": "error", "epsilon": 8.0, "epochs": 2},
+                    **{"batch_size": 32, "clipping_bound": 1.0},
+                }
+            ],
+        },
     },
     "tables": {
         "grid": {"family": "hyperparameter_grid", "section": "Tables", "caption": "The grid."}
