@@ -54,6 +54,18 @@ def test_what_is_not_finite_counts_and_adds_nothing() -> None:
     assert (found.norms[~kept] == 0).all()
 
 
+def test_written_out_gradients_are_those_of_the_loop() -> None:
+    layer, inputs, labels, _ = example()
+    found, nonfinite = LinearEngine(layer).gradients(inputs, labels)
+    wanted, _ = LoopEngine(layer, HEAD).gradients(inputs, labels)
+    torch.testing.assert_close(found, wanted)
+    assert not nonfinite.any()
+    inputs[1, 0] = float("nan")
+    found, nonfinite = LinearEngine(layer).gradients(inputs, labels)
+    assert nonfinite.nonzero().flatten().tolist() == [1]
+    assert not found[1].any()
+
+
 def test_no_example_contributes_more_than_one() -> None:
     layer, inputs, labels, mask = example()
     for bound in (1e-6, 0.1, 1.0, 100.0):

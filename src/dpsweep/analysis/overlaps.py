@@ -67,18 +67,15 @@ def load_overlaps(
     columns = ["epoch", "draw", *_SUMS, *_CONSTANT]
     frame = read_all(files, columns, ["problem", "cell"], missing, "overlap of gradients")
     groups = frame.groupby(["problem", "cell", "epoch", "draw"], sort=False)
-    return [
-        _overlap(chosen[problem, cell], int(epoch), int(draw), rows)
-        for (problem, cell, epoch, draw), rows in groups
-    ]
+    return [_overlap(chosen, rows) for _, rows in groups]
 
 
-def _overlap(cell: Cell, epoch: int, draw: int, rows: pd.DataFrame) -> Overlap:
+def _overlap(cells: dict[tuple[str, str], Cell], rows: pd.DataFrame) -> Overlap:
     first = rows.iloc[0]
     return Overlap(
-        cell=cell,
-        epoch=epoch,
-        draw=draw,
+        cell=cells[first["problem"], first["cell"]],
+        epoch=int(first["epoch"]),
+        draw=int(first["draw"]),
         sums=ClippedSums(*(rows[name].to_numpy(dtype=float) for name in _SUMS)),
         examples=int(first["examples"]),
         batch_size=int(first["batch_size"]),

@@ -35,13 +35,13 @@ COLUMNS = [
     "rank_correlation", "mean_lost", "problems", "privacy",
 ]  # fmt: skip
 
-_Key = tuple[str, float]
-"""A problem and an epsilon."""
+_Key = tuple[str, float, int]
+"""A problem, an epsilon and a batch size."""
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """One problem at one epsilon: accuracy over the grid of clipping bounds."""
+    """One problem at one epsilon and batch size: accuracy over the grid of clipping bounds."""
 
     title: str
     problem: str
@@ -64,15 +64,15 @@ class _Measured:
 def predicted_bounds(
     study: Study, paths: Paths, figure: PredictedClipping, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per (rule, problem, epsilon); rules are the predictions and fixed ones.
+    """One row per (rule, problem, epsilon, batch size); rules are the predictions and fixed ones.
 
     ``rank_correlation`` (Spearman, of predicted and measured bounds), ``mean_lost`` and ``problems`` are
     those of the rule over all its rows. ``predicted`` of a fixed rule is its bound, NaN where it has none.
     """
     named: dict[str, dict[_Key, pd.DataFrame]] = {}
     for panel in figure.panels:
-        if (rule := named_rule(panel)) is not None:
-            found = named.setdefault(RULES[rule].title, {})
+        if (name := named_rule(panel)) is not None:
+            found = named.setdefault(RULES[name].title, {})
             found |= _accuracies(study, paths, panel, missing)
     rows: list[dict[str, object]] = []
     measured: list[_Measured] = []
@@ -112,13 +112,17 @@ def predicted_bounds(
 def _accuracies(
     study: Study, paths: Paths, panel: Selection, missing: list[Path] | None
 ) -> dict[_Key, pd.DataFrame]:
-    """The tuned cells of a panel, by problem and epsilon."""
+    """The tuned cells of a panel."""
     trials = load_trials(paths, study.cells(panel), missing)
     if trials.empty:
         return {}
-    chosen = choose(trials, by=["problem", "epsilon", "clipping_bound"])
+    chosen = choose(trials, by=["problem", "epsilon", "batch_size", "clipping_bound"])
     chosen = chosen[chosen["selection_accuracy"].notna()]
-    return dict(iter(chosen.groupby(["problem", "epsilon"])))
+    return {
+        (str(first["problem"]), float(first["epsilon"]), int(first["batch_size"])): rows
+        for _, rows in chosen.groupby(["problem", "epsilon", "batch_size"])
+        for first in [rows.iloc[0]]
+    }
 
 
 def _measured(
@@ -128,20 +132,20 @@ def _measured(
     named: dict[str, dict[_Key, pd.DataFrame]],
     missing: list[Path] | None,
 ) -> Iterable[_Measured]:
-    for (problem, epsilon), cells in _accuracies(study, paths, panel, missing).items():
-        first = cells.iloc[0]
+    for key, cells in _accuracies(study, paths, panel, missing).items():
+        problem, epsilon, batch_size = key
         yield _Measured(
             title=getattr(panel, "title", ""),
             problem=problem,
             epsilon=epsilon,
-            epochs=int(first["epochs"]),
-            batch_size=int(first["batch_size"]),
+            epochs=int(cells["epochs"].iloc[0]),
+            batch_size=batch_size,
             accuracy=dict(zip(cells["clipping_bound"], cells["centre"], strict=True)),
-            best=float(cells.loc[cells["selection_accuracy"].idxmax(), "clipping_bound"]),
+            best=float(cells["clipping_bound"].iloc[int(cells["selection_accuracy"].argmax())]),
             named={
-                rule: float(known[problem, epsilon]["centre"].iloc[0])
+                rule: float(known[key]["centre"].iloc[0])
                 for rule, known in named.items()
-                if (problem, epsilon) in known
+                if key in known
             },
         )
 
@@ -149,6 +153,7 @@ def _measured(
 def _predictions(
     measured: _Measured, overlaps: list[Overlap], fixed: float
 ) -> list[dict[str, object]]:
+    overlaps = [each for each in overlaps if each.batch_size == measured.batch_size]
     own = [
         each
         for each in overlaps

@@ -1,6 +1,7 @@
 """MSE(C) of Theorem 4.1: what clipping takes away and what noise adds, over the clipping bound."""
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ COLUMNS = [
     "draws", "best_bound", "noise_multiplier", "privacy",
 ]  # fmt: skip
 _POINTS = 61
-_PARTS = {"error": "-", "bias": ":", "noise": "--"}
+_PARTS: dict[str, Literal["-", ":", "--"]] = {"error": "-", "bias": ":", "noise": "--"}
 
 
 def errors_by_bound(

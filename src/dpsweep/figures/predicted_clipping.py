@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -60,7 +61,7 @@ def plot(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
     return drawing
 
 
-def _draw_losses(axes: "style.Axes", numbers: pd.DataFrame) -> None:
+def _draw_losses(axes: Axes, numbers: pd.DataFrame) -> None:
     rules = numbers.drop_duplicates("rule").iloc[::-1]
     places = np.arange(len(rules))
     axes.barh(places, rules["mean_lost"], color=style.EASY, height=0.6)

@@ -105,8 +105,9 @@ def plot(_: PrivacyEffects, numbers: pd.DataFrame) -> Figure:
     colours = dict(zip(labels, ["black", style.HARD, style.EASY], strict=True))
     for column, panel in zip(grid.T, panels, strict=True):
         for axes, rule in zip(column, rules, strict=True):
-            for label, rows in panel[panel["rule"] == rule].groupby("effect"):
-                ordered = rows.sort_values("epsilon")
+            for label in labels:
+                chosen = (panel["rule"] == rule) & (panel["effect"] == label)
+                ordered = panel[chosen].sort_values("epsilon")
                 axes.plot(
                     ordered["epsilon"], ordered["best_bound"], color=colours[label], marker="o"
                 )

@@ -333,8 +333,8 @@ class PredictedClipping(_Overlaps):
     family: Literal["predicted_clipping"]
 
     def single_axes(self) -> tuple[str, ...]:
-        """A point is one problem at one epsilon; only C and the learning rate are tuned."""
-        return ("epochs", "batch_size")
+        """A point is one problem at one epsilon and batch size; C and the learning rate are tuned."""
+        return ("epochs",)
 
     def drawn_axes(self) -> tuple[str, ...]:
         """Of these one is the best."""

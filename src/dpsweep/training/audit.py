@@ -110,6 +110,12 @@ class CanaryEngine:
         canary = labels >= self._classes
         return self._engine.norms(inputs, labels.where(~canary, 0), mask & ~canary)
 
+    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientEngine``; of the real examples, and zero for canaries."""
+        canary = labels >= self._classes
+        rows, nonfinite = self._engine.gradients(inputs, labels.where(~canary, 0))
+        return rows.masked_fill(canary[:, None], 0), nonfinite & ~canary
+
     def observe(self, released: Tensor) -> None:
         """Look at the noisy sum of a step, flat over all trainable parameters; the step ends."""
         self.observations.append(self._sign * (released[self._coordinates] - self._real))

@@ -32,8 +32,10 @@ NOT_PRIVATE = "not private: computed from raw gradients of the training data"
 
 # Gradients of a draw that are kept for the second look at them; larger ones are computed twice.
 _KEPT_BYTES = 2**29
-# Numbers of the gradients that are computed at once.
+# Numbers of the gradients that are computed at once, and how many gradients: the work of the sums is
+# that of a Gram matrix in each block.
 _AT_ONCE = 2**24
+_BLOCK = 64
 
 
 def best_trial(paths: Paths, cell: Cell) -> "pd.Series[Any]":
@@ -109,7 +111,7 @@ def draw_batches(examples: int, size: int, draws: int) -> dict[int, npt.NDArray[
 def _overlap(trajectory: Trajectory, batch: npt.NDArray[np.int64]) -> pd.DataFrame:
     """The overlap of a batch's gradients; those that are not finite are zero, as in training."""
     dimension = sum(each.numel() for each in trajectory.engine.parameters.values())
-    at_once = max(1, _AT_ONCE // dimension)
+    at_once = min(_BLOCK, max(1, _AT_ONCE // dimension))
     rows, nonfinite = _rows(trajectory, batch, dimension, at_once)
     sums = ClippedSums.from_rows(rows, len(batch), at_once)
     return pd.DataFrame(
