@@ -49,7 +49,8 @@ def plot(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
         axes.plot([low, high], [low, high], color=style.GREY, linewidth=0.7, zorder=0)
         axes.set_xlabel("Predicted C")
         correlation = rows["rank_correlation"].iloc[0] if len(rows) else np.nan
-        style.title(axes, rule, f"rank correlation {correlation:.2f}, {len(rows)} problems")
+        known = "–" if np.isnan(correlation) else f"{correlation:.2f}"
+        style.title(axes, rule, f"rank correlation {known}, {len(rows)} problems")
     grid[next(iter(PREDICTIONS))].set_ylabel("Measured best C")
     _draw_losses(grid["lost"], numbers)
     handles = [

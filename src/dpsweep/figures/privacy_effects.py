@@ -22,8 +22,8 @@ COLUMNS = [
 ]  # fmt: skip
 _EFFECTS = {
     "tight": "both",
-    "direct": "noise alone (direct)",
-    "indirect": "gradients alone (indirect)",
+    "direct": "noise alone",
+    "indirect": "gradients alone",
 }
 
 
