@@ -96,7 +96,7 @@ def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
 
 
 def write_norms(paths: Paths) -> None:
-    random = np.random.default_rng(0)
+    random, measured = np.random.default_rng(0), np.random.default_rng(1)
     for cell in STUDY.sweep_cells("s"):
         if (
             cell.batch_size == 100 and cell.epsilon == 1 and cell.epochs == 2
@@ -104,7 +104,7 @@ def write_norms(paths: Paths) -> None:
             norms = [(np.arange(100) % 4, random.lognormal(size=100)) for _ in range(cell.epochs)]
             write_gradient_norms(paths, cell, 0.01, norms)
         if cell.batch_size == 100 and cell.epochs == 2 and cell.clipping_bound == 1:
-            gradients = [[random.normal(1, 2, size=(20, 4)) / cell.epsilon] * 2 for _ in range(3)]
+            gradients = [[measured.normal(1, 2, size=(20, 4)) / cell.epsilon] * 2 for _ in range(3)]
             write_overlaps(STUDY, paths, cell, 2 / cell.epsilon, gradients)
 
 
