@@ -11,7 +11,7 @@ import torch
 import yaml
 from tests.training.tiny_study import N, tiny_sections
 
-from dpsweep import cli
+from dpsweep.cli import stages
 from dpsweep.study import Cell, load_study
 from dpsweep.study.paths import Paths
 from dpsweep.theory import ClippedSums
@@ -32,10 +32,10 @@ def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("theory")
     file = folder / "study.yaml"
     file.write_text(yaml.safe_dump(SECTIONS | {"results": str(folder / "results")}))
-    cli.prepare_dataset("digits", file)
-    cli.prepare_backbone("vit", file)
-    cli.calibrate("digits", 8.0, 2, "30", file)
-    cli.train(PROBLEM, CELL, file)
+    stages.prepare_dataset("digits", file)
+    stages.prepare_backbone("vit", file)
+    stages.calibrate("digits", 8.0, 2, "30", file)
+    stages.train(PROBLEM, CELL, file)
     return file
 
 
