@@ -91,7 +91,7 @@ def run_and_die(site: Site) -> str:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (f"{PROBLEM}/{MEMORY}", r"slurmstepd: error: .*memory"),
+        (f"{PROBLEM}/{MEMORY}", r"slurmstepd\S*: error: .*exceeded memory limit"),
         (f"{PROBLEM}/{DISK}", r"No space left on device"),
         (f"{PROBLEM}/{TIME}", r"Slurm job \d+: TIMEOUT; reason TimeLimit"),
         (f"{PROBLEM}/{NODE}", r"Slurm job \d+: NODE_FAIL"),
