@@ -116,7 +116,7 @@ def test_trials_of_a_cell_that_was_killed_count(
 def test_the_first_trials_of_a_cell_are_a_measurement(
     study: Study, paths: Paths, cells: list[Cell]
 ) -> None:
-    assert "far too low for a CPU" in Status(study, paths, NOW).forecast.basis
+    assert "A first estimate" in Status(study, paths, NOW).forecast.basis
     with (
         pytest.raises(KeyboardInterrupt),
         making(paths, Outputs(study, paths).cell(cells[0])) as job,
