@@ -26,7 +26,7 @@ import numpy as np
 import torch
 import yaml
 
-from dpsweep.data.prepared import Split, write_prepared
+from dpsweep.data.write import Split, write_prepared
 from dpsweep.files import read_json, write_json
 
 REPOSITORY = Path(__file__).parents[1]

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.clipping import FlatClipping
-from dpsweep.data.prepared import FeatureIdentity, Split, write_prepared
+from dpsweep.data.prepared import FeatureIdentity
+from dpsweep.data.write import Split, write_prepared
 from dpsweep.files import write_json
 from dpsweep.models.backbone import Architecture, write_backbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names

@@ -14,7 +14,8 @@ from dpsweep.data import prepare as module
 from dpsweep.data import unfinished
 from dpsweep.data.images import EncodedImages
 from dpsweep.data.prepare import prepare
-from dpsweep.data.prepared import PreparedDataset, Split
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.data.write import Split
 
 
 def ended_process() -> int:

@@ -10,7 +10,8 @@ import pytest
 import torch
 from tests.training.tiny_study import N, prepare, tiny_study
 
-from dpsweep.data.prepared import PreparedDataset, Split, write_prepared
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.data.write import Split, write_prepared
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import CalibrationError, calibrate
 from dpsweep.privacy.stored import write_calibration

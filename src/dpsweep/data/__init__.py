@@ -10,12 +10,7 @@
 The package imports NumPy only. Libraries that a source needs are imported when it is prepared.
 """
 
-from dpsweep.data.prepared import (
-    DatasetError,
-    DatasetMetadata,
-    PreparedDataset,
-    Split,
-    write_prepared,
-)
+from dpsweep.data.prepared import DatasetError, DatasetMetadata, PreparedDataset
+from dpsweep.data.write import Split, write_prepared
 
 __all__ = ["DatasetError", "DatasetMetadata", "PreparedDataset", "Split", "write_prepared"]

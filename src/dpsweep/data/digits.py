@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dpsweep.data.prepared import Split
+from dpsweep.data.write import Split
 
 SIZE = 8
 """Height and width, pixels."""

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsweep.data.digits import INK_LEVELS
-from dpsweep.data.prepared import DatasetError, Split
+from dpsweep.data.prepared import DatasetError
+from dpsweep.data.write import Split
 
 # Text fonts with all ASCII letters and digits in their usual places. The other Computer Modern files
 # hold symbols under the codes of letters, or old-style figures.

@@ -28,9 +28,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from dpsweep.data.prepared import DatasetError, Split, write_array_header
+from dpsweep.data.prepared import DatasetError
 from dpsweep.data.progress import progress
 from dpsweep.data.resize import Resize
+from dpsweep.data.write import Split, write_array_header
 from dpsweep.files import fingerprint, read_json, write_json
 
 if TYPE_CHECKING:

@@ -16,11 +16,12 @@ from dpsweep.data import digits, glyphs, unfinished
 from dpsweep.data.folder import load_folder
 from dpsweep.data.hub import load_hub_images, load_hub_texts
 from dpsweep.data.images import LabelledImages, decode_images, make_transform
-from dpsweep.data.prepared import DatasetError, PreparedDataset, Split, write_prepared
+from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.data.resize import Resize
 from dpsweep.data.sources import load_texts
 from dpsweep.data.texts import TextSplit, shorten
 from dpsweep.data.tokenizer import Tokenizer
+from dpsweep.data.write import Split, write_prepared
 from dpsweep.study.config import (
     Dataset,
     DigitsSource,

@@ -21,13 +21,11 @@ from dpsweep.data.prepared import (
     DatasetMetadata,
     FeatureIdentity,
     PreparedDataset,
-    Split,
     read_metadata,
-    write_array_header,
-    write_prepared,
 )
 from dpsweep.data.progress import progress
 from dpsweep.data.unfinished import claim, release
+from dpsweep.data.write import Split, write_array_header, write_prepared
 from dpsweep.files import fingerprint, read_json, write_json
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
