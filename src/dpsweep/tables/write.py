@@ -44,6 +44,7 @@ FAMILIES = {
     "datasets": Family(
         lambda study, paths, _, missing: {"csv": datasets.prepared_datasets(study, paths, missing)},
         lambda _, numbers: datasets.show(numbers),
+        words=lambda _: ("revision", "description"),
     ),
     "hyperparameter_grid": Family(
         lambda study, *_: {"csv": hyperparameter_grid.grids_of_sweeps(study)},
