@@ -101,6 +101,44 @@ def cell(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def features(result: dict[str, Any]) -> list[str]:
+    """What a head on cached features costs: a step beside others, and cells of 12 trials."""
+    step, size = result["step"], result["size"]
+    ours = step["seconds"]["cached features"]
+    steps = [
+        [name, f"{1000 * seconds:.1f} ms", f"{seconds / ours:,.1f}x"]
+        for name, seconds in step["seconds"].items()
+    ]
+    cells = [
+        [
+            "N (full batch)" if each["batch_size"] == "full" else f"{each['batch_size']:,}",
+            f"{each['steps']:,}",
+            f"{each['processor_seconds'] / each['trials']:.2f} s",
+            f"{each['trial_seconds']:.2f} s",
+            f"{each['cell_seconds']:.1f} s",
+        ]
+        for each in result["cells"]
+    ]
+    head = [
+        "B",
+        "steps of a trial",
+        "processor time of a trial",
+        "wall time of a trial",
+        "cell of 12 trials",
+    ]
+    return [
+        *grid([f"private step of {step['examples']} examples", "wall time", "of ours"], steps),
+        "",
+        f"The network is ViT-Tiny on images of {step['pixels']} x {step['pixels']} pixels; the steps alternate "
+        "in one process.",
+        "",
+        *grid(head, cells),
+        "",
+        f"N = {size['train']:,}, {size['features']} features, {size['classes']} classes, {size['epochs']} "
+        f"epochs, random features. {where(result['environment'])}",
+    ]
+
+
 def workflow(result: dict[str, Any]) -> list[str]:
     """What Snakemake needs before anything runs."""
     rows = [
@@ -418,6 +456,7 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "step cost, GPU": ("step_cost_gpu.json", "make bench-gpu", step_cost),
     "cell, CPU": ("cell_cpu.json", "make bench", cell),
     "cell, GPU": ("cell_gpu.json", "make bench-gpu", cell),
+    "features": ("features.json", "python benchmarks/features.py", features),
     "backbones": ("backbones.json", "python benchmarks/backbones.py", backbones),
     "workflow": ("workflow.json", "make bench", workflow),
     "demo": ("demo.json", "python benchmarks/demo.py", demo),
