@@ -129,8 +129,8 @@ def features(result: dict[str, Any]) -> list[str]:
     return [
         *grid([f"private step of {step['examples']} examples", "wall time", "of ours"], steps),
         "",
-        f"The network is ViT-Tiny on images of {step['pixels']} x {step['pixels']} pixels; the steps alternate "
-        "in one process.",
+        f"The network is ViT-Tiny on images of {step['pixels']} x {step['pixels']} pixels; the steps "
+        "alternate in one process.",
         "",
         *grid(head, cells),
         "",
