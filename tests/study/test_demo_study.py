@@ -4,7 +4,8 @@ import math
 import re
 
 from dpsweep.study import Study
-from dpsweep.study.targets import Comparison, Heatmap
+from dpsweep.study.table_targets import Comparison
+from dpsweep.study.targets import Heatmap
 
 # What a text of the demo must not say.
 PAPERS = re.compile(r"SUN397|CIFAR|Cassava|Newsgroups|ViT-(Tiny|Base)|ResNet-50|WRN-16|[35] seeds")

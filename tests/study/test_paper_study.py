@@ -11,7 +11,8 @@ import pytest
 from dpsweep.study import Cell, Study
 from dpsweep.study.inputs import target_inputs
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Comparison, PerClass
+from dpsweep.study.table_targets import Comparison
+from dpsweep.study.targets import PerClass
 
 ROOT = Path(__file__).parents[2]
 

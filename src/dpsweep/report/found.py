@@ -13,7 +13,7 @@ from dpsweep.report.grid import Grid, percent, values
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import BatchSize, number
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import TuningImplications
+from dpsweep.study.table_targets import TuningImplications
 from dpsweep.tables.write import read_numbers
 
 _BEST_COLUMNS = [

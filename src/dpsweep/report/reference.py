@@ -10,7 +10,7 @@ import pandas as pd
 from dpsweep.report.grid import Grid, count
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Comparison
+from dpsweep.study.table_targets import Comparison
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from dpsweep.report.embed import Download, Picture, download, picture
 from dpsweep.report.grid import Grid, count
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Figure, LinePanel, NoiseCurve, Selection, Table
+from dpsweep.study.table_targets import Table
+from dpsweep.study.targets import Figure, LinePanel, NoiseCurve, Selection
 from dpsweep.study.wording import how_chosen
 from dpsweep.tables import audit
 from dpsweep.tables.text import TextTable

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 from dpsweep.study.captions import facts, shared, tell_apart
 from dpsweep.study.compared import ComparedCells
 from dpsweep.study.selections import AXES, Line, LinePanel, Panel, Selection
-from dpsweep.study.targets import Comparison, NoiseCurve
+from dpsweep.study.table_targets import Comparison
+from dpsweep.study.targets import NoiseCurve
 from dpsweep.study.words import MistakeError, NotDrawnError
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from pathlib import Path
 from dpsweep.study.config import Study
 from dpsweep.study.load import load_study
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Figure, Table
+from dpsweep.study.table_targets import Table
+from dpsweep.study.targets import Figure
 
 _HEADER = """\
 # Figures and tables

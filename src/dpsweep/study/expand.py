@@ -18,13 +18,8 @@ from dpsweep.study.cells import number
 from dpsweep.study.compared import ComparedCells
 from dpsweep.study.messages import NAME_PATTERN, unknown
 from dpsweep.study.selections import PARTS, SEVERAL, Foreach, LinePanel, Panel, Selection
-from dpsweep.study.targets import (
-    Comparison,
-    Figure,
-    PerClass,
-    Table,
-    TuningImplications,
-)
+from dpsweep.study.table_targets import Comparison, Table, TuningImplications
+from dpsweep.study.targets import Figure, PerClass
 from dpsweep.study.words import MistakeError, NotDrawnError, Words
 
 if TYPE_CHECKING:

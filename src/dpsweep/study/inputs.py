@@ -20,7 +20,8 @@ from dpsweep.study.config import (
 )
 from dpsweep.study.config.section import Section
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Comparison, Datasets, Figure, NormTrace, PerClass, Table
+from dpsweep.study.table_targets import Comparison, Datasets, Table
+from dpsweep.study.targets import Figure, NormTrace, PerClass
 
 
 def target_inputs(study: Study, paths: Paths, target: Figure | Table) -> list[Path]:

@@ -1,79 +1,20 @@
-"""The families of figures and tables: what each draws, and so which cells it needs.
+"""The families of figures: what each draws, and so which cells it needs.
 
 One class a family. A study's file writes targets with roles and words; `dpsweep.study.expand` turns
 them into targets of the same classes in which every selection names its cells.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, PrivateAttr, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from dpsweep.clipping import RULES
-from dpsweep.study.compared import ComparedCells
-from dpsweep.study.selections import Foreach, Line, LinePanel, Panel, Selection, Settings
+from dpsweep.study.selections import Line, LinePanel, Panel, Selection, Settings
+from dpsweep.study.target import Target
 
 
-class _Target(Settings):
-    part: ClassVar[str] = "panels"
-    """The key under which the target's selections stand."""
-    needs_bounds: ClassVar[bool] = False
-    """Whether the target draws C, which AUTO-S and training without clipping do not have."""
-    table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv")
-    """Suffixes of the files of a table."""
-    ordered: ClassVar[bool] = False
-    """Whether the lines of a panel are listed from the easy problem to the hard one."""
-
-    family: str
-    section: Annotated[
-        str, Field(min_length=1, description="heading of the report it stands under")
-    ]
-    caption: Annotated[
-        str,
-        Field(
-            min_length=1,
-            description="in the report; {dataset}, {epochs}, {seeds} and others stand for what is drawn "
-            "(dpsweep.study.captions)",
-        ),
-    ]
-    select: Annotated[
-        Selection | None, Field(description="of all parts, where they do not say otherwise")
-    ] = None
-    foreach: Annotated[
-        Foreach | list[Foreach] | None,
-        Field(description="one target for each of these; its name holds them in braces"),
-    ] = None
-
-    def selections(self) -> list[Selection]:
-        """Every selection of the target."""
-        return self.leaves()
-
-    def leaves(self) -> list[Selection]:
-        """The parts that select cells, in the order of the file."""
-        found: list[Selection] = []
-        for part in getattr(self, self.part):
-            found += part.lines if isinstance(part, LinePanel) else [part]
-        return found
-
-    def gradient_norms(self) -> list[Selection]:
-        """Selections whose gradient norms the target draws (all batch sizes compete)."""
-        return []
-
-    def overlaps(self) -> list[Selection]:
-        """Selections of cells of whose best trials the target draws how the gradients overlap."""
-        return []
-
-    def single_axes(self) -> tuple[str, ...]:
-        """Axes of which each selection must have one value: drawing tunes over the others."""
-        return ()
-
-    def drawn_axes(self) -> tuple[str, ...]:
-        """Axes of which each selection must have two values or more: they are what is drawn."""
-        return ()
-
-
-class _Overlaps(_Target):
+class _Overlaps(Target):
     """Drawn from how the gradients of trials overlap (`dpsweep.theory`), which is not private."""
 
     panels: Annotated[list[Panel], Field(min_length=1)]
@@ -83,7 +24,7 @@ class _Overlaps(_Target):
         return list(self.panels)
 
 
-class Heatmap(_Target):
+class Heatmap(Target):
     """Mean macro accuracy over two axes; whatever is not an axis is tuned. The best cell is marked."""
 
     family: Literal["heatmap"]
@@ -110,7 +51,7 @@ class Heatmap(_Target):
         return (self.x, self.y)
 
 
-class ClippingCurve(_Target):
+class ClippingCurve(Target):
     """Accuracy against C with B and learning rate tuned jointly; band from worst to best repeat.
 
     The lines of a panel are listed from the easy problem to the hard one.
@@ -136,7 +77,7 @@ class ClippingCurve(_Target):
         return ("clipping_bound",)
 
 
-class GradientNormDistribution(_Target):
+class GradientNormDistribution(Target):
     """Distribution of per-example gradient norms after every epoch, a panel per problem."""
 
     needs_bounds: ClassVar[bool] = True
@@ -153,7 +94,7 @@ class GradientNormDistribution(_Target):
         return list(self.panels)
 
 
-class GradientNormHistogram(_Target):
+class GradientNormHistogram(Target):
     """Histogram of per-example gradient norms after the last epoch, a panel per problem."""
 
     needs_bounds: ClassVar[bool] = True
@@ -170,7 +111,7 @@ class GradientNormHistogram(_Target):
         return list(self.panels)
 
 
-class PerClass(_Target):
+class PerClass(Target):
     """Per class, ordered from easy to hard: relative retained weight, and accuracy difference.
 
     Each panel's selection names the clipping bounds that are drawn, the baseline among them.
@@ -220,7 +161,7 @@ class PerClass(_Target):
         return self.selections() if "retained_weight" in self.rows else []
 
 
-class MethodComparison(_Target):
+class MethodComparison(Target):
     """Accuracy against epsilon, as a difference to the best line; everything else is tuned."""
 
     family: Literal["method_comparison"]
@@ -246,7 +187,7 @@ class NoiseAxes(Settings):
     x: Literal["batch_size", "steps"]
 
 
-class NoiseCurve(_Target):
+class NoiseCurve(Target):
     """Noise against B or T, coloured by accuracy minus the best at that (epsilon, epochs)."""
 
     part: ClassVar[str] = "cells"
@@ -267,7 +208,7 @@ class NoiseCurve(_Target):
         return ("batch_size",)
 
 
-class NormTrace(_Target):
+class NormTrace(Target):
     """Mean per-example gradient norm at every optimizer step, a line per epsilon."""
 
     family: Literal["norm_trace"]
@@ -278,7 +219,7 @@ class NormTrace(_Target):
         return ("epochs",)
 
 
-class OptimalBatchSize(_Target):
+class OptimalBatchSize(Target):
     """The best batch size against epochs, a line per epsilon, band over repeats."""
 
     family: Literal["optimal_batch_size"]
@@ -380,88 +321,10 @@ Figure = Annotated[
 ]
 
 
-class HyperparameterGrid(_Target):
-    """The grid of every sweep, from the study itself (Table A1)."""
-
-    family: Literal["hyperparameter_grid"]
-
-    def leaves(self) -> list[Selection]:
-        """It draws no cells."""
-        return []
-
-
-class Datasets(_Target):
-    """What was prepared: sizes, classes, balance, source (Table A2)."""
-
-    family: Literal["datasets"]
-
-    def leaves(self) -> list[Selection]:
-        """It draws no cells."""
-        return []
-
-
-Label = Literal["dataset", "backbone", "method", "rank", "clipping", "epsilon", "epochs"]
-LABEL_TITLES = {
-    "dataset": "Dataset", "backbone": "Model", "method": "Method", "rank": "Rank",
-    "clipping": "Clipping", "epsilon": "ε", "epochs": "Epochs",
-}  # fmt: skip
-
-
-class Comparison(_Target):
-    """Best accuracy of each selection in a grid of rows and columns, mean [min, max] over repeats.
-
-    Beside it stands the number of the study's ``references``, where it has one for the same cells.
-    """
-
-    part: ClassVar[str] = "entries"
-
-    family: Literal["comparison"]
-    rows: Annotated[list[Label], Field(min_length=1, description="what tells rows apart")]
-    columns: Annotated[list[Label], Field(min_length=1, description="what tells columns apart")]
-    entries: Annotated[list[ComparedCells], Field(min_length=1)]
-
-    @property
-    def row_titles(self) -> list[str]:
-        """The head of the columns that tell rows apart."""
-        return [LABEL_TITLES[label] for label in self.rows]
-
-    def single_axes(self) -> tuple[str, ...]:
-        """An entry is one problem."""
-        return ("epsilon", "epochs")
-
-
-class TuningImplications(_Target):
-    """The paper's tuning rules, each with the measured evidence.
-
-    It is drawn from every private sweep that crosses batch sizes with clipping bounds.
-    """
-
-    table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv", "comparisons.csv")
-
-    family: Literal["tuning_implications"]
-
-    _cells: list[Selection] = PrivateAttr(default_factory=list)
-
-    def leaves(self) -> list[Selection]:
-        """The grids that are compared."""
-        return self._cells
-
-    def of(self, cells: Sequence[Selection]) -> Self:
-        """The table of these grids."""
-        table = self.model_copy()
-        table._cells = list(cells)
-        return table
-
-
-Table = Annotated[
-    HyperparameterGrid | Datasets | Comparison | TuningImplications,
-    Field(discriminator="family"),
-]
 __all__ = [
     "Figure",
     "Line",
     "LinePanel",
     "Panel",
     "Selection",
-    "Table",
 ]

@@ -1,9 +1,9 @@
 """What captions say about how things were chosen; the rule itself is `dpsweep.choice`."""
 
 from dpsweep.study.config import Study
+from dpsweep.study.table_targets import Comparison, Table
 from dpsweep.study.targets import (
     ClippingCurve,
-    Comparison,
     Figure,
     GradientNormDistribution,
     GradientNormHistogram,
@@ -13,7 +13,6 @@ from dpsweep.study.targets import (
     NormTrace,
     OptimalBatchSize,
     PerClass,
-    Table,
 )
 
 _OF_CHOICES = (

@@ -11,7 +11,8 @@ from dpsweep.study.cells import Problem, number
 from dpsweep.study.grids import Chosen, Grids
 from dpsweep.study.messages import unknown
 from dpsweep.study.selections import AXES, DEFAULTS, PARTS, VALUES, Selection
-from dpsweep.study.targets import Figure, PerClass, Table
+from dpsweep.study.table_targets import Table
+from dpsweep.study.targets import Figure, PerClass
 
 if TYPE_CHECKING:
     from dpsweep.study.config.study import Study

@@ -10,7 +10,7 @@ from dpsweep.analysis.frames import load_trials
 from dpsweep.choice import choose
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Comparison
+from dpsweep.study.table_targets import Comparison
 from dpsweep.tables.text import TextTable, group_starts
 
 _OF_THE_CELL = [

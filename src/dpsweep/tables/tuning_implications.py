@@ -16,7 +16,7 @@ from dpsweep.analysis.grids import grids
 from dpsweep.study import Study
 from dpsweep.study.config.datasets import shares_examples
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import TuningImplications
+from dpsweep.study.table_targets import TuningImplications
 from dpsweep.tables.text import TextTable, group_starts
 
 NOTE = (

@@ -10,7 +10,7 @@ import pandas as pd
 from dpsweep.files import atomic_path, write_text
 from dpsweep.study import Study, StudyError
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Table
+from dpsweep.study.table_targets import Table
 from dpsweep.study.wording import how_chosen
 from dpsweep.tables import comparison, datasets, hyperparameter_grid, tuning_implications
 from dpsweep.tables.text import TextTable

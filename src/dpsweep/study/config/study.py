@@ -26,7 +26,8 @@ from dpsweep.study.expand import Targets, expand
 from dpsweep.study.messages import TARGET_PATTERN
 from dpsweep.study.selections import Selection
 from dpsweep.study.shares import held_out_rows
-from dpsweep.study.targets import Datasets, Figure, Table
+from dpsweep.study.table_targets import Datasets, Table
+from dpsweep.study.targets import Figure
 from dpsweep.study.words import Words
 
 # The name of a target, or of a series: what tells its members apart stands in braces.
