@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 # Tests run side by side, those of one file together: they share what the file prepares.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help setup demo findings status test test-fast test-slurm test-campaigns real-data gpu-study planted-bugs bench bench-gpu check format lock clean
+.PHONY: help setup demo findings status test test-fast test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,9 +49,6 @@ findings: setup ## run the study of frozen features and write docs/findings.md (
 	snakemake --config study=$(FINDINGS) -- all
 	$(BIN)/python benchmarks/findings.py --study $(FINDINGS)
 
-gpu-study: setup ## CIFAR-100 with ViT-Tiny on a GPU; writes benchmarks/results/gpu-cifar100.json
-	$(BIN)/python benchmarks/gpu_study.py
-
 test-slurm: setup ## the workflow on a real Slurm on this machine (root; installs Debian's slurm-wlm)
 	@$(BIN)/python -m tests.slurm.cluster install
 	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest tests/slurm
@@ -60,16 +57,18 @@ planted-bugs: setup ## plant one bug after another and see the fast tests fail (
 	$(BIN)/python benchmarks/planted_bugs.py
 
 bench: setup ## measure on the CPU and write the tables of docs/performance.md (an hour)
-	$(BIN)/python benchmarks/step_cost.py cpu
-	$(BIN)/python benchmarks/cell.py cpu
+	$(BIN)/python -m benchmarks.step_cost
+	$(BIN)/python -m benchmarks.cell
 	$(BIN)/python -m benchmarks.workflow
 	$(BIN)/python benchmarks/calibration.py study
 	$(BIN)/python benchmarks/tables.py
 
-bench-gpu: setup ## measure on a GPU and write the tables of docs/performance.md
-	$(BIN)/python benchmarks/step_cost.py gpu
-	$(BIN)/python benchmarks/cell.py gpu
-	$(BIN)/python benchmarks/tables.py
+gpu-inputs: setup ## fill the folder INPUTS with all that `make gpu` reads (network, ../shared)
+	$(BIN)/python -m benchmarks.gpu.inputs $(INPUTS)
+
+# No set-up: a machine with a GPU may have torch, timm, peft and transformers only (PYTHON=...).
+gpu: ## all checks and measurements on a GPU, piece by piece; call again until it is done
+	$(PYTHON) -m benchmarks.gpu $(INPUTS)
 
 check: setup ## lint, formatting, workflow lint, declared dependencies, types
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from dpsweep import preload
+from dpsweep import gpus, preload
 from dpsweep.errors import DpsweepError
 from dpsweep.study import commands, load_study
 from dpsweep.planning.cluster import Jobs, read_site
@@ -65,7 +65,13 @@ try:
     PATHS.check_writable()
 except DpsweepError as error:
     raise WorkflowError(str(error))
-JOBS = Jobs(STUDY, SITE)
+# On one machine each training job takes a GPU, or seats of one; without a GPU nothing limits them.
+GPUS = gpus.visible_gpus() if SITE is None else []
+JOBS = Jobs(STUDY, SITE, GPUS)
+gpus.offer(GPUS)
+for resource, limit in JOBS.limits.items():
+    if resource not in workflow.global_resources:
+        workflow.register_resource(resource, limit)
 LOGS = PATHS.drawn / "logs"
 CELL = "eps{epsilon}_epochs{epochs}_B{batch_size}_C{clipping_bound}"
 # What a site needs around every command.

@@ -1,13 +1,13 @@
 """Measure how much of a cell's wall time is optimizer steps and evaluation.
 
-    python benchmarks/cell.py cpu    # a cell of the demo's size
-    python benchmarks/cell.py gpu    # ViT-Tiny FiLM, 87,002 synthetic images of 224 x 224
+    python -m benchmarks.cell    # a cell of the demo's size
 
 A cell is one process, as in the workflow: start-up, loading, training, evaluation and writing are
 all in its own timing breakdown (in its provenance), which is what is printed. Weights and data are
 random: no accuracy comes out of it.
 
-Results go to benchmarks/results/cell_<device>.json.
+Results go to benchmarks/results/cell_cpu.json. A cell of SUN397's size on a GPU is a piece of
+`python -m benchmarks.gpu`.
 """
 
 import argparse
@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import yaml
 
 from dpsweep.data.write import Split, write_prepared
@@ -31,23 +30,15 @@ from dpsweep.files import read_json, write_json
 
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
-SIZES: dict[str, dict[str, Any]] = {
-    "cpu": {"train": 1347, "test": 450, "pixels": 8, "classes": 10, "batch": 256, "epochs": 8},
-    "gpu": {"train": 87002, "test": 21750, "pixels": 224, "classes": 397, "batch": 4096}
-    | {"epochs": 8},
-}
+SIZE = {"train": 1347, "test": 450, "pixels": 8, "classes": 10, "batch": 256, "epochs": 8}
 BLOCK = 1000
 
 
-def study(size: dict[str, Any], device: str, compiled: bool) -> dict[str, Any]:
+def study(size: dict[str, int]) -> dict[str, Any]:
     """A study of one cell: two learning rates, one seed."""
     small = {"img_size": 8, "patch_size": 4, "in_chans": 3, "embed_dim": 64, "depth": 2}
     return {
         "title": "Benchmark of a cell",
-        "training": {
-            "physical_batch": 256 if device == "cpu" else 1024,
-            "compile": compiled,
-        },
         "datasets": {
             "synthetic": {
                 "title": "Synthetic",
@@ -62,7 +53,7 @@ def study(size: dict[str, Any], device: str, compiled: bool) -> dict[str, Any]:
             "vit": {
                 "title": "ViT-Tiny",
                 "architecture": "vit_tiny_patch16_224",
-                "arguments": small | {"num_heads": 4} if device == "cpu" else {},
+                "arguments": small | {"num_heads": 4},
                 "weights": {"kind": "random"},
             }
         },
@@ -83,7 +74,7 @@ def study(size: dict[str, Any], device: str, compiled: bool) -> dict[str, Any]:
     }
 
 
-def images(size: dict[str, Any], count: int, seed: int) -> Split:
+def images(size: dict[str, int], count: int, seed: int) -> Split:
     """Random images and labels, block by block."""
     random = np.random.default_rng(seed)
     labels = random.integers(size["classes"], size=count)
@@ -101,12 +92,12 @@ def images(size: dict[str, Any], count: int, seed: int) -> Split:
     return Split(blocks(), labels)
 
 
-def time_cell(device: str, compiled: bool) -> dict[str, Any]:
+def time_cell() -> dict[str, Any]:
     """Prepare a synthetic study, train its cell, return the timing breakdown."""
-    size = SIZES[device]
+    size = SIZE
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results"
-        content = study(size, device, compiled) | {"results": str(results)}
+        content = study(size) | {"results": str(results)}
         file = Path(folder) / "study.yaml"
         file.write_text(yaml.safe_dump(content))
         write_prepared(
@@ -136,7 +127,7 @@ def time_cell(device: str, compiled: bool) -> dict[str, Any]:
     useful = seconds["training"] + seconds["evaluation"]
     steps = 2 * round(size["epochs"] * size["train"] / size["batch"])
     return {
-        "compiled": compiled,
+        "compiled": False,
         "size": size,
         "timing": timing,
         "process_seconds": round(wall, 2),
@@ -150,24 +141,19 @@ def time_cell(device: str, compiled: bool) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write the result."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("device", choices=list(SIZES))
-    device = parser.parse_args().device
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     result = {
         "environment": {
-            "device": torch.cuda.get_device_name() if device == "gpu" else "CPU, one thread",
+            "device": "CPU, one thread",
             "cores": os.cpu_count(),
             "load_before": round(os.getloadavg()[0], 2),
             "python": platform.python_version(),
             "versions": {name: version(name) for name in ("torch", "timm")},
         },
-        "cells": [
-            time_cell(device, compiled)
-            for compiled in ((False, True) if device == "gpu" else (False,))
-        ],
+        "cells": [time_cell()],
     }
-    write_json(RESULTS / f"cell_{device}.json", result)
-    print((RESULTS / f"cell_{device}.json").read_text())
+    write_json(RESULTS / "cell_cpu.json", result)
+    print((RESULTS / "cell_cpu.json").read_text())
 
 
 if __name__ == "__main__":

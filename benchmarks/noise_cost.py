@@ -1,11 +1,11 @@
 """Measure what noise with tails adds to a step: float64 from Philox against float32 `torch.randn`.
 
-    python -m benchmarks.noise_cost cpu     # five minutes on one core
-    python -m benchmarks.noise_cost gpu
+    python -m benchmarks.noise_cost     # five minutes on one core
 
 A step is measured on one physical batch, and scaled to the batch size of its case: gradients are
 paid once per physical batch, noise once per step. Both kinds of noise are drawn in one process, and
-seconds are processor time of one thread on the CPU. Results: benchmarks/results/noise_cost_<device>.json.
+seconds are processor time of one thread on the CPU. Results: benchmarks/results/noise_cost_cpu.json. On a
+GPU it is a piece of `python -m benchmarks.gpu`.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
+from benchmarks import step_cost
 from benchmarks.step_cost import RESULTS, ROWS, Setting, dpsweep, make_model
 from dpsweep.files import write_json
 from dpsweep.models.build import trainable_parameters
@@ -32,6 +33,7 @@ class Case:
     batch_size: int
 
 
+REHEARSAL = [Case("tiny ViT, FiLM", 32)]
 CASES = [Case("ViT-Tiny, FiLM", 32), Case("ViT-Base, all parameters", 256)]
 
 
@@ -49,7 +51,7 @@ def seconds(run: Callable[[], object], device: torch.device) -> float:
 
 def time_noise(case: Case, device: torch.device) -> dict[str, float | str]:
     """Return the seconds of a step and of both kinds of noise, and what the new one adds."""
-    row = next(row for row in ROWS if row.title == case.title)
+    row = next(row for row in [*ROWS, *step_cost.REHEARSAL] if row.title == case.title)
     size = sum(each.numel() for each in trainable_parameters(make_model(row)).values())
     physical_batch = row.cpu_batch if device.type == "cpu" else row.gpu_batch
     step = dpsweep(row, Setting(device, None, False))
@@ -87,16 +89,14 @@ def time_noise(case: Case, device: torch.device) -> dict[str, float | str]:
 
 def main() -> None:
     """Measure all cases."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("device", choices=["cpu", "gpu"])
-    kind = parser.parse_args().device
-    device = torch.device("cpu" if kind == "cpu" else "cuda")
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     torch.set_num_threads(1)
-    name = "one CPU thread" if kind == "cpu" else torch.cuda.get_device_name()
-    rows = [time_noise(case, device) for case in CASES]
+    rows = [time_noise(case, torch.device("cpu")) for case in CASES]
     for row in rows:
         print(row)
-    write_json(RESULTS / f"noise_cost_{kind}.json", {"device": name, "rows": rows})
+    write_json(RESULTS / "noise_cost_cpu.json", {"device": "one CPU thread", "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Measure an optimizer step: ours, the same without privacy, and Opacus.
 
-    python benchmarks/step_cost.py cpu          # about 40 minutes on one core
-    python benchmarks/step_cost.py gpu          # real sizes, float32 and bfloat16, compiled
-    python benchmarks/step_cost.py cpu --only "ViT-Tiny, FiLM"    # this row again
+    python -m benchmarks.step_cost          # about 40 minutes on one core
+    python -m benchmarks.step_cost --only "ViT-Tiny, FiLM"    # this row again
 
 Every contender of a row takes the same batch through the same network with the same trainable
 parameters. They take turns in one process, so that other load hits all of them, and a ratio is the
@@ -10,8 +9,8 @@ median over the rounds of (contender / without privacy in the same round). Peak 
 steps need beyond the model: on a GPU from its allocator, on the CPU the growth of a fresh process
 (the median of three, which differ by some 20 MB).
 
-Results go to benchmarks/results/step_cost_<device>.json; `python benchmarks/tables.py` writes the
-table of docs/performance.md.
+Results go to benchmarks/results/step_cost_cpu.json; `python benchmarks/tables.py` writes the table of
+docs/performance.md. On a GPU these are pieces of `python -m benchmarks.gpu`.
 """
 
 import argparse
@@ -24,11 +23,12 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,15 @@ class Row:
     cpu_batch: int
     gpu_batch: int
     tokens: int = 0
-    """length of a text; images have their backbone's size"""
+    """length of a text"""
+    pixels: int = 224
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """of the network, beside those of config.yaml"""
+
+    @property
+    def name(self) -> str:
+        """For a file."""
+        return f"{self.backbone}_{self.method}"
 
 
 ROWS = [
@@ -78,8 +86,18 @@ ROWS = [
     Row("BiT ResNet-50, FiLM", "resnet50", "film", 8, 256),
     Row("BiT ResNet-50, all parameters", "resnet50", "all", 4, 64),
     Row("DistilBERT, LoRA rank 16", "distilbert", "lora-r16-text", 8, 128, tokens=256),
-    Row("WRN-16-4 from scratch", "wrn-16-4", "scratch", 32, 512),
+    Row("WRN-16-4 from scratch", "wrn-16-4", "scratch", 32, 512, pixels=32),
 ]
+_TINY = {"img_size": 32, "depth": 2, "embed_dim": 64, "num_heads": 2}
+REHEARSAL = [
+    Row("tiny ViT, FiLM", "vit-tiny", "film", 4, 4, pixels=32, arguments=_TINY),
+    Row("tiny ViT, all parameters", "vit-tiny", "all", 4, 4, pixels=32, arguments=_TINY),
+]
+
+
+def rows(rehearse: bool) -> list[Row]:
+    """What is measured, or what only shows that everything runs."""
+    return REHEARSAL if rehearse else ROWS
 
 
 def make_model(row: Row, seed: int = 0) -> nn.Module:
@@ -88,7 +106,9 @@ def make_model(row: Row, seed: int = 0) -> nn.Module:
     section = study.backbones[row.backbone]
     methods: dict[str, Method] = {**study.methods, "head": HeadOnly(kind="head")}
     architecture = Architecture(
-        library=section.library, name=section.architecture, arguments=section.arguments
+        library=section.library,
+        name=section.architecture,
+        arguments={**section.arguments, **row.arguments},
     )
     with tempfile.TemporaryDirectory() as folder:
         write_backbone(
@@ -135,8 +155,7 @@ def make_batch(row: Row, device: torch.device) -> tuple[Tensor, Tensor]:
     if row.tokens:
         inputs = torch.randint(1000, 30000, (size, row.tokens), generator=generator)
     else:
-        pixels = 32 if row.backbone.startswith("wrn") else 224
-        inputs = torch.randn(size, 3, pixels, pixels, generator=generator)
+        inputs = torch.randn(size, 3, row.pixels, row.pixels, generator=generator)
     labels = torch.randint(CLASSES, (size,), generator=generator)
     return inputs.to(device), labels.to(device)
 
@@ -227,7 +246,7 @@ def measure_times(row: Row, setting: Setting, rounds: int) -> dict[str, dict[str
     found: dict[str, dict[str, Any]] = {}
     steps: dict[str, Step] = {}
     for name, make in CONTENDERS.items():
-        if setting.compiled and name.startswith("Opacus"):
+        if name.startswith("Opacus") and (setting.compiled or find_spec("opacus") is None):
             continue
         try:
             steps[name] = make(row, setting)
@@ -306,8 +325,8 @@ def _quiet() -> None:
     warnings.simplefilter("ignore")
 
 
-def measure_step_costs(device: torch.device, only: str | None, rounds: int) -> dict[str, Any]:
-    """Measure all rows on a device."""
+def measure_row(row: Row, device: torch.device, rounds: int) -> list[dict[str, Any]]:
+    """Measure a row on a device, in every setting that it has there."""
     settings = [Setting(device, None, compiled=False)]
     if device.type == "cuda":
         settings += [
@@ -315,34 +334,31 @@ def measure_step_costs(device: torch.device, only: str | None, rounds: int) -> d
             Setting(device, torch.bfloat16, compiled=False),
             Setting(device, torch.bfloat16, compiled=True),
         ]
-    result: dict[str, Any] = {"environment": environment(device), "rows": []}
-    for row in ROWS:
-        if only is not None and row.title != only:
-            continue
-        for setting in settings:
-            contenders = measure_times(row, setting, rounds)
-            gc.collect()
-            for name, measured in contenders.items():
-                if "failure" not in measured:
-                    measured["megabytes"] = round(measure_memory(row, setting, name), 1)
-            size = row.cpu_batch if device.type == "cpu" else row.gpu_batch
-            result["rows"].append(
-                {
-                    "title": row.title,
-                    "setting": setting.name,
-                    "batch": size,
-                    "tokens": row.tokens,
-                    "contenders": contenders,
-                }
-            )
-            print(result["rows"][-1], flush=True)
-    return result
+    found = []
+    for setting in settings:
+        contenders = measure_times(row, setting, rounds)
+        gc.collect()
+        for name, measured in contenders.items():
+            if "failure" not in measured:
+                measured["megabytes"] = round(measure_memory(row, setting, name), 1)
+        size = row.cpu_batch if device.type == "cpu" else row.gpu_batch
+        found.append(
+            {
+                "title": row.title,
+                "setting": setting.name,
+                "batch": size,
+                "tokens": row.tokens,
+                "contenders": contenders,
+            }
+        )
+        print(found[-1], flush=True)
+    return found
 
 
-def environment(device: torch.device) -> dict[str, Any]:
+def environment() -> dict[str, Any]:
     """Describe what was measured with what."""
     return {
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU, one thread",
+        "device": "CPU, one thread",
         "cores": os.cpu_count(),
         "load_before": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
@@ -353,24 +369,25 @@ def environment(device: torch.device) -> dict[str, Any]:
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("device", choices=["cpu", "gpu"])
     parser.add_argument("--only", choices=[row.title for row in ROWS], help="measure one row again")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     _quiet()
-    device = torch.device("cuda" if arguments.device == "gpu" else "cpu")
-    path = RESULTS / f"step_cost_{arguments.device}.json"
+    path = RESULTS / "step_cost_cpu.json"
     before = read_json(path) if arguments.only is not None and path.exists() else None
+    result: dict[str, Any] = {"environment": environment(), "rows": []}
     if before is not None:
-        known, now = before["environment"], environment(device)
+        known, now = before["environment"], result["environment"]
         if known | {"load_before": None} != now | {"load_before": None}:
             parser.error(f"{path} was measured with {known}, here is {now}: measure all rows")
-    result = measure_step_costs(device, arguments.only, arguments.rounds)
+    for row in ROWS:
+        if arguments.only in (None, row.title):
+            result["rows"] += measure_row(row, torch.device("cpu"), arguments.rounds)
     if before is not None:
         kept = [row for row in before["rows"] if row["title"] != arguments.only]
         order = [row.title for row in ROWS]
-        rows = sorted(kept + result["rows"], key=lambda row: order.index(row["title"]))
-        result = before | {"rows": rows}
+        merged = sorted(kept + result["rows"], key=lambda row: order.index(row["title"]))
+        result = before | {"rows": merged}
     write_json(path, result)
 
 

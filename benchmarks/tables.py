@@ -451,18 +451,89 @@ def backbones(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def right_on_gpu(result: dict[str, Any]) -> list[str]:
+    """The largest relative errors against the loop in float64, and what else was checked."""
+    rows = [
+        [piece["title"], setting, *(f"{error:.1e}" for error in errors.values())]
+        for piece in result["pieces"]
+        if "relative_errors" in piece
+        for setting, errors in piece["relative_errors"].items()
+    ]
+    head = ["network, what trains", "engine", "sum", "norms", "sum, masked and spoilt"]
+    said = []
+    for piece in result["pieces"]:
+        if "draws" in piece:
+            said.append(
+                f"Noise: {piece['beyond_float32']} of {piece['draws']:,} draws beyond the largest of "
+                f"float32, {piece['expected_beyond']:.0f} expected."
+            )
+        if "largest_relative_differences" in piece:
+            found = piece["largest_relative_differences"]
+            said.append(
+                "Largest relative differences of parameters: "
+                + ", ".join(f"{name} {value:.1e}" for name, value in found.items())
+                + "."
+            )
+    return [*grid(head, rows), "", *said, where(result["environment"])]
+
+
+def cifar100_on_gpu(result: dict[str, Any]) -> list[str]:
+    """The best trial of every epsilon and rule of clipping."""
+    rows = [
+        [
+            f"{best['epsilon']:g}",
+            best["clipping"]["kind"],
+            f"{best['accuracy']:.3f}",
+            f"{best['batch_size']:,}",
+            f"{best['clipping'].get('bound', '')}",
+            f"{best['learning_rate']:g}",
+            f"{best['examples_per_second']:,.0f}",
+        ]
+        for best in (piece["best"] for piece in result["pieces"])
+    ]
+    head = ["epsilon", "clipping", "accuracy", "B", "C", "learning rate", "examples per second"]
+    rows.sort(key=lambda row: (row[1], float(row[0])))
+    return [*grid(head, rows), "", where(result["environment"])]
+
+
+def cell_on_gpu(result: dict[str, Any]) -> list[str]:
+    """Where the wall time of a cell goes."""
+    rows = [
+        [
+            "compiled" if each["compiled"] else "as it is",
+            f"{each['process_seconds']:.1f} s",
+            f"{100 * each['share_of_steps_and_evaluation']:.1f} %",
+            f"{each['seconds_to_first_step']:.1f} s",
+            f"{each['examples_per_second']:,}",
+            f"{each.get('gigabytes', 0):.1f} GB",
+        ]
+        for each in result["pieces"]
+    ]
+    head = ["two trials", "process", "steps and evaluation", "to the first step"]
+    size = result["pieces"][0]["size"]
+    return [
+        *grid([*head, "examples per second", "memory"], rows),
+        "",
+        f"N = {size['train']:,}, {size['pixels']} x {size['pixels']} pixels, B = {size['batch']}, "
+        f"{size['epochs']} epochs. " + where(result["environment"]),
+    ]
+
+
+GPU = "make gpu"
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "step cost, CPU": ("step_cost_cpu.json", "make bench", step_cost),
-    "step cost, GPU": ("step_cost_gpu.json", "make bench-gpu", step_cost),
+    "step cost, GPU": ("gpu/step_*.json", GPU, step_cost),
+    "right on a GPU": ("gpu/right_*.json", GPU, right_on_gpu),
+    "CIFAR-100, GPU": ("gpu/cifar100_*.json", GPU, cifar100_on_gpu),
     "cell, CPU": ("cell_cpu.json", "make bench", cell),
-    "cell, GPU": ("cell_gpu.json", "make bench-gpu", cell),
+    "cell, GPU": ("gpu/cell*.json", GPU, cell_on_gpu),
     "features": ("features.json", "python benchmarks/features.py", features),
     "backbones": ("backbones.json", "python benchmarks/backbones.py", backbones),
     "workflow": ("workflow.json", "make bench", workflow),
     "demo": ("demo.json", "python benchmarks/demo.py", demo),
     "analysis": ("analysis.json", "python -m benchmarks.analysis", analysis),
-    "noise cost, CPU": ("noise_cost_cpu.json", "python -m benchmarks.noise_cost cpu", noise_cost),
-    "noise cost, GPU": ("noise_cost_gpu.json", "python -m benchmarks.noise_cost gpu", noise_cost),
+    "noise cost, CPU": ("noise_cost_cpu.json", "python -m benchmarks.noise_cost", noise_cost),
+    "noise cost, GPU": ("gpu/noise_cost.json", GPU, noise_cost),
     "planted bugs": ("planted_bugs.json", "make planted-bugs", planted_bugs),
     "coverage of intervals": ("verdicts.json", "python benchmarks/verdicts.py", coverage),
     "power of verdicts": ("verdicts.json", "python benchmarks/verdicts.py", power),
@@ -507,13 +578,23 @@ def tables() -> dict[str, list[str]]:
         ),
     }
     for name, (file, command, render) in TABLES.items():
-        path = RESULTS / file
+        found = sorted(RESULTS.glob(file))
         lines[name] = (
-            render(read_json(path))
-            if path.exists()
+            render(_joined([read_json(path) for path in found]))
+            if found
             else [f"*Open: not measured yet. `{command}` fills this in.*"]
         )
     return lines
+
+
+def _joined(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The only result, or the pieces of one: what they have measured, and the rows of all."""
+    if "piece" not in found[0]:
+        return found[0]
+    rows = [row for piece in found for row in piece.get("rows", [])]
+    environment = found[0]["environment"]
+    device = environment["device"]
+    return {"environment": environment, "device": device, "pieces": found, "rows": rows}
 
 
 def start(name: str) -> str:

@@ -147,6 +147,7 @@ def write_cells(
                 "mean_gradient_norm": 1.0,
                 "clipped_fraction": 0.5,
                 "nonfinite_examples": 0,
+                "physical_batch": 256,
                 "trainable_parameters": 10,
                 "head_parameters": 5,
                 "wall_seconds": 1.0,

@@ -9,10 +9,11 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "dpsweep"
 
-BASE = {"errors", "files", ""}  # "" is the package itself: its version numbers
+BASE = {"errors", "files", "gpus", ""}  # "" is the package itself: its version numbers
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
+    "gpus": set(),
     "choice": set(),
     "clipping": set(),
     "records": set(),

@@ -84,6 +84,11 @@ TRIALS = pa.schema(
         _column(
             "precision", pa.string(), "of forward and backward passes: `float32` or `bfloat16`"
         ),
+        _column(
+            "physical_batch",
+            pa.int64(),
+            "examples on the device at once, in the end; halved where memory ran out",
+        ),
         _column("versions", pa.string(), "of Python and libraries, as JSON"),
         _column("trial_key", pa.string(), "the trial's name in the store"),
     ]

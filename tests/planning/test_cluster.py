@@ -2,12 +2,14 @@
 
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from dpsweep.gpus import SEATS, Gpu
 from dpsweep.planning.cluster import ClusterError, Jobs, Site, read_site
 from dpsweep.planning.cost import (
     cell_bytes,
@@ -30,6 +32,8 @@ SETTINGS: dict[str, Any] = {
     ],
     "time_limit_minutes": 240,
 }
+
+GPUS = [Gpu("0", "GPU-a", "H100", 80.0), Gpu("1", "GPU-b", "H100", 80.0)]
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +135,28 @@ def test_notice_leaves_half_of_a_short_job(paper: Study) -> None:
     assert "--signal=USR1@300" in options
 
 
-def test_without_a_cluster_nothing_is_asked_for(paper: Study) -> None:
+def test_without_a_cluster_only_gpus_are_shared_out(paper: Study) -> None:
     jobs = Jobs(paper, None)
-    assert jobs.training("sun397_vit-tiny_film", 8) == {"gpu": 1}
+    assert jobs.training("sun397_vit-tiny_film", 8) == {"gpu_seats": SEATS}
+    assert jobs.limits == {}
+    assert Jobs(paper, None, GPUS).limits == {"gpu_seats": 2 * SEATS}
     assert jobs.analysis() == {}
     assert jobs.calibration() == {}
     assert jobs.shell_setup(Path("requeue.sh")) == ""
+
+
+def test_short_and_small_cells_share_a_gpu() -> None:
+    demo = load_study(ROOT / "studies/demo.yaml")
+
+    def seats(study: Study, problem: str, epochs: int, gigabytes: float) -> int:
+        gpus = [replace(gpu, gigabytes=gigabytes) for gpu in GPUS]
+        return Jobs(study, None, gpus).gpu_seats("train", problem, epochs)
+
+    sizes = (24.0, 5.0, 2.0, 0.0)
+    found = [seats(demo, "digits_vit-weak_film", 8, gigabytes) for gigabytes in sizes]
+    assert found == [1, SEATS // 2, SEATS, SEATS]
+    paper = load_study(ROOT / "config.yaml")
+    assert seats(paper, "cassava_vit-tiny_film", 8, 1000.0) == SEATS  # four minutes
 
 
 def run_in_job(setup: str, command: str, folder: Path) -> "subprocess.CompletedProcess[str]":

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpsweep.training import evaluation
 from dpsweep.training.context import Examples, TrialContext
 from dpsweep.training.evaluation import evaluate
+from dpsweep.training.physical import PhysicalBatch
 
 CLASSES = 4
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 3])
@@ -30,15 +30,20 @@ class Context:
     device = torch.device("cpu")
     classes = CLASSES
 
+    def __init__(self, at_once: int) -> None:
+        self.evaluated_at_once = PhysicalBatch(at_once)
+
     def batch(self, examples: Examples, rows: Tensor) -> Tensor:
         return examples.inputs[examples.rows[rows]]
 
 
-def measured(logits: Tensor, labels: Tensor = LABELS, weight: float = 1.0) -> dict[str, Any]:
+def measured(
+    logits: Tensor, labels: Tensor = LABELS, weight: float = 1.0, at_once: int = 512
+) -> dict[str, Any]:
     model = Fixed()
     nn.init.constant_(model.weight, weight)
     examples = Examples(logits, labels, torch.arange(len(labels)))
-    return evaluate(model, cast(TrialContext, Context()), examples)
+    return evaluate(model, cast(TrialContext, Context(at_once)), examples)
 
 
 def saying(*classes: int) -> Tensor:
@@ -57,13 +62,10 @@ def test_accuracies() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-def test_every_example_counts_whatever_the_batch(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_example_counts_whatever_the_batch(size: int) -> None:
     logits = torch.randn(7, CLASSES, generator=torch.Generator().manual_seed(0))
     whole = measured(logits)
-    monkeypatch.setattr(evaluation, "_TEST_BATCH", size)
-    found = measured(logits)
+    found = measured(logits, at_once=size)
     assert found["accuracy"] == whole["accuracy"]
     assert found["loss"] == pytest.approx(whole["loss"], rel=1e-6)
 

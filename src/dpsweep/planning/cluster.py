@@ -1,12 +1,12 @@
 """How stages become jobs of a cluster: site settings, and what each kind of job asks for.
 
 The workflow's executor (`workflow/executor`) reads the resources that are made here. Without a
-cluster nothing is asked for but a GPU to count, and nothing is packed.
+cluster nothing is asked for but seats of a GPU (`dpsweep.gpus`), and nothing is packed.
 """
 
 import math
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,10 +14,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from dpsweep.errors import DpsweepError
+from dpsweep.gpus import SEATS, Gpu, seats
 from dpsweep.planning.cost import (
     TERAFLOPS,
     cell_cost,
     features_seconds,
+    input_bytes,
     norms_seconds,
     theory_seconds,
 )
@@ -128,11 +130,13 @@ class Jobs:
     Args:
         study: the study.
         site: the cluster, or None for one machine.
+        gpus: of the one machine.
     """
 
-    def __init__(self, study: Study, site: Site | None) -> None:
+    def __init__(self, study: Study, site: Site | None, gpus: Sequence[Gpu] = ()) -> None:
         self._study = study
         self._site = site
+        self._gpus = gpus
 
     def shell_setup(self, requeue: Path) -> str:
         """Shell code that runs before every command of the workflow.
@@ -173,6 +177,20 @@ class Jobs:
             return 1
         seconds = self._seconds(stage, problem, epochs)
         return self._pack(seconds, self._minutes(seconds))
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """What there is of the resources that jobs ask for on one machine; unlimited without a GPU."""
+        return {"gpu_seats": SEATS * len(self._gpus)} if self._gpus else {}
+
+    def gpu_seats(self, stage: Stage, problem: str, epochs: int) -> int:
+        """How many seats of a GPU of this machine a job of a stage takes."""
+        if stage in ("features", "theory") or self._study.physical_batch(problem) == "auto":
+            return SEATS  # it fills the GPU
+        dataset = self._study.datasets[self._study.problems[problem].dataset]
+        cost = cell_cost(self._study, problem, epochs)
+        seconds = cost.seconds if stage == "train" else norms_seconds(self._study, problem, epochs)
+        return seats(seconds, cost.gpu_gigabytes + input_bytes(dataset) / 1e9, self._gpus)
 
     def training(self, problem: str, epochs: int) -> dict[str, Resource]:
         """Resources of a job that trains one cell."""
@@ -235,7 +253,7 @@ class Jobs:
 
     def _on_gpu(self, stage: Stage, problem: str, epochs: int) -> dict[str, Resource]:
         if self._site is None:
-            return {"gpu": 1}
+            return {"gpu_seats": self.gpu_seats(stage, problem, epochs)}
         cost = cell_cost(self._study, problem, epochs)
         minutes = self._minutes(self._seconds(stage, problem, epochs))
         request = self._site.gpu(self._study, problem, epochs).request

@@ -27,6 +27,7 @@ TERAFLOPS = 20.0
 _START_SECONDS = 40.0  # imports, weights, data, compilation
 _STEP_SECONDS = 0.02  # noise, optimizer and sampling of one step
 _HOST_GIGABYTES = 6.0  # an interpreter with torch and a GPU's libraries
+_LEAST_EXAMPLES = 32  # on a GPU at once, for which one should be large enough
 _GIGA = 1e9
 
 
@@ -171,7 +172,8 @@ def cell_cost(
     training = epochs * dataset.train_size * _passes(study, problem) * network.operations / rate
     testing = dataset.test_size * network.operations / rate
     trials = trials or max(trials_per_cell(study, sweep) for sweep in sweeps)
-    physical = study.physical_batch(problem)
+    setting = study.physical_batch(problem)
+    physical = _LEAST_EXAMPLES if setting == "auto" else setting
     inputs = _input_bytes(study, problem)
     return CellCost(
         trials=trials,

@@ -118,14 +118,18 @@ class Status:
                 found.append(describe(str(inside.with_suffix("")), log, self._now))
         return found
 
-    def lines(self) -> Iterator[str]:
-        """The status as text for a terminal."""
+    def lines(self, gpus: int = 0) -> Iterator[str]:
+        """The status as text for a terminal.
+
+        Args:
+            gpus: of this machine; that many jobs train at once, or those that do now.
+        """
         everything = self.of(self.states)
         if figures := self.figures():
             yield from _table("figure", figures)
             yield ""
         yield from _table("problem", self.problems() | {"all": everything})
-        at_once = everything.cells["running"]
+        at_once = gpus or everything.cells["running"]
         if everything.left:
             yield (
                 f"{hours(everything.left)} GPU hours left; with {max(at_once, 1)} at once: "

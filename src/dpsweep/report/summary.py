@@ -99,7 +99,10 @@ def summarise(study: Study, paths: Paths, trials: pd.DataFrame) -> Summary:
                     f"{len(rows):,}",
                     duration(rows["wall_seconds"].sum()),
                 ]
-                for (device, precision), rows in once.groupby(["device", "precision"])
+                # Which of a machine's GPUs it was matters to a trial, not here.
+                for (device, precision), rows in once.groupby(
+                    [once["device"].str.replace(r" \(GPU .*\)$", "", regex=True), "precision"]
+                )
             ],
             frozenset({"Trials", "Training"}),
         ),

@@ -116,6 +116,10 @@ class CanaryEngine:
         rows, nonfinite = self._engine.gradients(inputs, labels.where(~canary, 0))
         return rows.masked_fill(canary[:, None], 0), nonfinite & ~canary
 
+    def forget(self) -> None:
+        """Begin the sum of a step again."""
+        self._real = torch.zeros(())
+
     def observe(self, released: Tensor) -> None:
         """Look at the noisy sum of a step, flat over all trainable parameters; the step ends."""
         self.observations.append(self._sign * (released[self._coordinates] - self._real))
@@ -174,6 +178,10 @@ class CanaryContext(TrialContext):
             torch.from_numpy(coordinates).to(self.device),
         )
         return self.canary_engine
+
+    def drop_step(self) -> None:
+        """See ``TrialContext``."""
+        self.canary_engine.forget()
 
 
 @dataclass(frozen=True)

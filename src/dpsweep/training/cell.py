@@ -19,6 +19,7 @@ import torch
 
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.files import atomic_path
+from dpsweep.gpus import TAKEN
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.records import TRIALS, trial_table
@@ -167,7 +168,9 @@ def run_cell(
 
 
 def _place(device: torch.device) -> str:
-    """Where a job runs, for its log: the device, and under Slurm the job and its GPU."""
+    """Where a job runs, for its log: the device, which GPU of a machine, the job of Slurm."""
+    if TAKEN in os.environ:
+        return f"{device.type} (GPU {os.environ[TAKEN]})"
     gpu = os.environ.get("SLURM_STEP_GPUS") or os.environ.get("SLURM_JOB_GPUS")
     job = os.environ.get("SLURM_JOB_ID")
     return f"{device.type} (Slurm job {job}, GPU {gpu})" if job else device.type
@@ -265,6 +268,7 @@ def _row(
         "noise_multiplier": spec.noise_multiplier,
         "certified_epsilon": noise.certified_epsilon,
         "precision": spec.precision,
+        "physical_batch": record.get("physical_batch", spec.physical_batch),
         "versions": json.dumps(record["versions"], sort_keys=True),
         "trial_key": spec.key,
     }

@@ -22,6 +22,8 @@ class Progress:
     seconds: float
     statistics: list[Tensor]
     epochs: dict[str, Tensor]
+    physical_batch: int
+    """examples on the device at once"""
 
 
 def save_checkpoint(

@@ -1,22 +1,34 @@
 """What the trials of a cell share: the data on the device, the backbone, the device itself."""
 
+import logging
 import os
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpsweep.clipping import NoClipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.errors import DpsweepError
+from dpsweep.gpus import TAKEN
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study.config import Method
 from dpsweep.training.gradients import GradientEngine, make_engine
+from dpsweep.training.physical import (
+    ON_THE_CPU,
+    PhysicalBatch,
+    PhysicalBatchSize,
+    largest_batch,
+)
 from dpsweep.training.precision import Precision, autocast_dtype
+
+log = logging.getLogger(__name__)
 
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 REQUIRE_GPU = "DPSWEEP_REQUIRE_GPU"
@@ -48,7 +60,17 @@ def default_device() -> torch.device:
             )
             + "; to train on the CPU on purpose, set `require_gpu: false` in site.yaml"
         )
+    if TAKEN in os.environ:
+        log.warning(
+            "torch %s cannot use GPU %s: training on the CPU. For as many jobs at once as there are "
+            "cores, set CUDA_VISIBLE_DEVICES to nothing",
+            torch.__version__,
+            os.environ[TAKEN],
+        )
     return torch.device("cpu")
+
+
+_TEST_BATCH = 512
 
 
 @dataclass(frozen=True)
@@ -108,6 +130,8 @@ class TrialContext:
         self._seed: int | None = None
         self._initial: dict[str, Tensor] = {}
         self._engines: dict[tuple[int, str, str, bool], GradientEngine] = {}
+        self._physical: dict[PhysicalBatchSize, PhysicalBatch] = {}
+        self.evaluated_at_once = PhysicalBatch(_TEST_BATCH, self.drop_step)
 
     def _examples(self, inputs: Tensor, labels: Tensor, rows: Tensor) -> Examples:
         return Examples(inputs, labels[rows].to(self.device), rows.to(inputs.device))
@@ -135,6 +159,42 @@ class TrialContext:
             inputs = inputs.pin_memory().to(self.device, non_blocking=True)
         batch: Tensor = self.preprocess(inputs)
         return batch
+
+    def physical_batch(
+        self, setting: PhysicalBatchSize, engine: GradientEngine, batch_size: int
+    ) -> PhysicalBatch:
+        """How many examples are on the device at once; the trials of a cell share what they find.
+
+        Args:
+            setting: of the study. With ``auto`` the largest that fits is found by trying.
+            engine: computes the gradients.
+            batch_size: B, of which physical batches are parts.
+
+        Raises:
+            DoesNotFitError: not even one example fits.
+        """
+        if setting not in self._physical:
+            self._physical[setting] = PhysicalBatch(
+                ON_THE_CPU if setting == "auto" else setting, self.drop_step
+            )
+            if setting == "auto" and self.device.type != "cpu":
+                self._physical[setting].size = largest_batch(batch_size, len(self.train.labels))
+                self._physical[setting].fit(partial(self._try, engine))
+                log.info("%d examples at once", self._physical[setting].size)
+        return self._physical[setting]
+
+    def _try(self, engine: GradientEngine, size: int) -> None:
+        """Compute gradients of the first examples, and throw them away."""
+        rows = torch.arange(size)
+        labels = self.train.labels[rows.to(self.device)]
+        mask = torch.ones_like(labels, dtype=torch.bool)
+        engine.clipped_sum(self.batch(self.train, rows), labels, mask, NoClipping())
+        self.drop_step()
+        total = sum(each.numel() for each in engine.parameters.values())
+        torch.empty(3 * total, dtype=torch.float64, device=self.device)  # sum, noise, update
+
+    def drop_step(self) -> None:
+        """Called when what was computed of a step does not count, because it begins again."""
 
     def model(self, seed: int) -> nn.Module:
         """The model in its initial state for a seed, in eval mode (no dropout).

@@ -1,16 +1,23 @@
 """How good a model is on some examples."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsweep.models.build import trainable_parameters
 from dpsweep.training.context import Examples, TrialContext
 
-_TEST_BATCH = 512
+
+def _outputs(
+    model: nn.Module, context: TrialContext, examples: Examples, first: int, count: int
+) -> tuple[Tensor, Tensor]:
+    """The numbers of some examples, and what a model gives for them."""
+    rows = torch.arange(first, min(first + count, len(examples.labels)))
+    return rows, model(context.batch(examples, rows)).float()
 
 
 @torch.no_grad()
@@ -23,8 +30,12 @@ def evaluate(model: nn.Module, context: TrialContext, examples: Examples) -> dic
     labels = examples.labels
     loss = torch.zeros((), dtype=torch.float64, device=context.device)
     correct = torch.zeros_like(labels, dtype=torch.bool)
-    for rows in torch.split(torch.arange(len(labels)), _TEST_BATCH):
-        outputs = model(context.batch(examples, rows)).float()
+    done = 0
+    while done < len(labels):
+        rows, outputs = context.evaluated_at_once.fit(
+            partial(_outputs, model, context, examples, done)
+        )
+        done += len(rows)
         chosen = rows.to(context.device)
         loss += functional.cross_entropy(outputs, labels[chosen], reduction="sum").double()
         finite = outputs.isfinite().all(dim=1)

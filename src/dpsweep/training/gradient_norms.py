@@ -3,11 +3,13 @@
 import logging
 import shutil
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from dpsweep.choice import choose
 from dpsweep.clipping import ClippingBound
@@ -20,6 +22,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients import GradientEngine
 from dpsweep.training.interruption import interruption
+from dpsweep.training.physical import PhysicalBatch
 from dpsweep.training.store import TrialStore
 from dpsweep.training.trajectory import Trajectory
 
@@ -93,7 +96,9 @@ def measure_gradient_norms(
     finished = output.with_suffix(".unfinished") / row["trial_key"]
     trajectory = Trajectory.open(study, paths, cell, row, finished)
     saved = trajectory.trained_again
-    physical_batch = study.physical_batch(problem)
+    physical = trajectory.context.physical_batch(
+        study.physical_batch(problem), trajectory.engine, int(row["batch_size"])
+    )
     files = [finished / f"epoch{epoch}.parquet" for epoch in range(1, epochs + 1)]
     for epoch, file in enumerate(files, start=1):
         if file.exists():
@@ -102,9 +107,7 @@ def measure_gradient_norms(
             raise stop
         started = time.monotonic()
         trajectory.go_to(epoch)
-        norms, head_norms = training_set_norms(
-            trajectory.engine, trajectory.context, physical_batch
-        )
+        norms, head_norms = training_set_norms(trajectory.engine, trajectory.context, physical)
         measured = pd.DataFrame(
             {
                 "epoch": epoch,
@@ -130,17 +133,24 @@ def measure_gradient_norms(
 
 
 def training_set_norms(
-    engine: GradientEngine, context: TrialContext, physical_batch: int
+    engine: GradientEngine, context: TrialContext, physical: PhysicalBatch
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Gradient norm of every training example, for all trainable parameters and for the head.
 
     Returns:
         Two float arrays of shape (N,).
     """
-    parts = []
-    for rows in torch.split(torch.arange(len(context.train.labels)), physical_batch):
-        inputs, chosen = context.batch(context.train, rows), rows.to(context.device)
-        keep = torch.ones_like(chosen, dtype=torch.bool)
-        parts.append(torch.stack(engine.norms(inputs, context.train.labels[chosen], keep)))
+    parts: list[Tensor] = []
+    done = 0
+    while done < len(context.train.labels):
+        parts.append(physical.fit(partial(_some_norms, engine, context, done)))
+        done += parts[-1].shape[1]
     norms = torch.cat(parts, dim=1).cpu().numpy()
     return norms[0], norms[1]
+
+
+def _some_norms(engine: GradientEngine, context: TrialContext, first: int, count: int) -> Tensor:
+    rows = torch.arange(first, min(first + count, len(context.train.labels)))
+    labels = context.train.labels[rows.to(context.device)]
+    keep = torch.ones_like(labels, dtype=torch.bool)
+    return torch.stack(engine.norms(context.batch(context.train, rows), labels, keep))

@@ -89,7 +89,10 @@ class PrivateOptimizer:
         self._steps = 0
 
     def step(self, microbatches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> StepStatistics:
-        """Take one step from the micro-batches ``(inputs, labels, mask)`` of one sampled batch."""
+        """Take one step from the micro-batches ``(inputs, labels, mask)`` of one sampled batch.
+
+        A step that runs out of memory has changed nothing: it can be taken again, with the same noise.
+        """
         parameters = self.engine.parameters
         reference = next(iter(parameters.values()))
         total = torch.zeros(
@@ -117,7 +120,6 @@ class PrivateOptimizer:
             del part  # its memory is wanted for the next one, or for the noise
         if self.noise_multiplier > 0:
             self._noise.add_to(total, self._steps, self.noise_multiplier)
-        self._steps += 1
         total /= self.expected_batch_size
         for parameter, piece in zip(parameters.values(), pieces, strict=True):
             gradient = piece.to(parameter.dtype)
@@ -125,6 +127,7 @@ class PrivateOptimizer:
                 gradient = torch.empty_like(parameter).copy_(gradient)
             parameter.grad = gradient
         self.optimizer.step()
+        self._steps += 1
         return statistics
 
     def state_dict(self) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from dpsweep.errors import DpsweepError
 from dpsweep.files import fingerprint
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
-from dpsweep.privacy.stored import read_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
+from dpsweep.training.physical import PhysicalBatchSize
 from dpsweep.training.precision import Precision, resolve_precision
 
 
@@ -45,7 +45,7 @@ class TrialSpec:
     learning_rate: float
     seed: int
     engine: str
-    physical_batch: int
+    physical_batch: PhysicalBatchSize
     threads: int
     device: str = "cpu"
     """kind of device: each draws noise, and rounds, in its own way"""
@@ -71,6 +71,9 @@ def cell_noise(study: Study, paths: Paths, cell: Cell) -> Calibration:
     Raises:
         CalibrationError: the file cannot be believed, or is for another setting.
     """
+    # The accountant that verifies it is a library that training itself does without.
+    from dpsweep.privacy.stored import read_calibration  # noqa: PLC0415
+
     dataset = study.problems[cell.problem].dataset
     return read_calibration(
         paths.noise(dataset, cell.epsilon, cell.epochs, cell.batch_size),

@@ -4,13 +4,15 @@ A trial is a function of its `TrialSpec` (on the CPU: bit for bit). It can be ki
 and continued from its checkpoint with the same result.
 """
 
+import contextlib
 import logging
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep import __version__
+from dpsweep.gpus import TAKEN
 from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from dpsweep.training.context import TrialContext
@@ -73,21 +76,26 @@ def train_trial(
     model = context.model(spec.seed)
     parameters = trainable_parameters(model)
     head = head_parameter_names(model)
+    engine = context.engine(spec.engine, model, spec.precision, spec.compile)
     optimizer = PrivateOptimizer(
         _OPTIMIZERS[spec.optimizer](parameters.values(), lr=spec.learning_rate),
-        context.engine(spec.engine, model, spec.precision, spec.compile),
+        engine,
         spec.clipping,
         noise_multiplier=spec.noise_multiplier,
         expected_batch_size=spec.batch_size,
         noise=GaussianNoise(spec.key, "noise", secret=secret),
     )
     sampler = PoissonSampler(spec.train_size, spec.batch_size, spec.key, "sampling", secret=secret)
+    physical = context.physical_batch(spec.physical_batch, engine, spec.batch_size)
     found = checkpoint and load_checkpoint(checkpoint, parameters, optimizer)
-    progress = found or Progress(0, 0.0, [], {})
+    progress = found or Progress(0, 0.0, [], {}, physical.size)
+    physical.size = progress.physical_batch
     ends = epoch_ends(spec.steps, spec.epochs)
     started = saved = time.monotonic()
     for step in range(progress.step + 1, spec.steps + 1):
-        statistics = optimizer.step(_microbatches(sampler.batch(step), spec, context))
+        microbatches = partial(_microbatches, sampler.batch(step), spec, context)
+        statistics = physical.fit(partial(_take, optimizer, microbatches))
+        progress.physical_batch = physical.size
         progress.statistics.append(_pack(statistics))
         progress.step = step
         if step in ends:
@@ -118,23 +126,34 @@ def train_trial(
         "wall_seconds": progress.seconds,
         "evaluation_seconds": time.monotonic() - evaluation_started,
         "examples_per_second": float(steps["sampled_examples"].sum() / progress.seconds),
+        "physical_batch": physical.size,
         **_environment(context.device),
     }
     epochs = {name: value.cpu().numpy() for name, value in progress.epochs.items()}
     return StoredTrial(record, steps), epochs
 
 
+def _take(
+    optimizer: PrivateOptimizer,
+    batch: Callable[[int], Iterator[tuple[Tensor, Tensor, Tensor]]],
+    physical_batch: int,
+) -> StepStatistics:
+    """Take a step with so many examples at once."""
+    return optimizer.step(batch(physical_batch))
+
+
 def _microbatches(
-    indices: np.ndarray[Any, Any], spec: TrialSpec, context: TrialContext
+    indices: np.ndarray[Any, Any], spec: TrialSpec, context: TrialContext, physical_batch: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    if context.device.type == "cpu":
-        # Fixed shapes serve compiled kernels; here padding would only be computed in vain.
-        for rows in torch.split(torch.from_numpy(indices), spec.physical_batch):
+    if context.device.type == "cpu" or not spec.compile:
+        # Fixed shapes serve compiled kernels; else padding would only be computed in vain.
+        for rows in torch.split(torch.from_numpy(indices), physical_batch):
             if len(rows):
-                keep = torch.ones(len(rows), dtype=torch.bool)
-                yield context.batch(context.train, rows), context.train.labels[rows], keep
+                chosen = rows.to(context.device)
+                keep = torch.ones_like(chosen, dtype=torch.bool)
+                yield context.batch(context.train, rows), context.train.labels[chosen], keep
         return
-    for padded, mask in microbatches(indices, spec.physical_batch):
+    for padded, mask in microbatches(indices, physical_batch):
         rows = torch.from_numpy(padded)
         inputs, labels = (
             context.batch(context.train, rows),
@@ -188,7 +207,12 @@ def _environment(device: torch.device) -> dict[str, Any]:
         if device.type == "cuda"
         else platform.processor() or platform.machine()
     )
-    versions = {each: version(each) for each in ("torch", "timm", "opacus", "numpy")}
+    if device.type == "cuda" and TAKEN in os.environ:
+        name += f" (GPU {os.environ[TAKEN]})"
+    versions = {}
+    for library in ("torch", "timm", "opacus", "numpy"):
+        with contextlib.suppress(PackageNotFoundError):  # Opacus is one of several engines
+            versions[library] = version(library)
     return {
         "device": f"{device.type}: {name}",
         "versions": {"python": platform.python_version(), "dpsweep": __version__, **versions},

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
@@ -183,7 +183,7 @@ class Study(Section):
             del copy.__dict__[name]
         return copy
 
-    def physical_batch(self, problem: str) -> int:
+    def physical_batch(self, problem: str) -> int | Literal["auto"]:
         """How many examples of a problem are on the device at once."""
         first = self.sweeps[self.sweeps_of(problem)[0]]
         return first.physical_batch or self.training.physical_batch

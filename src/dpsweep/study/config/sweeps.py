@@ -68,7 +68,8 @@ class Sweep(Section):
     learning_rate: LearningRates | Geometric
     seeds: Annotated[PositiveInt, Field(description="how many: 1, 2, ...")]
     physical_batch: Annotated[
-        PositiveInt | None, Field(description="overrides training.physical_batch")
+        PositiveInt | Literal["auto"] | None,
+        Field(description="overrides training.physical_batch"),
     ] = None
     engine: Annotated[
         Engine | None, Field(description="overrides that of the method, and training.engine")

@@ -48,7 +48,11 @@ class Training(Section):
         ),
     ] = "auto"
     physical_batch: Annotated[
-        PositiveInt, Field(description="examples that are on the device at once; changes no result")
+        PositiveInt | Literal["auto"],
+        Field(
+            description="examples that are on the device at once; auto finds the most that fit (256 on a "
+            "CPU). Changes no result but by rounding, and is halved where memory runs out"
+        ),
     ] = 256
     automatic_clipping_gamma: Annotated[
         PositiveFloat, Field(description="gamma of AUTO-S (Bu et al. 2023)")

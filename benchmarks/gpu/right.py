@@ -1,0 +1,163 @@
+"""Whether a GPU computes what a private step must be. A wrong result is an error."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu import trials
+from benchmarks.gpu.kit import Kit
+from benchmarks.step_cost import Row, make_model
+from dpsweep.clipping import FlatClipping
+from dpsweep.models.build import head_parameter_names
+from dpsweep.training.gradients import GradientEngine, make_engine
+from dpsweep.training.gradients.interface import GradientSum
+from dpsweep.training.noise import GaussianNoise
+
+EXAMPLES = 6
+CLIPPING = FlatClipping(1.0)
+# Relative errors of sums and norms. TF32 would be wrong by 1e-3.
+FLOAT32, BFLOAT16 = 2e-4, 0.3
+_FLOAT32_LARGEST = 5.768  # of a normal float32 draw of torch, see docs/privacy.md
+
+
+def engines(kit: Kit, row: Row) -> dict[str, Any]:
+    """Every engine that knows a network against the loop in float64, on this device."""
+    # What a user may have set; the engines have to set it back for themselves.
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    torch.backends.cudnn.conv.fp32_precision = "tf32"  # type: ignore[attr-defined]
+    device = kit.device
+    model = make_model(row).to(device)
+    head = head_parameter_names(model)
+    generator = torch.Generator().manual_seed(1)
+    if row.tokens:
+        inputs = torch.randint(1000, 30000, (EXAMPLES, row.tokens), generator=generator)
+    else:
+        inputs = torch.randn(EXAMPLES, 3, row.pixels, row.pixels, generator=generator)
+    inputs, labels = inputs.to(device), torch.arange(EXAMPLES, device=device)
+    everything = torch.ones_like(labels, dtype=torch.bool)
+    exact = make_engine("loop", copy.deepcopy(model).double(), head)
+    wide = inputs.double() if inputs.is_floating_point() else inputs
+    wanted = exact.clipped_sum(wide, labels, everything, CLIPPING)
+    some = everything.clone()
+    some[1::2] = False
+    wanted_some = exact.clipped_sum(wide, labels, some, CLIPPING)
+    found = {}
+    for name, autocast, compiled in (
+        ("auto", None, False),
+        ("auto", None, True),
+        ("auto", torch.bfloat16, False),
+        ("auto", torch.bfloat16, True),
+        ("vmap", None, False),
+        ("loop", None, False),
+    ):
+        engine = make_engine(name, model, head, autocast=autocast, compile=compiled)
+        whole = engine.clipped_sum(inputs, labels, everything, CLIPPING)
+        _check_types(whole)
+        measured = {
+            "sum": _relative(_flat(whole), _flat(wanted)),
+            "norms": float(((whole.norms - wanted.norms) / wanted.norms).abs().max()),
+            "masked": _relative(
+                _flat(_with_spoilt(engine, inputs, labels, some)), _flat(wanted_some)
+            ),
+        }
+        setting = f"{name}, {'bfloat16' if autocast else 'float32'}"
+        found[setting + (", compiled" if compiled else "")] = measured
+        allowed = BFLOAT16 if autocast else FLOAT32
+        if not max(measured.values()) <= allowed:
+            raise ValueError(f"{row.title}, {setting}: {measured}; allowed: {allowed}")
+    return {"title": row.title, "relative_errors": found}
+
+
+def _check_types(found: GradientSum) -> None:
+    for name, each in {**found.gradients, "norms": found.norms}.items():
+        if each.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"{name} is {each.dtype}; allowed: float32, float64")
+
+
+def _with_spoilt(
+    engine: GradientEngine, inputs: Tensor, labels: Tensor, mask: Tensor
+) -> GradientSum:
+    """The sum where masked examples, and one that counts for nothing, are not finite."""
+    if not inputs.is_floating_point():
+        return engine.clipped_sum(inputs, labels, mask, CLIPPING)
+    spoilt = inputs.clone()
+    spoilt[~mask] = torch.inf
+    asked = mask.clone()
+    asked[1] = True  # not masked, and not finite: it is counted and left out
+    found = engine.clipped_sum(spoilt, labels, asked, CLIPPING)
+    if int(found.nonfinite.sum()) != 1:
+        raise ValueError(f"found {int(found.nonfinite.sum())} examples that are not finite, not 1")
+    return found
+
+
+def _flat(found: GradientSum) -> Tensor:
+    return torch.cat([each.double().flatten() for each in found.gradients.values()])
+
+
+def _relative(found: Tensor, wanted: Tensor) -> float:
+    return float((found - wanted).norm() / wanted.norm())
+
+
+def noise(kit: Kit) -> dict[str, Any]:
+    """Noise is float64, standard normal, new in every step, the same for the same step; with tails."""
+    size, steps = (2**20, 4) if kit.rehearse else (2**28, 8)
+    stream = GaussianNoise("gpu kit")
+    beyond, largest, moments = 0, 0.0, []
+    first = torch.zeros(size, dtype=torch.float64, device=kit.device)
+    stream.add_to(first, 0, 1.0)
+    again = torch.zeros_like(first)
+    stream.add_to(again, 0, 1.0)
+    if not torch.equal(first, again):
+        raise ValueError("the same step has two kinds of noise")
+    for step in range(steps):
+        again.zero_()
+        stream.add_to(again, step, 1.0)
+        if step and torch.equal(first, again):
+            raise ValueError(f"steps 0 and {step} have the same noise")
+        beyond += int((again.abs() > _FLOAT32_LARGEST).sum())
+        largest = max(largest, float(again.abs().max()))
+        moments.append([float(again.mean()), float(again.var())])
+    deviation = 6 / size**0.5
+    if not all(abs(mean) < deviation and abs(var - 1) < 2 * deviation for mean, var in moments):
+        raise ValueError(f"means and variances: {moments}")
+    draws = size * steps
+    expected = draws * 8.0e-9
+    if expected > 10 and not 0.2 * expected < beyond < 5 * expected:
+        raise ValueError(
+            f"{beyond} of {draws} draws beyond {_FLOAT32_LARGEST}, expected {expected:.0f}"
+        )
+    return {
+        "draws": draws,
+        "beyond_float32": beyond,
+        "expected_beyond": expected,
+        "largest": largest,
+    }
+
+
+def resume(kit: Kit) -> dict[str, Any]:
+    """A trial twice, one that is stopped and goes on, and one that moves between CPU and GPU."""
+    device, cpu = kit.device, torch.device("cpu")
+    here, there = trials.small_trial(kit, device), trials.small_trial(kit, cpu)
+    whole = here.train("whole")
+    found = {
+        "twice": _furthest(whole, here.train("again")),
+        "stopped": _furthest(whole, here.train("stopped", stop=5)),
+    }
+    # Without noise, which every device draws in its own way, both devices train the same.
+    quiet_here, quiet_there = here.without_noise(), there.without_noise()
+    wanted = quiet_there.train("quiet")
+    found["to the GPU"] = _furthest(wanted, quiet_here.train("moved", stop=5, begin=quiet_there))
+    found["to the CPU"] = _furthest(wanted, quiet_there.train("back", stop=5, begin=quiet_here))
+    allowed = 0.0 if kit.rehearse else 1e-2
+    if not max(found.values()) <= allowed:
+        raise ValueError(f"largest relative differences of parameters: {found}; allowed: {allowed}")
+    return {"largest_relative_differences": found}
+
+
+def _furthest(one: dict[str, Any], other: dict[str, Any]) -> float:
+    return max(
+        float(abs(other[name] - value).max() / max(1e-6, abs(value).max()))
+        for name, value in one.items()
+    )

@@ -1,0 +1,177 @@
+"""What steps, noise and a cell cost on a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import noise_cost as noise_of_a_step
+from benchmarks import step_cost
+from benchmarks.cell import images
+from benchmarks.gpu.kit import REPOSITORY, Kit
+from benchmarks.step_cost import Row
+from dpsweep.data.prepared import PreparedDataset, write_prepared
+from dpsweep.models.backbone import Architecture, PreparedBackbone, write_backbone
+from dpsweep.study.config import Film
+from dpsweep.training.context import TrialContext
+from dpsweep.training.optimizer import PrivateOptimizer
+from dpsweep.training.precision import resolve_precision
+from dpsweep.training.specification import TrialSpec
+from dpsweep.training.trial import train_trial
+
+SUN397 = {
+    "train": 87_002,
+    "test": 21_750,
+    "pixels": 224,
+    "classes": 397,
+    "batch": 4096,
+    "epochs": 8,
+}
+REHEARSAL = {"train": 300, "test": 100, "pixels": 32, "classes": 10, "batch": 64, "epochs": 1}
+LEARNING_RATES = (0.001, 0.01)
+
+
+def steps(kit: Kit, row: Row) -> dict[str, Any]:
+    """A network's step in every precision, compiled or not, with and without privacy."""
+    if kit.rehearse:
+        step_cost.MEMORY_RUNS = 1
+    return {"rows": step_cost.measure_row(row, kit.device, rounds=2 if kit.rehearse else 5)}
+
+
+def noise_cost(kit: Kit) -> dict[str, Any]:
+    """What noise with tails adds to a step."""
+    cases = noise_of_a_step.REHEARSAL if kit.rehearse else noise_of_a_step.CASES
+    return {"rows": [noise_of_a_step.time_noise(case, kit.device) for case in cases]}
+
+
+def cell(kit: Kit, compiled: bool) -> dict[str, Any]:
+    """A process that trains two trials on data of SUN397's size, and what its time goes into.
+
+    It does what a job of the workflow does, but for the two tables that a cell leaves.
+    """
+    size = REHEARSAL if kit.rehearse else SUN397
+    folder = kit.work / "cell"
+    if not (folder / "data" / "metadata.json").exists():
+        write_prepared(
+            folder / "data",
+            name="synthetic",
+            title="Synthetic",
+            source="random",
+            revision=None,
+            classes=[str(each) for each in range(size["classes"])],
+            train=images(size, size["train"], 0),
+            test=images(size, size["test"], 1),
+        )
+        write_backbone(
+            folder / "backbone",
+            state={},
+            name="vit",
+            title="ViT-Tiny",
+            architecture=Architecture(
+                library="timm",
+                name="vit_tiny_patch16_224",
+                arguments={"img_size": size["pixels"], **({"depth": 1} if kit.rehearse else {})},
+            ),
+            mean=(0.5, 0.5, 0.5),
+            std=(0.5, 0.5, 0.5),
+            pretraining={"kind": "random"},
+            parameters=0,
+        )
+    started = time.time()
+    said = subprocess.run(
+        [
+            *(sys.executable, "-m", "benchmarks.gpu.speed", str(folder), kit.device.type),
+            *(json.dumps(size), str(started), str(int(compiled and not kit.rehearse))),
+        ],
+        cwd=REPOSITORY,
+        # What the folder of inputs brings is found where this process has found it.
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    wall = time.time() - started
+    found = json.loads(said.splitlines()[-1])
+    useful = found["training_seconds"] + found["evaluation_seconds"]
+    return {
+        "compiled": compiled,
+        "size": size,
+        "process_seconds": round(wall, 2),
+        "share_of_steps_and_evaluation": round(useful / wall, 4),
+        "other_seconds": round(wall - useful, 2),
+        **found,
+    }
+
+
+def _train_cell(
+    folder: Path, kind: str, size: dict[str, int], started: float, compiled: bool
+) -> None:
+    """The process of a cell: print what it has measured."""
+    device = torch.device(kind)
+    torch.set_num_threads(1)
+    first: list[float] = []
+    original = PrivateOptimizer.step
+
+    def timed(optimizer: PrivateOptimizer, *arguments: Any) -> Any:
+        found = original(optimizer, *arguments)
+        if not first:
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            first.append(time.time() - started)
+        return found
+
+    PrivateOptimizer.step = timed  # type: ignore[method-assign]
+    data = PreparedDataset.open(folder / "data")
+    backbone = PreparedBackbone.open(folder / "backbone")
+    context = TrialContext(data, backbone, Film(kind="film"), device=device)
+    epochs = size["epochs"]
+    records = []
+    for rate in LEARNING_RATES:
+        spec = TrialSpec(
+            data=data.metadata.checksum,
+            classes="",
+            backbone=backbone.metadata.checksum,
+            method={"kind": "film"},
+            optimizer="adam",
+            epsilon=8.0,
+            delta=1e-5,
+            noise_multiplier=1.0,
+            train_size=size["train"],
+            batch_size=size["batch"],
+            epochs=epochs,
+            steps=max(1, round(epochs * size["train"] / size["batch"])),
+            clipping={"kind": "flat", "bound": 1.0},
+            learning_rate=rate,
+            seed=1,
+            engine="auto",
+            physical_batch="auto",
+            threads=1,
+            device=device.type,
+            precision=resolve_precision("auto", "auto", device),
+            compile=compiled,
+        )
+        stored, _ = train_trial(spec, context, folder / "checkpoint", 1e9)
+        records.append(stored.record)
+    training = sum(record["wall_seconds"] for record in records)
+    found = {
+        "training_seconds": round(training, 2),
+        "evaluation_seconds": round(sum(record["evaluation_seconds"] for record in records), 2),
+        "seconds_to_first_step": round(first[0], 2),
+        "examples_per_second": round(len(records) * epochs * size["train"] / training),
+        "examples_per_second_of_the_last": round(records[-1]["examples_per_second"]),
+        "physical_batch": records[-1]["physical_batch"],
+        "precision": resolve_precision("auto", "auto", device),
+    }
+    if device.type == "cuda":
+        found["gigabytes"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    place, device_kind, sizes, begun, compile_it = sys.argv[1:]
+    _train_cell(Path(place), device_kind, json.loads(sizes), float(begun), bool(int(compile_it)))

@@ -1,0 +1,79 @@
+"""How many examples are on the device at once: as many as fit.
+
+Sums over a batch are float64, so how it is cut into physical batches changes an update by rounding
+only. Where memory runs out, half as many examples are taken from then on.
+"""
+
+import gc
+import logging
+import math
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+import torch
+
+from dpsweep.errors import DpsweepError
+
+log = logging.getLogger(__name__)
+
+PhysicalBatchSize = int | Literal["auto"]
+ON_THE_CPU = 256
+"""What ``auto`` means there: memory runs out for the whole machine, and cannot be tried out."""
+
+Result = TypeVar("Result")
+
+
+class DoesNotFitError(DpsweepError):
+    """A single example does not fit on the device."""
+
+
+class PhysicalBatch:
+    """How many examples are on the device at once, at present.
+
+    Args:
+        size: to begin with.
+        release: is called when memory has run out, before the next try.
+    """
+
+    def __init__(self, size: int, release: Callable[[], None] = lambda: None) -> None:
+        self.size = size
+        self._release = release
+
+    def fit(self, compute: Callable[[int], Result]) -> Result:
+        """Compute with ``size`` examples at once; where memory runs out, again with half as many.
+
+        Args:
+            compute: takes the size. What it has done when it raises an error must not count.
+
+        Raises:
+            DoesNotFitError: memory runs out with one example.
+        """
+        while True:
+            try:
+                return compute(self.size)
+            except torch.OutOfMemoryError as error:
+                reason = str(error).split(". ")[0]
+            # Here, because the error that is handled holds on to what was computed.
+            if self.size == 1:
+                raise DoesNotFitError(
+                    f"a single example does not fit on the device ({reason}); take a smaller network, a "
+                    "method that trains fewer parameters, smaller images or shorter texts, training."
+                    "precision: bfloat16, or a GPU with more memory, and look whether other programs use "
+                    "this one"
+                )
+            self.size = (self.size + 1) // 2
+            log.warning("out of memory: from now on %d examples at once (%s)", self.size, reason)
+            self._release()
+            gc.collect()
+            if torch.cuda.is_initialized():
+                torch.cuda.empty_cache()
+
+
+def largest_batch(batch_size: int, train_size: int) -> int:
+    """More examples than a sampled batch ever has.
+
+    Args:
+        batch_size: B, its expected size; the standard deviation is below the root of B.
+        train_size: N.
+    """
+    return min(train_size, batch_size + math.ceil(5 * math.sqrt(batch_size)))

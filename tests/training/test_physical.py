@@ -1,0 +1,178 @@
+"""Examples on the device at once: the most that fit, fewer where memory runs out, the same update."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.training.tiny_study import prepare, tiny_sections
+
+from dpsweep.privacy import calibrate
+from dpsweep.study import Study
+from dpsweep.training import trial as trial_module
+from dpsweep.training.cell import trial_specs
+from dpsweep.training.context import TrialContext
+from dpsweep.training.gradients.expanded import ExpandedEngine
+from dpsweep.training.interruption import Interrupted
+from dpsweep.training.physical import DoesNotFitError, PhysicalBatch, largest_batch
+from dpsweep.training.specification import TrialSpec
+from dpsweep.training.trial import train_trial
+
+STEPS, B = 9, 60
+
+
+class Memory:
+    """A device on which so many examples fit at once, from one call on."""
+
+    def __init__(self) -> None:
+        self.examples = 10**9
+        self.calls: list[int] = []
+        self.shrinks: tuple[int, int] | None = None
+
+    def use(self, examples: int) -> None:
+        self.calls.append(examples)
+        if self.shrinks is not None and len(self.calls) == self.shrinks[0]:
+            self.examples = self.shrinks[1]
+        if examples > self.examples:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
+    memory = Memory()
+    for name in ("clipped_sum", "norms"):
+        original = getattr(ExpandedEngine, name)
+
+        def limited(engine: Any, inputs: Any, *rest: Any, original: Any = original) -> Any:
+            found = original(engine, inputs, *rest)
+            memory.use(len(inputs))
+            return found
+
+        monkeypatch.setattr(ExpandedEngine, name, limited)
+    return memory
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Any, Any]:
+    torch.set_num_threads(1)
+    sections = tiny_sections({"physical_batch": "auto"}, {"kind": "film"})
+    sections["sweeps"]["digits"]["batch_size"] = [B]
+    study = Study.model_validate(sections)
+    _, data, backbone = prepare(study, tmp_path_factory.mktemp("physical"))
+    return study, data, backbone
+
+
+@pytest.fixture
+def trial(made: tuple[Study, Any, Any]) -> tuple[TrialContext, TrialSpec]:
+    study, data, backbone = made
+    (cell,) = study.all_cells()
+    cpu = torch.device("cpu")
+    noise = calibrate(8.0, 1e-5, study.train_size("digits"), B, STEPS)
+    (spec,) = trial_specs(study, cell, noise, data, backbone, cpu).values()
+    assert spec.physical_batch == "auto"
+    return TrialContext(data, backbone, study.methods["method"], device=cpu), spec
+
+
+def test_out_of_memory_halves_and_changes_no_update(
+    trial: tuple[TrialContext, TrialSpec],
+    made: tuple[Study, Any, Any],
+    memory: Memory,
+    tmp_path: Path,
+) -> None:
+    context, spec = trial
+    whole, parameters = train_trial(spec, context, tmp_path / "none.checkpoint", 1e9)
+    assert whole.record["physical_batch"] == 256
+    memory.calls.clear()
+    memory.shrinks = (4, 20)
+    halved, found = train_trial(spec, context, tmp_path / "none.checkpoint", 1e9)
+    assert halved.record["physical_batch"] == 16
+    assert memory.calls[:3] == [len(_batch(halved, step)) for step in range(3)]
+    assert max(memory.calls[7:]) <= 16
+    for name, value in parameters.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+    np.testing.assert_array_equal(halved.steps["sampled_examples"], whole.steps["sampled_examples"])
+    # The next trial of the cell begins with what has fitted.
+    memory.calls.clear()
+    train_trial(spec, context, tmp_path / "none.checkpoint", 1e9)
+    assert max(memory.calls) <= 16
+
+
+def _batch(trial: Any, step: int) -> range:
+    return range(trial.steps["sampled_examples"][step])
+
+
+def test_a_resumed_trial_goes_on_with_what_has_fitted(
+    made: tuple[Study, Any, Any],
+    trial: tuple[TrialContext, TrialSpec],
+    memory: Memory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    context, spec = trial
+    memory.shrinks = (4, 20)
+    whole, parameters = train_trial(spec, context, tmp_path / "none.checkpoint", 1e9)
+    study, data, backbone = made
+
+    def fresh() -> TrialContext:
+        return TrialContext(data, backbone, study.methods["method"], device=torch.device("cpu"))
+
+    memory.examples = 10**9
+    memory.calls.clear()
+    calls = iter(range(100))
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            trial_module,
+            "interruption",
+            lambda saved: Interrupted(75) if next(calls) == 5 else None,
+        )
+        with pytest.raises(Interrupted):
+            train_trial(spec, fresh(), tmp_path / "a.checkpoint", 1e9)
+    memory.examples, memory.shrinks = 10**9, None
+    resumed, found = train_trial(spec, fresh(), tmp_path / "a.checkpoint", 1e9)
+    assert resumed.record["physical_batch"] == whole.record["physical_batch"] == 16
+    for name, value in parameters.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_an_example_that_does_not_fit_is_an_error(
+    trial: tuple[TrialContext, TrialSpec], memory: Memory, tmp_path: Path
+) -> None:
+    context, spec = trial
+    memory.examples = 0
+    with pytest.raises(DoesNotFitError, match=r"a single example does not fit .*take a smaller"):
+        train_trial(spec, context, tmp_path / "none.checkpoint", 1e9)
+
+
+def test_the_largest_that_fits_is_found_at_the_start(
+    trial: tuple[TrialContext, TrialSpec], memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, spec = trial
+    engine = context.engine(spec.engine, context.model(1))
+    memory.examples = 30
+
+    class Cuda:
+        type = "cuda"
+
+    original = TrialContext._try
+
+    def on_the_cpu(context: TrialContext, *arguments: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(context, "device", torch.device("cpu"))
+            original(context, *arguments)
+
+    monkeypatch.setattr(TrialContext, "_try", on_the_cpu)
+    monkeypatch.setattr(context, "device", Cuda())
+    largest = largest_batch(B, len(context.train.labels))
+    assert largest == B + 39
+    assert context.physical_batch("auto", engine, B).size == 25
+    assert context.physical_batch(7, engine, B).size == 7
+
+
+def test_an_error_of_another_kind_is_not_caught() -> None:
+    def fail(size: int) -> None:
+        raise RuntimeError(f"{size} examples, another error")
+
+    with pytest.raises(RuntimeError, match="8 examples, another error"):
+        PhysicalBatch(8).fit(fail)

@@ -1,0 +1,41 @@
+"""A workstation with GPUs: training jobs take turns on them. The GPUs are simulated."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from tests.workflow.tiny import SWEEP, TinyChain
+
+pytestmark = pytest.mark.slow
+
+LISTED = "0, GPU-00, H100, 1000\n1, GPU-10, H100, 1000\n"
+
+
+@pytest.fixture
+def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyChain:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "nvidia-smi").write_text(f"#!/bin/sh\ncat <<END\n{LISTED}END\n")
+    (programs / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # where the locks are
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return TinyChain(tmp_path / "study")
+
+
+def test_training_jobs_take_turns_on_the_gpus(chain: TinyChain) -> None:
+    said = chain.run("plan")
+    assert "2 GPUs on this machine (2 x H100, 1 GB)." in said
+    cells = [f"eps8_epochs2_B{size}_C1" for size in ("32", "full")]
+    said = chain.run(*(f"results/cells/{SWEEP}/{cell}/trials.parquet" for cell in cells))
+    # As many as the GPUs have room for, whatever the number of cores.
+    assert re.search(r"gpu_seats\D+8\b", said)
+    logs = chain.results / "logs"
+    taken = [(logs / "cells" / SWEEP / f"{cell}.log").read_text() for cell in cells]
+    assert all(re.search(r"on GPU [01] \(H100\)", log) for log in taken)
+    # This torch has no GPU, which the log of a job says.
+    assert all("cannot use GPU" in log for log in taken)
+    others = [log for log in logs.rglob("*.log") if "cells" not in log.parts]
+    assert others
+    assert not any("on GPU" in log.read_text() for log in others)
