@@ -482,10 +482,10 @@ def cifar100_on_gpu(result: dict[str, Any]) -> list[str]:
     rows = [
         [
             f"{best['epsilon']:g}",
-            best["clipping"]["kind"],
+            best["clipping"],
             f"{best['accuracy']:.3f}",
             f"{best['batch_size']:,}",
-            f"{best['clipping'].get('bound', '')}",
+            f"{best['clipping_bound'] or ''}",
             f"{best['learning_rate']:g}",
             f"{best['examples_per_second']:,.0f}",
         ]

@@ -93,7 +93,7 @@ def _with_spoilt(
 
 
 def _flat(found: GradientSum) -> Tensor:
-    return torch.cat([each.double().flatten() for each in found.gradients.values()])
+    return torch.cat([found.gradients[name].double().flatten() for name in sorted(found.gradients)])
 
 
 def _relative(found: Tensor, wanted: Tensor) -> float:

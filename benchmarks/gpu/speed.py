@@ -15,6 +15,7 @@ from benchmarks import step_cost
 from benchmarks.cell import images
 from benchmarks.gpu.kit import REPOSITORY, Kit
 from benchmarks.step_cost import Row
+from dpsweep.clipping import FlatClipping
 from dpsweep.data.prepared import PreparedDataset, write_prepared
 from dpsweep.models.backbone import Architecture, PreparedBackbone, write_backbone
 from dpsweep.study.config import Film
@@ -145,7 +146,7 @@ def _train_cell(
             batch_size=size["batch"],
             epochs=epochs,
             steps=max(1, round(epochs * size["train"] / size["batch"])),
-            clipping={"kind": "flat", "bound": 1.0},
+            clipping=FlatClipping(1.0),
             learning_rate=rate,
             seed=1,
             engine="auto",

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.kit import REPOSITORY, Kit
+from dpsweep.clipping import FlatClipping, NoClipping
 from dpsweep.data.prepared import PreparedDataset, Split, write_prepared
 from dpsweep.files import read_json
 from dpsweep.models.backbone import Architecture, PreparedBackbone, write_backbone
@@ -105,7 +106,8 @@ def train(kit: Kit, cells: list[Cell]) -> dict[str, Any]:
                 {
                     "epsilon": cell.epsilon,
                     "batch_size": spec.batch_size,
-                    "clipping": spec.clipping,
+                    "clipping": spec.clipping.kind,
+                    "clipping_bound": getattr(spec.clipping, "bound", None),
                     "learning_rate": rate,
                     "noise_multiplier": spec.noise_multiplier,
                     "precision": spec.precision,
@@ -130,7 +132,7 @@ class SmallTrial:
 
     def without_noise(self) -> "SmallTrial":
         """The same without privacy, in float32."""
-        spec = replace(self.spec, noise_multiplier=0.0, clipping={"kind": "none"}, device="any")
+        spec = replace(self.spec, noise_multiplier=0.0, clipping=NoClipping(), device="any")
         return replace(self, spec=spec)
 
     def train(
@@ -180,7 +182,7 @@ def small_trial(kit: Kit, device: torch.device) -> SmallTrial:
         batch_size=noise.batch_size,
         epochs=2,
         steps=noise.steps,
-        clipping={"kind": "flat", "bound": 1.0},
+        clipping=FlatClipping(1.0),
         learning_rate=1e-3,
         seed=1,
         engine="auto",

@@ -65,7 +65,7 @@ class PhysicalBatch:
             log.warning("out of memory: from now on %d examples at once (%s)", self.size, reason)
             self._release()
             gc.collect()
-            if torch.cuda.is_initialized():
+            if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
 
