@@ -17,7 +17,8 @@ def test_a_cpu_is_measured_and_no_gpu(tmp_path: Path, monkeypatch: pytest.Monkey
     found = this_machine()
     assert "CPU" in found.name
     assert 0.0001 < found.teraflops < GPU.teraflops / 2
-    (tmp_path / "nvidia-smi").touch(0o755)
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0, GPU-0, H100, 80000\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
     assert this_machine() == GPU
 
 

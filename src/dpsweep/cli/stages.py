@@ -1,15 +1,18 @@
 """One command per stage, and what jobs of the doctor call; rules call nothing else."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dpsweep import gpus
 from dpsweep.cli import options
 from dpsweep.cli.options import Partial, StudyFile, cells_of, making_if_whole, open_study
+from dpsweep.planning.cluster import Jobs, Stage
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.planning.provenance import explain, making, problems
-from dpsweep.study import StudyError
+from dpsweep.study import Study, StudyError
 from dpsweep.study.cells import number
 from dpsweep.study.commands import DEFAULT_STUDY
 from dpsweep.study.messages import pick
@@ -19,6 +22,14 @@ app = typer.Typer()
 
 # How many problems fit a terminal.
 _SHOWN = 20
+
+
+def _taken_gpu(
+    study: Study, stage: Stage, problem: str, epochs: int
+) -> AbstractContextManager[gpus.Gpu | None]:
+    """Wait for a GPU of this machine, or for seats of one, where the workflow offers any."""
+    jobs = Jobs(study, None, gpus.offered())
+    return gpus.taken_gpu(jobs.gpu_seats(stage, problem, epochs))
 
 
 @app.command()
@@ -78,7 +89,8 @@ def compute_features(dataset: str, backbone: str, study_file: StudyFile = DEFAUL
             f"{study_file}: found no head that trains on {' '.join(chosen)}; allowed: {known or 'none'}"
         )
     refuse_network()
-    with making(paths, Outputs(study, paths).features(chosen)), watched():
+    output = Outputs(study, paths).features(chosen)
+    with gpus.taken_gpu(gpus.SEATS), making(paths, output), watched():
         compute(study, paths, chosen)
 
 
@@ -125,7 +137,12 @@ def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> Non
     study, paths = open_study(study_file)
     chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
     refuse_network()
-    with making(paths, Outputs(study, paths).cell(chosen)) as job, watched():
+    output = Outputs(study, paths).cell(chosen)
+    with (
+        _taken_gpu(study, "train", problem, chosen.epochs),
+        making(paths, output) as job,
+        watched(),
+    ):
         run_cell(study, paths, chosen, started=options.STARTED, progress=job.note)
 
 
@@ -150,7 +167,12 @@ def gradient_norms(
     name = f"eps{number(epsilon)}_epochs{epochs}_C{clipping_bound}"
     key = pick("gradient norms", name, {paths.gradient_norms(*key).stem: key for key in keys})
     refuse_network()
-    with making(paths, Outputs(study, paths).gradient_norms(key)), watched():
+    output = Outputs(study, paths).gradient_norms(key)
+    with (
+        _taken_gpu(study, "gradient_norms", problem, key.epochs),
+        making(paths, output),
+        watched(),
+    ):
         measure_gradient_norms(study, paths, *key)
 
 
@@ -167,7 +189,8 @@ def theory(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> No
     study, paths = open_study(study_file)
     chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
     refuse_network()
-    with making(paths, Outputs(study, paths).theory(chosen)), watched():
+    output = Outputs(study, paths).theory(chosen)
+    with gpus.taken_gpu(gpus.SEATS), making(paths, output), watched():
         measure_overlap(study, paths, chosen)
 
 
@@ -181,7 +204,8 @@ def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     cell = pick("setting of the audit", setting, {each.name: each for each in study.audit_cells()})
     assert study.audit is not None  # noqa: S101 (it has settings)
     refuse_network()
-    with making(paths, Outputs(study, paths).audited(cell)):
+    output = Outputs(study, paths).audited(cell)
+    with _taken_gpu(study, "train", cell.problem, cell.epochs), making(paths, output):
         measure_setting(study, paths, study.audit, cell)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from dpsweep.cli.options import SiteFile, StudyFile, open_study, read_site_file
 from dpsweep.errors import DpsweepError
+from dpsweep.gpus import describe, visible_gpus
 from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import DEFAULT_STUDY
 from dpsweep.study.paths import Paths
@@ -127,7 +128,10 @@ def plan(
     study, paths = open_study(study_file)
     device = this_machine() if site is None else GPU
     chosen = Plan(study, paths, targets or (), read_site_file(site), device)
-    typer.echo("\n".join(chosen.lines(gpus or GPUS)))
+    here = visible_gpus() if site is None else []
+    if here:
+        typer.echo(describe(here))
+    typer.echo("\n".join(chosen.lines(gpus or ([len(here)] if here else GPUS))))
 
 
 @app.command()
@@ -171,7 +175,10 @@ def status(
     device = this_machine() if site is None else GPU
     state = Status(study, paths, site=read_site_file(site), device=device)
     if not failed:
-        typer.echo("\n".join(state.lines()))
+        here = visible_gpus() if site is None else []
+        typer.echo("\n".join(state.lines(len(here))))
+        if here:
+            typer.echo(describe(here))
         return
     failures = state.failures()
     typer.echo(

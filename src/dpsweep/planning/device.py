@@ -4,6 +4,7 @@ import shutil
 import time
 from dataclasses import dataclass
 
+from dpsweep.gpus import visible_gpus
 from dpsweep.planning.cost import TERAFLOPS
 
 # A layer of a small vision transformer for a physical batch: images by tokens, width, four times the width.
@@ -25,7 +26,7 @@ GPU = Device("GPUs", TERAFLOPS)
 
 def this_machine() -> Device:
     """The device that trains on this machine; the speed of a CPU is measured, which takes 0.1 s."""
-    if shutil.which("nvidia-smi") or shutil.which("rocm-smi"):
+    if visible_gpus() or shutil.which("rocm-smi"):
         return GPU
     return Device("this machine's CPU", _cpu_teraflops())
 
