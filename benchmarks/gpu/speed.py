@@ -16,7 +16,8 @@ from benchmarks.cell import images
 from benchmarks.gpu.kit import REPOSITORY, Kit
 from benchmarks.step_cost import Row
 from dpsweep.clipping import FlatClipping
-from dpsweep.data.prepared import PreparedDataset, write_prepared
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.data.write import write_prepared
 from dpsweep.models.backbone import Architecture, PreparedBackbone, write_backbone
 from dpsweep.study.config import Film
 from dpsweep.training.context import TrialContext

@@ -10,7 +10,8 @@ import torch
 
 from benchmarks.gpu.kit import REPOSITORY, Kit
 from dpsweep.clipping import FlatClipping, NoClipping
-from dpsweep.data.prepared import PreparedDataset, Split, write_prepared
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.data.write import Split, write_prepared
 from dpsweep.files import read_json
 from dpsweep.models.backbone import Architecture, PreparedBackbone, write_backbone
 from dpsweep.privacy.calibration import Calibration
