@@ -539,6 +539,7 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "power of verdicts": ("verdicts.json", "python benchmarks/verdicts.py", power),
     "selection": ("selection.json", "python benchmarks/selection.py", selection),
     "kills": ("kills.json", "python -m benchmarks.kills 300", kills),
+    "kills on Slurm": ("kills_slurm.json", "python -m benchmarks.kills_slurm 50", kills),
     "histories": ("histories.json", "python -m benchmarks.histories 30", histories),
 }
 

@@ -1,0 +1,142 @@
+"""Disturb runs on a real Slurm at random moments, run the same command again, and compare.
+
+    python -m benchmarks.kills_slurm 50    # as root, with Slurm (make test-slurm installs it); goes on
+
+As `benchmarks.kills`, with jobs on the one-node cluster of the tests. A run is disturbed by a signal
+(SIGTERM, SIGINT, SIGKILL, SIGHUP) to Snakemake or to a process of a job, by scancel, by a node that is
+set down, or by a daemon of the node that is killed; node and daemon come back. Jobs of a Snakemake
+that was killed outright go on, and the next call may start beside them.
+
+The result goes to benchmarks/results/kills_slurm.json.
+"""
+
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from tests.slurm import cluster
+from tests.slurm.site import Site
+from tests.workflow.chain import Chain
+from tests.workflow.tiny import STUDY, TinyChain
+
+from benchmarks import campaign, kills
+from dpsweep.study import Study
+
+Run = subprocess.Popen[bytes]
+OUTRIGHT = (signal.SIGKILL, signal.SIGHUP)
+"""Signals after which Snakemake cancels no job"""
+DISTURBANCES = 6
+"""of one history at most"""
+
+
+class TinySite(Site):
+    """The tiny study in a clone that is set up for the cluster."""
+
+    def __init__(self, folder: Path, base: TinyChain) -> None:
+        super().__init__(folder, STUDY, base.results)
+        shutil.copytree(base.folder / "images", folder / "images")
+
+    def write(self) -> None:
+        """Write the study under the name that it has elsewhere: the report tells it."""
+        Chain.write(self)
+
+    def command(self, *targets: str) -> list[str]:
+        """The call of Snakemake."""
+        return super().command("--config", "study=study.yaml", "--", *targets)
+
+    @property
+    def parsed(self) -> Study:
+        """The study."""
+        return Study.model_validate(yaml.safe_load((self.folder / "study.yaml").read_text()))
+
+
+def disturb(run: Run, draw: random.Random) -> str | None:
+    """Let one thing happen to a run; say what, None if there is nothing that it could happen to."""
+    what = draw.choice(["Snakemake", "process", "scancel", "node", "daemon"])
+    number = draw.choice(kills.SIGNALS)
+    match what:
+        case "Snakemake":
+            run.send_signal(number)
+            return None if run.poll() is not None else f"Snakemake, {number.name}"
+        case "process":
+            daemons = [each for each in psutil.process_iter() if each.name() == "slurmstepd"]
+            inside = [process for each in daemons for process in each.children(recursive=True)]
+            if inside:
+                draw.choice(inside).send_signal(number)
+            return f"one process of a job, {number.name}" if inside else None
+        case "scancel":
+            jobs = cluster.queue()
+            if jobs:
+                subprocess.run(["scancel", draw.choice(jobs)[0]], check=True, timeout=60)
+            return "one job, scancel" if jobs else None
+        case "node":
+            cluster.node("DOWN")
+            time.sleep(5)
+            cluster.node("RESUME")
+            return "the node, down and up again"
+    cluster.kill_daemon()
+    return "slurmd, SIGKILL"
+
+
+def run_and_disturb(site: TinySite, expected: Path, draw: random.Random) -> dict[str, Any]:
+    """Run the command and disturb it; say what happened. Nothing is hit if it ends before."""
+    run = site.begin("all")
+    moment = kills.wait_for_moment(run, site.results, draw)
+    hit = moment and disturb(run, draw)
+    status = campaign.wait(run, site.folder)
+    outright = status in [-number for number in OUTRIGHT]
+    result = {"moment": moment, "hit": hit, "exit": status, "hangs": status is None}
+    if outright and draw.random() < 0.5:
+        return result | {"left": [], "wrong": []}  # the next call starts beside its jobs
+    jobs = left_in_queue()
+    return result | {
+        "left": [] if outright else jobs,
+        "wrong": campaign.wrong(site, expected, status),
+    }
+
+
+def left_in_queue() -> list[str]:
+    """Wait until the queue is empty; return the jobs that do not end."""
+    deadline = time.monotonic() + campaign.LEFT_SECONDS
+    while (jobs := cluster.queue()) and time.monotonic() < deadline:
+        time.sleep(1)
+    return [" ".join(each) for each in jobs]
+
+
+def history(scratch: Path, seed: int) -> dict[str, Any]:
+    """Disturb one run after another, until one ends before."""
+    base, folder = campaign.undisturbed(scratch), scratch / "run"
+    shutil.rmtree(folder, ignore_errors=True)
+    site, draw = TinySite(folder, base), random.Random(seed)
+    disturbed: list[dict[str, Any]] = []
+    result = run_and_disturb(site, base.results, draw)
+    while result["hit"] is not None:
+        disturbed.append(result)
+        if len(disturbed) < DISTURBANCES:
+            result = run_and_disturb(site, base.results, draw)
+        else:
+            status = campaign.wait(site.begin("all"), folder)
+            wrong = campaign.wrong(site, base.results, status)
+            result = {"hit": None, "exit": status, "hangs": status is None}
+            result |= {"left": left_in_queue(), "wrong": wrong}
+    return {"kills": disturbed, "end": result}
+
+
+if __name__ == "__main__":
+    cluster.start()
+    try:
+        campaign.grow(
+            campaign.RESULTS / "kills_slurm.json",
+            "histories",
+            history,
+            size=lambda result: len(result["kills"]),
+            is_good=kills.is_good,
+        )
+    finally:
+        cluster.stop()
