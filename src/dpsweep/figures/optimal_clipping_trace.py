@@ -91,6 +91,6 @@ def plot(_: OptimalClippingTrace, numbers: pd.DataFrame) -> Figure:
         *(Line2D([], [], color=colours[each], linewidth=3, label=f"ε = {style.write_value(each)}")
           for each in budgets),
     ]  # fmt: skip
-    drawing.legend(handles=handles, loc="outside upper center", ncols=5)
+    drawing.legend(handles=handles, loc="outside upper center", ncols=5 if len(panels) > 1 else 3)
     style.note(drawing, f"Epoch 0 is before the first step. {NOTE}")
     return drawing

@@ -42,10 +42,10 @@ def plot(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
             rows["predicted"].clip(lower=floor), shifted, c=rows["epsilon"].map(colours), s=12,
             alpha=0.8, linewidth=0,
         )  # fmt: skip
+        low, high = floor, max(numbers["predicted"].max(), numbers["measured"].max()) * 1.5
+        axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
         for which in ("x", "y"):
             style.log_axis(axes, which)
-        low, high = floor, max(numbers["predicted"].max(), numbers["measured"].max()) * 1.5
-        axes.set(xlim=(low, high), ylim=(low, high))
         axes.plot([low, high], [low, high], color=style.GREY, linewidth=0.7, zorder=0)
         axes.set_xlabel("Predicted C")
         correlation = rows["rank_correlation"].iloc[0] if len(rows) else np.nan
