@@ -412,8 +412,10 @@ def power(result: dict[str, Any]) -> list[str]:
                     f"{100 * each[key]:.0f} %"
                     for each, key in ((here, "covers_here"), (elsewhere, "covers_elsewhere"))
                 ),
-                f"{100 * here['power']:.0f} %",
-                f"{100 * elsewhere['power']:.0f} %",
+                *(
+                    f"{100 * each['power']:.0f} % ({100 * each['power_after_holm']:.0f} %)"
+                    for each in (here, elsewhere)
+                ),
             ]
         )
     head = [

@@ -100,7 +100,7 @@ def plot(_: GradientNormDistribution, numbers: pd.DataFrame) -> Figure:
             axes.set_xlabel("Epoch")
             axes.tick_params(labelbottom=True)
         if index % columns == 0:
-            axes.set_ylabel(style.log_label("Per-example gradient norm"))
+            axes.set_ylabel(style.log_label("Per-example gradient norm", panels=3))
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     style.note(
