@@ -120,3 +120,30 @@ def test_six_panels_stand_side_by_side(tmp_path: Path) -> None:
     places = [axes.get_position() for axes in drawing.axes[:6]]
     assert len({round(place.y0, 3) for place in places}) == 1
     assert [place.x0 for place in places] == sorted(place.x0 for place in places)
+
+
+# Both axes of predicted_clipping are the same C; their ticks say how they are spaced.
+@pytest.mark.parametrize("family", [each for each in FAMILIES if each != "predicted_clipping"])
+def test_logarithmic_axes_are_named(tmp_path: Path, family: str) -> None:
+    paths = Paths(tmp_path)
+    write_cells(STUDY, paths, outcome, steps_too=True)
+    write_norms(paths)
+    write_dataset(paths, "digits", [250] * 4)
+    drawing = draw(STUDY, tmp_path, family)
+    strips = {"B", "η", "C"}  # their ticks are the values that were chosen
+    labels = [
+        axis.get_label_text()
+        for axes in drawing.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        if axis.get_scale() == "log" and axis.get_label_text() not in strips
+    ]
+    assert all("(log scale)" in label for label in labels if label), labels
+
+
+def test_the_privacy_budget_has_one_name(tmp_path: Path) -> None:
+    made = {"family": "heatmap", "caption": "c", "section": "s", "x": "epsilon", "y": "clipping_bound",
+            "panels": [{"title": "Digits"}]}  # fmt: skip
+    study = make_study({"s": PAPER}, figures={"over": made})
+    write_cells(study, Paths(tmp_path), outcome)
+    drawing = draw(study, tmp_path, "over")
+    assert drawing.axes[0].get_xlabel().startswith(style.EPSILON_LABEL)
