@@ -8,6 +8,7 @@ been measured yet becomes a line that says which command measures it.
 
 import argparse
 import csv
+import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -522,6 +523,27 @@ def cell_on_gpu(result: dict[str, Any]) -> list[str]:
 
 
 GPU = "make gpu"
+
+
+def recommendation(result: dict[str, Any]) -> list[str]:
+    """Mean regret of the recommendation and of habits, in points of macro accuracy."""
+    sources = list(result["by_source"])
+    rows = [
+        [name, f"**{mean:.2f}**", *[_points(result["by_source"][each][name]) for each in sources]]
+        for name, mean in result["mean"].items()
+    ]
+    return [
+        *grid(["setting", "mean", *sources], rows),
+        "",
+        f"{result['problems']} problems, {result['without_reference']} more without a reference point of "
+        "their optimizer. The mean counts each source of data the same.",
+    ]
+
+
+def _points(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
+
+
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "step cost, CPU": ("step_cost_cpu.json", "make bench", step_cost),
     "step cost, GPU": ("gpu/step_*.json", GPU, step_cost),
@@ -539,6 +561,11 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "planted bugs": ("planted_bugs.json", "make planted-bugs", planted_bugs),
     "coverage of intervals": ("verdicts.json", "python benchmarks/verdicts.py", coverage),
     "power of verdicts": ("verdicts.json", "python benchmarks/verdicts.py", power),
+    "recommendation": (
+        "recommend.json",
+        "python benchmarks/recommend.py results/demo/problems",
+        recommendation,
+    ),
     "selection": ("selection.json", "python benchmarks/selection.py", selection),
     "kills": ("kills.json", "python -m benchmarks.kills 300", kills),
     "kills on Slurm": ("kills_slurm.json", "python -m benchmarks.kills_slurm 50", kills),

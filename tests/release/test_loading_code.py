@@ -46,12 +46,12 @@ def test_every_parameter_finds_its_place(
         apply_method(model, method)
     trained = {name: torch.randn_like(each) for name, each in trainable_parameters(model).items()}
     save_parameters(model, trained, tmp_path)
-    network = Network(
-        **{"library": architecture.library, "architecture": architecture.name},
-        **{"arguments": architecture.arguments, "classes": ["a", "b", "c"], "kind": "image"},
-        **{"mean": [0.5], "std": [0.5], "shape": [8, 8, 3], "resize": None, "tokenizer": None},
-        **{"method": method.model_dump(mode="json"), "head_layers": head_layers(model)},
-        **{"pretraining": {"kind": "random"}, "trained_parameters": 1},
+    network = Network.model_validate(
+        {"library": architecture.library, "architecture": architecture.name}
+        | {"arguments": architecture.arguments, "classes": ["a", "b", "c"], "kind": "image"}
+        | {"mean": [0.5], "std": [0.5], "shape": [8, 8, 3], "resize": None, "tokenizer": None}
+        | {"method": method.model_dump(mode="json"), "head_layers": head_layers(model)}
+        | {"pretraining": {"kind": "random"}, "trained_parameters": 1}
     )
     monkeypatch.chdir(tmp_path)
     loaded: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Commands about models that leave the house: train one for release, verify one."""
+"""Commands on the way to a released model: recommend a setting, train for release, verify."""
 
 import shlex
 from pathlib import Path
@@ -9,8 +9,31 @@ import typer
 from dpsweep.cli.options import StudyFile, open_study
 from dpsweep.study import StudyError
 from dpsweep.study.commands import DEFAULT_STUDY
+from dpsweep.study.messages import pick
 
 app = typer.Typer()
+
+
+@app.command()
+def recommend(
+    sweep: Annotated[str, typer.Argument(help="whose dataset, method and optimizer are meant")],
+    epsilon: Annotated[float, typer.Option(help="of one training run")],
+    epochs: Annotated[int, typer.Option(min=1)],
+    study_file: StudyFile = DEFAULT_STUDY,
+    references: Annotated[
+        list[Path] | None,
+        typer.Option(help="folders of problem tables of other data, such as results/demo/problems"),
+    ] = None,
+) -> None:
+    """Recommend batch size, clipping bound and learning rate, with a small grid around them.
+
+    It reads the study and reference points; it reads no data.
+    """
+    from dpsweep.recommend.text import recommendation
+
+    study, _ = open_study(study_file)
+    pick("sweep", sweep, study.sweeps)
+    typer.echo("\n".join(recommendation(study, sweep, epsilon, epochs, references or [])))
 
 
 @app.command()

@@ -1,0 +1,148 @@
+"""How good is the recommendation for data that it has no reference points of?
+
+    python benchmarks/recommend.py results/demo/problems [more folders]
+
+One dataset after the other is left out, with all others of the same source. The settings that are
+recommended from the remaining reference points are looked up among those that were trained on it (the
+nearest ones), and compared with the best of its grid. So are settings that people use today. Writes
+the numbers behind the table of docs/recommend.md, and the reference points that `dpsweep recommend`
+uses.
+"""
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dpsweep.files import write_json
+from dpsweep.recommend.references import (
+    INCLUDED,
+    references_of,
+    source,
+    swept_problems,
+    trained_settings,
+    unrelated,
+    write_references,
+)
+from dpsweep.recommend.rule import (
+    NoReferenceError,
+    Recommendation,
+    Reference,
+    Situation,
+    recommend,
+    smallest_batch_size,
+)
+
+RESULTS = Path(__file__).parent / "results" / "recommend.json"
+DELTA = 1e-5
+HABITS = {
+    **{f"C = 1, B = {size:,}": (1.0, size) for size in (256, 1024, 4096)},
+    "C = 1, full batch": (1.0, math.inf),
+    "C = 0.1, B = 256": (0.1, 256),
+    "AUTO-S, B = 256": (None, 256),
+}
+"""What people use without a search: clipping bound (None is AUTO-S) and batch size."""
+
+
+def nearest(trained: pd.Series, wanted: float) -> float:
+    """The trained value that is nearest on a logarithmic axis."""
+    values = np.unique(trained)
+    return float(values[np.abs(np.log(values / wanted)).argmin()])
+
+
+def accuracy(
+    problem: pd.DataFrame, bound: float | None, size: float, rate: float | None = None
+) -> float:
+    """Of the nearest setting that was trained, at the best learning rate unless one is given.
+
+    NaN where nothing was trained with such a clipping rule.
+    """
+    rows = problem[problem["clipping"] == ("automatic" if bound is None else "flat")]
+    if rows.empty:
+        return math.nan
+    rows = rows[
+        rows["batch_size"] == nearest(rows["batch_size"], min(size, rows["train_size"].max()))
+    ]
+    if bound is not None:
+        rows = rows[rows["clipping_bound"] == nearest(rows["clipping_bound"], bound)]
+    if rate is not None:
+        rows = rows[rows["learning_rate"] == nearest(rows["learning_rate"], rate)]
+    return float(rows["macro_accuracy"].max())
+
+
+def trained_batch_size(problem: pd.DataFrame) -> int:
+    """What the rule says among the batch sizes that were trained, by the noise that they had."""
+    rows = problem.drop_duplicates("batch_size").set_index("batch_size")
+    noise = rows["noise_multiplier"] * np.sqrt(rows["steps"])
+    return smallest_batch_size(noise.to_dict(), rows["steps"].to_dict())
+
+
+def recommended(problem: pd.DataFrame, references: list[Reference]) -> Recommendation:
+    """From the reference points of other datasets."""
+    one = problem.iloc[0]
+    situation = Situation(
+        int(one["train_size"]),
+        float(one["epsilon"]),
+        DELTA,
+        int(one["epochs"]),
+        str(one["method"]),
+        str(one["optimizer"]),
+    )
+    others = unrelated(references, str(one["dataset"]))
+    return recommend(situation, others, lambda _: trained_batch_size(problem))
+
+
+def regrets(problem: pd.DataFrame, references: list[Reference]) -> dict[str, float] | None:
+    """Points of macro accuracy below the best of the grid; None without any reference point."""
+    try:
+        made = recommended(problem, references)
+    except NoReferenceError:
+        return None
+    size, bounds, rates = made.batch_size, made.clipping_bound, made.learning_rate
+    found = {
+        "recommendation": accuracy(problem, bounds.value, size, rates.value),
+        "recommendation, its grid": max(
+            accuracy(problem, bound, size, rate) for bound in bounds.grid for rate in rates.grid
+        ),
+        "recommended B and C, best rate": accuracy(problem, bounds.value, size),
+        **{name: accuracy(problem, bound, size) for name, (bound, size) in HABITS.items()},
+        **{
+            f"{name}, recommended rate": accuracy(problem, bound, size, rates.value)
+            for name, (bound, size) in HABITS.items()
+        },
+    }
+    best = problem["macro_accuracy"].max()
+    return {name: 100 * (best - each) for name, each in found.items()}
+
+
+def main(folders: list[str]) -> None:
+    """Judge, and write what was found."""
+    problems = swept_problems(trained_settings([Path(folder) for folder in folders]))
+    references = references_of(problems)
+    judged: list[dict[str, Any]] = []
+    for problem in problems:
+        found = regrets(problem, references)
+        if found is not None:
+            judged.append({"dataset": str(problem.iloc[0]["dataset"]), "regret": found})
+    frame = pd.DataFrame([each["regret"] | {"dataset": each["dataset"]} for each in judged])
+    frame["source"] = frame["dataset"].map(source)
+    by_source = frame.drop(columns="dataset").groupby("source").mean()
+    result = {
+        "problems": len(judged),
+        "without_reference": len(problems) - len(judged),
+        "datasets": {
+            str(name): int(count) for name, count in frame["dataset"].value_counts().items()
+        },
+        # Each source counts the same, however many problems it has.
+        "mean": by_source.mean().round(3).to_dict(),
+        "by_source": {str(name): row.round(3).to_dict() for name, row in by_source.iterrows()},
+    }
+    write_json(RESULTS, result)
+    write_references(INCLUDED, references)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,99 @@
+"""Reference points: the best settings of sweeps, as they come with dpsweep or from your own results."""
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pandas as pd
+from pydantic import TypeAdapter
+
+from dpsweep.errors import DpsweepError
+from dpsweep.recommend.rule import Reference
+
+INCLUDED = Path(__file__).with_name("references.csv")
+"""Reference points of the sweeps that docs/recommend.md names."""
+_JSON = TypeAdapter(Reference)
+PROBLEM = ["dataset", "backbone", "method", "optimizer", "epsilon", "epochs"]
+_SETTING = ["batch_size", "clipping_bound", "learning_rate"]
+_COLUMNS = [*PROBLEM, *_SETTING, "train_size", "steps", "noise_multiplier", "clipping"]
+
+
+def read_references(file: Path = INCLUDED) -> list[Reference]:
+    """Read reference points from a CSV file of `write_references`."""
+    with file.open(encoding="utf-8", newline="") as stream:
+        return [_JSON.validate_python(row) for row in csv.DictReader(stream)]
+
+
+def write_references(file: Path, references: Iterable[Reference]) -> None:
+    """Write reference points as CSV."""
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(
+            stream, [field.name for field in fields(Reference)], lineterminator="\n"
+        )
+        writer.writeheader()
+        writer.writerows(map(asdict, references))
+
+
+def source(dataset: str) -> str:
+    """What a dataset is made of: names begin with it (digits-tenth is a part of digits)."""
+    return dataset.partition("-")[0]
+
+
+def unrelated(references: Iterable[Reference], dataset: str) -> list[Reference]:
+    """The reference points of other data: those of the same would tell what was learnt from them."""
+    return [each for each in references if source(each.dataset) != source(dataset)]
+
+
+def trained_settings(folders: Sequence[Path]) -> pd.DataFrame:
+    """Mean macro accuracy of every private setting with a clipping bound or AUTO-S.
+
+    Args:
+        folders: folders of problem tables (``results/<study>/problems``).
+
+    Raises:
+        DpsweepError: a folder has no such table.
+    """
+    frames = []
+    for folder in folders:
+        files = sorted(folder.glob("*.parquet"))
+        if not files:
+            raise DpsweepError(f"{folder}: found no problem tables (*.parquet)")
+        frames += [pd.read_parquet(file, columns=[*_COLUMNS, "macro_accuracy"]) for file in files]
+    trials = pd.concat(frames)
+    trials = trials[trials["epsilon"] < math.inf]
+    return trials.groupby(_COLUMNS, dropna=False, as_index=False)["macro_accuracy"].mean()
+
+
+def swept_problems(settings: pd.DataFrame) -> list[pd.DataFrame]:
+    """The settings of each (problem, epsilon, epochs) with several flat bounds and batch sizes."""
+    return [
+        group
+        for _, group in settings.groupby(PROBLEM)
+        if group["batch_size"].nunique() > 1
+        and group.loc[group["clipping"] == "flat", "clipping_bound"].nunique() > 1
+    ]
+
+
+def references_of(problems: Iterable[pd.DataFrame]) -> list[Reference]:
+    """The best flat setting of each problem."""
+    found = []
+    for group in problems:
+        flat = group[group["clipping"] == "flat"]
+        best = flat.loc[flat["macro_accuracy"].idxmax()]
+        found.append(
+            Reference(
+                dataset=str(best["dataset"]),
+                backbone=str(best["backbone"]),
+                method=str(best["method"]),
+                optimizer=str(best["optimizer"]),
+                train_size=int(best["train_size"]),
+                epsilon=float(best["epsilon"]),
+                epochs=int(best["epochs"]),
+                batch_size=int(best["batch_size"]),
+                clipping_bound=float(best["clipping_bound"]),
+                learning_rate=float(best["learning_rate"]),
+            )
+        )
+    return found
