@@ -75,9 +75,10 @@ def accuracy(
 
 def trained_batch_size(problem: pd.DataFrame) -> int:
     """What the rule says among the batch sizes that were trained, by the noise that they had."""
-    rows = problem.drop_duplicates("batch_size").set_index("batch_size")
-    noise = rows["noise_multiplier"] * np.sqrt(rows["steps"])
-    return smallest_batch_size(noise.to_dict(), rows["steps"].to_dict())
+    rows = problem.drop_duplicates("batch_size")
+    steps = dict(zip(rows["batch_size"].astype(int), rows["steps"].astype(int), strict=True))
+    noise = dict(zip(steps, rows["noise_multiplier"] * np.sqrt(rows["steps"]), strict=True))
+    return smallest_batch_size(noise, steps)
 
 
 def recommended(problem: pd.DataFrame, references: list[Reference]) -> Recommendation:

@@ -63,7 +63,7 @@ def trained_settings(folders: Sequence[Path]) -> pd.DataFrame:
         frames += [pd.read_parquet(file, columns=[*_COLUMNS, "macro_accuracy"]) for file in files]
     trials = pd.concat(frames)
     trials = trials[trials["epsilon"] < math.inf]
-    return trials.groupby(_COLUMNS, dropna=False, as_index=False)["macro_accuracy"].mean()
+    return trials.groupby(_COLUMNS, dropna=False)[["macro_accuracy"]].mean().reset_index()
 
 
 def swept_problems(settings: pd.DataFrame) -> list[pd.DataFrame]:
@@ -81,7 +81,7 @@ def references_of(problems: Iterable[pd.DataFrame]) -> list[Reference]:
     found = []
     for group in problems:
         flat = group[group["clipping"] == "flat"]
-        best = flat.loc[flat["macro_accuracy"].idxmax()]
+        best = flat.iloc[int(flat["macro_accuracy"].to_numpy().argmax())]
         found.append(
             Reference(
                 dataset=str(best["dataset"]),
