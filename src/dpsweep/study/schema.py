@@ -3,6 +3,7 @@
 ``python -m dpsweep.study.schema > workflow/schemas/config.schema.yaml`` writes it anew.
 """
 
+import argparse
 import sys
 from typing import Any
 
@@ -32,4 +33,5 @@ def schema_text() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     sys.stdout.write(schema_text())
