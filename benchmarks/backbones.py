@@ -78,7 +78,7 @@ class Network:
         """One of the four methods, with this network's targets for LoRA."""
         methods: dict[str, Method] = {
             "film": Film(kind="film"),
-            "lora": LoRA(kind="lora", rank=4, targets=list(self.targets)),
+            "lora": LoRA(kind="lora", rank=4, target_modules=list(self.targets)),
             "all": AllParameters(kind="all"),
             "head": HeadOnly(kind="head"),
         }

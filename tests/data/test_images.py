@@ -206,11 +206,11 @@ def test_progress_is_a_line_now_and_then_in_a_log(
     caplog.set_level("INFO", "dpsweep")
     seconds = iter([0.0, 4.0, 20.0, 21.0])
     monkeypatch.setattr("time.monotonic", lambda: next(seconds))
-    with progress("train", 100, 600) as advance:
+    with progress("train images", 100, 600) as advance:
         for _ in range(3):
             advance(100)
     assert [record.getMessage() for record in caplog.records] == [
-        "train: 300 of 600 images, 10 a second, 30 s left"
+        "train images: 300 of 600, 10 a second, 30 s left"
     ]
 
 

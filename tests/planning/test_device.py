@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_cpu_is_measured_and_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = this_machine()
     assert "CPU" in found.name
     assert 0.0001 < found.teraflops < GPU.teraflops / 2

@@ -90,11 +90,13 @@ def test_what_is_done_is_subtracted(study: Study, paths: Paths) -> None:
     outputs = Outputs(study, paths)
     finish_output(paths, outputs.audited(study.audit_cells()[0]))
     left = Plan(study, paths).estimates()
-    assert set(left) == {SWEEP, OTHER, "gradient norms (1)", "audit (1)"}
+    assert set(left) == {SWEEP, OTHER, "gradient norms (1)", "theory (1)", "audit (1)"}
     for cell in (*study.sweep_cells(SWEEP), *study.sweep_cells(OTHER)):
         finish_cell(study, paths, cell)
-    assert set(Plan(study, paths).estimates()) == {"gradient norms (1)", "audit (1)"}
+    assert set(Plan(study, paths).estimates()) == {"gradient norms (1)", "theory (1)", "audit (1)"}
     finish_output(paths, outputs.gradient_norms(NormsKey(SWEEP, 8.0, 2, 1.0)))
+    (cell,) = outputs.measured_theory()
+    finish_output(paths, outputs.theory(cell))
     assert set(Plan(study, paths).estimates()) == {"audit (1)"}
     plan = Plan(study, paths, [SWEEP, OTHER])
     assert plan.estimates() == {}
@@ -193,7 +195,7 @@ def test_a_cell_costs_the_time_of_its_gpu(study: Study, paths: Paths) -> None:
 def test_slurm_jobs_are_packs(study: Study, paths: Paths) -> None:
     # 30 minutes hold all six cells of each (problem, epochs), and the audit's settings run alone.
     assert Plan(study, paths, [SWEEP], site((80, 20.0))).gpu_jobs() == 1
-    assert Plan(study, paths, [], site((80, 20.0))).gpu_jobs() == 1 + 2 + 1 + 2
+    assert Plan(study, paths, [], site((80, 20.0))).gpu_jobs() == 1 + 2 + 1 + 1 + 2
 
 
 def test_prepared_data_is_not_counted_again(study: Study, paths: Paths) -> None:

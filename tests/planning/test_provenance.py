@@ -123,7 +123,9 @@ def test_damage_is_found_with_all_that_was_made_from_it(
     found = lacking(study, paths)
     assert found.pop(output.name) == kind
     others = {name for name, each in found.items() if each != "inputs"}
-    assert others <= {each.name for each in outputs if each.files[0].parent == file.parent}
+    # What lies in a folder goes with it.
+    inside = {each.name for each in outputs if each.files[0].is_relative_to(file.parent)}
+    assert others <= inside
     assert kind != "missing" or file.parent.exists() or others | {output.name}
     if not others:
         assert set(found) == followers(outputs, output)

@@ -82,11 +82,13 @@ def test_the_targets_are_the_papers_in_both_studies(paper: Study, demo: Study) -
     assert len(FIGURES) == 51
     assert len(TABLES) == 5
     # A series has a member for everything that the grid has, the paper's among them.
-    assert set(paper.figures) == {*FIGURES, "model_cassava_eps0.25", "mean_gradnorm_32epochs"}
-    assert set(demo.figures) == {*FIGURES, "model_cassava_eps0.25"}
-    for study in (paper, demo):
+    more = {"model_cassava_eps0.25"}
+    for study, others in ((paper, {*more, "mean_gradnorm_32epochs"}), (demo, more)):
+        drawn = {name for name in study.figures if not name.startswith("theory_")}
+        assert drawn == {*FIGURES, *others}
         assert set(study.tables) == set(TABLES)
-        assert study.targets.undrawn == {}
+        # AUTO-S was trained for some of the problems that this figure compares.
+        assert set(study.targets.undrawn) <= {"parts of theory_predictions"}
 
 
 def test_captions_say_what_was_run(paper: Study) -> None:

@@ -27,6 +27,7 @@ from dpsweep.training.cell import trial_specs
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import compute_features, open_features, open_inputs
 from dpsweep.training.gradient_norms import training_set_norms
+from dpsweep.training.physical import PhysicalBatch
 from dpsweep.training.trial import train_trial
 
 CPU = torch.device("cpu")
@@ -102,7 +103,7 @@ def test_a_trial_on_features_is_the_trial_with_the_network(
         context = TrialContext(inputs, backbone, method, device=CPU)
         trial, parameters = train_trial(spec, context, tmp_path / "checkpoint", 1e9)
         model = context.model(spec.seed)
-        norms, _ = training_set_norms(context.engine("auto", model), context, 100)
+        norms, _ = training_set_norms(context.engine("auto", model), context, PhysicalBatch(100))
         outcomes.append(
             (trial, {key.replace("head.", ""): each for key, each in parameters.items()}, norms)
         )

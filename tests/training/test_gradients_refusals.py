@@ -219,7 +219,7 @@ def test_head_that_does_not_train() -> None:
 
 
 def test_unknown_engine() -> None:
-    with pytest.raises(ValueError, match="engine 'ghost': choose one of auto, expanded"):
+    with pytest.raises(ValueError, match="engine 'ghost': choose one of auto, linear, expanded"):
         make_engine("ghost", Net(nn.Identity()), HEAD)
 
 

@@ -225,7 +225,7 @@ def decode_images(
         write_array_header(stream, np.dtype(np.uint8), (0, *shape))
         stream.seek((read - len(corrupt)) * int(np.prod(shape)), os.SEEK_CUR)
         stream.truncate()
-        with progress(split, read, len(images.labels)) as advance:
+        with progress(f"{split} images", read, len(images.labels)) as advance:
             remaining = _decoded(images, transform, read)
             while block := list(islice(remaining, _BLOCK)):
                 for place, each in enumerate(block, start=read):

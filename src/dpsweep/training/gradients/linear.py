@@ -22,6 +22,9 @@ class LinearEngine:
     product of r and (x, 1). So its norm is ``|r| sqrt(|x|^2 + 1)``, and the sum over examples with
     factors c is ``(c r)^T (x, 1)``: two products of matrices, and nothing of the size of a gradient
     for any one example (Goodfellow 2015, "Efficient Per-Example Gradient Computations").
+
+    Everything is float64: it costs a tenth more than float32, and an example's gradient and the sum
+    then do not depend on the place of the example in a micro-batch.
     """
 
     def __init__(self, model: nn.Module, *, autocast: torch.dtype | None = None):
@@ -29,7 +32,7 @@ class LinearEngine:
 
         Args:
             model: the layer.
-            autocast: dtype of the product that gives the logits; by default float32.
+            autocast: dtype of the product that gives the logits; by default float64.
 
         Raises:
             UnsupportedModelError: the model is something else.
@@ -50,18 +53,19 @@ class LinearEngine:
         self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
     ) -> GradientSum:
         """See ``GradientEngine``."""
+        inputs = inputs.double()
         losses, residuals, norms = self._gradients(inputs, labels)
         finite = norms.isfinite()
         counted = finite & mask
         norms = torch.where(counted, norms, 0.0)
         factors = torch.where(counted, clipping.factors(norms), 0.0)
         # A gradient that is not finite is left out, even if 0 times it would be NaN.
-        kept = torch.where(counted[:, None], residuals, 0.0).mul_(factors[:, None]).double()
-        features = torch.where(counted[:, None], inputs, 0.0).double()
+        kept = torch.where(counted[:, None], residuals, 0.0).mul_(factors[:, None])
+        features = torch.where(counted[:, None], inputs, 0.0)
         return GradientSum(
             gradients={"weight": kept.T @ features, "bias": kept.sum(dim=0)},
-            norms=norms,
-            losses=torch.where(mask, losses, 0.0),
+            norms=norms.float(),
+            losses=torch.where(mask, losses, 0.0).float(),
             nonfinite=mask & ~finite,
         )
 
@@ -69,26 +73,30 @@ class LinearEngine:
     @full_precision()
     def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``; everything is the head."""
-        _, _, norms = self._gradients(inputs, labels)
-        norms = torch.where(mask, norms, 0.0)
+        _, _, norms = self._gradients(inputs.double(), labels)
+        norms = torch.where(mask, norms, 0.0).float()
         return norms, norms
 
     @torch.no_grad()
     @full_precision()
     def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
+        inputs = inputs.double()
         _, residuals, _ = self._gradients(inputs, labels)
         weights = residuals[:, :, None] * inputs[:, None, :]
-        rows = torch.cat([weights.flatten(1), residuals], dim=1)
+        rows = torch.cat([weights.flatten(1), residuals], dim=1).float()
         finite = rows.isfinite().all(1)
         return only_usable(finite, rows), ~finite
 
     def _gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Losses, residuals (examples, classes), and the norms of the gradients."""
-        enabled = self._autocast is not None
-        with torch.autocast(inputs.device.type, dtype=self._autocast, enabled=enabled):
-            logits = self._layer(inputs)
-        log_probabilities = F.log_softmax(logits.to(self._layer.weight.dtype), dim=1)
+        """Losses, residuals (examples, classes), and the norms of the gradients, in float64."""
+        weight, bias = self._layer.weight, self._layer.bias
+        if self._autocast is None:
+            logits = F.linear(inputs, weight.double(), bias.double())
+        else:
+            with torch.autocast(inputs.device.type, dtype=self._autocast):
+                logits = F.linear(inputs.float(), weight, bias).double()
+        log_probabilities = F.log_softmax(logits, dim=1)
         chosen = labels[:, None]
         losses = -log_probabilities.gather(1, chosen).squeeze(1)
         residuals = log_probabilities.exp_()
