@@ -39,8 +39,8 @@ test: check ## check, then all tests, fast ones first
 test-fast: setup ## the fast tests only
 	$(BIN)/pytest $(PARALLEL) -m "not slow"
 
-test-campaigns: setup ## short forms of the campaigns of docs/reliability.md
-	$(BIN)/pytest -m campaign tests/workflow
+test-campaigns: setup ## short forms of the campaigns of docs/reliability.md (DPSWEEP_TEST_SLURM=1: on Slurm too)
+	$(BIN)/pytest -m campaign tests/workflow tests/slurm
 
 real-data: setup ## train on the real data in ../shared, ten minutes on 2 cores
 	$(BIN)/pytest -m real_data -s tests/real_data
@@ -51,7 +51,7 @@ findings: setup ## run the study of frozen features and write docs/findings.md (
 
 test-slurm: setup ## the workflow on a real Slurm on this machine (root; installs Debian's slurm-wlm)
 	@$(BIN)/python -m tests.slurm.cluster install
-	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest tests/slurm
+	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest -m "not campaign" tests/slurm
 
 planted-bugs: setup ## plant one bug after another and see the fast tests fail (20 minutes)
 	$(BIN)/python benchmarks/planted_bugs.py
