@@ -6,6 +6,7 @@ Features, images and labels are random: no accuracy comes out of it. Steps alter
 the load of the machine is the same for all of them. Results go to benchmarks/results/features.json.
 """
 
+import argparse
 import os
 import platform
 import statistics
@@ -211,6 +212,7 @@ def steps(paths: Paths) -> dict[str, float]:
 
 def main() -> None:
     """Measure and write the result."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     torch.set_num_threads(1)
     load = round(os.getloadavg()[0], 1)
     with tempfile.TemporaryDirectory() as folder:

@@ -9,8 +9,8 @@ the numbers behind the table of docs/recommend.md, and the reference points that
 uses.
 """
 
+import argparse
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +119,11 @@ def regrets(problem: pd.DataFrame, references: list[Reference]) -> dict[str, flo
     return {name: 100 * (best - each) for name, each in found.items()}
 
 
-def main(folders: list[str]) -> None:
+def main() -> None:
     """Judge, and write what was found."""
-    problems = swept_problems(trained_settings([Path(folder) for folder in folders]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="+", help="results of studies")
+    problems = swept_problems(trained_settings(parser.parse_args().folders))
     references = references_of(problems)
     judged: list[dict[str, Any]] = []
     for problem in problems:
@@ -146,4 +148,4 @@ def main(folders: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
