@@ -1,9 +1,10 @@
 """What the pieces of the GPU kit share."""
 
+import importlib.util
 import os
 import platform
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +39,8 @@ def environment(device: "torch.device") -> dict[str, Any]:
     """What was measured with what."""
     import torch  # noqa: PLC0415
 
-    versions = {}
-    for name in ("torch", "timm", "peft", "transformers", "opacus"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
+    names = ("torch", "timm", "peft", "transformers", "opacus")
+    versions = {name: version(name) for name in names if importlib.util.find_spec(name)}
     on_gpu = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name() if on_gpu else "CPU, a rehearsal",
