@@ -38,6 +38,7 @@ BEGAN = psutil.Process().create_time()
         (f"{HERE} {os.getpid()}", BEGAN, True),
         (f"other{HERE} 1", BEGAN, True),
     ],
+    ids=["says nothing", "no process", "another process", "at work", "on another machine"],
 )
 def test_the_lock_of_a_call_that_was_killed_is_in_nobodys_way(
     tmp_path: Path, call: str | None, began: float, refused: bool
