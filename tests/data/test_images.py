@@ -268,7 +268,7 @@ def test_a_killed_preparation_goes_on_and_leaves_no_process(tmp_path: Path) -> N
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.send_signal(signal.SIGKILL)
     process.wait()
-    read = read_json(record)["read"]
+    read = read_json(record)["done"]
     assert 0 < read < 4000
     deadline = time.monotonic() + 20
     while any(running(int(child)) for child in children) and time.monotonic() < deadline:

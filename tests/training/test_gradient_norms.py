@@ -126,7 +126,7 @@ def test_finished_epochs_are_kept(
         )
 
     monkeypatch.setattr(gradient_norms, "training_set_norms", one_pass)
-    monkeypatch.setattr(gradient_norms, "interruption", told)
+    monkeypatch.setattr(trajectory, "interruption", told)
     with pytest.raises((KeyboardInterrupt, Interrupted)) as stop:
         measure(study_file)
     if isinstance(stop.value, Interrupted):
@@ -173,7 +173,7 @@ def test_a_trial_is_trained_again_once(study_file: Path, monkeypatch: pytest.Mon
         return Interrupted(EXIT_AGAIN if saved else 1)
 
     with monkeypatch.context() as patch:
-        patch.setattr(gradient_norms, "interruption", told)
+        patch.setattr(trajectory, "interruption", told)
         with pytest.raises(Interrupted) as stop:
             measure(study_file)
     assert stop.value.code == EXIT_AGAIN

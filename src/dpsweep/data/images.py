@@ -14,7 +14,6 @@ import logging
 import multiprocessing
 import multiprocessing.connection
 import os
-import shutil
 import signal
 import threading
 from collections import deque
@@ -23,7 +22,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +30,9 @@ import numpy.typing as npt
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.progress import progress
 from dpsweep.data.resize import Resize
+from dpsweep.data.unfinished import Record, require_space, sync
 from dpsweep.data.write import Split, write_array_header
-from dpsweep.files import fingerprint, read_json, write_json
+from dpsweep.files import fingerprint
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -213,13 +213,15 @@ def decode_images(
         DatasetError: the disk is too small for the pixels.
     """
     unfinished.mkdir(parents=True, exist_ok=True)
-    pixels, record = unfinished / f"{split}.npy", unfinished / f"{split}.json"
-    shape = transform.shape
+    pixels, shape = unfinished / f"{split}.npy", transform.shape
     identity = fingerprint(
         [transform.resize.model_dump(), transform.stored, images.identity, len(images.labels)]
     )
-    read, corrupt = _resume(pixels, record, identity)
-    _require_space(unfinished, (len(images.labels) - read) * int(np.prod(shape)))
+    record = Record(unfinished / f"{split}.json", pixels, identity)
+    earlier = record.read()
+    read = earlier.get("done", 0)
+    corrupt = [(place, what) for place, what in earlier.get("corrupt", [])]
+    require_space(unfinished, (len(images.labels) - read) * int(np.prod(shape)), "pixels")
     # The header has spare room, so that it can be replaced when the number of rows is known.
     with pixels.open("r+b" if read else "w+b") as stream:
         write_array_header(stream, np.dtype(np.uint8), (0, *shape))
@@ -233,43 +235,16 @@ def decode_images(
                         corrupt.append((place, each))
                     else:
                         stream.write(each.data)
-                _sync(stream)
                 read += len(block)
-                write_json(record, {"identity": identity, "read": read, "corrupt": corrupt})
+                record.write(stream, read, corrupt=corrupt)
                 advance(len(block))
         if read != len(images.labels):
             raise DatasetError(f"{split}: {read} images for {len(images.labels)} labels")
         stream.seek(0)
         write_array_header(stream, np.dtype(np.uint8), (read - len(corrupt), *shape))
-        _sync(stream)
+        sync(stream)
     kept = np.delete(images.labels, [place for place, _ in corrupt])
     return Split(pixels, kept), [what for _, what in corrupt]
-
-
-def _resume(pixels: Path, record: Path, identity: str) -> tuple[int, list[tuple[int, str]]]:
-    """Return how many images have been read, and which of them were corrupt."""
-    try:
-        found = read_json(record)
-        if found["identity"] == identity and pixels.exists():
-            log.info("%s: going on after %d images", pixels.stem, found["read"])
-            return found["read"], [(place, what) for place, what in found["corrupt"]]
-    except (FileNotFoundError, ValueError, KeyError):
-        pass
-    return 0, []
-
-
-def _require_space(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise DatasetError(
-            f"{folder}: {needed / 1e9:.1f} GB are needed for the pixels, {free / 1e9:.1f} GB are "
-            "free on that disk; make room, or set results to a folder on another one"
-        )
-
-
-def _sync(stream: BinaryIO) -> None:
-    stream.flush()
-    os.fsync(stream.fileno())
 
 
 # -- decoding --------------------------------------------------------------------------------

@@ -7,10 +7,8 @@ with them, so that those of another dataset, backbone or version are never read.
 
 import logging
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -24,9 +22,9 @@ from dpsweep.data.prepared import (
     read_metadata,
 )
 from dpsweep.data.progress import progress
-from dpsweep.data.unfinished import claim, release
+from dpsweep.data.unfinished import Record, claim, release, require_space
 from dpsweep.data.write import Split, write_array_header, write_prepared
-from dpsweep.files import fingerprint, read_json, write_json
+from dpsweep.files import fingerprint
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
@@ -79,7 +77,7 @@ def compute_features(study: Study, paths: Paths, source: FeatureSource) -> Prepa
     parent = folder / "unfinished"
     unfinished = claim(parent)
     examples = known.train_size + known.test_size
-    _require_space(unfinished, 4 * width * examples)
+    require_space(unfinished, 4 * width * examples, "features")
     log.info("%s: %d features of %d examples on %s", folder, width, examples, device.type)
     for split in ("train", "test"):
         inputs = getattr(data, f"{split}_inputs")
@@ -182,8 +180,9 @@ def _append(
     run: Callable[[np.ndarray], Tensor],
 ) -> None:
     """Compute the features of a split into a .npy file, going on from its last whole block."""
-    array, record = folder / f"{split}.npy", folder / f"{split}.json"
-    done = _done(array, record, identity)
+    array = folder / f"{split}.npy"
+    record = Record(folder / f"{split}.json", array, identity)
+    done = record.read().get("done", 0)
     with array.open("r+b" if done else "w+b") as stream:
         write_array_header(stream, np.dtype(np.float32), (len(inputs), width))
         stream.seek(4 * width * done, os.SEEK_CUR)
@@ -197,30 +196,4 @@ def _append(
                     batch = run(block[first : first + _BATCH])
                     stream.write(batch.numpy().data)
                     advance(len(batch))
-                _sync(stream)
-                write_json(record, {"identity": identity, "done": start + len(block)})
-
-
-def _done(array: Path, record: Path, identity: str) -> int:
-    try:
-        found = read_json(record)
-        if found["identity"] == identity and array.exists():
-            log.info("%s: going on after %d examples", array.stem, found["done"])
-            return int(found["done"])
-    except (FileNotFoundError, ValueError, KeyError):
-        pass
-    return 0
-
-
-def _sync(stream: BinaryIO) -> None:
-    stream.flush()
-    os.fsync(stream.fileno())
-
-
-def _require_space(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise DatasetError(
-            f"{folder}: {needed / 1e9:.1f} GB are needed for the features, {free / 1e9:.1f} GB are free "
-            "on that disk; make room, or set results to a folder on another one"
-        )
+                record.write(stream, start + len(block))

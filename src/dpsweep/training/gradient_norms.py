@@ -1,8 +1,6 @@
 """Per-example gradient norms of a finished trial, after every epoch, over the training set."""
 
 import logging
-import shutil
-import time
 from functools import partial
 from typing import Any
 
@@ -21,9 +19,7 @@ from dpsweep.study.inputs import norms_cells
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients import GradientEngine
-from dpsweep.training.interruption import interruption
 from dpsweep.training.physical import PhysicalBatch
-from dpsweep.training.store import TrialStore
 from dpsweep.training.trajectory import Trajectory
 
 log = logging.getLogger(__name__)
@@ -92,44 +88,27 @@ def measure_gradient_norms(
     cell, row = best_cell(study, paths, problem, epsilon, epochs, clipping_bound)
     log.info("%s: best cell %s, learning rate %g", problem, cell.name, row["learning_rate"])
     output = paths.gradient_norms(problem, epsilon, epochs, clipping_bound)
-    # No declared output, so that it survives a killed job.
-    finished = output.with_suffix(".unfinished") / row["trial_key"]
-    trajectory = Trajectory.open(study, paths, cell, row, finished)
-    saved = trajectory.trained_again
-    physical = trajectory.context.physical_batch(
-        study.physical_batch(problem), trajectory.engine, int(row["batch_size"])
-    )
-    files = [finished / f"epoch{epoch}.parquet" for epoch in range(1, epochs + 1)]
-    for epoch, file in enumerate(files, start=1):
-        if file.exists():
-            continue
-        if stop := interruption(saved=saved):
-            raise stop
-        started = time.monotonic()
-        trajectory.go_to(epoch)
-        norms, head_norms = training_set_norms(trajectory.engine, trajectory.context, physical)
-        measured = pd.DataFrame(
-            {
-                "epoch": epoch,
-                "label": trajectory.context.train.labels.cpu().numpy(),
-                "norm": norms,
-                "head_norm": head_norms,
-            }
+    with Trajectory.along(study, paths, cell, row, output) as trajectory:
+        engine, context = trajectory.engine, trajectory.context
+        physical = context.physical_batch(
+            study.physical_batch(problem), engine, int(row["batch_size"])
         )
-        with atomic_path(file) as partial:
-            measured.to_parquet(partial, index=False)
-        saved = True
-        log.info("epoch %d of %d (%.1f s)", epoch, epochs, time.monotonic() - started)
-    frame = pd.concat(map(pd.read_parquet, files), ignore_index=True).assign(
-        batch_size=int(row["batch_size"]),
-        learning_rate=float(row["learning_rate"]),
-        seed=int(row["seed"]),
-        trial_key=row["trial_key"],
-    )
-    with atomic_path(output) as partial:
-        frame.to_parquet(partial, index=False)
-    shutil.rmtree(finished.parent)
-    TrialStore(paths.trials).checkpoint_path(row["trial_key"]).unlink(missing_ok=True)
+
+        def measure(epoch: int) -> pd.DataFrame:
+            norms, head_norms = training_set_norms(engine, context, physical)
+            labels = context.train.labels.cpu().numpy()
+            return pd.DataFrame(
+                {"epoch": epoch, "label": labels, "norm": norms, "head_norm": head_norms}
+            )
+
+        frame = trajectory.after_each(range(1, epochs + 1), measure).assign(
+            batch_size=int(row["batch_size"]),
+            learning_rate=float(row["learning_rate"]),
+            seed=int(row["seed"]),
+            trial_key=row["trial_key"],
+        )
+        with atomic_path(output) as partial_file:
+            frame.to_parquet(partial_file, index=False)
 
 
 def training_set_norms(

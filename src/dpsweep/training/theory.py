@@ -4,9 +4,6 @@ This is what the paper's theory of clipping needs (`dpsweep.theory`). It reads r
 data, so its output is **not private**, whatever the epsilon of the trial.
 """
 
-import logging
-import shutil
-import time
 from typing import Any
 
 import numpy as np
@@ -20,12 +17,8 @@ from dpsweep.files import atomic_path
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.theory.sums import ClippedSums, Rows
-from dpsweep.training.interruption import interruption
-from dpsweep.training.store import TrialStore
 from dpsweep.training.streams import numpy_stream
 from dpsweep.training.trajectory import Trajectory
-
-log = logging.getLogger(__name__)
 
 NOT_PRIVATE = "not private: computed from raw gradients of the training data"
 """Stands in the metadata of the files, and in the column ``privacy`` of what is drawn from them."""
@@ -59,43 +52,30 @@ def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
         TrajectoryError: the study describes another trial, or this device cannot repeat it.
     """
     torch.set_num_threads(study.training.threads)
-    row = best_trial(paths, cell)
-    output = paths.theory(cell)
-    # No declared output, so that it survives a killed job.
-    finished = output.with_suffix(".unfinished") / row["trial_key"]
-    trajectory = Trajectory.open(study, paths, cell, row, finished)
-    saved = trajectory.trained_again
-    examples = len(trajectory.context.train.labels)
-    batches = draw_batches(
-        examples, min(int(row["batch_size"]), study.theory.largest_batch), study.theory.draws
-    )
-    files = [finished / f"epoch{epoch}.parquet" for epoch in range(cell.epochs + 1)]
-    for epoch, file in enumerate(files):
-        if file.exists():
-            continue
-        if stop := interruption(saved=saved):
-            raise stop
-        started = time.monotonic()
-        trajectory.go_to(epoch)
-        draws = [_overlap(trajectory, batch).assign(draw=draw) for draw, batch in batches.items()]
-        with atomic_path(file) as partial:
-            pd.concat(draws).assign(epoch=epoch).to_parquet(partial, index=False)
-        saved = True
-        log.info("epoch %d of %d (%.1f s)", epoch, cell.epochs, time.monotonic() - started)
-    frame = pd.concat(map(pd.read_parquet, files), ignore_index=True).assign(
-        batch_size=int(row["batch_size"]),
-        noise_multiplier=float(row["noise_multiplier"]),
-        trainable_parameters=int(row["trainable_parameters"]),
-        learning_rate=float(row["learning_rate"]),
-        seed=int(row["seed"]),
-        trial_key=row["trial_key"],
-    )
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    marked = {**(table.schema.metadata or {}), b"privacy": NOT_PRIVATE.encode()}
-    with atomic_path(output) as partial:
-        pq.write_table(table.replace_schema_metadata(marked), partial)
-    shutil.rmtree(finished.parent)
-    TrialStore(paths.trials).checkpoint_path(row["trial_key"]).unlink(missing_ok=True)
+    row, output = best_trial(paths, cell), paths.theory(cell)
+    with Trajectory.along(study, paths, cell, row, output) as trajectory:
+        batches = draw_batches(
+            len(trajectory.context.train.labels),
+            min(int(row["batch_size"]), study.theory.largest_batch),
+            study.theory.draws,
+        )
+
+        def measure(epoch: int) -> pd.DataFrame:
+            draws = [_overlap(trajectory, each).assign(draw=draw) for draw, each in batches.items()]
+            return pd.concat(draws).assign(epoch=epoch)
+
+        frame = trajectory.after_each(range(cell.epochs + 1), measure).assign(
+            batch_size=int(row["batch_size"]),
+            noise_multiplier=float(row["noise_multiplier"]),
+            trainable_parameters=int(row["trainable_parameters"]),
+            learning_rate=float(row["learning_rate"]),
+            seed=int(row["seed"]),
+            trial_key=row["trial_key"],
+        )
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        marked = {**(table.schema.metadata or {}), b"privacy": NOT_PRIVATE.encode()}
+        with atomic_path(output) as partial:
+            pq.write_table(table.replace_schema_metadata(marked), partial)
 
 
 def draw_batches(examples: int, size: int, draws: int) -> dict[int, npt.NDArray[np.int64]]:

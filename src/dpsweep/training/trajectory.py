@@ -6,6 +6,10 @@ cheaper than a disk for the parameters of all of them.
 """
 
 import logging
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ import torch
 from torch import nn
 
 from dpsweep.errors import DpsweepError
+from dpsweep.files import atomic_path
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
@@ -22,6 +27,7 @@ from dpsweep.training.cell import trial_specs
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.features import open_inputs
 from dpsweep.training.gradients import GradientEngine
+from dpsweep.training.interruption import interruption
 from dpsweep.training.specification import TrialSpec, cell_noise, check_size
 from dpsweep.training.store import Arrays, TrialStore
 from dpsweep.training.trial import train_trial
@@ -42,14 +48,32 @@ class Trajectory:
         model: in eval mode; `go_to` loads its parameters.
         engine: of its gradients, in the precision of the trial, wherever this job runs.
         trained_again: whether this process has trained it, and saved the parameters.
+        unfinished: the folder of what is kept until the stage is done.
     """
 
     context: TrialContext
     model: nn.Module
     engine: GradientEngine
     trained_again: bool
+    unfinished: Path
     _seed: int
     _stored: Arrays
+
+    @classmethod
+    @contextmanager
+    def along(
+        cls, study: Study, paths: Paths, cell: Cell, row: "pd.Series[Any]", output: Path
+    ) -> Iterator["Trajectory"]:
+        """Open a trial for a stage, and remove what the stage kept when it has written its output.
+
+        Raises:
+            CalibrationError, CellError, TrajectoryError: as `open`.
+        """
+        # No declared output, so that it survives a killed job.
+        unfinished = output.with_suffix(".unfinished")
+        yield cls.open(study, paths, cell, row, unfinished / row["trial_key"])
+        shutil.rmtree(unfinished)
+        TrialStore(paths.trials).checkpoint_path(row["trial_key"]).unlink(missing_ok=True)
 
     @classmethod
     def open(
@@ -86,7 +110,34 @@ class Trajectory:
             retrained.save_parameters(spec.key, stored)
         model = context.model(int(row["seed"]))
         engine = context.engine(study.engine(cell.problem), model, row["precision"])
-        return cls(context, model, engine, missing, int(row["seed"]), stored)
+        return cls(context, model, engine, missing, unfinished, int(row["seed"]), stored)
+
+    def after_each(
+        self, epochs: Iterable[int], measure: Callable[[int], pd.DataFrame]
+    ) -> pd.DataFrame:
+        """Measure the model after some epochs; a job that is killed keeps the epochs that are done.
+
+        Args:
+            epochs: as `go_to` takes them, ascending.
+            measure: what to keep of the model as it is after an epoch.
+
+        Raises:
+            Interrupted: a signal asked to stop (see `interruption`).
+        """
+        saved, files = self.trained_again, list[Path]()
+        for epoch in epochs:
+            files.append(self.unfinished / f"epoch{epoch}.parquet")
+            if files[-1].exists():
+                continue
+            if stop := interruption(saved=saved):
+                raise stop
+            started = time.monotonic()
+            self.go_to(epoch)
+            with atomic_path(files[-1]) as partial:
+                measure(epoch).to_parquet(partial, index=False)
+            saved = True
+            log.info("epoch %d (%.1f s)", epoch, time.monotonic() - started)
+        return pd.concat(map(pd.read_parquet, files), ignore_index=True)
 
     def go_to(self, epoch: int) -> None:
         """Give the model the parameters that it had after an epoch; 0 is before the first step."""
