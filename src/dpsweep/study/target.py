@@ -18,6 +18,8 @@ class Target(Settings):
     """Suffixes of the files of a table."""
     ordered: ClassVar[bool] = False
     """Whether the lines of a panel are listed from the easy problem to the hard one."""
+    caption_end: ClassVar[str] = ""
+    """What the caption of every target of the family ends with."""
 
     family: str
     section: Annotated[

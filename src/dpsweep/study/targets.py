@@ -17,6 +17,8 @@ from dpsweep.study.target import Target
 class _Overlaps(Target):
     """Drawn from how the gradients of trials overlap (`dpsweep.theory`), which is not private."""
 
+    caption_end: ClassVar[str] = "Not private: drawn from raw gradients."
+
     panels: Annotated[list[Panel], Field(min_length=1)]
 
     def overlaps(self) -> list[Selection]:
