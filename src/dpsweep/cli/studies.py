@@ -126,9 +126,9 @@ def plan(
     from dpsweep.planning.plan import GPUS, Plan
 
     study, paths = open_study(study_file)
-    device = this_machine() if site is None else GPU
-    chosen = Plan(study, paths, targets or (), read_site_file(site), device)
     here = visible_gpus() if site is None else []
+    device = this_machine(here) if site is None else GPU
+    chosen = Plan(study, paths, targets or (), read_site_file(site), device)
     if here:
         typer.echo(describe(here))
     typer.echo("\n".join(chosen.lines(gpus or ([len(here)] if here else GPUS))))
@@ -172,10 +172,10 @@ def status(
     from dpsweep.planning.status import Status
 
     study, paths = open_study(study_file)
-    device = this_machine() if site is None else GPU
+    here = visible_gpus() if site is None else []
+    device = this_machine(here) if site is None else GPU
     state = Status(study, paths, site=read_site_file(site), device=device)
     if not failed:
-        here = visible_gpus() if site is None else []
         typer.echo("\n".join(state.lines(len(here))))
         if here:
             typer.echo(describe(here))

@@ -2,9 +2,10 @@
 
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpsweep.gpus import visible_gpus
+from dpsweep.gpus import Gpu, visible_gpus
 from dpsweep.planning.cost import TERAFLOPS
 
 # A layer of a small vision transformer for a physical batch: images by tokens, width, four times the width.
@@ -24,9 +25,13 @@ class Device:
 GPU = Device("GPUs", TERAFLOPS)
 
 
-def this_machine() -> Device:
-    """The device that trains on this machine; the speed of a CPU is measured, which takes 0.1 s."""
-    if visible_gpus() or shutil.which("rocm-smi"):
+def this_machine(gpus: Sequence[Gpu] | None = None) -> Device:
+    """The device that trains on this machine; the speed of a CPU is measured, which takes 0.1 s.
+
+    Args:
+        gpus: those of this machine; None looks for them.
+    """
+    if (visible_gpus() if gpus is None else gpus) or shutil.which("rocm-smi"):
         return GPU
     return Device("this machine's CPU", _cpu_teraflops())
 

@@ -89,8 +89,7 @@ def problems(study: Study, trials: pd.DataFrame) -> list[dict[str, Any]]:
             "name": name,
             "dataset": study.datasets[problem.dataset].title,
             "backbone": study.backbones[problem.backbone].title,
-            "method": study.methods[problem.method].title
-            + ("" if problem.optimizer == "adam" else ", SGD"),
+            "method": study.method_title(name),
             "cells": _columns(cells[cells["problem"] == name].sort_values(order)),
         }
         for name, problem in study.problems.items()

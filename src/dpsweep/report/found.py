@@ -84,12 +84,11 @@ def best_settings(study: Study, trials: pd.DataFrame) -> Grid | None:
     for name, problem in study.problems.items():
         for _, best in chosen[chosen["problem"] == name].iterrows():
             cell = Cell.parse(name, str(best["cell"]))
-            method = study.methods[problem.method].title
             rows.append(
                 [
                     study.datasets[problem.dataset].title,
                     study.backbones[problem.backbone].title,
-                    method if problem.optimizer == "adam" else f"{method}, SGD",
+                    study.method_title(name),
                     values([cell.epsilon]),
                     str(cell.epochs),
                     bound_text(cell.clipping_bound),

@@ -1,7 +1,6 @@
 """What was run, in words and numbers."""
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +16,6 @@ from dpsweep.study.config import (
     LoRA,
     Pretraining,
     RandomWeights,
-    Sweep,
     Weights,
 )
 from dpsweep.study.inputs import swept_datasets
@@ -181,11 +179,6 @@ def _method(study: Study, name: str) -> str:
     return words[method.kind]
 
 
-def _optimizer(sweep: Sweep) -> str:
-    name = {"adam": "Adam", "sgd": "SGD"}[sweep.optimizer]
-    return name if all(map(math.isinf, sweep.epsilon)) else f"DP-{name}"
-
-
 def _sweep(study: Study, name: str, trials: pd.DataFrame) -> list[str]:
     sweep, cells = study.sweeps[name], study.sweep_cells(name)
     trained = trials[
@@ -197,7 +190,7 @@ def _sweep(study: Study, name: str, trials: pd.DataFrame) -> list[str]:
         study.datasets[sweep.dataset].title,
         study.backbones[sweep.backbone].title,
         study.methods[sweep.method].title,
-        _optimizer(sweep),
+        sweep.problem.optimizer_title(sweep.epsilon),
         values(sweep.epsilon),
         values(sweep.epochs),
         span(sweep.batch_size),

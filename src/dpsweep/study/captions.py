@@ -9,7 +9,6 @@ A caption may hold these in braces:
 - ``gamma``: that of AUTO-S.
 """
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -44,15 +43,13 @@ def listed(values: Iterable[Any]) -> str:
 def facts(study: "Study", selection: Selection) -> Facts:
     """What a selection is about, in words; None for an axis with several values."""
     bounds = selection.values("clipping_bound")
-    private = any(math.isfinite(value) for value in selection.values("epsilon"))
     problem = selection.problem
     method = study.methods[problem.method]
-    optimizer = {"adam": "Adam", "sgd": "SGD"}[problem.optimizer]
     return {
         "dataset": study.datasets[problem.dataset].title,
         "backbone": study.backbones[problem.backbone].title,
         "method": method.title,
-        "optimizer": f"DP-{optimizer}" if private else optimizer,
+        "optimizer": problem.optimizer_title(selection.values("epsilon")),
         "clipping": RULES[bounds[0]].title if bounds[0] in RULES else "Tuned",
         "epsilon": _single(selection.values("epsilon"), "ε = {:g}"),
         "clipping_bound": _single(

@@ -35,13 +35,11 @@ def _row(study: Study, name: str, sweep: Sweep) -> dict[str, object]:
     title = method.title
     if isinstance(method, LoRA) and "rank" not in title.lower():
         title += f" (rank {method.rank})"
-    private = any(math.isfinite(epsilon) for epsilon in sweep.epsilon)
-    optimizer = ("DP-" if private else "") + {"adam": "Adam", "sgd": "SGD"}[sweep.optimizer]
     return {
         "sweep": name,
         "dataset": dataset.title,
         "backbone": study.backbones[sweep.backbone].title,
-        "method": f"{optimizer}, {title}",
+        "method": f"{sweep.problem.optimizer_title(sweep.epsilon)}, {title}",
         "subset": dataset.source.train_share if isinstance(dataset.source, HubSource) else 1.0,
         "epsilon": _joined(sweep.epsilon),
         "epochs": _joined(sweep.epochs),

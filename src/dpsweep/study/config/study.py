@@ -183,6 +183,12 @@ class Study(Section):
             del copy.__dict__[name]
         return copy
 
+    def method_title(self, problem: str) -> str:
+        """What a reader calls the method of a problem; another optimizer than Adam is named."""
+        parts = self.problems[problem]
+        title = self.methods[parts.method].title
+        return title if parts.optimizer == "adam" else f"{title}, {parts.optimizer.upper()}"
+
     def physical_batch(self, problem: str) -> int | Literal["auto"]:
         """How many examples of a problem are on the device at once."""
         first = self.sweeps[self.sweeps_of(problem)[0]]
