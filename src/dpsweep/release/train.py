@@ -37,6 +37,7 @@ _RARE = 1e-4
 class TrainedModel:
     """One trial of a release."""
 
+    candidate: Candidate
     spec: TrialSpec
     noise: Calibration
     parameters: Arrays
@@ -132,7 +133,9 @@ def train_release(
             own = tuning.calibration(size, steps)
         check_size(own, context, data)
         spec = specify(study, cell, own, data, backbone, context.device, rate, seed=1)
-        return _train(replace(spec, holdout=schedules.held_out), own, context)
+        spec = replace(spec, holdout=schedules.held_out)
+        trained, parameters, right = train_and_score(spec, context, new_secret())
+        return TrainedModel(candidate, spec, own, parameters, trained), right
 
     if tuning is None:
         return train(candidates[0])[0], None, math.nan
@@ -147,9 +150,20 @@ def train_release(
     return winner.model, tuning, winner.score
 
 
-def _train(spec: TrialSpec, noise: Calibration, context: TrialContext) -> tuple[TrainedModel, int]:
-    """Train once with a secret of its own; return the model and its right answers held out."""
-    trial, epochs = train_trial(spec, context, None, math.inf, new_secret())
+def train_and_score(
+    spec: TrialSpec, context: TrialContext, secret: bytes
+) -> tuple[dict[str, Any], Arrays, int]:
+    """Train once, in memory.
+
+    Args:
+        spec: the trial.
+        context: its data and its backbone.
+        secret: of its sampling and noise.
+
+    Returns:
+        Its record, its trained parameters by name, and its right answers on the held-out part.
+    """
+    trial, epochs = train_trial(spec, context, None, math.inf, secret)
     last = f"epoch{spec.epochs}/"
     parameters = {
         name.removeprefix(last): value for name, value in epochs.items() if name.startswith(last)
@@ -160,4 +174,4 @@ def _train(spec: TrialSpec, noise: Calibration, context: TrialContext) -> tuple[
         load_trainable(model, {name: torch.from_numpy(each) for name, each in parameters.items()})
         accuracy = evaluate(model, context, context.holdout)["accuracy"]
         right = round(accuracy * len(context.holdout.labels))
-    return TrainedModel(spec, noise, parameters, trial.record), right
+    return trial.record, parameters, right

@@ -1,6 +1,5 @@
 """From a trained model to the folder of its release, which appears whole or not at all."""
 
-import json
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dpsweep.data.prepared import PreparedDataset
+from dpsweep.data.prepared import read_metadata
 from dpsweep.files import checksum, write_checked_json, write_text
 from dpsweep.models.architectures import find_head
 from dpsweep.models.backbone import PreparedBackbone
@@ -27,7 +26,7 @@ from dpsweep.release.certificate import (
     certify_tuning,
     second_opinion,
 )
-from dpsweep.release.train import Schedules, TrainedModel, train_release
+from dpsweep.release.train import Candidate, Schedules, TrainedModel, train_release
 from dpsweep.study import Study
 from dpsweep.study.config import Release
 from dpsweep.study.config.datasets import shares_examples
@@ -93,7 +92,7 @@ def _write_parameters(
 ) -> Network:
     """Write both files of parameters, and say what they belong to."""
     sweep = study.sweeps[release.sweep]
-    data = PreparedDataset.open(paths.dataset(sweep.dataset)).metadata
+    data = read_metadata(paths.dataset(sweep.dataset))
     backbone = PreparedBackbone.open(paths.backbone(sweep.backbone)).metadata
     method = study.methods[sweep.method]
     empty = build_model(paths.backbone(sweep.backbone), method, len(data.classes), model.spec.seed)
@@ -165,26 +164,20 @@ def _certificate(
     folder: Path,
 ) -> Certificate:
     sweep, schedules = study.sweeps[release.sweep], Schedules.of(study, release)
-    settings = []
-    for cell, rate in release.candidates(sweep.problem.name):
-        _, size, steps = schedules(cell)
-        settings.append(
-            Setting(
-                epochs=cell.epochs,
-                batch_size=size,
-                steps=steps,
-                clipping_bound=cell.clipping_bound,
-                learning_rate=rate,
-            )
-        )
     spec = model.spec
-    (setting,) = (
-        each
-        for each in settings
-        if (each.epochs, each.batch_size, each.learning_rate)
-        == (spec.epochs, spec.batch_size, spec.learning_rate)
-        and each.clipping_bound == getattr(spec.clipping, "bound", spec.clipping.kind)
-    )
+
+    def setting(candidate: Candidate) -> Setting:
+        cell, rate = candidate
+        _, size, steps = schedules(cell)
+        return Setting(
+            epochs=cell.epochs,
+            batch_size=size,
+            steps=steps,
+            clipping_bound=cell.clipping_bound,
+            learning_rate=rate,
+        )
+
+    candidates = list(map(setting, release.candidates(sweep.problem.name)))
     return Certificate(
         title=study.title,
         dataset=study.datasets[sweep.dataset].title,
@@ -192,19 +185,19 @@ def _certificate(
         delta=study.privacy.delta,
         certified_epsilon=tuning.total_epsilon if tuning else model.noise.certified_epsilon,
         pld_epsilon=second_opinion(model.noise, tuning),
-        setting=setting,
+        setting=setting(model.candidate),
         step_rounding=study.privacy.step_rounding,
         optimizer=spec.optimizer,
         precision=spec.precision,
         engine=spec.engine,
         device=spec.device,
-        noise=json.loads(json.dumps(model.noise.to_dict())),
+        noise=model.noise.to_dict(),
         split=Split(
             examples=schedules.examples,
             holdout_share=release.held_out,
             held_out=schedules.held_out,
         ),
-        tuning=certify_tuning(tuning, settings, score) if tuning else None,
+        tuning=certify_tuning(tuning, candidates, score) if tuning else None,
         earlier_sweeps=swept,
         test_accuracy=model.record["accuracy"],
         network=network,
