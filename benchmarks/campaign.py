@@ -17,14 +17,23 @@ from typing import Any, Protocol
 import psutil
 from tests.workflow.tiny import TinyChain, content, differences
 
+from benchmarks import warm
 from dpsweep import preload
-from dpsweep.files import read_json, write_json
+from dpsweep.files import checksum, fingerprint, read_json, write_json
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import problems
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
+REPOSITORY = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
+# What decides which outputs are current, how files are written, and how jobs start, end and go on.
+TRIED = (
+    *("Snakefile", "workflow/rules", "workflow/executor", "src/dpsweep/files.py"),
+    *("src/dpsweep/preload.py", "src/dpsweep/planning/outputs.py"),
+    *("src/dpsweep/planning/provenance.py", "src/dpsweep/study/inputs.py"),
+    *(f"src/dpsweep/training/{name}.py" for name in ("checkpoint", "interruption", "store")),
+)
 # Processes that use less processor time than this in so many seconds do nothing, on a busy machine too.
 IDLE_SECONDS, IDLE_PROCESSOR_SECONDS = 300.0, 0.5
 LEFT_SECONDS = 300.0
@@ -50,7 +59,32 @@ def left_in(folder: Path) -> list[str]:
     return [" ".join(process.cmdline()) for process in left]
 
 
-def wait(run: "subprocess.Popen[bytes]", folder: Path) -> int | None:
+class Run(Protocol):
+    """A call of Snakemake that has started."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """The exit status, None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; return the exit status."""
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to Snakemake."""
+
+
+def start(chain: TinyChain, from_shell: bool = False) -> Run:
+    """Start the command with a server of its own, which is killed with it."""
+    own = (preload.ADDRESS, preload.STARTED_BY)
+    environment = {name: value for name, value in chain.environment.items() if name not in own}
+    if from_shell:
+        return chain.start(environment)
+    _, _, _, *arguments = chain.command("all")
+    return warm.start(arguments, chain.folder, environment, chain.folder / "said.txt")
+
+
+def wait(run: Run, folder: Path) -> int | None:
     """Wait for the end of a run; None if it hangs, and it is killed then."""
     used, since = -1.0, time.monotonic()
     while True:
@@ -73,12 +107,6 @@ def _processor_seconds(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def as_a_user(chain: TinyChain) -> dict[str, str]:
-    """The environment of a run that starts a server of its own, which is killed with it."""
-    own = (preload.ADDRESS, preload.STARTED_BY)
-    return {name: value for name, value in chain.environment.items() if name not in own}
-
-
 class TinyStudy(Protocol):
     """Where the tiny study is run."""
 
@@ -94,7 +122,8 @@ def undisturbed(scratch: Path) -> TinyChain:
     """The tiny study, run once as nobody disturbs it."""
     base = TinyChain(scratch / "base")
     if not (base.results / "report.html").exists():
-        base.run()
+        status = start(base).wait()
+        assert status == 0, (base.folder / "said.txt").read_text()
     return base
 
 
@@ -118,7 +147,7 @@ def wrongly_current(chain: TinyStudy, expected: Path) -> Iterator[str]:
                 yield f"{name} counts as current, and differs"
 
 
-def outcome(run: "subprocess.Popen[bytes]", chain: TinyChain, expected: Path) -> dict[str, Any]:
+def outcome(run: Run, chain: TinyChain, expected: Path) -> dict[str, Any]:
     """Wait for the end of a run, and say what is wrong with it."""
     started = time.monotonic()
     status = wait(run, chain.folder)
@@ -146,7 +175,8 @@ def grow(
     """Add to a file of results until there is enough, or time is over: the command line of a campaign.
 
     Args:
-        file: JSON file of results; a campaign goes on where it was stopped.
+        file: JSON file of results; a campaign goes on where it was stopped, and begins anew when the
+            code that it tries has changed.
         what: the name of its list.
         try_one: makes the result of a seed in a scratch folder.
         size: how much a result counts.
@@ -160,18 +190,38 @@ def grow(
     scratch = (arguments.scratch or Path(tempfile.mkdtemp(prefix=f"{what}-"))).resolve()
     scratch.mkdir(exist_ok=True)
     deadline = time.monotonic() + 60 * arguments.minutes
-    found: list[dict[str, Any]] = read_json(file)[what] if file.exists() else []
-    # Runs that nobody kills share one server.
-    preload.start()
+    stored: list[dict[str, Any]] = read_json(file)[what] if file.exists() else []
+    tried = code()
+    found = [each for each in stored if each.get("code") == tried]
+    print(f"{len(found)} of {len(stored)} stored ones are of this version of {', '.join(TRIED)}")
     while sum(map(size, found)) < arguments.count and time.monotonic() < deadline:
         seed = 1 + max((each["seed"] for each in found), default=0)
         result = try_one(scratch, seed)
-        found.append({"seed": seed, **result})
+        found.append({"seed": seed, "commit": commit(), "code": tried, **result})
         good = is_good(result)
         print(time.strftime("%H:%M:%S"), "good" if good else "BAD", found[-1], flush=True)
         write_json(file, {"environment": environment(), what: found})
         if not good:
             shutil.copytree(scratch / "run", scratch / f"bad-{seed}", symlinks=True)
+
+
+def code() -> str:
+    """Fingerprint of the code that a campaign tries."""
+    places = [REPOSITORY / name for name in TRIED]
+    files = [file for place in places for file in (place, *place.rglob("*")) if file.is_file()]
+    return fingerprint(
+        {
+            str(file.relative_to(REPOSITORY)): checksum(file)
+            for file in sorted(files)
+            if "__pycache__" not in file.parts
+        }
+    )[:16]
+
+
+def commit() -> str:
+    """The commit that is tried, with a mark if files were changed since."""
+    command = ("git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--exclude=*")
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def environment() -> dict[str, Any]:

@@ -16,7 +16,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,7 +90,8 @@ class History:
         folder = self._fresh / fingerprint(study)[:16]
         if not (folder / "done").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            TinyChain(folder, study).run()
+            status = campaign.start(TinyChain(folder, study)).wait()
+            assert status == 0, (folder / "said.txt").read_text()
             (folder / "done").touch()
         return folder / "results"
 
@@ -107,18 +107,13 @@ class History:
 
     def run(self, must_succeed: bool = False) -> list[str]:
         """Call the command; return what is wrong with its outcome."""
-        done = subprocess.run(
-            self.chain.command("all"),
-            env=self.chain.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        self.events.append(f"run: exit {done.returncode}")
-        if done.returncode == 0:
+        status = campaign.start(self.chain).wait()
+        self.events.append(f"run: exit {status}")
+        if status == 0:
             expected = self.fresh(self.chain.study)
             return list(differences(self.chain.parsed, self.chain.results, expected))
-        return [done.stdout[-2000:] + done.stderr[-2000:]] if must_succeed else []
+        said = (self.chain.folder / "said.txt").read_text()
+        return [said[-4000:]] if must_succeed else []
 
     def clear(self) -> None:
         """Take away what keeps a run from its end."""
@@ -179,7 +174,7 @@ class History:
         return "a file in its place"
 
     def _kill(self) -> str:
-        run = self.chain.start(campaign.as_a_user(self.chain))
+        run = campaign.start(self.chain)
         number = self._draw.choice([signal.SIGKILL, signal.SIGTERM])
         moment = wait_for_moment(run, self.chain.results, self._draw)
         if moment is not None:

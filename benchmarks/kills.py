@@ -2,8 +2,8 @@
 
     python -m benchmarks.kills 300    # goes on where it was stopped
 
-A history begins with nothing or with some outputs missing. The command runs and is killed, again and
-again, until it ends before its kill. A kill is a signal (SIGTERM, SIGINT, SIGKILL, SIGHUP) to
+A history begins with nothing or with some outputs missing or damaged. The command runs and is killed,
+again and again, until it ends before its kill. A kill is a signal (SIGTERM, SIGINT, SIGKILL, SIGHUP) to
 Snakemake, to one other process of the run, or to the whole process group. Its moment is drawn by the
 run's own progress, whatever the speed of the machine: by Snakemake's processor time before the first
 job, by the files that jobs have written after it.
@@ -19,7 +19,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -39,8 +38,10 @@ KILLS = 10
 """of one history at most"""
 START_SHARE = 0.25
 """of the kills that come before the first job"""
-START_SECONDS = 2.5
-"""processor time of Snakemake until about its first job"""
+SHELL_SHARE = 0.1
+"""of the runs that a shell starts; the others are forked (`benchmarks.warm`), which is ten times cheaper"""
+START_SECONDS = {True: 2.5, False: 0.5}
+"""processor time of Snakemake until about its first job, from a shell and forked"""
 FILES = 30
 """written by a run before its kill at most; a whole run writes about 75"""
 
@@ -54,7 +55,10 @@ def lose(chain: TinyChain, draw: random.Random) -> str:
     outputs = list(Outputs(chain.parsed, Paths(chain.results)).every())
     for output in draw.sample(outputs, draw.randint(1, len(outputs) // 2)):
         for file in output.files:
-            file.unlink(missing_ok=True)
+            if draw.random() < 0.3:
+                file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+            else:
+                file.unlink()
     if draw.random() < 0.5:
         shutil.rmtree(chain.results / "trials")
         return "some outputs, and the trials"
@@ -62,13 +66,13 @@ def lose(chain: TinyChain, draw: random.Random) -> str:
 
 
 def wait_for_moment(
-    run: "subprocess.Popen[bytes]", results: Path, draw: random.Random
+    run: campaign.Run, results: Path, draw: random.Random, from_shell: bool = False
 ) -> str | None:
     """Wait for a moment of a run; say which, or None if the run ends before."""
     began = time.time_ns()
     snakemake = psutil.Process(run.pid)
     early = draw.random() < START_SHARE
-    seconds, files = draw.uniform(0.0, START_SECONDS), draw.randint(1, FILES)
+    seconds, files = draw.uniform(0.0, START_SECONDS[from_shell]), draw.randint(1, FILES)
     pause = draw.uniform(0.0, 0.5)
 
     def reached() -> bool:
@@ -96,7 +100,7 @@ def written_since(results: Path, began: int) -> int:
 
 
 def kill(
-    run: "subprocess.Popen[bytes]",
+    run: campaign.Run,
     folder: Path,
     victim: str,
     number: signal.Signals,
@@ -124,6 +128,8 @@ def kill(
 
 def without_folders(command: str, folder: Path) -> str:
     """Shorten a command line for the results: no path of the machine that it ran on."""
+    if "forkserver" in command:
+        return "the server, or a command in it"
     programs = str(Path(sys.executable).parent)
     return command.replace(str(folder), "...").replace(programs, "...")[:200]
 
@@ -131,11 +137,18 @@ def without_folders(command: str, folder: Path) -> str:
 def run_and_kill(chain: TinyChain, expected: Path, draw: random.Random) -> dict[str, Any]:
     """Run the command and kill it; say what happened. Nothing is hit if it ends before."""
     victim, number = draw.choice(VICTIMS), draw.choice(SIGNALS)
-    run = chain.start(campaign.as_a_user(chain))
-    moment = wait_for_moment(run, chain.results, draw)
+    from_shell = draw.random() < SHELL_SHARE
+    run = campaign.start(chain, from_shell)
+    moment = wait_for_moment(run, chain.results, draw, from_shell)
     hit = moment and kill(run, chain.folder, victim, number, draw)
     return {
-        **{"victim": victim, "signal": number.name, "moment": moment, "hit": hit},
+        **{
+            "from_shell": from_shell,
+            "victim": victim,
+            "signal": number.name,
+            "moment": moment,
+            "hit": hit,
+        },
         **campaign.outcome(run, chain, expected),
     }
 
@@ -154,7 +167,7 @@ def history(scratch: Path, seed: int) -> dict[str, Any]:
             break
         kills.append(result)
     else:
-        result = campaign.outcome(chain.start(), chain, base.results)
+        result = campaign.outcome(campaign.start(chain), chain, base.results)
     return {"missing": missing, "kills": kills, "end": result}
 
 

@@ -285,8 +285,14 @@ def kills(result: dict[str, Any]) -> list[str]:
     return [
         *grid(["", "runs", "hangs", "a process is left", "an output differs"], rows),
         "",
-        f"{failed} of {len(ends)} histories ended with a failure. {where(result['environment'])}",
+        f"{failed} of {len(ends)} histories ended with a failure. "
+        f"{_commits(result['histories'])} {where(result['environment'])}",
     ]
+
+
+def _commits(pieces: list[dict[str, Any]]) -> str:
+    """Where the pieces of a campaign were made."""
+    return "Made at " + ", ".join(dict.fromkeys(each["commit"] for each in pieces)) + "."
 
 
 def histories(result: dict[str, Any]) -> list[str]:
@@ -300,7 +306,7 @@ def histories(result: dict[str, Any]) -> list[str]:
     return [
         *grid(["histories", "not as a fresh run"], [[f"{len(lived)}", f"{wrong}"]]),
         "",
-        f"Events: {counted}. {where(result['environment'])}",
+        f"Events: {counted}. {_commits(lived)} {where(result['environment'])}",
     ]
 
 
