@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from dpsweep.cli import app
 from dpsweep.files import write_text
+from dpsweep.gpus import describe, visible_gpus
 from dpsweep.planning.cost import cell_cost
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import making
@@ -214,3 +215,25 @@ def test_report_adds_up(study: Study, paths: Paths, cells: list[Cell]) -> None:
     assert everything.split()[1:] == ["1", "1", "1", "0", "3", "2.00", "10"]
     assert any("10 GPU hours left; with 1 at once: 10 h" in line for line in lines)
     assert any("1 failed or stopped" in line for line in lines)
+
+
+def test_time_left_is_for_the_gpus_of_this_machine(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+
+    def said() -> str:
+        options = ["status", "--study", str(tmp_path / "study.yaml")]
+        return CliRunner().invoke(app, options, catch_exceptions=False).stdout
+
+    monkeypatch.chdir(tmp_path)
+    assert "with 1 at once" in said()
+    assert "on this machine" not in said()
+    program = programs / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 0, GPU-00, H100, 76294\necho 1, GPU-10, H100, 76294\n")
+    program.chmod(0o755)
+    assert "with 2 at once" in said()
+    assert said().splitlines()[-1] == describe(visible_gpus())

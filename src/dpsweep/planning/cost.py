@@ -7,12 +7,17 @@ right within a factor of two once `teraflops` fits the device.
 """
 
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+from dpsweep.files import read_json
 from dpsweep.study.cells import Cell, optimizer_steps
 from dpsweep.study.config import (
     AllParameters,
     Backbone,
     Dataset,
+    FileWeights,
     Film,
     HeadOnly,
     LoRA,
@@ -24,8 +29,12 @@ from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
 # Sustained float32 speed of training on a data-centre GPU, in 10^12 operations a second.
 TERAFLOPS = 20.0
 
-_START_SECONDS = 40.0  # imports, weights, data, compilation
-_STEP_SECONDS = 0.02  # noise, optimizer and sampling of one step
+# What a processor computes while it moves a byte: a CPU core 100 Gflop and 2.5 GB a second, a GPU
+# 20 Tflop and 500 GB.
+_OPERATIONS_PER_BYTE = 40.0
+# Bytes moved for each number of a gradient by the sums of `dpsweep.theory.sums`, in float64.
+_SUMMED_BYTES = 64.0
+_SUMMED_AT_ONCE = 64
 _HOST_GIGABYTES = 6.0  # an interpreter with torch and a GPU's libraries
 _LEAST_EXAMPLES = 32  # on a GPU at once, for which one should be large enough
 _GIGA = 1e9
@@ -41,6 +50,21 @@ class _Network:
     width: int
     """features that the head sees"""
     norm_parameters: float
+
+
+@dataclass(frozen=True)
+class _Floor:
+    """Seconds that are spent however small a network and its data are."""
+
+    start: float
+    """of a job"""
+    step: float
+    """noise, optimizer and sampling of one step"""
+
+
+_NETWORK_FLOOR = _Floor(start=40.0, step=0.02)  # imports, weights, data, compilation
+# Measured: 1 s where libraries are preloaded, 8 s in a process of its own; nothing is compiled.
+_HEAD_FLOOR = _Floor(start=3.0, step=0.002)
 
 
 @dataclass(frozen=True)
@@ -94,6 +118,8 @@ def _network(backbone: Backbone, dataset: Dataset) -> _Network:
     arguments = backbone.arguments
     if dataset.kind == "text":
         # DistilBERT's names, then BERT's; without either, the size of DistilBERT.
+        if isinstance(backbone.weights, FileWeights):
+            arguments = _described(backbone.weights.path) | arguments
         width = arguments.get("dim", arguments.get("hidden_size", 768))
         depth = arguments.get("n_layers", arguments.get("num_hidden_layers", 6))
         return _transformer(dataset.max_length or 512, int(width), int(depth))
@@ -116,15 +142,32 @@ def _network(backbone: Backbone, dataset: Dataset) -> _Network:
     return _transformer((size // patch) ** 2 + 1, width, depth)
 
 
+@cache
+def _described(path: str) -> dict[str, Any]:
+    """What the ``config.json`` beside a local file of weights says; nothing where there is none."""
+    try:
+        return dict(read_json(Path(path).expanduser().with_name("config.json")))
+    except (OSError, ValueError, TypeError):
+        return {}  # the preparation says what is wrong
+
+
+def _floor(study: Study, problem: str) -> _Floor:
+    return _NETWORK_FLOOR if study.features(problem) is None else _HEAD_FLOOR
+
+
 def _trained(study: Study, problem: str) -> _Network:
-    """The network that a trial of a problem runs: a linear layer, where features are cached."""
+    """The network that a trial of a problem runs: a linear layer, where features are cached.
+
+    In so small a layer moving numbers takes as long as computing: features and logits, in float64.
+    """
     grid = study.problems[problem]
     dataset = study.datasets[grid.dataset]
     whole = _network(study.backbones[grid.backbone], dataset)
     if study.features(problem) is None:
         return whole
     return _Network(
-        operations=2.0 * whole.width * dataset.classes,
+        operations=2.0 * whole.width * dataset.classes
+        + 8 * _OPERATIONS_PER_BYTE * (whole.width + 2 * dataset.classes),
         activation_bytes=4.0 * (whole.width + 2 * dataset.classes),
         parameters=0.0,
         width=whole.width,
@@ -174,10 +217,10 @@ def cell_cost(
     trials = trials or max(trials_per_cell(study, sweep) for sweep in sweeps)
     setting = study.physical_batch(problem)
     physical = _LEAST_EXAMPLES if setting == "auto" else setting
-    inputs = _input_bytes(study, problem)
+    inputs, floor = _input_bytes(study, problem), _floor(study, problem)
     return CellCost(
         trials=trials,
-        seconds=_START_SECONDS + trials * (training + testing + steps * _STEP_SECONDS),
+        seconds=floor.start + trials * (training + testing + steps * floor.step),
         host_gigabytes=_HOST_GIGABYTES + inputs / _GIGA,
         # Weights, gradients, optimizer and noise, in 32 bits; inputs lie on the device if they fit.
         gpu_gigabytes=2.0 + (16 * network.parameters + physical * network.activation_bytes) / _GIGA,
@@ -193,19 +236,29 @@ def norms_seconds(study: Study, problem: str, epochs: int, teraflops: float = TE
     dataset = study.datasets[grid.dataset]
     operations = _trained(study, problem).operations
     work = epochs * dataset.train_size * _passes(study, problem) * operations
-    seconds = _START_SECONDS + work / (teraflops * 1e12)
+    seconds = _floor(study, problem).start + work / (teraflops * 1e12)
     return seconds + _repeated_seconds(study, problem, epochs, teraflops)
 
 
 def theory_seconds(study: Study, problem: str, epochs: int, teraflops: float = TERAFLOPS) -> float:
-    """Estimate the gradients of one cell that the theory looks at: two passes at most, every epoch."""
+    """Estimate the gradients of one cell that the theory looks at, at the start and after every epoch.
+
+    The same for every B: it is counted for the largest.
+    """
     grid, theory = study.problems[problem], study.theory
-    dataset = study.datasets[grid.dataset]
-    operations = _network(study.backbones[grid.backbone], dataset).operations
-    examples = 2 * theory.draws * min(theory.largest_batch, dataset.train_size)
-    # Gradients are written out: a forward and a backward pass with all parameters.
-    work = (epochs + 1) * examples * 4.0 * operations
-    seconds = _START_SECONDS + work / (teraflops * 1e12)
+    size = study.datasets[grid.dataset].train_size
+    batch_sizes = [
+        each for sweep in study.sweeps_of(problem) for each in study.sweeps[sweep].batch_size
+    ]
+    largest = max(study.numeric_batch_size(grid.dataset, each) for each in batch_sizes)
+    batch = min(theory.largest_batch, largest, size)
+    draws = 1 if batch == size else theory.draws
+    # Gradients are written out, twice if they are too large to be kept: forward and backward passes with
+    # all parameters.
+    gradient = 2 * 4.0 * _trained(study, problem).operations
+    sums = 2 * _SUMMED_AT_ONCE + _OPERATIONS_PER_BYTE * _SUMMED_BYTES
+    work = (epochs + 1) * draws * batch * (gradient + sums * trainable_parameters(study, problem))
+    seconds = _floor(study, problem).start + work / (teraflops * 1e12)
     return seconds + _repeated_seconds(study, problem, epochs, teraflops)
 
 
@@ -214,7 +267,7 @@ def _repeated_seconds(study: Study, problem: str, epochs: int, teraflops: float)
     if _kept_bytes(study, problem, epochs):
         return 0.0
     cell = cell_cost(study, problem, epochs, teraflops)
-    return (cell.seconds - _START_SECONDS) / cell.trials
+    return (cell.seconds - _floor(study, problem).start) / cell.trials
 
 
 def features_seconds(study: Study, problem: str, teraflops: float = TERAFLOPS) -> float:
@@ -223,7 +276,7 @@ def features_seconds(study: Study, problem: str, teraflops: float = TERAFLOPS) -
     dataset = study.datasets[grid.dataset]
     operations = _network(study.backbones[grid.backbone], dataset).operations
     work = (dataset.train_size + dataset.test_size) * operations
-    return _START_SECONDS + work / (teraflops * 1e12)
+    return _NETWORK_FLOOR.start + work / (teraflops * 1e12)
 
 
 def features_bytes(study: Study, problem: str) -> float:

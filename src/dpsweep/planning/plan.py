@@ -16,6 +16,7 @@ from dpsweep.planning.cost import (
     cell_bytes,
     cell_cost,
     features_bytes,
+    features_seconds,
     input_bytes,
     norms_bytes,
     norms_seconds,
@@ -95,7 +96,7 @@ class Plan:
             self._add(target)
 
     def estimates(self) -> dict[str, CostEstimate]:
-        """What is missing by problem, then gradient norms, theory and audit, where anything is."""
+        """What is missing by problem, then features, norms, theory and audit, where anything is."""
         study = self._study
         estimates: dict[str, CostEstimate] = {}
         for cell in self._missing_cells():
@@ -103,6 +104,14 @@ class Plan:
             seconds = self._status.forecast.seconds(cell)
             one = CostEstimate(1, trials, seconds, seconds, cell_bytes(self._study, cell))
             estimates[cell.problem] = estimates.get(cell.problem, CostEstimate()) + one
+        # What trials took says nothing of the features that they read.
+        features = [
+            CostEstimate(seconds=seconds, longest=seconds, bytes=features_bytes(study, problem))
+            for problem, epochs in self._missing_features().items()
+            for seconds in [features_seconds(study, problem, self._speed(problem, epochs))]
+        ]
+        if features:
+            estimates[f"features ({len(features)})"] = sum(features, CostEstimate())
         ratio = self._status.forecast.ratio
         norms = [
             CostEstimate(
@@ -135,32 +144,18 @@ class Plan:
         return estimates
 
     def preparation_bytes(self) -> float:
-        """The size of datasets, backbones and features that are not prepared yet."""
+        """The size of datasets and backbones that are not prepared yet."""
         grids = [self._study.problems[cell.problem] for cell in self._cells]
         datasets = {grid.dataset for grid in grids}
         backbones = {grid.backbone: grid.dataset for grid in grids}
-        sources = {
-            FeatureSource(parts.dataset, parts.backbone): problem
-            for problem in dict.fromkeys(cell.problem for cell in self._cells)
-            if self._study.features(problem)
-            for parts in [self._study.problems[problem]]
-        }
-        return (
-            sum(
-                input_bytes(self._study.datasets[name])
-                for name in datasets
-                if self._lacks(self._outputs.dataset(name))
-            )
-            + sum(
-                backbone_bytes(self._study.backbones[name], self._study.datasets[dataset])
-                for name, dataset in backbones.items()
-                if self._lacks(self._outputs.backbone(name))
-            )
-            + sum(
-                features_bytes(self._study, problem)
-                for source, problem in sources.items()
-                if self._lacks(self._outputs.features(source))
-            )
+        return sum(
+            input_bytes(self._study.datasets[name])
+            for name in datasets
+            if self._lacks(self._outputs.dataset(name))
+        ) + sum(
+            backbone_bytes(self._study.backbones[name], self._study.datasets[dataset])
+            for name, dataset in backbones.items()
+            if self._lacks(self._outputs.backbone(name))
         )
 
     def gpu_jobs(self) -> int:
@@ -173,7 +168,7 @@ class Plan:
         )
         counts.update(("theory", cell.problem, cell.epochs) for cell in self._missing_theory())
         packed = sum(-(-count // jobs.pack_size(*kind)) for kind, count in counts.items())
-        return packed + len(self._missing_audit())
+        return packed + len(self._missing_features()) + len(self._missing_audit())
 
     def lines(self, gpus: Sequence[int] = GPUS) -> Iterator[str]:
         """The plan as text for a terminal, with wall times at some numbers of GPUs."""
@@ -271,6 +266,18 @@ class Plan:
 
     def _missing_cells(self) -> list[Cell]:
         return [cell for cell in self._cells if self._status.states[cell] != "done"]
+
+    def _missing_features(self) -> dict[str, int]:
+        """Features that cells read: by one of their problems, with epochs of it."""
+        found: dict[FeatureSource, tuple[str, int]] = {}
+        for cell in self._cells:
+            parts = self._study.problems[cell.problem]
+            source = FeatureSource(parts.dataset, parts.backbone)
+            if self._study.features(cell.problem) and source not in found:
+                found[source] = (cell.problem, cell.epochs)
+        return dict(
+            each for source, each in found.items() if self._lacks(self._outputs.features(source))
+        )
 
     def _missing_norms(self) -> list[NormsKey]:
         # Norms that no figure draws are no output of the study: their cells and their file tell.

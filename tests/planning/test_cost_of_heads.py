@@ -1,0 +1,109 @@
+"""A head on cached features costs what its own few operations cost, not what the network below it does."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dpsweep.planning.cost import (
+    backbone_bytes,
+    cell_cost,
+    features_bytes,
+    features_seconds,
+    norms_seconds,
+    theory_seconds,
+)
+from dpsweep.planning.plan import Plan
+from dpsweep.study import Study, load_study
+from dpsweep.study.paths import Paths
+
+ROOT = Path(__file__).parents[2]
+IMAGES, TENTH = "cifar100_vit-tiny_head", "cifar100-10pct_vit-tiny_head"
+TEXTS = "20newsgroups_minilm_head"
+# Seconds of a trial on one core that multiplies matrices at 0.098 Tflop/s.
+TERAFLOPS = 0.098
+
+
+def frozen(folder: Path, **sections: object) -> Study:
+    """The study on frozen features with other settings, without figures."""
+    content = {"extends": str(ROOT / "studies/frozen-features.yaml"), **sections}
+    text = yaml.safe_dump(content) + "figures: !replace {}\ntables: !replace {}\n"
+    (folder / "study.yaml").write_text(text)
+    return load_study(folder / "study.yaml")
+
+
+def test_a_larger_network_makes_only_the_features_dearer(tmp_path: Path) -> None:
+    small = frozen(tmp_path)
+    # Four times the patches and twice the layers; as many features.
+    larger = {"vit-tiny": {"arguments": {"depth": 24, "patch_size": 8}}}
+    large = frozen(tmp_path, backbones=larger)
+    for of_trials in (cell_cost, norms_seconds, theory_seconds):
+        assert of_trials(large, IMAGES, 4) == of_trials(small, IMAGES, 4)
+    speed = 0.1
+    before, after = (features_seconds(each, IMAGES, speed) - 40 for each in (small, large))
+    assert after > 7 * before
+    plans = [Plan(each, Paths(tmp_path), [IMAGES]).estimates() for each in (small, large)]
+    names = [name for name in plans[0] if plans[0][name] != plans[1][name]]
+    assert names == ["features (1)"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "epochs", "batch_size", "seconds"),
+    [
+        (IMAGES, 4, 512, 1.84),
+        (IMAGES, 4, 4096, 1.24),
+        (IMAGES, 4, "full", 0.98),
+        (TENTH, 32, 256, 1.58),
+        (TENTH, 2, "full", 0.03),
+        (TEXTS, 8, 256, 1.03),
+        (TEXTS, 8, "full", 0.50),
+    ],
+)
+def test_estimates_of_trials_are_near_to_what_was_measured(
+    tmp_path: Path, problem: str, epochs: int, batch_size: int | str, seconds: float
+) -> None:
+    one = {"batch_size": [batch_size], "epochs": [epochs]}
+    names = [problem, f"{problem}_autos", f"{problem}_short"]
+    known = frozen(tmp_path).sweeps
+    study = frozen(tmp_path, sweeps={name: one for name in names if name in known})
+    (estimate, without) = (cell_cost(study, problem, epochs, TERAFLOPS, each) for each in (2, 1))
+    assert seconds / 3 < estimate.seconds - without.seconds < 3 * seconds
+
+
+def test_estimates_of_the_theory_are_near_to_what_was_measured(tmp_path: Path) -> None:
+    study = frozen(tmp_path, theory={"largest_batch": 1024})
+    # Five times three batches of 1,024 gradients: 1.5 s each time.
+    assert 7.5 / 3 < theory_seconds(study, IMAGES, 4, TERAFLOPS) - 3 < 3 * 7.5
+
+
+def local(folder: Path, configuration: str | None) -> Study:
+    """The study with weights of the text network in a folder, with a config.json beside them."""
+    if configuration is not None:
+        (folder / "config.json").write_text(configuration)
+    weights = f"!replace {{kind: file, path: {folder}/model.safetensors}}"
+    (folder / "study.yaml").write_text(
+        f"extends: {ROOT}/studies/frozen-features.yaml\n"
+        f"backbones: {{minilm: {{weights: {weights}, tokenizer: {{kind: file, path: t.json}}}}}}\n"
+        "figures: !replace {}\ntables: !replace {}\n"
+    )
+    return load_study(folder / "study.yaml")
+
+
+@pytest.mark.parametrize(
+    ("configuration", "smaller"),
+    [
+        ('{"hidden_size": 384, "num_hidden_layers": 6}', 2),
+        *((text, 1) for text in (None, "", "[]", "{")),
+    ],
+)
+def test_sizes_are_those_of_the_file_beside_the_weights(
+    tmp_path: Path, configuration: str | None, smaller: int
+) -> None:
+    study, usual = local(tmp_path, configuration), frozen(tmp_path)
+    ratio = features_bytes(usual, TEXTS) / features_bytes(study, TEXTS)
+    assert ratio == pytest.approx(smaller, rel=0.01)
+    sizes = [
+        backbone_bytes(each.backbones["minilm"], each.datasets["20newsgroups"])
+        for each in (usual, study)
+    ]
+    assert sizes[0] == sizes[1] * smaller**2
