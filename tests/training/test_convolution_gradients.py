@@ -1,5 +1,7 @@
 """Per-example gradients of a convolution, in each of the ways in which they are computed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ from dpsweep.training.gradients import per_example
 from dpsweep.training.gradients.convolutions import Convolutions
 
 EXAMPLES, CHANNELS, OUT = 5, 4, 6
+MANY_CHANNELS = 48
 
 
 def one_by_one(
@@ -56,7 +59,50 @@ def test_rows_and_their_sums(
     torch.testing.assert_close(gradients.rows(), wanted)
     torch.testing.assert_close(gradients.rows(slice(1, 3)), wanted[1:3])
     if groups == 1:
-        probes = draw(OUT, 2, *weight.shape[1:])
-        squares, dots = gradients.channel_sums(probes)
-        torch.testing.assert_close(squares, wanted.flatten(2).square().sum(2))
-        torch.testing.assert_close(dots, torch.einsum("bochw,opchw->bpo", wanted, probes))
+        check_channel_sums(gradients, wanted, draw(*weight.shape))
+
+
+def check_channel_sums(gradients: Convolutions, wanted: Tensor, probe: Tensor) -> None:
+    """Compare the sums of rows of shape (examples, out, in, height, width)."""
+    scale = torch.linspace(1, 2, len(probe), dtype=probe.dtype)
+    settings = gradients.stride, gradients.padding, gradients.dilation
+    responses = F.conv2d(gradients.inputs, probe * scale[:, None, None, None], None, *settings)
+    for given in (gradients, replace(gradients, responses=responses)):
+        sums = given.channel_sums(probe, scale)
+        torch.testing.assert_close(sums.squares, wanted.flatten(2).square().sum(2))
+        torch.testing.assert_close(sums.total, wanted.flatten(2).sum(2))
+        torch.testing.assert_close(sums.along, torch.einsum("bochw,ochw->bo", wanted, probe))
+        assert (sums.rounding > 0.99 * sums.squares).all()
+
+
+@pytest.mark.parametrize("kernel", [1, 3, (2, 3)])
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation"), [(1, 1, 1), (1, 0, 1), (2, 1, 1), (1, 2, 2), (1, (0, 1), 1)]
+)
+def test_squares_of_channels_from_inner_products_of_few_pixels(
+    monkeypatch: pytest.MonkeyPatch,
+    kernel: int | tuple[int, int],
+    stride: int,
+    padding: int | tuple[int, int],
+    dilation: int,
+) -> None:
+    random = torch.Generator().manual_seed(0)
+    pairs = [each if isinstance(each, tuple) else (each, each) for each in (kernel, padding)]
+    weight = torch.zeros(4 * MANY_CHANNELS, MANY_CHANNELS, *pairs[0], dtype=torch.float64)
+    weight.requires_grad_()
+    if kernel == 1:
+        padding = pairs[1] = (0, 0)
+    size = 3 if dilation == 1 else 5
+    inputs = torch.randn(
+        EXAMPLES, MANY_CHANNELS, size, size + 1, generator=random, dtype=torch.float64
+    )
+    settings = ((stride, stride), pairs[1], (dilation, dilation), 1)
+    shape = F.conv2d(inputs, weight, None, *settings).shape
+    outputs = torch.randn(shape, generator=random, dtype=torch.float64)
+    gradients = Convolutions("w", weight.shape, inputs, outputs, *settings)
+    wanted = one_by_one(inputs, outputs, weight, settings)
+    torch.testing.assert_close(gradients.squared_norms(), wanted.square().sum((1, 2, 3, 4)))
+    assert gradients.products_are_cheaper
+    monkeypatch.delattr(Convolutions, "rows")
+    probe = torch.randn(weight.shape, generator=random, dtype=torch.float64)
+    check_channel_sums(gradients, wanted, probe)

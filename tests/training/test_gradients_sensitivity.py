@@ -12,7 +12,7 @@ from dpsweep.clipping import AutomaticClipping, Clipping, FlatClipping, NoClippi
 from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
 from dpsweep.training.gradients import GradientSum, make_engine
 from dpsweep.training.gradients.convolutions import Convolutions
-from dpsweep.training.gradients.derived import Standardized
+from dpsweep.training.gradients.derived import Standardization, Standardized
 from dpsweep.training.gradients.per_example import Lookups, OuterProducts
 
 each_engine = pytest.mark.parametrize(
@@ -249,7 +249,8 @@ def test_gradients_that_standardisation_all_but_removes(difference: float) -> No
     gradients = Convolutions("w", raw.shape, inputs, outputs, *settings)
     sources = {"raw": raw, "gain": gain}
     epsilon = SMALLEST_SQUARES / raw[0].numel()
-    norms = Standardized(weight, sources, gradients, raw, gain, epsilon).squared_norms().sqrt()
+    origin = Standardization(raw, gain, epsilon)
+    norms = Standardized(weight, sources, gradients, origin).squared_norms().sqrt()
     contributions = FlatClipping(1e-5).factors(norms).double() * exact.norm(dim=1)
     assert (contributions < 1 + 1e-3).all()
     if difference >= 1e-1:

@@ -14,9 +14,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
 from dpsweep.training.gradients import layers
 from dpsweep.training.gradients.convolutions import Convolutions
-from dpsweep.training.gradients.derived import Derived, Standardized
+from dpsweep.training.gradients.derived import Derived, Standardization, Standardized
 from dpsweep.training.gradients.factored import FactoredEngine, check_used
-from dpsweep.training.gradients.interface import UnsupportedModelError
+from dpsweep.training.gradients.interface import UnsupportedModelError, sum_dtype
 from dpsweep.training.gradients.per_example import (
     Lookups,
     OuterProducts,
@@ -70,6 +70,8 @@ class BookkeepingEngine(FactoredEngine):
         return losses.detach(), gradients
 
 
+# They leave the order of the numbers as it is.
+_RESHAPES = (Tensor.reshape, Tensor.reshape_as, Tensor.view, Tensor.view_as, torch.reshape)
 # With a rule of their own although all their arguments are parameters and constants.
 _NOT_DERIVED = (Tensor.expand, Tensor.repeat, F.embedding, standardize)
 
@@ -94,8 +96,8 @@ class _RecordedUses(Uses):
         self._copies: dict[str, Tensor] = {}
         # Parameters from which a derived one was computed, by its name.
         self._sources: dict[str, dict[str, Tensor]] = {}
-        # The weights and gain of a standardised one.
-        self._standardized: dict[str, tuple[Tensor, Tensor]] = {}
+        # How a derived one was standardised.
+        self._standardized: dict[str, Standardization] = {}
         self._rows: dict[str, Tensor] = {}
         self._factored: list[PerExampleGradients] = []
 
@@ -178,14 +180,26 @@ class _RecordedUses(Uses):
             x, padding = _explicit_padding(x, weight, padding, _pair(dilation))
         settings = _pair(stride), _pair(padding), _pair(dilation), groups
 
+        standardized = (
+            isinstance(weight, TrackedParameter) and weight.parameter_name in self._standardized
+        )
+        y = F.conv2d(x, plain(weight), None if standardized else plain(bias), *settings)
+        # On a GPU, asking whether they can be used would cost more than computing them again.
+        exact = y.device.type == "cpu" and y.dtype == sum_dtype(y)
+        responses, version = y.detach() if standardized and exact else None, y._version
+        if standardized and bias is not None:
+            y = y + plain(bias)[:, None, None]
+
         def receive(gradient: Tensor, inputs: Tensor) -> None:
             if isinstance(weight, TrackedParameter):
                 name, shape = weight.parameter_name, weight.shape
-                self._add(weight, Convolutions(name, shape, inputs, gradient, *settings))
+                same = responses is not None and responses._version == version
+                kept = responses if same else None
+                self._add(weight, Convolutions(name, shape, inputs, gradient, *settings, kept))
             if isinstance(bias, TrackedParameter):
                 self._add_rows(bias, gradient.flatten(2).sum(2))
 
-        return self._tap(F.conv2d(x, plain(weight), plain(bias), *settings), x, receive)
+        return self._tap(y, x, receive)
 
     def embedding(
         self,
@@ -221,7 +235,10 @@ class _RecordedUses(Uses):
         if not (isinstance(weight, TrackedParameter) and isinstance(gain, TrackedParameter)):
             raise self.refusal(used, "is used by standardize() with one that does not train")
         derived = self._derive(used, standardize, (weight, gain), {})
-        self._standardized[derived.parameter_name] = weight.value, gain.value
+        epsilon = SMALLEST_SQUARES / weight[0].numel()
+        self._standardized[derived.parameter_name] = Standardization(
+            weight.value, gain.value, epsilon
+        )
         return derived
 
     def _same_for_all(self, tensor: Tensor) -> bool:
@@ -251,6 +268,13 @@ class _RecordedUses(Uses):
         for each in parents:
             itself = {each.parameter_name: each.value}
             self._sources[name] |= self._sources.get(each.parameter_name, itself)
+        found = None
+        if func is F.batch_norm:
+            found = Standardization.by_batch_norm(*args, **kwargs)
+        elif func in _RESHAPES:
+            found = self._standardized.get(parents[0].parameter_name)
+        if found is not None:
+            self._standardized[name] = found
         return TrackedParameter.of(name, value, self)
 
     def _tap(self, y: Tensor, inputs: Tensor, receive: Callable[[Tensor, Tensor], None]) -> Tensor:
@@ -274,12 +298,13 @@ class _RecordedUses(Uses):
         """Add the gradients of a weight as they are cheaper to keep."""
         sources = self._sources.get(weight.parameter_name)
         standardized = self._standardized.get(weight.parameter_name)
-        if sources is not None and standardized and isinstance(gradients, Convolutions):
-            raw, gain = standardized
-            epsilon = SMALLEST_SQUARES / raw[0].numel()
-            self._factored.append(
-                Standardized(weight.value, sources, gradients, raw, gain, epsilon)
-            )
+        if (
+            sources is not None
+            and standardized is not None
+            and isinstance(gradients, Convolutions)
+            and gradients.groups == 1
+        ):
+            self._factored.append(Standardized(weight.value, sources, gradients, standardized))
         elif sources is not None:
             self._factored.append(Derived(weight.value, sources, gradients))
         elif isinstance(gradients, Convolutions) and not gradients.is_cheaper:

@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,19 @@ from dpsweep.training.gradients.per_example import (
 _PIXELS = 128
 
 
+class ChannelSums(NamedTuple):
+    """Sums over each example's gradient g per output channel, each of shape (examples, out)."""
+
+    squares: Tensor
+    """of g^2"""
+    total: Tensor
+    """of g"""
+    along: Tensor
+    """of g times some weights"""
+    rounding: Tensor
+    """what the rounding errors of these are relative to: a square of g, or more"""
+
+
 @dataclass(frozen=True)
 class Convolutions:
     """Gradients of the weight of ``F.conv2d`` as factors: its inputs and its outputs' gradients.
@@ -38,6 +51,8 @@ class Convolutions:
         outputs: gradients of the loss by the outputs, shape (examples, out, rows, columns).
         stride, padding, dilation: for rows and columns.
         groups: of channels.
+        responses: what the layer gave for the inputs, without a bias, shape of ``outputs``; None
+            where it was not kept in the precision of sums.
     """
 
     name: str
@@ -48,6 +63,7 @@ class Convolutions:
     padding: tuple[int, int]
     dilation: tuple[int, int]
     groups: int
+    responses: Tensor | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,11 +72,10 @@ class Convolutions:
 
     def squared_norms(self) -> Tensor:
         """See ``PerExampleGradients``."""
-        patches, outputs = self._tokens()
-        ghost = (patches.mT @ patches) * (outputs.mT @ outputs)
-        lengths = torch.linalg.vector_norm(patches, dim=2) * torch.linalg.vector_norm(
-            outputs, dim=2
-        )
+        products, outputs = self._products()
+        ghost = products * (outputs.mT @ outputs)
+        patches = products.diagonal(dim1=2, dim2=3).sqrt()
+        lengths = patches * torch.linalg.vector_norm(outputs, dim=2)
         return above_rounding(ghost.sum((1, 2, 3)), lengths.sum((1, 2)))
 
     def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
@@ -97,45 +112,87 @@ class Convolutions:
         patches, outputs = self._tokens(examples)
         return (outputs @ patches.mT).view(-1, *self.shape)
 
-    def channel_sums(self, probes: Tensor) -> tuple[Tensor, Tensor]:
-        """Reduce each example's gradient g per output channel, without keeping it; one group only.
+    def channel_sums(self, weights: Tensor, scale: Tensor) -> ChannelSums:
+        """Reduce each example's gradient per output channel, without keeping it; one group only.
 
         Args:
-            probes: shape (out, probes, in, height, width).
+            weights: for ``along``, shape (out, in, height, width).
+            scale: by which the layer's weights are larger than these, shape (out,).
+        """
+        if self.products_are_cheaper:
+            return self._sums_of_products(weights, scale)
+        probes = torch.stack([torch.ones_like(weights), weights], dim=1).flatten(2)
+        norms, dots = [], []
+        for some in slices(len(self.inputs), self.shape, self.inputs.device):
+            rows = self.rows(some).flatten(2)
+            norms.append(torch.linalg.vector_norm(rows, dim=2))
+            # A product of matrices per channel reads the rows once for both.
+            dots.append((rows.transpose(0, 1) @ probes.mT).permute(1, 2, 0))
+        squares = torch.cat(norms).square()
+        total, along = torch.cat(dots).unbind(1)
+        return ChannelSums(squares, total, along, squares)
+
+    def _sums_of_products(self, weights: Tensor, scale: Tensor) -> ChannelSums:
+        """See ``channel_sums``: from inner products of patches, and from what the layer gave."""
+        products, outputs = (each.squeeze(1) for each in self._products())
+        patches = products.diagonal(dim1=1, dim2=2).sum(1).sqrt()
+        lengths = torch.linalg.vector_norm(outputs, dim=2) * patches[:, None]
+        squares = above_rounding((outputs @ products * outputs).sum(2), lengths)
+        inputs, outputs = widened(self.inputs), widened(self.outputs)
+        settings = self.stride, self.padding, self.dilation
+        ones = weights.new_ones(1, 1, *self.shape[2:])
+        sums = F.conv2d(inputs.sum(1, keepdim=True), ones, None, *settings)
+        total = (outputs * sums).sum((2, 3))
+        if self.responses is not None and bool(scale.all()):
+            along = (outputs * self.responses).sum((2, 3)) / scale
+        else:
+            along = (outputs * F.conv2d(inputs, weights, None, *settings)).sum((2, 3))
+        return ChannelSums(squares, total, along, lengths.square())
+
+    def _products(self) -> tuple[Tensor, Tensor]:
+        """Inner products of an example's patches, and its outputs' gradients.
 
         Returns:
-            The sums of g^2, shape (examples, out), and of g times each probe, shape (examples,
-            probes, out).
+            Products of shape (examples, groups, tokens, tokens), gradients (examples, groups, out /
+            groups, tokens).
         """
-        if self._suits_groups or self.stride != (1, 1) or self.dilation != (1, 1):
-            flat = probes.flatten(2)
-            parts = [
-                _reduce(self.rows(some).flatten(2), flat)
-                for some in slices(len(self.inputs), probes[:, 0])
-            ]
-            squares, dots = (torch.cat(each) for each in zip(*parts, strict=True))
-            return squares, dots
-        parts = [_reduce(g, probe) for g, probe in self._positions(probes)]
-        squares, dots = (torch.stack(each).sum(0) for each in zip(*parts, strict=True))
-        return squares, dots
-
-    def _positions(self, probes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield gradients (examples, out, in) and probes (out, probes, in) of the kernel's parts.
-
-        For one position of the kernel the patches are the padded image itself, shifted. Rows of
-        outputs are as long as those of the padded image, with zeros, so that a shift is an offset;
-        one more row of padding takes the largest offset.
-        """
+        if not self._is_shifted:
+            patches, outputs = self._tokens()
+            return patches.mT @ patches, outputs
+        # For one position of the kernel the patches are the padded image itself, shifted. Rows of
+        # outputs are as long as those of the padded image, with zeros, so that a shift is an
+        # offset; one more row of padding takes the largest offset.
+        height, width = self.shape[2:]
         rows, columns = self.padding
-        x = F.pad(widened(self.inputs), (columns, columns, rows, rows + 1))
+        x = F.pad(widened(self.inputs), (columns, columns, rows, rows + (width > 1)))
         outputs = widened(self.outputs)
         outputs = F.pad(outputs, (0, x.shape[3] - outputs.shape[3])).flatten(2)
-        length, step = outputs.shape[2], x.shape[3]
-        pixels = x.flatten(2).mT
-        probes = probes.permute(3, 4, 0, 1, 2).contiguous()
-        for row, column in itertools.product(*map(range, self.shape[2:])):
-            first = row * step + column
-            yield outputs @ pixels[:, first : first + length], probes[row, column]
+        pixels, length = x.flatten(2), outputs.shape[2]
+        of_pixels = pixels.mT @ pixels
+        products = of_pixels.new_zeros(len(x), length, length)
+        for row, column in itertools.product(range(height), range(width)):
+            some = slice(row * x.shape[3] + column, row * x.shape[3] + column + length)
+            products += of_pixels[:, some, some]
+        return products[:, None], outputs[:, None]
+
+    @property
+    def _is_shifted(self) -> bool:
+        """Whether the patches of neighbouring pixels are neighbours in the image."""
+        return self.groups == 1 and self.stride == (1, 1) and self.dilation == (1, 1)
+
+    @property
+    def products_are_cheaper(self) -> bool:
+        """Whether inner products of patches are less work than rows; one group only."""
+        out, channels, *kernel = self.shape
+        patch, pixels = channels * math.prod(kernel), self._pixels
+        rows = pixels * patch * out
+        if not self._is_shifted:
+            return pixels**2 * (patch + out) < rows
+        padded = (
+            each + 2 * padding
+            for each, padding in zip(self.inputs.shape[2:], self.padding, strict=True)
+        )
+        return math.prod(padded) ** 2 * (channels + out) < rows
 
     @property
     def _pixels(self) -> int:
@@ -164,10 +221,3 @@ class Convolutions:
         outputs = widened(self.outputs[examples]).flatten(2)
         grouped = (len(outputs), self.groups, -1, outputs.shape[2])
         return patches.view(grouped), outputs.reshape(grouped)
-
-
-def _reduce(g: Tensor, probe: Tensor) -> tuple[Tensor, Tensor]:
-    """See ``Convolutions.channel_sums``, for g (examples, out, n) and probe (out, probes, n)."""
-    # A product of matrices per channel reads g once for all probes.
-    dots = (g.transpose(0, 1) @ probe.mT).permute(1, 2, 0)
-    return torch.linalg.vector_norm(g, dim=2).square(), dots

@@ -1,13 +1,15 @@
 """Per-example gradients of parameters from which the model computes a weight before it uses it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from dpsweep.training.gradients.convolutions import Convolutions
-from dpsweep.training.gradients.per_example import OuterProducts, column, slices, widened
+from dpsweep.training.gradients.per_example import ERROR, OuterProducts, slices, widened
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Derived:
     def squared_norms(self) -> Tensor:
         """See ``PerExampleGradients``."""
         parts = []
-        for some in slices(len(self.gradients.inputs), self.weight):
+        for some in slices(len(self.gradients.inputs), self.weight.shape, self.weight.device):
             rows = self.gradients.rows(some).to(self.weight.dtype)
             gradients = self._through(rows, is_grads_batched=True)
             squares = [widened(each).flatten(1).square().sum(1) for each in gradients]
@@ -77,33 +79,60 @@ class Standardized(Derived):
 
         dw = gain / sqrt(K) r (g - mean(g) - x mean(g x)),    dgain = sum(g x) / sqrt(K)
 
-    So the squared norms need three sums a channel and example: of g^2, g and g x.
-
-    Attributes:
-        raw: the weights before, shape (out, in, height, width).
-        gain: shape (out,).
-        epsilon: what was added to their variance.
+    So the squared norms need three sums a channel and example: of g^2, g and g x. The last one is
+    in what the layer gave for its inputs.
     """
 
     gradients: Convolutions
-    raw: Tensor
-    gain: Tensor
-    epsilon: float
+    origin: "Standardization"
 
     def squared_norms(self) -> Tensor:
         """See ``PerExampleGradients``."""
-        raw = widened(self.raw.detach())
+        raw = widened(self.origin.raw.detach())
+        gain = None if self.origin.gain is None else widened(self.origin.gain.detach())
         inputs = raw[0].numel()
-        variance, mean = torch.var_mean(raw.flatten(1), dim=1, correction=0)
-        rate = (variance + self.epsilon).rsqrt()
-        standardized = (raw - column(mean, raw)) * column(rate, raw)
-        probes = torch.stack([torch.ones_like(raw), standardized], dim=1)
-        squares, dots = self.gradients.channel_sums(probes)
-        total, along = dots.unbind(1)
+        centred = raw.flatten(1) - raw.flatten(1).mean(1, keepdim=True)
+        variance = centred.square().mean(1)
+        rate = (variance + self.origin.epsilon).rsqrt()
+        # y / x for each channel; without a gain, y is x.
+        slope = torch.ones_like(rate) if gain is None else gain / math.sqrt(inputs)
+        standardized = (centred * rate[:, None]).view(self.gradients.shape)
+        squares, total, along, rounding = self.gradients.channel_sums(standardized, slope)
         # Of x itself the sum of squares is a little less than K, by the epsilon.
-        overlap = 2 - variance / (variance + self.epsilon)
-        scale = (widened(self.gain.detach()) * rate).square() / inputs
+        overlap = 2 - variance / (variance + self.origin.epsilon)
         exact = squares - total.square() / inputs - overlap * along.square() / inputs
         # Differences of large numbers: never less than their rounding error.
-        weights = scale * exact.maximum(32 * torch.finfo(raw.dtype).eps * squares)
-        return (weights + along.square() / inputs).sum(1)
+        weights = (slope * rate).square() * exact.maximum(
+            ERROR * torch.finfo(raw.dtype).eps * rounding
+        )
+        return (weights if gain is None else weights + along.square() / inputs).sum(1)
+
+
+class Standardization(NamedTuple):
+    """How weights were standardised per output channel."""
+
+    raw: Tensor
+    """the weights before, shape (out, ...)"""
+    gain: Tensor | None
+    """that trains, shape (out,); its root mean square over the inputs is what the weights get"""
+    epsilon: float
+    """what was added to their variance"""
+
+    @classmethod
+    def by_batch_norm(
+        cls,
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Self | None:
+        """What ``F.batch_norm`` does to weights of shape (1, out, inputs); None for anything else."""
+        if input.dim() != 3 or len(input) != 1 or not training:
+            return None
+        if any(each is not None for each in (running_mean, running_var, weight, bias)):
+            return None
+        return cls(input[0], None, eps)

@@ -20,6 +20,9 @@ from dpsweep.training.gradients.interface import sum_dtype
 ALL = slice(None)
 """All examples."""
 
+ERROR = 32
+"""Of sums in float32 (or float64), in units of its precision: more than they have."""
+
 # How many numbers to take through a computation at once. On the CPU, memory that is as large as
 # a cache is faster than memory that is not; elsewhere few large kernels are.
 _CHUNK_CPU = 2**22
@@ -181,10 +184,10 @@ def factors_are_cheaper(tokens: int, inputs: int, outputs: int) -> bool:
     return tokens * (inputs + outputs) < inputs * outputs
 
 
-def slices(examples: int, weight: Tensor) -> Iterator[slice]:
-    """Yield as many examples at once as memory is good for, with a gradient like ``weight`` each."""
-    numbers = _CHUNK_CPU if weight.device.type == "cpu" else _CHUNK
-    step = max(1, numbers // weight.numel())
+def slices(examples: int, shape: torch.Size, device: torch.device) -> Iterator[slice]:
+    """Yield as many examples at once as memory is good for, with a gradient of this shape each."""
+    numbers = _CHUNK_CPU if device.type == "cpu" else _CHUNK
+    step = max(1, numbers // shape.numel())
     for first in range(0, examples, step):
         yield slice(first, first + step)
 
@@ -196,7 +199,7 @@ def above_rounding(squared_norms: Tensor, lengths: Tensor) -> Tensor:
     relative to itself but to the square of the tokens' lengths, summed. Where it is smaller than
     that, the example would be scaled up to far more than 1; the error takes the norm's place.
     """
-    return squared_norms.maximum(32 * torch.finfo(lengths.dtype).eps * lengths.square())
+    return squared_norms.maximum(ERROR * torch.finfo(lengths.dtype).eps * lengths.square())
 
 
 def widened(tensor: Tensor) -> Tensor:
@@ -211,6 +214,9 @@ def column(per_example: Tensor, like: Tensor) -> Tensor:
 
 def only_usable(usable: Tensor, tensor: Tensor) -> Tensor:
     """Return a tensor with zeros for the examples that are not usable."""
+    # On a GPU, asking would take longer than copying.
+    if usable.device.type == "cpu" and bool(usable.all()):
+        return widened(tensor)
     return widened(tensor).masked_fill(~column(usable, tensor), 0)
 
 
