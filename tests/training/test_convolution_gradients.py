@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from timm.layers import StdConv2d
+from torch import Tensor, nn
 
-from dpsweep.training.gradients import per_example
+from dpsweep.training.gradients import make_engine, per_example
 from dpsweep.training.gradients.convolutions import Convolutions
+from dpsweep.training.gradients.derived import Derived
 
 EXAMPLES, CHANNELS, OUT = 5, 4, 6
 MANY_CHANNELS = 48
@@ -73,6 +75,9 @@ def check_channel_sums(gradients: Convolutions, wanted: Tensor, probe: Tensor) -
         torch.testing.assert_close(sums.total, wanted.flatten(2).sum(2))
         torch.testing.assert_close(sums.along, torch.einsum("bochw,ochw->bo", wanted, probe))
         assert (sums.rounding > 0.99 * sums.squares).all()
+    # A gain of zero hides what the weights give.
+    silent = replace(gradients, responses=torch.zeros_like(responses))
+    torch.testing.assert_close(silent.channel_sums(probe, 0 * scale), sums)
 
 
 @pytest.mark.parametrize("kernel", [1, 3, (2, 3)])
@@ -106,3 +111,33 @@ def test_squares_of_channels_from_inner_products_of_few_pixels(
     monkeypatch.delattr(Convolutions, "rows")
     probe = torch.randn(weight.shape, generator=random, dtype=torch.float64)
     check_channel_sums(gradients, wanted, probe)
+
+
+class Standardizing(nn.Module):
+    """Convolutions as timm has them in BiT, with groups of channels or without."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.first = StdConv2d(3, 16, 3, padding=1, bias=True)
+        self.second = StdConv2d(16, 32, 3, stride=2, groups=groups)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.second(F.gelu(self.first(x))).mean((2, 3)))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("size", [4, 16], ids=["few pixels", "many pixels"])
+def test_weights_standardised_by_batch_norm(
+    monkeypatch: pytest.MonkeyPatch, groups: int, size: int
+) -> None:
+    torch.manual_seed(0)
+    model = Standardizing(groups).double().eval()
+    inputs = torch.randn(EXAMPLES, 3, size, size, dtype=torch.float64)
+    labels, mask = torch.arange(EXAMPLES) % 4, torch.ones(EXAMPLES, dtype=torch.bool)
+    head = frozenset({"head.weight", "head.bias"})
+    wanted = make_engine("loop", model, head).norms(inputs, labels, mask)
+    if groups == 1:
+        monkeypatch.setattr(Derived, "squared_norms", None)
+    found = make_engine("bookkeeping", model, head).norms(inputs, labels, mask)
+    torch.testing.assert_close(found, wanted)
