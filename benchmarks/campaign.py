@@ -219,9 +219,16 @@ def code() -> str:
 
 
 def commit() -> str:
-    """The commit that is tried, with a mark if files were changed since."""
-    command = ("git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--exclude=*")
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    """The commit that is tried, with a mark if its sources were changed since."""
+
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ("git", "-C", str(REPOSITORY), *words), check=False, capture_output=True, text=True
+        )
+
+    name = git("rev-parse", "--short", "HEAD").stdout.strip()
+    changed = git("diff", "--quiet", "HEAD", "--", *TRIED).returncode
+    return f"{name}, changed" if changed else name
 
 
 def environment() -> dict[str, Any]:

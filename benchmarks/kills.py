@@ -52,6 +52,11 @@ def lose(chain: TinyChain, draw: random.Random) -> str:
         shutil.rmtree(chain.results)
         shutil.rmtree(chain.folder / ".snakemake")
         return "everything"
+    return lose_some(chain, draw)
+
+
+def lose_some(chain: campaign.TinyStudy, draw: random.Random) -> str:
+    """Take some outputs away, and damage others; say which."""
     outputs = list(Outputs(chain.parsed, Paths(chain.results)).every())
     for output in draw.sample(outputs, draw.randint(1, len(outputs) // 2)):
         for file in output.files:
@@ -66,25 +71,29 @@ def lose(chain: TinyChain, draw: random.Random) -> str:
 
 
 def wait_for_moment(
-    run: campaign.Run, results: Path, draw: random.Random, from_shell: bool = False
+    run: campaign.Run,
+    results: Path,
+    draw: random.Random,
+    from_shell: bool = False,
+    files: int = FILES,
 ) -> str | None:
     """Wait for a moment of a run; say which, or None if the run ends before."""
     began = time.time_ns()
     snakemake = psutil.Process(run.pid)
     early = draw.random() < START_SHARE
-    seconds, files = draw.uniform(0.0, START_SECONDS[from_shell]), draw.randint(1, FILES)
+    seconds, count = draw.uniform(0.0, START_SECONDS[from_shell]), draw.randint(1, files)
     pause = draw.uniform(0.0, 0.5)
 
     def reached() -> bool:
         if early:
             times = snakemake.cpu_times()
             return float(times.user + times.system) >= seconds
-        return written_since(results, began) >= files
+        return written_since(results, began) >= count
 
     while run.poll() is None:
         if reached():
             time.sleep(0.0 if early else pause)
-            return f"{seconds:.2f} s of Snakemake" if early else f"{files} files"
+            return f"{seconds:.2f} s of Snakemake" if early else f"{count} files"
         time.sleep(0.1)
     return None
 

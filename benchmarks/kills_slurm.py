@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,13 @@ from dpsweep.study import Study
 Run = subprocess.Popen[bytes]
 OUTRIGHT = (signal.SIGKILL, signal.SIGHUP)
 """Signals after which Snakemake cancels no job"""
+DISTURBED = ("Snakemake", "process", "scancel", "node", "daemon")
 DISTURBANCES = 6
 """of one history at most"""
+FILES = 10
+"""written by a run before its disturbance at most; one that has anything to do writes more"""
+MENDED_SHARE = 0.7
+"""of the histories that begin with finished results, of which some are lost"""
 
 
 class TinySite(Site):
@@ -56,20 +62,20 @@ class TinySite(Site):
         return Study.model_validate(yaml.safe_load((self.folder / "study.yaml").read_text()))
 
 
-def disturb(run: Run, draw: random.Random) -> str | None:
-    """Let one thing happen to a run; say what, None if there is nothing that it could happen to."""
-    what = draw.choice(["Snakemake", "process", "scancel", "node", "daemon"])
-    number = draw.choice(kills.SIGNALS)
+def disturb(run: Run, what: str, number: signal.Signals, draw: random.Random) -> str | None:
+    """Let one thing happen to a run; say what, None if there is nothing now that it could happen to."""
     match what:
         case "Snakemake":
             run.send_signal(number)
-            return None if run.poll() is not None else f"Snakemake, {number.name}"
+            return f"Snakemake, {number.name}"
         case "process":
-            daemons = [each for each in psutil.process_iter() if each.name() == "slurmstepd"]
-            inside = [process for each in daemons for process in each.children(recursive=True)]
-            if inside:
-                draw.choice(inside).send_signal(number)
-            return f"one process of a job, {number.name}" if inside else None
+            with suppress(psutil.NoSuchProcess):
+                daemons = [each for each in psutil.process_iter() if each.name() == "slurmstepd"]
+                inside = [process for each in daemons for process in each.children(recursive=True)]
+                if inside:
+                    draw.choice(inside).send_signal(number)
+                    return f"one process of a job, {number.name}"
+            return None
         case "scancel":
             jobs = cluster.queue()
             if jobs:
@@ -86,9 +92,13 @@ def disturb(run: Run, draw: random.Random) -> str | None:
 
 def run_and_disturb(site: TinySite, expected: Path, draw: random.Random) -> dict[str, Any]:
     """Run the command and disturb it; say what happened. Nothing is hit if it ends before."""
+    what, number = draw.choice(DISTURBED), draw.choice(kills.SIGNALS)
     run = site.begin("all")
-    moment = kills.wait_for_moment(run, site.results, draw)
-    hit = moment and disturb(run, draw)
+    moment = kills.wait_for_moment(run, site.results, draw, from_shell=True, files=FILES)
+    hit = None
+    while moment and hit is None and run.poll() is None:
+        hit = disturb(run, what, number, draw)
+        time.sleep(0.1)
     status = campaign.wait(run, site.folder)
     outright = status in [-number for number in OUTRIGHT]
     result = {"moment": moment, "hit": hit, "exit": status, "hangs": status is None}
@@ -114,6 +124,10 @@ def history(scratch: Path, seed: int) -> dict[str, Any]:
     base, folder = campaign.undisturbed(scratch), scratch / "run"
     shutil.rmtree(folder, ignore_errors=True)
     site, draw = TinySite(folder, base), random.Random(seed)
+    missing = "all that the cluster makes"
+    if draw.random() < MENDED_SHARE:
+        shutil.copytree(base.results, site.results, dirs_exist_ok=True)
+        missing = kills.lose_some(site, draw)
     disturbed: list[dict[str, Any]] = []
     result = run_and_disturb(site, base.results, draw)
     while result["hit"] is not None:
@@ -125,12 +139,11 @@ def history(scratch: Path, seed: int) -> dict[str, Any]:
             wrong = campaign.wrong(site, base.results, status)
             result = {"hit": None, "exit": status, "hangs": status is None}
             result |= {"left": left_in_queue(), "wrong": wrong}
-    return {"kills": disturbed, "end": result}
+    return {"missing": missing, "kills": disturbed, "end": result}
 
 
 if __name__ == "__main__":
-    cluster.start()
-    try:
+    with cluster.running():
         campaign.grow(
             campaign.RESULTS / "kills_slurm.json",
             "histories",
@@ -138,5 +151,3 @@ if __name__ == "__main__":
             size=lambda result: len(result["kills"]),
             is_good=kills.is_good,
         )
-    finally:
-        cluster.stop()

@@ -4,8 +4,11 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
+from PIL import Image
 from tests.planning.finished import finish_cell, finish_output
 from tests.workflow.chain import STUDY
 
@@ -14,6 +17,7 @@ from dpsweep.planning.cost import backbone_bytes, cell_bytes, cell_cost, input_b
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.planning.plan import CostEstimate, Plan, PlanError
 from dpsweep.study import Study, load_study
+from dpsweep.study.config import Dataset
 from dpsweep.study.paths import Paths
 
 SWEEP, OTHER = "digits_vit_film", "digits_vit_film_sgd"
@@ -203,6 +207,43 @@ def test_prepared_data_is_not_counted_again(study: Study, paths: Paths) -> None:
     finish_output(paths, Outputs(study, paths).dataset("digits"))
     after = Plan(study, paths, [SWEEP]).preparation_bytes()
     assert before - after == pytest.approx(input_bytes(study.datasets["digits"]))
+
+
+IMAGES = {"kind": "folder", "path": "pets"}
+TABLES = {"kind": "hub", "id": "a/pets", "path": "pets"}
+
+
+@pytest.mark.parametrize(
+    ("source", "size", "stored"),
+    [
+        (IMAGES, (32, 20), 3 * 32 * 20),  # as it is, and resized with its batch
+        (IMAGES, (300, 200), 3 * 64 * 64),
+        (IMAGES, None, 3 * 64 * 64),
+        (TABLES, (32, 20), 3 * 32 * 20),
+        (TABLES, None, 3 * 64 * 64),
+        ({"kind": "sklearn-digits"}, None, 8 * 8),
+        ({"kind": "hub", "id": "a/pets"}, None, 3 * 64 * 64),
+    ],
+)
+def test_small_images_are_counted_as_they_are_stored(
+    tmp_path: Path,
+    source: dict[str, str],
+    size: tuple[int, int] | None,
+    stored: int,
+) -> None:
+    folder = tmp_path / "pets" / "train" / "cat"
+    folder.mkdir(parents=True)
+    (folder / "Thumbs.db").write_bytes(b"no image")
+    if size is not None:
+        Image.new("RGB", size).save(folder / "0.png")
+        rows = [{"image": {"bytes": (folder / "0.png").read_bytes(), "path": "0.png"}}]
+        pq.write_table(pa.Table.from_pylist(rows), folder.parent / "0.parquet")
+    content = STUDY["datasets"]["digits"] | {"image_size": 64, "source": source}
+    if "path" in source:
+        content["source"] = source | {"path": str(tmp_path / "pets")}
+    dataset = Dataset.model_validate(content)
+    examples = dataset.train_size + dataset.test_size
+    assert input_bytes(dataset) == examples * (stored + 8)
 
 
 def test_a_text_model_costs_what_its_arguments_say(study: Study) -> None:

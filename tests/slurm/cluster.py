@@ -6,6 +6,7 @@ made with mknod: Slurm hands them out as it would hand out real ones, and jobs t
 As a script: ``python -m tests.slurm.cluster install``, ``start`` or ``stop``, to try things by hand.
 """
 
+import fcntl
 import os
 import shutil
 import signal
@@ -15,14 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 GPUS = 4
 CPUS = 8
 STATE = Path("/var/lib/dpsweep-slurm")
 CONFIGURATION = Path("/etc/slurm")  # jobs do not inherit SLURM_CONF
+LOCK = Path("/run/lock/dpsweep-slurm")
 MUNGE_SOCKET = Path("/run/munge/munge.socket.2")
 DATABASE_SOCKET = Path("/run/mysqld/mysqld.sock")
 DAEMONS = ("slurmd", "slurmctld", "slurmdbd", "mariadbd", "munged")
@@ -180,6 +182,18 @@ def start_controller() -> None:
 def stop_controller() -> None:
     """End slurmctld in an orderly way, as an upgrade of a real cluster does."""
     _end("slurmctld")
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """The cluster, from start to stop; who else wants it on this machine waits."""
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        start()
+        try:
+            yield
+        finally:
+            stop()
 
 
 def stop() -> None:

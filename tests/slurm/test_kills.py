@@ -1,6 +1,7 @@
 """Short form of the campaign of disturbed runs on Slurm."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,15 @@ if "DPSWEEP_TEST_SLURM" not in os.environ:
     pytest.skip("takes a cluster: make test-slurm", allow_module_level=True)
 
 
-def test_the_same_command_mends_disturbed_runs(tmp_path: Path) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def slurm() -> Iterator[None]:
     if reason := cluster.missing():
         pytest.skip(reason)
-    cluster.start()
-    try:
-        result = kills_slurm.history(tmp_path, seed=1)
-    finally:
-        cluster.stop()
+    with cluster.running():
+        yield
+
+
+def test_the_same_command_mends_disturbed_runs(tmp_path: Path) -> None:
+    result = kills_slurm.history(tmp_path, seed=1)
     assert result["kills"]
     assert kills.is_good(result), result

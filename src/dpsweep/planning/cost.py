@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.files import read_json
+from dpsweep.planning.pixels import stored_bytes
 from dpsweep.study.cells import Cell, optimizer_steps
 from dpsweep.study.config import (
     AllParameters,
@@ -340,12 +341,8 @@ def theory_bytes(study: Study, cell: Cell) -> float:
 
 
 def input_bytes(dataset: Dataset) -> float:
-    """The most that a prepared dataset takes: pixels are bytes, tokens are 32-bit integers.
-
-    Images that are smaller than the network's input take less.
-    """
-    image = 3 * (dataset.image_size or 0) ** 2
-    values = image if dataset.kind == "image" else 4 * (dataset.max_length or 0)
+    """The size of a prepared dataset: pixels are bytes, tokens are 32-bit integers."""
+    values = stored_bytes(dataset) if dataset.kind == "image" else 4 * (dataset.max_length or 0)
     return float((dataset.train_size + dataset.test_size) * (values + 8))
 
 
