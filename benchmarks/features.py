@@ -32,7 +32,7 @@ from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Study
 from dpsweep.study.config import HeadOnly
 from dpsweep.study.paths import Paths
-from dpsweep.training.cell import run_cell
+from dpsweep.training.cell import OpenCell, run_cell
 from dpsweep.training.features import VERSION
 from dpsweep.training.gradients import make_engine
 from dpsweep.training.noise import GaussianNoise
@@ -153,7 +153,8 @@ def cells(chosen: Study, paths: Paths) -> list[dict[str, Any]]:
         write_calibration(file, noise)
         timing: dict[str, Any] = {}
         started, processor = time.perf_counter(), time.process_time()
-        run_cell(chosen, paths, cell, progress=timing.update)
+        opened = OpenCell.open(chosen, paths, cell)
+        run_cell(opened, paths, chosen.training, progress=timing.update)
         wall = time.perf_counter() - started
         rows.append(
             {

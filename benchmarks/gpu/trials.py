@@ -19,7 +19,9 @@ from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.config import Film
 from dpsweep.study.paths import Paths
+from dpsweep.study.trials import TrialSettings
 from dpsweep.training import trial as trial_module
+from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import TrialContext
 from dpsweep.training.interruption import Interrupted, interruption
 from dpsweep.training.specification import TrialSpec, specify
@@ -94,7 +96,8 @@ def train(kit: Kit, cells: list[Cell]) -> dict[str, Any]:
                 read_json(paths.noise(problem.dataset, cell.epsilon, cell.epochs, cell.batch_size))
             )
         for rate in study.sweeps[study.sweep_of(cell)].learning_rates:
-            spec = specify(study, cell, noise, data, backbone, context.device, rate, seed=1)
+            settings = TrialSettings.of(study, cell)
+            spec = specify(settings, noise, data, backbone, context.device, rate, seed=1)
             stored = store.load(spec.key)
             if stored is None:
                 if stop := interruption(saved=bool(rows)):
@@ -162,8 +165,7 @@ class SmallTrial:
             finally:
                 trial_module.interruption = original
         _, epochs = train_trial(self.spec, self.context, checkpoint, 1e9)
-        last = f"epoch{self.spec.epochs}/"
-        return {key: value for key, value in epochs.items() if key.startswith(last)}
+        return parameters_after(self.spec.epochs, epochs)
 
 
 def small_trial(kit: Kit, device: torch.device) -> SmallTrial:

@@ -12,7 +12,7 @@ from dpsweep.privacy import CalibrationError, calibrate
 from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
-from dpsweep.training.cell import run_cell
+from dpsweep.training.cell import OpenCell, run_cell
 
 BATCH_SIZE = 200
 
@@ -40,13 +40,13 @@ def paths(tmp_path: Path) -> Paths:
 
 def test_progress_counts_every_trial_once(paths: Paths, cell: Cell) -> None:
     told: list[dict[str, Any]] = []
-    run_cell(study(), paths, cell, progress=told.append)
+    run_cell(OpenCell.open(study(), paths, cell), paths, study().training, progress=told.append)
     trials = pd.read_parquet(paths.cell(cell) / "trials.parquet")
     assert [each["trials"] for each in told[:-1]] == list(range(1, len(trials) + 1))
     assert told[-1]["trained"] == len(trials)
     assert told[-1]["trial_seconds"] >= trials["wall_seconds"].sum() - 0.01
     again: list[dict[str, Any]] = []
-    run_cell(study(), paths, cell, progress=again.append)
+    run_cell(OpenCell.open(study(), paths, cell), paths, study().training, progress=again.append)
     assert [each["trained"] for each in again] == [0]
     assert again[0]["trial_seconds"] == pytest.approx(told[-1]["trial_seconds"])
 
@@ -62,7 +62,7 @@ def test_noise_for_another_guarantee_trains_nothing(
     paths: Paths, cell: Cell, privacy: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(CalibrationError, match=message) as raised:
-        run_cell(study(**privacy), paths, cell)
+        run_cell(OpenCell.open(study(**privacy), paths, cell), paths, study(**privacy).training)
     assert raised.value.remake == (paths.noise("digits", 8.0, 1, BATCH_SIZE),)
     assert not paths.trials.exists()
 
@@ -72,5 +72,5 @@ def test_less_noise_than_certified_trains_nothing(paths: Paths, cell: Cell) -> N
     content = read_json(file)
     write_json(file, content | {"noise_multiplier": content["noise_multiplier"] / 2})
     with pytest.raises(CalibrationError, match=r"noise_multiplier: found 0\.\d+, which gives"):
-        run_cell(study(), paths, cell)
+        run_cell(OpenCell.open(study(), paths, cell), paths, study().training)
     assert not paths.trials.exists()

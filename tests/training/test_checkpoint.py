@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.training.tiny_study import prepare, tiny_sections
+from tests.training.tiny_study import prepare, specs_of, tiny_sections
 
 from dpsweep.privacy import calibrate
 from dpsweep.study import Study
 from dpsweep.training import trial as trial_module
-from dpsweep.training.cell import trial_specs
 from dpsweep.training.context import TrialContext
 from dpsweep.training.interruption import Interrupted
 from dpsweep.training.specification import TrialSpec
@@ -29,7 +28,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrialContext, Trial
     _, data, backbone = prepare(study, tmp_path_factory.mktemp("checkpoint"))
     noise = calibrate(8.0, 1e-5, study.train_size("digits"), 30, 9)
     cpu = torch.device("cpu")
-    (spec,) = trial_specs(study, cell, noise, data, backbone, cpu).values()
+    (spec,) = specs_of(study, cell, noise, data, backbone).values()
     return TrialContext(data, backbone, study.methods["method"], device=cpu), spec
 
 

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.training.tiny_study import prepare, tiny_study
+from tests.training.tiny_study import prepare, specs_of, tiny_study
 
 from dpsweep.data.resize import Resize
 from dpsweep.privacy import calibrate
 from dpsweep.study import Cell
-from dpsweep.training.cell import trial_specs
 from dpsweep.training.context import TrialContext
 from dpsweep.training.trial import train_trial
 
@@ -33,7 +32,7 @@ def test_a_trial_does_not_depend_on_those_before_it(
     )
     _, data, backbone = prepare(study, tmp_path)
     noise = calibrate(8.0, 1e-5, study.train_size("digits"), study.batch_size(CELL), 3)
-    specs = trial_specs(study, CELL, noise, data, backbone, CPU)
+    specs = specs_of(study, CELL, noise, data, backbone)
 
     def outcome(context: TrialContext, seed: int) -> dict[str, np.ndarray]:
         return train_trial(specs[0.003, seed], context, tmp_path / "checkpoint", 1e9)[1]
@@ -76,7 +75,7 @@ def test_a_cell_compiles_once_and_computes_the_same(
         study = tiny_study({"compile": compiled}, {"kind": "film"})
         _, data, backbone = prepare(study, tmp_path)
         noise = calibrate(float("inf"), 1e-5, study.train_size("digits"), study.batch_size(CELL), 3)
-        (spec,) = trial_specs(study, CELL, noise, data, backbone, CPU).values()
+        (spec,) = specs_of(study, CELL, noise, data, backbone).values()
         assert spec.compile == compiled
         context = TrialContext(data, backbone, study.methods["method"], device=CPU)
         for _ in range(2):

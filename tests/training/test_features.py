@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from tests.training.tiny_study import prepare, tiny_sections
+from tests.training.tiny_study import prepare, specs_of, tiny_sections
 
 from dpsweep.clipping import FlatClipping
 from dpsweep.data.prepare import prepare as prepare_dataset
@@ -23,7 +23,6 @@ from dpsweep.study.cells import FeatureSource
 from dpsweep.study.config import HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.training import features as stage
-from dpsweep.training.cell import trial_specs
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import compute_features, open_features, open_inputs
 from dpsweep.training.gradient_norms import training_set_norms
@@ -95,7 +94,7 @@ def test_a_trial_on_features_is_the_trial_with_the_network(
     size, steps = study.batch_size(cell), study.steps("digits", 2, batch_size)
     noise = calibrate(2.0, 1e-5, study.train_size("digits"), size, steps)
     features = open_inputs(study, paths, PROBLEM)
-    (spec,) = trial_specs(study, cell, noise, features, backbone, CPU).values()
+    (spec,) = specs_of(study, cell, noise, features, backbone).values()
     # One specification names the same streams of sampling and noise.
     spec = replace(spec, clipping=FlatClipping(bound))
     outcomes = []

@@ -18,7 +18,8 @@ from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows
-from dpsweep.training.cell import run_cell
+from dpsweep.study.trials import TrialSettings
+from dpsweep.training.cell import OpenCell, run_cell
 from dpsweep.training.context import TrialContext
 from dpsweep.training.specification import CellError, cell_noise, specify
 from dpsweep.training.store import StoredTrial
@@ -52,7 +53,7 @@ def train(
     study: Study, data: PreparedDataset, backbone: PreparedBackbone, folder: Path
 ) -> tuple[StoredTrial, Any]:
     noise = calibrate(8.0, 1e-5, study.train_size("digits"), study.batch_size(CELL), 3)
-    spec = specify(study, CELL, noise, data, backbone, CPU, 0.003, seed=1)
+    spec = specify(TrialSettings.of(study, CELL), noise, data, backbone, CPU, 0.003, seed=1)
     context = TrialContext(data, backbone, study.methods["method"], study.holdout_share, CPU)
     return train_trial(spec, context, folder / "checkpoint", 1e9)
 
@@ -114,7 +115,7 @@ def test_data_of_another_size_than_the_noise_is_refused(
     noise = calibrate(8.0, study.privacy.delta, size, size, 1)
     write_calibration(paths.noise("digits", 8.0, 1, "full"), noise)
     with pytest.raises(CellError, match=f"expected {size}"):
-        run_cell(edited, paths, CELL)
+        run_cell(OpenCell.open(edited, paths, CELL), paths, edited.training)
 
 
 def test_held_out_examples_leave_no_trace_in_the_parameters(

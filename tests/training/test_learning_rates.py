@@ -57,7 +57,7 @@ def run(
     chosen = study(selection)
     (cell,) = chosen.sweep_cells("digits")
     paths = Paths(tmp_path)
-    module.run_cell(chosen, paths, cell)
+    module.run_cell(module.OpenCell.open(chosen, paths, cell), paths, chosen.training)
     return pd.read_parquet(paths.cell(cell) / "trials.parquet")
 
 

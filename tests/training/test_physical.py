@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.training.tiny_study import prepare, tiny_sections
+from tests.training.tiny_study import prepare, specs_of, tiny_sections
 
 from dpsweep.privacy import calibrate
 from dpsweep.study import Study
 from dpsweep.training import trial as trial_module
-from dpsweep.training.cell import trial_specs
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients.expanded import ExpandedEngine
 from dpsweep.training.interruption import Interrupted
@@ -70,7 +69,7 @@ def trial(made: tuple[Study, Any, Any]) -> tuple[TrialContext, TrialSpec]:
     (cell,) = study.all_cells()
     cpu = torch.device("cpu")
     noise = calibrate(8.0, 1e-5, study.train_size("digits"), B, STEPS)
-    (spec,) = trial_specs(study, cell, noise, data, backbone, cpu).values()
+    (spec,) = specs_of(study, cell, noise, data, backbone).values()
     assert spec.physical_batch == "auto"
     return TrialContext(data, backbone, study.methods["method"], device=cpu), spec
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import balanced_accuracy_score
-from tests.training.tiny_study import N, prepare, tiny_sections
+from tests.training.tiny_study import N, prepare, specs_of, tiny_sections
 from torch import nn
 
 from dpsweep.data.prepared import PreparedDataset
@@ -26,7 +26,6 @@ from dpsweep.privacy import calibrate
 from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
-from dpsweep.training.cell import trial_specs
 from dpsweep.training.context import TrialContext
 from dpsweep.training.specification import TrialSpec, cell_noise
 from dpsweep.training.trial import train_trial
@@ -141,7 +140,7 @@ def test_a_trial_is_the_algorithm_of_the_paper(
     write_calibration(paths.noise("digits", epsilon, EPOCHS, B), calibration)
     noise = cell_noise(chosen, paths, cell)
     context = TrialContext(data, backbone, chosen.methods["method"], device=CPU)
-    spec = trial_specs(chosen, cell, noise, data, backbone, CPU)[RATE, 2]
+    spec = specs_of(chosen, cell, noise, data, backbone)[RATE, 2]
     reference = Reference(context.model(2), data, spec, chosen, bound)
     for step in range(STEPS):
         reference.step(step)

@@ -3,12 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.prepare import prepare as prepare_backbone
-from dpsweep.study import Study
+from dpsweep.privacy import Calibration
+from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
+from dpsweep.study.trials import TrialSettings
+from dpsweep.training.cell import trial_specs
+from dpsweep.training.specification import TrialSpec
 
 N = 269
 
@@ -71,3 +77,11 @@ def prepare(study: Study, folder: Path) -> tuple[Paths, PreparedDataset, Prepare
         PreparedDataset.open(paths.dataset("digits")),
         PreparedBackbone.open(paths.backbone("vit")),
     )
+
+
+def specs_of(
+    study: Study, cell: Cell, noise: Calibration, data: PreparedDataset, backbone: PreparedBackbone
+) -> dict[tuple[float, int], TrialSpec]:
+    """The trials of a cell on the CPU, by learning rate and seed."""
+    settings, sweep = TrialSettings.of(study, cell), study.sweeps["digits"]
+    return trial_specs(settings, sweep, noise, data, backbone, torch.device("cpu"))

@@ -130,7 +130,7 @@ def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> Non
 
     SIGTERM and SIGUSR1 end it with saved state (see `dpsweep.training.interruption`).
     """
-    from dpsweep.training.cell import run_cell
+    from dpsweep.training.cell import OpenCell, run_cell
     from dpsweep.training.interruption import watched
     from dpsweep.training.offline import refuse_network
 
@@ -143,7 +143,8 @@ def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> Non
         making(paths, output) as job,
         watched(),
     ):
-        run_cell(study, paths, chosen, started=options.STARTED, progress=job.note)
+        opened = OpenCell.open(study, paths, chosen)
+        run_cell(opened, paths, study.training, started=options.STARTED, progress=job.note)
 
 
 @app.command()

@@ -19,6 +19,8 @@ from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.config import Release
 from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows
+from dpsweep.study.trials import TrialSettings
+from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.evaluation import evaluate
 from dpsweep.training.private_selection import Winner, select_privately
@@ -132,7 +134,8 @@ def train_release(
         else:
             own = tuning.calibration(size, steps)
         check_size(own, context, data)
-        spec = specify(study, cell, own, data, backbone, context.device, rate, seed=1)
+        settings = TrialSettings.of(study, cell)
+        spec = specify(settings, own, data, backbone, context.device, rate, seed=1)
         spec = replace(spec, holdout=schedules.held_out)
         trained, parameters, right = train_and_score(spec, context, new_secret())
         return TrainedModel(candidate, spec, own, parameters, trained), right
@@ -164,10 +167,7 @@ def train_and_score(
         Its record, its trained parameters by name, and its right answers on the held-out part.
     """
     trial, epochs = train_trial(spec, context, None, math.inf, secret)
-    last = f"epoch{spec.epochs}/"
-    parameters = {
-        name.removeprefix(last): value for name, value in epochs.items() if name.startswith(last)
-    }
+    parameters = parameters_after(spec.epochs, epochs)
     right = 0
     if spec.holdout:
         model = context.model(spec.seed)

@@ -31,6 +31,7 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.config import Audit, Method
 from dpsweep.study.paths import Paths
+from dpsweep.study.trials import TrialSettings
 from dpsweep.training.context import Examples, TrialContext, default_device
 from dpsweep.training.features import open_inputs
 from dpsweep.training.gradients import GradientEngine, GradientSum
@@ -254,12 +255,13 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
     batch_size = size if isinstance(cell.batch_size, str) else cell.batch_size
     steps = optimizer_steps(size, batch_size, cell.epochs, study.privacy.step_rounding)
     noise = calibrate(cell.epsilon, study.privacy.delta, size, batch_size, steps)
-    spec = specify(study, cell, noise, data, backbone, device, audit.learning_rate, seed=1)
+    settings = TrialSettings.of(study, cell)
+    spec = specify(settings, noise, data, backbone, device, audit.learning_rate, seed=1)
     # A release trains with a secret, and whoever audits it must not know the coins before.
     secret = new_secret() if audit.randomness == "secret" else b""
     coins = numpy_stream(spec.key, "canaries", secret=secret)
-    method = study.methods[sweep.method]
-    context = CanaryContext(data, backbone, method, audit.canaries, coins, holdout, device)
+    canaries = audit.canaries
+    context = CanaryContext(data, backbone, settings.method, canaries, coins, holdout, device)
     check_size(noise, context, data)
     audited = audit_trial(spec, context, secret)
     evidence = judge(audited, spec, audit.guesses)

@@ -26,8 +26,10 @@ from dpsweep.records import TRIALS, trial_table
 from dpsweep.study import Cell, Study
 from dpsweep.study.bracket import bracket_maximum
 from dpsweep.study.cells import Problem
+from dpsweep.study.config.sweeps import Sweep
+from dpsweep.study.config.training import Training
 from dpsweep.study.paths import Paths
-from dpsweep.study.trials import KEPT_PARAMETER_BYTES
+from dpsweep.study.trials import KEPT_PARAMETER_BYTES, TrialSettings
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
 from dpsweep.training.interruption import interruption
@@ -36,6 +38,52 @@ from dpsweep.training.store import Arrays, StoredTrial, TrialStore
 from dpsweep.training.trial import train_trial
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class OpenCell:
+    """A cell whose inputs have been read and checked: what its trials share, and which there may be.
+
+    Attributes:
+        cell: the cell.
+        problem: what it trains with what.
+        noise: of all its trials.
+        context: their data, backbone and device.
+        specs: their specifications by learning rate, in the order of the grid, and seed.
+        seconds: how long the reading took.
+    """
+
+    cell: Cell
+    problem: Problem
+    noise: Calibration
+    context: TrialContext
+    specs: dict[tuple[float, int], TrialSpec]
+    seconds: float
+
+    @classmethod
+    def open(cls, study: Study, paths: Paths, cell: Cell) -> "OpenCell":
+        """Read what a cell is trained from.
+
+        Args:
+            study: the study.
+            paths: its files; the dataset, the backbone and the calibration must be there.
+            cell: which cell.
+
+        Raises:
+            CalibrationError: the calibration cannot be believed, or is for another setting.
+            CellError: the prepared data is of another size.
+            DatasetError: the dataset is not prepared.
+        """
+        started = time.monotonic()
+        settings, sweep = TrialSettings.of(study, cell), study.sweeps[study.sweep_of(cell)]
+        problem = settings.problem
+        data = open_inputs(study, paths, cell.problem)
+        backbone = PreparedBackbone.open(paths.backbone(problem.backbone))
+        noise = cell_noise(study, paths, cell)
+        context = TrialContext(data, backbone, settings.method, study.holdout_share)
+        check_size(noise, context, data)
+        specs = trial_specs(settings, sweep, noise, data, backbone, context.device)
+        return cls(cell, problem, noise, context, specs, time.monotonic() - started)
 
 
 @dataclass
@@ -111,49 +159,39 @@ def _bytes(parameters: Arrays) -> int:
 
 
 def run_cell(
-    study: Study,
+    opened: OpenCell,
     paths: Paths,
-    cell: Cell,
+    training: Training,
     started: float | None = None,
     progress: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> None:
     """Train what is missing of a cell and write its two outputs.
 
     Args:
-        study: the study.
-        paths: its files; the dataset, the backbone and the calibration must be there.
-        cell: which cell.
+        opened: the cell.
+        paths: where its outputs go, and where the trial store is.
+        training: how the learning rate is selected, and how often trials are saved.
         started: `time.monotonic` at the start of the job, for the timing breakdown.
         progress: is told the timing breakdown after every trial that is trained, and at the end.
 
     Raises:
-        CalibrationError: the calibration cannot be believed, or is for another setting.
-        CellError: the prepared data is of another size.
-        DatasetError: the dataset is not prepared.
         Interrupted: a signal asked to stop (see `interruption`).
     """
-    started = time.monotonic() if started is None else started
-    torch.set_num_threads(study.training.threads)
-    problem, sweep = study.problems[cell.problem], study.sweeps[study.sweep_of(cell)]
-    loading = time.monotonic()
-    data = open_inputs(study, paths, cell.problem)
-    backbone = PreparedBackbone.open(paths.backbone(problem.backbone))
-    noise = cell_noise(study, paths, cell)
-    context = TrialContext(data, backbone, study.methods[problem.method], study.holdout_share)
-    check_size(noise, context, data)
-    specs = trial_specs(study, cell, noise, data, backbone, context.device)
+    now = time.monotonic()
+    started = now - opened.seconds if started is None else started
+    torch.set_num_threads(training.threads)
+    cell = opened.cell
     run = _Run(
-        specs,
-        context,
+        opened.specs,
+        opened.context,
         TrialStore(paths.trials),
-        checkpoint_seconds=60 * study.training.checkpoint_minutes,
+        checkpoint_seconds=60 * training.checkpoint_minutes,
         progress=progress,
+        seconds={"start": now - opened.seconds - started, "load": opened.seconds},
     )
-    log.info("%s/%s on %s", cell.problem, cell.name, _place(context.device))
-    run.seconds["start"] = loading - started
-    run.seconds["load"] = time.monotonic() - loading
-    best = _train(run, study.training.selection, sweep.learning_rates, sweep.seeds)
-    _write_outputs(paths.cell(cell), problem, cell, run, noise, best)
+    log.info("%s/%s on %s", cell.problem, cell.name, _place(opened.context.device))
+    best = _train(run, training.selection)
+    _write_outputs(paths.cell(cell), opened, run, best)
     run.seconds["total"] = time.monotonic() - started
     progress(run.timing())
     record = next(iter(run.trials.values())).record
@@ -177,27 +215,37 @@ def _place(device: torch.device) -> str:
 
 
 def trial_specs(
-    study: Study,
-    cell: Cell,
+    settings: TrialSettings,
+    grid: Sweep,
     noise: Calibration,
     data: PreparedDataset,
     backbone: PreparedBackbone,
     device: torch.device,
 ) -> dict[tuple[float, int], TrialSpec]:
-    """The specification of every (learning rate, seed) that a cell may train on a device."""
-    sweep = study.sweeps[study.sweep_of(cell)]
+    """The specification of every (learning rate, seed) that a cell may train on a device.
+
+    Args:
+        settings: of the trials of the cell.
+        grid: a sweep that has the cell, for its learning rates and seeds.
+        noise: of the cell.
+        data: the prepared dataset, or its features.
+        backbone: the prepared backbone.
+        device: where the cell is trained.
+    """
     return {
-        (rate, seed): specify(study, cell, noise, data, backbone, device, rate, seed)
-        for rate in sweep.learning_rates
-        for seed in range(1, sweep.seeds + 1)
+        (rate, seed): specify(settings, noise, data, backbone, device, rate, seed)
+        for rate in grid.learning_rates
+        for seed in range(1, grid.seeds + 1)
     }
 
 
-def _train(run: _Run, selection: str, rates: list[float], seeds: int) -> float:
+def _train(run: _Run, selection: str) -> float:
     """Train what the selection asks for; return the best learning rate.
 
     Best is the highest selection accuracy of the first seed; the smallest rate wins a tie.
     """
+    rates = list(dict.fromkeys(rate for rate, _ in run.specs))
+    seeds = max(seed for _, seed in run.specs)
     scores: dict[float, float] = {}
 
     def tune(position: int) -> float:
@@ -226,12 +274,10 @@ def _best(scores: dict[float, float]) -> float:
     return max(sorted(scores), key=scores.__getitem__)
 
 
-def _write_outputs(
-    folder: Path, problem: Problem, cell: Cell, run: _Run, noise: Calibration, best: float
-) -> None:
+def _write_outputs(folder: Path, opened: OpenCell, run: _Run, best: float) -> None:
     keys = sorted(run.trials)
     rows = [
-        _row(problem, cell, run.specs[key], run.trials[key].record, noise)
+        _row(opened, run.specs[key], run.trials[key].record)
         | {"best": run.specs[key].learning_rate == best}
         for key in keys
     ]
@@ -242,11 +288,9 @@ def _write_outputs(
         steps.to_parquet(partial, index=False)
 
 
-def _row(
-    problem: Problem, cell: Cell, spec: TrialSpec, record: dict[str, Any], noise: Calibration
-) -> dict[str, Any]:
+def _row(opened: OpenCell, spec: TrialSpec, record: dict[str, Any]) -> dict[str, Any]:
     """The record of a trial, without what its cell chose (see `dpsweep.records`)."""
-    rate = spec.batch_size / spec.train_size
+    problem, rate = opened.problem, spec.batch_size / spec.train_size
     known = {
         "dataset": problem.dataset,
         "backbone": problem.backbone,
@@ -256,7 +300,7 @@ def _row(
         "delta": spec.delta,
         "epochs": spec.epochs,
         "batch_size": spec.batch_size,
-        "full_batch": cell.batch_size == "full",
+        "full_batch": opened.cell.batch_size == "full",
         "train_size": spec.train_size,
         "steps": spec.steps,
         "sampling_rate": rate,
@@ -266,7 +310,7 @@ def _row(
         "learning_rate": spec.learning_rate,
         "seed": spec.seed,
         "noise_multiplier": spec.noise_multiplier,
-        "certified_epsilon": noise.certified_epsilon,
+        "certified_epsilon": opened.noise.certified_epsilon,
         "precision": spec.precision,
         "physical_batch": record.get("physical_batch", spec.physical_batch),
         "versions": json.dumps(record["versions"], sort_keys=True),

@@ -2,8 +2,10 @@
 
 import logging
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,8 @@ from dpsweep.files import atomic_path
 from dpsweep.training.optimizer import PrivateOptimizer
 
 log = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
 
 
 @dataclass
@@ -24,6 +28,16 @@ class Progress:
     epochs: dict[str, Tensor]
     physical_batch: int
     """examples on the device at once"""
+
+
+def parameters_after(epoch: int, epochs: Mapping[str, Value]) -> dict[str, Value]:
+    """The parameters after one epoch by name, of those after every epoch as ``epoch<e>/<name>``."""
+    prefix = f"epoch{epoch}/"
+    return {
+        name.removeprefix(prefix): value
+        for name, value in epochs.items()
+        if name.startswith(prefix)
+    }
 
 
 def save_checkpoint(

@@ -14,6 +14,7 @@ from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
+from dpsweep.study.trials import TrialSettings
 from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import PhysicalBatchSize
 from dpsweep.training.precision import Precision, resolve_precision
@@ -101,8 +102,7 @@ def check_size(noise: Calibration, context: TrialContext, data: PreparedDataset)
 
 
 def specify(
-    study: Study,
-    cell: Cell,
+    settings: TrialSettings,
     noise: Calibration,
     data: PreparedDataset,
     backbone: PreparedBackbone,
@@ -113,35 +113,37 @@ def specify(
     """The specification of one trial of a cell on a device.
 
     N, B, T and sigma are those of the calibration: what is trained is what was accounted for.
+
+    Args:
+        settings: of the trials of the cell.
+        noise: of the cell.
+        data: the prepared dataset, or its features.
+        backbone: the prepared backbone.
+        device: where the trial is trained.
+        learning_rate: of the trial.
+        seed: of the trial.
     """
-    problem, training = study.problems[cell.problem], study.training
-    engine = study.engine(cell.problem)
     return TrialSpec(
         data=data.metadata.checksum,
         classes=fingerprint(data.metadata.classes),
         backbone=backbone.metadata.checksum,
-        method=study.methods[problem.method].identity(),
-        optimizer=problem.optimizer,
+        method=settings.method.identity(),
+        optimizer=settings.problem.optimizer,
         epsilon=noise.epsilon,
         delta=noise.delta,
         noise_multiplier=noise.noise_multiplier,
         train_size=noise.train_size,
-        holdout=study.holdout_size(problem.dataset),
+        holdout=settings.holdout,
         batch_size=noise.batch_size,
-        epochs=cell.epochs,
+        epochs=settings.epochs,
         steps=noise.steps,
-        clipping=study.clipping(cell),
+        clipping=settings.clipping,
         learning_rate=learning_rate,
         seed=seed,
-        engine=engine,
-        physical_batch=study.physical_batch(cell.problem),
-        threads=training.threads,
+        engine=settings.engine,
+        physical_batch=settings.physical_batch,
+        threads=settings.threads,
         device=device.type,
-        compile=training.compile,
-        precision=resolve_precision(
-            # A linear layer gains nothing from fewer digits.
-            "float32" if study.features(cell.problem) else training.precision,
-            engine,
-            device,
-        ),
+        compile=settings.compile,
+        precision=resolve_precision(settings.precision, settings.engine, device),
     )

@@ -20,15 +20,15 @@ from torch import nn
 
 from dpsweep.errors import DpsweepError
 from dpsweep.files import atomic_path
-from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.study import Cell, Study
+from dpsweep.study.config.training import Training
 from dpsweep.study.paths import Paths
-from dpsweep.training.cell import trial_specs
+from dpsweep.training.cell import OpenCell
+from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import TrialContext, load_trainable
-from dpsweep.training.features import open_inputs
 from dpsweep.training.gradients import GradientEngine
 from dpsweep.training.interruption import interruption
-from dpsweep.training.specification import TrialSpec, cell_noise, check_size
+from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays, TrialStore
 from dpsweep.training.trial import train_trial
 
@@ -94,19 +94,14 @@ class Trajectory:
             CellError: the noise is for data of another size.
             TrajectoryError: the study describes another trial, or this device cannot repeat it.
         """
-        parts = study.problems[cell.problem]
-        data = open_inputs(study, paths, cell.problem)
-        backbone = PreparedBackbone.open(paths.backbone(parts.backbone))
-        context = TrialContext(data, backbone, study.methods[parts.method], study.holdout_share)
-        noise = cell_noise(study, paths, cell)
-        check_size(noise, context, data)
-        specs = trial_specs(study, cell, noise, data, backbone, context.device)
-        spec = _checked(specs.get((row["learning_rate"], row["seed"])), row, paths.cell(cell))
+        opened = OpenCell.open(study, paths, cell)
+        context, given = opened.context, (row["learning_rate"], row["seed"])
+        spec = _checked(opened.specs.get(given), row, paths.cell(cell))
         store, retrained = TrialStore(paths.trials), TrialStore(unfinished)
         stored = store.load_parameters(spec.key) or retrained.load_parameters(spec.key)
         missing = stored is None
         if stored is None:
-            stored = _train_again(study, spec, row, context, store)
+            stored = _train_again(spec, row, context, store, study.training)
             retrained.save_parameters(spec.key, stored)
         model = context.model(int(row["seed"]))
         engine = context.engine(study.engine(cell.problem), model, row["precision"])
@@ -144,14 +139,9 @@ class Trajectory:
         if epoch == 0:
             self.context.model(self._seed)
             return
-        prefix = f"epoch{epoch}/"
+        stored = parameters_after(epoch, self._stored)
         load_trainable(
-            self.model,
-            {
-                name.removeprefix(prefix): torch.from_numpy(value)
-                for name, value in self._stored.items()
-                if name.startswith(prefix)
-            },
+            self.model, {name: torch.from_numpy(value) for name, value in stored.items()}
         )
 
 
@@ -172,7 +162,11 @@ def _checked(spec: TrialSpec | None, row: "pd.Series[Any]", cell: Path) -> Trial
 
 
 def _train_again(
-    study: Study, spec: TrialSpec, row: "pd.Series[Any]", context: TrialContext, store: TrialStore
+    spec: TrialSpec,
+    row: "pd.Series[Any]",
+    context: TrialContext,
+    store: TrialStore,
+    training: Training,
 ) -> Arrays:
     """The parameters after every epoch of a trial that is done but has not kept them."""
     if spec.device != context.device.type:
@@ -182,7 +176,7 @@ def _train_again(
             f"it on a machine with {spec.device}"
         )
     log.info("training the trial again: its parameters are not stored")
-    seconds = 60 * study.training.checkpoint_minutes
+    seconds = 60 * training.checkpoint_minutes
     trial, parameters = train_trial(spec, context, store.checkpoint_path(spec.key), seconds)
     found, expected = trial.record["macro_accuracy"], row["macro_accuracy"]
     # On the CPU they are equal; other devices round differently from run to run.

@@ -74,19 +74,54 @@ def train_trial(
         Interrupted: a signal asked to stop; the state after the last step is saved.
     """
     model = context.model(spec.seed)
+    optimizer = _optimizer(spec, context, model, secret)
+    sampler = PoissonSampler(spec.train_size, spec.batch_size, spec.key, "sampling", secret=secret)
+    progress = _take_steps(spec, context, optimizer, sampler, checkpoint, checkpoint_seconds)
+    steps = _unpack(progress.statistics)
+    evaluation_started = time.monotonic()
+    measured = evaluate(model, context, context.test)
+    selected = evaluate(model, context, context.holdout) if spec.holdout else measured
+    record = {
+        "trial_key": spec.key,
+        "spec": asdict(spec),
+        **measured,
+        "selection_accuracy": selected["macro_accuracy"],
+        **_summary(steps, trainable_parameters(model), head_parameter_names(model)),
+        "wall_seconds": progress.seconds,
+        "evaluation_seconds": time.monotonic() - evaluation_started,
+        "examples_per_second": float(steps["sampled_examples"].sum() / progress.seconds),
+        "physical_batch": progress.physical_batch,
+        **_environment(context.device),
+    }
+    epochs = {name: value.cpu().numpy() for name, value in progress.epochs.items()}
+    return StoredTrial(record, steps), epochs
+
+
+def _optimizer(
+    spec: TrialSpec, context: TrialContext, model: nn.Module, secret: bytes
+) -> PrivateOptimizer:
     parameters = trainable_parameters(model)
-    head = head_parameter_names(model)
-    engine = context.engine(spec.engine, model, spec.precision, spec.compile)
-    optimizer = PrivateOptimizer(
+    return PrivateOptimizer(
         _OPTIMIZERS[spec.optimizer](parameters.values(), lr=spec.learning_rate),
-        engine,
+        context.engine(spec.engine, model, spec.precision, spec.compile),
         spec.clipping,
         noise_multiplier=spec.noise_multiplier,
         expected_batch_size=spec.batch_size,
         noise=GaussianNoise(spec.key, "noise", secret=secret),
     )
-    sampler = PoissonSampler(spec.train_size, spec.batch_size, spec.key, "sampling", secret=secret)
-    physical = context.physical_batch(spec.physical_batch, engine, spec.batch_size)
+
+
+def _take_steps(
+    spec: TrialSpec,
+    context: TrialContext,
+    optimizer: PrivateOptimizer,
+    sampler: PoissonSampler,
+    checkpoint: Path | None,
+    checkpoint_seconds: float,
+) -> Progress:
+    """Take all steps, those that a checkpoint has excepted; save the state now and then."""
+    parameters = dict(optimizer.engine.parameters)
+    physical = context.physical_batch(spec.physical_batch, optimizer.engine, spec.batch_size)
     found = checkpoint and load_checkpoint(checkpoint, parameters, optimizer)
     progress = found or Progress(0, 0.0, [], {}, physical.size)
     physical.size = progress.physical_batch
@@ -113,24 +148,7 @@ def train_trial(
     if context.device.type == "cuda":
         torch.cuda.synchronize()
     progress.seconds += time.monotonic() - started
-    steps = _unpack(progress.statistics)
-    evaluation_started = time.monotonic()
-    measured = evaluate(model, context, context.test)
-    selected = evaluate(model, context, context.holdout) if spec.holdout else measured
-    record = {
-        "trial_key": spec.key,
-        "spec": asdict(spec),
-        **measured,
-        "selection_accuracy": selected["macro_accuracy"],
-        **_summary(steps, parameters, head),
-        "wall_seconds": progress.seconds,
-        "evaluation_seconds": time.monotonic() - evaluation_started,
-        "examples_per_second": float(steps["sampled_examples"].sum() / progress.seconds),
-        "physical_batch": physical.size,
-        **_environment(context.device),
-    }
-    epochs = {name: value.cpu().numpy() for name, value in progress.epochs.items()}
-    return StoredTrial(record, steps), epochs
+    return progress
 
 
 def _take(
