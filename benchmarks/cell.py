@@ -17,21 +17,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
-from dpsweep.data.write import Split, write_prepared
+from benchmarks.synthetic import write_images
 from dpsweep.files import read_json, write_json
 
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 SIZE = {"train": 1347, "test": 450, "pixels": 8, "classes": 10, "batch": 256, "epochs": 8}
-BLOCK = 1000
 
 
 def study(size: dict[str, int]) -> dict[str, Any]:
@@ -74,24 +71,6 @@ def study(size: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def images(size: dict[str, int], count: int, seed: int) -> Split:
-    """Random images and labels, block by block."""
-    random = np.random.default_rng(seed)
-    labels = random.integers(size["classes"], size=count)
-    # Each class occurs, so that it has an accuracy.
-    labels[: size["classes"]] = np.arange(size["classes"])
-    shape = (size["pixels"], size["pixels"], 3)
-
-    def blocks() -> Iterator[np.ndarray[Any, Any]]:
-        for start in range(0, count, BLOCK):
-            rows = min(BLOCK, count - start)
-            yield np.frombuffer(random.bytes(rows * int(np.prod(shape))), np.uint8).reshape(
-                rows, *shape
-            )
-
-    return Split(blocks(), labels)
-
-
 def time_cell() -> dict[str, Any]:
     """Prepare a synthetic study, train its cell, return the timing breakdown."""
     size = SIZE
@@ -100,16 +79,7 @@ def time_cell() -> dict[str, Any]:
         content = study(size) | {"results": str(results)}
         file = Path(folder) / "study.yaml"
         file.write_text(yaml.safe_dump(content))
-        write_prepared(
-            results / "data" / "synthetic",
-            name="synthetic",
-            title="Synthetic",
-            source="random",
-            revision=None,
-            classes=[str(each) for each in range(size["classes"])],
-            train=images(size, size["train"], 0),
-            test=images(size, size["test"], 1),
-        )
+        write_images(results / "data" / "synthetic", size)
 
         def stage(*arguments: str) -> None:
             subprocess.run(

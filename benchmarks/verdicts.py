@@ -190,11 +190,20 @@ def candidates(
     low, high = np.quantile(means, [0.025, 0.975], axis=0)
     found["bootstrap of comparisons and seeds"] = low, high
     left_out = np.stack([growth(mean_without(accuracy, s), bounds) for s in range(seeds)])
-    variance = ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0).reshape(studies, -1)
+    deviations = ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0).reshape(studies, -1)
+    variance = (seeds - 1) / seeds * deviations
     total, squares = variance.sum(axis=1), (variance**2).sum(axis=1)
     degrees = np.maximum((seeds - 1) * total**2 / np.maximum(squares, 1e-300), 1)
     reach = student.ppf(0.975, degrees) * np.sqrt(total) / flat.shape[1]
     found["jackknife of seeds"] = centre - reach, centre + reach
+    # Half way between what knows the noise alone and what takes every difference for noise.
+    low, high = found["here: t over comparisons"]
+    reach = np.sqrt(reach * (high - low) / 2)
+    found["between jackknife and t"] = centre - reach, centre + reach
+    # The jackknife also tells how far noise moves an effect, by how much more it does with a seed less.
+    moved_back = seeds * effects - (seeds - 1) * left_out.mean(axis=0)
+    for name, interval in tests(moved_back).items():
+        found[f"{name}, bias removed"] = interval[:2]
     return found
 
 

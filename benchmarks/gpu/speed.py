@@ -12,18 +12,15 @@ import torch
 
 from benchmarks import noise_cost as noise_of_a_step
 from benchmarks import step_cost
-from benchmarks.cell import images
 from benchmarks.gpu.kit import REPOSITORY, Kit
 from benchmarks.step_cost import Row
-from dpsweep.clipping import FlatClipping
+from benchmarks.synthetic import film_trial, write_images, write_vit
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.data.write import write_prepared
-from dpsweep.models.backbone import Architecture, PreparedBackbone, write_backbone
+from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.study.config import Film
 from dpsweep.training.context import TrialContext
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.precision import resolve_precision
-from dpsweep.training.specification import TrialSpec
 from dpsweep.training.trial import train_trial
 
 SUN397 = {
@@ -59,31 +56,9 @@ def cell(kit: Kit, compiled: bool) -> dict[str, Any]:
     size = REHEARSAL if kit.rehearse else SUN397
     folder = kit.work / "cell"
     if not (folder / "data" / "metadata.json").exists():
-        write_prepared(
-            folder / "data",
-            name="synthetic",
-            title="Synthetic",
-            source="random",
-            revision=None,
-            classes=[str(each) for each in range(size["classes"])],
-            train=images(size, size["train"], 0),
-            test=images(size, size["test"], 1),
-        )
-        write_backbone(
-            folder / "backbone",
-            state={},
-            name="vit",
-            title="ViT-Tiny",
-            architecture=Architecture(
-                library="timm",
-                name="vit_tiny_patch16_224",
-                arguments={"img_size": size["pixels"], **({"depth": 1} if kit.rehearse else {})},
-            ),
-            mean=(0.5, 0.5, 0.5),
-            std=(0.5, 0.5, 0.5),
-            pretraining={"kind": "random"},
-            parameters=0,
-        )
+        write_images(folder / "data", size)
+        smaller = {"depth": 1} if kit.rehearse else {}
+        write_vit(folder / "backbone", {"img_size": size["pixels"], **smaller})
     started = time.time()
     said = subprocess.run(
         [
@@ -134,12 +109,10 @@ def _train_cell(
     epochs = size["epochs"]
     records = []
     for rate in LEARNING_RATES:
-        spec = TrialSpec(
-            data=data.metadata.checksum,
-            classes="",
-            backbone=backbone.metadata.checksum,
-            method={"kind": "film"},
-            optimizer="adam",
+        spec = film_trial(
+            data,
+            backbone,
+            device,
             epsilon=8.0,
             delta=1e-5,
             noise_multiplier=1.0,
@@ -147,13 +120,8 @@ def _train_cell(
             batch_size=size["batch"],
             epochs=epochs,
             steps=max(1, round(epochs * size["train"] / size["batch"])),
-            clipping=FlatClipping(1.0),
             learning_rate=rate,
-            seed=1,
-            engine="auto",
             physical_batch="auto",
-            threads=1,
-            device=device.type,
             precision=resolve_precision("auto", "auto", device),
             compile=compiled,
         )

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.kit import REPOSITORY, Kit
-from dpsweep.clipping import FlatClipping, NoClipping
+from benchmarks.synthetic import film_trial, write_images, write_vit
+from dpsweep.clipping import NoClipping
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.data.write import Split, write_prepared
 from dpsweep.files import read_json
-from dpsweep.models.backbone import Architecture, PreparedBackbone, write_backbone
+from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy.calibration import Calibration
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.cells import optimizer_steps
@@ -172,12 +172,10 @@ def small_trial(kit: Kit, device: torch.device) -> SmallTrial:
     """A trial of a few steps on random images."""
     data, backbone = small_inputs(kit)
     noise = _rehearsed(len(data.train_labels), 64)
-    spec = TrialSpec(
-        data=data.metadata.checksum,
-        classes="",
-        backbone=backbone.metadata.checksum,
-        method={"kind": "film"},
-        optimizer="adam",
+    spec = film_trial(
+        data,
+        backbone,
+        device,
         epsilon=noise.epsilon,
         delta=noise.delta,
         noise_multiplier=noise.noise_multiplier,
@@ -185,13 +183,8 @@ def small_trial(kit: Kit, device: torch.device) -> SmallTrial:
         batch_size=noise.batch_size,
         epochs=2,
         steps=noise.steps,
-        clipping=FlatClipping(1.0),
         learning_rate=1e-3,
-        seed=1,
-        engine="auto",
         physical_batch=32,
-        threads=1,
-        device=device.type,
     )
     return SmallTrial(
         spec, TrialContext(data, backbone, Film(kind="film"), device=device), kit.work
@@ -201,35 +194,9 @@ def small_trial(kit: Kit, device: torch.device) -> SmallTrial:
 def small_inputs(kit: Kit) -> tuple[PreparedDataset, PreparedBackbone]:
     """Random images in 100 classes, and a network of two layers with random weights."""
     folder = kit.work / "small"
-    random = np.random.default_rng(0)
-
-    def split(count: int) -> Split:
-        images = random.integers(256, size=(count, 32, 32, 3), dtype=np.uint8)
-        return Split(images, np.arange(count, dtype=np.int64) % 100)
-
-    data = write_prepared(
-        folder / "data",
-        name="small",
-        title="Random images",
-        source="random",
-        revision=None,
-        classes=[str(each) for each in range(100)],
-        train=split(320),
-        test=split(100),
-    )
+    data = write_images(folder / "data", {"train": 320, "test": 100, "pixels": 32, "classes": 100})
     arguments = {"img_size": 32, "depth": 2, "embed_dim": 64, "num_heads": 2}
-    backbone = write_backbone(
-        folder / "backbone",
-        state={},
-        name="small",
-        title="Small ViT",
-        architecture=Architecture(library="timm", name="vit_tiny_patch16_224", arguments=arguments),
-        mean=(0.5, 0.5, 0.5),
-        std=(0.5, 0.5, 0.5),
-        pretraining={"kind": "random"},
-        parameters=0,
-    )
-    return data, backbone
+    return data, write_vit(folder / "backbone", arguments)
 
 
 def _rehearsed(train_size: int, batch_size: int) -> Calibration:

@@ -1,17 +1,11 @@
 """A cut of the study of frozen features, on real images and texts (`make real-data`)."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import yaml
-
-from dpsweep.study import load_study
-from dpsweep.study.paths import Paths
+from tests.real_data.workflow import train
 
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "studies" / "frozen-features-local.yaml"
@@ -67,23 +61,7 @@ def overlay(results: Path) -> str:
 def test_features_of_real_images_and_texts_are_worth_training_on(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(overlay(tmp_path / "results"))
-    study = load_study(file)
-    paths = Paths(Path(study.results))
-    outputs = [paths.cell(cell) / "trials.parquet" for cell in study.all_cells()]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")),
-            *("--directory", str(tmp_path), "--workflow-profile", "none", "--cores", "2"),
-            *("--scheduler", "greedy", "--show-failed-logs", "--config", f"study={file}"),
-            *("--", *map(str, outputs)),
-        ],
-        env=os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    accuracy = pd.concat(map(pd.read_parquet, outputs)).groupby("dataset")["accuracy"].mean()
+    accuracy = train(file).groupby("dataset")["accuracy"].mean()
     print(accuracy.to_string())  # noqa: T201 (what the check has measured)
     # Guessing gives 0.01 and 0.05.
     assert accuracy["cifar100-10pct"] >= 0.25

@@ -1,16 +1,10 @@
 """Real images and published weights through the whole chain (`make real-data`)."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import yaml
-
-from dpsweep.study import load_study
-from dpsweep.study.paths import Paths
+from tests.real_data.workflow import train
 
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "studies" / "real-data.yaml"
@@ -31,30 +25,12 @@ def test_pretraining_is_what_makes_private_training_work(tmp_path: Path) -> None
     overlay = {
         "extends": str(STUDY),
         "results": str(tmp_path / "results"),
-        # Snakemake runs elsewhere, so that it does not disturb another one in the repository.
         "datasets": {"cifar100-10pct": {"source": {"path": str(DATA)}}},
         "backbones": {"vit-tiny": {"weights": {"path": str(WEIGHTS / "model.safetensors")}}},
     }
     file = tmp_path / "study.yaml"
     file.write_text(yaml.safe_dump(overlay))
-    study = load_study(file)
-    paths = Paths(Path(study.results))
-    cells = [cell for sweep in study.sweeps for cell in study.sweep_cells(sweep)]
-    outputs = [paths.cell(cell) / "trials.parquet" for cell in cells]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")),
-            *("--directory", str(tmp_path), "--workflow-profile", "none", "--cores", "2"),
-            *("--scheduler", "greedy", "--show-failed-logs", "--config", f"study={file}"),
-            *("--", *map(str, outputs)),
-        ],
-        env=os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    trials = pd.concat(map(pd.read_parquet, outputs)).set_index("backbone")
+    trials = train(file).set_index("backbone")
     columns = ["accuracy", "steps", "noise_multiplier", "certified_epsilon", "wall_seconds"]
     print(trials[columns].to_string())  # noqa: T201 (what the check has measured)
     assert trials["certified_epsilon"].between(7.9, 8).all()

@@ -70,21 +70,11 @@ def write_prepared(
     # A rewrite that is interrupted must not leave old metadata beside new arrays.
     (folder / METADATA).unlink(missing_ok=True)
     digest = _Digest()
-    rows = {}
-    counts = {}
-    for split, content in (("train", train), ("test", test)):
-        labels = np.asarray(content.labels)
-        _check_labels(f"{name}, {split} labels", labels, len(classes))
-        labels = labels.astype(np.int64)
-        inputs, path = content.inputs, folder / f"{split}_inputs.npy"
-        if isinstance(inputs, Path):
-            rows[split] = _move_array(inputs, path, len(labels), digest)
-        else:
-            blocks = [inputs] if isinstance(inputs, np.ndarray) else inputs
-            rows[split] = _write_array(path, blocks, len(labels), digest)
-        _write_array(folder / f"{split}_labels.npy", [labels], len(labels), digest)
-        counts[split] = class_counts(labels, len(classes))
-    _check_inputs(name, kind, rows["train"], rows["test"])
+    (train_row, train_counts), (test_row, test_counts) = (
+        _write_split(folder, f"{name}, {split}", split, content, len(classes), digest)
+        for split, content in (("train", train), ("test", test))
+    )
+    _check_inputs(name, kind, train_row, test_row)
     if resize is not None:  # other inputs of the network, so other trials
         digest.all.update(resize.model_dump_json().encode())
     metadata = DatasetMetadata(
@@ -94,22 +84,39 @@ def write_prepared(
         source=source,
         revision=revision,
         classes=tuple(classes),
-        train_size=sum(counts["train"]),
-        test_size=sum(counts["test"]),
-        train_counts=counts["train"],
-        test_counts=counts["test"],
-        shape=rows["train"][1],
+        train_size=sum(train_counts),
+        test_size=sum(test_counts),
+        train_counts=train_counts,
+        test_counts=test_counts,
+        shape=train_row[1],
         resize=resize,
         skipped=tuple(skipped),
         ignored=tuple(ignored),
         checksum=digest.all.hexdigest(),
-        file_checksums={name: each.hexdigest() for name, each in digest.files.items()},
+        file_checksums={file: each.hexdigest() for file, each in digest.files.items()},
         tokenizer=tokenizer,
         features=features,
     )
-    absent = {"resize"} if resize is None else set()
-    write_checked_json(folder / METADATA, metadata.model_dump(mode="json", exclude=absent))
+    exclude = {"resize"} if resize is None else None
+    write_checked_json(folder / METADATA, metadata.model_dump(mode="json", exclude=exclude))
     return PreparedDataset.open(folder)
+
+
+def _write_split(
+    folder: Path, where: str, split: str, content: Split, classes: int, digest: "_Digest"
+) -> tuple[_Row, tuple[int, ...]]:
+    """Write inputs and labels of a split; return type and shape of an input, and examples by class."""
+    labels = np.asarray(content.labels)
+    _check_labels(f"{where} labels", labels, classes)
+    labels = labels.astype(np.int64)
+    inputs, path = content.inputs, folder / f"{split}_inputs.npy"
+    if isinstance(inputs, Path):
+        row = _move_array(inputs, path, len(labels), digest)
+    else:
+        blocks = [inputs] if isinstance(inputs, np.ndarray) else inputs
+        row = _write_array(path, blocks, len(labels), digest)
+    _write_array(folder / f"{split}_labels.npy", [labels], len(labels), digest)
+    return row, class_counts(labels, classes)
 
 
 def _check_inputs(name: str, kind: str, train: _Row, test: _Row) -> None:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from dpsweep.data import PreparedDataset
 from dpsweep.data.hub_file import commit, fetch_file
 from dpsweep.data.prepared import TokenizerIdentity
@@ -18,7 +20,7 @@ from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.pretrain import pretrain
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.weights import configured, download_weights, load_weights
-from dpsweep.study.config import Backbone, FileWeights, HubWeights, Pretraining, RandomWeights
+from dpsweep.study.config import Backbone, FileWeights, HubWeights, Pretraining
 from dpsweep.study.paths import Paths
 
 
@@ -47,42 +49,52 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
     empty = state_without_head(model)
     if isinstance(model, SequenceClassifier) and tokenizer is not None:
         _check_vocabulary(name, model, tokenizer)
+    mean, std = _normalised(backbone)
     description: dict[str, Any] = {
         "name": name,
         "title": backbone.title,
         "kind": "image" if tokenizer is None else "text",
         "architecture": architecture,
-        "mean": tuple(backbone.mean) if tokenizer is None else (),
-        "std": tuple(backbone.std) if tokenizer is None else (),
+        "mean": mean,
+        "std": std,
         "tokenizer": tokenizer,
         "parameters": sum(value.numel() for value in empty.values()),
     }
-    pretraining: dict[str, Any] = {"kind": backbone.weights.kind}
+    state, pretraining = _weights(backbone, architecture, paths)
+    pretraining = {"kind": backbone.weights.kind} | pretraining
+    return write_backbone(paths.backbone(name), state=state, pretraining=pretraining, **description)
+
+
+def _normalised(backbone: Backbone) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of the inputs; empty for a network that reads text."""
+    if backbone.reads_with is not None:
+        return (), ()
+    return tuple(backbone.mean), tuple(backbone.std)
+
+
+def _weights(
+    backbone: Backbone, architecture: Architecture, paths: Paths
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state of the network without its head, and where it is from."""
     match backbone.weights:
-        case RandomWeights():
-            state = {}
         case Pretraining() as recipe:
             dataset = PreparedDataset.open(paths.dataset(recipe.dataset))
             stored = dataset.metadata
-            preprocess = make_preprocess(
-                description["mean"], description["std"], stored.resize, stored.shape
-            )
+            preprocess = make_preprocess(*_normalised(backbone), stored.resize, stored.shape)
             result = pretrain(architecture, preprocess, recipe, dataset)
-            state = result.state
-            pretraining |= recipe.model_dump(mode="json") | {
-                "dataset_checksum": dataset.metadata.checksum,
-                "classes": len(dataset.metadata.classes),
+            return result.state, recipe.model_dump(mode="json") | {
+                "dataset_checksum": stored.checksum,
+                "classes": len(stored.classes),
                 "examples": result.examples,
                 "accuracy": result.accuracy,
             }
         case FileWeights(path=path):
-            state = load_weights(architecture, Path(path).expanduser())
-            pretraining |= {"path": path}
+            return load_weights(architecture, Path(path).expanduser()), {"path": path}
         case HubWeights() as weights:
             file = download_weights(weights.id, weights.revision)
             state = load_weights(architecture, file)
-            pretraining |= {"id": weights.id, "revision": commit(file)}
-    return write_backbone(paths.backbone(name), state=state, pretraining=pretraining, **description)
+            return state, {"id": weights.id, "revision": commit(file)}
+    return {}, {}  # drawn from the seed of each trial
 
 
 def _for_text(

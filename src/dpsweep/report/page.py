@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 import dpsweep
 from dpsweep.files import write_text
@@ -51,16 +51,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
     configuration = study_yaml(study)
     script = (Path(__file__).parent / "numbers.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["values"] = values
-    environment.globals["count"] = count
-    page = environment.get_template("page.html.j2").render(
+    page = _template().render(
         study=study,
         partial=paths.partial,
         lacking=lacking,
@@ -90,6 +81,19 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         version=dpsweep.__version__,
     )
     write_text(paths.report, page)
+
+
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["values"] = values
+    environment.globals["count"] = count
+    return environment.get_template("page.html.j2")
 
 
 def study_yaml(study: Study) -> str:

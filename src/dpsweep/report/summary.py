@@ -88,22 +88,20 @@ def summarise(study: Study, paths: Paths, trials: pd.DataFrame) -> Summary:
             frozenset({"Seeds", "Cells", "Trials"}),
         ),
         software=_software(once),
-        hardware=Grid(
-            ["Device", "Precision", "Trials", "Training"],
-            [
-                [
-                    str(device),
-                    str(precision),
-                    f"{len(rows):,}",
-                    duration(rows["wall_seconds"].sum()),
-                ]
-                # Which of a machine's GPUs it was matters to a trial, not here.
-                for (device, precision), rows in once.groupby(
-                    [once["device"].str.replace(r" \(GPU .*\)$", "", regex=True), "precision"]
-                )
-            ],
-            frozenset({"Trials", "Training"}),
-        ),
+        hardware=_hardware(once),
+    )
+
+
+def _hardware(once: pd.DataFrame) -> Grid:
+    # Which of a machine's GPUs it was matters to a trial, not here.
+    device = once["device"].str.replace(r" \(GPU .*\)$", "", regex=True)
+    return Grid(
+        ["Device", "Precision", "Trials", "Training"],
+        [
+            [str(each), str(precision), f"{len(rows):,}", duration(rows["wall_seconds"].sum())]
+            for (each, precision), rows in once.groupby([device, "precision"])
+        ],
+        frozenset({"Trials", "Training"}),
     )
 
 

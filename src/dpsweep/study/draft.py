@@ -107,22 +107,7 @@ def draft_study(
             "letter or digit first"
         )
     text = found.kind == "text"
-    roles = base.roles
-    default = roles.backbones.text if text else roles.backbones.weak
-    method = roles.methods.text if text else roles.methods.main
-    chosen = list(backbones) or [default or ""]
-    if method is None or not all(chosen):
-        part = "text" if text else "main method and weak backbone"
-        raise StudyError(
-            f"{base_file}: roles: nothing is bound to {part}; bind it, or extend another"
-        )
-    for each in chosen:
-        if each not in base.backbones:
-            raise StudyError(f"--backbone: {unknown(each, base.backbones)}")
-    if len(chosen) > (1 if text else 2):
-        raise StudyError(
-            f"--backbone: found {', '.join(chosen)}; allowed: one, or for images two, the weaker first"
-        )
+    method, chosen = _chosen(base_file, base, text, backbones)
     alike = [_sweep_like(base, each, method) for each in chosen]
     return _STUDY.substitute(
         title=_scalar(re.sub(r"[-_.]+", " ", name).strip().capitalize()),
@@ -143,6 +128,29 @@ def draft_study(
         method_role="text" if text else "main",
         method=method,
     )
+
+
+def _chosen(
+    base_file: Path, base: Study, text: bool, backbones: Sequence[str]
+) -> tuple[str, list[str]]:
+    """The method and the backbones, which the base study's roles say where nobody asks for others."""
+    roles = base.roles
+    default = roles.backbones.text if text else roles.backbones.weak
+    method = roles.methods.text if text else roles.methods.main
+    chosen = list(backbones) or [default or ""]
+    if method is None or not all(chosen):
+        part = "text" if text else "main method and weak backbone"
+        raise StudyError(
+            f"{base_file}: roles: nothing is bound to {part}; bind it, or extend another"
+        )
+    for each in chosen:
+        if each not in base.backbones:
+            raise StudyError(f"--backbone: {unknown(each, base.backbones)}")
+    if len(chosen) > (1 if text else 2):
+        raise StudyError(
+            f"--backbone: found {', '.join(chosen)}; allowed: one, or for images two, the weaker first"
+        )
+    return method, chosen
 
 
 def _sweep_like(base: Study, backbone: str, method: str) -> Sweep | None:

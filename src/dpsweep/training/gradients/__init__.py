@@ -66,15 +66,7 @@ def make_engine(
         ValueError: there is no such engine.
     """
     if name == "opacus":
-        if autocast is not None:
-            raise ValueError(
-                "engine 'opacus' computes norms in the dtype of the forward pass, which must be "
-                "that of the model: use no autocast, or another engine"
-            )
-        # Opacus sets up logging and takes a second to import.
-        from dpsweep.training.gradients.opacus import OpacusEngine  # noqa: PLC0415
-
-        return OpacusEngine(model, head_parameters)
+        return _opacus(model, head_parameters, autocast)
     if name == "loop":
         return LoopEngine(model, head_parameters, autocast=autocast)
 
@@ -105,6 +97,20 @@ def make_engine(
     else:
         raise ValueError(f"engine {name!r}: choose one of auto, {', '.join(engines)} and opacus")
     return CheckedEngine(model, head_parameters, engines, autocast=autocast)
+
+
+def _opacus(
+    model: nn.Module, head_parameters: frozenset[str], autocast: torch.dtype | None
+) -> GradientEngine:
+    if autocast is not None:
+        raise ValueError(
+            "engine 'opacus' computes norms in the dtype of the forward pass, which must be "
+            "that of the model: use no autocast, or another engine"
+        )
+    # Opacus sets up logging and takes a second to import.
+    from dpsweep.training.gradients.opacus import OpacusEngine  # noqa: PLC0415
+
+    return OpacusEngine(model, head_parameters)
 
 
 def _copied(model: nn.Module, head_parameters: frozenset[str]) -> int:
