@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsweep.theory import ClippedSums, gram_matrix, softmax_gram
+from dpsweep.theory import ClippedSums, gram_matrix
 
 FIELDS = ("norms", "smaller", "larger", "larger_units")
 
@@ -33,16 +33,6 @@ def test_gram_matrix_sums_in_float64() -> None:
     gradients = np.array([[1e4] + [1e-1] * 1000], dtype=np.float32)
     exact = (gradients.astype(np.float64) ** 2).sum()
     assert gram_matrix(gradients, 64)[0, 0] == pytest.approx(exact, rel=1e-14)
-
-
-def test_softmax_gram_is_that_of_the_heads_gradients() -> None:
-    generator = np.random.default_rng(1)
-    features, residuals = generator.normal(size=(9, 5)), generator.normal(size=(9, 3))
-    with_bias = np.concatenate([features, np.ones((9, 1))], axis=1)
-    gradients = np.einsum("ic,if->icf", residuals, with_bias).reshape(9, -1)
-    np.testing.assert_allclose(
-        softmax_gram(features, residuals), gradients @ gradients.T, atol=1e-12
-    )
 
 
 @settings(deadline=None, max_examples=60)

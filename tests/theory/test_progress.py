@@ -1,48 +1,83 @@
-"""Theorem 4.2 on a softmax head, and the bound of Koloskova et al."""
+"""Theorem 4.2 and its tuned form, against steps that are written out."""
 
 import numpy as np
 import pytest
 
-from dpsweep.theory import ConvergenceBound, measured_progress, softmax_smoothness
-from dpsweep.theory.progress import _loss_and_residuals, _with_bias
+from dpsweep.theory import (
+    measured_progress,
+    progress_bound,
+    softmax_gram,
+    softmax_residuals,
+    softmax_smoothness,
+    tuned_progress_bound,
+)
 
 
 def problem(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, labels and weights of a head with three classes."""
     generator = np.random.default_rng(seed)
     features = generator.normal(size=(60, 8))
     labels = (features[:, 0] + generator.normal(size=60) > 0).astype(int)
     return features, labels, generator.normal(size=(3, 9)) / 3
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_gradients_change_by_no_more_than_the_smoothness_says(seed: int) -> None:
-    features, labels, head = problem(seed)
-    x, smoothness = _with_bias(features), softmax_smoothness(features)
-    generator = np.random.default_rng(seed)
-    for size in (1e-6, 1e-2, 1.0):
-        other = head + size * generator.normal(size=head.shape)
-        first, second = (_loss_and_residuals(x, labels, each)[1].T @ x for each in (head, other))
-        assert np.linalg.norm(first - second) <= smoothness * np.linalg.norm(head - other)
+def summed_loss(features: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
+    """One example after the other."""
+    total = 0.0
+    for x, label in zip(features, labels, strict=True):
+        logits = [weight[:-1] @ x + weight[-1] for weight in weights]
+        total += np.log(sum(np.exp(logit) for logit in logits)) - logits[label]
+    return total
 
 
-def test_smoothness_is_reached_where_two_classes_are_equally_likely() -> None:
-    # One example, two classes, zero weights: the Hessian's largest eigenvalue is 1/2 |x|^2.
-    features = np.array([[3.0, 4.0]])
-    x, size = _with_bias(features), 1e-5
-    step = size * np.stack([x[0], -x[0]])
-    first, second = (
-        _loss_and_residuals(x, np.array([0]), each)[1].T @ x for each in (np.zeros((2, 3)), step)
-    )
-    found = np.linalg.norm(first - second) / np.linalg.norm(step)
-    assert found == pytest.approx(softmax_smoothness(features), rel=1e-6)
-    assert softmax_smoothness(features) == pytest.approx(13)
+def clipped_sum(
+    features: np.ndarray, labels: np.ndarray, weights: np.ndarray, bound: float
+) -> np.ndarray:
+    """Of the head's gradients, one example after the other."""
+    total = np.zeros_like(weights)
+    for x, label in zip(features, labels, strict=True):
+        logits = np.array([weight[:-1] @ x + weight[-1] for weight in weights])
+        residual = np.exp(logits) / np.exp(logits).sum() - np.eye(len(weights))[label]
+        gradient = np.outer(residual, [*x, 1.0])
+        total += gradient * min(1.0, bound / np.linalg.norm(gradient))
+    return total
+
+
+def test_measured_steps_are_those_that_are_written_out() -> None:
+    features, labels, head = problem(1)
+    bounds, steps, sigma = [0.4, 1.5], [0.002, 0.03], 0.7
+    found = measured_progress(features, labels, head, bounds, sigma, steps, draws=3, seed=5)
+    generator = np.random.default_rng(5)
+    noises = [generator.standard_normal(head.shape) for _ in range(3)]
+    before = summed_loss(features, labels, head)
+    for row, step in enumerate(steps):
+        for column, bound in enumerate(bounds):
+            clipped = clipped_sum(features, labels, head, bound)
+            pairs = [
+                np.mean(
+                    [
+                        summed_loss(
+                            features, labels, head - step * (clipped + sign * bound * sigma * noise)
+                        )
+                        - before
+                        for sign in (1, -1)
+                    ]
+                )
+                for noise in noises
+            ]
+            assert found.measured[row, column] == pytest.approx(np.mean(pairs), rel=1e-9)
+            error = np.std(pairs, ddof=1) / 3**0.5
+            assert found.standard_error[row, column] == pytest.approx(error, rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("sigma", [0.0, 0.1, 1.0])
-def test_measured_steps_keep_the_bound(seed: int, sigma: float) -> None:
+@pytest.mark.parametrize("part", [1.0, 0.1])
+def test_measured_steps_keep_the_bound(seed: int, sigma: float, part: float) -> None:
     bounds = np.array([0.01, 0.3, 1.0, 3.0, 30.0])
-    found = measured_progress(*problem(seed), bounds, sigma, draws=64)
+    features, labels, head = problem(seed)
+    step = part / softmax_smoothness(features)
+    found = measured_progress(features, labels, head, bounds, sigma, step, draws=64)
     slack = 4 * found.standard_error
     assert (found.measured <= found.bound + slack).all()
     # And it is not loose by orders of magnitude where nothing is clipped and there is no noise.
@@ -50,41 +85,55 @@ def test_measured_steps_keep_the_bound(seed: int, sigma: float) -> None:
         assert found.measured[-1] < found.bound[-1] < found.measured[-1] / 4 < 0
 
 
-def test_a_step_that_is_too_long_is_refused() -> None:
-    with pytest.raises(ValueError, match="step size"):
-        measured_progress(*problem(0), np.array([1.0]), 1.0, step_size=1.0)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("sigma", [0.0, 0.1, 1.0])
+def test_with_its_best_step_size_each_bound_gains_what_the_tuned_form_says(
+    seed: int, sigma: float
+) -> None:
+    features, labels, head = problem(seed)
+    smoothness = softmax_smoothness(features)
+    residuals = softmax_residuals(features, labels, head)
+    gram, gradient = softmax_gram(features, residuals), clipped_sum(features, labels, head, np.inf)
+    for bound in (0.01, 0.3, 1.0, 3.0, 30.0):
+        tuned = float(tuned_progress_bound(gram, bound, sigma, head.size, smoothness))
+        clipped = clipped_sum(features, labels, head, bound)
+        length = (clipped**2).sum() + bound**2 * sigma**2 * head.size
+        steps = np.geomspace(1e-3, 1e3, 4001) / smoothness
+        best = (-steps * (clipped * gradient).sum() + smoothness * steps**2 / 2 * length).min()
+        assert tuned == pytest.approx(best, rel=1e-4)
+        step = (clipped * gradient).sum() / (smoothness * length)
+        found = measured_progress(features, labels, head, [bound], sigma, step, draws=64)
+        assert found.measured[0] <= tuned + 4 * found.standard_error[0]
 
 
-def bound(**changed: float) -> ConvergenceBound:
-    settings = {
-        "smoothness": 2.0, "initial_gap": 3.0, "gradient_deviation": 0.7, "noise_multiplier": 1.5,
-        "dimension": 16, "batch_size": 8, "steps": 50,
-    }  # fmt: skip
-    return ConvergenceBound(**(settings | changed))  # type: ignore[arg-type]
+@pytest.mark.parametrize("sigma", [0.0, 0.3])
+def test_theorem_is_weaker_than_its_tuned_form_and_all_of_it_at_a_full_step(sigma: float) -> None:
+    features, labels, head = problem(2)
+    smoothness = softmax_smoothness(features)
+    gram = softmax_gram(features, softmax_residuals(features, labels, head))
+    gradient = clipped_sum(features, labels, head, np.inf)
+    for bound in np.geomspace(1e-3, 30, 12):
+        clipped = clipped_sum(features, labels, head, bound)
+        length = (clipped**2).sum() + bound**2 * sigma**2 * head.size
+        full = (-(clipped * gradient).sum() + length / 2) / smoothness
+        theorem = progress_bound(gram, bound, sigma, head.size, 1 / smoothness)
+        assert theorem == pytest.approx(full, rel=1e-9)
+        tuned = tuned_progress_bound(gram, bound, sigma, head.size, smoothness)
+        assert tuned <= theorem + 1e-12
 
 
-def test_convergence_bound_by_hand() -> None:
-    # C = 2, eta = 0.1: L eta = 0.2, s = 2 * 1.5 * 4 / 8 = 1.5, F0 / (eta T) = 0.6.
-    wanted = (
-        0.2 / 2 * 1.5**2 + 0.2**0.5 * 1.5 + 0.49 / 2 + (0.2 / 8) ** 0.5 * 0.7 + 0.6**0.5 + 0.6 / 2
-    )
-    assert bound().at(np.array(2.0), np.array(0.1)) == pytest.approx(wanted)
+def test_theorem_says_nothing_of_steps_above_one_over_l() -> None:
+    features, labels, head = problem(0)
+    limit = 1 / softmax_smoothness(features)
+    found = measured_progress(features, labels, head, [1.0], 1.0, [limit, 2 * limit], draws=1)
+    assert np.isnan(found.bound).tolist() == [[False], [True]]
+    assert np.isfinite(found.measured).all()
+    assert np.isnan(found.standard_error).all()
 
 
-def test_units_of_the_convergence_bound() -> None:
-    # Losses a hundred times as large, at the same parameters: gradients, and so C, are as well.
-    larger = bound(smoothness=200.0, initial_gap=300.0, gradient_deviation=70.0)
-    bounds = np.geomspace(0.1, 10, 7)
-    np.testing.assert_allclose(larger.best(100 * bounds), 100 * bound().best(bounds))
-
-
-def test_optimum_of_the_convergence_bound() -> None:
-    bounds = np.geomspace(1e-3, 1e3, 5000)
-    best = bound().optimal_clipping(1e-3, 1e3)
-    assert bound().best(np.array(best)) <= bound().best(bounds).min() * 1.01
-
-
-@pytest.mark.parametrize("name", ["smoothness", "noise_multiplier", "steps"])
-def test_constants_out_of_range_are_named(name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        bound(**{name: -1})
+@pytest.mark.parametrize("wrong", [0.0, -1.0, np.inf, np.nan])
+def test_step_sizes_out_of_range_are_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="step sizes"):
+        measured_progress(*problem(0), [1.0], 1.0, step_sizes=wrong)
+    with pytest.raises(ValueError, match="smoothness"):
+        tuned_progress_bound(np.eye(2), 1.0, 1.0, 2, wrong)

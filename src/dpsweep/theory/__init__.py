@@ -6,27 +6,43 @@ Plain arrays in and out, float64. Everything follows from how the gradients of a
 - `mean_squared_error`, `mse_optimal_clipping`: Theorem 4.1;
 - `alignment`, `direction_optimal_clipping`: the same for optimizers that do not mind scale;
 - `PrivacyEffects`: the effect of noise on C* apart from that of the gradients it leads to;
-- `progress_bound`, `softmax_smoothness`, `measured_progress`: Theorem 4.2;
-- `ConvergenceBound`: the bound of Koloskova et al. (2023), in hindsight.
+- `progress_bound`, `tuned_progress_bound`, `measured_progress`: Theorem 4.2;
+- `ConvergenceBound`: the bound of Koloskova et al. (2023), in hindsight;
+- `softmax_residuals`, `softmax_smoothness`, `softmax_gradient_deviation`, `smallest_softmax_loss`: its
+  constants, and those of Theorem 4.2, for a linear head with softmax.
 
 None of this is private: it reads raw gradients of the training data. It is for explaining results on
 public data, not for choosing C on private data.
 """
 
-from dpsweep.theory.convergence import ConvergenceBound
+from dpsweep.theory.convergence import ConvergenceBound, ConvergenceOptimum
 from dpsweep.theory.direction import DirectionOptimum, alignment, direction_optimal_clipping
 from dpsweep.theory.effects import PrivacyEffects
-from dpsweep.theory.gram import gram_matrix, softmax_gram
+from dpsweep.theory.gram import gram_matrix
 from dpsweep.theory.mse import MeanSquaredError, mean_squared_error, mse_optimal_clipping
-from dpsweep.theory.progress import measured_progress, progress_bound, softmax_smoothness
+from dpsweep.theory.progress import (
+    Progress,
+    measured_progress,
+    progress_bound,
+    tuned_progress_bound,
+)
+from dpsweep.theory.softmax import (
+    smallest_softmax_loss,
+    softmax_gradient_deviation,
+    softmax_gram,
+    softmax_residuals,
+    softmax_smoothness,
+)
 from dpsweep.theory.sums import ClippedSums
 
 __all__ = [
     "ClippedSums",
     "ConvergenceBound",
+    "ConvergenceOptimum",
     "DirectionOptimum",
     "MeanSquaredError",
     "PrivacyEffects",
+    "Progress",
     "alignment",
     "direction_optimal_clipping",
     "gram_matrix",
@@ -34,6 +50,10 @@ __all__ = [
     "measured_progress",
     "mse_optimal_clipping",
     "progress_bound",
+    "smallest_softmax_loss",
+    "softmax_gradient_deviation",
     "softmax_gram",
+    "softmax_residuals",
     "softmax_smoothness",
+    "tuned_progress_bound",
 ]

@@ -25,6 +25,21 @@ _STEPS_PER_DECADE = 40
 
 
 @dataclass(frozen=True)
+class ConvergenceOptimum:
+    """Where the bound is smallest."""
+
+    clipping_bound: float
+    step_size: float
+    """eta of the mean loss, at most 1/L"""
+    gradient_norm: float
+    """the bound itself, up to its constant"""
+    lower: float
+    """from here on the bound is within a factor of its minimum: a constant that nobody knows hides more"""
+    upper: float
+    """up to here"""
+
+
+@dataclass(frozen=True)
 class ConvergenceBound:
     """The bound for one training, with its measured constants.
 
@@ -75,13 +90,16 @@ class ConvergenceBound:
 
     def best(self, clipping_bounds: Array) -> Array:
         """Return the bound at the best step size (at most 1/L) of each clipping bound."""
-        decades = 8
-        steps = np.logspace(-decades, 0, decades * _STEPS_PER_DECADE + 1) / self.smoothness
-        found: Array = self.at(np.asarray(clipping_bounds)[..., None], steps).min(-1)
+        found: Array = self.at(np.asarray(clipping_bounds)[..., None], self._step_sizes()).min(-1)
         return found
 
-    def optimal_clipping(self, smallest: float, largest: float) -> float:
+    def optimum(self, smallest: float, largest: float, factor: float = 2.0) -> ConvergenceOptimum:
         """Return the clipping bound between two that minimises the bound, step size tuned.
+
+        Args:
+            smallest: C, at least.
+            largest: C, at most.
+            factor: by which the bound may be above its minimum in the range that is returned.
 
         Raises:
             ValueError: unless 0 < smallest < largest.
@@ -90,4 +108,17 @@ class ConvergenceBound:
             raise ValueError(f"found {smallest} and {largest}; allowed: 0 < smallest < largest")
         count = int(np.log10(largest / smallest) * _STEPS_PER_DECADE) + 2
         bounds = np.geomspace(smallest, largest, count)
-        return float(bounds[np.argmin(self.best(bounds))])
+        values = self.at(bounds[:, None], self._step_sizes())
+        place, step = np.unravel_index(np.argmin(values), values.shape)
+        near = bounds[values.min(1) <= factor * values[place, step]]
+        return ConvergenceOptimum(
+            clipping_bound=float(bounds[place]),
+            step_size=float(self._step_sizes()[step]),
+            gradient_norm=float(values[place, step]),
+            lower=float(near[0]),
+            upper=float(near[-1]),
+        )
+
+    def _step_sizes(self) -> Array:
+        decades = 8
+        return np.logspace(-decades, 0, decades * _STEPS_PER_DECADE + 1) / self.smoothness

@@ -107,8 +107,8 @@ def direction_optimal_clipping(
     bound, highest = float(candidates[best]), float(values[best])
     level = (1 - tolerance) * highest * sums.total_square
     crossings = _crossings(sums, b**2 - level * f, a * b - level * e, a**2 - level * c)
-    # Where R jumps over the level from one norm to the next there is no crossing, and it does not:
-    # it is continuous. Touching from outside counts as well.
+    # R is continuous, so on each side the plateau ends at the nearest point where R equals the level.
+    # With no such point on a side, the plateau goes on to zero or to infinity.
     below, above = crossings[crossings < bound], crossings[crossings > bound]
     return DirectionOptimum(
         bound,

@@ -38,33 +38,6 @@ def gram_matrix(gradients: npt.ArrayLike, block_bytes: int = _BLOCK_BYTES) -> Ar
     return gram
 
 
-def softmax_gram(features: npt.ArrayLike, residuals: npt.ArrayLike) -> Array:
-    """Return the Gram matrix of a linear softmax head with bias, without its gradients.
-
-    The gradient of an example is the outer product of its residual and its features, so inner
-    products of gradients are products of inner products.
-
-    Args:
-        features: shape (B, f), inputs of the head.
-        residuals: shape (B, classes), predicted probabilities minus one-hot labels.
-
-    Returns:
-        Shape (B, B).
-
-    Raises:
-        ValueError: the arrays do not have as many rows, or are not finite.
-    """
-    x, r = (np.asarray(each, dtype=np.float64) for each in (features, residuals))
-    if x.ndim != 2 or r.ndim != 2 or len(x) != len(r):
-        raise ValueError(
-            f"features and residuals: found shapes {x.shape} and {r.shape}; allowed: two arrays with "
-            "a row for each example"
-        )
-    gram: Array = (x @ x.T + 1) * (r @ r.T)
-    finite(np.diagonal(gram))
-    return gram
-
-
 def finite(squared_norms: Array) -> None:
     """Refuse gradients that are not finite.
 

@@ -1,12 +1,14 @@
 """Theorem 4.2: what a private step must gain, beside what it does gain.
 
-For a loss that is L-smooth, a step of size eta <= 1/L along the clipped, noisy gradient changes it by at
-most ``-eta/2 |g|^2 + eta/2 MSE(C)`` in expectation. Losses here are sums over the batch, as gradients
-are in Theorem 4.1.
+Losses here are sums over the batch, as gradients are in Theorem 4.1. For a loss that is L-smooth, a step of
+size eta along the clipped, noisy gradient changes it in expectation by at most
 
-L is known for a linear head with softmax: the Hessian of one example is (diag(p) - p p^T) x x^T as a
-Kronecker product, the first factor has no eigenvalue above 1/2, and so L is at most half the squared
-largest singular value of the features.
+    -eta s.g + L eta^2 / 2 (|s|^2 + C^2 sigma^2 d),    s = sum of min(1, C / n_i) g_i,  g = sum of g_i.
+
+Theorem 4.2 follows from it for eta <= 1/L: the change is at most ``eta/2 (MSE(C) - |g|^2)``. At eta = 1/L
+the two are equal. For smaller steps the theorem is weaker, because it charges the noise with eta, not
+eta^2. With the best eta of each C the line above is ``-R(C) |g|^2 / (2 L)``: then the bound on the progress
+is the alignment of `dpsweep.theory.direction`, not the mean squared error.
 """
 
 from dataclasses import dataclass
@@ -14,31 +16,31 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dpsweep.theory.gram import Array, softmax_gram
+from dpsweep.theory.direction import alignment
+from dpsweep.theory.gram import Array
 from dpsweep.theory.mse import checked_bounds, mean_squared_error
+from dpsweep.theory.softmax import (
+    loss_and_residuals,
+    softmax_gram,
+    softmax_smoothness,
+    with_bias,
+)
 from dpsweep.theory.sums import ClippedSums
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The change of the summed loss by one private step, at each of some clipping bounds."""
+    """The change of the summed loss by one private step, by step size and clipping bound.
+
+    Shapes are those of the step sizes followed by those of the bounds.
+    """
 
     bound: Array
-    """what Theorem 4.2 allows at most, in expectation"""
+    """what Theorem 4.2 allows at most, in expectation; NaN for steps above 1/L, of which it says nothing"""
     measured: Array
     """mean over draws of the noise"""
     standard_error: Array
-    """of that mean"""
-
-
-def softmax_smoothness(features: npt.ArrayLike) -> float:
-    """Return L of the summed cross entropy of a linear softmax head with bias.
-
-    Args:
-        features: shape (B, f); the constant feature of the bias is added here.
-    """
-    largest = np.linalg.norm(_with_bias(np.asarray(features, dtype=np.float64)), ord=2)
-    return float(largest**2 / 2)
+    """of that mean; NaN for one draw"""
 
 
 def progress_bound(
@@ -63,14 +65,43 @@ def progress_bound(
     return bound
 
 
+def tuned_progress_bound(
+    gram: "npt.ArrayLike | ClippedSums",
+    clipping_bounds: npt.ArrayLike,
+    noise_multiplier: float,
+    dimension: int,
+    smoothness: float,
+) -> Array:
+    """Return the largest expected change of the summed loss with the best step size of each bound.
+
+    It is ``-R(C) |g|^2 / (2 L)``. The best step size, s.g / (L (|s|^2 + C^2 sigma^2 d)), may be above 1/L.
+
+    Args:
+        gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
+        clipping_bounds: C, of any shape.
+        noise_multiplier: sigma.
+        dimension: d, the number of trainable parameters.
+        smoothness: L of the summed loss.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    if not 0 < smoothness < np.inf:
+        raise ValueError(f"smoothness: found {smoothness}; allowed: above 0, finite")
+    sums = ClippedSums.of(gram)
+    aligned = alignment(sums, clipping_bounds, noise_multiplier, dimension)
+    bound: Array = -aligned * sums.total_square / (2 * smoothness)
+    return bound
+
+
 def measured_progress(
     features: npt.ArrayLike,
     labels: npt.ArrayLike,
     weights: npt.ArrayLike,
     clipping_bounds: npt.ArrayLike,
     noise_multiplier: float,
-    step_size: float | None = None,
-    draws: int = 16,
+    step_sizes: npt.ArrayLike | None = None,
+    draws: int = 8,
     seed: int = 0,
 ) -> Progress:
     """Take private steps from one point, with a softmax head, and compare them with Theorem 4.2.
@@ -81,59 +112,50 @@ def measured_progress(
         weights: of the head before the step, bias in the last column, shape (classes, f + 1).
         clipping_bounds: C, shape (bounds,).
         noise_multiplier: sigma.
-        step_size: eta, by default 1/L.
-        draws: how often noise is drawn, the same for every bound.
+        step_sizes: eta, a number or shape (steps,); by default 1/L.
+        draws: how often noise is drawn, the same for every bound and step. Each draw counts with both
+            signs, which takes the linear part of its effect out of the mean.
         seed: of the noise.
 
     Raises:
-        ValueError: a step size above 1/L, for which the theorem says nothing.
+        ValueError: an argument is out of range.
     """
-    x = _with_bias(np.asarray(features, dtype=np.float64))
-    y, head = np.asarray(labels), np.asarray(weights, dtype=np.float64)
-    bounds = checked_bounds(clipping_bounds)
-    limit = 1 / softmax_smoothness(x[:, :-1])
-    step_size = limit if step_size is None else step_size
-    if not 0 < step_size <= limit:
-        raise ValueError(
-            f"step size: found {step_size:g}; allowed: above 0, at most 1/L = {limit:g}"
-        )
-    before, residuals = _loss_and_residuals(x, y, head)
-    norms = np.linalg.norm(x, axis=1) * np.linalg.norm(residuals, axis=1)
-    generator = np.random.default_rng(seed)
-    noises = [generator.standard_normal(head.shape) for _ in range(draws)]
-    changes = np.zeros((len(bounds), draws))
-    for place, bound in enumerate(bounds):
-        factors = np.divide(bound, norms, out=np.ones_like(norms), where=norms > bound)
-        clipped = (residuals * factors[:, None]).T @ x
-        for draw, noise in enumerate(noises):
-            step = clipped + bound * noise_multiplier * noise
-            after, _ = _loss_and_residuals(x, y, head - step_size * step)
-            changes[place, draw] = after - before
-    return Progress(
-        bound=progress_bound(
-            softmax_gram(x[:, :-1], residuals), bounds, noise_multiplier, head.size, step_size
-        ),
-        measured=changes.mean(1),
-        standard_error=changes.std(1, ddof=1) / np.sqrt(draws)
-        if draws > 1
-        else np.full(len(bounds), np.nan),
-    )
-
-
-def _with_bias(features: Array) -> Array:
-    return np.concatenate([features, np.ones((len(features), 1))], axis=1)
-
-
-def _loss_and_residuals(
-    x: Array, labels: npt.NDArray[np.integer], head: Array
-) -> tuple[float, Array]:
-    """Return the summed cross entropy, and predicted probabilities minus one-hot labels."""
+    x, y = with_bias(features), np.asarray(labels)
+    head, bounds = np.asarray(weights, dtype=np.float64), checked_bounds(clipping_bounds)
+    limit = 1 / softmax_smoothness(features)
+    steps = np.asarray(limit if step_sizes is None else step_sizes, dtype=np.float64)
+    if not ((steps > 0) & np.isfinite(steps)).all():
+        raise ValueError("step sizes: found one that is not above 0, or not finite")
     logits = x @ head.T
-    logits -= logits.max(1, keepdims=True)
-    exponentials = np.exp(logits)
-    totals = exponentials.sum(1)
-    every = np.arange(len(x))
-    loss = float((np.log(totals) - logits[every, labels]).sum())
-    residuals = exponentials / totals[:, None]
-    residuals[every, labels] -= 1
-    return loss, residuals
+    before, residuals = loss_and_residuals(logits, y)
+    norms = np.linalg.norm(x, axis=1) * np.linalg.norm(residuals, axis=1)
+    # The change of the logits is linear in the step.
+    ahead = []
+    for bound in bounds:
+        factors = np.divide(bound, norms, out=np.ones_like(norms), where=norms > bound)
+        ahead.append(x @ ((residuals * factors[:, None]).T @ x).T)
+    generator = np.random.default_rng(seed)
+    changes = np.zeros((draws, steps.size, len(bounds)))
+    for draw in range(draws):
+        noise = noise_multiplier * (x @ generator.standard_normal(head.shape).T)
+        for place, bound in enumerate(bounds):
+            for row, step in enumerate(steps.flat):
+                after = [
+                    loss_and_residuals(logits - step * (ahead[place] + sign * bound * noise), y)[0]
+                    for sign in (1, -1)
+                ]
+                changes[draw, row, place] = np.mean(after) - before
+    gram = ClippedSums.of(softmax_gram(features, residuals))
+    theorem = [
+        progress_bound(gram, bounds, noise_multiplier, head.size, step)
+        if step <= limit * (1 + 1e-9)
+        else np.full(len(bounds), np.nan)
+        for step in steps.flat
+    ]
+    shape = (*steps.shape, len(bounds))
+    spread = changes.std(0, ddof=1) if draws > 1 else np.full(changes.shape[1:], np.nan)
+    return Progress(
+        bound=np.reshape(theorem, shape),
+        measured=changes.mean(0).reshape(shape),
+        standard_error=(spread / np.sqrt(draws)).reshape(shape),
+    )
