@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dpsweep.theory import (
+    best_step_size,
     measured_progress,
     progress_bound,
     softmax_gram,
@@ -101,7 +102,8 @@ def test_with_its_best_step_size_each_bound_gains_what_the_tuned_form_says(
         steps = np.geomspace(1e-3, 1e3, 4001) / smoothness
         best = (-steps * (clipped * gradient).sum() + smoothness * steps**2 / 2 * length).min()
         assert tuned == pytest.approx(best, rel=1e-4)
-        step = (clipped * gradient).sum() / (smoothness * length)
+        step = float(best_step_size(gram, bound, sigma, head.size, smoothness))
+        assert step == pytest.approx((clipped * gradient).sum() / (smoothness * length))
         found = measured_progress(features, labels, head, [bound], sigma, step, draws=64)
         assert found.measured[0] <= tuned + 4 * found.standard_error[0]
 
@@ -129,6 +131,15 @@ def test_theorem_says_nothing_of_steps_above_one_over_l() -> None:
     assert np.isnan(found.bound).tolist() == [[False], [True]]
     assert np.isfinite(found.measured).all()
     assert np.isnan(found.standard_error).all()
+
+
+def test_there_is_no_step_along_a_sum_that_points_backwards() -> None:
+    gradients = np.array([[10.0], [-3.0], [-3.0], [-3.0]])
+    found = best_step_size(gradients @ gradients.T, [1.0, 10.0], 0.1, 1, 2.0)
+    assert found[0] == 0
+    assert found[1] > 0
+    with pytest.raises(ValueError, match="clipping bounds"):
+        best_step_size(gradients @ gradients.T, [0.0], 0.1, 1, 2.0)
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, np.inf, np.nan])

@@ -84,6 +84,14 @@ def test_a_linear_layer_takes_it_by_itself() -> None:
     assert name == "linear"
 
 
+@pytest.mark.parametrize("features", [13, 192, 384, 1024])
+def test_a_head_takes_it_whatever_the_label_of_the_first_example_is(features: int) -> None:
+    for label in range(20):
+        engine = make_engine("auto", nn.Linear(features, 20), HEAD)
+        inputs, labels = torch.zeros(2, features), torch.full((2,), label)
+        assert engine.choose(inputs, labels)[0] == "linear"  # type: ignore[attr-defined]
+
+
 def test_other_models_are_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="found Sequential"):
         LinearEngine(nn.Sequential(nn.Linear(2, 2)))

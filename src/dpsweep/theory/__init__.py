@@ -6,7 +6,7 @@ Plain arrays in and out, float64. Everything follows from how the gradients of a
 - `mean_squared_error`, `mse_optimal_clipping`: Theorem 4.1;
 - `alignment`, `direction_optimal_clipping`: the same for optimizers that do not mind scale;
 - `PrivacyEffects`: the effect of noise on C* apart from that of the gradients it leads to;
-- `progress_bound`, `tuned_progress_bound`, `measured_progress`: Theorem 4.2;
+- `progress_bound`, `tuned_progress_bound`, `best_step_size`, `measured_progress`: Theorem 4.2;
 - `ConvergenceBound`: the bound of Koloskova et al. (2023), in hindsight;
 - `softmax_residuals`, `softmax_smoothness`, `softmax_gradient_deviation`, `smallest_softmax_loss`: its
   constants, and those of Theorem 4.2, for a linear head with softmax.
@@ -22,6 +22,7 @@ from dpsweep.theory.gram import gram_matrix
 from dpsweep.theory.mse import MeanSquaredError, mean_squared_error, mse_optimal_clipping
 from dpsweep.theory.progress import (
     Progress,
+    best_step_size,
     measured_progress,
     progress_bound,
     tuned_progress_bound,
@@ -44,6 +45,7 @@ __all__ = [
     "PrivacyEffects",
     "Progress",
     "alignment",
+    "best_step_size",
     "direction_optimal_clipping",
     "gram_matrix",
     "mean_squared_error",

@@ -58,19 +58,31 @@ def alignment(
         return np.full(bounds.shape, np.nan)
     # Below the smallest norm R is the same everywhere.
     used = np.where(bounds == 0, sums.norms[0] / 2, bounds)
-    count = sums.unclipped(used)
-    along = sums.unclipped_total[count] + used * sums.unit_total[count]
-    length = (
-        sums.unclipped_square[count]
-        + 2 * used * sums.unclipped_unit[count]
-        + used**2 * (sums.unit_square[count] + variance)
-    )
+    along, square = along_and_square(sums, used, variance)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.maximum(along, 0) ** 2 / (length * sums.total_square)
+        found = np.maximum(along, 0) ** 2 / (square * sums.total_square)
     # Clipped gradients may cancel to nothing, without noise; that is no direction.
-    found = np.where(length > 0, found, 0.0 if sums.total_square > 0 else np.nan)
+    found = np.where(square > 0, found, 0.0 if sums.total_square > 0 else np.nan)
     clipped: Array = np.minimum(found, 1.0)
     return clipped
+
+
+def along_and_square(sums: ClippedSums, bounds: Array, variance: float) -> tuple[Array, Array]:
+    """Return s.g and the expected squared norm of the noisy sum, |s|^2 + C^2 sigma^2 d.
+
+    Args:
+        sums: of the batch.
+        bounds: C.
+        variance: sigma^2 d.
+    """
+    count = sums.unclipped(bounds)
+    along = sums.unclipped_total[count] + bounds * sums.unit_total[count]
+    square = (
+        sums.unclipped_square[count]
+        + 2 * bounds * sums.unclipped_unit[count]
+        + bounds**2 * (sums.unit_square[count] + variance)
+    )
+    return along, square
 
 
 def direction_optimal_clipping(

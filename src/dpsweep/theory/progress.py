@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dpsweep.theory.direction import alignment
+from dpsweep.theory.direction import alignment, along_and_square
 from dpsweep.theory.gram import Array
-from dpsweep.theory.mse import checked_bounds, mean_squared_error
+from dpsweep.theory.mse import checked_bounds, mean_squared_error, noise_variance
 from dpsweep.theory.softmax import (
     loss_and_residuals,
     softmax_gram,
@@ -74,7 +74,7 @@ def tuned_progress_bound(
 ) -> Array:
     """Return the largest expected change of the summed loss with the best step size of each bound.
 
-    It is ``-R(C) |g|^2 / (2 L)``. The best step size, s.g / (L (|s|^2 + C^2 sigma^2 d)), may be above 1/L.
+    It is ``-R(C) |g|^2 / (2 L)``; see `best_step_size`.
 
     Args:
         gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
@@ -86,12 +86,42 @@ def tuned_progress_bound(
     Raises:
         ValueError: an argument is out of range.
     """
-    if not 0 < smoothness < np.inf:
-        raise ValueError(f"smoothness: found {smoothness}; allowed: above 0, finite")
+    _check_smoothness(smoothness)
     sums = ClippedSums.of(gram)
     aligned = alignment(sums, clipping_bounds, noise_multiplier, dimension)
     bound: Array = -aligned * sums.total_square / (2 * smoothness)
     return bound
+
+
+def best_step_size(
+    gram: "npt.ArrayLike | ClippedSums",
+    clipping_bounds: npt.ArrayLike,
+    noise_multiplier: float,
+    dimension: int,
+    smoothness: float,
+) -> Array:
+    """Return the step size with the best bound on progress, s.g / (L (|s|^2 + C^2 sigma^2 d)).
+
+    It may be above 1/L. It is 0 where the clipped sum points away from the gradient: there no step is
+    certain to gain anything. Arguments are those of `tuned_progress_bound`; C is positive.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    _check_smoothness(smoothness)
+    bounds = checked_bounds(clipping_bounds)
+    if not (bounds > 0).all():
+        raise ValueError("clipping bounds: found 0; allowed: positive")
+    variance = noise_variance(noise_multiplier, dimension)
+    along, square = along_and_square(ClippedSums.of(gram), bounds, variance)
+    wanted = np.maximum(along, 0) / smoothness
+    found: Array = np.divide(wanted, square, out=np.zeros_like(wanted), where=square > 0)
+    return found
+
+
+def _check_smoothness(smoothness: float) -> None:
+    if not 0 < smoothness < np.inf:
+        raise ValueError(f"smoothness: found {smoothness}; allowed: above 0, finite")
 
 
 def measured_progress(
