@@ -1,7 +1,7 @@
 # What this workflow takes from Snakemake beyond its documentation, checked before anything starts.
 #
-# One setting is changed. `--max-jobs-per-timespan` has the default 100/1s and no value for "no limit",
-# although its class has one, None. With a limit, every decision of the scheduler starts a timer that
+# The scheduler is told that it has no limit of jobs per time. `--max-jobs-per-timespan` has the default
+# 100/1s and no value for "no limit", and a Snakefile is read before the settings are there. With a limit, every decision of the scheduler starts a timer that
 # leads to another decision (JobScheduler.schedule), so each job that ends adds a timer for good: after
 # 2,000 jobs the scheduler decides 2,000 times a second. Text for a report to github.com/snakemake/snakemake:
 #
@@ -11,11 +11,8 @@
 #   job that ends therefore adds one timer that renews itself for ever; with thousands of short jobs the
 #   main process spends all its time there. To see it: 2,000 jobs `touch {output}`, and the number of
 #   threads or passes a second over time. A new timer is needed only while none is pending.
-from dataclasses import fields
-
 import snakemake
 from snakemake.scheduling.job_scheduler import JobScheduler
-from snakemake.settings.types import SchedulingSettings
 
 # As in pyproject.toml.
 TESTED = "9.27"
@@ -27,9 +24,8 @@ def check_snakemake():
         name
         for name, there in (
             (
-                "SchedulingSettings.max_jobs_per_timespan",
-                "max_jobs_per_timespan"
-                in {field.name for field in fields(SchedulingSettings)},
+                "JobScheduler.job_rate_limiter",
+                "job_rate_limiter" in JobScheduler.__init__.__code__.co_names,
             ),
             (
                 "JobScheduler.failed",
@@ -48,6 +44,7 @@ def check_snakemake():
 
 
 check_snakemake()
-# There are no such settings where nothing is scheduled (`snakemake --lint`).
-if workflow.scheduling_settings is not None:
-    workflow.scheduling_settings.max_jobs_per_timespan = None
+# None is its own value for "no limit"; what it is set to later is not kept.
+JobScheduler.job_rate_limiter = property(
+    lambda scheduler: None, lambda scheduler, limiter: None
+)
