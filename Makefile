@@ -8,8 +8,10 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 FINDINGS := $(or $(STUDY),studies/frozen-features.yaml)
 # Two jobs with many threads each are slower than two with one; the study sets torch's own number.
 export OMP_NUM_THREADS ?= 1
+# For the table of CONTRIBUTING.md.
+SLOWEST := --durations 15 --durations-min 1
 # Tests run side by side, those of one file together: they share what the file prepares.
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile $(SLOWEST)
 
 .PHONY: help setup demo findings status test test-fast test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check format lock clean
 
@@ -43,7 +45,7 @@ test-campaigns: setup ## short forms of the campaigns of docs/reliability.md (DP
 	$(BIN)/pytest -m campaign tests/workflow tests/slurm
 
 real-data: setup ## train on the real data in ../shared, ten minutes on 2 cores
-	$(BIN)/pytest -m real_data -s tests/real_data
+	$(BIN)/pytest -m real_data $(SLOWEST) -s tests/real_data
 
 findings: setup ## run the study of frozen features and write docs/findings.md (STUDY=studies/frozen-features-local.yaml reads ../shared)
 	snakemake --config study=$(FINDINGS) -- all
@@ -51,7 +53,7 @@ findings: setup ## run the study of frozen features and write docs/findings.md (
 
 test-slurm: setup ## the workflow on a real Slurm on this machine (root; installs Debian's slurm-wlm)
 	@$(BIN)/python -m tests.slurm.cluster install
-	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest -m "not campaign" tests/slurm
+	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest -m "not campaign" $(SLOWEST) tests/slurm
 
 planted-bugs: setup ## plant one bug after another and see the fast tests fail (20 minutes)
 	$(BIN)/python benchmarks/planted_bugs.py

@@ -21,9 +21,10 @@ from dpsweep.study.paths import Paths
 
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
-DOCUMENTS = sorted((REPOSITORY / "docs").glob("*.md"))
+DOCUMENTS = [REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 END = "<!-- end of table -->"
 REFERENCE = "without privacy"
+_SLOWEST = 15
 CALIBRATION = ("calibration", "calibration_comparison")
 
 
@@ -378,6 +379,13 @@ def planted_bugs(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def slowest_tests(result: dict[str, Any]) -> list[str]:
+    """The tests that take longest, and how long the runs of pytest took."""
+    rows = [[f"`{row['test']}`", f"{row['seconds']:.0f} s"] for row in result["tests"][:_SLOWEST]]
+    runs = "; ".join(f"{run['outcome']} in {run['seconds'] / 60:.0f} min" for run in result["runs"])
+    return [*grid(["test", "time"], rows), "", f"Runs of pytest: {runs}."]
+
+
 def coverage(result: dict[str, Any]) -> list[str]:
     """How often each candidate interval contains the truth, over all scenarios."""
 
@@ -390,10 +398,14 @@ def coverage(result: dict[str, Any]) -> list[str]:
         of_interval = [row for row in result["rows"] if row["interval"] == name]
         for kind in dict.fromkeys(row["kind"] for row in of_interval):
             mine = [row for row in of_interval if row["kind"] == kind]
-            rows.append([name, kind, span(mine, "covers_here"), span(mine, "covers_elsewhere")])
+            power = sum(row["power"] for row in mine) / len(mine)
+            spans = [span(mine, key) for key in ("covers_here", "covers_elsewhere")]
+            rows.append([name, kind, *spans, f"{100 * power:.0f} %"])
     scenarios = len({row["scenario"] for row in result["rows"]})
     return [
-        *grid(["interval", "effect", "covers this study", "covers other datasets"], rows),
+        *grid(
+            ["interval", "effect", "covers this study", "covers other datasets", "mean power"], rows
+        ),
         "",
         f"{scenarios} scenarios of {result['studies']} studies each, nominal 95 %; "
         f"{result['cpu_seconds']:.0f} s of processor time.",
@@ -417,7 +429,11 @@ def power(result: dict[str, Any]) -> list[str]:
                 f"{elsewhere['bias']:+.3f}",
                 *(
                     f"{100 * each[key]:.0f} %"
-                    for each, key in ((here, "covers_here"), (elsewhere, "covers_elsewhere"))
+                    for each, key in (
+                        (here, "covers_here"),
+                        (elsewhere, "covers_elsewhere"),
+                        (elsewhere, "covers_elsewhere_without_noise"),
+                    )
                 ),
                 *(
                     f"{100 * each['power']:.0f} % ({100 * each['power_after_holm']:.0f} %)"
@@ -431,6 +447,7 @@ def power(result: dict[str, Any]) -> list[str]:
         "bias",
         "coverage, this study",
         "other datasets",
+        "the same without noise",
         "power, this study",
         "other datasets",
     ]
@@ -565,6 +582,7 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "noise cost, CPU": ("noise_cost_cpu.json", "python -m benchmarks.noise_cost", noise_cost),
     "noise cost, GPU": ("gpu/noise_cost.json", GPU, noise_cost),
     "planted bugs": ("planted_bugs.json", "make planted-bugs", planted_bugs),
+    "slowest tests": ("durations.json", "python -m benchmarks.durations run.log", slowest_tests),
     "coverage of intervals": ("verdicts.json", "python benchmarks/verdicts.py", coverage),
     "power of verdicts": ("verdicts.json", "python benchmarks/verdicts.py", power),
     "recommendation": (

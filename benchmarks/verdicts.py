@@ -207,6 +207,12 @@ def candidates(
     return found
 
 
+def _covered(interval: Interval | None, truth: float) -> float | None:
+    if interval is None:
+        return None
+    return round(float(((interval.lower <= truth) & (truth <= interval.upper)).mean()), 3)
+
+
 def rate_intervals(scenario: Scenario, kind: str, studies: int, seed: int) -> list[dict[str, Any]]:
     """Coverage, mean width and power of every candidate in one scenario."""
     random, bounds = np.random.default_rng(seed), BOUNDS[scenario.clipping_bounds]
@@ -221,6 +227,7 @@ def rate_intervals(scenario: Scenario, kind: str, studies: int, seed: int) -> li
     found, true, accuracy = effects(scenario, studies)
     here = true.mean(axis=(1, 2))
     corrected = after_holm(found)
+    without_noise = tests(true)
     return [
         {
             "kind": kind,
@@ -229,6 +236,7 @@ def rate_intervals(scenario: Scenario, kind: str, studies: int, seed: int) -> li
             "bias": round(float((found - true).mean()), 5),
             "covers_elsewhere": round(float(((low <= elsewhere) & (elsewhere <= high)).mean()), 3),
             "covers_here": round(float(((low <= here) & (here <= high)).mean()), 3),
+            "covers_elsewhere_without_noise": _covered(without_noise.get(name), elsewhere),
             "half_width": round(float((high - low).mean() / 2), 5),
             "power": round(float((low > 0).mean()), 3),
             "power_after_holm": corrected.get(name),

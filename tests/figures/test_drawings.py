@@ -1,5 +1,6 @@
 """What is drawn from the numbers: marks, colours and labels in the right places."""
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -230,9 +231,94 @@ def test_what_is_far_below_the_best_is_a_number_at_the_edge(tmp_path: Path, wors
     assert (axes.get_ylim()[0] > -0.15) == (worst == 0.1) or worst == 0.4
 
 
+@pytest.mark.parametrize("quantity", ["accuracy", "difference"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_panels_whose_vertical_axes_differ_say_so(
+    tmp_path: Path, quantity: str, count: int
+) -> None:
+    budgets = [1.0, 8.0][:count]
+    panels = [
+        {"title": f"{each:g}", "lines": [{"label": "a", "epsilon": each}]} for each in budgets
+    ]
+    grid = {"epsilon": budgets, "clipping_bound": [0.1, 1.0, 10.0], "batch_size": [100]}
+    study = study_with(grid, family="clipping_curve", quantity=quantity, panels=panels)
+
+    def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+        return {"macro_accuracy": 0.1 * cell.epsilon - 0.01 * abs(math.log10(cell.clipping_bound))}
+
+    write_cells(study, Paths(tmp_path), outcome)
+    drawing = plotted(study, Paths(tmp_path))[0]
+    limits = {axes.get_ylim() for axes in drawing.axes[:count]}
+    said = "The vertical axes of the panels differ." in drawing.get_supxlabel()
+    assert said == (len(limits) > 1) == (count == 2 and quantity == "accuracy")
+
+
+@pytest.mark.parametrize("values", [2, 3, 5])
+def test_labels_of_chosen_settings_do_not_touch(tmp_path: Path, values: int) -> None:
+    bounds = [10.0**power for power in range(-2, values - 2)]
+    sizes = [2**power for power in range(5, 5 + values)]
+    lines = [{"label": "a", "epsilon": 8.0}]
+    study = study_with(
+        {"epsilon": [8.0], "clipping_bound": bounds, "batch_size": sizes},
+        family="clipping_curve", panels=[{"title": "Digits", "lines": lines}],
+    )  # fmt: skip
+    chosen = dict(zip(bounds, sizes, strict=True))
+
+    def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+        return {"macro_accuracy": 0.5 + 0.1 * (chosen[cell.clipping_bound] == cell.batch_size)}
+
+    write_cells(study, Paths(tmp_path), outcome)
+    _, strip, _ = plotted(study, Paths(tmp_path))[0].axes
+    boxes = [label.get_window_extent() for label in strip.get_yticklabels()]
+    assert len(boxes) == min(values, 3)
+    assert all(upper.y0 > lower.y1 for lower, upper in itertools.pairwise(boxes))
+
+
 def test_a_missing_point_leaves_a_gap(tmp_path: Path) -> None:
     axes = curve(tmp_path, ["easy"], worst=math.nan).axes[0]
     assert [line.get_xdata().tolist() for line in axes.lines] == [[0.1, 1.0]]
+
+
+@pytest.mark.parametrize(("steps", "window"), [(40, None), (400, 9)])
+def test_a_running_mean_of_steps_is_named_with_its_length(
+    tmp_path: Path, steps: int, window: int | None
+) -> None:
+    study = study_with(
+        {"batch_size": [2000 // steps]}, family="norm_trace", panels=[{"title": "2 epochs"}]
+    )
+    norms = np.linspace(3, 1, steps)
+    write_cells(
+        study, Paths(tmp_path), lambda *_: {"step_norms": norms}, steps_too=True
+    )  # fmt: skip
+    drawing, numbers = plotted(study, Paths(tmp_path))
+    said = f"Thin: every step. Thick: running mean over up to {window} steps." if window else ""
+    assert drawing.get_supxlabel() == said
+    assert numbers["running_mean_over"].max() == (window or 1)
+    assert len(drawing.axes[0].lines) == (2 if window else 1)
+
+
+@pytest.mark.parametrize(("classes", "window"), [(40, None), (100, 5)])
+def test_a_running_mean_of_classes_is_named_with_its_length(
+    tmp_path: Path, classes: int, window: int | None
+) -> None:
+    study = make_study(
+        {"s": {"clipping_bound": [0.1, 1.0]}},
+        classes=classes,
+        figures={
+            "f": {
+                "family": "per_class", "caption": "c", "section": "s", "baseline": 1.0,
+                "rows": ["accuracy_difference"], "panels": [{"title": "Many"}],
+            }
+        },
+    )  # fmt: skip
+    accuracies = list(np.linspace(0.9, 0.1, classes))
+    outcome = {"macro_accuracy": 0.5, "per_class_accuracy": accuracies}
+    write_cells(study, Paths(tmp_path), lambda *_: outcome)
+    drawing, numbers = plotted(study, Paths(tmp_path))
+    said = f"Thin: every class. Thick: running mean over {window} classes."
+    assert (said in drawing.get_supxlabel()) == (window is not None)
+    assert ("running mean" in drawing.get_supxlabel()) == (window is not None)
+    assert numbers["running_mean_over"].max() == (window or 1)
 
 
 def histograms(tmp_path: Path) -> tuple[Figure, pd.DataFrame]:

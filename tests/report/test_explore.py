@@ -104,9 +104,9 @@ def test_a_partial_page_says_so(study: Study, paths: Paths) -> None:
     write_cells(study, paths, outcome)
     partial = Paths(paths.results, partial=True)
     write_explore(study, STUDY_FILE, partial)
-    assert "A look at an unfinished study" in partial.explore.read_text()
+    assert "Partial results of an unfinished study" in partial.explore.read_text()
     write_explore(study, STUDY_FILE, paths)
-    assert "A look at an unfinished study" not in paths.explore.read_text()
+    assert "Partial results of an unfinished study" not in paths.explore.read_text()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium or google-chrome on the PATH")

@@ -446,7 +446,7 @@ def test_missing_cells_are_said_at_the_top(study: Study, paths: Paths, partial: 
         paths.report.parent.mkdir()
         write_targets(paths)
     page = Page(written(study, paths))
-    start = "A look at an unfinished study." if partial else "This report is incomplete."
+    start = "Partial results of an unfinished study." if partial else "This report is incomplete."
     assert page.text("incomplete").startswith(f"{start} 1 cell of 10 has no trial yet.")
     identifiers = page.values("id")
     assert identifiers.index("incomplete") < identifiers.index("found")
@@ -499,6 +499,18 @@ def test_a_trial_that_two_sweeps_share_was_trained_once(paths: Paths) -> None:
     page = Page(written(study, paths))
     assert "40 trials in 10 of 10 planned cells, 60 minutes of training" in page.text()
     assert "None: 40 trials" in check_named(page, "Diverged trials")
+
+
+def test_equal_trials_of_two_cells_count_once_at_the_top_and_under_checks(
+    study: Study, paths: Paths
+) -> None:
+    """As with data that has two names: the trials have one key, and the store has them once."""
+    write_trials(study, paths, diverged=True)
+    first, second, *_ = (paths.cell(cell) / "trials.parquet" for cell in study.all_cells())
+    shutil.copy(first, second)
+    page = Page(written(study, paths))
+    assert "36 trials in 10 of 10 planned cells, 54 minutes of training" in page.text()
+    assert "1 trial of 36 ended" in check_named(page, "Diverged trials")
 
 
 def test_a_problem_reads_the_same_from_its_table_and_from_its_cells(

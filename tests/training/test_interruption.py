@@ -76,13 +76,13 @@ def test_stopped_trial_goes_on_and_ends_the_same(
     assert not chain.stored_trials()
 
     again = train(chain)
-    _, log = again.communicate(timeout=120)
+    _, log = again.communicate(timeout=600)
     assert again.returncode == 0, log
     assert f"continuing from step {saved[1]}" in log
     measured = _measured(chain)
 
     whole = train(prepared)
-    _, log = whole.communicate(timeout=120)
+    _, log = whole.communicate(timeout=600)
     assert whole.returncode == 0, log
     pd.testing.assert_frame_equal(measured, _measured(prepared))
     shutil.rmtree(prepared.results / "cells")
@@ -92,7 +92,7 @@ def test_stopped_trial_goes_on_and_ends_the_same(
 @pytest.mark.slow
 def test_two_jobs_of_one_cell_do_no_harm(chain: Chain) -> None:
     processes = [train(chain), train(chain)]
-    logs = [process.communicate(timeout=180)[1] for process in processes]
+    logs = [process.communicate(timeout=600)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], logs
     assert len(chain.stored_trials()) == len(_measured(chain)) == 1
     leftovers = [path for path in chain.results.rglob("*") if ".partial" in path.name]

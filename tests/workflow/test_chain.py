@@ -229,7 +229,7 @@ def test_a_running_study_can_be_watched(tmp_path: Path) -> None:
         before = chain.stored_trials()
         chain.run(config=("partial=true",))
         report = (chain.results / "partial" / "report.html").read_text()
-        assert "A look at an unfinished study" in report
+        assert "Partial results of an unfinished study" in report
         assert "of 4 planned cells" in report
         numbers = pd.read_csv(chain.results / "partial" / "figures" / "heatmap.csv")
         assert 1 <= len(numbers) == len(list(cells.glob("*/trials.parquet"))) < 4

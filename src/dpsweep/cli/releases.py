@@ -16,7 +16,9 @@ app = typer.Typer()
 
 @app.command()
 def recommend(
-    sweep: Annotated[str, typer.Argument(help="whose dataset, method and optimizer are meant")],
+    sweep: Annotated[
+        str, typer.Argument(help="a sweep of the study, for its dataset, method and optimizer")
+    ],
     epsilon: Annotated[float, typer.Option(help="of one training run")],
     epochs: Annotated[int, typer.Option(min=1)],
     study_file: StudyFile = DEFAULT_STUDY,
@@ -55,7 +57,7 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
 
 @app.command()
 def verify(folder: Annotated[Path, typer.Argument(help="the folder of a release")]) -> None:
-    """Compute every number of a release's certificate again, and find edits."""
+    """Recompute every number of a release's certificate, and find edited files."""
     from dpsweep.release.verify import verify as verify_release
 
     found = verify_release(folder)

@@ -78,7 +78,7 @@ def check(
     ] = False,
     seconds: Annotated[
         float,
-        typer.Option(help="time for trying a first step of every network; 0 skips networks"),
+        typer.Option(help="seconds for trying the first step of every network; 0 skips networks"),
     ] = 20.0,
 ) -> None:
     """Check a study, its local data and its networks, and print its size."""

@@ -17,7 +17,8 @@ from dpsweep.choice import CELL, repeats
 from dpsweep.figures import style
 from dpsweep.study.captions import FEWEST_FOR_A_BAND
 
-_STRIP = 0.4  # height of a strip of chosen settings, inches
+_STRIP, _TALL_STRIP = 0.4, 0.54
+"""Heights of a strip of chosen settings, inches: with two labels on its axis, and with three."""
 _LETTERS = {"batch_size": "B", "learning_rate": "η", "clipping_bound": "C"}
 
 
@@ -62,8 +63,13 @@ def plot(
         The figure and the panels' axes, from left to right.
     """
     panels = [panel for _, panel in numbers.groupby("panel", sort=False)]
-    drawing = style.panels_figure(len(panels), height + len(chosen) * _STRIP)
-    ratios = [height, *[_STRIP] * len(chosen)]
+    apart = [numbers] if share_y else panels
+    strips = [
+        _TALL_STRIP if any(each[setting].nunique() > 2 for each in apart) else _STRIP
+        for setting in chosen
+    ]
+    drawing = style.panels_figure(len(panels), height + sum(strips))
+    ratios = [height, *strips]
     grid = drawing.subplots(
         len(ratios), len(panels), squeeze=False, sharex="col", height_ratios=ratios,
         sharey="row" if share_y else False,
