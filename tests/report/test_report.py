@@ -817,6 +817,21 @@ class TestInABrowser:
             assert each["overflow"] <= 0
         assert seen[1280]["navigation"] == "sticky"
 
+    def test_tables_of_settings_fit_a_laptop(self, paths: Paths) -> None:
+        content = study_content()
+        content["datasets"]["digits"]["title"] = "CIFAR-100 (10%)"
+        content["backbones"]["strong"]["title"] = "ViT-Tiny, block 6"
+        content["sweeps"]["digits_film"]["epsilon"] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
+        study = Study.model_validate(content)
+        write_trials(study, paths)
+        written(study, paths)
+        with chromium(1400, 900) as page:
+            page.goto(paths.report.as_uri())
+            for name in ("Best settings of every problem and ε", "Sweeps"):
+                table = page.get_by_role("region", name=name, exact=True)
+                assert table.get_by_role("columnheader", name="Seeds").count() == 1
+                assert table.evaluate("each => each.scrollWidth - each.clientWidth") <= 0
+
     def test_a_click_opens_the_numbers_of_a_figure(
         self, study: Study, paths: Paths, tmp_path: Path
     ) -> None:
