@@ -293,7 +293,8 @@ def kills(result: dict[str, Any]) -> list[str]:
 
 def _commits(pieces: list[dict[str, Any]]) -> str:
     """Where the pieces of a campaign were made."""
-    return "Made at " + ", ".join(dict.fromkeys(each["commit"] for each in pieces)) + "."
+    found = dict.fromkeys(each.get("commit", "earlier commits") for each in pieces)
+    return f"Made at {', '.join(found)}."
 
 
 def histories(result: dict[str, Any]) -> list[str]:
