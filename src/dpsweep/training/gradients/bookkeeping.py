@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
 from dpsweep.training.gradients import layers
-from dpsweep.training.gradients.convolutions import Convolutions
+from dpsweep.training.gradients.convolutions import ConvolutionRows, Convolutions
 from dpsweep.training.gradients.derived import Derived, Standardization, Standardized
 from dpsweep.training.gradients.factored import FactoredEngine, check_used
 from dpsweep.training.gradients.interface import UnsupportedModelError, sum_dtype
@@ -298,19 +298,21 @@ class _RecordedUses(Uses):
         """Add the gradients of a weight as they are cheaper to keep."""
         sources = self._sources.get(weight.parameter_name)
         standardized = self._standardized.get(weight.parameter_name)
-        if (
-            sources is not None
-            and standardized is not None
-            and isinstance(gradients, Convolutions)
-            and gradients.groups == 1
-        ):
-            self._factored.append(Standardized(weight.value, sources, gradients, standardized))
-        elif sources is not None:
+        smaller = isinstance(gradients, Convolutions) and not gradients.is_cheaper
+        if sources is None:
+            if smaller:
+                self._add_rows(weight, gradients.rows())
+            else:
+                self._factored.append(gradients)
+            return
+        if isinstance(gradients, OuterProducts):
             self._factored.append(Derived(weight.value, sources, gradients))
-        elif isinstance(gradients, Convolutions) and not gradients.is_cheaper:
-            self._add_rows(weight, gradients.rows())
+            return
+        kept = ConvolutionRows(gradients.name, gradients.rows()) if smaller else gradients
+        if standardized is not None and gradients.groups == 1:
+            self._factored.append(Standardized(weight.value, sources, kept, standardized))
         else:
-            self._factored.append(gradients)
+            self._factored.append(Derived(weight.value, sources, kept))
 
     def _add_rows(self, parameter: TrackedParameter, rows: Tensor) -> None:
         """Add per-example gradients of a parameter, or through a derived one to its sources."""

@@ -38,6 +38,41 @@ class ChannelSums(NamedTuple):
 
 
 @dataclass(frozen=True)
+class ConvolutionRows:
+    """Gradients of the weight of a convolution as they are, where that is less than the factors.
+
+    Attributes:
+        name: the weight.
+        gradients: shape (examples, out, in, height, width).
+    """
+
+    name: str
+    gradients: Tensor
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.gradients)
+
+    def rows(self, examples: slice = ALL) -> Tensor:
+        """See ``Convolutions``."""
+        return self.gradients[examples]
+
+    def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        rows = only_usable(usable, self.gradients.flatten(1)).to(factors.dtype)
+        return {self.name: (factors @ rows).view(self.gradients.shape[1:])}
+
+    def channel_sums(self, weights: Tensor, scale: Tensor) -> ChannelSums:
+        """See ``Convolutions``."""
+        rows = self.gradients.flatten(2)
+        squares = torch.linalg.vector_norm(rows, dim=2).square()
+        # A product of matrices per channel reads the rows once for both.
+        probes = torch.stack([torch.ones_like(weights), weights], dim=1).flatten(2)
+        total, along = (rows.transpose(0, 1) @ probes.mT).permute(1, 2, 0).unbind(1)
+        return ChannelSums(squares, total, along, squares)
+
+
+@dataclass(frozen=True)
 class Convolutions:
     """Gradients of the weight of ``F.conv2d`` as factors: its inputs and its outputs' gradients.
 
@@ -64,6 +99,10 @@ class Convolutions:
     dilation: tuple[int, int]
     groups: int
     responses: Tensor | None = None
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.inputs)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -121,16 +160,11 @@ class Convolutions:
         """
         if self.products_are_cheaper:
             return self._sums_of_products(weights, scale)
-        probes = torch.stack([torch.ones_like(weights), weights], dim=1).flatten(2)
-        norms, dots = [], []
-        for some in slices(len(self.inputs), self.shape, self.inputs.device):
-            rows = self.rows(some).flatten(2)
-            norms.append(torch.linalg.vector_norm(rows, dim=2))
-            # A product of matrices per channel reads the rows once for both.
-            dots.append((rows.transpose(0, 1) @ probes.mT).permute(1, 2, 0))
-        squares = torch.cat(norms).square()
-        total, along = torch.cat(dots).unbind(1)
-        return ChannelSums(squares, total, along, squares)
+        parts = [
+            ConvolutionRows(self.name, self.rows(some)).channel_sums(weights, scale)
+            for some in slices(len(self), self.shape, self.inputs.device)
+        ]
+        return ChannelSums(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
     def _sums_of_products(self, weights: Tensor, scale: Tensor) -> ChannelSums:
         """See ``channel_sums``: from inner products of patches, and from what the layer gave."""

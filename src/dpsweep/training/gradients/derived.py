@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from dpsweep.training.gradients.convolutions import Convolutions
+from dpsweep.training.gradients.convolutions import ConvolutionRows, Convolutions
 from dpsweep.training.gradients.per_example import ERROR, OuterProducts, slices, widened
 
 
@@ -27,7 +27,7 @@ class Derived:
 
     weight: Tensor
     sources: Mapping[str, Tensor]
-    gradients: OuterProducts | Convolutions
+    gradients: OuterProducts | Convolutions | ConvolutionRows
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -37,7 +37,7 @@ class Derived:
     def squared_norms(self) -> Tensor:
         """See ``PerExampleGradients``."""
         parts = []
-        for some in slices(len(self.gradients.inputs), self.weight.shape, self.weight.device):
+        for some in slices(len(self.gradients), self.weight.shape, self.weight.device):
             rows = self.gradients.rows(some).to(self.weight.dtype)
             gradients = self._through(rows, is_grads_batched=True)
             squares = [widened(each).flatten(1).square().sum(1) for each in gradients]
@@ -83,7 +83,7 @@ class Standardized(Derived):
     in what the layer gave for its inputs.
     """
 
-    gradients: Convolutions
+    gradients: Convolutions | ConvolutionRows
     origin: "Standardization"
 
     def squared_norms(self) -> Tensor:
@@ -96,7 +96,7 @@ class Standardized(Derived):
         rate = (variance + self.origin.epsilon).rsqrt()
         # y / x for each channel; without a gain, y is x.
         slope = torch.ones_like(rate) if gain is None else gain / math.sqrt(inputs)
-        standardized = (centred * rate[:, None]).view(self.gradients.shape)
+        standardized = (centred * rate[:, None]).view_as(self.weight)
         squares, total, along, rounding = self.gradients.channel_sums(standardized, slope)
         # Of x itself the sum of squares is a little less than K, by the epsilon.
         overlap = 2 - variance / (variance + self.origin.epsilon)

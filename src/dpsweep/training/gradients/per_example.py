@@ -101,6 +101,10 @@ class OuterProducts:
     inputs: Tensor
     outputs: Tensor
 
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.inputs)
+
     @property
     def names(self) -> tuple[str, ...]:
         """See ``PerExampleGradients``."""
