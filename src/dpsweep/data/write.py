@@ -65,8 +65,7 @@ def write_prepared(
         DatasetError: labels outside the classes, inputs that are not of the type and shape of
             their kind, or splits whose inputs and labels differ in number.
     """
-    if len(set(classes)) != len(classes):
-        raise DatasetError(f"{name}: two classes have the same name: {', '.join(sorted(classes))}")
+    _check_classes(name, classes)
     # A rewrite that is interrupted must not leave old metadata beside new arrays.
     (folder / METADATA).unlink(missing_ok=True)
     digest = _Digest()
@@ -100,6 +99,11 @@ def write_prepared(
     exclude = {"resize"} if resize is None else None
     write_checked_json(folder / METADATA, metadata.model_dump(mode="json", exclude=exclude))
     return PreparedDataset.open(folder)
+
+
+def _check_classes(name: str, classes: Sequence[str]) -> None:
+    if len(set(classes)) != len(classes):
+        raise DatasetError(f"{name}: two classes have the same name: {', '.join(sorted(classes))}")
 
 
 def _write_split(

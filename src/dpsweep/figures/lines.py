@@ -63,11 +63,7 @@ def plot(
         The figure and the panels' axes, from left to right.
     """
     panels = [panel for _, panel in numbers.groupby("panel", sort=False)]
-    apart = [numbers] if share_y else panels
-    strips = [
-        _TALL_STRIP if any(each[setting].nunique() > 2 for each in apart) else _STRIP
-        for setting in chosen
-    ]
+    strips = _strip_heights([numbers] if share_y else panels, chosen)
     drawing = style.panels_figure(len(panels), height + sum(strips))
     ratios = [height, *strips]
     grid = drawing.subplots(
@@ -104,6 +100,14 @@ def plot(
     if len(panels) > 1 and not share_y:
         style.note(drawing, "The vertical axes of the panels differ.")
     return drawing, list(grid[0])
+
+
+def _strip_heights(panels: Sequence[pd.DataFrame], chosen: Sequence[str]) -> list[float]:
+    """Strips that have a vertical axis with three labels are taller, so that these do not touch."""
+    return [
+        _TALL_STRIP if any(panel[setting].nunique() > 2 for panel in panels) else _STRIP
+        for setting in chosen
+    ]
 
 
 def _lines(
