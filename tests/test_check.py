@@ -166,6 +166,19 @@ def test_what_would_fail_is_an_error(study: dict[str, Any], kind: str) -> None:
     assert re.search(message, errors), (lines, errors)
 
 
+def test_a_kind_of_image_that_is_refused_is_known_before_anything_runs(
+    study: dict[str, Any],
+) -> None:
+    for split in ("train", "test"):
+        for file in (Path("pets") / split / "dog").iterdir():
+            Image.new("F", (2, 2)).save(file.with_suffix(".tif"))
+            file.unlink()
+    _, errors = said(study, {}, seconds=0)
+    assert re.search(r"datasets.pets: .*\n  train/dog/0.tif: .*floating-point", errors), errors
+    _, errors = said(study, {"datasets.pets.corrupt": "skip"}, seconds=0)
+    assert errors == ""
+
+
 NOTES: dict[str, tuple[dict[str, Any], str]] = {
     "delta": ({"privacy.delta": 0.02}, "note: privacy.delta: 0.02 is not below 1/N of pets"),
     "results elsewhere": ({"results": "../results"}, "note: results: ../results lies outside"),

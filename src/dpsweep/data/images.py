@@ -285,6 +285,13 @@ def _decode(transform: Transform, chunk: Sequence[tuple[str, Content]]) -> list[
     return results
 
 
+def first_corrupt(images: EncodedImages, resize: Resize) -> list[str]:
+    """Decode the first image of every class: what is wrong with those that cannot be read."""
+    _, places = np.unique(images.labels, return_index=True)
+    first = [next(iter(images.read(int(place)))) for place in places]
+    return [each for each in _decode(Transform(resize), first) if isinstance(each, str)]
+
+
 def _start_process() -> None:
     """Leave interrupts to the process that collects the pixels, and end when it does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dpsweep.data import digits, glyphs, unfinished
 from dpsweep.data.folder import load_folder
 from dpsweep.data.hub import load_hub_images, load_hub_texts
-from dpsweep.data.images import LabelledImages, decode_images, make_transform
+from dpsweep.data.images import LabelledImages, decode_images, first_corrupt, make_transform
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.data.resize import Resize
 from dpsweep.data.sources import load_texts
@@ -56,7 +56,7 @@ def prepare(
 
 
 def inspect(name: str, dataset: Dataset) -> list[str] | None:
-    """Compare labels with what the study declares, before anything is decoded.
+    """Compare labels with what the study declares, and decode one image of each class of a folder.
 
     Returns:
         The names of the classes; None for a source that is not on this machine, or holds no files.
@@ -67,6 +67,7 @@ def inspect(name: str, dataset: Dataset) -> list[str] | None:
     source = dataset.source
     labels: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
     skipped: list[str] = []
+    corrupt: list[str] = []
     with _named(name):
         if isinstance(source, FilesSource):
             texts = load_texts(name, dataset)
@@ -78,6 +79,7 @@ def inspect(name: str, dataset: Dataset) -> list[str] | None:
         elif isinstance(source, FolderSource):
             images = load_folder(source)
             classes, labels = images.classes, (images.train.labels, images.test.labels)
+            corrupt = first_corrupt(images.train, _resize(name, dataset))
         elif isinstance(source, HubSource) and source.path is not None:
             load = load_hub_images if dataset.kind == "image" else load_hub_texts
             found = load(source)
@@ -87,6 +89,7 @@ def inspect(name: str, dataset: Dataset) -> list[str] | None:
     if dataset.corrupt == "refuse" or isinstance(source, FilesSource):
         _refuse_or_warn(name, dataset, skipped)
         _compare(name, dataset, classes, *labels, skipped)
+        _refuse_or_warn(name, dataset, corrupt)
     return classes
 
 
@@ -226,15 +229,19 @@ def _decode(
     if dataset.corrupt == "refuse":
         # What the labels tell is known before hours of decoding.
         _compare(name, dataset, images.classes, images.train.labels, images.test.labels)
-    resize = Resize(
-        size=_image_size(name, dataset), interpolation=dataset.interpolation, crop=dataset.crop
-    )
+    resize = _resize(name, dataset)
     transform = make_transform(resize, images.train, images.test)
     train, corrupt = decode_images(images.train, transform, decoded, "train")
     test, corrupt_test = decode_images(images.test, transform, decoded, "test")
     found = [*corrupt, *corrupt_test]
     _refuse_or_warn(name, dataset, found)
     return train, test, found, None if transform.stored is None else resize
+
+
+def _resize(name: str, dataset: Dataset) -> Resize:
+    return Resize(
+        size=_image_size(name, dataset), interpolation=dataset.interpolation, crop=dataset.crop
+    )
 
 
 def _refuse_or_warn(name: str, dataset: Dataset, corrupt: Sequence[str]) -> None:
