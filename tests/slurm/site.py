@@ -97,9 +97,9 @@ class Site(Chain):
 
     def begin(self, *targets: str) -> "subprocess.Popen[bytes]":
         """Start Snakemake; what it says goes to a file."""
-        # Ctrl-C works in a terminal, whatever shell the tests were started from.
+        # Signals work as in a terminal, whatever the tests were started from (nohup).
         return subprocess.Popen(
-            ["env", "--default-signal=INT", *self.command(*targets)],
+            ["env", "--default-signal=INT,HUP", *self.command(*targets)],
             cwd=self.folder,
             env=self.environment,
             start_new_session=True,

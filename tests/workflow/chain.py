@@ -158,9 +158,9 @@ class Chain:
 
     def start(self, environment: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
         """Start Snakemake in a process group of its own."""
-        # Ctrl-C works as in a terminal, whatever shell the tests were started from.
+        # Signals work as in a terminal, whatever the tests were started from (nohup).
         return subprocess.Popen(
-            ["env", "--default-signal=INT", *self.command("all")],
+            ["env", "--default-signal=INT,HUP", *self.command("all")],
             env=self.environment if environment is None else environment,
             start_new_session=True,
             stdout=subprocess.DEVNULL,
