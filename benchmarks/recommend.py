@@ -11,6 +11,7 @@ uses.
 
 import argparse
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from dpsweep.files import write_json
 from dpsweep.recommend.references import (
     INCLUDED,
     references_of,
-    source,
     swept_problems,
     trained_settings,
     unrelated,
@@ -34,9 +34,14 @@ from dpsweep.recommend.rule import (
     Situation,
     recommend,
     smallest_batch_size,
+    source,
 )
+from dpsweep.recommend.situation import expected_gradient_norm
+from dpsweep.study import load_study
 
 RESULTS = Path(__file__).parent / "results" / "recommend.json"
+REPOSITORY = Path(__file__).parents[1]
+STUDIES = [REPOSITORY / "studies" / f"{name}.yaml" for name in ("demo", "frozen-features")]
 DELTA = 1e-5
 HABITS = {
     **{f"C = 1, B = {size:,}": (1.0, size) for size in (256, 1024, 4096)},
@@ -81,25 +86,38 @@ def trained_batch_size(problem: pd.DataFrame) -> int:
     return smallest_batch_size(noise, steps)
 
 
-def recommended(problem: pd.DataFrame, references: list[Reference]) -> Recommendation:
+def recommended(
+    problem: pd.DataFrame, norms: Mapping[tuple[str, str, str], float], references: list[Reference]
+) -> Recommendation:
     """From the reference points of other datasets."""
     one = problem.iloc[0]
     situation = Situation(
-        int(one["train_size"]),
-        float(one["epsilon"]),
-        DELTA,
-        int(one["epochs"]),
-        str(one["method"]),
-        str(one["optimizer"]),
+        train_size=int(one["train_size"]),
+        epsilon=float(one["epsilon"]),
+        delta=DELTA,
+        epochs=int(one["epochs"]),
+        optimizer=str(one["optimizer"]),
+        gradient_norm=norms[one["dataset"], one["backbone"], one["method"]],
     )
     others = unrelated(references, str(one["dataset"]))
-    return recommend(situation, others, lambda _: trained_batch_size(problem))
+    return recommend(situation, others, trained_batch_size(problem))
 
 
-def regrets(problem: pd.DataFrame, references: list[Reference]) -> dict[str, float] | None:
+def expected_norms(files: list[Path]) -> dict[tuple[str, str, str], float]:
+    """Gradient norms before training as studies tell them, by dataset, backbone and method."""
+    return {
+        (parts.dataset, parts.backbone, parts.method): expected_gradient_norm(study, sweep)
+        for study in map(load_study, files)
+        for sweep, parts in study.sweeps.items()
+    }
+
+
+def regrets(
+    problem: pd.DataFrame, norms: Mapping[tuple[str, str, str], float], references: list[Reference]
+) -> dict[str, float] | None:
     """Points of macro accuracy below the best of the grid; None without any reference point."""
     try:
-        made = recommended(problem, references)
+        made = recommended(problem, norms, references)
     except NoReferenceError:
         return None
     size, bounds, rates = made.batch_size, made.clipping_bound, made.learning_rate
@@ -122,12 +140,15 @@ def regrets(problem: pd.DataFrame, references: list[Reference]) -> dict[str, flo
 def main() -> None:
     """Judge, and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", type=Path, nargs="+", help="results of studies")
-    problems = swept_problems(trained_settings(parser.parse_args().folders))
+    parser.add_argument("folders", type=Path, nargs="+", help="problem tables of studies")
+    parser.add_argument("--study", type=Path, nargs="+", default=STUDIES, help="what they are of")
+    options = parser.parse_args()
+    problems = swept_problems(trained_settings(options.folders))
+    norms = expected_norms(options.study)
     references = references_of(problems)
     judged: list[dict[str, Any]] = []
     for problem in problems:
-        found = regrets(problem, references)
+        found = regrets(problem, norms, references)
         if found is not None:
             judged.append({"dataset": str(problem.iloc[0]["dataset"]), "regret": found})
     frame = pd.DataFrame([each["regret"] | {"dataset": each["dataset"]} for each in judged])

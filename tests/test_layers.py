@@ -30,7 +30,7 @@ ALLOWED = {
     "tables": BASE | {"study", "analysis", "choice", "clipping"},
     "report": BASE | {"study", "analysis", "choice", "clipping", "tables"},
     "new": BASE | {"study"},
-    "recommend": BASE | {"study", "privacy"},
+    "recommend": BASE | {"study", "models", "privacy"},
     "release": BASE | {"study", "data", "models", "privacy", "training", "clipping"},
     "check": BASE | {"study", "planning", "data", "training", "figures"},
 }

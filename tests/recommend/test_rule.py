@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+from torch.nn import functional
 
+from dpsweep.models.build import build_head
 from dpsweep.recommend.references import (
     read_references,
     references_of,
@@ -25,12 +28,14 @@ from dpsweep.recommend.rule import (
     recommend,
     smallest_batch_size,
 )
+from dpsweep.recommend.situation import expected_gradient_norm
 from dpsweep.recommend.text import recommendation
 from dpsweep.study import load_study
 
 DEMO = Path(__file__).parents[2] / "studies" / "demo.yaml"
-SITUATION = Situation(5000, 2.0, 1e-5, 8, "film", "adam")
-POINT = Reference("pets", "vit", "film", "adam", 1000, 2.0, 8, 100, 1.0, 0.01)
+FEATURES = DEMO.with_name("frozen-features.yaml")
+SITUATION = Situation(5000, 2.0, 1e-5, 8, "adam", gradient_norm=5.0)
+POINT = Reference("pets", "vit", "film", "adam", 2.0, 8, 100, 80, 1.0, 0.01, gradient_norm=10.0)
 
 
 def test_the_smallest_batch_of_nearly_least_noise() -> None:
@@ -52,29 +57,52 @@ def test_weaker_privacy_and_more_epochs_allow_larger_batches() -> None:
 
 def test_reference_points_are_scaled_and_averaged() -> None:
     points = [POINT, replace(POINT, clipping_bound=4.0, learning_rate=0.04)]
-    made = recommend(SITUATION, points, lambda _: 400)
-    assert made.batch_size == 400 and made.steps == 100
-    assert made.clipping_bound.value == pytest.approx(2)
+    made = recommend(SITUATION, points, 2000)
+    assert made.batch_size == 2000 and made.steps == 20
+    # The geometric mean, 2, where norms are half as large.
+    assert made.clipping_bound.value == pytest.approx(1)
     assert made.clipping_bound.factor == pytest.approx(2)
-    # sqrt(400 / 100) with Adam, 400 / 100 with SGD.
-    assert made.learning_rate.value == pytest.approx(0.04)
+    # sqrt(80 / 20) with Adam, 80 / 20 with SGD; and gradients are half as large.
+    assert made.learning_rate.value == pytest.approx(0.02 * 2 * 2)
     sgd = [replace(each, optimizer="sgd") for each in points]
-    made = recommend(replace(SITUATION, optimizer="sgd"), [*points, *sgd], lambda _: 400)
-    assert made.learning_rate.value == pytest.approx(0.08)
+    made = recommend(replace(SITUATION, optimizer="sgd"), [*points, *sgd], 2000)
+    assert made.learning_rate.value == pytest.approx(0.02 * 4 * 2)
     assert len(made.references) == 2
 
 
-def test_near_points_of_the_same_kind_count() -> None:
+def test_near_points_count_more_and_sources_alike() -> None:
     far = replace(POINT, epsilon=16.0, clipping_bound=100.0)
-    other = replace(POINT, method="lora-r4", clipping_bound=7.0)
-    made = recommend(SITUATION, [POINT, far, other], lambda _: 100)
-    assert made.clipping_bound.value == pytest.approx(100 ** (0.25 / 1.25))
-    lora = recommend(replace(SITUATION, method="lora-r1"), [POINT, far, other], lambda _: 100)
-    assert lora.references == (other,)
-    head = recommend(replace(SITUATION, method="head"), [POINT, other], lambda _: 100)
-    assert len(head.references) == 2
+    alone = recommend(SITUATION, [POINT, far], 100)
+    assert alone.clipping_bound.value == pytest.approx(100 ** (0.25 / 1.25) / 2)
+    other = replace(POINT, dataset="birds", clipping_bound=8.0)
+    many = [POINT, replace(POINT, dataset="pets-half"), *[POINT] * 7, other]
+    assert recommend(SITUATION, many, 100).clipping_bound.value == pytest.approx(8**0.5 / 2)
     with pytest.raises(NoReferenceError, match="no reference point of the optimizer sgd"):
-        recommend(replace(SITUATION, optimizer="sgd"), [POINT], lambda _: 100)
+        recommend(replace(SITUATION, optimizer="sgd"), [POINT], 100)
+
+
+def test_how_epochs_become_steps_is_that_of_the_study() -> None:
+    for rounding in ("round", "ceil"):
+        situation = replace(SITUATION, train_size=1001, epochs=1, rounding=rounding)
+        expected = {"round": 4, "ceil": 5}[rounding]
+        assert recommend(situation, [POINT], 250).steps == situation.steps(250) == expected
+
+
+@pytest.mark.parametrize(
+    ("sweep", "square", "classes"),
+    [("cifar100_vit-tiny_head", 192, 100), ("20newsgroups_minilm_head", 1, 20)],
+)
+def test_the_expected_gradient_norm_is_that_of_a_head(
+    sweep: str, square: int, classes: int
+) -> None:
+    expected = expected_gradient_norm(load_study(FEATURES), sweep)
+    width = 384 if square == 1 else square
+    features = torch.randn(1, width)
+    features *= math.sqrt(square) / features.norm()
+    head = build_head(width, classes)
+    functional.cross_entropy(head(features), torch.tensor([3])).backward()
+    gradients = [each.grad.flatten() for each in head.parameters() if each.grad is not None]
+    assert torch.cat(gradients).norm().item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_grids_are_never_too_narrow_or_wide() -> None:
@@ -98,6 +126,7 @@ def test_references_are_the_best_of_each_swept_problem(tmp_path: Path) -> None:
                     | {"epsilon": 2.0, "epochs": 8, "batch_size": size, "clipping_bound": bound}
                     | {"learning_rate": 0.01, "train_size": 1000, "steps": 8000 // size}
                     | {"noise_multiplier": 1.0, "clipping": "flat", "seed": seed}
+                    | {"mean_gradient_norm": 9.0 + 2 * (seed - 1)}
                     | {"macro_accuracy": shift + (0.9 if (size, bound) == (256, 0.1) else 0.5)}
                 )
     frame = pd.DataFrame(rows)
@@ -105,7 +134,7 @@ def test_references_are_the_best_of_each_swept_problem(tmp_path: Path) -> None:
     settings = trained_settings([tmp_path])
     assert len(settings) == 4 and settings["macro_accuracy"].max() == pytest.approx(0.91)
     found = references_of(swept_problems(settings))
-    assert found == [replace(POINT, batch_size=256, clipping_bound=0.1)]
+    assert found == [replace(POINT, batch_size=256, steps=31, clipping_bound=0.1)]
     write_references(tmp_path / "points.csv", found)
     assert read_references(tmp_path / "points.csv") == found
 
@@ -115,7 +144,7 @@ def test_what_is_printed_is_a_section_of_the_study(monkeypatch: pytest.MonkeyPat
 
     from dpsweep.study import Study
 
-    monkeypatch.setattr("dpsweep.recommend.text.batch_size", lambda *_: 256)
+    monkeypatch.setattr("dpsweep.recommend.rule.batch_size", lambda _: 256)
     study = load_study(DEMO)
     lines = list(recommendation(study, "digits_vit-weak_film", 2, 8, []))
     text = "\n".join(lines)

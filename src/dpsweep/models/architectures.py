@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.wide_resnet import WideResNet
+from dpsweep.study.config import Backbone, TrainedTokenizer
 
 # Architectures that dpsweep builds itself.
 _OWN = {"wide_resnet": WideResNet}
@@ -33,6 +34,14 @@ def seeded(seed: int) -> Iterator[None]:
         # torch.manual_seed would also reseed every GPU, which fork_rng does not restore here.
         torch.default_generator.manual_seed(seed)
         yield
+
+
+def described_architecture(backbone: Backbone) -> Architecture:
+    """Return the architecture of a backbone as its section of a study has it, before it is prepared."""
+    arguments = dict(backbone.arguments)
+    if isinstance(backbone.reads_with, TrainedTokenizer):
+        arguments = {"vocab_size": backbone.reads_with.vocab_size} | arguments
+    return Architecture(library=backbone.library, name=backbone.architecture, arguments=arguments)
 
 
 def create(architecture: Architecture, classes: int) -> nn.Module:

@@ -10,7 +10,7 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from dpsweep.errors import DpsweepError
-from dpsweep.recommend.rule import Reference
+from dpsweep.recommend.rule import Reference, source
 
 INCLUDED = Path(__file__).with_name("references.csv")
 """Reference points of the sweeps that docs/recommend.md names."""
@@ -18,6 +18,7 @@ _JSON = TypeAdapter(Reference)
 PROBLEM = ["dataset", "backbone", "method", "optimizer", "epsilon", "epochs"]
 _SETTING = ["batch_size", "clipping_bound", "learning_rate"]
 _COLUMNS = [*PROBLEM, *_SETTING, "train_size", "steps", "noise_multiplier", "clipping"]
+_MEASURED = ["macro_accuracy", "mean_gradient_norm"]
 
 
 def read_references(file: Path = INCLUDED) -> list[Reference]:
@@ -36,18 +37,13 @@ def write_references(file: Path, references: Iterable[Reference]) -> None:
         writer.writerows(map(asdict, references))
 
 
-def source(dataset: str) -> str:
-    """What a dataset is made of: names begin with it (digits-tenth is a part of digits)."""
-    return dataset.partition("-")[0]
-
-
 def unrelated(references: Iterable[Reference], dataset: str) -> list[Reference]:
     """The reference points of other data: those of the same would tell what was learnt from them."""
-    return [each for each in references if source(each.dataset) != source(dataset)]
+    return [each for each in references if each.source != source(dataset)]
 
 
 def trained_settings(folders: Sequence[Path]) -> pd.DataFrame:
-    """Mean macro accuracy of every private setting with a clipping bound or AUTO-S.
+    """Mean macro accuracy and gradient norm of every private setting with a clipping bound or AUTO-S.
 
     Args:
         folders: folders of problem tables (``results/<study>/problems``).
@@ -60,10 +56,10 @@ def trained_settings(folders: Sequence[Path]) -> pd.DataFrame:
         files = sorted(folder.glob("*.parquet"))
         if not files:
             raise DpsweepError(f"{folder}: found no problem tables (*.parquet)")
-        frames += [pd.read_parquet(file, columns=[*_COLUMNS, "macro_accuracy"]) for file in files]
+        frames += [pd.read_parquet(file, columns=[*_COLUMNS, *_MEASURED]) for file in files]
     trials = pd.concat(frames)
     trials = trials[trials["epsilon"] < math.inf]
-    return trials.groupby(_COLUMNS, dropna=False)[["macro_accuracy"]].mean().reset_index()
+    return trials.groupby(_COLUMNS, dropna=False)[_MEASURED].mean().reset_index()
 
 
 def swept_problems(settings: pd.DataFrame) -> list[pd.DataFrame]:
@@ -88,12 +84,19 @@ def references_of(problems: Iterable[pd.DataFrame]) -> list[Reference]:
                 backbone=str(best["backbone"]),
                 method=str(best["method"]),
                 optimizer=str(best["optimizer"]),
-                train_size=int(best["train_size"]),
                 epsilon=float(best["epsilon"]),
                 epochs=int(best["epochs"]),
                 batch_size=int(best["batch_size"]),
                 clipping_bound=float(best["clipping_bound"]),
                 learning_rate=float(best["learning_rate"]),
+                steps=int(best["steps"]),
+                gradient_norm=float(f"{_norm_before_training(flat):.4g}"),
             )
         )
     return found
+
+
+def _norm_before_training(flat: pd.DataFrame) -> float:
+    """The gradient norm of the trials with the smallest learning rate, which hardly change a model."""
+    smallest = flat["learning_rate"] == flat["learning_rate"].min()
+    return float(flat.loc[smallest, "mean_gradient_norm"].median())

@@ -1,8 +1,22 @@
-"""Batch size by the paper's rule, clipping bound and learning rate from reference points."""
+"""Batch size by the paper's rule; clipping bound and learning rate from reference points.
+
+Both come in units that carry over from one problem to another.
+
+The unit of C is the norm G of an example's gradient before training: bounds below the norms clip
+everything, and are nearly alike.
+
+The unit of the learning rate r is one over G sqrt(T). Adam moves every parameter by about r in each
+step, and where noise is larger than gradients, T steps are a random walk of length r sqrt(T). A linear
+layer that reads x has gradients of norm |x|, nearly, and its logits then walk about r sqrt(T) G, which
+should be of the order of one: less cannot tell classes apart, more drowns them. SGD has no such
+normalisation; its rates are taken to go with 1 / (G T).
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from dpsweep.errors import DpsweepError
 from dpsweep.privacy import noise_multiplier
@@ -13,6 +27,8 @@ TOLERANCE = 0.05
 LEAST_STEPS = 20
 """Fewer optimizer steps train badly, however little noise they have (paper, figure 5)."""
 _SMALLEST_BATCH = 32
+_POWERS = {"adam": 0.5, "sgd": 1.0}
+"""Learning rates go with T to minus this power."""
 # Reference points that agree by chance do not make the small grid narrower than this, nor odd ones wider.
 _NARROWEST, _WIDEST = 2.0, 10.0
 
@@ -29,9 +45,15 @@ class Situation:
     epsilon: float
     delta: float
     epochs: int
-    method: str
-    """Name of the method; what follows a hyphen tells variants apart (lora-r4)."""
     optimizer: str
+    gradient_norm: float
+    """G, of one example before training."""
+    rounding: str = "round"
+    """How epochs become steps (``privacy.step_rounding``)."""
+
+    def steps(self, size: int) -> int:
+        """T with batches of a size."""
+        return optimizer_steps(self.train_size, size, self.epochs, self.rounding)
 
 
 @dataclass(frozen=True)
@@ -42,12 +64,24 @@ class Reference:
     backbone: str
     method: str
     optimizer: str
-    train_size: int
     epsilon: float
     epochs: int
     batch_size: int
+    steps: int
     clipping_bound: float
     learning_rate: float
+    gradient_norm: float
+    """G, as it was measured with the smallest learning rate, which hardly changes a model."""
+
+    @property
+    def source(self) -> str:
+        """What its dataset is made of."""
+        return source(self.dataset)
+
+
+def source(dataset: str) -> str:
+    """What a dataset is made of: names begin with it (digits-tenth is a part of digits)."""
+    return dataset.partition("-")[0]
 
 
 @dataclass(frozen=True)
@@ -93,92 +127,81 @@ def smallest_batch_size(cumulative_noise: Mapping[int, float], steps: Mapping[in
     return min(size for size in allowed if cumulative_noise[size] <= (1 + TOLERANCE) * least)
 
 
-def batch_size(situation: Situation, rounding: str = "round") -> int:
+def batch_size(situation: Situation) -> int:
     """Return the batch size for a situation: a power of two, or all examples.
 
     Raises:
         CalibrationError: epsilon or delta cannot be had.
     """
-    powers = (2**power for power in range(_SMALLEST_BATCH.bit_length() - 1, 40))
-    sizes = []
-    for size in powers:
-        if size >= situation.train_size:
-            break
+    whole, size = situation.train_size, _SMALLEST_BATCH
+    sizes = [whole]
+    while size < whole:
         sizes.append(size)
-    sizes.append(situation.train_size)
-    steps = {
-        size: optimizer_steps(situation.train_size, size, situation.epochs, rounding)
-        for size in sizes
-    }
+        size *= 2
+    steps = {size: situation.steps(size) for size in sizes}
     noise = {
         size: math.sqrt(count)
-        * noise_multiplier(situation.epsilon, situation.delta, size / situation.train_size, count)
+        * noise_multiplier(situation.epsilon, situation.delta, size / whole, count)
         for size, count in steps.items()
     }
     return smallest_batch_size(noise, steps)
 
 
 def recommend(
-    situation: Situation,
-    references: Sequence[Reference],
-    choose_batch_size: Callable[[Situation], int] = batch_size,
-    rounding: str = "round",
+    situation: Situation, references: Sequence[Reference], size: int | None = None
 ) -> Recommendation:
     """Recommend hyperparameters.
 
     C and the learning rate are weighted geometric means over the reference points of the same
-    optimizer, and of the same kind of method where there are any. With Adam, the learning rate of a
-    point is scaled with sqrt(B); with SGD, with B. Points count less the further their epsilon and
-    epochs are away.
+    optimizer, in the units of this module. Each source of data counts the same, and a point of a
+    source counts less the further its epsilon is away.
 
     Args:
         situation: the problem.
         references: the points; none may be of the same data.
-        choose_batch_size: by default `batch_size`.
-        rounding: how epochs become steps (``privacy.step_rounding``).
+        size: B; by default `batch_size`.
 
     Raises:
         CalibrationError: epsilon or delta cannot be had.
         NoReferenceError: there is no reference point of the same optimizer.
     """
     usable = [each for each in references if each.optimizer == situation.optimizer]
-    kind = [each for each in usable if _kind(each.method) == _kind(situation.method)]
-    usable = kind or usable
     if not usable:
         raise NoReferenceError(
             f"found no reference point of the optimizer {situation.optimizer} from other data; allowed: "
             "--references with the problem tables of such sweeps"
         )
-    size = choose_batch_size(situation)
-    power = 0.5 if situation.optimizer == "adam" else 1.0
-    weights = [_weight(situation, each) for each in usable]
+    size = size or batch_size(situation)
+    steps, norm = situation.steps(size), situation.gradient_norm
+    power = _POWERS[situation.optimizer]
     return Recommendation(
         batch_size=size,
-        steps=optimizer_steps(situation.train_size, size, situation.epochs, rounding),
-        clipping_bound=_estimate([each.clipping_bound for each in usable], weights),
+        steps=steps,
+        clipping_bound=_estimate(
+            situation, usable, lambda each: norm * each.clipping_bound / each.gradient_norm
+        ),
         learning_rate=_estimate(
-            [each.learning_rate * (size / each.batch_size) ** power for each in usable], weights
+            situation,
+            usable,
+            lambda each: (
+                each.learning_rate * (each.steps / steps) ** power * each.gradient_norm / norm
+            ),
         ),
         references=tuple(usable),
     )
 
 
-def _kind(method: str) -> str:
-    return method.partition("-")[0]
-
-
-def _weight(situation: Situation, reference: Reference) -> float:
-    octaves = abs(math.log2(situation.epsilon / reference.epsilon)) + abs(
-        math.log2(situation.epochs / reference.epochs)
+def _estimate(
+    situation: Situation, references: Sequence[Reference], value: Callable[[Reference], float]
+) -> Estimate:
+    """Return the mean over sources of the weighted mean of a value over the points of each."""
+    logarithms = np.log([value(each) for each in references])
+    weights = np.array(
+        [1 / (1 + abs(math.log2(situation.epsilon / each.epsilon))) for each in references]
     )
-    return 1 / (1 + octaves)
-
-
-def _estimate(values: Sequence[float], weights: Sequence[float]) -> Estimate:
-    logarithms = list(map(math.log, values))
-    total = sum(weights)
-    mean = sum(w * each for w, each in zip(weights, logarithms, strict=True)) / total
-    spread = (
-        sum(w * (each - mean) ** 2 for w, each in zip(weights, logarithms, strict=True)) / total
-    )
+    sources = np.array([each.source for each in references])
+    for name in set(sources):
+        weights[sources == name] /= weights[sources == name].sum()
+    mean = np.average(logarithms, weights=weights)
+    spread = np.average((logarithms - mean) ** 2, weights=weights)
     return Estimate(math.exp(mean), math.exp(math.sqrt(spread)))

@@ -16,9 +16,9 @@ from dpsweep.recommend.rule import (
     Recommendation,
     Reference,
     Situation,
-    batch_size,
     recommend,
 )
+from dpsweep.recommend.situation import situation_of
 from dpsweep.study import Study
 
 
@@ -36,28 +36,15 @@ def recommendation(
             with dpsweep.
 
     Raises:
+        BackboneError: the network cannot be built.
         CalibrationError: epsilon or delta cannot be had.
         NoReferenceError: there is no reference point of other data.
     """
-    parts = study.sweeps[sweep]
     known = (
         references_of(swept_problems(trained_settings(folders))) if folders else read_references()
     )
-    situation = Situation(
-        study.datasets[parts.dataset].train_size,
-        epsilon,
-        study.privacy.delta,
-        epochs,
-        parts.method,
-        parts.optimizer,
-    )
-    rounding = study.privacy.step_rounding
-    made = recommend(
-        situation,
-        unrelated(known, parts.dataset),
-        lambda each: batch_size(each, rounding),
-        rounding,
-    )
+    situation = situation_of(study, sweep, epsilon, epochs)
+    made = recommend(situation, unrelated(known, study.sweeps[sweep].dataset))
     yield from _table(made)
     yield ""
     yield from _section(sweep, situation, made)

@@ -7,18 +7,16 @@ per-example gradients that the engine does not know.
 
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from dpsweep.clipping import FlatClipping
 from dpsweep.files import canonical_json
-from dpsweep.models.architectures import create
-from dpsweep.models.backbone import Architecture, BackboneError, write_backbone
+from dpsweep.models.architectures import create, described_architecture
+from dpsweep.models.backbone import BackboneError, write_backbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, select
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
@@ -26,7 +24,6 @@ from dpsweep.study.config import (
     Backbone,
     Dataset,
     Study,
-    TrainedTokenizer,
 )
 from dpsweep.training.gradients import make_engine
 
@@ -105,7 +102,7 @@ def _outline(study: Study, sweep: str) -> int:
     grid = study.sweeps[sweep]
     dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
     with torch.device("meta"):
-        model = create(_architecture(backbone), dataset.classes).eval()
+        model = create(described_architecture(backbone), dataset.classes).eval()
         size = sum(parameter.numel() for parameter in model.parameters())
         select(model, study.methods[grid.method])
         preprocess = make_preprocess(*_normalisation(backbone))
@@ -143,7 +140,7 @@ def _step(study: Study, sweep: str) -> None:
             state={},
             name=grid.backbone,
             title=backbone.title,
-            architecture=_architecture(backbone),
+            architecture=described_architecture(backbone),
             mean=mean,
             std=std,
             pretraining={"kind": "random"},
@@ -162,15 +159,6 @@ def _step(study: Study, sweep: str) -> None:
         torch.arange(_EXAMPLES),
         torch.ones(_EXAMPLES, dtype=torch.bool),
         FlatClipping(1.0),
-    )
-
-
-def _architecture(backbone: Backbone) -> Architecture:
-    arguments: Mapping[str, Any] = backbone.arguments
-    if isinstance(backbone.reads_with, TrainedTokenizer):
-        arguments = {"vocab_size": backbone.reads_with.vocab_size, **arguments}
-    return Architecture(
-        library=backbone.library, name=backbone.architecture, arguments=dict(arguments)
     )
 
 

@@ -1,0 +1,55 @@
+"""What is known of a problem of a study before anything is trained, and without a look at its data."""
+
+import math
+
+import torch
+
+from dpsweep.models.architectures import create, described_architecture, find_head
+from dpsweep.recommend.rule import Situation
+from dpsweep.study import Study
+
+
+def situation_of(study: Study, sweep: str, epsilon: float, epochs: int) -> Situation:
+    """Return the situation of what a sweep trains.
+
+    Args:
+        study: the study; nothing of it need be prepared.
+        sweep: the name of a sweep.
+        epsilon: of one training run.
+        epochs: of one training run.
+
+    Raises:
+        BackboneError: the network cannot be built.
+    """
+    parts = study.sweeps[sweep]
+    return Situation(
+        train_size=study.datasets[parts.dataset].train_size,
+        epsilon=epsilon,
+        delta=study.privacy.delta,
+        epochs=epochs,
+        optimizer=parts.optimizer,
+        gradient_norm=expected_gradient_norm(study, sweep),
+        rounding=study.privacy.step_rounding,
+    )
+
+
+def expected_gradient_norm(study: Study, sweep: str) -> float:
+    """Return the norm of an example's gradient before training, as the shape of the head has it.
+
+    A head of zeros gives each of K classes the probability 1 / K, so its gradient is
+    sqrt((1 - 1/K) (|x|^2 + 1)) for what it reads, x, and for its bias. Networks end in normalised
+    features, whose length is the root of their number, or 1 where the study says so. What else
+    trains has no gradient yet, because the head of zeros passes none on.
+
+    Raises:
+        BackboneError: the network cannot be built.
+    """
+    parts = study.sweeps[sweep]
+    classes = study.datasets[parts.dataset].classes
+    with torch.device("meta"):
+        model = create(described_architecture(study.backbones[parts.backbone]), classes)
+    layer = model.get_submodule(find_head(model).outputs[0])
+    features = study.features(parts.problem.name)
+    unit = features is not None and features.transformation == "unit-norm"
+    square = 1 if unit else layer.weight.shape[1]  # type: ignore[index]
+    return math.sqrt((1 - 1 / classes) * (square + 1))
