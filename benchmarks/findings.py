@@ -163,6 +163,11 @@ def _automatic(flat: pd.DataFrame, automatic: pd.DataFrame) -> list[dict[str, An
     return _plain(both[columns])
 
 
+def film_numbers() -> dict[str, Any] | None:
+    """What was measured with FiLM; None before its study has been run."""
+    return read_json(FILM_NUMBERS) if FILM_NUMBERS.exists() else None
+
+
 def digest(file: Path) -> str:
     """SHA-256 of a picture."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
@@ -211,7 +216,7 @@ def _curves(rows: list[dict[str, Any]], name: str, titles: dict[str, str], sizes
     return "\n\n".join(tables)
 
 
-def page(numbers: dict[str, Any], film: dict[str, Any]) -> str:
+def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
     """The text of docs/findings.md, from the numbers of both studies alone."""
     study, titles, ends = numbers["study"], numbers["titles"], numbers["ends"]
     sizes = {(row["dataset"]): row["train_size"] for row in numbers["best"]}
@@ -262,6 +267,7 @@ def page(numbers: dict[str, Any], film: dict[str, Any]) -> str:
         hours=f"{study['hours']:g}",
         seconds=seconds,
         verdicts=_verdicts(numbers["rules"]),
+        most=_most(numbers["rules"]),
         sizes=max(len(row["values"]) for row in numbers["by_batch_size"]),
         bounds=max(len(row["values"]) for row in numbers["by_bound"]),
         wider=f"{480 * 9 * study['seconds_of_a_trial']['50000'] / 3600:.1f}",
@@ -276,11 +282,20 @@ def page(numbers: dict[str, Any], film: dict[str, Any]) -> str:
         by_bound=_curves(numbers["by_bound"], "C", titles, lambda _, value: f"{value:g}"),
         by_batch_size=_curves(numbers["by_batch_size"], "B", titles, batch),
         automatic=table(["problem", "AUTO-S", "tuned C", "difference, points"], automatic),
-        film=_film(film),
-        film_cells=film["done"],
-        film_all=film["cells"],
+        film="It has not been run yet." if film is None else _film(film),
         figures=figures,
     )
+
+
+def _most(rules: list[dict[str, Any]]) -> str:
+    """The end that is furthest from zero, of the intervals of effects on accuracy; in points."""
+    ends = [
+        abs(row[end])
+        for row in rules
+        for end in ("lower_here", "upper_here")
+        if row["unit"] == "accuracy" and row[end] is not None
+    ]
+    return f"{100 * max(ends):.1f}"
 
 
 def _verdicts(rules: list[dict[str, Any]]) -> str:
@@ -324,7 +339,9 @@ def _film(film: dict[str, Any]) -> str:
             f"- ε = {epsilon:g}: against the best C, B tuned with it, accuracy is lower by {costs}."
         )
     head = ["accuracy in %", *(f"C = {bound:g}" for bound in bounds)]
-    return table(head, lines) + "\n\n" + "\n".join(said)
+    mean = "The mean over the seeds, at the best of four learning rates:"
+    done = f"{film['done']} of its {film['cells']} cells have been trained. {mean}"
+    return "\n\n".join([done, table(head, lines), "\n".join(said)])
 
 
 def _effect(row: dict[str, Any]) -> str:
@@ -403,7 +420,7 @@ def main() -> None:
             shutil.copyfile(paths.figure(name, "png"), IMAGES / f"{name}.png")
         pictures = {name: digest(IMAGES / f"{name}.png") for name in FIGURES}
         write_json(NUMBERS, collect(study, paths) | {"pictures": pictures})
-    write_text(PAGE, page(read_json(NUMBERS), read_json(FILM_NUMBERS)))
+    write_text(PAGE, page(read_json(NUMBERS), film_numbers()))
 
 
 if __name__ == "__main__":
