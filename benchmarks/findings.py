@@ -1,9 +1,10 @@
 """Write docs/findings.md, its figures and its numbers from the study of frozen features.
 
     python benchmarks/findings.py            # from results/frozen-features, after the study
+    python benchmarks/findings.py --film     # from results/film-confirmation, after that study
     python benchmarks/findings.py --page     # the page alone, from the committed numbers
 
-Numbers go to benchmarks/results/findings.json, pictures to docs/images/findings/.
+Numbers go to benchmarks/results/findings.json and film.json, pictures to docs/images/findings/.
 """
 
 import argparse
@@ -24,10 +25,12 @@ from dpsweep.study.paths import Paths
 
 REPOSITORY = Path(__file__).parents[1]
 NUMBERS = REPOSITORY / "benchmarks" / "results" / "findings.json"
+FILM_NUMBERS = NUMBERS.with_name("film.json")
 PAGE = REPOSITORY / "docs" / "findings.md"
 IMAGES = REPOSITORY / "docs" / "images" / "findings"
 TEMPLATE = REPOSITORY / "benchmarks" / "findings.md"
 STUDY = REPOSITORY / "studies" / "frozen-features.yaml"
+FILM_STUDY = REPOSITORY / "studies" / "film-confirmation.yaml"
 FIGURES = {
     "fig1_accuracy_heatmaps": "Accuracy over C and B, from the easiest problem to the hardest",
     "fig2_clipping_vs_difficulty": "What a clipping bound costs against the best one, by difficulty",
@@ -80,6 +83,24 @@ def collect(study: Study, paths: Paths) -> dict[str, Any]:
             name: each.title for name, each in [*study.datasets.items(), *study.backbones.items()]
         },
     }
+
+
+def collect_film(study: Study, paths: Paths) -> dict[str, Any]:
+    """The cells of the study with FiLM that are there, as plain numbers."""
+    cells = study.all_cells()
+    done = [cell for cell in cells if (paths.cell(cell) / "trials.parquet").exists()]
+    trials = load_trials(paths, done)
+    rows = choose(trials, [*PROBLEM, "clipping_bound", "batch_size"])
+    columns = [
+        *PROBLEM,
+        "batch_size",
+        "clipping_bound",
+        "learning_rate",
+        "centre",
+        "minimum",
+        "maximum",
+    ]
+    return {"cells": len(cells), "done": len(done), "rows": _plain(rows[columns])}
 
 
 def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -142,6 +163,11 @@ def _automatic(flat: pd.DataFrame, automatic: pd.DataFrame) -> list[dict[str, An
     return _plain(both[columns])
 
 
+def film_numbers() -> dict[str, Any] | None:
+    """What was measured with FiLM; None before its study has been run."""
+    return read_json(FILM_NUMBERS) if FILM_NUMBERS.exists() else None
+
+
 def digest(file: Path) -> str:
     """SHA-256 of a picture."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
@@ -190,8 +216,8 @@ def _curves(rows: list[dict[str, Any]], name: str, titles: dict[str, str], sizes
     return "\n\n".join(tables)
 
 
-def page(numbers: dict[str, Any]) -> str:
-    """The text of docs/findings.md, from the numbers alone."""
+def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
+    """The text of docs/findings.md, from the numbers of both studies alone."""
     study, titles, ends = numbers["study"], numbers["titles"], numbers["ends"]
     sizes = {(row["dataset"]): row["train_size"] for row in numbers["best"]}
 
@@ -240,6 +266,10 @@ def page(numbers: dict[str, Any]) -> str:
         seeds=study["seeds"],
         hours=f"{study['hours']:g}",
         seconds=seconds,
+        verdicts=_verdicts(numbers["rules"]),
+        most=_most(numbers["rules"]),
+        sizes=max(len(row["values"]) for row in numbers["by_batch_size"]),
+        bounds=max(len(row["values"]) for row in numbers["by_bound"]),
         wider=f"{480 * 9 * study['seconds_of_a_trial']['50000'] / 3600:.1f}",
         at_an_end=ends["at_an_end"],
         tuned=ends["cells"],
@@ -252,8 +282,66 @@ def page(numbers: dict[str, Any]) -> str:
         by_bound=_curves(numbers["by_bound"], "C", titles, lambda _, value: f"{value:g}"),
         by_batch_size=_curves(numbers["by_batch_size"], "B", titles, batch),
         automatic=table(["problem", "AUTO-S", "tuned C", "difference, points"], automatic),
+        film="It has not been run yet." if film is None else _film(film),
         figures=figures,
     )
+
+
+def _most(rules: list[dict[str, Any]]) -> str:
+    """The end that is furthest from zero, of the intervals of effects on accuracy; in points."""
+    ends = [
+        abs(row[end])
+        for row in rules
+        for end in ("lower_here", "upper_here")
+        if row["unit"] == "accuracy" and row[end] is not None
+    ]
+    return f"{100 * max(ends):.1f}"
+
+
+def _verdicts(rules: list[dict[str, Any]]) -> str:
+    """Which rules have which verdict, in a sentence for each verdict."""
+    sentences = []
+    for verdict in dict.fromkeys(row["verdict"] for row in rules):
+        named = [
+            f"{row['condition'].lower()}: {row['implication'][0].lower()}{row['implication'][1:]}"
+            for row in rules
+            if row["verdict"] == verdict
+        ]
+        sentences.append(f"**{verdict[0].upper()}{verdict[1:]}**: {'; '.join(named)}.")
+    return "\n\n".join(sentences)
+
+
+def _film(film: dict[str, Any]) -> str:
+    """The grid of every epsilon with the network in the loop, and what its C cost."""
+    bounds = sorted({row["clipping_bound"] for row in film["rows"]})
+    grids: dict[tuple[float, int], dict[float, float]] = {}
+    for row in film["rows"]:
+        grids.setdefault((row["epsilon"], row["batch_size"]), {})[row["clipping_bound"]] = row[
+            "centre"
+        ]
+    lines = [
+        [f"ε = {epsilon:g}, B = {size:,}", *(share(cells.get(bound)) for bound in bounds)]
+        for (epsilon, size), cells in grids.items()
+    ]
+    said = []
+    for epsilon in sorted({epsilon for epsilon, _ in grids}):
+        best = {
+            bound: max(
+                cells.get(bound, 0) for (other, _), cells in grids.items() if other == epsilon
+            )
+            for bound in bounds
+        }
+        costs = ", ".join(
+            f"{100 * (max(best.values()) - value):.1f} at C = {bound:g}"
+            for bound, value in best.items()
+        )
+        said.append(
+            f"- ε = {epsilon:g}: against the best C, B tuned with it, accuracy is lower by {costs}."
+        )
+    head = ["accuracy in %", *(f"C = {bound:g}" for bound in bounds)]
+    mean = "The mean over the seeds, at the best of four learning rates:"
+    done = f"{film['done']} of its {film['cells']} cells have been trained. {mean}"
+    return "\n\n".join([done, table(head, lines), "\n".join(said)])
 
 
 def _effect(row: dict[str, Any]) -> str:
@@ -273,7 +361,7 @@ def _advice(numbers: dict[str, Any]) -> str:
 
 def _losses(rows: list[dict[str, Any]], position: int) -> list[float]:
     return [
-        max(row["accuracy"]) - row["accuracy"][position] for row in rows if len(row["values"]) > 2
+        max(row["accuracy"]) - row["accuracy"][position] for row in rows if len(row["values"]) > 4
     ]
 
 
@@ -316,9 +404,15 @@ def main() -> None:
     """Write the page, and unless it is all that is asked for, numbers and pictures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--study", type=Path, default=STUDY)
+    parser.add_argument(
+        "--film", action="store_true", help="numbers of the study with FiLM instead"
+    )
     parser.add_argument("--page", action="store_true", help="from the committed numbers")
     options = parser.parse_args()
-    if not options.page:
+    if options.film:
+        study = load_study(FILM_STUDY)
+        write_json(FILM_NUMBERS, collect_film(study, Paths(Path(study.results))))
+    elif not options.page:
         study = load_study(options.study)
         paths = Paths(Path(study.results))
         IMAGES.mkdir(parents=True, exist_ok=True)
@@ -326,7 +420,7 @@ def main() -> None:
             shutil.copyfile(paths.figure(name, "png"), IMAGES / f"{name}.png")
         pictures = {name: digest(IMAGES / f"{name}.png") for name in FIGURES}
         write_json(NUMBERS, collect(study, paths) | {"pictures": pictures})
-    write_text(PAGE, page(read_json(NUMBERS)))
+    write_text(PAGE, page(read_json(NUMBERS), film_numbers()))
 
 
 if __name__ == "__main__":

@@ -568,6 +568,79 @@ def _points(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.2f}"
 
 
+def short(value: float) -> str:
+    """A clipping bound or a norm in three digits."""
+    return "∞" if math.isinf(value) else f"{value:.3g}"
+
+
+def bounds_progress(result: dict[str, Any]) -> list[str]:
+    """How often Theorem 4.2 promises a gain, and how loose it is."""
+    rows = []
+    for each in result["pieces"]:
+        steps = [row for point in each["progress"] for row in point["bounds"]]
+        gains = [row for row in steps if row["measured"][0] < 0]
+        certain = [row for row in steps if row["theorem"][0] < 0]
+        ratios = [row["measured"][0] / row["theorem"][0] for row in certain]
+        tuned = [row["tuned_measured"] / row["tuned_bound"] for row in steps if row["tuned_bound"]]
+        rows.append(
+            [
+                f"{each['title']}, ε = {each['epsilon']:g}",
+                f"{len(gains)} of {len(steps)}",
+                f"{len(certain)}",
+                f"{min(ratios):.1f} to {max(ratios):.1f}" if ratios else "",
+                f"{min(tuned):,.0f} to {max(tuned):,.0f}",
+            ]
+        )
+    head = [
+        "steps of size 1/L",
+        "that gain",
+        "with a gain that is certain",
+        "measured over certain gain",
+        "the same, tuned form",
+    ]
+    return grid(head, rows)
+
+
+def bounds_choice(result: dict[str, Any]) -> list[str]:
+    """The clipping bound of Koloskova et al. beside the one with the highest accuracy."""
+    rows = []
+    for each in result["pieces"]:
+        swept, optimum = each["accuracy"], each["koloskova"]["optimum"]
+        best = max(swept, key=lambda row: row["accuracy"])
+        nearest = min(
+            swept,
+            key=lambda row: abs(math.log(row["clipping_bound"] / optimum["clipping_bound"])),
+        )
+        rows.append(
+            [
+                f"{each['title']}, ε = {each['epsilon']:g}",
+                f"{short(best['clipping_bound'])} ({100 * best['accuracy']:.1f} %)",
+                short(optimum["clipping_bound"]),
+                f"{short(optimum['lower'])} to {short(optimum['upper'])}",
+                f"{100 * (best['accuracy'] - nearest['accuracy']):.1f}",
+                f"{optimum['gradient_norm']:.1f}",
+                f"{each['koloskova']['measured_gradient_norms']['end']:.2f}",
+            ]
+        )
+    head = [
+        "DP-SGD",
+        "measured best C (accuracy)",
+        "C of the bound",
+        "bound within a factor of 2",
+        "points lost",
+        "the bound there",
+        "gradient at the end",
+    ]
+    ends = [row["at_an_end"] for each in result["pieces"] for row in each["accuracy"]]
+    return [
+        *grid(head, rows),
+        "",
+        f"B = {result['batch_size']}, {result['epochs']} epochs, {result['seeds']} seeds, step size tuned "
+        f"for every C; in {sum(ends)} of {len(ends)} the best one is at an end of its grid. "
+        + where(result["environment"]),
+    ]
+
+
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "step cost, CPU": ("step_cost_cpu.json", "make bench", step_cost),
     "step cost, GPU": ("gpu/step_*.json", GPU, step_cost),
@@ -591,6 +664,8 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
         "python benchmarks/recommend.py results/demo/problems",
         recommendation,
     ),
+    "progress of steps": ("bounds.json", "python benchmarks/bounds.py", bounds_progress),
+    "bound of Koloskova et al.": ("bounds.json", "python benchmarks/bounds.py", bounds_choice),
     "selection": ("selection.json", "python benchmarks/selection.py", selection),
     "kills": ("kills.json", "python -m benchmarks.kills 300", kills),
     "kills on Slurm": ("kills_slurm.json", "python -m benchmarks.kills_slurm 50", kills),
@@ -623,11 +698,98 @@ def audit() -> list[str]:
     )
 
 
+def theory_csv(name: str) -> list[dict[str, str]]:
+    """Numbers of a figure of the theory, copied from a study to the results."""
+    with (RESULTS / "theory" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def theory_effects() -> list[str]:
+    """C* after the last epoch, and what noise and gradients alone make of it."""
+    traced = theory_csv("optimal_clipping")
+    traced = [row for row in traced if float(row["epoch"]) == float(row["epochs"])]
+    effects = {
+        (row["title"], row["epsilon"], row["effect"]): float(row["best_bound"])
+        for row in theory_csv("privacy_effects")
+        if row["rule"] == "C*"
+    }
+    traced.sort(key=lambda row: (row["title"], -float(row["epsilon"])))
+    rows, said = [], []
+    for row in traced:
+        key = row["title"], row["epsilon"]
+        rows.append(
+            [
+                f"{row['title']}, ε = {float(row['epsilon']):g}",
+                *(short(float(row[name])) for name in ("median_norm", "best_bound")),
+                *(short(effects[*key, effect]) for effect in ("noise alone", "gradients alone")),
+                short(float(row["direction_bound"])),
+                " to ".join(short(float(row[f"plateau_{end}"])) for end in ("lower", "upper")),
+            ]
+        )
+    for title in dict.fromkeys(row["title"] for row in traced):
+        loose, *_, tight = (row for row in traced if row["title"] == title)
+        norms = float(tight["median_norm"]) / float(loose["median_norm"])
+        gradients, noise = (
+            effects[title, tight["epsilon"], effect] / float(loose["best_bound"])
+            for effect in ("gradients alone", "noise alone")
+        )
+        sign = "as the paper says" if gradients > 1 else "against what the paper says"
+        larger = "noise" if abs(math.log(noise)) > abs(math.log(gradients)) else "gradients"
+        said.append(
+            f"- {title}, from ε = {float(loose['epsilon']):g} to {float(tight['epsilon']):g}: the median "
+            f"norm is multiplied by {norms:.2f}. The gradients alone multiply C\\* by {gradients:.2f}, "
+            f"{sign}; the noise alone by {noise:.3g}. The {larger} has the larger effect."
+        )
+    head = ["", "median norm", "C\\*", "of its noise alone", "of its gradients alone"]
+    return [*grid([*head, "scale-free C", "R within 2 %"], rows), "", *said]
+
+
+def theory_rules(name: str) -> list[str]:
+    """What each rule for C loses, and how many measured optima lie on the plateau of R."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for row in theory_csv(name):
+        found.setdefault(row["rule"], []).append(row)
+    rows, means = [], {}
+    for rule, members in found.items():
+        lost = [100 * float(row["lost"]) for row in members if row["lost"]]
+        correlation = members[0]["rank_correlation"]
+        means[rule] = statistics.mean(lost)
+        rows.append(
+            [
+                rule.replace("*", "\\*"),
+                f"{float(correlation):.2f}" if correlation else "",
+                f"{means[rule]:.2f}",
+                f"{max(lost):.2f}",
+                f"{len(lost)}",
+            ]
+        )
+    predictions = list(found)[:3]
+    order = sorted(predictions, key=lambda rule: means[rule])
+    plateau = [row["measured_on_plateau"] == "True" for row in found[predictions[0]]]
+    hindsight = means["Best fixed C (hindsight)"]
+    verdict = "less" if means[order[0]] < hindsight else "no less"
+    head = ["rule", "rank correlation", "points lost, mean", "largest", "problems"]
+    return [
+        *grid(head, rows),
+        "",
+        "Mean losses of the three predictions, the smallest first: "
+        + ", then ".join(
+            f"{rule.replace('*', chr(92) + '*')} ({means[rule]:.2f})" for rule in order
+        )
+        + f". The first loses {verdict} than the best fixed bound in hindsight "
+        f"({hindsight:.2f}). The measured best bound lies on the plateau of R in {sum(plateau)} of "
+        f"{len(plateau)} problems.",
+    ]
+
+
 def tables() -> dict[str, list[str]]:
     """The lines of every table, by the name that its place in a document has."""
     lines = {
         "plan": plan(),
         "audit": audit(),
+        "theory, effects of privacy": theory_effects(),
+        "theory, rules": theory_rules("predictions"),
+        "theory, rules in the demo": theory_rules("demo_predictions"),
         "calibration": calibration(
             {name: read_json(RESULTS / f"{name}.json") for name in CALIBRATION}
         ),
