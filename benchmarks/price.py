@@ -28,8 +28,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import seaborn as sns
 import torch
+from matplotlib.figure import Figure
+from scipy.stats import t
 
+from dpsweep.figures import style
 from dpsweep.files import read_json, write_json
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration, calibrate
@@ -41,13 +46,15 @@ from dpsweep.release.train import Candidate, Schedules, train_and_score, tuning_
 from dpsweep.study import Study, load_study
 from dpsweep.study.config import Release
 from dpsweep.study.paths import Paths
+from dpsweep.study.trials import TrialSettings
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
 from dpsweep.training.private_selection import select_privately
-from dpsweep.training.specification import TrialSettings, specify
+from dpsweep.training.specification import specify
 from dpsweep.training.streams import numpy_stream
 
 RESULTS = Path(__file__).parent / "results" / "price.json"
+IMAGE = Path(__file__).parents[1] / "docs" / "images" / "price"
 EPSILONS = [1.0, 2.0, 4.0, 8.0]
 BROAD = {
     "batch_size": [512, "full"],
@@ -58,6 +65,7 @@ BROAD = {
 SMALL_TRIALS, BROAD_TRIALS = 3, 10
 """Expected numbers of trials: what ``dpsweep release`` does by default, and more for more settings."""
 BEST = "best of the broad grid, no account"
+AGAIN = f"{BEST}, trained again"
 
 
 class Problem:
@@ -235,8 +243,58 @@ def measure(problem: Problem, title: str, epsilon: float, repetitions: int) -> N
         print(f"{problem.sweep} {epsilon:g} {arm}: {mean:.3f}, {seconds} s", flush=True)
 
 
+def numbers() -> pd.DataFrame:
+    """Mean macro accuracy of every way and its 95 % interval over repetitions, both in percent."""
+    rows = []
+    for piece in pieces():
+        names = ("problem", "title", "epochs", "arm", "epsilon", "repetitions")
+        row = {name: piece[name] for name in names}
+        for arm, key in ((piece["arm"], "accuracy"), (AGAIN, "again")):
+            if key in piece:
+                found = 100 * np.array(piece[key])
+                interval = t.ppf(0.975, len(found) - 1) * found.std(ddof=1) / math.sqrt(len(found))
+                rows.append(row | {"arm": arm, "accuracy": found.mean(), "interval": interval})
+    return pd.DataFrame(rows)
+
+
+def plot(found: pd.DataFrame) -> Figure:
+    """Draw accuracy over the total epsilon, a panel for each problem and a line for each way."""
+    problems = list(dict.fromkeys(found["problem"]))
+    drawing = style.panels_figure(len(problems), height=3.2)
+    arms_drawn = list(dict.fromkeys(found["arm"]))
+    colours = dict(zip(arms_drawn, sns.color_palette("colorblind", len(arms_drawn)), strict=True))
+    for axes, name in zip(
+        drawing.subplots(1, len(problems), squeeze=False)[0], problems, strict=True
+    ):
+        mine = found[found["problem"] == name].sort_values("epsilon")
+        for arm, marker in zip(arms_drawn, style.MARKERS, strict=False):
+            line = mine[mine["arm"] == arm]
+            axes.errorbar(
+                line["epsilon"], line["accuracy"], line["interval"], label=arm, color=colours[arm],
+                marker=marker, capsize=2, linestyle="--" if "habit" in arm else "-",
+            )  # fmt: skip
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(EPSILONS, [f"{each:g}" for each in EPSILONS])
+        axes.minorticks_off()
+        axes.set_xlabel("Total ε")
+        axes.set_ylabel("Macro accuracy in %")
+        row = mine.iloc[0]
+        style.title(axes, f"{row['title']}, {row['epochs']} epochs")
+    handles, labels = axes.get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="outside lower center", ncols=2)
+    return drawing
+
+
+def draw() -> None:
+    """Write the figure, and the numbers that it shows, to docs/images."""
+    found = numbers()
+    with style.style():
+        style.save(plot(found), IMAGE.with_suffix(".pdf"), IMAGE.with_suffix(".png"))
+    found.round(3).to_csv(IMAGE.with_suffix(".csv"), index=False, lineterminator="\n")
+
+
 def main() -> None:
-    """Measure a problem."""
+    """Measure a problem, and draw all that has been measured."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("study", type=Path)
     parser.add_argument("sweep")
@@ -253,6 +311,7 @@ def main() -> None:
     problem = Problem(study, paths, options.sweep, options.epochs)
     for epsilon in options.epsilon:
         measure(problem, title, epsilon, options.repetitions)
+    draw()
 
 
 if __name__ == "__main__":
