@@ -260,7 +260,7 @@ def numbers() -> pd.DataFrame:
 def plot(found: pd.DataFrame) -> Figure:
     """Draw accuracy over the total epsilon, a panel for each problem and a line for each way."""
     problems = list(dict.fromkeys(found["problem"]))
-    drawing = style.panels_figure(len(problems), height=3.2)
+    drawing = style.panels_figure(len(problems), height=3.8)
     arms_drawn = list(dict.fromkeys(found["arm"]))
     colours = dict(zip(arms_drawn, sns.color_palette("colorblind", len(arms_drawn)), strict=True))
     for axes, name in zip(
@@ -281,7 +281,7 @@ def plot(found: pd.DataFrame) -> Figure:
         row = mine.iloc[0]
         style.title(axes, f"{row['title']}, {row['epochs']} epochs")
     handles, labels = axes.get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=2)
+    drawing.legend(handles, labels, loc="outside lower center", ncols=min(2, len(problems)))
     return drawing
 
 

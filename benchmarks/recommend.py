@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
-from dpsweep.files import write_json
+from dpsweep.figures import style
+from dpsweep.files import read_json, write_json
 from dpsweep.recommend.references import (
     INCLUDED,
     references_of,
@@ -41,6 +43,7 @@ from dpsweep.study import load_study
 
 RESULTS = Path(__file__).parent / "results" / "recommend.json"
 REPOSITORY = Path(__file__).parents[1]
+IMAGE = REPOSITORY / "docs" / "images" / "regret"
 STUDIES = [REPOSITORY / "studies" / f"{name}.yaml" for name in ("demo", "frozen-features")]
 DELTA = 1e-5
 HABITS = {
@@ -137,6 +140,45 @@ def regrets(
     return {name: 100 * (best - each) for name, each in found.items()}
 
 
+def regret_numbers() -> pd.DataFrame:
+    """The regret of every setting on every source of data, from the committed result."""
+    result = read_json(RESULTS)
+    rows = [
+        {"setting": setting, "source": name, "regret": regret}
+        for name, settings in {"mean": result["mean"], **result["by_source"]}.items()
+        for setting, regret in settings.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def plot(numbers: pd.DataFrame) -> Figure:
+    """Draw the regret on every source as a point, and the mean as a line."""
+    settings = list(dict.fromkeys(numbers["setting"]))
+    drawing = style.panels_figure(1, height=3.6)
+    axes = drawing.subplots()
+    for name, group in numbers.groupby("source", sort=False):
+        places = [settings.index(each) for each in group["setting"]]
+        if name == "mean":
+            axes.scatter(group["regret"], places, marker="|", s=120, color="black", label=name)
+        else:
+            axes.scatter(group["regret"], places, s=14, label=name)
+    axes.axvline(1, color=style.GREY, linestyle="--", linewidth=0.8)
+    axes.set_yticks(range(len(settings)), settings)
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("Regret in points")
+    drawing.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return drawing
+
+
+def draw() -> None:
+    """Write the figure of docs/recommend.md, and the numbers that it shows."""
+    numbers = regret_numbers()
+    with style.style():
+        style.save(plot(numbers), IMAGE.with_suffix(".pdf"), IMAGE.with_suffix(".png"))
+    numbers.to_csv(IMAGE.with_suffix(".csv"), index=False, lineterminator="\n")
+
+
 def main() -> None:
     """Judge, and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -166,6 +208,7 @@ def main() -> None:
     }
     write_json(RESULTS, result)
     write_references(INCLUDED, references)
+    draw()
 
 
 if __name__ == "__main__":
