@@ -9,6 +9,7 @@ Numbers go to benchmarks/results/findings.json and film.json, pictures to docs/i
 
 import argparse
 import hashlib
+import runpy
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -257,6 +258,7 @@ def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
     figures = "\n\n".join(
         f"![{text}](images/findings/{name}.png)\n\n*{text}.*" for name, text in FIGURES.items()
     )
+    tables = runpy.run_path(str(REPOSITORY / "benchmarks" / "tables.py"))
     seconds = ", ".join(
         f"{value:g} s for N = {int(size):,}" for size, value in study["seconds_of_a_trial"].items()
     )
@@ -282,9 +284,16 @@ def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
         by_bound=_curves(numbers["by_bound"], "C", titles, lambda _, value: f"{value:g}"),
         by_batch_size=_curves(numbers["by_batch_size"], "B", titles, batch),
         automatic=table(["problem", "AUTO-S", "tuned C", "difference, points"], automatic),
+        effects="\n".join(_said(tables["theory_effects"](), "- ")),
+        predictions="\n".join(_said(tables["theory_rules"]("predictions"), "Mean losses")),
         film="It has not been run yet." if film is None else _film(film),
         figures=figures,
     )
+
+
+def _said(lines: Sequence[str], start: str) -> list[str]:
+    """The sentences under a table of docs/theory.md."""
+    return [line for line in lines if line.startswith(start)]
 
 
 def _most(rules: list[dict[str, Any]]) -> str:
