@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import t
+
 from dpsweep.files import read_json, write_text
 from dpsweep.planning.plan import Plan
 from dpsweep.study import load_study
@@ -564,6 +566,41 @@ def recommendation(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def price(result: dict[str, Any]) -> list[str]:
+    """Accuracy by how a setting was found, with the half width of its 95 % interval."""
+    lines: list[str] = []
+    pieces = result["pieces"]
+    epsilons = sorted({each["epsilon"] for each in pieces})
+    for problem in dict.fromkeys(each["problem"] for each in pieces):
+        found: dict[str, dict[float, str]] = {}
+        for each in (piece for piece in pieces if piece["problem"] == problem):
+            for arm, key in ((each["arm"], "accuracy"), (f"{each['arm']}, trained again", "again")):
+                if key in each:
+                    found.setdefault(arm, {})[each["epsilon"]] = _mean(each[key])
+        first = next(each for each in pieces if each["problem"] == problem)
+        rows = [
+            [arm, *(values.get(epsilon, "-") for epsilon in epsilons)]
+            for arm, values in found.items()
+        ]
+        lines += [
+            f"**{first['title']}**, {first['epochs']} epochs, {first['repetitions']} repetitions:",
+            "",
+            *grid(["accuracy in %", *(f"ε = {epsilon:g}" for epsilon in epsilons)], rows),
+            "",
+        ]
+    trials, seconds = (sum(each[name] for each in pieces) for name in ("trials", "seconds"))
+    commits = ", ".join(dict.fromkeys(each["commit"] for each in pieces))
+    return [*lines, f"{trials:,} trials, {seconds / 60:.0f} minutes, at {commits}."]
+
+
+def _mean(shares: list[float]) -> str:
+    """A mean in percent, and the half width of the 95 % interval of Student's t."""
+    spread = statistics.stdev(shares) / math.sqrt(len(shares))
+    return (
+        f"{100 * statistics.mean(shares):.1f} ± {100 * t.ppf(0.975, len(shares) - 1) * spread:.1f}"
+    )
+
+
 def _points(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.2f}"
 
@@ -666,6 +703,11 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     ),
     "progress of steps": ("bounds.json", "python benchmarks/bounds.py", bounds_progress),
     "bound of Koloskova et al.": ("bounds.json", "python benchmarks/bounds.py", bounds_choice),
+    "price": (
+        "price.json",
+        "python benchmarks/price.py studies/frozen-features.yaml 20newsgroups_minilm_head 8",
+        price,
+    ),
     "selection": ("selection.json", "python benchmarks/selection.py", selection),
     "kills": ("kills.json", "python -m benchmarks.kills 300", kills),
     "kills on Slurm": ("kills_slurm.json", "python -m benchmarks.kills_slurm 50", kills),
