@@ -298,9 +298,8 @@ class _RecordedUses(Uses):
         """Add the gradients of a weight as they are cheaper to keep."""
         sources = self._sources.get(weight.parameter_name)
         standardized = self._standardized.get(weight.parameter_name)
-        smaller = isinstance(gradients, Convolutions) and not gradients.is_cheaper
         if sources is None:
-            if smaller:
+            if isinstance(gradients, Convolutions) and not gradients.is_cheaper:
                 self._add_rows(weight, gradients.rows())
             else:
                 self._factored.append(gradients)
@@ -308,7 +307,9 @@ class _RecordedUses(Uses):
         if isinstance(gradients, OuterProducts):
             self._factored.append(Derived(weight.value, sources, gradients))
             return
-        kept = ConvolutionRows(gradients.name, gradients.rows()) if smaller else gradients
+        kept: Convolutions | ConvolutionRows = gradients
+        if gradients.rows_are_smaller:
+            kept = ConvolutionRows(gradients.name, gradients.rows())
         if standardized is not None and gradients.groups == 1:
             self._factored.append(Standardized(weight.value, sources, kept, standardized))
         else:

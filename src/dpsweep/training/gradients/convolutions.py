@@ -242,6 +242,12 @@ class Convolutions:
         return self.outputs.device.type == "cpu" and self._pixels >= _PIXELS
 
     @property
+    def rows_are_smaller(self) -> bool:
+        """Whether rows take less memory than the factors, without more work for the norms."""
+        factors = self.inputs[0].numel() + self.outputs[0].numel()
+        return not self.is_cheaper and self.shape.numel() <= factors
+
+    @property
     def is_cheaper(self) -> bool:
         """Whether the factors are cheaper than rows."""
         out_channels, *patch = self.shape
