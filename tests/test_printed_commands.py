@@ -127,7 +127,7 @@ def test_scripts_take_their_arguments(words: tuple[str, ...]) -> None:
     [
         path.stem
         for path in sorted((ROOT / "benchmarks").glob("*.py"))
-        if "__main__" in path.read_text(encoding="utf-8")
+        if 'if __name__ == "__main__"' in path.read_text(encoding="utf-8")
     ],
 )
 def test_every_benchmark_has_help(script: str) -> None:

@@ -68,7 +68,7 @@ def test_stopped_trial_goes_on_and_ends_the_same(
     first_line(process)
     time.sleep(2)
     process.send_signal(number)
-    _, log = process.communicate(timeout=60)
+    _, log = process.communicate(timeout=600)
     assert process.returncode == status
     saved = re.search(r"checkpoint at step (\d+)", log)
     assert saved, log
