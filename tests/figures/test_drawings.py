@@ -297,20 +297,25 @@ def test_a_running_mean_of_steps_is_named_with_its_length(
     assert len(drawing.axes[0].lines) == (2 if window else 1)
 
 
-@pytest.mark.parametrize(("classes", "window"), [(40, None), (100, 5)])
-def test_a_running_mean_of_classes_is_named_with_its_length(
-    tmp_path: Path, classes: int, window: int | None
-) -> None:
-    study = make_study(
+def study_of_classes(classes: int) -> Study:
+    """A study whose figure draws every class."""
+    return make_study(
         {"s": {"clipping_bound": [0.1, 1.0]}},
         classes=classes,
         figures={
             "f": {
                 "family": "per_class", "caption": "c", "section": "s", "baseline": 1.0,
-                "rows": ["accuracy_difference"], "panels": [{"title": "Many"}],
+                "rows": ["accuracy_difference"], "panels": [{"title": "t"}],
             }
         },
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("classes", "window"), [(40, None), (100, 5)])
+def test_a_running_mean_of_classes_is_named_with_its_length(
+    tmp_path: Path, classes: int, window: int | None
+) -> None:
+    study = study_of_classes(classes)
     accuracies = list(np.linspace(0.9, 0.1, classes))
     outcome = {"macro_accuracy": 0.5, "per_class_accuracy": accuracies}
     write_cells(study, Paths(tmp_path), lambda *_: outcome)
@@ -375,16 +380,7 @@ def test_retained_weights_that_are_alike_are_not_pinned_to_the_top(
 
 @pytest.mark.parametrize("classes", [4, 12])
 def test_few_classes_are_named_and_many_are_ranked(tmp_path: Path, classes: int) -> None:
-    study = make_study(
-        {"s": {"clipping_bound": [0.1, 1.0]}},
-        classes=classes,
-        figures={
-            "f": {
-                "family": "per_class", "caption": "c", "section": "s", "baseline": 1.0,
-                "rows": ["accuracy_difference"], "panels": [{"title": "t"}],
-            }
-        },
-    )  # fmt: skip
+    study = study_of_classes(classes)
     write_cells(study, Paths(tmp_path), lambda cell, rate, seed: {})
     drawing, _ = plotted(study, Paths(tmp_path))
     axes = drawing.axes[0]

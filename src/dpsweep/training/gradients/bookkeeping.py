@@ -186,7 +186,9 @@ class _RecordedUses(Uses):
         y = F.conv2d(x, plain(weight), None if standardized else plain(bias), *settings)
         # On a GPU, asking whether they can be used would cost more than computing them again.
         exact = y.device.type == "cpu" and y.dtype == sum_dtype(y)
-        responses, version = y.detach() if standardized and exact else None, y._version
+        of_use = Convolutions("", plain(weight).shape, x, y, *settings).reads_responses
+        keeps = standardized and exact and of_use
+        responses, version = y.detach() if keeps else None, y._version
         if standardized and bias is not None:
             y = y + plain(bias)[:, None, None]
 

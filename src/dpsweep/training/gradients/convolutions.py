@@ -242,6 +242,11 @@ class Convolutions:
         return self.outputs.device.type == "cpu" and self._pixels >= _PIXELS
 
     @property
+    def reads_responses(self) -> bool:
+        """Whether sums over channels are taken from products, and so from what the layer gave."""
+        return self.groups == 1 and self.products_are_cheaper and not self.rows_are_smaller
+
+    @property
     def rows_are_smaller(self) -> bool:
         """Whether rows take less memory than the factors, without more work for the norms."""
         factors = self.inputs[0].numel() + self.outputs[0].numel()
