@@ -212,8 +212,8 @@ def test_report_adds_up(study: Study, paths: Paths, cells: list[Cell]) -> None:
     log(paths, cells[2], "error: no data\n", age=1)
     lines = list(Status(study, paths, NOW).lines())
     everything = next(line for line in lines if line.startswith("all "))
-    assert everything.split()[1:] == ["1", "1", "1", "0", "3", "2.00", "10"]
-    assert any("10 GPU hours left; with 1 at once: 10 h" in line for line in lines)
+    assert everything.split()[1:] == [*"11103", "2.0", "h", "10", "h"]
+    assert any("10 h of GPU time left; with 1 at once: 10 h" in line for line in lines)
     assert any("1 failed or stopped" in line for line in lines)
 
 

@@ -121,7 +121,7 @@ def plan(
         typer.Option("--gpus", min=1, help="number of GPUs for the wall time; may be repeated"),
     ] = None,
 ) -> None:
-    """List what is missing for some targets, with estimated trials, GPU hours, wall time and disk space."""
+    """List what is missing for some targets, with estimated trials, GPU time, wall time and disk space."""
     from dpsweep.planning.device import GPU, this_machine
     from dpsweep.planning.plan import GPUS, Plan
 

@@ -4,12 +4,13 @@ A job's log is the one place that tells its end. What the job itself cannot writ
 never started or was killed, is added by `note`.
 """
 
-import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from dpsweep.planning.units import duration
 
 # How the command line's own errors start, and the last part of a traceback. Both may go on for
 # more lines: hints of ours, a CUDA error's advice.
@@ -86,9 +87,8 @@ def describe(name: str, log: Path, now: float | None = None) -> Failure:
         return Failure(name, log, f"{stopped[0]}: its state is saved, and it goes on", False)
     if not log.exists():
         return Failure(name, log, "no message: it was killed before it wrote its log", False)
-    hours = max(0.0, (time.time() if now is None else now) - log.stat().st_mtime) / 3600
-    silence = f"{hours:.2f}" if hours < 10 else f"{math.ceil(hours)}"
-    reason = f"no message, nothing written for {silence} h: killed (memory, time limit, kill -9)"
+    silence = duration(max(0.0, (time.time() if now is None else now) - log.stat().st_mtime))
+    reason = f"no message, nothing written for {silence}: killed (memory, time limit, kill -9)"
     return Failure(name, log, reason, False)
 
 

@@ -25,7 +25,8 @@ from dpsweep.planning.cost import (
 )
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.outputs import NormsKey, Output, Outputs
-from dpsweep.planning.status import Status, hours
+from dpsweep.planning.status import Status
+from dpsweep.planning.units import duration, size
 from dpsweep.study.cells import Cell, FeatureSource
 from dpsweep.study.config import Study
 from dpsweep.study.inputs import norms_cells
@@ -179,14 +180,16 @@ class Plan:
         yield from _table(estimates | {"all": everything})
         preparation = self.preparation_bytes()
         yield (
-            f"Disk: {_size(everything.bytes)}, and {_size(preparation)} of datasets and weights "
+            f"Disk: {size(everything.bytes)}, and {size(preparation)} of datasets and weights "
             "to prepare."
         )
         if not estimates:
             return
         if self._site is not None:
             yield f"Slurm: {self.gpu_jobs():,} jobs with a GPU, short cells packed."
-        walls = (f"{hours(max(everything.seconds / k, everything.longest))} h at {k}" for k in gpus)
+        walls = (
+            f"{duration(max(everything.seconds / k, everything.longest))} at {k}" for k in gpus
+        )
         yield f"Wall time, if no job waits, by number of GPUs: {', '.join(walls)}."
         yield f"Assumed: {', '.join(self._assumptions())}. {self._status.forecast.basis}"
 
@@ -324,7 +327,7 @@ class Plan:
             gpu = self._site.gpu(self._study, cell.problem, cell.epochs)
             used[gpu] = used.get(gpu, 0.0) + self._status.forecast.seconds(cell)
         return [
-            f"{hours(seconds)} hours of training on {gpu.request} at {gpu.teraflops:g} Tflop/s"
+            f"{duration(seconds)} of training on {gpu.request} at {gpu.teraflops:g} Tflop/s"
             for gpu, seconds in used.items()
         ] or ["nothing"]
 
@@ -336,20 +339,16 @@ def _parse(problem: str, name: str, target: str) -> Cell:
         raise PlanError(f"{target}: {error}") from error
 
 
-def _size(size: float) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
-
-
 def _table(rows: dict[str, CostEstimate]) -> Iterator[str]:
-    header = ("cells", "trials", "GPU hours", "longest job", "disk")
+    header = ("cells", "trials", "GPU time", "longest job", "disk")
     width = max(map(len, rows))
     yield f"{'':<{width}}  {'  '.join(f'{head:>11}' for head in header)}"
     for name, estimate in rows.items():
         values = (
             f"{estimate.cells:,}",
             f"{estimate.trials:,}",
-            hours(estimate.seconds),
-            f"{hours(estimate.longest)} h",
-            _size(estimate.bytes),
+            duration(estimate.seconds),
+            duration(estimate.longest),
+            size(estimate.bytes),
         )
         yield f"{name:<{width}}  {'  '.join(f'{value:>11}' for value in values)}"

@@ -6,7 +6,6 @@ not (*stopped*: terminated, killed, requeued, or given up). A cell without a log
 is one that was done before: its outputs were deleted, or belong to an earlier version of the study.
 """
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -20,6 +19,7 @@ from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.failures import STOPPED, Failure, describe, error_lines, tail
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import problems, read_provenance
+from dpsweep.planning.units import duration
 from dpsweep.study.cells import Cell
 from dpsweep.study.config import Study
 from dpsweep.study.paths import Paths
@@ -132,8 +132,8 @@ class Status:
         at_once = gpus or everything.cells["running"]
         if everything.left:
             yield (
-                f"{hours(everything.left)} GPU hours left; with {max(at_once, 1)} at once: "
-                f"{hours(everything.left / max(at_once, 1))} h. {self.forecast.basis}"
+                f"{duration(everything.left)} of GPU time left; with {max(at_once, 1)} at once: "
+                f"{duration(everything.left / max(at_once, 1))}. {self.forecast.basis}"
             )
         unfinished = everything.cells["failed"] + everything.cells["stopped"]
         if unfinished:
@@ -206,18 +206,12 @@ def cell_log(paths: Paths, cell: Cell) -> Path:
     return paths.results / "logs" / "cells" / cell.problem / f"{cell.name}.log"
 
 
-def hours(seconds: float) -> str:
-    """Seconds as hours, for a table."""
-    number = seconds / 3600
-    return f"{number:.2f}" if number < 10 else f"{math.ceil(number):,}"
-
-
 def _table(title: str, rows: dict[str, Progress]) -> Iterator[str]:
     width = max(len(title), *(len(name) for name in rows))
-    header = (*STATES, "hours spent", "hours left")
+    header = (*STATES, "time spent", "time left")
     yield f"{title:<{width}}  " + "  ".join(header)
     for name, progress in rows.items():
         numbers = [str(progress.cells[state]) for state in STATES]
-        numbers += [hours(progress.spent), hours(progress.left)]
+        numbers += [duration(progress.spent), duration(progress.left)]
         cells = (f"{number:>{len(head)}}" for number, head in zip(numbers, header, strict=True))
         yield f"{name:<{width}}  " + "  ".join(cells)

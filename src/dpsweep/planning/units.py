@@ -1,0 +1,22 @@
+"""Times and sizes with the unit that suits them, for tables in a terminal."""
+
+import math
+
+
+def duration(seconds: float) -> str:
+    """A time: 0 s, 0.4 s, 40 s, 12 min, 3.4 h, 1,288 h. Less than 0.1 s is shown as 0.1 s, unless it is 0."""
+    if 0 < seconds < 9.95:
+        return f"{max(seconds, 0.1):.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 9.95 else f"{math.ceil(hours):,} h"
+
+
+def size(number_of_bytes: float) -> str:
+    """A size on disk: 0.3 MB, 55.3 MB, 1.4 GB."""
+    if number_of_bytes >= 1e8:
+        return f"{number_of_bytes / 1e9:.1f} GB"
+    return f"{number_of_bytes / 1e6:.1f} MB"
