@@ -121,17 +121,9 @@ def write_trials(study: Study, paths: Paths, **changes: Any) -> None:
         } | (changes if (cell, rate, seed) == (first, 0.001, 1) else {})
 
     write_cells(study, paths, outcome)
-    keys = [
-        key
-        for file in sorted((paths.results / "cells").rglob("trials.parquet"))
-        for key in pd.read_parquet(file)["trial_key"]
-    ]
-    for hour, key in enumerate(keys):
-        stored = paths.trials / key[:2] / f"{key}.safetensors"
-        stored.parent.mkdir(parents=True, exist_ok=True)
-        stored.touch()
+    for hour, file in enumerate(sorted((paths.results / "cells").rglob("trials.parquet"))):
         time = 1_700_000_000 + 3600 * hour
-        os.utime(stored, (time, time))
+        os.utime(file, (time, time))
 
 
 def write_targets(paths: Paths) -> None:
@@ -472,8 +464,8 @@ def test_the_summary_counts_cells_trials_and_hours(study: Study, paths: Paths) -
         "2 sweeps over 1 dataset, 1 backbone and 1 method: 40 trials in 10 of 10 planned cells, "
         "60 minutes of training on a small CPU." in page.text()
     )
-    # 14 November, 22:13:20, and 39 hours.
-    assert "Newest trial: 16 November 2023, 13:13 UTC" in page.text()
+    # 14 November, 22:13:20, and 9 hours.
+    assert "Newest results: 15 November 2023, 07:13 UTC" in page.text()
 
 
 def test_the_summary_says_how_many_examples_are_trained_on(study: Study, paths: Paths) -> None:
@@ -521,7 +513,8 @@ def test_a_problem_reads_the_same_from_its_table_and_from_its_cells(
     for problem in study.problems:
         write_problem(study, paths, problem)
     shutil.rmtree(paths.results / "cells")
-    assert written(study, paths) == from_cells
+    when = re.compile("<time.*?</time>")
+    assert when.sub("", written(study, paths)) == when.sub("", from_cells)
 
 
 def test_a_running_study_is_described_as_far_as_it_is(study: Study, paths: Paths) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 import pandas as pd
 
 from dpsweep.report.grid import Grid, count, duration, span, values
-from dpsweep.report.trials import newest_trial
+from dpsweep.report.trials import newest_results
 from dpsweep.study import Study
 from dpsweep.study.config import (
     FileWeights,
@@ -33,7 +33,7 @@ class Summary:
 
     sentence: str
     numbers: list[tuple[str, str]]
-    newest_trial: datetime | None
+    newest_results: datetime | None
     datasets: Grid
     backbones: Grid
     methods: Grid
@@ -75,7 +75,7 @@ def summarise(study: Study, paths: Paths, trials: pd.DataFrame) -> Summary:
             ("training", hours),
             ("seeds", _ranges(seeds) or "–"),
         ],
-        newest_trial=newest_trial(trials, paths),
+        newest_results=newest_results(study, paths),
         datasets=_datasets(study, used["dataset"]),
         backbones=_backbones(study, used["backbone"]),
         methods=Grid(

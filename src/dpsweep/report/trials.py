@@ -43,15 +43,20 @@ def read_trials(study: Study, paths: Paths, columns: Sequence[str] = COLUMNS) ->
 def _read_problem(
     study: Study, paths: Paths, problem: str, columns: Sequence[str]
 ) -> Iterator[pd.DataFrame]:
-    cells = study.problem_cells(problem)
+    for file in _files(study, paths, problem):
+        if file == paths.problem(problem):
+            trials = _read(file, [*columns, "problem", "cell"])
+            yield trials[trials["cell"].isin([cell.name for cell in study.problem_cells(problem)])]
+        else:
+            yield _read(file, columns).assign(problem=problem, cell=file.parent.name)
+
+
+def _files(study: Study, paths: Paths, problem: str) -> list[Path]:
+    """The table of a problem, or what there is of its cells."""
     if paths.problem(problem).exists():
-        trials = _read(paths.problem(problem), [*columns, "problem", "cell"])
-        yield trials[trials["cell"].isin([cell.name for cell in cells])]
-        return
-    for cell in cells:
-        file = paths.cell(cell) / "trials.parquet"
-        if file.exists():
-            yield _read(file, columns).assign(problem=problem, cell=cell.name)
+        return [paths.problem(problem)]
+    cells = (paths.cell(cell) / "trials.parquet" for cell in study.problem_cells(problem))
+    return [file for file in cells if file.exists()]
 
 
 def _read(file: Path, columns: Sequence[str]) -> pd.DataFrame:
@@ -69,11 +74,8 @@ def is_private(trials: pd.DataFrame) -> pd.Series:
     return trials["epsilon"].astype(float) < math.inf
 
 
-def newest_trial(trials: pd.DataFrame, paths: Paths) -> datetime | None:
-    """When the newest of the trials was stored (UTC), or None where the store has none of them."""
-    stored = (
-        paths.trials / key[:2] / f"{key}.safetensors"
-        for key in set(trials["trial_key"].astype(str))
-    )
-    times = [path.stat().st_mtime for path in stored if path.exists()]
+def newest_results(study: Study, paths: Paths) -> datetime | None:
+    """When the newest file of `read_trials` was written (UTC), or None where there is none."""
+    files = [file for name in study.problems for file in _files(study, paths, name)]
+    times = [file.stat().st_mtime for file in files]
     return datetime.fromtimestamp(max(times), UTC) if times else None
