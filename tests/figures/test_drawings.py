@@ -97,6 +97,37 @@ def test_where_b_is_no_axis_every_square_says_what_was_chosen(tmp_path: Path) ->
     assert drawing.axes[0].get_xlabel() == "Privacy budget ε"
 
 
+def test_numbers_lie_within_the_frame_of_the_best_square(tmp_path: Path) -> None:
+    """Rows that differ from panel to panel have labels of their own, which narrow the squares."""
+    bounds = [0.5, 4.0, 8.0, 12.0, 16.0, 24.0, 40.0]
+    sizes = {8.0: [100, 200, 400], 4.0: [200, 400], 1.0: [200, 800]}
+    study = make_study(
+        {
+            f"s{epsilon:g}": {"epsilon": [epsilon], "batch_size": size, "clipping_bound": bounds}
+            for epsilon, size in sizes.items()
+        },
+        figures={
+            "f": {
+                **{"caption": "c", "section": "s", "family": "heatmap", "colour_scale": "panel"},
+                "panels": [{"title": f"ε = {epsilon:g}", "epsilon": epsilon} for epsilon in sizes],
+            }
+        },
+    )
+    write_cells(study, Paths(tmp_path), lambda cell, rate, seed: {"macro_accuracy": 0.4884})
+    drawing, _ = plotted(study, Paths(tmp_path))
+    frame = 0.7 * drawing.dpi / 72  # half of its line
+    checked = 0
+    for axes in drawing.axes:
+        for text in (text for text in axes.texts if text.get_text() == ".488"):
+            x, y = (math.floor(each) for each in text.get_position())
+            (left, _), (right, _) = axes.transData.transform([(x, y), (x + 1, y)])
+            written = text.get_window_extent()
+            assert left + frame < written.x0
+            assert written.x1 < right - frame
+            checked += 1
+    assert checked == len(bounds) * sum(map(len, sizes.values()))
+
+
 def test_a_crowded_heatmap_leaves_the_values_to_the_colours(tmp_path: Path) -> None:
     bounds = [float(bound) for bound in range(1, 41)]
     study = study_with(

@@ -29,11 +29,14 @@ COLUMNS = [
     "repeats", "diverged", "best",
 ]  # fmt: skip
 
-# Inches. Into a square of the smallest width ".123" fits in the smallest type that can be read.
+# Inches. A square of the smallest width holds ".123" in the smallest legible type, within its frame.
 _SMALLEST_TYPE, _LARGEST_TYPE = 5.5, 7.0  # points
-_WIDTH_OF_A_POINT = 2.4 / 72  # four characters in type of one point
+_WIDTH_OF_A_POINT = (
+    2.65 / 72
+)  # four characters in type of one point, and the frame of the best cell
 _NARROWEST, _WIDEST = _SMALLEST_TYPE * _WIDTH_OF_A_POINT, 0.55
-_LEFT, _GAP = 0.7, 0.15  # labels of the first panel's rows; space between panels
+# Labels and title of the first panel's rows; labels of another panel's rows; space between panels.
+_FIRST_ROWS, _OTHER_ROWS, _GAP = 0.7, 0.35, 0.15
 
 
 def accuracy_over_grid(
@@ -56,14 +59,14 @@ def plot(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
     """Draw a heatmap for each problem; one colour scale for all, or one for each panel."""
     panels = [panel for _, panel in numbers.groupby("panel")]
     columns = [panel[figure.x].nunique(dropna=False) for panel in panels]
-    across = _panels_in_a_row(columns)
+    across = _panels_in_a_row(figure, panels, columns)
     rows = -(-len(panels) // across)
     # Where B is no axis it was tuned for every square, and stands in it.
     lines = 1 if "batch_size" in (figure.x, figure.y) else 3
     size = (0.08 + 0.12 * lines) * max(panel[figure.y].nunique() for panel in panels)
     widths = [max(columns[start::across]) for start in range(across)]
     shared = figure.colour_scale == "shared"
-    margins = _LEFT + _GAP * (across - 1) + (0.7 if shared else 0.1)
+    margins = _beside_squares(figure, panels, across) + (0.7 if shared else 0.1)
     square = min(_WIDEST, (style.TEXT_WIDTH - margins) / sum(widths))
     drawing = Figure(
         figsize=(
@@ -78,7 +81,7 @@ def plot(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
         _draw(axes, figure, panel, limits, square, in_square=lines > 1)
         if position % across == 0:
             axes.set_ylabel(_LABELS[figure.y])
-        elif _labels(panel, figure.y) == _labels(panels[position - position % across], figure.y):
+        elif not _has_own_rows(figure, panels, position, across):
             axes.set_yticks([])
         if not shared:
             _colour_bar(drawing, [axes], "bottom", length=square * widths[position % across])
@@ -89,13 +92,30 @@ def plot(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
     return drawing
 
 
-def _panels_in_a_row(columns: list[int]) -> int:
+def _panels_in_a_row(figure: Heatmap, panels: list[pd.DataFrame], columns: list[int]) -> int:
     """As many as leave every square wide enough to be read."""
     for across in range(len(columns), 1, -1):
         widest = max(sum(columns[i : i + across]) for i in range(0, len(columns), across))
-        if widest * _NARROWEST + _LEFT + across * _GAP <= style.TEXT_WIDTH:
+        beside = _beside_squares(figure, panels, across) + _GAP
+        if widest * _NARROWEST + beside <= style.TEXT_WIDTH:
             return across
     return 1
+
+
+def _beside_squares(figure: Heatmap, panels: list[pd.DataFrame], across: int) -> float:
+    """Inches of a row of panels that labels of their rows take, and the space between them."""
+    labelled = {
+        position % across
+        for position in range(len(panels))
+        if position % across and _has_own_rows(figure, panels, position, across)
+    }
+    return _FIRST_ROWS + _OTHER_ROWS * len(labelled) + _GAP * (across - 1)
+
+
+def _has_own_rows(figure: Heatmap, panels: list[pd.DataFrame], position: int, across: int) -> bool:
+    """Whether a panel's rows are not those of the first panel beside it."""
+    first = panels[position - position % across]
+    return _labels(panels[position], figure.y) != _labels(first, figure.y)
 
 
 def _draw(
