@@ -37,6 +37,7 @@ from dpsweep.training.features import VERSION
 from dpsweep.training.gradients import make_engine
 from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.optimizer import PrivateOptimizer
+from dpsweep.training.sampling import PoissonSampler
 
 REPOSITORY = Path(__file__).parents[1]
 RESULT = REPOSITORY / "benchmarks" / "results" / "features.json"
@@ -45,6 +46,7 @@ BATCH_SIZES = [256, 4096, "full"]
 STEP = 256
 PIXELS = 96
 REPEATS = 5
+SAMPLING, NOISE = "sampling of a batch", "noise for all parameters"
 
 
 def study(results: Path) -> Study:
@@ -188,16 +190,20 @@ def contender(name: str, model: nn.Module, inputs: Tensor) -> Callable[[], objec
 
 
 def steps(paths: Paths) -> dict[str, float]:
-    """Median seconds of a step of 256 examples, contenders in turn."""
+    """Median seconds of a step of 256 examples, and of what no private step can do without, in turn."""
     images = torch.randn(STEP, 3, PIXELS, PIXELS)
     features = torch.randn(STEP, WIDTH)
     head = HeadOnly(kind="head")
-    contenders = {
+    sampler, noise = PoissonSampler(TRAIN, STEP, "benchmark"), GaussianNoise("benchmark")
+    total = torch.zeros(CLASSES * (WIDTH + 1), dtype=torch.float64)
+    contenders: dict[str, Callable[[], object]] = {
         "cached features": contender("linear", build_head(WIDTH, CLASSES), features),
         "Opacus on the same features": contender("opacus", build_head(WIDTH, CLASSES), features),
         "network in the loop": contender(
             "auto", build_model(paths.backbone("vit"), head, CLASSES, 0), images
         ),
+        SAMPLING: lambda: sampler.batch(0),
+        NOISE: lambda: noise.add_to(total, 0, 1.0),
     }
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for repeat in range(REPEATS + 1):
