@@ -6,6 +6,7 @@ import time
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -106,71 +107,84 @@ def _named(name: str) -> Iterator[None]:
         raise DatasetError(f"datasets.{name}: {what}") from error
 
 
-def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDataset:
-    revision: str | None
+@dataclass(frozen=True)
+class _Images:
+    """Both splits of a dataset of images as arrays, and what is recorded of them."""
+
+    train: Split
+    test: Split
     classes: list[str]
+    source: str
+    revision: str | None
     skipped: Sequence[str] = ()
     ignored: Sequence[str] = ()
-    decoded: Path | None = None
     resize: Resize | None = None
+
+
+def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDataset:
     match dataset.source:
-        case DigitsSource() as source:
-            _require_size(name, dataset, digits.SIZE)
-            train, test = digits.load_digits_splits(
-                source.test_share,
-                source.seed,
-                digits=source.digits,
-                train_share=source.train_share,
-                imbalance=source.imbalance,
-            )
-            classes = [str(digit) for digit in source.digits]
-            origin, revision = "scikit-learn, load_digits", version("scikit-learn")
-        case GlyphsSource() as source:
-            train, test = glyphs.render_glyph_splits(
-                source.characters,
-                _image_size(name, dataset),
-                source.train_per_class,
-                source.test_per_class,
-                source.seed,
-            )
-            classes = list(source.characters)
-            origin, revision = "rendered from the fonts of matplotlib", version("matplotlib")
-        case HubSource() | FolderSource() as source:
+        case DigitsSource() | GlyphsSource() as source:
+            return _write_images(name, dataset, folder, _drawn(name, dataset, source))
+        case HubSource() as source:
             with _named(name):
-                images = (
-                    load_hub_images(source)
-                    if isinstance(source, HubSource)
-                    else load_folder(source)
-                )
-            ignored = images.ignored
-            decoded = unfinished.claim(folder / "unfinished")
-            started = time.time()
-            train, test, skipped, resize = _decode(name, dataset, images, decoded)
-            classes, origin, revision = images.classes, images.origin, images.revision
-            if finished := _finished_by_another(folder, started):
-                unfinished.release(decoded)
-                return finished
-        case _:
-            raise DatasetError(
-                f"datasets.{name}.source: {dataset.source.kind} holds texts; set kind: text"
-            )
-    _compare(name, dataset, classes, train.labels, test.labels, skipped)
-    prepared = write_prepared(
+                images = load_hub_images(source)
+        case FolderSource() as source:
+            with _named(name):
+                images = load_folder(source)
+        case source:
+            raise DatasetError(f"datasets.{name}.source: {source.kind} holds texts; set kind: text")
+    decoded = unfinished.claim(folder / "unfinished")
+    started = time.time()
+    train, test, skipped, resize = _decode(name, dataset, images, decoded)
+    prepared = _finished_by_another(folder, started) or _write_images(
+        name,
+        dataset,
         folder,
-        name=name,
-        title=dataset.title,
-        source=origin,
-        revision=revision,
-        classes=classes,
-        train=train,
-        test=test,
-        skipped=skipped,
-        ignored=ignored,
-        resize=resize,
+        _Images(
+            train,
+            test,
+            images.classes,
+            images.origin,
+            images.revision,
+            skipped,
+            images.ignored,
+            resize,
+        ),
     )
-    if decoded is not None:
-        unfinished.release(decoded)
+    unfinished.release(decoded)
     return prepared
+
+
+def _drawn(name: str, dataset: Dataset, source: DigitsSource | GlyphsSource) -> _Images:
+    """Images that come with a library or are made here."""
+    if isinstance(source, GlyphsSource):
+        train, test = glyphs.render_glyph_splits(
+            source.characters,
+            _image_size(name, dataset),
+            source.train_per_class,
+            source.test_per_class,
+            source.seed,
+        )
+        origin, revision = "rendered from the fonts of matplotlib", version("matplotlib")
+        return _Images(train, test, list(source.characters), origin, revision)
+    _require_size(name, dataset, digits.SIZE)
+    train, test = digits.load_digits_splits(
+        source.test_share,
+        source.seed,
+        digits=source.digits,
+        train_share=source.train_share,
+        imbalance=source.imbalance,
+    )
+    classes = [str(digit) for digit in source.digits]
+    origin, revision = "scikit-learn, load_digits", version("scikit-learn")
+    return _Images(train, test, classes, origin, revision)
+
+
+def _write_images(name: str, dataset: Dataset, folder: Path, images: _Images) -> PreparedDataset:
+    labels = images.train.labels, images.test.labels
+    _compare(name, dataset, images.classes, *labels, images.skipped)
+    # Not `asdict`, which would copy the arrays.
+    return write_prepared(folder, name=name, title=dataset.title, **vars(images))
 
 
 def _finished_by_another(folder: Path, started: float) -> PreparedDataset | None:
