@@ -125,6 +125,7 @@ def test_gradients_that_are_not_finite_are_left_out_and_counted(
         return rows, torch.arange(len(labels)) == 0
 
     monkeypatch.setattr("dpsweep.training.gradients.checked.CheckedEngine.gradients", broken)
+    monkeypatch.setattr(theory, "_BLOCK", 20)  # so that it is asked for all of them at once
     found = measure(study_file)
     assert found.groupby(["epoch", "draw"]).size().unique().tolist() == [19]
     assert found["nonfinite_examples"].unique().tolist() == [1]

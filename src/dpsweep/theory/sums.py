@@ -93,19 +93,18 @@ class ClippedSums:
         order = np.argsort(norms, kind="stable")
         order = order[norms[order] > 0]
         parts = []
-        before = before_units = np.zeros(1)
+        before = before_units = np.zeros_like(total)
         for first in range(0, len(order), block):
             chosen = order[first : first + block]
             gradients = np.asarray(rows(chosen), dtype=np.float64)
-            units = gradients / norms[chosen, None]
             inner = np.tril(gradients @ gradients.T, -1)
-            smaller = inner.sum(1) + (gradients * before).sum(1)
-            smaller_units = (inner / norms[chosen]).sum(1) + (gradients * before_units).sum(1)
+            smaller = inner.sum(1) + gradients @ before
+            smaller_units = (inner / norms[chosen]).sum(1) + gradients @ before_units
             larger = gradients @ total - smaller - norms[chosen] ** 2
             larger_units = gradients @ total_units - smaller_units - norms[chosen]
             parts.append(np.stack([norms[chosen], smaller, larger, larger_units]))
             before = before + gradients.sum(0)
-            before_units = before_units + units.sum(0)
+            before_units = before_units + (1 / norms[chosen]) @ gradients
         return cls(*np.concatenate([np.zeros((4, 0)), *parts], axis=1))
 
     @property

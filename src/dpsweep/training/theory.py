@@ -25,10 +25,10 @@ NOT_PRIVATE = "not private: computed from raw gradients of the training data"
 
 # Gradients of a draw that are kept for the second look at them; larger ones are computed twice.
 _KEPT_BYTES = 2**29
-# Numbers of the gradients that are computed at once, and how many gradients: the work of the sums is
-# that of a Gram matrix in each block.
+# Numbers of the gradients that are computed at once, and how many gradients: with larger blocks, the
+# activations of 224 x 224 images alone take gigabytes.
 _AT_ONCE = 2**24
-_BLOCK = 64
+_BLOCK = 16
 
 
 def best_trial(paths: Paths, cell: Cell) -> "pd.Series[Any]":
@@ -125,8 +125,8 @@ def _rows(
 
     if 4 * len(batch) * dimension > _KEPT_BYTES:
         return compute, nonfinite
-    blocks = [
-        np.arange(len(batch))[first : first + at_once] for first in range(0, len(batch), at_once)
-    ]
-    kept = np.concatenate([compute(block) for block in blocks])
+    kept = np.zeros((len(batch), dimension), dtype=np.float32)
+    for first in range(0, len(batch), at_once):
+        block = np.arange(first, min(first + at_once, len(batch)))
+        kept[block] = compute(block)
     return lambda chosen: kept[chosen], nonfinite
