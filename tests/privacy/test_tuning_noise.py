@@ -46,6 +46,15 @@ def test_candidates_of_several_batch_sizes() -> None:
     assert noise.calibration(100, 18).sampling_rate == pytest.approx(1 / 9)
 
 
+@pytest.mark.parametrize("mean", [1.001, 1.5])
+def test_few_trials_in_the_mean(mean: float) -> None:
+    """The second condition then holds a small epsilon at a large delta, where PRV has some error."""
+    noise = calibrate_tuning(8, DELTA, mean, 1, [(1212, 16, 758)])
+    assert total(noise) <= noise.total_epsilon <= 8
+    assert total(noise) > (1 - 2 * SLACK) * 8
+    assert certify_second(noise.calibrations[0], noise.second_epsilon, noise.second_delta)
+
+
 def test_less_noise_than_was_certified_is_seen() -> None:
     noise = calibrate_tuning(2, DELTA, 3, 1, [(900, 900, 4)])
     second, delta = noise.second_epsilon, noise.second_delta

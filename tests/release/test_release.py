@@ -13,21 +13,29 @@ import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
+from tests.release.test_loading_code import TEXT
+from tests.training.test_features import with_weights
 from tests.training.tiny_study import N, tiny_sections
 from tests.training.tiny_study import prepare as prepare_study
+from timm.models.vision_transformer import VisionTransformer
 
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.files import read_checked_json, write_checked_json, write_text
+from dpsweep.models.architectures import create
+from dpsweep.models.backbone import BackboneError
+from dpsweep.models.build import linear_head
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.privacy import CalibrationError
-from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
+from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError, write
 from dpsweep.release.card import model_card
 from dpsweep.release.certificate import Certificate
 from dpsweep.release.verify import verify
 from dpsweep.release.write import write_release
 from dpsweep.study import Study
+from dpsweep.study.cells import FeatureSource
 from dpsweep.study.paths import Paths
 from dpsweep.training import private_selection
+from dpsweep.training.features import compute_features
 from dpsweep.training.sampling import Indices, PoissonSampler
 
 FIXED: dict[str, Any] = {
@@ -73,6 +81,26 @@ def tuned(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return release(PRIVATE, Paths(Path(copied)))
 
 
+def feature_study(release: dict[str, Any], features: dict[str, Any]) -> Study:
+    """A head on features of the network, whose weights come from a file."""
+    sections = tiny_sections({}, {"kind": "head"})
+    sections["backbones"]["vit"] |= {
+        **{"weights": {"kind": "file", "path": "model.safetensors"}, "features": features}
+    }
+    return Study.model_validate(sections | {"release": release})
+
+
+def accuracy_as_loaded(code: str, paths: Paths) -> float:
+    """Accuracy on the test set of the model that the code of a card loads."""
+    loaded: dict[str, Any] = {}
+    exec(code, loaded)  # noqa: S102 (it is ours)
+    data = PreparedDataset.open(paths.dataset("digits"))
+    inputs = make_preprocess([0.5], [0.5])(torch.from_numpy(data.test_inputs.copy()))
+    with torch.no_grad():
+        right = loaded["model"](inputs).argmax(dim=1).numpy() == data.test_labels
+    return float(right.mean())
+
+
 def everything(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
@@ -88,13 +116,42 @@ def test_a_released_model_loads_as_its_card_says(
     (code,) = re.findall(r"```python\n(.*?)```", (folder / CARD).read_text(), re.DOTALL)
     assert len(code.splitlines()) <= 10
     monkeypatch.chdir(folder)
-    loaded: dict[str, Any] = {}
-    exec(code, loaded)  # noqa: S102 (it is ours)
-    data = PreparedDataset.open(paths.dataset("digits"))
-    inputs = make_preprocess([0.5], [0.5])(torch.from_numpy(data.test_inputs.copy()))
-    with torch.no_grad():
-        right = loaded["model"](inputs).argmax(dim=1).numpy() == data.test_labels
-    assert right.mean() == pytest.approx(certificate.test_accuracy)
+    assert accuracy_as_loaded(code, paths) == pytest.approx(certificate.test_accuracy)
+
+
+def test_a_head_on_features_is_released_as_the_whole_network(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_weights(paths.backbone("vit"))
+    longer = {"epsilon": 50.0, "epochs": [15], "batch_size": [64], "learning_rate": [0.1]}
+    made = feature_study(FIXED | longer, {})
+    assert made.release is not None
+    compute_features(made, paths, FeatureSource("digits", "vit"))
+    # No step runs the network.
+    monkeypatch.setattr(VisionTransformer, "forward", None)
+    folder = write_release(made, paths, made.release)
+    monkeypatch.undo()
+    certificate = verify(folder)
+    assert certificate.network.trained_parameters == 10 * 33
+    assert load_file(folder / TRAINED).keys() == {"head.weight", "head.bias"}
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / CARD).read_text(), re.DOTALL)
+    monkeypatch.chdir(folder)
+    assert accuracy_as_loaded(code, paths) == pytest.approx(certificate.test_accuracy, abs=2e-3)
+    assert certificate.test_accuracy > 0.2
+
+
+def test_other_features_than_the_head_would_read_are_refused() -> None:
+    with pytest.raises(
+        ValidationError, match=r"release.sweep: found digits, whose head reads other"
+    ):
+        feature_study(FIXED, {"transformation": "unit-norm"})
+
+
+def test_a_head_of_several_layers_is_refused() -> None:
+    with pytest.raises(
+        BackboneError, match=r"pre_classifier, network.classifier, which is not one"
+    ):
+        linear_head(create(TEXT, classes=3))
 
 
 def test_no_model_is_made_twice_alike(paths: Paths) -> None:
@@ -136,6 +193,33 @@ def test_a_failure_leaves_nothing(paths: Paths, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(OSError, match="disk full"):
         release(FIXED, paths)
     assert everything(paths.results) == before
+
+
+def test_what_a_killed_call_has_begun_to_write_is_removed(paths: Paths) -> None:
+    before = everything(paths.results)
+    begun = paths.results / ".partial-release-x1y2" / "release"
+    begun.mkdir(parents=True)
+    (begun / TRAINED).write_bytes(b"half")
+    folder = release(FIXED, paths)
+    assert everything(paths.results) - before == {folder} | {folder / name for name in FILES}
+
+
+def test_of_two_calls_at_once_one_makes_the_release(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slower one is told, and leaves the model of the faster one alone."""
+    train = write.train_release
+
+    def train_while_another_does(*given: Any) -> Any:
+        monkeypatch.setattr(write, "train_release", train)
+        release(FIXED, paths)
+        return train(*given)
+
+    monkeypatch.setattr(write, "train_release", train_while_another_does)
+    with pytest.raises(ReleaseError, match=r"exists\. A second model"):
+        release(FIXED, paths)
+    verify(paths.release)
+    assert not list(paths.results.glob(".partial-*"))
 
 
 def test_nothing_tells_the_number_of_trials(

@@ -156,11 +156,13 @@ class Chain:
         assert done.returncode == expect, output + self.logs()
         return output
 
-    def start(self, environment: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
+    def start(
+        self, environment: dict[str, str] | None = None, target: str = "all"
+    ) -> "subprocess.Popen[bytes]":
         """Start Snakemake in a process group of its own."""
         # Signals work as in a terminal, whatever the tests were started from (nohup).
         return subprocess.Popen(
-            ["env", "--default-signal=INT,HUP", *self.command("all")],
+            ["env", "--default-signal=INT,HUP", *self.command(target)],
             env=self.environment if environment is None else environment,
             start_new_session=True,
             stdout=subprocess.DEVNULL,

@@ -1,12 +1,23 @@
-"""`snakemake release`: one model, which the workflow never makes again."""
+"""`snakemake release`: one model, which the workflow never makes again; nothing is left of a kill."""
 
 import copy
 import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import pytest
+from benchmarks.campaign import left_in, processes
 from tests.workflow.chain import STUDY, Chain
 
-RELEASE = {
+from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED
+from dpsweep.release.verify import verify
+
+RELEASE: dict[str, Any] = {
     "sweep": "digits_vit_film",
     "selection": "private",
     "epsilon": 8.0,
@@ -15,6 +26,9 @@ RELEASE = {
     "clipping_bound": [1.0],
     "learning_rate": [0.01, 0.03],
 }
+FILES = {f"release/{name}" for name in (CERTIFICATE, TRAINED, FROZEN, CARD)}
+LONG = RELEASE | {"epochs": [4], "batch_size": [32], "mean_trials": 2.0}
+SECONDS = 600
 
 
 def test_a_release_is_made_once(tmp_path: Path) -> None:
@@ -35,3 +49,58 @@ def test_a_release_is_made_once(tmp_path: Path) -> None:
 
     (folder / "README.md").write_text("Trust me.")
     assert "README.md: is not the card of this certificate" in chain.run("release", expect=1)
+
+
+@pytest.mark.slow
+def test_a_killed_release_leaves_nothing(tmp_path: Path) -> None:
+    """kill -9 while it trains, and while it writes; then the same command."""
+    chain = Chain(tmp_path, copy.deepcopy(STUDY) | {"release": LONG})
+    chain.run("results/data/digits/metadata.json", "results/backbones/vit/metadata.json")
+    before = files(chain.results)
+
+    kill_when(chain, lambda: "a secret number of trials" in text_of_log(chain))
+    assert files(chain.results) == before
+
+    kill_when(chain, lambda: unfinished(chain, TRAINED))
+    assert not files(chain.results / "release")
+    (left,) = {file.split("/")[0] for file in files(chain.results) - before}
+    assert left.startswith(".partial-release-")
+
+    chain.run("release")
+    assert files(chain.results) - before == FILES
+    verify(chain.results / "release")
+
+
+def files(folder: Path) -> set[str]:
+    """All files, but logs and what the workflow notes about its other outputs."""
+    found = (str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+    return {file for file in found if not file.startswith(("logs/", "provenance/"))}
+
+
+def text_of_log(chain: Chain) -> str:
+    log = chain.results / "logs" / "release" / "train.log"
+    return log.read_text() if log.exists() else ""
+
+
+def unfinished(chain: Chain, name: str) -> bool:
+    return any(chain.results.glob(f".partial-release-*/release/{name}"))
+
+
+def kill_when(chain: Chain, condition: Callable[[], bool]) -> None:
+    """Start a release; kill every process of it outright when a condition holds."""
+    (chain.results / "logs" / "release" / "train.log").unlink(missing_ok=True)
+    run = chain.start(target="release")
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            assert run.poll() is None, chain.logs()
+            assert time.monotonic() < deadline, chain.logs()
+            time.sleep(0.002)
+    finally:
+        for process in processes(chain.folder):
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL
+    assert not left_in(chain.folder)

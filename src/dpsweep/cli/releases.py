@@ -40,8 +40,12 @@ def recommend(
 
 @app.command()
 def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
-    """Train a model that may be released, and write its folder with certificate and card."""
+    """Train a model that may be released, and write its folder with certificate and card.
+
+    SIGTERM and SIGUSR1 end it between two steps. Nothing is saved: the next call starts again.
+    """
     from dpsweep.release.write import write_release
+    from dpsweep.training.interruption import watched
     from dpsweep.training.offline import refuse_network
 
     study, paths = open_study(study_file)
@@ -51,7 +55,8 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
             "(docs/release.md has an example)"
         )
     refuse_network()
-    folder = write_release(study, paths, study.release)
+    with watched():
+        folder = write_release(study, paths, study.release)
     typer.echo(f"{folder}: to check it, run: dpsweep verify {shlex.quote(str(folder))}")
 
 

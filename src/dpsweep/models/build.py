@@ -56,6 +56,22 @@ def build_head(features: int, classes: int) -> nn.Linear:
     return head
 
 
+def linear_head(model: nn.Module) -> str:
+    """Return the name of a network's head where it is one linear layer, as that of `build_head` is.
+
+    Raises:
+        BackboneError: the head is something else.
+    """
+    head = find_head(model)
+    layer = model.get_submodule(head.outputs[0])
+    if head.modules != head.outputs or len(head.outputs) > 1 or not isinstance(layer, nn.Linear):
+        raise BackboneError(
+            f"{type(model).__name__} has a head of {', '.join(head.modules)}, which is not one linear "
+            "layer as a head on its features is; allowed: the backbone without its section features"
+        )
+    return head.outputs[0]
+
+
 def apply_method(model: nn.Module, method: Method) -> None:
     """Set the ``requires_grad`` flags of a model as a method says; LoRA adds its adapters.
 

@@ -10,19 +10,21 @@ import torch
 
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.models.build import build_model, linear_head
 from dpsweep.privacy import Calibration, calibrate
 from dpsweep.privacy.tuning import trial_count_probabilities
 from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning
 from dpsweep.release import ReleaseError
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import optimizer_steps
-from dpsweep.study.config import Release
+from dpsweep.study.config import HeadOnly, Release
 from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows
 from dpsweep.study.trials import TrialSettings
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.evaluation import evaluate
+from dpsweep.training.features import open_inputs
 from dpsweep.training.private_selection import Winner, select_privately
 from dpsweep.training.specification import TrialSpec, check_size, specify
 from dpsweep.training.streams import new_secret, numpy_stream
@@ -43,7 +45,7 @@ class TrainedModel:
     spec: TrialSpec
     noise: Calibration
     parameters: Arrays
-    """The trained ones, by name."""
+    """The trained ones, by their names in the network."""
     record: dict[str, Any]
     """What is known of the trial; most of it is not private (see `certificate`)."""
 
@@ -114,6 +116,7 @@ def train_release(
     Raises:
         CalibrationError: the total epsilon cannot be had.
         CellError: the prepared data is of another size than the study's.
+        BackboneError: the sweep reads features, and the network's head is not one linear layer.
         DatasetError: the dataset is not prepared.
         ReleaseError: see `tuning_noise`.
     """
@@ -122,8 +125,9 @@ def train_release(
     candidates = release.candidates(parts.problem.name)
     schedules = Schedules.of(study, release)
     tuning = tuning_noise(study, release) if release.selection == "private" else None
-    data = PreparedDataset.open(paths.dataset(parts.dataset))
+    data = open_inputs(study, paths, parts.problem.name)
     backbone = PreparedBackbone.open(paths.backbone(parts.backbone))
+    prefix = _head_prefix(data, backbone)
     context = TrialContext(data, backbone, study.methods[parts.method], release.held_out)
 
     def train(candidate: Candidate) -> tuple[TrainedModel, int]:
@@ -138,7 +142,8 @@ def train_release(
         spec = specify(settings, own, data, backbone, context.device, rate, seed=1)
         spec = replace(spec, holdout=schedules.held_out)
         trained, parameters, right = train_and_score(spec, context, new_secret())
-        return TrainedModel(candidate, spec, own, parameters, trained), right
+        named = {f"{prefix}{name}": each for name, each in parameters.items()}
+        return TrainedModel(candidate, spec, own, named, trained), right
 
     if tuning is None:
         return train(candidates[0])[0], None, math.nan
@@ -151,6 +156,16 @@ def train_release(
     random = numpy_stream("selection", secret=new_secret())
     winner: Winner[Candidate, TrainedModel] = select_privately(candidates, train, tuning, random)
     return winner.model, tuning, winner.score
+
+
+def _head_prefix(data: PreparedDataset, backbone: PreparedBackbone) -> str:
+    """What names in a head on features lack of those in the network; nothing without features."""
+    if data.metadata.features is None:
+        return ""
+    network = build_model(
+        backbone.folder, HeadOnly(kind="head"), len(data.metadata.classes), seed=0
+    )
+    return f"{linear_head(network)}."
 
 
 def train_and_score(

@@ -1,6 +1,7 @@
 """From a trained model to the folder of its release, which appears whole or not at all."""
 
 import logging
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dpsweep.data.prepared import read_metadata
-from dpsweep.files import checksum, write_checked_json, write_text
+from dpsweep.files import atomic_path, checksum, write_checked_json, write_text
 from dpsweep.models.architectures import find_head
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model, trainable_parameters
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 # transformers' networks lie inside of dpsweep's wrapper; a reader of the release has no wrapper.
 _WRAPPER = "network."
+_UNFINISHED = ".partial-release-"
 
 
 def earlier_sweeps(study: Study, paths: Paths, release: Release) -> list[str]:
@@ -61,12 +63,9 @@ def write_release(study: Study, paths: Paths, release: Release) -> Path:
         ReleaseError: the folder is there, or the held-out part is too small.
     """
     folder = paths.release
-    # Snakemake makes the folder of its outputs.
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ReleaseError(
-            f"{folder}: exists. A second model of the same data spends epsilon a second time, and no "
-            "model can be made again; move the folder away if you mean it"
-        )
+    _refuse_another(folder)
+    for left in folder.parent.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(left)  # by a call that was killed while it wrote
     swept = earlier_sweeps(study, paths, release)
     if swept:
         log.warning(
@@ -76,15 +75,26 @@ def write_release(study: Study, paths: Paths, release: Release) -> Path:
         )
     model, tuning, score = train_release(study, paths, release)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".partial-release-") as unfinished:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_UNFINISHED) as unfinished:
         made = Path(unfinished) / "release"
         made.mkdir()
         network = _write_parameters(study, paths, release, model, made)
         certificate = _certificate(study, release, model, tuning, score, network, swept, made)
         write_text(made / CARD, model_card(certificate))
         write_checked_json(made / CERTIFICATE, certificate.model_dump(mode="json"))
+        _refuse_another(folder)
         made.replace(folder)
     return folder
+
+
+def _refuse_another(folder: Path) -> None:
+    """Raise a `ReleaseError` where there is a release already."""
+    # Snakemake makes the folder of its outputs.
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ReleaseError(
+            f"{folder}: exists. A second model of the same data spends epsilon a second time, and no "
+            "model can be made again; move the folder away if you mean it"
+        )
 
 
 def _write_parameters(
@@ -148,9 +158,9 @@ def save_parameters(model: nn.Module, trained: Mapping[str, Tensor], folder: Pat
 
 
 def _save(path: Path, state: Mapping[str, Tensor]) -> None:
-    save_file(
-        {name.removeprefix(_WRAPPER): each.detach().clone() for name, each in state.items()}, path
-    )
+    plain = {name.removeprefix(_WRAPPER): each.detach().clone() for name, each in state.items()}
+    with atomic_path(path) as partial:
+        save_file(plain, partial)
 
 
 def _certificate(

@@ -272,12 +272,13 @@ def _release_problems(study: "Study") -> Iterator[str]:
         yield f"release.sweep: {unknown(release.sweep, study.sweeps)}"
         return
     sweep = study.sweeps[release.sweep]
-    if not (sweep.dataset in study.datasets and sweep.backbone in study.backbones):
+    if not all(getattr(sweep, part) in getattr(study, f"{part}s") for part in PARTS):
         return
-    if study.backbones[sweep.backbone].features is not None:
+    if study.features(sweep.problem.name) not in (None, Features()):
         yield (
-            f"release.sweep: found {release.sweep}, whose backbone has features; allowed: a sweep of a "
-            "backbone without, because a released model is the whole network"
+            f"release.sweep: found {release.sweep}, whose head reads other features than the network's "
+            f"own head would; allowed: a sweep whose backbone has features: {{}} or none, because a "
+            "released model is the whole network"
         )
     whole = study.datasets[sweep.dataset].train_size
     held_out = len(held_out_rows(whole, release.held_out)) if release.held_out else 0

@@ -1,0 +1,107 @@
+"""``snakemake --profile slurm release``: a kill and a preemption leave nothing, and one model is made."""
+
+import copy
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.slurm import cluster
+from tests.slurm.site import PATIENCE, Site, wait_for
+from tests.workflow.chain import STUDY, Chain
+from tests.workflow.test_release_rule import FILES, LONG, files
+
+pytestmark = pytest.mark.slow
+if "DPSWEEP_TEST_SLURM" not in os.environ:
+    pytest.skip("takes a cluster: make test-slurm", allow_module_level=True)
+
+LIMIT_MINUTES = 25
+MADE = ("data/digits/metadata.json", "backbones/vit/metadata.json")
+NOISE = "noise/digits/eps8_epochs2_Bfull.json"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A clone on a cluster, whose data and network are there."""
+    if reason := cluster.missing():
+        pytest.skip(reason)
+    # 758 steps a trial: long enough to be hit.
+    study = copy.deepcopy(STUDY) | {"release": LONG | {"epochs": [10], "batch_size": [16]}}
+    local = Chain(tmp_path_factory.mktemp("local"), study)
+    local.run(*(f"results/{file}" for file in (*MADE, NOISE)))
+    cluster.start()
+    try:
+        folder = tmp_path_factory.mktemp("slurm") / "clone"
+        yield Site(folder, study, local.results, time_limit_minutes=LIMIT_MINUTES)
+    finally:
+        cluster.stop()
+
+
+def begun(site: Site) -> list[str]:
+    """Slurm's numbers of the jobs that have started to train for release."""
+    return re.findall(r"^start (\d+) \S+ \d+ release ", site.journal_text(), re.MULTILINE)
+
+
+def wait_for_training(site: Site, starts: int) -> tuple[str, int]:
+    """Wait until a release has started so often, and trains; return Slurm's number and the process."""
+
+    def training() -> tuple[str, int] | None:
+        said = site.journal_text().split("\nstart ")[-1]
+        pids = list(releasing(site.folder))
+        if len(begun(site)) == starts and "a secret number of trials" in said and pids:
+            return begun(site)[-1], pids[0]
+        return None
+
+    found: tuple[str, int] = wait_for(training, "release that trains")
+    return found
+
+
+def releasing(folder: Path) -> Iterator[int]:
+    """The processes that train for release in a folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode().split("\0")
+            here = (process / "cwd").readlink() == folder
+        except OSError:
+            continue
+        if here and "python" in words[0] and "release" in words and "snakemake" not in words:
+            yield int(process.name)
+
+
+def test_a_release_survives_a_kill_and_a_preemption(site: Site) -> None:
+    before = files(site.results)
+    run = site.begin("release")
+    try:
+        number, pid = wait_for_training(site, starts=1)
+        # A limit that long runs meet would tell how long they are.
+        hours, minutes, _ = map(int, cluster.job(number)["TimeLimit"].split(":"))
+        assert 60 * hours + minutes == LIMIT_MINUTES
+        os.kill(pid, signal.SIGKILL)
+        # Snakemake tries again.
+        second, _ = wait_for_training(site, starts=2)
+        assert second != number
+        assert files(site.results) == before
+        subprocess.run(["scontrol", "requeue", second], check=True, timeout=30)
+        third, _ = wait_for_training(site, starts=3)
+        assert third == second
+        assert files(site.results) == before
+        assert run.wait(timeout=PATIENCE) == 0, site.said
+    finally:
+        if run.poll() is None:
+            run.terminate()
+            run.wait()
+    assert files(site.results) - before == FILES
+    verify = [sys.executable, "-m", "dpsweep.cli", "verify", str(site.results / "release")]
+    done = subprocess.run(verify, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "(8, 1e-05)-differentially private" in done.stdout
+
+    # The same command checks the model, and makes no other one.
+    made = {file: (site.results / file).read_bytes() for file in FILES}
+    assert "differentially private" in site.run("release")
+    assert {file: (site.results / file).read_bytes() for file in FILES} == made
+    assert len(begun(site)) == 3
