@@ -82,6 +82,14 @@ def test_a_replaced_mapping_keeps_nothing_from_below(base: Path) -> None:
     assert list(load_study(path).methods) == ["film"]
 
 
+def test_only_a_mapping_is_marked_as_replaced(base: Path) -> None:
+    path = overlay(base, "audit: !replace null")
+    with pytest.raises(
+        StudyError, match=r"line 2: found !replace before something else than a mapping"
+    ):
+        load_study(path)
+
+
 def test_replacing_deep_in_a_mapping_spares_its_neighbours(base: Path) -> None:
     path = overlay(
         base,

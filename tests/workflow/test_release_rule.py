@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from benchmarks.campaign import left_in, processes
+from safetensors.torch import load_file
+from tests.workflow import tiny
 from tests.workflow.chain import STUDY, Chain
 
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED
@@ -69,6 +71,22 @@ def test_a_killed_release_leaves_nothing(tmp_path: Path) -> None:
     chain.run("release")
     assert files(chain.results) - before == FILES
     verify(chain.results / "release")
+
+
+@pytest.mark.slow
+def test_a_head_is_released_from_features(tmp_path: Path) -> None:
+    """The workflow computes them, and the model is the whole network."""
+    content = copy.deepcopy(tiny.STUDY) | {"methods": {"head": {"kind": "head"}}}
+    content["backbones"]["vit"]["features"] = {}
+    content["sweeps"] = {"pets": content["sweeps"][tiny.SWEEP] | {"method": "head"}}
+    content["roles"]["methods"]["main"] = "head"
+    content["release"] = RELEASE | {"sweep": "pets"}
+    chain = tiny.TinyChain(tmp_path, content)
+    chain.run("release")
+    assert (chain.results / "features" / "pets" / "vit" / "metadata.json").exists()
+    found = verify(chain.results / "release")
+    assert found.network.trained_parameters == tiny.CLASSES * 17
+    assert "blocks.0.attn.qkv.weight" in load_file(chain.results / "release" / FROZEN)
 
 
 def files(folder: Path) -> set[str]:

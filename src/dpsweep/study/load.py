@@ -45,7 +45,12 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     return mapping
 
 
-def _replacing_mapping(loader: _Loader, node: yaml.MappingNode) -> _Replace:
+def _replacing_mapping(loader: _Loader, node: yaml.Node) -> _Replace:
+    if not isinstance(node, yaml.MappingNode):
+        raise StudyError(
+            f"{node.start_mark.name}, line {node.start_mark.line + 1}: found !replace before something "
+            "else than a mapping; allowed: !replace {...}, or a list or a value without !replace"
+        )
     return _Replace(_mapping(loader, node))
 
 
