@@ -2,8 +2,10 @@
 
 import json
 import logging
+import os
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from tests.release.test_loading_code import TEXT
@@ -19,6 +22,7 @@ from tests.training.tiny_study import N, tiny_sections
 from tests.training.tiny_study import prepare as prepare_study
 from timm.models.vision_transformer import VisionTransformer
 
+from dpsweep.cli import app
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.files import read_checked_json, write_checked_json, write_text
 from dpsweep.models.architectures import create
@@ -220,6 +224,27 @@ def test_of_two_calls_at_once_one_makes_the_release(
         release(FIXED, paths)
     verify(paths.release)
     assert not list(paths.results.glob(".partial-*"))
+
+
+def test_a_job_that_is_told_to_end_does_so_between_two_steps(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, steps = tmp_path / "study.yaml", []
+    content = tiny_sections({}, {"kind": "film"}) | {"release": FIXED}
+    file.write_text(yaml.safe_dump(content | {"results": str(paths.results)}))
+    before, batch = everything(paths.results), PoissonSampler.batch
+
+    def told(sampler: PoissonSampler, step: int) -> Indices:
+        os.kill(os.getpid(), signal.SIGTERM)
+        steps.append(step)
+        return batch(sampler, step)
+
+    monkeypatch.setattr("dpsweep.training.offline.refuse_network", lambda: None)
+    monkeypatch.setattr(PoissonSampler, "batch", told)
+    with pytest.raises(SystemExit) as stop:
+        app(["release", "--study", str(file)], standalone_mode=False)
+    assert (stop.value.code, steps) == (143, [1])
+    assert everything(paths.results) == before
 
 
 def test_nothing_tells_the_number_of_trials(
