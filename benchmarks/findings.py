@@ -29,6 +29,7 @@ NUMBERS = REPOSITORY / "benchmarks" / "results" / "findings.json"
 FILM_NUMBERS = NUMBERS.with_name("film.json")
 PAGE = REPOSITORY / "docs" / "findings.md"
 IMAGES = REPOSITORY / "docs" / "images" / "findings"
+THEORY = REPOSITORY / "benchmarks" / "results" / "theory"
 TEMPLATE = REPOSITORY / "benchmarks" / "findings.md"
 STUDY = REPOSITORY / "studies" / "frozen-features.yaml"
 FILM_STUDY = REPOSITORY / "studies" / "film-confirmation.yaml"
@@ -285,7 +286,7 @@ def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
         by_batch_size=_curves(numbers["by_batch_size"], "B", titles, batch),
         automatic=table(["problem", "AUTO-S", "tuned C", "difference, points"], automatic),
         effects="\n".join(_said(tables["theory_effects"](), "- ")),
-        predictions="\n".join(_said(tables["theory_rules"]("predictions"), "Mean losses")),
+        predictions="\n".join(_said(tables["theory_rules"](THEORY / "predictions.csv"), "- ")),
         film="It has not been run yet." if film is None else _film(film),
         figures=figures,
     )
@@ -409,6 +410,11 @@ def _about_batches(numbers: dict[str, Any]) -> list[str]:
     return lines
 
 
+def write_page() -> None:
+    """Write the page from the committed numbers."""
+    write_text(PAGE, page(read_json(NUMBERS), film_numbers()))
+
+
 def main() -> None:
     """Write the page, and unless it is all that is asked for, numbers and pictures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -429,7 +435,7 @@ def main() -> None:
             shutil.copyfile(paths.figure(name, "png"), IMAGES / f"{name}.png")
         pictures = {name: digest(IMAGES / f"{name}.png") for name in FIGURES}
         write_json(NUMBERS, collect(study, paths) | {"pictures": pictures})
-    write_text(PAGE, page(read_json(NUMBERS), film_numbers()))
+    write_page()
 
 
 if __name__ == "__main__":

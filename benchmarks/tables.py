@@ -8,18 +8,22 @@ been measured yet becomes a line that says which command measures it.
 
 import argparse
 import csv
+import itertools
 import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from scipy.stats import t
 
+from dpsweep.analysis.predictions import HINDSIGHT, lost_more
 from dpsweep.files import read_json, write_text
 from dpsweep.planning.plan import Plan
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
+from dpsweep.tables.write import read_numbers
 
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -740,88 +744,133 @@ def audit() -> list[str]:
     )
 
 
-def theory_csv(name: str) -> list[dict[str, str]]:
-    """Numbers of a figure of the theory, copied from a study to the results."""
-    with (RESULTS / "theory" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+THEORY = RESULTS / "theory"
 
 
-def theory_effects() -> list[str]:
+def theory_effects(folder: Path = THEORY) -> list[str]:
     """C* after the last epoch, and what noise and gradients alone make of it."""
-    traced = theory_csv("optimal_clipping")
-    traced = [row for row in traced if float(row["epoch"]) == float(row["epochs"])]
-    effects = {
-        (row["title"], row["epsilon"], row["effect"]): float(row["best_bound"])
-        for row in theory_csv("privacy_effects")
-        if row["rule"] == "C*"
-    }
-    traced.sort(key=lambda row: (row["title"], -float(row["epsilon"])))
-    rows, said = [], []
-    for row in traced:
-        key = row["title"], row["epsilon"]
-        rows.append(
-            [
-                f"{row['title']}, ε = {float(row['epsilon']):g}",
-                *(short(float(row[name])) for name in ("median_norm", "best_bound")),
-                *(short(effects[*key, effect]) for effect in ("noise alone", "gradients alone")),
-                short(float(row["direction_bound"])),
-                " to ".join(short(float(row[f"plateau_{end}"])) for end in ("lower", "upper")),
-            ]
-        )
-    for title in dict.fromkeys(row["title"] for row in traced):
-        loose, *_, tight = (row for row in traced if row["title"] == title)
-        norms = float(tight["median_norm"]) / float(loose["median_norm"])
-        gradients, noise = (
-            effects[title, tight["epsilon"], effect] / float(loose["best_bound"])
-            for effect in ("gradients alone", "noise alone")
-        )
-        sign = "as the paper says" if gradients > 1 else "against what the paper says"
-        larger = "noise" if abs(math.log(noise)) > abs(math.log(gradients)) else "gradients"
-        said.append(
-            f"- {title}, from ε = {float(loose['epsilon']):g} to {float(tight['epsilon']):g}: the median "
-            f"norm is multiplied by {norms:.2f}. The gradients alone multiply C\\* by {gradients:.2f}, "
-            f"{sign}; the noise alone by {noise:.3g}. The {larger} has the larger effect."
-        )
+    traced = read_numbers(folder / "optimal_clipping.csv")
+    traced = traced[traced["epoch"] == traced["epochs"]]
+    traced = traced.sort_values(["title", "epsilon"], ascending=[True, False])
+    effects = read_numbers(folder / "privacy_effects.csv")
+    effects = (
+        effects[effects["rule"] == "C*"].set_index(["title", "effect", "epsilon"]).sort_index()
+    )
+    rows = [
+        [
+            f"{row['title']}, ε = {row['epsilon']:g}",
+            short(row["median_norm"]),
+            short(row["best_bound"]),
+            *(
+                short(effects.loc[(row["title"], effect, row["epsilon"]), "best_bound"])
+                for effect in ("noise alone", "gradients alone")
+            ),
+            short(row["direction_bound"]),
+            f"{short(row['plateau_lower'])} to {short(row['plateau_upper'])}",
+        ]
+        for _, row in traced.iterrows()
+    ]
+    said = [
+        _effects_said(str(title), members.iloc[0], members.iloc[-1], effects)
+        for title, members in traced.groupby("title")
+    ]
     head = ["", "median norm", "C\\*", "of its noise alone", "of its gradients alone"]
     return [*grid([*head, "scale-free C", "R within 2 %"], rows), "", *said]
 
 
-def theory_rules(name: str) -> list[str]:
-    """What each rule for C loses, and how many measured optima lie on the plateau of R."""
-    found: dict[str, list[dict[str, str]]] = {}
-    for row in theory_csv(name):
-        found.setdefault(row["rule"], []).append(row)
-    rows, means = [], {}
-    for rule, members in found.items():
-        lost = [100 * float(row["lost"]) for row in members if row["lost"]]
-        correlation = members[0]["rank_correlation"]
-        means[rule] = statistics.mean(lost)
-        rows.append(
-            [
-                rule.replace("*", "\\*"),
-                f"{float(correlation):.2f}" if correlation else "",
-                f"{means[rule]:.2f}",
-                f"{max(lost):.2f}",
-                f"{len(lost)}",
-            ]
-        )
-    predictions = list(found)[:3]
-    order = sorted(predictions, key=lambda rule: means[rule])
-    plateau = [row["measured_on_plateau"] == "True" for row in found[predictions[0]]]
-    hindsight = means["Best fixed C (hindsight)"]
-    verdict = "less" if means[order[0]] < hindsight else "no less"
-    head = ["rule", "rank correlation", "points lost, mean", "largest", "problems"]
+def _effects_said(title: str, loose: pd.Series, tight: pd.Series, effects: pd.DataFrame) -> str:
+    """What the noise alone and the gradients alone do to C*, between the largest and the smallest epsilon."""
+    gradients, noise = (
+        effects.loc[(title, effect)].drop(loose["epsilon"])
+        for effect in ("gradients alone", "noise alone")
+    )
+    grown = (gradients["smallest"] > loose["largest"]).sum()
+    fallen = (gradients["largest"] < loose["smallest"]).sum()
+    factors = [
+        (row["best_bound"] / loose["best_bound"], *_range(row, loose))
+        for row in (noise.loc[tight["epsilon"]], gradients.loc[tight["epsilon"]])
+    ]
+    by_noise, by_gradients = (
+        f"{short(x)} ({short(low)} to {short(high)})" for x, low, high in factors
+    )
+    by_size = [sorted(abs(math.log(end)) for end in ends) for _, *ends in factors]
+    return (
+        f"- {title}, from ε = {loose['epsilon']:g} to {tight['epsilon']:g}: the median norm is multiplied by "
+        f"{tight['median_norm'] / loose['median_norm']:.2f}. The noise alone multiplies C\\* by {by_noise}, "
+        f"the gradients alone by {by_gradients}."
+        + (" The noise has the larger effect." if by_size[0][0] > by_size[1][1] else "")
+        + f" The gradients alone raise C\\* at {grown} of the {len(gradients)} smaller ε, as the paper says, "
+        f"and lower it at {fallen}."
+    )
+
+
+def _range(row: pd.Series, loose: pd.Series) -> tuple[float, float]:
+    """The smallest and the largest factor between batches."""
+    return row["smallest"] / loose["largest"], row["largest"] / loose["smallest"]
+
+
+def theory_rules(file: Path) -> list[str]:
+    """What each rule for C loses, with intervals, and what can be told apart."""
+    numbers = read_numbers(file)
+    firsts = numbers.drop_duplicates("rule").set_index("rule")
+    rows = []
+    for rule, first in firsts.iterrows():
+        correlation = _interval(*(first[f"rank_correlation{end}"] for end in ENDS), digits=2)
+        lost = _interval(*(100 * first[f"mean_lost{end}"] for end in ENDS), digits=2)
+        worst = 100 * numbers.loc[numbers["rule"] == rule, "lost"].max()
+        cells = [_escaped(str(rule)), correlation, lost, f"{worst:.2f}"]
+        rows.append([*cells, f"{first['settings']}", f"{first['problems']}"])
+    head = ["rule", "rank correlation", "points lost, mean", "largest", "settings", "problems"]
+    predictions = [str(rule) for rule in firsts.index[:3]]
+    plateau = numbers.loc[numbers["rule"] == predictions[0], "measured_on_plateau"].astype(bool)
+    pairs = [
+        *((rule, HINDSIGHT) for rule in predictions),
+        *itertools.combinations(predictions, 2),
+    ]
+    differences = {pair: lost_more(numbers, *pair) for pair in pairs}
+    compared = [
+        [
+            f"{_escaped(rule)} − {_escaped(other)}",
+            _interval(*(100 * each for each in found), digits=2),
+        ]
+        for (rule, other), found in differences.items()
+    ]
+    apart = sum(found.excludes_zero for found in differences.values())
+    largest = 100 * max(abs(found.value) for found in differences.values())
+    follow = sum(firsts.loc[rule, "rank_correlation_lower"] > 0 for rule in predictions)
     return [
         *grid(head, rows),
         "",
-        "Mean losses of the three predictions, the smallest first: "
-        + ", then ".join(
-            f"{rule.replace('*', chr(92) + '*')} ({means[rule]:.2f})" for rule in order
-        )
-        + f". The first loses {verdict} than the best fixed bound in hindsight "
-        f"({hindsight:.2f}). The measured best bound lies on the plateau of R in {sum(plateau)} of "
-        f"{len(plateau)} problems.",
+        *grid(["difference of two rules", "points lost, mean"], compared),
+        "",
+        f"- The rank correlation with the measured bound has an interval above 0 for {follow} of the three "
+        "predictions.",
+        f"- Of these {len(pairs)} differences of points lost, {apart} have an interval without 0. The "
+        f"largest is {largest:.2f} points.",
+        f"- The measured best bound lies on the plateau of R in {plateau.sum()} of {len(plateau)} settings.",
+        *([_NOTHING] if not follow and not apart else []),
     ]
+
+
+_NOTHING = (
+    "- So nothing here shows that one of the three predicts the best C, or that one is better than another: "
+    "neither the shift of the norms nor direction."
+)
+ENDS = ("", "_lower", "_upper")
+
+
+def _interval(value: float, lower: float, upper: float, digits: int) -> str:
+    """A number with its 95 % interval, as far as there is one."""
+    if math.isnan(value):
+        return ""
+    text = f"{value:.{digits}f}"
+    if not math.isnan(lower):
+        text += f" [{lower:.{digits}f}, {upper:.{digits}f}]"
+    return text.replace("-", "−")
+
+
+def _escaped(rule: str) -> str:
+    return rule.replace("*", "\\*")
 
 
 def tables() -> dict[str, list[str]]:
@@ -830,8 +879,8 @@ def tables() -> dict[str, list[str]]:
         "plan": plan(),
         "audit": audit(),
         "theory, effects of privacy": theory_effects(),
-        "theory, rules": theory_rules("predictions"),
-        "theory, rules in the demo": theory_rules("demo_predictions"),
+        "theory, rules": theory_rules(THEORY / "predictions.csv"),
+        "theory, rules in the demo": theory_rules(THEORY / "demo_predictions.csv"),
         "calibration": calibration(
             {name: read_json(RESULTS / f"{name}.json") for name in CALIBRATION}
         ),
@@ -871,8 +920,13 @@ def filled(document: str, lines: dict[str, list[str]]) -> str:
     return document
 
 
-if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()
+def write_tables() -> None:
+    """Replace the tables of all documents."""
     made = tables()
     for path in DOCUMENTS:
         write_text(path, filled(path.read_text(encoding="utf-8"), made))
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    write_tables()

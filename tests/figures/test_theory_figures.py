@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from tests.synthetic import make_study, write_cells, write_overlaps
 
-from dpsweep.analysis.predictions import FIXED, HINDSIGHT, PREDICTIONS
+from dpsweep.analysis.predictions import FIXED, HINDSIGHT, PREDICTIONS, lost_more
 from dpsweep.figures.draw import FAMILIES
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
@@ -136,3 +136,23 @@ def test_predictions_are_held_against_what_was_measured(tmp_path: Path) -> None:
     assert found.loc[FIXED, "lost"].tolist() == pytest.approx([0.1, 0.0, 0.0])
     assert found.loc[HINDSIGHT, "predicted"].unique().tolist() == [1.0]
     assert bool(found.loc[(free, 1.0), "measured_on_plateau"])
+    # One problem at three epsilons is no evidence about others.
+    assert found[["settings", "problems"]].drop_duplicates().to_numpy().tolist() == [[3, 1]]
+    assert found[["mean_lost_lower", "rank_correlation_upper"]].isna().all(axis=None)
+
+
+def test_rules_are_compared_where_both_are_known() -> None:
+    rows = [
+        {"rule": rule, "title": "t", "problem": problem, "epsilon": epsilon, "epochs": 1}
+        | {"batch_size": 8, "lost": lost}
+        for rule, problem, epsilon, lost in (
+            ("one", "a", 1.0, 0.30), ("one", "a", 8.0, 0.10), ("one", "b", 1.0, 0.20),
+            ("one", "c", 1.0, 0.90),
+            ("other", "a", 1.0, 0.10), ("other", "a", 8.0, 0.10), ("other", "b", 1.0, 0.10),
+        )
+    ]  # fmt: skip
+    found = lost_more(pd.DataFrame(rows), "one", "other")
+    assert found.value == pytest.approx((0.2 + 0.0 + 0.1) / 3)
+    assert found.lower < found.value < found.upper
+    turned = lost_more(pd.DataFrame(rows), "other", "one")
+    assert turned == pytest.approx((-found.value, -found.upper, -found.lower))

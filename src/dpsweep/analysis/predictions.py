@@ -6,7 +6,8 @@ which leaves the shift of the gradients alone (the paper's explanation); and the
 direction, which is what counts for an optimizer that does not mind scale.
 
 A prediction takes the value of the grid that is nearest to it, on a logarithmic scale. What it loses is
-the accuracy of the best bound of the grid minus that of this value.
+the accuracy of the best bound of the grid minus that of this value. Correlations and losses have intervals
+over problems (`dpsweep.analysis.jackknife`).
 """
 
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ import pandas as pd
 from scipy import stats
 
 from dpsweep.analysis.frames import load_trials
+from dpsweep.analysis.jackknife import Estimate, jackknife
 from dpsweep.analysis.overlaps import PRIVACY, Overlap, load_overlaps
 from dpsweep.choice import choose
 from dpsweep.clipping import RULES
@@ -32,8 +34,10 @@ FIXED, HINDSIGHT = "C = 1, or nearest", "Best fixed C (hindsight)"
 COLUMNS = [
     "rule", "problem", "title", "epsilon", "epochs", "batch_size", "predicted", "grid_bound", "measured",
     "accuracy", "best_accuracy", "lost", "plateau_lower", "plateau_upper", "measured_on_plateau",
-    "rank_correlation", "mean_lost", "problems", "privacy",
+    "rank_correlation", "rank_correlation_lower", "rank_correlation_upper", "mean_lost", "mean_lost_lower",
+    "mean_lost_upper", "settings", "problems", "privacy",
 ]  # fmt: skip
+_SETTING = ["title", "problem", "epsilon", "epochs", "batch_size"]
 
 _Key = tuple[str, float, int]
 """A problem, an epsilon and a batch size."""
@@ -66,8 +70,9 @@ def predicted_bounds(
 ) -> pd.DataFrame:
     """One row per (rule, problem, epsilon, batch size); rules are the predictions and fixed ones.
 
-    ``rank_correlation`` (Spearman, of predicted and measured bounds), ``mean_lost`` and ``problems`` are
-    those of the rule over all its rows. ``predicted`` of a fixed rule is its bound, NaN where it has none.
+    ``rank_correlation`` (Spearman, of predicted and measured bounds) and ``mean_lost`` are those of the rule
+    over all its rows, its ``settings``; 95% intervals are over its ``problems``. ``predicted`` of a fixed
+    rule is its bound, NaN where it has none.
     """
     named: dict[str, dict[_Key, pd.DataFrame]] = {}
     for panel in figure.panels:
@@ -92,21 +97,45 @@ def predicted_bounds(
     frame = pd.DataFrame(rows)
     order = {name: place for place, name in enumerate((*PREDICTIONS, FIXED, *named, HINDSIGHT))}
     frame = frame.sort_values("rule", key=lambda names: names.map(order), kind="stable")
-    by = frame.groupby("rule")
-    for rule, group in by:
-        known = group.dropna(subset=["predicted"])
-        several = known["predicted"].nunique() > 1 and known["measured"].nunique() > 1
-        correlation = (
-            float(stats.spearmanr(known["predicted"], known["measured"]).statistic)
-            if several
-            else np.nan
-        )
-        frame.loc[frame["rule"] == rule, "rank_correlation"] = correlation
-    frame["mean_lost"], frame["problems"] = (
-        by["lost"].transform("mean"),
-        by["lost"].transform("size"),
-    )
+    frame = pd.concat([_summed_up(rows) for _, rows in frame.groupby("rule", sort=False)])
     return frame.assign(privacy=PRIVACY).reindex(columns=COLUMNS).reset_index(drop=True)
+
+
+def lost_more(numbers: pd.DataFrame, rule: str, other: str) -> Estimate:
+    """Return how much more accuracy one rule loses than another, in the mean where both are known.
+
+    Args:
+        numbers: from `predicted_bounds`.
+        rule: one of its rules.
+        other: another one.
+    """
+    one, two = (numbers[numbers["rule"] == name] for name in (rule, other))
+    pairs = one.merge(two, on=_SETTING, suffixes=("", "_other"))
+    return jackknife(pairs, lambda rows: (rows["lost"] - rows["lost_other"]).mean())
+
+
+def _summed_up(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a rule with what they come to."""
+    correlation = jackknife(rows.dropna(subset=["predicted"]), _rank_correlation)
+    lost = jackknife(rows, lambda some: some["lost"].mean())
+    return rows.assign(
+        rank_correlation=correlation.value,
+        # A correlation goes from -1 to 1, whatever its interval.
+        rank_correlation_lower=np.clip(correlation.lower, -1, 1),
+        rank_correlation_upper=np.clip(correlation.upper, -1, 1),
+        mean_lost=lost.value,
+        mean_lost_lower=lost.lower,
+        mean_lost_upper=lost.upper,
+        settings=len(rows),
+        problems=rows["problem"].nunique(),
+    )
+
+
+def _rank_correlation(rows: pd.DataFrame) -> float:
+    """Spearman's, of predicted and measured bounds; NaN where one of them is the same everywhere."""
+    if rows["predicted"].nunique() < 2 or rows["measured"].nunique() < 2:
+        return np.nan
+    return float(stats.spearmanr(rows["predicted"], rows["measured"]).statistic)
 
 
 def _accuracies(

@@ -48,9 +48,7 @@ def plot(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
             style.log_axis(axes, which)
         axes.plot([low, high], [low, high], color=style.GREY, linewidth=0.7, zorder=0)
         axes.set_xlabel("Predicted C")
-        correlation = rows["rank_correlation"].iloc[0] if len(rows) else np.nan
-        known = "–" if np.isnan(correlation) else f"{correlation:.2f}"
-        style.title(axes, rule, f"rank correlation {known}, {len(rows)} problems")
+        style.title(axes, rule, f"rank correlation {_correlation(rows)}")
     grid[next(iter(PREDICTIONS))].set_ylabel("Measured best C")
     _draw_losses(grid["lost"], numbers)
     handles = [
@@ -58,20 +56,39 @@ def plot(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
         for each in budgets
     ]  # fmt: skip
     drawing.legend(handles=handles, loc="outside upper center", ncols=8)
-    style.note(drawing, f"All axes of the upper row are logarithmic. {NOTE}")
+    style.note(
+        drawing,
+        "All axes of the upper row are logarithmic. Intervals: 95 %, over problems with all their ε and B. "
+        f"{NOTE}",
+    )
     return drawing
+
+
+def _correlation(rows: pd.DataFrame) -> str:
+    """The rank correlation of a rule with its interval, where there are any."""
+    names = ["rank_correlation", "rank_correlation_lower", "rank_correlation_upper"]
+    value, lower, upper = rows[names].iloc[0] if len(rows) else [np.nan] * 3
+    if np.isnan(value):
+        return "–"
+    text = f"{value:.2f}" if np.isnan(lower) else f"{value:.2f} [{lower:.2g}, {upper:.2g}]"
+    return text.replace("-", "−")
 
 
 def _draw_losses(axes: Axes, numbers: pd.DataFrame) -> None:
     rules = numbers.drop_duplicates("rule").iloc[::-1]
     places = np.arange(len(rules))
+    reach = (rules["mean_lost_upper"] - rules["mean_lost"]).fillna(0)
     axes.barh(places, rules["mean_lost"], color=style.EASY, height=0.6)
-    for place, (_, row) in zip(places, rules.iterrows(), strict=True):
+    axes.errorbar(
+        rules["mean_lost"], places, xerr=reach, fmt="none", ecolor=style.GREY, elinewidth=0.8
+    )
+    ends = rules["mean_lost"] + reach
+    for place, end, (_, row) in zip(places, ends, rules.iterrows(), strict=True):
         axes.annotate(
-            f"{row['mean_lost']:.4f} ({row['problems']:.0f} problems)", (row["mean_lost"], place),
-            (3, 0), textcoords="offset points", va="center", size=style.SMALL,
+            f"{row['mean_lost']:.4f} ({row['settings']:.0f} settings)", (end, place), (3, 0),
+            textcoords="offset points", va="center", size=style.SMALL,
         )  # fmt: skip
     axes.set_yticks(places, list(rules["rule"]))
-    axes.set_xlim(0, max(1e-6, 1.35 * rules["mean_lost"].max()))
-    axes.set_xlabel("Accuracy lost against the best C of each problem, mean")
+    axes.set_xlim(0, max(1e-6, 1.35 * ends.max()))
+    axes.set_xlabel("Accuracy lost against the best C of each setting, mean")
     axes.grid(axis="y", visible=False)

@@ -1,0 +1,69 @@
+"""Take the numbers of the theory from the results of a study, and write the pages that show them.
+
+    python benchmarks/theory.py                                                    # frozen features
+    python benchmarks/theory.py --study studies/demo.yaml                          # the demo
+    python benchmarks/theory.py --study studies/demo.yaml --results results/demo   # from this folder
+
+The numbers are those of the study's figures of the theory. They are computed from the folder's cells and
+gradients, not taken from its figures, go to benchmarks/results/theory/*.csv, and are not private. The pages
+are docs/theory.md and docs/findings.md.
+"""
+
+import argparse
+import runpy
+from pathlib import Path
+
+from dpsweep.figures.draw import FAMILIES
+from dpsweep.files import atomic_path
+from dpsweep.study import load_study
+from dpsweep.study.paths import Paths
+
+REPOSITORY = Path(__file__).parents[1]
+NUMBERS = REPOSITORY / "benchmarks" / "results" / "theory"
+STUDY = Path("studies", "frozen-features.yaml")
+FIGURES = {
+    STUDY: {
+        "optimal_clipping": "theory_optimal_clipping",
+        "privacy_effects": "theory_privacy_effects",
+        "predictions": "theory_predictions",
+    },
+    Path("studies", "demo.yaml"): {"demo_predictions": "theory_predictions"},
+}
+"""For every study the figures whose numbers are shown, by the names of their files."""
+
+
+def collect(study_file: Path, results: Path | None, folder: Path) -> None:
+    """Write the numbers of a study's figures.
+
+    Args:
+        study_file: relative to the repository.
+        results: instead of the folder that the study names.
+        folder: where the numbers go.
+
+    Raises:
+        MissingResultsError: the results are not complete; the message says what is absent.
+    """
+    study = load_study(REPOSITORY / study_file)
+    paths = Paths(results or REPOSITORY / study.results)
+    for name, target in FIGURES[study_file].items():
+        figure = study.figures[target]
+        compute, _ = FAMILIES[figure.family]
+        with atomic_path(folder / f"{name}.csv") as file:
+            compute(study, paths, figure).to_csv(file, index=False, lineterminator="\n")
+
+
+def main() -> None:
+    """Write the numbers, then the pages."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--study", type=Path, choices=FIGURES, default=STUDY)
+    parser.add_argument("--results", type=Path, help="instead of the folder that the study names")
+    options = parser.parse_args()
+    collect(options.study, options.results, NUMBERS)
+    for script, function in (("tables.py", "write_tables"), ("findings.py", "write_page")):
+        runpy.run_path(str(REPOSITORY / "benchmarks" / script))[function]()
+
+
+if __name__ == "__main__":
+    main()
