@@ -16,8 +16,11 @@ from dpsweep.study import Cell, load_study
 from dpsweep.study.paths import Paths
 from dpsweep.theory import ClippedSums
 from dpsweep.training import theory
+from dpsweep.training.checkpoint import parameters_after
+from dpsweep.training.context import load_trainable
 from dpsweep.training.gradients.interface import GradientEngine
 from dpsweep.training.gradients.loop import LoopEngine
+from dpsweep.training.store import TrialStore
 from dpsweep.training.trajectory import Trajectory
 
 PROBLEM = "digits_vit_method"
@@ -62,8 +65,16 @@ def test_overlap_is_that_of_the_loops_gradients_at_the_start_and_after_every_epo
     context = trajectory.context
     batches = theory.draw_batches(N, 20, 2)
     assert sorted(found["epoch"].unique()) == [0, 1, 2]
+    stored = TrialStore(paths.trials).load_parameters(row["trial_key"])
+    assert stored is not None
     for (epoch, draw), rows in found.groupby(["epoch", "draw"]):
-        trajectory.go_to(int(epoch))
+        if epoch == 0:
+            context.model(int(row["seed"]))
+        else:
+            load_trainable(
+                trajectory.model,
+                {k: torch.from_numpy(v) for k, v in parameters_after(int(epoch), stored).items()},
+            )
         loop = LoopEngine(trajectory.model, frozenset())
         examples = torch.from_numpy(batches[int(draw)])
         gradients, _ = loop.gradients(

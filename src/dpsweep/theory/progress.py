@@ -22,6 +22,7 @@ from dpsweep.theory.mse import checked_bounds, mean_squared_error, noise_varianc
 from dpsweep.theory.softmax import (
     loss_and_residuals,
     softmax_gram,
+    softmax_residuals,
     softmax_smoothness,
     with_bias,
 )
@@ -150,12 +151,40 @@ def measured_progress(
     Raises:
         ValueError: an argument is out of range.
     """
-    x, y = with_bias(features), np.asarray(labels)
     head, bounds = np.asarray(weights, dtype=np.float64), checked_bounds(clipping_bounds)
     limit = 1 / softmax_smoothness(features)
     steps = np.asarray(limit if step_sizes is None else step_sizes, dtype=np.float64)
     if not ((steps > 0) & np.isfinite(steps)).all():
         raise ValueError("step sizes: found one that is not above 0, or not finite")
+    gram = ClippedSums.of(softmax_gram(features, softmax_residuals(features, labels, head)))
+    theorem = [
+        progress_bound(gram, bounds, noise_multiplier, head.size, step)
+        if step <= limit * (1 + 1e-9)
+        else np.full(len(bounds), np.nan)
+        for step in steps.flat
+    ]
+    x, y = with_bias(features), np.asarray(labels)
+    generator = np.random.default_rng(seed)
+    noises = [noise_multiplier * generator.standard_normal(head.shape) for _ in range(draws)]
+    changes = _changes(x, y, head, bounds, steps.ravel(), noises)
+    shape = (*steps.shape, len(bounds))
+    spread = changes.std(0, ddof=1) if draws > 1 else np.full(changes.shape[1:], np.nan)
+    return Progress(
+        bound=np.reshape(theorem, shape),
+        measured=changes.mean(0).reshape(shape),
+        standard_error=(spread / np.sqrt(draws)).reshape(shape),
+    )
+
+
+def _changes(
+    x: Array,
+    y: npt.NDArray[np.int64],
+    head: Array,
+    bounds: Array,
+    steps: Array,
+    noises: list[Array],
+) -> Array:
+    """Changes of the loss by steps with each noise, in units of C, shape (noises, steps, bounds)."""
     logits = x @ head.T
     before, residuals = loss_and_residuals(logits, y)
     norms = np.linalg.norm(x, axis=1) * np.linalg.norm(residuals, axis=1)
@@ -164,28 +193,14 @@ def measured_progress(
     for bound in bounds:
         factors = np.divide(bound, norms, out=np.ones_like(norms), where=norms > bound)
         ahead.append(x @ ((residuals * factors[:, None]).T @ x).T)
-    generator = np.random.default_rng(seed)
-    changes = np.zeros((draws, steps.size, len(bounds)))
-    for draw in range(draws):
-        noise = noise_multiplier * (x @ generator.standard_normal(head.shape).T)
+    changes = np.zeros((len(noises), len(steps), len(bounds)))
+    for draw, each in enumerate(noises):
+        noise = x @ each.T
         for place, bound in enumerate(bounds):
-            for row, step in enumerate(steps.flat):
+            for row, step in enumerate(steps):
                 after = [
                     loss_and_residuals(logits - step * (ahead[place] + sign * bound * noise), y)[0]
                     for sign in (1, -1)
                 ]
                 changes[draw, row, place] = np.mean(after) - before
-    gram = ClippedSums.of(softmax_gram(features, residuals))
-    theorem = [
-        progress_bound(gram, bounds, noise_multiplier, head.size, step)
-        if step <= limit * (1 + 1e-9)
-        else np.full(len(bounds), np.nan)
-        for step in steps.flat
-    ]
-    shape = (*steps.shape, len(bounds))
-    spread = changes.std(0, ddof=1) if draws > 1 else np.full(changes.shape[1:], np.nan)
-    return Progress(
-        bound=np.reshape(theorem, shape),
-        measured=changes.mean(0).reshape(shape),
-        standard_error=(spread / np.sqrt(draws)).reshape(shape),
-    )
+    return changes

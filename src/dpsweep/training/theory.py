@@ -27,7 +27,7 @@ NOT_PRIVATE = "not private: computed from raw gradients of the training data"
 _KEPT_BYTES = 2**29
 # Numbers of the gradients that are computed at once, and how many gradients: with larger blocks, the
 # activations of 224 x 224 images alone take gigabytes.
-_AT_ONCE = 2**24
+_AT_ONCE = 2**23
 _BLOCK = 16
 
 
