@@ -682,6 +682,23 @@ def bounds_choice(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def theory_memory(result: dict[str, Any]) -> list[str]:
+    """Peak memory of the theory stage, by method and batch."""
+    rows = [
+        [
+            f"{each['method']}, {each['pixels']} x {each['pixels']}",
+            f"{each['trainable_parameters']:,}",
+            f"{batch['examples']:,}",
+            f"{4 * batch['examples'] * each['trainable_parameters'] / 1e9:.2f} GB",
+            f"{batch['megabytes'] / 1e3:.2f} GB",
+        ]
+        for each in result["pieces"].values()
+        for batch in each["batches"]
+    ]
+    head = ["ViT-Tiny", "parameters that train", "batch", "all its gradients", "peak memory"]
+    return [*grid(head, rows), "", where(result["environment"])]
+
+
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "step cost, CPU": ("step_cost_cpu.json", "make bench", step_cost),
     "step cost, GPU": ("gpu/step_*.json", GPU, step_cost),
@@ -706,6 +723,11 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
         recommendation,
     ),
     "progress of steps": ("bounds.json", "python benchmarks/bounds.py", bounds_progress),
+    "memory of the theory": (
+        "theory_memory.json",
+        "python -m benchmarks.theory_memory",
+        theory_memory,
+    ),
     "bound of Koloskova et al.": ("bounds.json", "python benchmarks/bounds.py", bounds_choice),
     "price": (
         "price.json",

@@ -24,7 +24,7 @@ NOT_PRIVATE = "not private: computed from raw gradients of the training data"
 """Stands in the metadata of the files, and in the column ``privacy`` of what is drawn from them."""
 
 # Gradients of a draw that are kept for the second look at them; larger ones are computed twice.
-_KEPT_BYTES = 2**29
+_KEPT_BYTES = 2**28
 # Numbers of the gradients that are computed at once, and how many gradients: with larger blocks, the
 # activations of 224 x 224 images alone take gigabytes.
 _AT_ONCE = 2**23

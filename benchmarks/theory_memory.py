@@ -1,0 +1,175 @@
+"""Measure the peak memory of the theory stage on ViT-Tiny, with every method.
+
+    python -m benchmarks.theory_memory                    # ten minutes on one core
+    python -m benchmarks.theory_memory --only "LoRA, 32"  # these settings again
+
+For every setting a study of one cell is prepared from random images and weights, and trained. The stage
+then looks at a small and at a large batch, each time in a fresh process, at the start and after the only
+epoch. The peak is that of the whole process (VmHWM): interpreter, libraries, network, data.
+
+Results go to benchmarks/results/theory_memory.json; `python benchmarks/tables.py` writes the table of
+docs/theory.md.
+"""
+
+import argparse
+import platform
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from benchmarks.synthetic import write_images
+from dpsweep.files import read_json, write_json
+
+REPOSITORY = Path(__file__).parents[1]
+RESULT = REPOSITORY / "benchmarks" / "results" / "theory_memory.json"
+METHODS: dict[str, dict[str, Any]] = {
+    "Head": {"kind": "head"},
+    "FiLM": {"kind": "film"},
+    "LoRA": {"kind": "lora", "rank": 16, "target_modules": ["attn.qkv", "attn.proj"]},
+    "All parameters": {"kind": "all"},
+}
+# Method, pixels and the two batches. Batches of 4,096 are of small images, for time: what a batch adds are
+# its gradients, and they are as long with larger images. Those of all parameters are never kept, and those of
+# LoRA up to a batch of about 280.
+SETTINGS = {
+    "Head, 32": ("Head", 32, (512, 4096)),
+    "FiLM, 32": ("FiLM", 32, (512, 4096)),
+    "LoRA, 32": ("LoRA", 32, (64, 256)),
+    "All parameters, 32": ("All parameters", 32, (8, 32)),
+    "FiLM, 224": ("FiLM", 224, (16, 48)),
+    "All parameters, 224": ("All parameters", 224, (6, 12)),
+}
+PROBLEM, CELL = "synthetic_vit_method", "eps8_epochs1_Bfull_C1"
+# Runs the stage in the process that prints its peak.
+STAGE = """
+import resource, sys
+from pathlib import Path
+from dpsweep.cli import stages
+stages.theory(sys.argv[2], sys.argv[3], Path(sys.argv[1]))
+status = Path("/proc/self/status").read_text()
+print(int(status.split("VmHWM:")[1].split()[0]) * 1024)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_utime)
+"""
+
+
+def classes_of(examples: int) -> int:
+    """A hundred classes, where each can have an example."""
+    return 100 if examples >= 100 else 10
+
+
+def study(
+    method: str, pixels: int, examples: int, results: Path, largest_batch: int
+) -> dict[str, Any]:
+    """A study of one cell whose batch is the whole data, as in YAML."""
+    classes = classes_of(examples)
+    return {
+        "title": "Memory of the theory",
+        "results": str(results),
+        "theory": {"draws": 1, "largest_batch": largest_batch},
+        "datasets": {
+            "synthetic": {
+                "title": "Synthetic",
+                "source": {"kind": "hub", "id": "benchmark/synthetic"},
+                "image_size": pixels,
+                "classes": classes,
+                "train_size": examples,
+                "test_size": classes,
+            }
+        },
+        "backbones": {
+            "vit": {
+                "title": "ViT-Tiny",
+                "architecture": "vit_tiny_patch16_224",
+                "arguments": {"img_size": pixels},
+                "weights": {"kind": "random"},
+            }
+        },
+        "methods": {"method": METHODS[method]},
+        "sweeps": {
+            "cell": {
+                "dataset": "synthetic",
+                "backbone": "vit",
+                "method": "method",
+                "epsilon": [8.0],
+                "epochs": [1],
+                "batch_size": ["full"],
+                "clipping_bound": [1.0],
+                "learning_rate": [0.001],
+                "seeds": 1,
+            }
+        },
+    }
+
+
+def measure(method: str, pixels: int, batches: tuple[int, int]) -> dict[str, Any]:
+    """Train the cell, look at its gradients for both batches, and return peaks and times."""
+    examples = max(batches)
+    classes = classes_of(examples)
+    size = {"train": examples, "test": classes, "pixels": pixels, "classes": classes}
+    found: dict[str, Any] = {"method": method, "pixels": pixels, "batches": []}
+    with tempfile.TemporaryDirectory() as folder:
+        results, file = Path(folder) / "results", Path(folder) / "study.yaml"
+        write_images(results / "data" / "synthetic", size)
+        file.write_text(yaml.safe_dump(study(method, pixels, examples, results, examples)))
+        for command in (
+            ("prepare-backbone", "vit"),
+            ("calibrate", "synthetic", "8", "1", "full"),
+            ("train", PROBLEM, CELL),
+        ):
+            subprocess.run(
+                [sys.executable, "-m", "dpsweep.cli", *command, "--study", str(file)], check=True
+            )
+        for batch in batches:
+            file.write_text(yaml.safe_dump(study(method, pixels, examples, results, batch)))
+            printed = subprocess.run(
+                [sys.executable, "-c", STAGE, str(file), PROBLEM, CELL],
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+            ).stdout.split()
+            output = next((results / "theory").rglob("*.parquet"))
+            rows = pd.read_parquet(output)
+            output.unlink()
+            found["trainable_parameters"] = int(rows["trainable_parameters"].iloc[0])
+            found["batches"].append(
+                {
+                    "examples": int(rows["examples"].iloc[0]),
+                    "megabytes": round(int(printed[-2]) / 1e6),
+                    "processor_seconds": round(float(printed[-1])),
+                }
+            )
+    print(found, flush=True)
+    return found
+
+
+def main() -> None:
+    """Measure and write the result, a setting at a time."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="text in the names of settings to measure again")
+    only = parser.parse_args().only
+    pieces = read_json(RESULT)["pieces"] if RESULT.exists() and only else {}
+    for name, setting in SETTINGS.items():
+        if only not in name:
+            continue
+        pieces[name] = measure(*setting)
+        result = {
+            "environment": {
+                "device": f"CPU, one thread, {platform.machine()}",
+                "python": platform.python_version(),
+                "versions": {each: version(each) for each in ("torch", "timm", "numpy")},
+            },
+            "pieces": {each: pieces[each] for each in SETTINGS if each in pieces},
+        }
+        write_json(RESULT, result)
+
+
+if __name__ == "__main__":
+    main()
