@@ -28,6 +28,7 @@ from dpsweep.files import read_json, write_json
 
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
+PROBLEM = "synthetic_vit_film"
 SIZE = {"train": 1347, "test": 450, "pixels": 8, "classes": 10, "batch": 256, "epochs": 8}
 
 
@@ -56,7 +57,7 @@ def study(size: dict[str, int]) -> dict[str, Any]:
         },
         "methods": {"film": {"kind": "film"}},
         "sweeps": {
-            "cell": {
+            PROBLEM: {
                 "dataset": "synthetic",
                 "backbone": "vit",
                 "method": "film",
@@ -90,9 +91,9 @@ def time_cell() -> dict[str, Any]:
         stage("calibrate", "synthetic", "8", str(size["epochs"]), str(size["batch"]))
         cell = f"eps8_epochs{size['epochs']}_B{size['batch']}_C1"
         started = time.monotonic()
-        stage("train", "cell", cell)
+        stage("train", PROBLEM, cell)
         wall = time.monotonic() - started
-        timing = read_json(results / "provenance" / "cells" / "cell" / f"{cell}.json")["timing"]
+        timing = read_json(results / "provenance" / "cells" / PROBLEM / f"{cell}.json")["timing"]
     seconds = timing["seconds"]
     useful = seconds["training"] + seconds["evaluation"]
     steps = 2 * round(size["epochs"] * size["train"] / size["batch"])
