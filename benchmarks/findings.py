@@ -9,8 +9,10 @@ Numbers go to benchmarks/results/findings.json and film.json, pictures to docs/i
 
 import argparse
 import hashlib
+import math
 import runpy
 import shutil
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -102,7 +104,14 @@ def collect_film(study: Study, paths: Paths) -> dict[str, Any]:
         "minimum",
         "maximum",
     ]
-    return {"cells": len(cells), "done": len(done), "rows": _plain(rows[columns])}
+    (tested,) = {study.datasets[study.problems[cell.problem].dataset].test_size for cell in cells}
+    return {
+        "cells": len(cells),
+        "done": len(done),
+        "test_examples": tested,
+        "rates": _ends(study, trials),
+        "rows": _plain(rows[columns]),
+    }
 
 
 def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -333,7 +342,15 @@ def _film(film: dict[str, Any]) -> str:
         [f"ε = {epsilon:g}, B = {size:,}", *(share(cells.get(bound)) for bound in bounds)]
         for (epsilon, size), cells in grids.items()
     ]
-    said = []
+    apart = [100 * (row["maximum"] - row["minimum"]) for row in film["rows"]]
+    error = max(math.sqrt(row["centre"] * (1 - row["centre"])) for row in film["rows"])
+    said = [
+        f"- What is noise: the two seeds of a cell differ by {statistics.mean(apart):.1f} points in the mean "
+        f"and by {max(apart):.1f} at most, and {film['test_examples']:,} test examples give the accuracy of "
+        f"one model a standard error of up to {100 * error / math.sqrt(film['test_examples']):.1f} points. "
+        "There is no interval for the best of a few cells with two seeds. The best learning rate is at an "
+        f"end of its grid in {film['rates']['at_an_end']} of {film['rates']['cells']} cells."
+    ]
     for epsilon in sorted({epsilon for epsilon, _ in grids}):
         best = {
             bound: max(
@@ -345,8 +362,18 @@ def _film(film: dict[str, Any]) -> str:
             f"{100 * (max(best.values()) - value):.1f} at C = {bound:g}"
             for bound, value in best.items()
         )
+        by_size = {
+            size: max(cells.values()) for (other, size), cells in grids.items() if other == epsilon
+        }
+        top = max(by_size, key=lambda size: by_size[size])
+        smaller = ", ".join(
+            f"{100 * (by_size[top] - value):.1f} at B = {size:,}"
+            for size, value in by_size.items()
+            if size != top
+        )
         said.append(
-            f"- ε = {epsilon:g}: against the best C, B tuned with it, accuracy is lower by {costs}."
+            f"- ε = {epsilon:g}: against the best C, B tuned with it, accuracy is lower by {costs}. "
+            f"Against B = {top:,}, C tuned with it, it is lower by {smaller}."
         )
     head = ["accuracy in %", *(f"C = {bound:g}" for bound in bounds)]
     mean = "The mean over the seeds, at the best of four learning rates:"

@@ -34,8 +34,16 @@ def test_another_accuracy_is_another_page(section: str) -> None:
 
 def test_cells_with_film_are_on_the_page() -> None:
     row = {"epsilon": 8.0, "batch_size": 128, "clipping_bound": 1.0, "centre": 0.4567}
-    film = {"cells": 12, "done": 1, "rows": [row]}
+    row |= {"minimum": 0.4467, "maximum": 0.4667}
+    other = row | {"batch_size": 1024, "centre": 0.5, "minimum": 0.5, "maximum": 0.5}
+    film = {"cells": 12, "done": 2, "test_examples": 2500, "rows": [row, other]}
+    film["rates"] = {"cells": 2, "at_an_end": 1}
     written = MODULE["page"](NUMBERS, film)
-    assert "1 of its 12 cells have been trained" in written
+    assert "2 of its 12 cells have been trained" in written
     assert "| ε = 8, B = 128 | 45.7 |" in written
+    assert "differ by 1.0 points in the mean and by 2.0 at most" in written
+    assert "2,500 test examples" in written
+    assert "at an end of its grid in 1 of 2 cells." in written
+    assert "a standard error of up to 1.0 points" in written
+    assert "Against B = 1,024, C tuned with it, it is lower by 4.3 at B = 128." in written
     assert "It has not been run yet." in MODULE["page"](NUMBERS, None)
