@@ -17,9 +17,11 @@ from dpsweep.training.trial import _environment
 GPUS = [Gpu(str(each), f"GPU-{each}0", "H100", 80.0) for each in range(2)]
 LISTED = "0, GPU-00, H100, 76294\n1, GPU-10, H100, 76294\n"
 JOB = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from dpsweep.gpus import taken_gpu
+# Ignored where the tests run in the background of a script.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 folder, name, seats, seconds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 with taken_gpu(seats, folder / "locks") as gpu:
     print(gpu.label, os.environ["CUDA_VISIBLE_DEVICES"], time.monotonic(), flush=True)
