@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 # For the table of CONTRIBUTING.md.
 SLOWEST := --durations 15 --durations-min 1
 # Tests run side by side, those of one file together: they share what the file prepares.
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile $(SLOWEST)
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 
 .PHONY: help setup demo findings status test test-fast test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check format lock clean
 
