@@ -31,7 +31,6 @@ NUMBERS = REPOSITORY / "benchmarks" / "results" / "findings.json"
 FILM_NUMBERS = NUMBERS.with_name("film.json")
 PAGE = REPOSITORY / "docs" / "findings.md"
 IMAGES = REPOSITORY / "docs" / "images" / "findings"
-THEORY = REPOSITORY / "benchmarks" / "results" / "theory"
 TEMPLATE = REPOSITORY / "benchmarks" / "findings.md"
 STUDY = REPOSITORY / "studies" / "frozen-features.yaml"
 FILM_STUDY = REPOSITORY / "studies" / "film-confirmation.yaml"
@@ -295,7 +294,9 @@ def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
         by_batch_size=_curves(numbers["by_batch_size"], "B", titles, batch),
         automatic=table(["problem", "AUTO-S", "tuned C", "difference, points"], automatic),
         effects="\n".join(_said(tables["theory_effects"](), "- ")),
-        predictions="\n".join(_said(tables["theory_rules"](THEORY / "predictions.csv"), "- ")),
+        predictions="\n".join(
+            _said(tables["theory_rules"](tables["THEORY"] / "predictions.csv"), "- ")
+        ),
         film="It has not been run yet." if film is None else _film(film),
         figures=figures,
     )

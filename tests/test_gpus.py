@@ -17,11 +17,9 @@ from dpsweep.training.trial import _environment
 GPUS = [Gpu(str(each), f"GPU-{each}0", "H100", 80.0) for each in range(2)]
 LISTED = "0, GPU-00, H100, 76294\n1, GPU-10, H100, 76294\n"
 JOB = """
-import os, signal, sys, time
+import os, sys, time
 from pathlib import Path
 from dpsweep.gpus import taken_gpu
-# Ignored where the tests run in the background of a script.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 folder, name, seats, seconds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 with taken_gpu(seats, folder / "locks") as gpu:
     print(gpu.label, os.environ["CUDA_VISIBLE_DEVICES"], time.monotonic(), flush=True)
@@ -84,7 +82,11 @@ def test_a_machine_without_a_driver_has_none(monkeypatch: pytest.MonkeyPatch) ->
 
 def start(folder: Path, seats: int, seconds: float) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-c", JOB, str(folder), "job", str(seats), str(seconds)],
+        # Signals work as in a terminal, whatever the tests were started from (the background of a script).
+        [
+            *("env", "--default-signal=INT", sys.executable, "-c", JOB),
+            *(str(folder), "job", str(seats), str(seconds)),
+        ],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
