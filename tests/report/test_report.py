@@ -840,6 +840,7 @@ class TestInABrowser:
             curve = page.locator("#target-curve")
             assert curve.locator("table.values").count() == 0
             curve.get_by_text("The numbers").click()
+            curve.locator("table.values").wait_for()
             assert curve.locator("table.values td").all_inner_texts() == ["1", "2.3457", "3", ""]
             assert curve.get_by_text("In every row: title a.").is_visible()
             noise = page.locator("#target-noise")
