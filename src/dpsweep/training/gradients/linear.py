@@ -12,7 +12,7 @@ from dpsweep.training.gradients.interface import (
     UnsupportedModelError,
     full_precision,
 )
-from dpsweep.training.gradients.per_example import only_usable
+from dpsweep.training.gradients.per_example import only_usable, scaled
 
 
 class LinearEngine:
@@ -60,10 +60,12 @@ class LinearEngine:
         norms = torch.where(counted, norms, 0.0)
         factors = torch.where(counted, clipping.factors(norms), 0.0)
         # A gradient that is not finite is left out, even if 0 times it would be NaN.
-        kept = torch.where(counted[:, None], residuals, 0.0).mul_(factors[:, None])
-        features = torch.where(counted[:, None], inputs, 0.0)
+        kept = scaled(residuals, factors, counted)
         return GradientSum(
-            gradients={"weight": kept.T @ features, "bias": kept.sum(dim=0)},
+            gradients={
+                "weight": kept.T @ only_usable(counted, inputs),
+                "bias": kept.sum(dim=0),
+            },
             norms=norms.float(),
             losses=torch.where(mask, losses, 0.0).float(),
             nonfinite=mask & ~finite,
