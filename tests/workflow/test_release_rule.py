@@ -49,8 +49,18 @@ def test_a_release_is_made_once(tmp_path: Path) -> None:
     assert "train_release" not in chain.run("release")
     assert {file: file.read_bytes() for file in folder.iterdir()} == made
 
+    # A job that an earlier call had sent may end before the job of this one starts.
+    said = chain.run("results/logs/release/trained", options=("--force",))
+    assert "train_release" in said
+    assert {file: file.read_bytes() for file in folder.iterdir()} == made
+
     (folder / "README.md").write_text("Trust me.")
     assert "README.md: is not the card of this certificate" in chain.run("release", expect=1)
+
+    # Where it was moved away, another one is made.
+    folder.rename(tmp_path / "elsewhere")
+    assert "differentially private" in chain.run("release")
+    assert (folder / TRAINED).read_bytes() != made[folder / TRAINED]
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ def write_release(study: Study, paths: Paths, release: Release) -> Path:
 
 def _refuse_another(folder: Path) -> None:
     """Raise a `ReleaseError` where there is a release already."""
-    # Snakemake makes the folder of its outputs.
+    # An empty folder holds no model.
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ReleaseError(
             f"{folder}: exists. A second model of the same data spends epsilon a second time, and no "
