@@ -46,7 +46,10 @@ BATCH_SIZES = [256, 4096, "full"]
 STEP = 256
 PIXELS = 96
 REPEATS = 5
-SAMPLING, NOISE = "sampling of a batch", "noise for all parameters"
+SAMPLING = "sampling of its batch alone"
+NOISE = "noise for all parameters alone"
+PRODUCTS = "the two float64 products alone"
+"""of the features with the weights, and with the residuals"""
 
 
 def study(results: Path) -> Study:
@@ -196,6 +199,7 @@ def steps(paths: Paths) -> dict[str, float]:
     head = HeadOnly(kind="head")
     sampler, noise = PoissonSampler(TRAIN, STEP, "benchmark"), GaussianNoise("benchmark")
     total = torch.zeros(CLASSES * (WIDTH + 1), dtype=torch.float64)
+    wide, weights = features.double(), torch.randn(CLASSES, WIDTH, dtype=torch.float64)
     contenders: dict[str, Callable[[], object]] = {
         "cached features": contender("linear", build_head(WIDTH, CLASSES), features),
         "Opacus on the same features": contender("opacus", build_head(WIDTH, CLASSES), features),
@@ -204,6 +208,7 @@ def steps(paths: Paths) -> dict[str, float]:
         ),
         SAMPLING: lambda: sampler.batch(0),
         NOISE: lambda: noise.add_to(total, 0, 1.0),
+        PRODUCTS: lambda: (wide @ weights.T).T @ wide,
     }
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for repeat in range(REPEATS + 1):

@@ -13,6 +13,7 @@ from dpsweep.planning.cost import (
     norms_seconds,
     theory_seconds,
 )
+from dpsweep.planning.device import Device
 from dpsweep.planning.plan import Plan
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 IMAGES, TENTH = "cifar100_vit-tiny_head", "cifar100-10pct_vit-tiny_head"
 TEXTS = "20newsgroups_minilm_head"
 # Seconds of a trial on one core that multiplies matrices at 0.098 Tflop/s.
-TERAFLOPS = 0.098
+CORE = Device("a core", 0.098)
 
 
 def frozen(folder: Path, **sections: object) -> Study:
@@ -39,8 +40,8 @@ def test_a_larger_network_makes_only_the_features_dearer(tmp_path: Path) -> None
     large = frozen(tmp_path, backbones=larger)
     for of_trials in (cell_cost, norms_seconds, theory_seconds):
         assert of_trials(large, IMAGES, 4) == of_trials(small, IMAGES, 4)
-    speed = 0.1
-    before, after = (features_seconds(each, IMAGES, speed) - 40 for each in (small, large))
+    core = Device("a core", 0.1)
+    before, after = (features_seconds(each, IMAGES, core) - 40 for each in (small, large))
     assert after > 7 * before
     plans = [Plan(each, Paths(tmp_path), [IMAGES]).estimates() for each in (small, large)]
     names = [name for name in plans[0] if plans[0][name] != plans[1][name]]
@@ -66,14 +67,14 @@ def test_estimates_of_trials_are_near_to_what_was_measured(
     names = [problem, f"{problem}_autos", f"{problem}_short"]
     known = frozen(tmp_path).sweeps
     study = frozen(tmp_path, sweeps={name: one for name in names if name in known})
-    (estimate, without) = (cell_cost(study, problem, epochs, TERAFLOPS, each) for each in (2, 1))
+    (estimate, without) = (cell_cost(study, problem, epochs, CORE, each) for each in (2, 1))
     assert seconds / 3 < estimate.seconds - without.seconds < 3 * seconds
 
 
 def test_estimates_of_the_theory_are_near_to_what_was_measured(tmp_path: Path) -> None:
     study = frozen(tmp_path, theory={"largest_batch": 1024})
     # Five times three batches of 1,024 gradients: 1.5 s each time.
-    assert 7.5 / 3 < theory_seconds(study, IMAGES, 4, TERAFLOPS) - 3 < 3 * 7.5
+    assert 7.5 / 3 < theory_seconds(study, IMAGES, 4, CORE) - 3 < 3 * 7.5
 
 
 def local(folder: Path, configuration: str | None) -> Study:

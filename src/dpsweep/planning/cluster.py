@@ -16,13 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 from dpsweep.errors import DpsweepError
 from dpsweep.gpus import SEATS, Gpu, seats
 from dpsweep.planning.cost import (
-    TERAFLOPS,
     cell_cost,
     features_seconds,
     input_bytes,
     norms_seconds,
     theory_seconds,
 )
+from dpsweep.planning.device import TERAFLOPS, Device
 from dpsweep.planning.slurm import Request
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.config import Study
@@ -53,6 +53,11 @@ class GpuClass(BaseModel):
     request: Annotated[str, Field(pattern=r"^(gpu(:[\w.]+)?:1|--.+)$")]
     memory_gigabytes: PositiveFloat
     teraflops: PositiveFloat = TERAFLOPS
+
+    @property
+    def device(self) -> Device:
+        """What its jobs train on."""
+        return Device(self.request, self.teraflops)
 
 
 class Site(BaseModel):
@@ -313,14 +318,14 @@ class Jobs:
 
     def _seconds(self, stage: Stage, problem: str, epochs: int) -> float:
         assert self._site is not None  # noqa: S101
-        teraflops = self._site.gpu(self._study, problem, epochs).teraflops
+        device = self._site.gpu(self._study, problem, epochs).device
         if stage == "train":
-            return cell_cost(self._study, problem, epochs, teraflops).seconds
+            return cell_cost(self._study, problem, epochs, device).seconds
         if stage == "features":
-            return features_seconds(self._study, problem, teraflops)
+            return features_seconds(self._study, problem, device)
         if stage == "theory":
-            return theory_seconds(self._study, problem, epochs, teraflops)
-        return norms_seconds(self._study, problem, epochs, teraflops)
+            return theory_seconds(self._study, problem, epochs, device)
+        return norms_seconds(self._study, problem, epochs, device)
 
     def _minutes(self, seconds: float) -> int:
         return min(1 + math.ceil(_MARGIN * seconds / 60), self._limit)

@@ -3,7 +3,7 @@
 The estimate packs short cells into jobs, asks a cluster for time and memory, and gives the first
 forecast of a run (`dpsweep.planning.plan`). No result depends on it: a job that needs more time goes
 on from its checkpoint, and one that needs more memory is tried again with more. It is meant to be
-right within a factor of two once `teraflops` fits the device.
+right within a factor of two once the numbers of the `Device` fit.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.files import read_json
+from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.pixels import stored_bytes
 from dpsweep.study.cells import Cell, optimizer_steps
 from dpsweep.study.config import (
@@ -26,9 +27,6 @@ from dpsweep.study.config import (
     Study,
 )
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
-
-# Sustained float32 speed of training on a data-centre GPU, in 10^12 operations a second.
-TERAFLOPS = 20.0
 
 # What a processor computes while it moves a byte: a CPU core 100 Gflop and 2.5 GB a second, a GPU
 # 20 Tflop and 500 GB.
@@ -60,10 +58,8 @@ class _Floor:
     start: float
     """of a job"""
     step: float
-    """noise, optimizer and sampling of one step"""
 
 
-_NETWORK_FLOOR = _Floor(start=40.0, step=0.02)  # imports, weights, data, compilation
 # Measured: 1 s where libraries are preloaded, 8 s in a process of its own; nothing is compiled.
 _HEAD_FLOOR = _Floor(start=3.0, step=0.002)
 
@@ -152,8 +148,10 @@ def _described(path: str) -> dict[str, Any]:
         return {}  # the preparation says what is wrong
 
 
-def _floor(study: Study, problem: str) -> _Floor:
-    return _NETWORK_FLOOR if study.features(problem) is None else _HEAD_FLOOR
+def _floor(study: Study, problem: str, device: Device) -> _Floor:
+    if study.features(problem) is None:
+        return _Floor(device.start_seconds, device.step_seconds)
+    return _HEAD_FLOOR
 
 
 def _trained(study: Study, problem: str) -> _Network:
@@ -191,7 +189,7 @@ def cell_cost(
     study: Study,
     problem: str,
     epochs: int,
-    teraflops: float = TERAFLOPS,
+    device: Device = GPU,
     trials: int | None = None,
 ) -> CellCost:
     """Estimate a cell of a problem: the same for every epsilon, B and C of these epochs.
@@ -203,12 +201,12 @@ def cell_cost(
         study: the study.
         problem: one of its problems.
         epochs: E.
-        teraflops: 10^12 operations a second that training sustains on the device.
+        device: what trains.
         trials: of the cell; by default the most that a sweep asks for.
     """
     grid = study.problems[problem]
     dataset, network = study.datasets[grid.dataset], _trained(study, problem)
-    rate = teraflops * 1e12
+    rate = device.teraflops * 1e12
     sweeps = study.sweeps_of(problem)
     batch_sizes = [each for sweep in sweeps for each in study.sweeps[sweep].batch_size]
     smallest = min(study.numeric_batch_size(grid.dataset, each) for each in batch_sizes)
@@ -218,7 +216,7 @@ def cell_cost(
     trials = trials or max(trials_per_cell(study, sweep) for sweep in sweeps)
     setting = study.physical_batch(problem)
     physical = _LEAST_EXAMPLES if setting == "auto" else setting
-    inputs, floor = _input_bytes(study, problem), _floor(study, problem)
+    inputs, floor = _input_bytes(study, problem), _floor(study, problem, device)
     return CellCost(
         trials=trials,
         seconds=floor.start + trials * (training + testing + steps * floor.step),
@@ -228,7 +226,7 @@ def cell_cost(
     )
 
 
-def norms_seconds(study: Study, problem: str, epochs: int, teraflops: float = TERAFLOPS) -> float:
+def norms_seconds(study: Study, problem: str, epochs: int, device: Device = GPU) -> float:
     """Estimate the gradient norms of one (epsilon, epochs, C): a backward pass after every epoch.
 
     A trial whose parameters are not kept is trained again.
@@ -237,11 +235,11 @@ def norms_seconds(study: Study, problem: str, epochs: int, teraflops: float = TE
     dataset = study.datasets[grid.dataset]
     operations = _trained(study, problem).operations
     work = epochs * dataset.train_size * _passes(study, problem) * operations
-    seconds = _floor(study, problem).start + work / (teraflops * 1e12)
-    return seconds + _repeated_seconds(study, problem, epochs, teraflops)
+    seconds = _floor(study, problem, device).start + work / (device.teraflops * 1e12)
+    return seconds + _repeated_seconds(study, problem, epochs, device)
 
 
-def theory_seconds(study: Study, problem: str, epochs: int, teraflops: float = TERAFLOPS) -> float:
+def theory_seconds(study: Study, problem: str, epochs: int, device: Device = GPU) -> float:
     """Estimate the gradients of one cell that the theory looks at, at the start and after every epoch.
 
     The same for every B: it is counted for the largest.
@@ -259,25 +257,25 @@ def theory_seconds(study: Study, problem: str, epochs: int, teraflops: float = T
     gradient = 2 * 4.0 * _trained(study, problem).operations
     sums = 2 * _SUMMED_AT_ONCE + _OPERATIONS_PER_BYTE * _SUMMED_BYTES
     work = (epochs + 1) * draws * batch * (gradient + sums * trainable_parameters(study, problem))
-    seconds = _floor(study, problem).start + work / (teraflops * 1e12)
-    return seconds + _repeated_seconds(study, problem, epochs, teraflops)
+    seconds = _floor(study, problem, device).start + work / (device.teraflops * 1e12)
+    return seconds + _repeated_seconds(study, problem, epochs, device)
 
 
-def _repeated_seconds(study: Study, problem: str, epochs: int, teraflops: float) -> float:
+def _repeated_seconds(study: Study, problem: str, epochs: int, device: Device) -> float:
     """What it takes to train a trial again whose parameters are not kept."""
     if _kept_bytes(study, problem, epochs):
         return 0.0
-    cell = cell_cost(study, problem, epochs, teraflops)
-    return (cell.seconds - _floor(study, problem).start) / cell.trials
+    cell = cell_cost(study, problem, epochs, device)
+    return (cell.seconds - _floor(study, problem, device).start) / cell.trials
 
 
-def features_seconds(study: Study, problem: str, teraflops: float = TERAFLOPS) -> float:
+def features_seconds(study: Study, problem: str, device: Device = GPU) -> float:
     """Estimate how long the features take that a problem's trials read."""
     grid = study.problems[problem]
     dataset = study.datasets[grid.dataset]
     operations = _network(study.backbones[grid.backbone], dataset).operations
     work = (dataset.train_size + dataset.test_size) * operations
-    return _NETWORK_FLOOR.start + work / (teraflops * 1e12)
+    return device.start_seconds + work / (device.teraflops * 1e12)
 
 
 def features_bytes(study: Study, problem: str) -> float:

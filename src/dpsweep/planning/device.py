@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpsweep.gpus import Gpu, visible_gpus
-from dpsweep.planning.cost import TERAFLOPS
 
+# Sustained float32 speed of training on a data-centre GPU, in 10^12 operations a second.
+TERAFLOPS = 20.0
 # A layer of a small vision transformer for a physical batch: images by tokens, width, four times the width.
 _ROWS, _WIDTH, _FACTOR = 2048, 192, 4
 _TRIES = 10
@@ -20,9 +21,15 @@ class Device:
     name: str
     teraflops: float
     """10^12 operations a second that training sustains"""
+    start_seconds: float = 40.0
+    """of a job before its first step: imports, weights, data, compilation"""
+    step_seconds: float = 0.02
+    """of a step, however small the network: noise, optimizer, sampling, and the calls of its kernels"""
 
 
 GPU = Device("GPUs", TERAFLOPS)
+# Of a CPU: libraries are preloaded (1 s a job; 8 s where they are not), and nothing is compiled.
+_CPU_START_SECONDS, _CPU_STEP_SECONDS = 3.0, 0.005
 
 
 def this_machine(gpus: Sequence[Gpu] | None = None) -> Device:
@@ -33,7 +40,8 @@ def this_machine(gpus: Sequence[Gpu] | None = None) -> Device:
     """
     if (visible_gpus() if gpus is None else gpus) or shutil.which("rocm-smi"):
         return GPU
-    return Device("this machine's CPU", _cpu_teraflops())
+    name = "this machine's CPU"
+    return Device(name, _cpu_teraflops(), _CPU_START_SECONDS, _CPU_STEP_SECONDS)
 
 
 def _cpu_teraflops() -> float:

@@ -197,8 +197,8 @@ class Forecast:
 
     def _estimate(self, problem: str, epochs: int, trials: int) -> float:
         site = self._site
-        device = site.gpu(self._study, problem, epochs) if site else self._device
-        return cell_cost(self._study, problem, epochs, device.teraflops, trials).seconds
+        device = site.gpu(self._study, problem, epochs).device if site else self._device
+        return cell_cost(self._study, problem, epochs, device, trials).seconds
 
 
 def cell_log(paths: Paths, cell: Cell) -> Path:
