@@ -245,6 +245,8 @@ def hide(folder: Path | None) -> None:
 
 def node(state: str) -> None:
     """Set the node DOWN, with all its jobs, or back into service (RESUME)."""
+    if state == "RESUME" and "down" not in _output("sinfo", "--noheader", "--format=%T"):
+        return  # its daemon has come back by itself, and Slurm refuses to resume it
     name = socket.gethostname().split(".")[0]
     _run("scontrol", "update", f"NodeName={name}", f"State={state}", "Reason=tests")
 
