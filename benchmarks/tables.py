@@ -21,6 +21,7 @@ from scipy.stats import t
 from dpsweep.analysis.predictions import HINDSIGHT, lost_more
 from dpsweep.files import read_json, write_text
 from dpsweep.planning.plan import Plan
+from dpsweep.planning.status import Status
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 from dpsweep.tables.write import read_numbers
@@ -321,10 +322,11 @@ def histories(result: dict[str, Any]) -> list[str]:
 def plan() -> list[str]:
     """Cells, trials and estimated GPU hours of every target of the paper's study, from nothing."""
     study = load_study(REPOSITORY / "config.yaml")
+    paths = Paths(REPOSITORY / "nowhere")  # a folder that is not there: nothing is done yet
+    status = Status(study, paths)
 
     def row(name: str, targets: list[str]) -> list[str]:
-        # A folder that is not there: nothing is done yet.
-        estimates = Plan(study, Paths(REPOSITORY / "nowhere"), targets).estimates().values()
+        estimates = Plan(study, paths, targets, status=status).estimates().values()
         hours = sum(each.seconds for each in estimates) / 3600
         cells, trials = (
             sum(getattr(estimate, each) for estimate in estimates) for each in ("cells", "trials")

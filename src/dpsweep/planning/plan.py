@@ -73,6 +73,7 @@ class Plan:
             the results; none, ``all`` or the report mean everything.
         site: the cluster, whose GPUs the times are for.
         device: what they are for where there is no cluster.
+        status: of the study for the same GPUs, where it is known already: it takes most of the time.
 
     Raises:
         PlanError: the study has no such target.
@@ -85,9 +86,10 @@ class Plan:
         targets: Sequence[str] = (),
         site: Site | None = None,
         device: Device = GPU,
+        status: Status | None = None,
     ) -> None:
         self._study, self._paths, self._site, self._device = study, paths, site, device
-        self._status = Status(study, paths, site=site, device=device)
+        self._status = status or Status(study, paths, site=site, device=device)
         self._outputs = Outputs(study, paths)
         self._cells: dict[Cell, None] = {}
         self._norms: dict[NormsKey, list[Cell]] = {}
