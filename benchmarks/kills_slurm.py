@@ -82,9 +82,7 @@ def disturb(run: Run, what: str, number: signal.Signals, draw: random.Random) ->
                 subprocess.run(["scancel", draw.choice(jobs)[0]], check=True, timeout=60)
             return "one job, scancel" if jobs else None
         case "node":
-            cluster.node("DOWN")
-            time.sleep(5)
-            cluster.node("RESUME")
+            cluster.lose_node()
             return "the node, down and up again"
     cluster.kill_daemon()
     return "slurmd, SIGKILL"

@@ -48,7 +48,8 @@ JobAcctGatherFrequency=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 SlurmdParameters=config_overrides
-ReturnToService=2
+# A node that was set down stays so: else it would take its jobs back while their processes still end.
+ReturnToService=1
 MpiDefault=none
 GresTypes=gpu
 # Time limits hold to the second.
@@ -245,10 +246,16 @@ def hide(folder: Path | None) -> None:
 
 def node(state: str) -> None:
     """Set the node DOWN, with all its jobs, or back into service (RESUME)."""
-    if state == "RESUME" and "down" not in _output("sinfo", "--noheader", "--format=%T"):
-        return  # its daemon has come back by itself, and Slurm refuses to resume it
     name = socket.gethostname().split(".")[0]
     _run("scontrol", "update", f"NodeName={name}", f"State={state}", "Reason=tests")
+
+
+def lose_node() -> None:
+    """Set the node down, and back into service when the processes of its jobs have ended."""
+    node("DOWN")
+    if not _until(lambda: not _pids("slurmstepd"), 120):
+        raise RuntimeError("jobs of a node that is down do not end")
+    node("RESUME")
 
 
 def kill_daemon() -> None:
