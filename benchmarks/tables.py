@@ -580,6 +580,8 @@ def price(result: dict[str, Any]) -> list[str]:
     for problem in dict.fromkeys(each["problem"] for each in pieces):
         found: dict[str, dict[float, str]] = {}
         for each in (piece for piece in pieces if piece["problem"] == problem):
+            if "refused" in each:
+                found.setdefault(each["arm"], {})[each["epsilon"]] = "refused"
             for arm, key in ((each["arm"], "accuracy"), (f"{each['arm']}, trained again", "again")):
                 if key in each:
                     found.setdefault(arm, {})[each["epsilon"]] = _mean(each[key])
@@ -594,7 +596,7 @@ def price(result: dict[str, Any]) -> list[str]:
             *grid(["accuracy in %", *(f"ε = {epsilon:g}" for epsilon in epsilons)], rows),
             "",
         ]
-    trials, seconds = (sum(each[name] for each in pieces) for name in ("trials", "seconds"))
+    trials, seconds = (sum(each.get(name, 0) for each in pieces) for name in ("trials", "seconds"))
     commits = ", ".join(dict.fromkeys(each["commit"] for each in pieces))
     return [*lines, f"{trials:,} trials, {seconds / 60:.0f} minutes, at {commits}."]
 
