@@ -35,7 +35,7 @@ TRIED = (
     *(f"src/dpsweep/training/{name}.py" for name in ("checkpoint", "interruption", "store")),
 )
 NOT_TRIED = "workflow/rules/release.smk"
-"""It is empty without a section `release`, which the tiny study lacks; its tests kill releases."""
+"""It defines nothing without a section `release`, as in the tiny study; its own tests kill releases."""
 # Processes that use less processor time than this in so many seconds do nothing, on a busy machine too.
 IDLE_SECONDS, IDLE_PROCESSOR_SECONDS = 300.0, 0.5
 LEFT_SECONDS = 300.0

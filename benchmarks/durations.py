@@ -15,8 +15,10 @@ from benchmarks.tables import REPOSITORY, RESULTS, filled, slowest_tests
 from dpsweep.files import write_json, write_text
 
 DOCUMENT = REPOSITORY / "CONTRIBUTING.md"
-_TEST = re.compile(r"^ *([\d.]+)s (?:call|setup|teardown) +(\S+::.+?) *$", re.MULTILINE)
-_RUN = re.compile(r"^=* ?(.*\d+ passed.*) in ([\d.]+)s")
+_TEST = re.compile(
+    r"^(?:beside: )? *([\d.]+)s (?:call|setup|teardown) +(\S+::.+?) *$", re.MULTILINE
+)
+_RUN = re.compile(r"^(?:beside: )?=* ?(.*\d+ passed.*) in ([\d.]+)s")
 
 
 def durations(log: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ SETTINGS = {
     "Head, 32": ("Head", 32, (512, 4096)),
     "FiLM, 32": ("FiLM", 32, (512, 4096)),
     "LoRA, 32": ("LoRA", 32, (256, 4096)),
-    "All parameters, 32": ("All parameters", 32, (8, 32)),
+    "All parameters, 32": ("All parameters", 32, (32, 4096)),
     "FiLM, 224": ("FiLM", 224, (16, 48)),
     "All parameters, 224": ("All parameters", 224, (6, 12)),
 }

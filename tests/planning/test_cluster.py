@@ -17,7 +17,7 @@ from dpsweep.planning.cost import (
     norms_seconds,
     trainable_parameters,
 )
-from dpsweep.planning.device import Device
+from dpsweep.planning.device import GPU
 from dpsweep.study import Study, load_study
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
 from dpsweep.training.context import REQUIRE_GPU
@@ -240,7 +240,7 @@ def test_cost_follows_the_work(paper: Study) -> None:
     assert 1.8 < sixteen / eight < 2
     # ViT-Base has 12 to 16 times the operations of ViT-Tiny.
     assert 10 < cell_cost(paper, base, 8).seconds / eight < 16
-    assert cell_cost(paper, base, 8, device=Device("", 200)).seconds < eight * 3
+    assert cell_cost(paper, base, 8, device=replace(GPU, teraflops=200)).seconds < eight * 3
     assert norms_seconds(paper, tiny, 8) < eight / 5
     # SUN397 at 224 x 224 is 16 GB of pixels, training and test.
     assert 16 < cell_cost(paper, tiny, 8).host_gigabytes < 25

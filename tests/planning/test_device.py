@@ -1,10 +1,11 @@
 """Estimates before anything is measured are those of the device that will train."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dpsweep.planning.device import GPU, Device, this_machine
+from dpsweep.planning.device import GPU, this_machine
 from dpsweep.planning.plan import Plan
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
@@ -18,6 +19,8 @@ def test_a_cpu_is_measured_and_no_gpu(tmp_path: Path, monkeypatch: pytest.Monkey
     found = this_machine()
     assert "CPU" in found.name
     assert 0.0001 < found.teraflops < GPU.teraflops / 2
+    assert found.start_seconds < GPU.start_seconds
+    assert found.step_seconds < GPU.step_seconds
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0, GPU-0, H100, 80000\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     assert this_machine() == GPU
@@ -27,7 +30,12 @@ def test_times_follow_the_device(tmp_path: Path) -> None:
     study = load_study(ROOT / "config.yaml")
     target = ["cifar100_vit-base_film"]
     gpu = Plan(study, Paths(tmp_path), target)
-    cpu = Plan(study, Paths(tmp_path), target, device=Device("a CPU", GPU.teraflops / 100))
+    cpu = Plan(
+        study,
+        Paths(tmp_path),
+        target,
+        device=replace(GPU, name="a CPU", teraflops=GPU.teraflops / 100),
+    )
     ((name, slow),) = cpu.estimates().items()
     assert slow.seconds > 20 * gpu.estimates()[name].seconds
     assert any("a CPU at 0.2 Tflop/s" in line for line in cpu.lines())

@@ -1,6 +1,7 @@
 """What a plan counts is what is missing, and no more."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.workflow.chain import STUDY
 
 from dpsweep.planning.cluster import Site
 from dpsweep.planning.cost import backbone_bytes, cell_bytes, cell_cost, input_bytes, norms_seconds
-from dpsweep.planning.device import Device
+from dpsweep.planning.device import GPU
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.planning.plan import CostEstimate, Plan, PlanError
 from dpsweep.planning.units import duration
@@ -195,12 +196,12 @@ def test_a_cell_costs_the_time_of_its_gpu(study: Study, paths: Paths) -> None:
     slow = Plan(study, paths, [OTHER], both)
     assert (
         slow.estimates()[OTHER].longest
-        == cell_cost(study, OTHER, 64, device=Device("", 5.0)).seconds
+        == cell_cost(study, OTHER, 64, device=replace(GPU, teraflops=5.0)).seconds
     )
     fast = Plan(study, paths, [OTHER], site((gigabytes - 1, 5.0), (gigabytes + 20, 50.0)))
     assert (
         fast.estimates()[OTHER].longest
-        == cell_cost(study, OTHER, 64, device=Device("", 50.0)).seconds
+        == cell_cost(study, OTHER, 64, device=replace(GPU, teraflops=50.0)).seconds
     )
     assert any("at 5 Tflop/s" in line for line in slow.lines())
 

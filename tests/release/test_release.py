@@ -1,5 +1,6 @@
 """A release: what is on disk and when, what it says, and that edits are found."""
 
+import fcntl
 import json
 import logging
 import os
@@ -7,6 +8,7 @@ import re
 import shutil
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,18 @@ def release(section: dict[str, Any], paths: Paths) -> Path:
 def tuned(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     copied = shutil.copytree(prepared, tmp_path_factory.mktemp("tuned") / "results")
     return release(PRIVATE, Paths(Path(copied)))
+
+
+def test_a_second_call_waits_and_makes_no_second_model(paths: Paths) -> None:
+    with ThreadPoolExecutor() as pool:
+        with paths.release.with_name(".release.lock").open("a") as first:
+            fcntl.flock(first, fcntl.LOCK_EX)
+            second = pool.submit(release, FIXED, paths)
+            with pytest.raises(TimeoutError):  # a release takes less where nothing holds it up
+                second.result(timeout=5)
+            write_text(paths.release / CERTIFICATE, "{}")
+        with pytest.raises(ReleaseError, match="exists"):
+            second.result()
 
 
 def feature_study(release: dict[str, Any], features: dict[str, Any]) -> Study:

@@ -48,7 +48,8 @@ JobAcctGatherFrequency=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 SlurmdParameters=config_overrides
-# A node that was set down stays so: else it would take its jobs back while their processes still end.
+# A node that was set down stays so: else Slurm would start its requeued jobs there while their old
+# processes still end.
 ReturnToService=1
 MpiDefault=none
 GresTypes=gpu
@@ -255,6 +256,7 @@ def lose_node() -> None:
     node("DOWN")
     if not _until(lambda: not _pids("slurmstepd"), 120):
         raise RuntimeError("jobs of a node that is down do not end")
+    time.sleep(10)  # until slurmd has noticed, too
     node("RESUME")
 
 

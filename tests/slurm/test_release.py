@@ -94,6 +94,7 @@ def test_a_release_survives_kills_and_a_preemption(site: Site) -> None:
         run.wait()
         run = site.begin("release")
         assert run.wait(timeout=PATIENCE) == 0, site.said
+        wait_for(lambda: not cluster.queue(), "end of the job of the killed call")
     finally:
         if run.poll() is None:
             run.terminate()

@@ -1,27 +1,27 @@
 # A model that may be released: `snakemake release`. It is trained with secret randomness and cannot be
 # made again, so where it exists no job makes it, whatever has changed. Nor is it an output: Snakemake
-# deletes the outputs of jobs that start or fail. Its job leaves an empty file instead.
+# deletes the outputs of jobs that start or fail. Its job leaves an empty file, the marker, instead.
 
 if STUDY.release is not None:
     CERTIFICATE = PATHS.release / "certificate.json"
-    RELEASED = LOGS / "release" / "trained"
+    TRAINED_MARKER = LOGS / "release" / "trained"
     RELEASED_PROBLEM = STUDY.sweeps[STUDY.release.sweep].problem.name
     RELEASE_JOB = JOBS.training(RELEASED_PROBLEM, STUDY.release.epochs[-1])
     if "pack_minutes" in RELEASE_JOB:
         # A limit that only many trials reach would tell how many there were not.
         RELEASE_JOB["runtime"] = RELEASE_JOB["pack_minutes"]
-    if not CERTIFICATE.exists():
-        RELEASED.unlink(missing_ok=True)  # of a model that was moved away
+    if workflow.is_main_process and not CERTIFICATE.exists():
+        TRAINED_MARKER.unlink(missing_ok=True)  # of a model that was moved away
 
     localrules:
         release,
 
-    # A job of an earlier call that was killed may end before this one starts.
+    # `test -e`: the job of a call that was killed may have made the model meanwhile.
     rule train_release:
         input:
             training_inputs(STUDY, PATHS, RELEASED_PROBLEM),
         output:
-            touch(RELEASED),
+            touch(TRAINED_MARKER),
         log:
             LOGS / "release" / "train.log",
         threads: STUDY.training.threads
@@ -34,13 +34,16 @@ if STUDY.release is not None:
             "test -e {params.certificate:q} || "
             "dpsweep release --study {params.study:q} > {log:q} 2>&1"
 
+    # A network file system may show the certificate of another machine late.
     rule release:
         input:
-            [] if CERTIFICATE.exists() else RELEASED,
+            [] if CERTIFICATE.exists() else TRAINED_MARKER,
         log:
             LOGS / "release" / "verify.log",
         params:
+            certificate=CERTIFICATE,
             folder=PATHS.release,
         shell:
+            "for second in {{1..60}}; do test -e {params.certificate:q} && break; sleep 1; done; "
             "dpsweep verify {params.folder:q} > {log:q} 2>&1 || status=$?; "
             "cat {log:q}; exit ${{status:-0}}"

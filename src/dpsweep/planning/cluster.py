@@ -7,7 +7,7 @@ cluster nothing is asked for but seats of a GPU (`dpsweep.gpus`), and nothing is
 import math
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,7 +22,7 @@ from dpsweep.planning.cost import (
     norms_seconds,
     theory_seconds,
 )
-from dpsweep.planning.device import TERAFLOPS, Device
+from dpsweep.planning.device import GPU, TERAFLOPS, Device
 from dpsweep.planning.slurm import Request
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.config import Study
@@ -57,7 +57,7 @@ class GpuClass(BaseModel):
     @property
     def device(self) -> Device:
         """What its jobs train on."""
-        return Device(self.request, self.teraflops)
+        return replace(GPU, name=self.request, teraflops=self.teraflops)
 
 
 class Site(BaseModel):

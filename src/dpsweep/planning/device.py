@@ -21,13 +21,13 @@ class Device:
     name: str
     teraflops: float
     """10^12 operations a second that training sustains"""
-    start_seconds: float = 40.0
+    start_seconds: float
     """of a job before its first step: imports, weights, data, compilation"""
-    step_seconds: float = 0.02
-    """of a step, however small the network: noise, optimizer, sampling, and the calls of its kernels"""
+    step_seconds: float
+    """of a step, however small the network: noise, optimizer, sampling, kernel launches"""
 
 
-GPU = Device("GPUs", TERAFLOPS)
+GPU = Device("GPUs", TERAFLOPS, start_seconds=40.0, step_seconds=0.02)
 # Of a CPU: libraries are preloaded (1 s a job; 8 s where they are not), and nothing is compiled.
 _CPU_START_SECONDS, _CPU_STEP_SECONDS = 3.0, 0.005
 

@@ -73,7 +73,7 @@ class Plan:
             the results; none, ``all`` or the report mean everything.
         site: the cluster, whose GPUs the times are for.
         device: what they are for where there is no cluster.
-        status: of the study for the same GPUs, where it is known already: it takes most of the time.
+        status: of the study, for the same GPUs, if the caller has it; to compute it is slow.
 
     Raises:
         PlanError: the study has no such target.

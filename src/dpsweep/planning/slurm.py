@@ -35,6 +35,8 @@ _SLURM_ERROR = re.compile(
 # States in which a job has ended and does not come back.
 _FAILED = {"BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "OUT_OF_MEMORY"}
 _FAILED |= {"REVOKED", "TIMEOUT"}
+# Why a job waits that only an operator can start again.
+_HELD = "launch failed requeued held"
 # These may be followed by a requeue.
 _LOST = {"NODE_FAIL", "PREEMPTED"}
 
@@ -109,11 +111,17 @@ def test(request: Request) -> None:
 def states(name: str) -> dict[str, str]:
     """The state of every job of a name that the controller knows: number -> state.
 
+    A job whose launch failed is held by Slurm, and would wait for ever. It is cancelled, and its state is
+    LAUNCH_FAILED.
+
     Raises:
         SlurmError: the controller does not answer.
     """
-    said = _run("squeue", "--noheader", "--states=all", "--format=%i|%T", f"--name={name}")
-    return dict(line.strip().split("|") for line in said.splitlines() if "|" in line)
+    said = _run("squeue", "--noheader", "--states=all", "--format=%i|%T|%r", f"--name={name}")
+    jobs = [line.strip().split("|", 2) for line in said.splitlines() if "|" in line]
+    held = [number for number, state, reason in jobs if (state, reason) == ("PENDING", _HELD)]
+    cancel(held)
+    return {number: state for number, state, _ in jobs} | dict.fromkeys(held, "LAUNCH_FAILED")
 
 
 def failed(state: str | None) -> bool:

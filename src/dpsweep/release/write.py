@@ -1,9 +1,11 @@
 """From a trained model to the folder of its release, which appears whole or not at all."""
 
+import fcntl
 import logging
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,9 @@ def earlier_sweeps(study: Study, paths: Paths, release: Release) -> list[str]:
 def write_release(study: Study, paths: Paths, release: Release) -> Path:
     """Train the model of a study's release and write its folder.
 
+    A call waits until no other one writes this folder, on any machine that shares the disk: of two that
+    train at once, the one with fewer trials would be the first to end.
+
     Returns:
         The folder.
 
@@ -62,6 +67,14 @@ def write_release(study: Study, paths: Paths, release: Release) -> Path:
         CellError: the prepared data is of another size than the study's.
         ReleaseError: the folder is there, or the held-out part is too small.
     """
+    folder = paths.release
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        _make(study, paths, release)
+    return folder
+
+
+def _make(study: Study, paths: Paths, release: Release) -> None:
     folder = paths.release
     _refuse_another(folder)
     for left in folder.parent.glob(f"{_UNFINISHED}*"):
@@ -74,7 +87,6 @@ def write_release(study: Study, paths: Paths, release: Release) -> Path:
             ", ".join(swept),
         )
     model, tuning, score = train_release(study, paths, release)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_UNFINISHED) as unfinished:
         made = Path(unfinished) / "release"
         made.mkdir()
@@ -84,7 +96,22 @@ def write_release(study: Study, paths: Paths, release: Release) -> Path:
         write_checked_json(made / CERTIFICATE, certificate.model_dump(mode="json"))
         _refuse_another(folder)
         made.replace(folder)
-    return folder
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other call holds the lock beside a folder, then hold it."""
+    with folder.with_name(f".{folder.name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning("%s: another call makes it; waiting for its end", folder)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:  # some network file systems have no locks
+            log.warning(
+                "%s: cannot be locked (%s); start no other call beside this one", folder, error
+            )
+        yield
 
 
 def _refuse_another(folder: Path) -> None:
