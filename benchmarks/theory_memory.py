@@ -1,6 +1,6 @@
 """Measure the peak memory of the theory stage on ViT-Tiny, with every method.
 
-    python -m benchmarks.theory_memory                    # ten minutes on one core
+    python -m benchmarks.theory_memory                    # 40 minutes on one core
     python -m benchmarks.theory_memory --only "LoRA, 32"  # these settings again
 
 For every setting a study of one cell is prepared from random images and weights, and trained. The stage
