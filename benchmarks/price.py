@@ -279,7 +279,7 @@ def plot(found: pd.DataFrame) -> Figure:
         axes.set_xlabel("Total ε")
         axes.set_ylabel("Macro accuracy in %")
         row = mine.iloc[0]
-        style.title(axes, f"{row['title']}, {row['epochs']} epochs")
+        style.title(axes, f"{row['title']}\n{row['epochs']} epochs")
     handles, labels = axes.get_legend_handles_labels()
     drawing.legend(handles, labels, loc="outside lower center", ncols=min(2, len(problems)))
     return drawing
