@@ -51,7 +51,7 @@ def picture(label: int, random: np.random.Generator) -> bytes:
 
 def make_folder(repository: Path, cache: Path) -> None:
     random = np.random.default_rng(0)
-    for split, count in (("train", 15), ("test", 5)):
+    for split, count in (("train", 8), ("test", 3)):
         for label, name in enumerate(("cat", "dog", "eel")):
             folder = repository / "data" / "pets" / split / name
             folder.mkdir(parents=True)

@@ -2,12 +2,13 @@
 
 import fcntl
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from safetensors.torch import save_file
@@ -101,17 +102,30 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Wait until no other call holds the lock beside a folder, then hold it."""
-    with folder.with_name(f".{folder.name}.lock").open("a") as lock:
+    path = folder.with_name(f".{folder.name}.lock")
+    lock = _locked(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.close()
+
+
+def _locked(path: Path) -> TextIO:
+    while True:
+        lock = path.open("a")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log.warning("%s: another call makes it; waiting for its end", folder)
+            log.warning("another call makes the same release; waiting for its end")
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:  # some network file systems have no locks
-            log.warning(
-                "%s: cannot be locked (%s); start no other call beside this one", folder, error
-            )
-        yield
+            log.warning("%s: no lock (%s); start no other call beside this one", path, error)
+            return lock
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                return lock
+        lock.close()  # the call that held it has removed the file
 
 
 def _refuse_another(folder: Path) -> None:
