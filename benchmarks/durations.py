@@ -15,10 +15,9 @@ from benchmarks.tables import REPOSITORY, RESULTS, filled, slowest_tests
 from dpsweep.files import write_json, write_text
 
 DOCUMENT = REPOSITORY / "CONTRIBUTING.md"
-_TEST = re.compile(
-    r"^(?:beside: )? *([\d.]+)s (?:call|setup|teardown) +(\S+::.+?) *$", re.MULTILINE
-)
-_RUN = re.compile(r"^(?:beside: )?=* ?(.*\d+ passed.*) in ([\d.]+)s")
+_BESIDE = re.compile("^beside: ", re.MULTILINE)
+_TEST = re.compile(r"^ *([\d.]+)s (?:call|setup|teardown) +(\S+::.+?) *$", re.MULTILINE)
+_RUN = re.compile(r"^=* ?(.*\d+ passed.*) in ([\d.]+)s")
 
 
 def durations(log: str) -> dict[str, Any]:
@@ -27,7 +26,7 @@ def durations(log: str) -> dict[str, Any]:
     Args:
         log: what pytest has written with ``--durations``, once or several times.
     """
-    seconds: dict[str, float] = {}
+    log, seconds = _BESIDE.sub("", log), dict[str, float]()
     for spent, test in _TEST.findall(log):
         seconds[test] = seconds.get(test, 0.0) + float(spent)
     runs = [match for line in log.splitlines() if (match := _RUN.match(line))]

@@ -111,7 +111,9 @@ class Plan:
         features = [
             CostEstimate(seconds=seconds, longest=seconds, bytes=features_bytes(study, problem))
             for problem, epochs in self._missing_features().items()
-            for seconds in [features_seconds(study, problem, self._device_of(problem, epochs))]
+            for seconds in [
+                features_seconds(study, problem, self._status.forecast.device(problem, epochs))
+            ]
         ]
         if features:
             estimates[f"features ({len(features)})"] = sum(features, CostEstimate())
@@ -124,7 +126,9 @@ class Plan:
             )
             for problem, _, epochs, _ in self._missing_norms()
             for seconds in [
-                norms_seconds(self._study, problem, epochs, self._device_of(problem, epochs))
+                norms_seconds(
+                    self._study, problem, epochs, self._status.forecast.device(problem, epochs)
+                )
             ]
         ]
         if norms:
@@ -134,7 +138,7 @@ class Plan:
                 seconds=ratio * seconds, longest=ratio * seconds, bytes=theory_bytes(study, cell)
             )
             for cell in self._missing_theory()
-            for device in [self._device_of(cell.problem, cell.epochs)]
+            for device in [self._status.forecast.device(cell.problem, cell.epochs)]
             for seconds in [theory_seconds(study, cell.problem, cell.epochs, device)]
         ]
         if theory:
@@ -313,13 +317,9 @@ class Plan:
         return output.name in self._status.lacking
 
     def _audit_seconds(self, setting: Cell) -> float:
-        device = self._device_of(setting.problem, setting.epochs)
+        device = self._status.forecast.device(setting.problem, setting.epochs)
         cost = cell_cost(self._study, setting.problem, setting.epochs, device)
         return cost.seconds / cost.trials
-
-    def _device_of(self, problem: str, epochs: int) -> Device:
-        site = self._site
-        return site.gpu(self._study, problem, epochs).device if site else self._device
 
     def _assumptions(self) -> list[str]:
         if self._site is None:

@@ -195,9 +195,13 @@ class Forecast:
         """What cells that cost the same have in common: problem, epochs, number of trials."""
         return cell.problem, cell.epochs, trials_per_cell(self._study, self._study.sweep_of(cell))
 
-    def _estimate(self, problem: str, epochs: int, trials: int) -> float:
+    def device(self, problem: str, epochs: int) -> Device:
+        """What trains the cells of a problem."""
         site = self._site
-        device = site.gpu(self._study, problem, epochs).device if site else self._device
+        return site.gpu(self._study, problem, epochs).device if site else self._device
+
+    def _estimate(self, problem: str, epochs: int, trials: int) -> float:
+        device = self.device(problem, epochs)
         return cell_cost(self._study, problem, epochs, device, trials).seconds
 
 
