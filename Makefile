@@ -23,7 +23,8 @@ setup: $(INSTALLED) ## create .venv with the pinned dependencies and the package
 $(INSTALLED): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(f"Python 3.11 to 3.13 is needed, found {v[0]}.{v[1]}: make PYTHON=python3.11 ...") if not (3, 11) <= v <= (3, 13) else None'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	@# A module is compiled when it is first imported: most never are.
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 

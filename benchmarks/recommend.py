@@ -1,6 +1,6 @@
 """How good is the recommendation for data that it has no reference points of?
 
-    python benchmarks/recommend.py results/demo/problems [more folders]
+    python benchmarks/recommend.py results/demo-dense/problems [more folders]
 
 One dataset after the other is left out, with all others of the same source. The settings that are
 recommended from the remaining reference points are looked up among those that were trained on it (the
@@ -46,7 +46,7 @@ from dpsweep.study import load_study
 RESULTS = Path(__file__).parent / "results" / "recommend.json"
 REPOSITORY = Path(__file__).parents[1]
 IMAGE = REPOSITORY / "docs" / "images" / "regret"
-STUDIES = [REPOSITORY / "studies" / f"{name}.yaml" for name in ("demo", "frozen-features")]
+STUDIES = [REPOSITORY / "studies" / f"{name}.yaml" for name in ("demo-dense", "frozen-features")]
 DELTA = 1e-5
 HABITS = {
     **{f"C = 1, B = {size:,}": (1.0, size) for size in (256, 1024, 4096)},

@@ -728,7 +728,7 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "power of verdicts": ("verdicts.json", "python benchmarks/verdicts.py", power),
     "recommendation": (
         "recommend.json",
-        "python benchmarks/recommend.py results/demo/problems",
+        "python benchmarks/recommend.py results/demo-dense/problems",
         recommendation,
     ),
     "progress of steps": ("bounds.json", "python benchmarks/bounds.py", bounds_progress),

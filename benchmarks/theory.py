@@ -1,8 +1,8 @@
 """Take the numbers of the theory from the results of a study, and write the pages that show them.
 
     python benchmarks/theory.py                                                    # frozen features
-    python benchmarks/theory.py --study studies/demo.yaml                          # the demo
-    python benchmarks/theory.py --study studies/demo.yaml --results results/demo   # from this folder
+    python benchmarks/theory.py --study studies/demo-dense.yaml                    # the dense demo
+    python benchmarks/theory.py --study studies/demo-dense.yaml --results FOLDER   # from this folder
 
 The numbers are those of the study's figures of the theory. They are computed from the folder's cells and
 gradients, not taken from its figures, go to benchmarks/results/theory/*.csv, and are not private. The pages
@@ -27,7 +27,7 @@ FIGURES = {
         "privacy_effects": "theory_privacy_effects",
         "predictions": "theory_predictions",
     },
-    Path("studies", "demo.yaml"): {"demo_predictions": "theory_predictions"},
+    Path("studies", "demo-dense.yaml"): {"demo_predictions": "theory_predictions"},
 }
 """For every study the figures whose numbers are shown, by the names of their files."""
 

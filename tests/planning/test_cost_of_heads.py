@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 IMAGES, TENTH = "cifar100_vit-tiny_head", "cifar100-10pct_vit-tiny_head"
 TEXTS = "20newsgroups_minilm_head"
 # Seconds of a trial on one core that multiplies matrices at 0.098 Tflop/s.
-CORE = Device("a core", 0.098, start_seconds=3.0, step_seconds=0.005)
+CORE = Device("a core", "core", 0.098, start_seconds=3.0, step_seconds=0.005)
 
 
 def frozen(folder: Path, **sections: object) -> Study:

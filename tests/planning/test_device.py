@@ -18,6 +18,7 @@ def test_a_cpu_is_measured_and_no_gpu(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = this_machine()
     assert "CPU" in found.name
+    assert found.unit == "core"
     assert 0.0001 < found.teraflops < GPU.teraflops / 2
     assert found.start_seconds < GPU.start_seconds
     assert found.step_seconds < GPU.step_seconds
@@ -34,8 +35,11 @@ def test_times_follow_the_device(tmp_path: Path) -> None:
         study,
         Paths(tmp_path),
         target,
-        device=replace(GPU, name="a CPU", teraflops=GPU.teraflops / 100),
+        device=replace(GPU, name="a CPU", unit="core", teraflops=GPU.teraflops / 100),
     )
     ((name, slow),) = cpu.estimates().items()
     assert slow.seconds > 20 * gpu.estimates()[name].seconds
-    assert any("a CPU at 0.2 Tflop/s" in line for line in cpu.lines())
+    lines = list(cpu.lines([2]))
+    assert any("a CPU at 0.2 Tflop/s" in line for line in lines)
+    assert any("by number of cores" in line for line in lines)
+    assert not any("GPU" in line for line in lines)

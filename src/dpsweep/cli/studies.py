@@ -1,6 +1,7 @@
 """Commands for people: write a study, check it, price it, watch it."""
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -118,10 +119,14 @@ def plan(
     site: SiteFile = None,
     gpus: Annotated[
         list[int] | None,
-        typer.Option("--gpus", min=1, help="number of GPUs for the wall time; may be repeated"),
+        typer.Option(
+            "--gpus",
+            min=1,
+            help="number of GPUs (without one, of cores) for the wall time; may be repeated",
+        ),
     ] = None,
 ) -> None:
-    """List what is missing for some targets, with estimated trials, GPU time, wall time and disk space."""
+    """List what is missing for some targets, with estimated trials, time, wall time and disk space."""
     from dpsweep.planning.device import GPU, this_machine
     from dpsweep.planning.plan import GPUS, Plan
 
@@ -129,9 +134,10 @@ def plan(
     here = visible_gpus() if site is None else []
     device = this_machine(here) if site is None else GPU
     chosen = Plan(study, paths, targets or (), read_site_file(site), device)
+    counts = [len(here)] if here else GPUS if device is GPU else [os.cpu_count() or 1]
     if here:
         typer.echo(describe(here))
-    typer.echo("\n".join(chosen.lines(gpus or ([len(here)] if here else GPUS))))
+    typer.echo("\n".join(chosen.lines(gpus or counts)))
 
 
 @app.command()

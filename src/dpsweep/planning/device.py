@@ -19,6 +19,8 @@ class Device:
     """What trains, for estimates of time."""
 
     name: str
+    unit: str
+    """what hours are counted of: GPU, or core of a CPU"""
     teraflops: float
     """10^12 operations a second that training sustains"""
     start_seconds: float
@@ -27,7 +29,7 @@ class Device:
     """of a step, however small the network: noise, optimizer, sampling, kernel launches"""
 
 
-GPU = Device("GPUs", TERAFLOPS, start_seconds=40.0, step_seconds=0.02)
+GPU = Device("GPUs", "GPU", TERAFLOPS, start_seconds=40.0, step_seconds=0.02)
 # Of a CPU: libraries are preloaded (1 s a job; 8 s where they are not), and nothing is compiled.
 _CPU_START_SECONDS, _CPU_STEP_SECONDS = 3.0, 0.005
 
@@ -41,7 +43,7 @@ def this_machine(gpus: Sequence[Gpu] | None = None) -> Device:
     if (visible_gpus() if gpus is None else gpus) or shutil.which("rocm-smi"):
         return GPU
     name = "this machine's CPU"
-    return Device(name, _cpu_teraflops(), _CPU_START_SECONDS, _CPU_STEP_SECONDS)
+    return Device(name, "core", _cpu_teraflops(), _CPU_START_SECONDS, _CPU_STEP_SECONDS)
 
 
 def _cpu_teraflops() -> float:

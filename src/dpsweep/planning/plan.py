@@ -48,7 +48,7 @@ class CostEstimate:
     cells: int = 0
     trials: int = 0
     seconds: float = 0.0
-    """of GPU time"""
+    """of GPU time, or of a CPU's cores"""
     longest: float = 0.0
     """seconds of the longest job"""
     bytes: float = 0.0
@@ -89,6 +89,7 @@ class Plan:
         status: Status | None = None,
     ) -> None:
         self._study, self._paths, self._site, self._device = study, paths, site, device
+        self._unit = device.unit if site is None else GPU.unit
         self._status = status or Status(study, paths, site=site, device=device)
         self._outputs = Outputs(study, paths)
         self._cells: dict[Cell, None] = {}
@@ -178,12 +179,12 @@ class Plan:
         return packed + len(self._missing_features()) + len(self._missing_audit())
 
     def lines(self, gpus: Sequence[int] = GPUS) -> Iterator[str]:
-        """The plan as text for a terminal, with wall times at some numbers of GPUs."""
+        """The plan as text for a terminal, with wall times at some numbers of GPUs, or of cores."""
         done = len(self._cells) - len(self._missing_cells())
         yield f"{done} of {len(self._cells)} cells are done. Estimates for what is missing:"
         estimates = self.estimates()
         everything = sum(estimates.values(), CostEstimate())
-        yield from _table(estimates | {"all": everything})
+        yield from _table(estimates | {"all": everything}, self._unit)
         preparation = self.preparation_bytes()
         yield (
             f"Disk: {size(everything.bytes)}, and {size(preparation)} of datasets and weights "
@@ -196,7 +197,7 @@ class Plan:
         walls = (
             f"{duration(max(everything.seconds / k, everything.longest))} at {k}" for k in gpus
         )
-        yield f"Wall time, if no job waits, by number of GPUs: {', '.join(walls)}."
+        yield f"Wall time, if no job waits, by number of {self._unit}s: {', '.join(walls)}."
         yield f"Assumed: {', '.join(self._assumptions())}. {self._status.forecast.basis}"
 
     # -- targets -----------------------------------------------------------------------------
@@ -341,8 +342,8 @@ def _parse(problem: str, name: str, target: str) -> Cell:
         raise PlanError(f"{target}: {error}") from error
 
 
-def _table(rows: dict[str, CostEstimate]) -> Iterator[str]:
-    header = ("cells", "trials", "GPU time", "longest job", "disk")
+def _table(rows: dict[str, CostEstimate], unit: str) -> Iterator[str]:
+    header = ("cells", "trials", f"{unit} time", "longest job", "disk")
     width = max(map(len, rows))
     yield f"{'':<{width}}  {'  '.join(f'{head:>11}' for head in header)}"
     for name, estimate in rows.items():

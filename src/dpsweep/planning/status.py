@@ -31,7 +31,7 @@ STATES: tuple[State, ...] = ("done", "running", "failed", "stopped", "waiting")
 
 @dataclass
 class Progress:
-    """Cells of a problem or a figure by state, and their GPU time in seconds."""
+    """Cells of a problem or a figure by state, and their time on a GPU or core in seconds."""
 
     cells: Counter[State] = field(default_factory=Counter)
     spent: float = 0.0
@@ -59,6 +59,7 @@ class Status:
     ) -> None:
         self._study = study
         self._paths = paths
+        self._unit = device.unit if site is None else GPU.unit
         self._now = time.time() if now is None else now
         self._outputs = Outputs(study, paths)
         self.lacking = problems(paths, self._outputs.every())
@@ -132,7 +133,7 @@ class Status:
         at_once = gpus or everything.cells["running"]
         if everything.left:
             yield (
-                f"{duration(everything.left)} of GPU time left; with {max(at_once, 1)} at once: "
+                f"{duration(everything.left)} of {self._unit} time left; with {max(at_once, 1)} at once: "
                 f"{duration(everything.left / max(at_once, 1))}. {self.forecast.basis}"
             )
         unfinished = everything.cells["failed"] + everything.cells["stopped"]
@@ -164,7 +165,7 @@ class Status:
 
 
 class Forecast:
-    """Seconds of GPU time that a cell will take: measured on its kind, or estimated."""
+    """Seconds on a GPU or core that a cell will take: measured on its kind, or estimated."""
 
     def __init__(
         self, study: Study, measured: dict[Cell, float], site: Site | None, device: Device
@@ -186,7 +187,7 @@ class Forecast:
         )
 
     def seconds(self, cell: Cell) -> float:
-        """GPU time of a cell that is not done."""
+        """Of a cell that is not done."""
         kind = self._kind(cell)
         mean = self._means.get(kind)
         return self.ratio * self._estimate(*kind) if mean is None else mean

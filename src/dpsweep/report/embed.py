@@ -90,7 +90,7 @@ def _png(image: Image.Image, colours: int) -> str:
     buffer = io.BytesIO()
     # This method keeps thin coloured lines in their colour; the default blends them.
     palette = image.quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    palette.save(buffer, "PNG", optimize=True)
+    palette.save(buffer, "PNG")
     return data_uri(buffer.getvalue(), "png")
 
 

@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -103,9 +105,12 @@ def sections(study: Study, paths: Paths, trained: set[tuple[str, str]]) -> list[
         trained: (problem, cell name) of every cell that has trials.
     """
     found: dict[str, Section] = {}
-    for name, figure in study.figures.items():
-        section = found.setdefault(figure.section, Section(figure.section, [], []))
-        section.figures.append(_figure(study, paths, trained, name, figure))
+    with ThreadPoolExecutor() as pool:  # pictures are compressed at the same time
+        figures = study.figures.values()
+        views = pool.map(partial(_figure, study, paths, trained), study.figures, figures)
+        for figure, view in zip(figures, views, strict=True):
+            section = found.setdefault(figure.section, Section(figure.section, [], []))
+            section.figures.append(view)
     for name, table in study.tables.items():
         section = found.setdefault(table.section, Section(table.section, [], []))
         section.tables.append(_table(study, paths, trained, name, table))
