@@ -35,7 +35,7 @@ def test_pretraining_is_what_makes_private_training_work(tmp_path: Path) -> None
             "vit-tiny": {"weights": {"path": str(WEIGHTS / "model.safetensors")}} | small,
             "vit-tiny-random": small,
         },
-        "sweeps": {name: short for name in load_study(STUDY).sweeps},
+        "sweeps": dict.fromkeys(load_study(STUDY).sweeps, short),
     }
     file = tmp_path / "study.yaml"
     file.write_text(yaml.safe_dump(overlay))
