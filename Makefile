@@ -45,7 +45,7 @@ test-fast: setup ## the fast tests only
 test-campaigns: setup ## short forms of the campaigns of docs/reliability.md (DPSWEEP_TEST_SLURM=1: on Slurm too)
 	$(BIN)/pytest -m campaign tests/workflow tests/slurm
 
-real-data: setup ## train on the real data in ../shared, half an hour on 2 busy cores
+real-data: setup ## train on the real data in ../shared, a quarter of an hour on 2 busy cores
 	$(BIN)/pytest -m real_data $(SLOWEST) -s tests/real_data
 
 findings: setup ## run the study of frozen features and write docs/findings.md (STUDY=studies/frozen-features-local.yaml reads ../shared)
