@@ -72,7 +72,7 @@ class Plan:
         targets: figures, tables, problems, sweeps, cells (``problem/cell``), or their files below
             the results; none, ``all`` or the report mean everything.
         site: the cluster, whose GPUs the times are for.
-        device: what they are for where there is no cluster.
+        device: what they are for where there is no cluster; times are counted in its unit.
         status: of the study, for the same GPUs, if the caller has it; to compute it is slow.
 
     Raises:
@@ -89,7 +89,6 @@ class Plan:
         status: Status | None = None,
     ) -> None:
         self._study, self._paths, self._site, self._device = study, paths, site, device
-        self._unit = device.unit if site is None else GPU.unit
         self._status = status or Status(study, paths, site=site, device=device)
         self._outputs = Outputs(study, paths)
         self._cells: dict[Cell, None] = {}
@@ -184,7 +183,7 @@ class Plan:
         yield f"{done} of {len(self._cells)} cells are done. Estimates for what is missing:"
         estimates = self.estimates()
         everything = sum(estimates.values(), CostEstimate())
-        yield from _table(estimates | {"all": everything}, self._unit)
+        yield from _table(estimates | {"all": everything}, self._device.unit)
         preparation = self.preparation_bytes()
         yield (
             f"Disk: {size(everything.bytes)}, and {size(preparation)} of datasets and weights "
@@ -197,7 +196,7 @@ class Plan:
         walls = (
             f"{duration(max(everything.seconds / k, everything.longest))} at {k}" for k in gpus
         )
-        yield f"Wall time, if no job waits, by number of {self._unit}s: {', '.join(walls)}."
+        yield f"Wall time, if no job waits, by number of {self._device.unit}s: {', '.join(walls)}."
         yield f"Assumed: {', '.join(self._assumptions())}. {self._status.forecast.basis}"
 
     # -- targets -----------------------------------------------------------------------------

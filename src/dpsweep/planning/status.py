@@ -46,7 +46,7 @@ class Status:
         paths: its files.
         now: the time to compare logs with; by default the present.
         site: whose GPUs the first estimates are for, where it trains on a cluster.
-        device: what they are for where it does not.
+        device: what they are for where it does not; times are counted in its unit.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Status:
     ) -> None:
         self._study = study
         self._paths = paths
-        self._unit = device.unit if site is None else GPU.unit
+        self._unit = device.unit
         self._now = time.time() if now is None else now
         self._outputs = Outputs(study, paths)
         self.lacking = problems(paths, self._outputs.every())
