@@ -10,7 +10,6 @@ GPU it is a piece of `python -m benchmarks.gpu`.
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,18 +36,6 @@ REHEARSAL = [Case("tiny ViT, FiLM", 32)]
 CASES = [Case("ViT-Tiny, FiLM", 32), Case("ViT-Base, all parameters", 256)]
 
 
-def seconds(run: Callable[[], object], device: torch.device) -> float:
-    """Return how long a call takes."""
-    clock = time.process_time if device.type == "cpu" else time.perf_counter
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    started = clock()
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return clock() - started
-
-
 def time_noise(case: Case, device: torch.device) -> dict[str, float | str]:
     """Return the seconds of a step and of both kinds of noise, and what the new one adds."""
     row = next(row for row in [*ROWS, *step_cost.REHEARSAL] if row.title == case.title)
@@ -71,7 +58,9 @@ def time_noise(case: Case, device: torch.device) -> dict[str, float | str]:
     }
     for run in runs.values():
         run()
-    found = {name: [seconds(run, device) for _ in range(ROUNDS)] for name, run in runs.items()}
+    found = {
+        name: [step_cost.timed(run, device) for _ in range(ROUNDS)] for name, run in runs.items()
+    }
     median = {name: statistics.median(times) for name, times in found.items()}
     # The step above holds its noise once, whatever the number of physical batches.
     gradients = (median["step"] - median["new"]) * case.batch_size / physical_batch

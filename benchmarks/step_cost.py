@@ -4,10 +4,10 @@
     python -m benchmarks.step_cost --only "ViT-Tiny, FiLM"    # this row again
 
 Every contender of a row takes the same batch through the same network with the same trainable
-parameters. They take turns in one process, so that other load hits all of them, and a ratio is the
-median over the rounds of (contender / without privacy in the same round). Peak memory is what two
-steps need beyond the model: on a GPU from its allocator, on the CPU the growth of a fresh process
-(the median of three, which differ by some 20 MB).
+parameters and the same optimizer. They take turns in one process, so that other load hits all of them,
+and a ratio is the median over the rounds of (contender / without privacy in the same round). Peak memory
+is what steps need beyond the model: on a GPU the second step by its allocator, on the CPU the growth of a
+fresh process in two steps (the median of three, which differ by some 20 MB).
 
 Results go to benchmarks/results/step_cost_cpu.json; `python benchmarks/tables.py` writes the table of
 docs/performance.md. On a GPU these are pieces of `python -m benchmarks.gpu`.
@@ -16,8 +16,6 @@ docs/performance.md. On a GPU these are pieces of `python -m benchmarks.gpu`.
 import argparse
 import gc
 import multiprocessing
-import os
-import platform
 import resource
 import statistics
 import tempfile
@@ -27,7 +25,6 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,6 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.environment import environment, peak_bytes
 from dpsweep.clipping import FlatClipping
 from dpsweep.files import read_json, write_json
 from dpsweep.models.backbone import Architecture, write_backbone
@@ -73,6 +71,11 @@ class Row:
     def name(self) -> str:
         """For a file."""
         return f"{self.backbone}_{self.method}"
+
+    @property
+    def compiles(self) -> bool:
+        """Whether our step has anything to compile: few parameters train."""
+        return self.method not in ("all", "scratch")
 
 
 ROWS = [
@@ -160,19 +163,24 @@ def make_batch(row: Row, device: torch.device) -> tuple[Tensor, Tensor]:
     return inputs.to(device), labels.to(device)
 
 
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    """Adam as trials use it."""
+    return torch.optim.Adam(trainable_parameters(model).values(), lr=1e-6, fused=True)
+
+
 def without_privacy(row: Row, setting: Setting) -> Step:
     """Plain training: what an ordinary step costs."""
     model = make_model(row).to(setting.device)
     inputs, labels = make_batch(row, setting.device)
-    optimizer = torch.optim.Adam(trainable_parameters(model).values(), lr=1e-6)
+    optimizer = optimizer_of(model)
     forward = torch.compile(model) if setting.compiled else model
 
     def step() -> None:
-        optimizer.zero_grad()
         with setting.context():
             loss = F.cross_entropy(forward(inputs).float(), labels)
         loss.backward()
         optimizer.step()
+        optimizer.zero_grad()  # here, so that nothing stays while others take their turns
 
     return step
 
@@ -190,7 +198,7 @@ def dpsweep(row: Row, setting: Setting) -> Step:
         compile=setting.compiled,
     )
     optimizer = PrivateOptimizer(
-        torch.optim.Adam(trainable_parameters(model).values(), lr=1e-6),
+        optimizer_of(model),
         engine,
         FlatClipping(1.0),
         noise_multiplier=1.0,
@@ -212,7 +220,7 @@ def opacus(mode: str, row: Row, setting: Setting) -> Step:
     inputs, labels = make_batch(row, setting.device)
     made = PrivacyEngine().make_private(
         module=model,
-        optimizer=torch.optim.Adam(trainable_parameters(model).values(), lr=1e-6),
+        optimizer=optimizer_of(model),
         criterion=nn.CrossEntropyLoss(),
         data_loader=DataLoader(TensorDataset(labels.cpu()), batch_size=len(labels)),
         noise_multiplier=1.0,
@@ -224,11 +232,11 @@ def opacus(mode: str, row: Row, setting: Setting) -> Step:
     criterion: Any = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
 
     def step() -> None:
-        optimizer.zero_grad()
         with setting.context():
             loss = criterion(model(inputs).float(), labels)
         loss.backward()
         optimizer.step()
+        optimizer.zero_grad()
 
     return step
 
@@ -242,7 +250,11 @@ CONTENDERS: dict[str, Callable[[Row, Setting], Step]] = {
 
 
 def measure_times(row: Row, setting: Setting, rounds: int) -> dict[str, dict[str, Any]]:
-    """Let the contenders take turns; return seconds a step and ratios to the reference."""
+    """Let the contenders take turns; return seconds a step and ratios to the reference.
+
+    What cannot run, or has no memory left, is a failure with its reason. On a GPU the megabytes of a step
+    are there as well.
+    """
     found: dict[str, dict[str, Any]] = {}
     steps: dict[str, Step] = {}
     for name, make in CONTENDERS.items():
@@ -250,25 +262,41 @@ def measure_times(row: Row, setting: Setting, rounds: int) -> dict[str, dict[str
             continue
         try:
             steps[name] = make(row, setting)
-            for _ in range(2):
-                steps[name]()
+            found[name] = warm_up(steps[name], setting.device)
         except Exception as error:
             steps.pop(name, None)
-            found[name] = {"failure": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+            found[name] = {
+                "failure": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            }
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
-            seconds[name].append(_timed(step, setting.device))
+            seconds[name].append(timed(step, setting.device))
     for name, times in seconds.items():
-        ratios = [one / other for one, other in zip(times, seconds[REFERENCE], strict=True)]
-        found[name] = {
-            "seconds": round(statistics.median(times), 5),
-            "ratio": round(statistics.median(ratios), 3),
-        }
+        found[name]["seconds"] = round(statistics.median(times), 5)
+        if REFERENCE in seconds:
+            ratios = [one / other for one, other in zip(times, seconds[REFERENCE], strict=True)]
+            found[name]["ratio"] = round(statistics.median(ratios), 3)
     return found
 
 
-def _timed(step: Step, device: torch.device) -> float:
+def warm_up(step: Step, device: torch.device) -> dict[str, Any]:
+    """Take two steps; on a GPU return the megabytes of the second one beyond what was there before."""
+    gc.collect()
+    if device.type == "cpu":
+        step()
+        step()
+        return {}
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    step()  # compiles, looks for an engine, makes the state of the optimizer
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    return {"megabytes": round((torch.cuda.max_memory_allocated() - before) / 1e6, 1)}
+
+
+def timed(step: Step, device: torch.device) -> float:
+    """Return the seconds of a call: of one on the CPU, a fifth of those of five on a GPU."""
     if device.type == "cpu":
         # Processor time of one thread: other load does not count.
         started = time.process_time()
@@ -284,16 +312,7 @@ def _timed(step: Step, device: torch.device) -> float:
 
 
 def measure_memory(row: Row, setting: Setting, name: str) -> float:
-    """Megabytes that two steps of a contender need beyond its model."""
-    if setting.device.type == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()
-        step = CONTENDERS[name](row, setting)
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        step()
-        step()
-        return (torch.cuda.max_memory_allocated() - before) / 1e6
+    """Megabytes that two steps of a contender need on the CPU beyond its model."""
     context = multiprocessing.get_context("spawn")
     found = []
     for _ in range(MEMORY_RUNS):
@@ -315,9 +334,7 @@ def _report_memory(row: Row, setting: Setting, name: str, sender: Any) -> None:
     Path("/proc/self/clear_refs").write_text("5")
     step()
     step()
-    status = Path("/proc/self/status").read_text()
-    peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
-    sender.send((peak - resident) / 1e6)
+    sender.send((peak_bytes() - resident) / 1e6)
 
 
 def _quiet() -> None:
@@ -325,22 +342,14 @@ def _quiet() -> None:
     warnings.simplefilter("ignore")
 
 
-def measure_row(row: Row, device: torch.device, rounds: int) -> list[dict[str, Any]]:
-    """Measure a row on a device, in every setting that it has there."""
-    settings = [Setting(device, None, compiled=False)]
-    if device.type == "cuda":
-        settings += [
-            Setting(device, None, compiled=True),
-            Setting(device, torch.bfloat16, compiled=False),
-            Setting(device, torch.bfloat16, compiled=True),
-        ]
+def measure_row(
+    row: Row, device: torch.device, rounds: int, compiled: bool = False
+) -> list[dict[str, Any]]:
+    """Measure the times of a row in every precision of a device, and memory where it is a GPU."""
     found = []
-    for setting in settings:
+    for autocast in (None, torch.bfloat16) if device.type == "cuda" else (None,):
+        setting = Setting(device, autocast, compiled)
         contenders = measure_times(row, setting, rounds)
-        gc.collect()
-        for name, measured in contenders.items():
-            if "failure" not in measured:
-                measured["megabytes"] = round(measure_memory(row, setting, name), 1)
         size = row.cpu_batch if device.type == "cpu" else row.gpu_batch
         found.append(
             {
@@ -355,17 +364,6 @@ def measure_row(row: Row, device: torch.device, rounds: int) -> list[dict[str, A
     return found
 
 
-def environment() -> dict[str, Any]:
-    """Describe what was measured with what."""
-    return {
-        "device": "CPU, one thread",
-        "cores": os.cpu_count(),
-        "load_before": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("torch", "timm", "opacus", "peft")},
-    }
-
-
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -375,14 +373,20 @@ def main() -> None:
     _quiet()
     path = RESULTS / "step_cost_cpu.json"
     before = read_json(path) if arguments.only is not None and path.exists() else None
-    result: dict[str, Any] = {"environment": environment(), "rows": []}
+    described = environment("torch", "timm", "opacus", "peft", device="CPU, one thread")
+    result: dict[str, Any] = {"environment": described, "rows": []}
     if before is not None:
         known, now = before["environment"], result["environment"]
         if known | {"load_before": None} != now | {"load_before": None}:
             parser.error(f"{path} was measured with {known}, here is {now}: measure all rows")
-    for row in ROWS:
-        if arguments.only in (None, row.title):
-            result["rows"] += measure_row(row, torch.device("cpu"), arguments.rounds)
+    cpu = torch.device("cpu")
+    for row in (each for each in ROWS if arguments.only in (None, each.title)):
+        for measured in measure_row(row, cpu, arguments.rounds):
+            for name, contender in measured["contenders"].items():
+                if "failure" not in contender:
+                    setting = Setting(cpu, None, compiled=False)
+                    contender["megabytes"] = round(measure_memory(row, setting, name), 1)
+            result["rows"].append(measured)
     if before is not None:
         kept = [row for row in before["rows"] if row["title"] != arguments.only]
         order = [row.title for row in ROWS]

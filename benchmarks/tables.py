@@ -500,8 +500,11 @@ def right_on_gpu(result: dict[str, Any]) -> list[str]:
         for setting, errors in piece["relative_errors"].items()
     ]
     head = ["network, what trains", "engine", "sum", "norms", "sum, masked and spoilt"]
+    head.append("length of one clipped gradient")
     said = []
     for piece in result["pieces"]:
+        for setting, reason in piece.get("failures", {}).items():
+            said.append(f"{piece['title']}, {setting}: not computed ({reason}).")
         if "draws" in piece:
             said.append(
                 f"Noise: {piece['beyond_float32']} of {piece['draws']:,} draws beyond the largest of "

@@ -7,9 +7,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from benchmarks import step_cost
+from benchmarks.gpu import __main__ as kit_main
+from benchmarks.gpu import right
 from benchmarks.gpu.inputs import cut_into_parts, join_parts
+from benchmarks.gpu.kit import Kit
+
+from dpsweep.training.gradients import UnsupportedModelError, make_engine
 
 ROOT = Path(__file__).parents[1]
 # A machine without what only the workflow, the accountants or the tables need.
@@ -58,6 +66,64 @@ def test_the_kit_runs_to_its_end_and_goes_on_after_a_kill(tmp_path: Path) -> Non
     assert all("opacus" not in each["environment"]["versions"] for each in pieces.values())
     moved = pieces["right_resume"]["largest_relative_differences"]
     assert moved == {"twice": 0.0, "stopped": 0.0, "to the GPU": 0.0, "to the CPU": 0.0}
+
+
+@pytest.mark.slow
+def test_an_engine_that_cannot_compute_is_noted_and_a_wrong_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wrong:
+        """An engine whose gradients are a little too long."""
+
+        def __init__(self, engine: Any) -> None:
+            self._engine = engine
+
+        def clipped_sum(self, *arguments: Any) -> Any:
+            found = self._engine.clipped_sum(*arguments)
+            torch._foreach_mul_(list(found.gradients.values()), 1.001)
+            return found
+
+    kit, row, spoilt = Kit(tmp_path, rehearse=True), step_cost.REHEARSAL[0], set[str]()
+
+    def make(name: str, model: Any, *arguments: Any, **settings: Any) -> Any:
+        if name == "vmap":
+            raise UnsupportedModelError("no rule for attention")
+        engine = make_engine(name, model, *arguments, **settings)
+        return Wrong(engine) if name in spoilt else engine
+
+    monkeypatch.setattr(right, "make_engine", make)
+    found = right.engines(kit, row)
+    assert found["failures"] == {"vmap, float32": "UnsupportedModelError: no rule for attention"}
+    assert found["relative_errors"].keys() == {"auto, float32", "auto, bfloat16", "loop, float32"}
+    spoilt.add("auto")
+    with pytest.raises(right.WrongNumberError, match=r"auto, bfloat16: .*'contribution': 0\.001"):
+        right.engines(kit, row)
+
+
+def test_a_piece_that_failed_comes_last_in_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(kit: Kit) -> dict[str, Any]:
+        raise ValueError("a wrong number")
+
+    def crash(kit: Kit) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return {}
+
+    works = kit_main.Piece("works", lambda kit: {"found": 1})
+    kit = Kit(tmp_path, rehearse=True)
+    monkeypatch.setattr(
+        kit_main, "pieces", lambda kit: [kit_main.Piece("a", fail), kit_main.Piece("b", crash)]
+    )
+    assert kit_main.run_all(kit, tmp_path, [], 1e9) == 2
+    assert "ValueError: a wrong number" in (tmp_path / "a.failed").read_text()
+    assert "exit status -9" in (tmp_path / "b.failed").read_text()
+    better = [kit_main.Piece("a", works.run), kit_main.Piece("b", works.run), works]
+    monkeypatch.setattr(kit_main, "pieces", lambda kit: better)
+    capfd.readouterr()
+    assert kit_main.run_all(kit, tmp_path, [], 1e9) == 0
+    assert capfd.readouterr().out.split("\n")[:3] == ["works: done", "a: done", "b: done"]
+    assert not list(tmp_path.glob("*.failed"))
 
 
 def test_parts_are_joined_when_all_are_there(

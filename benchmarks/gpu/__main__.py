@@ -5,7 +5,8 @@
 
 Pieces run one after the other, each in a process of its own and in less than nine minutes. Each leaves
 a file in benchmarks/results/gpu; a piece that has one is skipped, so the same command goes on after
-anything, kills included. Trials go on from their checkpoints (in the folder).
+anything, kills included. Trials go on from their checkpoints (in the folder). A piece that fails leaves
+the reason in <piece>.failed, and comes after all others in the next call.
 
 Needed are torch, timm, peft and transformers, and the folder that `python -m benchmarks.gpu.inputs`
 fills where there is a network: prepared data and weights, calibrations, and a few small packages. Pieces
@@ -14,24 +15,30 @@ whose inputs are not there yet are left for the next call.
 
 import argparse
 import contextlib
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu.kit import REPOSITORY, Kit, environment
+if TYPE_CHECKING:
+    from benchmarks.gpu.kit import Kit
 
+REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "benchmarks" / "results" / "gpu"
 PIECE_SECONDS = 530
 SAVE_SECONDS = 20
 """Between the signal that announces the end of a piece and its end."""
+LEAST_SECONDS = 60
+"""With less left, no piece begins."""
 
 
 @dataclass(frozen=True)
@@ -39,58 +46,77 @@ class Piece:
     """Something to measure."""
 
     name: str
-    run: Callable[[Kit], dict[str, Any]]
+    run: Callable[["Kit"], dict[str, Any]]
     needs: tuple[str, ...] = ()
     """files of the inputs"""
 
 
-def pieces(kit: Kit) -> Iterator[Piece]:
-    """All pieces, the most valuable first."""
+def pieces(kit: "Kit") -> list[Piece]:
+    """All pieces, in the order of their value for the time that they take."""
     from benchmarks import step_cost  # noqa: PLC0415
     from benchmarks.gpu import right, speed, trials  # noqa: PLC0415
 
-    for row in step_cost.rows(kit.rehearse):
-        yield Piece(f"right_{row.name}", lambda kit, row=row: right.engines(kit, row))  # type: ignore[misc]
-    yield Piece("right_noise", right.noise)
-    yield Piece("right_resume", right.resume)
-    for name, cells, needs in trials.groups(kit):
-        yield Piece(name, lambda kit, cells=cells: trials.train(kit, cells), needs)  # type: ignore[misc]
-    for row in step_cost.rows(kit.rehearse):
-        yield Piece(f"step_{row.name}", lambda kit, row=row: speed.steps(kit, row))  # type: ignore[misc]
-    yield Piece("noise_cost", speed.noise_cost)
-    for compiled in (False, True):
-        name = "cell_compiled" if compiled else "cell"
-        yield Piece(name, lambda kit, compiled=compiled: speed.cell(kit, compiled))  # type: ignore[misc]
+    rows = step_cost.rows(kit.rehearse)
+    first, *rest = (
+        Piece(name, partial(trials.train, cells=cells), needs)
+        for name, cells, needs in trials.groups(kit)
+    )
+    return [
+        *(Piece(f"right_{row.name}", partial(right.engines, row=row)) for row in rows),
+        Piece("right_noise", right.noise),
+        Piece("right_resume", right.resume),
+        first,
+        *(Piece(f"step_{row.name}", partial(speed.steps, row=row)) for row in rows),
+        Piece("cell", speed.cell),
+        # Compilation takes minutes.
+        *(
+            Piece(f"{name}_{row.name}_compiled", partial(run, row=row, compiled=True))
+            for row in rows
+            for name, run in (("right", right.engines), ("step", speed.steps))
+            if name == "step" or row.compiles
+        ),
+        Piece("noise_cost", speed.noise_cost),
+        *rest,
+        Piece("cell_compiled", partial(speed.cell, compiled=True)),
+    ]
 
 
-def run_piece(kit: Kit, name: str, result: Path) -> None:
-    """Run one piece in this process and write what it found."""
-    from dpsweep.files import write_json  # noqa: PLC0415
-    from dpsweep.training.interruption import watched  # noqa: PLC0415
+def run_piece(kit: "Kit", name: str, results: Path) -> None:
+    """Run one piece in this process and write what it found, or why it failed."""
+    import torch  # noqa: PLC0415
 
-    started = time.monotonic()
-    piece = next(piece for piece in pieces(kit) if piece.name == name)
-    content = {"piece": name, "environment": environment(kit.device)}
-    with watched():
-        content |= piece.run(kit)
-    write_json(result, content | {"piece_seconds": round(time.monotonic() - started, 1)})
+    from dpsweep.files import write_json, write_text  # noqa: PLC0415
+
+    os.setpgrp()  # so that what it starts ends with it
+    if kit.rehearse:
+        torch.set_num_threads(1)
+        torch.compiler.set_stance("force_eager")  # the tests of the engines compile
+    failed, started = results / f"{name}.failed", time.monotonic()
+    try:
+        piece = next(piece for piece in pieces(kit) if piece.name == name)
+        content = {"piece": name, "environment": kit.environment()} | piece.run(kit)
+    except Exception:
+        write_text(failed, traceback.format_exc())
+        raise
+    seconds = round(time.monotonic() - started, 1)
+    write_json(results / f"{name}.json", content | {"piece_seconds": seconds})
+    failed.unlink(missing_ok=True)
 
 
-def run_all(kit: Kit, results: Path, only: list[str], seconds: float) -> int:
-    """Run what is missing; return how many pieces are missing then."""
+def run_all(kit: "Kit", results: Path, only: list[str], seconds: float) -> int:
+    """Run what is missing, what has failed before at last; return how many pieces are missing then."""
     deadline = time.monotonic() + seconds
-    missing = []
-    for piece in pieces(kit):
-        result = results / f"{piece.name}.json"
-        if result.exists() or (only and piece.name not in only):
+    context, missing = _context(kit), []
+    for piece in sorted(pieces(kit), key=lambda each: (results / f"{each.name}.failed").exists()):
+        if (results / f"{piece.name}.json").exists() or (only and piece.name not in only):
             continue
         lacking = [each for each in piece.needs if not (kit.inputs / each).exists()]
-        left = min(PIECE_SECONDS, deadline - time.monotonic())
+        left = deadline - time.monotonic()
         if lacking:
             missing.append(f"{piece.name}: waits for {', '.join(lacking)}")
-        elif left < SAVE_SECONDS:
+        elif left < LEAST_SECONDS:
             missing.append(f"{piece.name}: no time left, call again")
-        elif status := _run_apart(kit, piece, results, left):
+        elif status := _run_apart(context, kit, piece.name, results, left):
             missing.append(f"{piece.name}: {status}")
         else:
             print(f"{piece.name}: done", flush=True)
@@ -98,23 +124,40 @@ def run_all(kit: Kit, results: Path, only: list[str], seconds: float) -> int:
     return len(missing)
 
 
-def _run_apart(kit: Kit, piece: Piece, results: Path, seconds: float) -> str:
+def _context(kit: "Kit") -> BaseContext:
+    """Forks have all libraries at once; where an import has used the GPU, they cannot use it."""
+    import torch  # noqa: PLC0415
+
+    fork = multiprocessing.get_context("fork")
+    canary = fork.Process(target=torch.zeros, args=(1,), kwargs={"device": kit.device})
+    canary.start()
+    canary.join()
+    return multiprocessing.get_context("spawn") if canary.exitcode else fork
+
+
+def _run_apart(context: BaseContext, kit: "Kit", name: str, results: Path, seconds: float) -> str:
     """Run a piece in a process of its own; return what was wrong."""
-    command = [sys.executable, "-m", "benchmarks.gpu", str(kit.inputs), "--piece", piece.name]
-    command += ["--results", str(results), *(["--rehearse"] if kit.rehearse else [])]
-    process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
+    from dpsweep.files import write_text  # noqa: PLC0415
+
+    process = context.Process(target=run_piece, args=(kit, name, results))
+    process.start()
     try:
-        status = process.wait(seconds - SAVE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGTERM)  # trials save their state
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(SAVE_SECONDS)
-        return "its time was over, call again: trials go on where they were"
+        process.join(min(seconds, PIECE_SECONDS) - SAVE_SECONDS)
+        if late := process.exitcode is None:
+            process.terminate()  # trials save their state
+            process.join(SAVE_SECONDS)
     finally:
-        if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return f"exit status {status}, see above" if status else ""
+        process.join()
+    if process.exitcode == 0:
+        return ""
+    wrong = f"exit status {process.exitcode}, see above"
+    if late:
+        wrong = "its time was over, call again: trials go on where they were"
+    if process.exitcode < 0 and not (late and seconds < PIECE_SECONDS):
+        write_text(results / f"{name}.failed", wrong)
+    return wrong
 
 
 def main() -> None:
@@ -128,29 +171,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="to run for in all")
     parser.add_argument("--only", action="append", default=[], help="a piece; may be repeated")
     parser.add_argument("--list", action="store_true", help="list the pieces")
-    parser.add_argument("--piece", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inputs is None and not arguments.rehearse:
         parser.error("name the folder of the inputs, or --rehearse")
     inputs = arguments.inputs or Path(tempfile.gettempdir()) / "dpsweep-gpu-rehearsal"
+    sys.path[:0] = [str(REPOSITORY / "src")]
+    sys.path.append(str(inputs.resolve() / "packages"))  # what this machine has goes first
+    from benchmarks.gpu.inputs import join_parts  # noqa: PLC0415
+    from benchmarks.gpu.kit import Kit  # noqa: PLC0415
+
     kit = Kit(inputs.resolve(), arguments.rehearse)
     # A rehearsal is no measurement.
     results = arguments.results or (kit.inputs / "rehearsal" if kit.rehearse else RESULTS)
-    sys.path[:0] = [str(REPOSITORY / "src")]
-    sys.path.append(str(kit.inputs / "packages"))  # what this machine has goes first
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]
-    )
-    from benchmarks.gpu.inputs import join_parts  # noqa: PLC0415
-
     if arguments.list:
         print("\n".join(piece.name for piece in pieces(kit)))
-    elif arguments.piece:
-        try:
-            run_piece(kit, arguments.piece, results / f"{arguments.piece}.json")
-        except Exception:
-            traceback.print_exc()
-            sys.exit(1)
     else:
         join_parts(kit.inputs)
         sys.exit(min(1, run_all(kit, results, arguments.only, arguments.seconds)))

@@ -1,15 +1,13 @@
 """What the pieces of the GPU kit share."""
 
-import importlib.util
-import os
-import platform
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
+
+from benchmarks.environment import environment
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -23,10 +21,8 @@ class Kit:
     rehearse: bool = False
 
     @property
-    def device(self) -> "torch.device":
+    def device(self) -> torch.device:
         """Where to compute."""
-        import torch  # noqa: PLC0415
-
         return torch.device("cpu" if self.rehearse else "cuda")
 
     @property
@@ -34,19 +30,9 @@ class Kit:
         """For trials and checkpoints."""
         return self.inputs / "unfinished"
 
-
-def environment(device: "torch.device") -> dict[str, Any]:
-    """What was measured with what."""
-    import torch  # noqa: PLC0415
-
-    names = ("torch", "timm", "peft", "transformers", "opacus")
-    versions = {name: version(name) for name in names if importlib.util.find_spec(name)}
-    on_gpu = device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name() if on_gpu else "CPU, a rehearsal",
-        "cuda": torch.version.cuda,
-        "cores": os.cpu_count(),
-        "load_before": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        "versions": versions,
-    }
+    def environment(self) -> dict[str, Any]:
+        """What is measured with what."""
+        names = ("torch", "timm", "peft", "transformers", "opacus")
+        device = "CPU, a rehearsal" if self.rehearse else torch.cuda.get_device_name()
+        described = environment(*filter(find_spec, names), device=device)
+        return described | {"cuda": torch.version.cuda}

@@ -23,7 +23,7 @@ from dpsweep.study.trials import TrialSettings
 from dpsweep.training import trial as trial_module
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import TrialContext
-from dpsweep.training.interruption import Interrupted, interruption
+from dpsweep.training.interruption import Interrupted, interruption, watched
 from dpsweep.training.specification import TrialSpec, specify
 from dpsweep.training.store import TrialStore
 from dpsweep.training.trial import train_trial
@@ -62,7 +62,7 @@ def groups(kit: Kit) -> Iterator[tuple[str, list[Cell], tuple[str, ...]]]:
         cells = found[name]
         problem = study.problems[cells[0].problem]
         needed = [
-            paths.dataset(problem.dataset) / "train_inputs.npy",
+            *(paths.dataset(problem.dataset) / f"{part}_inputs.npy" for part in ("train", "test")),
             paths.dataset(problem.dataset) / "metadata.json",
             paths.backbone(problem.backbone) / "metadata.json",
             *(paths.noise(problem.dataset, c.epsilon, c.epochs, c.batch_size) for c in cells),
@@ -76,8 +76,12 @@ def _urgency(name: str) -> tuple[bool, float]:
     return epsilon not in (0.5, 8.0), epsilon
 
 
+@watched()
 def train(kit: Kit, cells: list[Cell]) -> dict[str, Any]:
-    """Train some cells, every learning rate with one seed; the best is by macro accuracy."""
+    """Train some cells, every learning rate with one seed; the best is by macro accuracy.
+
+    A signal lets the trial save its state first.
+    """
     study, paths = _study(kit), Paths(kit.inputs)
     problem = study.problems[cells[0].problem]
     if kit.rehearse:
