@@ -2,15 +2,13 @@
 
 import argparse
 import os
-import platform
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import chdir, suppress
-from importlib.metadata import version
+from contextlib import AbstractContextManager, chdir, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +16,7 @@ import psutil
 from tests.workflow.tiny import TinyChain, content, differences
 
 from benchmarks import warm
+from benchmarks.environment import environment
 from dpsweep import preload
 from dpsweep.files import checksum, fingerprint, read_json, write_json
 from dpsweep.planning.outputs import Outputs
@@ -173,6 +172,7 @@ def grow(
     try_one: Callable[[Path, int], dict[str, Any]],
     size: Callable[[dict[str, Any]], int],
     is_good: Callable[[dict[str, Any]], bool],
+    during: AbstractContextManager[Any] | None = None,
 ) -> None:
     """Add to a file of results until there is enough, or time is over: the command line of a campaign.
 
@@ -183,6 +183,7 @@ def grow(
         try_one: makes the result of a seed in a scratch folder.
         size: how much a result counts.
         is_good: whether a result is as it should be; the folder of any other is kept.
+        during: what it needs beside it.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("count", type=int, help="in all, those of earlier calls included")
@@ -196,15 +197,18 @@ def grow(
     tried = code()
     found = [each for each in stored if each.get("code") == tried]
     print(f"{len(found)} of {len(stored)} stored ones are of this version of {', '.join(TRIED)}")
-    while sum(map(size, found)) < arguments.count and time.monotonic() < deadline:
-        seed = 1 + max((each["seed"] for each in found), default=0)
-        result = try_one(scratch, seed)
-        found.append({"seed": seed, "commit": commit(), "code": tried, **result})
-        good = is_good(result)
-        print(time.strftime("%H:%M:%S"), "good" if good else "BAD", found[-1], flush=True)
-        write_json(file, {"environment": environment(), what: found})
-        if not good:
-            shutil.copytree(scratch / "run", scratch / f"bad-{seed}", symlinks=True)
+    with during or nullcontext():
+        while sum(map(size, found)) < arguments.count and time.monotonic() < deadline:
+            seed = 1 + max((each["seed"] for each in found), default=0)
+            result = try_one(scratch, seed)
+            found.append({"seed": seed, "commit": commit(), "code": tried, **result})
+            good = is_good(result)
+            print(time.strftime("%H:%M:%S"), "good" if good else "BAD", found[-1], flush=True)
+            write_json(
+                file, {"environment": environment("torch", "snakemake", load=False), what: found}
+            )
+            if not good:
+                shutil.copytree(scratch / "run", scratch / f"bad-{seed}", symlinks=True)
 
 
 def code() -> str:
@@ -231,12 +235,3 @@ def commit() -> str:
     name = git("rev-parse", "--short", "HEAD").stdout.strip()
     changed = git("diff", "--quiet", "HEAD", "--", *TRIED, f":!{NOT_TRIED}").returncode
     return f"{name}, changed" if changed else name
-
-
-def environment() -> dict[str, Any]:
-    """Where a campaign was run."""
-    return {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("torch", "snakemake")},
-    }

@@ -141,11 +141,11 @@ def history(scratch: Path, seed: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with cluster.running():
-        campaign.grow(
-            campaign.RESULTS / "kills_slurm.json",
-            "histories",
-            history,
-            size=lambda result: len(result["kills"]),
-            is_good=kills.is_good,
-        )
+    campaign.grow(
+        campaign.RESULTS / "kills_slurm.json",
+        "histories",
+        history,
+        size=lambda result: len(result["kills"]),
+        is_good=kills.is_good,
+        during=cluster.running(),
+    )

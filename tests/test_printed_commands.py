@@ -1,10 +1,11 @@
 """The commands that README and docs print are taken by the programs that they call."""
 
 import re
+import runpy
 import shlex
-import subprocess
 import sys
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -108,36 +109,45 @@ def test_snakemake_takes_its_arguments(words: list[str], monkeypatch: pytest.Mon
         assert Plan(chosen, Paths(Path(chosen.results)), targets).estimates(), words
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "words", sorted({tuple(words) for words in commands("python")}), ids=shlex.join
-)
-def test_scripts_take_their_arguments(words: tuple[str, ...]) -> None:
-    """With --help at the end nothing is started, and what stands before it is read."""
-    done = subprocess.run(
-        [sys.executable, *words, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage:")
+def printed_help(words: tuple[str, ...], patch: pytest.MonkeyPatch) -> None:
+    """Call `python <words> --help`, in this process: the libraries that most scripts need are loaded once.
+
+    Nothing is started then, and what stands before --help is read.
+    """
+    for name in [each for each in sys.modules if each.partition(".")[0] == "benchmarks"]:
+        patch.delitem(sys.modules, name)
+    if words[0] == "-m":
+        _, module, *arguments = words
+        found = find_spec(module)
+        assert found is not None and found.origin is not None, module
+        file = Path(found.origin)
+        if found.submodule_search_locations:
+            file = file.with_name("__main__.py")
+        first = ROOT
+    else:
+        file, arguments = ROOT / words[0], list(words[1:])
+        first = file.parent
+    rest = [each for each in sys.path if each and Path(each) not in (ROOT, ROOT / "benchmarks")]
+    patch.setattr(sys, "path", [str(first), *rest])
+    patch.setattr(sys, "argv", [str(file), *arguments, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(file), run_name="__main__")
+    assert ended.value.code == 0
+
+
+SCRIPTS = [
+    ("-m", f"benchmarks.{path.stem}")
+    for path in sorted((ROOT / "benchmarks").glob("*.py"))
+    if 'if __name__ == "__main__"' in path.read_text(encoding="utf-8")
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "script",
-    [
-        path.stem
-        for path in sorted((ROOT / "benchmarks").glob("*.py"))
-        if 'if __name__ == "__main__"' in path.read_text(encoding="utf-8")
-    ],
+    "words", sorted({*map(tuple, commands("python")), *SCRIPTS}), ids=shlex.join
 )
-def test_every_benchmark_has_help(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{script}", "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "usage:" in done.stdout
+def test_scripts_take_their_arguments(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed_help(words, monkeypatch)
+    assert capsys.readouterr().out.startswith("usage:")
