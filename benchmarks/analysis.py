@@ -11,19 +11,17 @@ problems want a small C and a large B, hard ones a large C and a small B.
 import argparse
 import math
 import multiprocessing
-import os
-import platform
 import resource
 import time
 import zlib
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from tests.synthetic import write_cells, write_dataset, write_gradient_norms
 
+from benchmarks.environment import environment
 from dpsweep.analysis.frames import load_trials, write_problem
 from dpsweep.choice import choose
 from dpsweep.figures import draw
@@ -214,19 +212,14 @@ def time_analysis(folder: Path) -> None:
         ],
         [("report", "")],
     ]
-    load = os.getloadavg()[0]
+    described = environment("matplotlib", "pandas", "pyarrow")
     started = time.monotonic()
     tasks = []
     for stage in stages:
         with multiprocessing.get_context("fork").Pool(JOBS, maxtasksperchild=1) as pool:
             tasks += pool.map(run, [(folder, task) for task in stage], chunksize=1)
     result = {
-        "environment": {
-            "cores": os.cpu_count(),
-            "load_before": round(load, 2),
-            "python": platform.python_version(),
-            "versions": {name: version(name) for name in ("matplotlib", "pandas", "pyarrow")},
-        },
+        "environment": described,
         "cells": len(study.all_cells()),
         "trials": trials,
         "figures": len(study.figures),

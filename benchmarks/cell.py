@@ -11,65 +11,35 @@ Results go to benchmarks/results/cell_cpu.json. A cell of SUN397's size on a GPU
 """
 
 import argparse
-import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from benchmarks.synthetic import write_images
+from benchmarks.environment import environment
+from benchmarks.synthetic import PROBLEM, small_study, write_images
 from dpsweep.files import read_json, write_json
 
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
-PROBLEM = "synthetic_vit_film"
 SIZE = {"train": 1347, "test": 450, "pixels": 8, "classes": 10, "batch": 256, "epochs": 8}
 
 
 def study(size: dict[str, int]) -> dict[str, Any]:
     """A study of one cell: two learning rates, one seed."""
-    small = {"img_size": 8, "patch_size": 4, "in_chans": 3, "embed_dim": 64, "depth": 2}
-    return {
-        "title": "Benchmark of a cell",
-        "datasets": {
-            "synthetic": {
-                "title": "Synthetic",
-                "source": {"kind": "hub", "id": "benchmark/synthetic"},
-                "image_size": size["pixels"],
-                "classes": size["classes"],
-                "train_size": size["train"],
-                "test_size": size["test"],
-            }
-        },
-        "backbones": {
-            "vit": {
-                "title": "ViT-Tiny",
-                "architecture": "vit_tiny_patch16_224",
-                "arguments": small | {"num_heads": 4},
-                "weights": {"kind": "random"},
-            }
-        },
-        "methods": {"film": {"kind": "film"}},
-        "sweeps": {
-            PROBLEM: {
-                "dataset": "synthetic",
-                "backbone": "vit",
-                "method": "film",
-                "epsilon": [8.0],
-                "epochs": [size["epochs"]],
-                "batch_size": [size["batch"]],
-                "clipping_bound": [1.0],
-                "learning_rate": [0.001, 0.01],
-                "seeds": 1,
-            }
-        },
-    }
+    small = {"img_size": size["pixels"], "patch_size": 4, "in_chans": 3, "embed_dim": 64}
+    return small_study(
+        size,
+        small | {"depth": 2, "num_heads": 4},
+        {"kind": "film"},
+        epochs=[size["epochs"]],
+        batch_size=[size["batch"]],
+        learning_rate=[0.001, 0.01],
+    )
 
 
 def time_cell() -> dict[str, Any]:
@@ -114,13 +84,7 @@ def main() -> None:
     """Measure and write the result."""
     argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     result = {
-        "environment": {
-            "device": "CPU, one thread",
-            "cores": os.cpu_count(),
-            "load_before": round(os.getloadavg()[0], 2),
-            "python": platform.python_version(),
-            "versions": {name: version(name) for name in ("torch", "timm")},
-        },
+        "environment": environment("torch", "timm", device="CPU, one thread"),
         "cells": [time_cell()],
     }
     write_json(RESULTS / "cell_cpu.json", result)

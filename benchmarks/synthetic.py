@@ -13,6 +13,8 @@ from dpsweep.data.write import Split, write_prepared
 from dpsweep.models.backbone import Architecture, PreparedBackbone, write_backbone
 from dpsweep.training.specification import TrialSpec
 
+PROBLEM = "synthetic_vit_method"
+"""Of `small_study`."""
 _BLOCK = 1000
 
 
@@ -66,6 +68,55 @@ def write_vit(folder: Path, arguments: dict[str, int]) -> PreparedBackbone:
         pretraining={"kind": "random"},
         parameters=0,
     )
+
+
+def small_study(
+    size: dict[str, int], arguments: dict[str, int], method: dict[str, Any], **sweep: Any
+) -> dict[str, Any]:
+    """A study of random images and a ViT-Tiny with random weights, as in YAML: one problem, `PROBLEM`.
+
+    Args:
+        size: see `write_images`.
+        arguments: of the network.
+        method: which parameters train.
+        sweep: values of its axes, of which each has a single one by default.
+    """
+    return {
+        "title": "Benchmark",
+        "datasets": {
+            "synthetic": {
+                "title": "Synthetic",
+                "source": {"kind": "hub", "id": "benchmark/synthetic"},
+                "image_size": size["pixels"],
+                "classes": size["classes"],
+                "train_size": size["train"],
+                "test_size": size["test"],
+            }
+        },
+        "backbones": {
+            "vit": {
+                "title": "ViT-Tiny",
+                "architecture": "vit_tiny_patch16_224",
+                "arguments": arguments,
+                "weights": {"kind": "random"},
+            }
+        },
+        "methods": {"method": method},
+        "sweeps": {
+            "cells": {
+                "dataset": "synthetic",
+                "backbone": "vit",
+                "method": "method",
+                "epsilon": [8.0],
+                "epochs": [1],
+                "batch_size": ["full"],
+                "clipping_bound": [1.0],
+                "learning_rate": [0.001],
+                "seeds": 1,
+                **sweep,
+            }
+        },
+    }
 
 
 def film_trial(

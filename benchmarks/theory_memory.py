@@ -16,14 +16,14 @@ import platform
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
 
-from benchmarks.synthetic import write_images
+from benchmarks.environment import environment
+from benchmarks.synthetic import PROBLEM, small_study, write_images
 from dpsweep.files import read_json, write_json
 
 REPOSITORY = Path(__file__).parents[1]
@@ -45,15 +45,15 @@ SETTINGS = {
     "FiLM, 224": ("FiLM", 224, (16, 48)),
     "All parameters, 224": ("All parameters", 224, (6, 12)),
 }
-PROBLEM, CELL = "synthetic_vit_method", "eps8_epochs1_Bfull_C1"
+CELL = "eps8_epochs1_Bfull_C1"
 # Runs the stage in the process that prints its peak.
 STAGE = """
 import resource, sys
 from pathlib import Path
+from benchmarks.environment import peak_bytes
 from dpsweep.cli import stages
 stages.theory(sys.argv[2], sys.argv[3], Path(sys.argv[1]))
-status = Path("/proc/self/status").read_text()
-print(int(status.split("VmHWM:")[1].split()[0]) * 1024)
+print(peak_bytes())
 print(resource.getrusage(resource.RUSAGE_SELF).ru_utime)
 """
 
@@ -63,52 +63,8 @@ def classes_of(examples: int) -> int:
     return 100 if examples >= 100 else 10
 
 
-def study(
-    method: str, pixels: int, examples: int, results: Path, largest_batch: int
-) -> dict[str, Any]:
-    """A study of one cell whose batch is the whole data, as in YAML."""
-    classes = classes_of(examples)
-    return {
-        "title": "Memory of the theory",
-        "results": str(results),
-        "theory": {"draws": 1, "largest_batch": largest_batch},
-        "datasets": {
-            "synthetic": {
-                "title": "Synthetic",
-                "source": {"kind": "hub", "id": "benchmark/synthetic"},
-                "image_size": pixels,
-                "classes": classes,
-                "train_size": examples,
-                "test_size": classes,
-            }
-        },
-        "backbones": {
-            "vit": {
-                "title": "ViT-Tiny",
-                "architecture": "vit_tiny_patch16_224",
-                "arguments": {"img_size": pixels},
-                "weights": {"kind": "random"},
-            }
-        },
-        "methods": {"method": METHODS[method]},
-        "sweeps": {
-            "cell": {
-                "dataset": "synthetic",
-                "backbone": "vit",
-                "method": "method",
-                "epsilon": [8.0],
-                "epochs": [1],
-                "batch_size": ["full"],
-                "clipping_bound": [1.0],
-                "learning_rate": [0.001],
-                "seeds": 1,
-            }
-        },
-    }
-
-
 def measure(method: str, pixels: int, batches: tuple[int, int]) -> dict[str, Any]:
-    """Train the cell, look at its gradients for both batches, and return peaks and times."""
+    """Train a cell whose batch is the whole data, look at its gradients; return peaks and times."""
     examples = max(batches)
     classes = classes_of(examples)
     size = {"train": examples, "test": classes, "pixels": pixels, "classes": classes}
@@ -116,7 +72,13 @@ def measure(method: str, pixels: int, batches: tuple[int, int]) -> dict[str, Any
     with tempfile.TemporaryDirectory() as folder:
         results, file = Path(folder) / "results", Path(folder) / "study.yaml"
         write_images(results / "data" / "synthetic", size)
-        file.write_text(yaml.safe_dump(study(method, pixels, examples, results, examples)))
+        study = small_study(size, {"img_size": pixels}, METHODS[method]) | {"results": str(results)}
+
+        def write(largest_batch: int) -> None:
+            theory = {"draws": 1, "largest_batch": largest_batch}
+            file.write_text(yaml.safe_dump(study | {"theory": theory}))
+
+        write(examples)
         for command in (
             ("prepare-backbone", "vit"),
             ("calibrate", "synthetic", "8", "1", "full"),
@@ -126,7 +88,7 @@ def measure(method: str, pixels: int, batches: tuple[int, int]) -> dict[str, Any
                 [sys.executable, "-m", "dpsweep.cli", *command, "--study", str(file)], check=True
             )
         for batch in batches:
-            file.write_text(yaml.safe_dump(study(method, pixels, examples, results, batch)))
+            write(batch)
             printed = subprocess.run(
                 [sys.executable, "-c", STAGE, str(file), PROBLEM, CELL],
                 check=True,
@@ -155,17 +117,14 @@ def main() -> None:
     )
     parser.add_argument("--only", default="", help="text in the names of settings to measure again")
     only = parser.parse_args().only
+    device = f"CPU, one thread, {platform.machine()}"
     pieces = read_json(RESULT)["pieces"] if RESULT.exists() and only else {}
     for name, setting in SETTINGS.items():
         if only not in name:
             continue
         pieces[name] = measure(*setting)
         result = {
-            "environment": {
-                "device": f"CPU, one thread, {platform.machine()}",
-                "python": platform.python_version(),
-                "versions": {each: version(each) for each in ("torch", "timm", "numpy")},
-            },
+            "environment": environment("torch", "timm", "numpy", device=device, load=False),
             "pieces": {each: pieces[each] for each in SETTINGS if each in pieces},
         }
         write_json(RESULT, result)

@@ -11,20 +11,19 @@ The result goes to benchmarks/results/workflow.json.
 """
 
 import argparse
-import os
-import platform
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tests.planning.finished import finish_all
 
+from benchmarks.environment import environment, peak_bytes
 from dpsweep.files import write_json
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
@@ -50,11 +49,8 @@ def time_command(command: list[str]) -> dict[str, float]:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         peak = 0.0
         while process.poll() is None:
-            try:
-                status = Path(f"/proc/{process.pid}/status").read_text()
-                peak = max(peak, int(status.split("VmHWM:")[1].split()[0]) / 1e3)
-            except (FileNotFoundError, IndexError):
-                pass  # it has just ended
+            with suppress(FileNotFoundError, IndexError):  # it has just ended
+                peak = max(peak, peak_bytes(process.pid) / 1e6)
             time.sleep(0.02)
         output.seek(0)
         assert process.returncode == 0, output.read()
@@ -90,6 +86,7 @@ def complete(folder: Path) -> int:
 
 def main() -> None:
     """Measure and write the result."""
+    described = environment("snakemake", "pydantic")
     folder = Path(tempfile.mkdtemp(prefix="workflow-benchmark-"))
     shutil.copy(REPOSITORY / "config.yaml", folder)
     shutil.copytree(REPOSITORY / "studies", folder / "studies")
@@ -116,14 +113,7 @@ def main() -> None:
         found[f"{name}, everything there"] = time_command(command)
         print(name, found[f"{name}, everything there"], flush=True)
     shutil.rmtree(folder)
-    packages = ("snakemake", "pydantic")
-    environment = {
-        "cores": os.cpu_count(),
-        "load_before": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in packages},
-    }
-    write_json(RESULT, {"environment": environment, "outputs": outputs, "calls": found})
+    write_json(RESULT, {"environment": described, "outputs": outputs, "calls": found})
 
 
 if __name__ == "__main__":
