@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpsweep.gpus import OFFERED, SEATS, TAKEN, Gpu, describe, offer, offered, visible_gpus
+from dpsweep.gpus import (
+    OFFERED,
+    SEATS,
+    TAKEN,
+    Gpu,
+    describe,
+    offer,
+    offered,
+    seats,
+    visible_gpus,
+)
 from dpsweep.training.trial import _environment
 
 GPUS = [Gpu(str(each), f"GPU-{each}0", "H100", 80.0) for each in range(2)]
@@ -72,6 +82,42 @@ def test_what_cuda_shows_is_respected(
 @pytest.mark.usefixtures("two_gpus")
 def test_gpus_are_described() -> None:
     assert describe(visible_gpus()) == "2 GPUs on this machine (2 x H100, 80 GB)."
+
+
+def listed(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> list[Gpu]:
+    fake_nvidia_smi(folder / "smi", text)
+    monkeypatch.setenv("PATH", str(folder / "smi"), prepend=os.pathsep)
+    return visible_gpus()
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "gigabytes", "said"),
+    [
+        ("NVIDIA GB10", "[N/A]", 0.0, "1 x NVIDIA GB10)"),
+        ("[Unknown Error]", "[Unknown Error]", 0.0, "1 x [Unknown Error])"),
+        ("A card, large", "76294", 80.0, "1 x A card, large, 80 GB)"),
+    ],
+)
+def test_what_the_driver_does_not_know_stops_nothing(
+    name: str,
+    memory: str,
+    gigabytes: float,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = listed(tmp_path, monkeypatch, f"0, GPU-00, {name}, {memory}\n")
+    assert found == [Gpu("0", "GPU-00", name, gigabytes)]
+    assert said in describe(found)
+    if not gigabytes:  # what fits beside another job is not known
+        assert seats(1.0, 0.1, found) == SEATS
+
+
+def test_lines_that_are_no_gpu_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "WARNING: infoROM is corrupted at gpu 0000:00:1E.0, see the manual\n"
+    assert len(listed(tmp_path, monkeypatch, f"{LISTED}{words}\n")) == 2
 
 
 def test_a_machine_without_a_driver_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

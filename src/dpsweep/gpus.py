@@ -11,6 +11,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -29,7 +30,10 @@ OFFERED = "DPSWEEP_GPUS"
 TAKEN = "DPSWEEP_GPU"
 """Environment variable: the label of the GPU that this process has taken."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+# By default CUDA numbers the fastest GPU first; nvidia-smi goes by the place on the bus.
+_ORDER = "CUDA_DEVICE_ORDER"
 _QUERY = "--query-gpu=index,uuid,name,memory.total"
+_LISTED = re.compile(r"(\d+), *(\S+), *(.*), *(.*)")
 _SECONDS_BETWEEN_LOOKS = 0.2
 # Most of such a job is its start, in which the GPU waits.
 _SHORT_SECONDS = 120.0
@@ -85,8 +89,12 @@ def _installed() -> list[Gpu]:
         return []
     found = []
     for line in listed.splitlines():
-        index, uuid, name, mebibytes = (part.strip() for part in line.split(","))
-        found.append(Gpu(index, uuid, name, round(float(mebibytes) * 2**20 / 1e9, 1)))
+        if (parts := _LISTED.fullmatch(line.strip())) is None:
+            continue  # a warning
+        index, uuid, name, mebibytes = parts.groups()
+        # Some GPUs share the memory of the machine and have "[N/A]".
+        known = int(mebibytes) if mebibytes.isdecimal() else 0
+        found.append(Gpu(index, uuid, name, round(known * 2**20 / 1e9, 1)))
     return found
 
 
@@ -149,6 +157,7 @@ def taken_gpu(number: int, folder: Path | None = None) -> Iterator[Gpu | None]:
             while (gpu := _take(gpus, number, folder, held)) is None:
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
         os.environ |= {_VISIBLE: gpu.device, TAKEN: gpu.label}
+        os.environ.setdefault(_ORDER, "PCI_BUS_ID")
         log.info("on GPU %s (%s)", gpu.label, gpu.name)
         yield gpu
 

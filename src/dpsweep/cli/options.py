@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpsweep import gpus
 from dpsweep.planning.outputs import Output
 from dpsweep.planning.provenance import Making, making
 from dpsweep.study import Cell, Study, load_study
@@ -15,7 +16,7 @@ from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 
 if TYPE_CHECKING:
-    from dpsweep.planning.cluster import Site
+    from dpsweep.planning.cluster import Site, Stage
 
 # For the timing breakdown of a job: when it started (see `dpsweep.preload`).
 STARTED = time.monotonic()
@@ -63,6 +64,15 @@ def making_if_whole(
 ) -> contextlib.AbstractContextManager[Making | None]:
     """Leave what an output was made from; a partial drawing is nothing to rely on."""
     return contextlib.nullcontext() if paths.partial else making(paths, output)
+
+
+def gpu_for(
+    study: Study, stage: "Stage", problem: str, epochs: int
+) -> contextlib.AbstractContextManager[gpus.Gpu | None]:
+    """Wait for a GPU of this machine, or for seats of one, where the workflow offers any."""
+    from dpsweep.planning.cluster import Jobs
+
+    return gpus.taken_gpu(Jobs(study, None, gpus.offered()).gpu_seats(stage, problem, epochs))
 
 
 def read_site_file(site_file: Path | None) -> "Site | None":

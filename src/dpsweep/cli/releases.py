@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dpsweep.cli.options import StudyFile, open_study
+from dpsweep.cli.options import StudyFile, gpu_for, open_study
 from dpsweep.study import StudyError
 from dpsweep.study.commands import DEFAULT_STUDY
 from dpsweep.study.messages import pick
@@ -55,7 +55,8 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
             "(docs/release.md has an example)"
         )
     refuse_network()
-    with watched():
+    problem, epochs = study.sweeps[study.release.sweep].problem.name, study.release.epochs[-1]
+    with gpu_for(study, "train", problem, epochs), watched():
         folder = write_release(study, paths, study.release)
     typer.echo(f"{folder}: to check it, run: dpsweep verify {shlex.quote(str(folder))}")
 

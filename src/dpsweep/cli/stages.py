@@ -1,6 +1,5 @@
 """One command per stage, and what jobs of the doctor call; rules call nothing else."""
 
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
@@ -8,11 +7,17 @@ import typer
 
 from dpsweep import gpus
 from dpsweep.cli import options
-from dpsweep.cli.options import Partial, StudyFile, cells_of, making_if_whole, open_study
-from dpsweep.planning.cluster import Jobs, Stage
+from dpsweep.cli.options import (
+    Partial,
+    StudyFile,
+    cells_of,
+    gpu_for,
+    making_if_whole,
+    open_study,
+)
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.planning.provenance import explain, making, problems
-from dpsweep.study import Study, StudyError
+from dpsweep.study import StudyError
 from dpsweep.study.cells import number
 from dpsweep.study.commands import DEFAULT_STUDY
 from dpsweep.study.messages import pick
@@ -22,14 +27,6 @@ app = typer.Typer()
 
 # How many problems fit a terminal.
 _SHOWN = 20
-
-
-def _taken_gpu(
-    study: Study, stage: Stage, problem: str, epochs: int
-) -> AbstractContextManager[gpus.Gpu | None]:
-    """Wait for a GPU of this machine, or for seats of one, where the workflow offers any."""
-    jobs = Jobs(study, None, gpus.offered())
-    return gpus.taken_gpu(jobs.gpu_seats(stage, problem, epochs))
 
 
 @app.command()
@@ -139,7 +136,7 @@ def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> Non
     refuse_network()
     output = Outputs(study, paths).cell(chosen)
     with (
-        _taken_gpu(study, "train", problem, chosen.epochs),
+        gpu_for(study, "train", problem, chosen.epochs),
         making(paths, output) as job,
         watched(),
     ):
@@ -170,7 +167,7 @@ def gradient_norms(
     refuse_network()
     output = Outputs(study, paths).gradient_norms(key)
     with (
-        _taken_gpu(study, "gradient_norms", problem, key.epochs),
+        gpu_for(study, "gradient_norms", problem, key.epochs),
         making(paths, output),
         watched(),
     ):
@@ -197,8 +194,12 @@ def theory(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> No
 
 @app.command()
 def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
-    """Train with canaries and measure what leaks, for one setting of the audit."""
+    """Train with canaries and measure what leaks, for one setting of the audit.
+
+    SIGTERM and SIGUSR1 end it between two steps. Nothing is saved: the next call starts again.
+    """
     from dpsweep.training.audit import measure_setting
+    from dpsweep.training.interruption import watched
     from dpsweep.training.offline import refuse_network
 
     study, paths = open_study(study_file)
@@ -206,7 +207,11 @@ def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     assert study.audit is not None  # noqa: S101 (it has settings)
     refuse_network()
     output = Outputs(study, paths).audited(cell)
-    with _taken_gpu(study, "train", cell.problem, cell.epochs), making(paths, output):
+    with (
+        gpu_for(study, "train", cell.problem, cell.epochs),
+        making(paths, output),
+        watched(),
+    ):
         measure_setting(study, paths, study.audit, cell)
 
 

@@ -1,0 +1,114 @@
+"""What all commands that train have in common: a GPU of their own, and an end in good order."""
+
+import copy
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+import pytest
+import yaml
+
+from dpsweep.cli import releases, stages
+from dpsweep.gpus import TAKEN, Gpu, offer
+from dpsweep.training.interruption import Interrupted, interruption
+from tests.workflow.chain import STUDY
+
+PROBLEM, CELL = "digits_vit_film", "eps8_epochs2_B128_C1"
+SETTING: dict[str, Any] = {"sweep": PROBLEM, "epochs": [2], "batch_size": [128]}
+GPUS = [Gpu(str(each), f"GPU-{each}0", "H100", 80.0) for each in range(2)]
+# Each with what trains in it.
+COMMANDS: dict[str, tuple[Callable[..., None], list[Any], str]] = {
+    "train": (stages.train, [PROBLEM, CELL], "training.cell.OpenCell.open"),
+    "gradient norms": (
+        stages.gradient_norms,
+        [PROBLEM, 8.0, 2, "1"],
+        "training.gradient_norms.measure_gradient_norms",
+    ),
+    "theory": (stages.theory, [PROBLEM, CELL], "training.theory.measure_overlap"),
+    "features": (stages.compute_features, ["digits", "vit"], "training.features.compute_features"),
+    "audit": (stages.audit_setting, [CELL], "training.audit.measure_setting"),
+    "release": (releases.release, [], "release.write.write_release"),
+}
+
+
+@pytest.fixture
+def study_file(tmp_path: Path) -> Path:
+    study = copy.deepcopy(STUDY) | {
+        "results": str(tmp_path / "results"),
+        "audit": SETTING
+        | {"epsilon": [8.0], "epochs": 2, "clipping_bound": 1.0, "learning_rate": 0.01}
+        | {"canaries": 100, "guesses": 20},
+        "release": SETTING | {"epsilon": 8.0, "clipping_bound": [1.0], "learning_rate": [0.01]},
+    }
+    study["methods"]["head"] = {"kind": "head"}
+    study["backbones"]["vit"] |= {
+        "weights": {"kind": "file", "path": "vit.safetensors"},
+        "features": {},
+    }
+    study["sweeps"]["digits_vit_head"] = study["sweeps"][PROBLEM] | {"method": "head"}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    return tmp_path / "study.yaml"
+
+
+@pytest.fixture(autouse=True)
+def workstation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two GPUs that the workflow offers; a signal that nobody takes does no harm to the tests."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the locks are
+    monkeypatch.setattr("dpsweep.training.offline.refuse_network", lambda: None)
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    with patch.dict(os.environ):
+        offer(GPUS)
+        yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("order", [None, "FASTEST_FIRST"])
+def test_it_takes_a_gpu_and_sees_no_other_one(
+    name: str, order: str | None, study_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, arguments, trains = COMMANDS[name]
+    os.environ.pop("CUDA_DEVICE_ORDER", None)
+    if order is not None:
+        os.environ["CUDA_DEVICE_ORDER"] = order
+
+    class TrainingError(Exception):
+        pass
+
+    def train(*_: object) -> NoReturn:
+        assert os.environ[TAKEN] in ("0", "1")
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == f"GPU-{os.environ[TAKEN]}0"
+        # The numbers of devices are nvidia-smi's, unless the user wants others.
+        assert os.environ["CUDA_DEVICE_ORDER"] == (order or "PCI_BUS_ID")
+        raise TrainingError
+
+    monkeypatch.setattr(f"dpsweep.{trains}", train)
+    with pytest.raises(TrainingError):
+        command(*arguments, study_file=study_file)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_signal_ends_it_where_it_trains(
+    name: str,
+    number: signal.Signals,
+    study_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    command, arguments, trains = COMMANDS[name]
+
+    def train(*_: object) -> None:
+        if signal.getsignal(number) != signal.SIG_DFL:
+            os.kill(os.getpid(), number)
+        if stop := interruption(saved=False):
+            raise stop
+
+    monkeypatch.setattr(f"dpsweep.{trains}", train)
+    with caplog.at_level("INFO"), pytest.raises(Interrupted):
+        command(*arguments, study_file=study_file)
+    assert f"stopped by {number.name}" in caplog.text
