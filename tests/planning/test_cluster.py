@@ -160,6 +160,42 @@ def test_short_and_small_cells_share_a_gpu() -> None:
     assert seats(paper, "cassava_vit-tiny_film", 8, 1000.0) == SEATS  # four minutes
 
 
+def test_a_head_on_features_needs_room_for_these_and_not_for_the_images(tmp_path: Path) -> None:
+    """As images these would be 108 GB, as features less than 0.2."""
+    (tmp_path / "study.yaml").write_text(
+        f"extends: {ROOT}/studies/frozen-features.yaml\n"
+        "training: {physical_batch: 256}\n"
+        "datasets: {cifar100: {image_size: 775}}\n"
+        "figures: !replace {}\ntables: !replace {}\n"
+    )
+    study = load_study(tmp_path / "study.yaml")
+    problem = "cifar100_vit-tiny_head"
+    assert cell_cost(study, problem, 1).input_gigabytes < 0.2
+    assert Jobs(study, None, GPUS).gpu_seats("train", problem, 1) < SEATS
+
+
+def test_gpu_memory_is_that_of_the_state_of_training(paper: Study) -> None:
+    """From a batch of nearly nothing: 28 bytes for what trains, 4 for what does not, and copies."""
+    epochs = 8
+
+    def gigabytes(method: str) -> float:
+        problem = f"sun397_vit-base_{method}"
+        sweeps = {
+            name: sweep.model_copy(update={"physical_batch": 1})
+            for name, sweep in paper.sweeps.items()
+        }
+        study = paper.model_copy(update={"sweeps": sweeps})
+        return cell_cost(study, problem, epochs).gpu_gigabytes
+
+    trained = {
+        method: trainable_parameters(paper, f"sun397_vit-base_{method}")
+        for method in ("film", "all")
+    }
+    more = trained["all"] - trained["film"]
+    found = gigabytes("all") - gigabytes("film")
+    assert found == pytest.approx((24 + 4 * epochs) * more / 1e9, rel=0.01)
+
+
 def run_in_job(setup: str, command: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     """Run a rule's command as Snakemake does, with its log."""
     requeue = folder / "re queue.sh"

@@ -14,7 +14,10 @@ from dpsweep.planning.doctor.examine import Examination, _together
 from dpsweep.planning.doctor.findings import STEPS, Patient, Problem, read_steps, write_step
 from dpsweep.planning.doctor.probe import Probe
 from dpsweep.planning.doctor.requests import refusal
+from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Study, load_study
+from dpsweep.study.config import Audit
+from dpsweep.study.paths import Paths
 
 ROOT = Path(__file__).parents[2]
 SINFO = """\
@@ -130,23 +133,43 @@ def test_the_guilty_part_of_a_request_is_found_by_leaving_it_out(
     assert "without this: --gres=gpu:a100:1" in problem.found
 
 
-def test_every_request_of_the_study_is_covered_by_a_kind(paper: Study) -> None:
-    jobs = Jobs(paper, site())
+@pytest.mark.parametrize("draws", [1, 100_000])
+def test_every_request_of_the_study_is_covered_by_a_kind(paper: Study, draws: int) -> None:
+    # The audit trains longer than all else; with many draws the theory takes longer still.
+    audit = Audit(
+        sweep="sun397_vit-base_all",
+        epsilon=[1.0],
+        epochs=2 * max(epochs for _, epochs in paper.kinds()),
+        batch_size=[256],
+        clipping_bound=1.0,
+        learning_rate=0.01,
+        canaries=100,
+        guesses=20,
+    )
+    paper = paper.model_copy(
+        update={"audit": audit, "theory": paper.theory.model_copy(update={"draws": draws})}
+    )
+    audited = paper.sweeps[audit.sweep].problem.name, audit.epochs
+    theory = Outputs(paper, Paths(Path("results"))).measured_theory()
+    assert theory
+    jobs = Jobs(paper, site(time_limit_minutes=10**6, job_minutes=1))
     kinds = {each.name: each for each in jobs.kinds()}
     assert set(kinds) == {"CPU", *(gpu["request"] for gpu in SETTINGS["gpus"])}
-    for name, epochs in paper.kinds():
-        for job in (jobs.training(name, epochs), jobs.gradient_norms(name, epochs)):
-            request = next(
-                option.removeprefix("--gres=")
-                for option in str(job["slurm"]).split()
-                if option.startswith("--gres=")
-            )
-            largest = kinds[request].request
-            memory, runtime = job["mem_mb"], job["runtime"]
-            assert callable(memory)
-            assert callable(runtime)
-            assert memory(None, attempt=1) <= largest.megabytes
-            assert runtime(None, attempt=1) <= largest.minutes
+    sent = [jobs.theory(cell.problem, cell.epochs) for cell in theory]
+    for name, epochs in [*paper.kinds(), audited]:
+        sent += [jobs.training(name, epochs), jobs.gradient_norms(name, epochs)]
+    for job in sent:
+        request = next(
+            option.removeprefix("--gres=")
+            for option in str(job["slurm"]).split()
+            if option.startswith("--gres=")
+        )
+        largest = kinds[request].request
+        memory, runtime = job["mem_mb"], job["runtime"]
+        assert callable(memory)
+        assert callable(runtime)
+        assert memory(None, attempt=1) <= largest.megabytes
+        assert runtime(None, attempt=1) <= largest.minutes
 
 
 def test_a_gpu_smaller_than_the_site_says_is_a_problem(tmp_path: Path) -> None:

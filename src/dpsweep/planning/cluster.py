@@ -6,7 +6,7 @@ cluster nothing is asked for but seats of a GPU (`dpsweep.gpus`), and nothing is
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,14 +18,15 @@ from dpsweep.gpus import SEATS, Gpu, seats
 from dpsweep.planning.cost import (
     cell_cost,
     features_seconds,
-    input_bytes,
     norms_seconds,
     theory_seconds,
 )
 from dpsweep.planning.device import GPU, TERAFLOPS, Device
+from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.slurm import Request
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.config import Study
+from dpsweep.study.paths import Paths
 
 # How much longer than its estimate a job may take before it is interrupted and requeued.
 _MARGIN = 1.5
@@ -146,8 +147,8 @@ class Jobs:
     def shell_setup(self, requeue: Path) -> str:
         """Shell code that runs before every command of the workflow.
 
-        What the site sets up runs inside of `dpsweep`, so that a line that fails stands in the log of
-        the job that it fails.
+        What the site sets up runs inside of `dpsweep`, so that a line that fails is in the log of the
+        job that it fails.
 
         Args:
             requeue: the script that is told the exit status of a command that failed.
@@ -192,10 +193,9 @@ class Jobs:
         """How many seats of a GPU of this machine a job of a stage takes."""
         if stage in ("features", "theory") or self._study.physical_batch(problem) == "auto":
             return SEATS  # it fills the GPU
-        dataset = self._study.datasets[self._study.problems[problem].dataset]
         cost = cell_cost(self._study, problem, epochs)
         seconds = cost.seconds if stage == "train" else norms_seconds(self._study, problem, epochs)
-        return seats(seconds, cost.gpu_gigabytes + input_bytes(dataset) / 1e9, self._gpus)
+        return seats(seconds, cost.gpu_gigabytes + cost.input_gigabytes, self._gpus)
 
     def training(self, problem: str, epochs: int) -> dict[str, Resource]:
         """Resources of a job that trains one cell."""
@@ -241,11 +241,9 @@ class Jobs:
         assert self._site is not None  # noqa: S101
         site = self._site
         on_gpu: dict[GpuClass, list[dict[str, Resource]]] = {}
-        for problem, epochs in self._study.kinds():
-            jobs = on_gpu.setdefault(site.gpu(self._study, problem, epochs), [])
-            jobs += [self.training(problem, epochs), self.gradient_norms(problem, epochs)]
-            if self._study.features(problem):
-                jobs.append(self._on_gpu("features", problem, epochs))
+        for stage, problem, epochs in self._stages():
+            gpu = site.gpu(self._study, problem, epochs)
+            on_gpu.setdefault(gpu, []).append(self._on_gpu(stage, problem, epochs))
         plain = [self.analysis(), self.calibration()]
         if site.prepare == "cluster":
             plain.append(self.preparation())
@@ -255,6 +253,20 @@ class Jobs:
             Kind(gpu.request, site.gpu_partition, "gpu_partition", threads, gpu, _largest(jobs))
             for gpu, jobs in on_gpu.items()
         ]
+
+    def _stages(self) -> Iterator[tuple[Stage, str, int]]:
+        """What the study runs on GPUs: stage, problem and epochs."""
+        study = self._study
+        for problem, epochs in study.kinds():
+            yield "train", problem, epochs
+            yield "gradient_norms", problem, epochs
+            if study.features(problem):
+                yield "features", problem, epochs
+        drawn = Outputs(study, Paths(Path(study.results))).measured_theory()
+        for problem, epochs in dict.fromkeys((cell.problem, cell.epochs) for cell in drawn):
+            yield "theory", problem, epochs
+        for cell in study.audit_cells()[:1]:  # they differ in epsilon and B only
+            yield "train", cell.problem, cell.epochs
 
     def _on_gpu(self, stage: Stage, problem: str, epochs: int) -> dict[str, Resource]:
         if self._site is None:

@@ -35,6 +35,9 @@ _OPERATIONS_PER_BYTE = 40.0
 _SUMMED_BYTES = 64.0
 _SUMMED_AT_ONCE = 64
 _HOST_GIGABYTES = 6.0  # an interpreter with torch and a GPU's libraries
+# Of a parameter that trains: itself, its gradient, Adam's two averages and the sum of a micro-batch in
+# 32 bits; the sum of the step in 64.
+_TRAINED_BYTES = 28.0
 _LEAST_EXAMPLES = 32  # on a GPU at once, for which one should be large enough
 _GIGA = 1e9
 
@@ -74,6 +77,9 @@ class CellCost:
     """wall time of a job that trains the whole cell on one GPU"""
     host_gigabytes: float
     gpu_gigabytes: float
+    """without the inputs"""
+    input_gigabytes: float
+    """what its trials read, which lies on the GPU where it fits"""
 
 
 def _transformer(tokens: int, width: int, depth: int) -> _Network:
@@ -217,13 +223,16 @@ def cell_cost(
     trials = trials or max(trials_per_cell(study, sweep) for sweep in sweeps)
     setting = study.physical_batch(problem)
     physical = _LEAST_EXAMPLES if setting == "auto" else setting
-    inputs, floor = _input_bytes(study, problem), _floor(study, problem, device)
+    inputs, floor = _input_bytes(study, problem) / _GIGA, _floor(study, problem, device)
+    trained = trainable_parameters(study, problem)
+    copies = 4 * epochs * trained / _GIGA  # after every epoch
+    parameters = 4 * max(network.parameters - trained, 0.0) + _TRAINED_BYTES * trained
     return CellCost(
         trials=trials,
         seconds=floor.start + trials * (training + testing + steps * floor.step),
-        host_gigabytes=_HOST_GIGABYTES + inputs / _GIGA,
-        # Weights, gradients, optimizer and noise, in 32 bits; inputs lie on the device if they fit.
-        gpu_gigabytes=2.0 + (16 * network.parameters + physical * network.activation_bytes) / _GIGA,
+        host_gigabytes=_HOST_GIGABYTES + inputs + copies,
+        gpu_gigabytes=2.0 + copies + (parameters + physical * network.activation_bytes) / _GIGA,
+        input_gigabytes=inputs,
     )
 
 
