@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpsweep.planning.units import duration, size
+from dpsweep.units import duration, size
 
 
 @pytest.mark.parametrize(

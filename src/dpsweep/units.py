@@ -1,4 +1,4 @@
-"""Times and sizes with the unit that suits them, for tables in a terminal."""
+"""Times and sizes with the unit that suits them."""
 
 import math
 

@@ -52,6 +52,13 @@ def test_what_a_running_preparation_has_is_left_alone(tmp_path: Path) -> None:
     assert not elsewhere.exists()
 
 
+def test_a_folder_that_nobody_claimed_stops_no_preparation(tmp_path: Path) -> None:
+    foreign = tmp_path / f"{socket.gethostname()}-backup"
+    foreign.mkdir()
+    assert list(unfinished.claim(tmp_path).iterdir()) == []
+    assert foreign.exists()
+
+
 def test_what_goes_away_meanwhile_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,11 +17,12 @@ from dpsweep.planning.cluster import Site
 from dpsweep.planning.cost import backbone_bytes, cell_bytes, cell_cost, input_bytes, norms_seconds
 from dpsweep.planning.device import GPU
 from dpsweep.planning.outputs import NormsKey, Outputs
+from dpsweep.planning.pixels import _size_in_tables
 from dpsweep.planning.plan import CostEstimate, Plan, PlanError
-from dpsweep.planning.units import duration
 from dpsweep.study import Study, load_study
 from dpsweep.study.config import Dataset
 from dpsweep.study.paths import Paths
+from dpsweep.units import duration
 
 SWEEP, OTHER = "digits_vit_film", "digits_vit_film_sgd"
 
@@ -221,6 +222,28 @@ def test_prepared_data_is_not_counted_again(study: Study, paths: Paths) -> None:
 
 IMAGES = {"kind": "folder", "path": "pets"}
 TABLES = {"kind": "hub", "id": "a/pets", "path": "pets"}
+
+
+NO_ROWS = pa.table({"image": pa.array([], pa.struct({"bytes": pa.binary()}))})
+
+
+@pytest.mark.parametrize("rows", [NO_ROWS, pa.table({"label": [1, 2]})])
+def test_a_table_without_images_tells_nothing_and_stops_nothing(
+    tmp_path: Path, rows: pa.Table
+) -> None:
+    pq.write_table(rows, tmp_path / "0.parquet")
+    source = TABLES | {"path": str(tmp_path)}
+    content = STUDY["datasets"]["digits"] | {"image_size": 64, "source": source}
+    dataset = Dataset.model_validate(content)
+    examples = dataset.train_size + dataset.test_size
+    assert input_bytes(dataset) == examples * (3 * 64 * 64 + 8)
+    # The next table may have some.
+    Image.new("RGB", (32, 20)).save(tmp_path / "0.png")
+    some = [{"image": {"bytes": (tmp_path / "0.png").read_bytes()}}]
+    (tmp_path / "more").mkdir()
+    pq.write_table(pa.Table.from_pylist(some), tmp_path / "more" / "1.parquet")
+    _size_in_tables.cache_clear()
+    assert input_bytes(dataset) == examples * (3 * 32 * 20 + 8)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,9 @@ CONTENT["datasets"]["letters"] = {
     "test_size": 1860,
 }
 CONTENT["backbones"]["vit"]["weights"] = {"kind": "pretrain", "dataset": "letters", "epochs": 1}
+CONTENT["tables"]["rules"] = {
+    **{"family": "tuning_implications", "section": "Tables", "caption": "What follows."}
+}
 CONTENT["audit"] = {
     "sweep": SWEEP,
     "epsilon": [8.0],

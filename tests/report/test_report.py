@@ -462,10 +462,20 @@ def test_the_summary_counts_cells_trials_and_hours(study: Study, paths: Paths) -
     page = Page(written(study, paths))
     assert (
         "2 sweeps over 1 dataset, 1 backbone and 1 method: 40 trials in 10 of 10 planned cells, "
-        "60 minutes of training on a small CPU." in page.text()
+        "60 min of training on a small CPU." in page.text()
     )
     # 14 November, 22:13:20, and 9 hours.
     assert "Newest results: 15 November 2023, 07:13 UTC" in page.text()
+
+
+def test_the_gpus_of_a_machine_are_one_device(study: Study, paths: Paths) -> None:
+    def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+        return {"device": f"cuda: H100 (GPU {seed % 2})"}
+
+    write_cells(study, paths, outcome)
+    head = summarise(study, paths, read_trials(study, paths))
+    assert head.sentence.endswith(" of training on cuda: H100.")
+    assert [row[0] for row in head.hardware.rows] == ["cuda: H100"]
 
 
 def test_the_summary_says_how_many_examples_are_trained_on(study: Study, paths: Paths) -> None:
@@ -489,7 +499,7 @@ def test_a_trial_that_two_sweeps_share_was_trained_once(paths: Paths) -> None:
     study = Study.model_validate(content)
     write_trials(study, paths)
     page = Page(written(study, paths))
-    assert "40 trials in 10 of 10 planned cells, 60 minutes of training" in page.text()
+    assert "40 trials in 10 of 10 planned cells, 60 min of training" in page.text()
     assert "None: 40 trials" in check_named(page, "Diverged trials")
 
 
@@ -501,7 +511,7 @@ def test_equal_trials_of_two_cells_count_once_at_the_top_and_under_checks(
     first, second, *_ = (paths.cell(cell) / "trials.parquet" for cell in study.all_cells())
     shutil.copy(first, second)
     page = Page(written(study, paths))
-    assert "36 trials in 10 of 10 planned cells, 54 minutes of training" in page.text()
+    assert "36 trials in 10 of 10 planned cells, 54 min of training" in page.text()
     assert "1 trial of 36 ended" in check_named(page, "Diverged trials")
 
 

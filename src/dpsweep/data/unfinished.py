@@ -97,7 +97,7 @@ def require_space(folder: Path, needed: int, what: str) -> None:
 
 def _is_abandoned(folder: Path) -> bool:
     host, _, process = folder.name.rpartition("-")
-    if host == socket.gethostname():
+    if host == socket.gethostname() and process.isdecimal():
         return not _runs(int(process))
     last_change = max(each.stat().st_mtime for each in (folder, *folder.iterdir()))
     return time.time() - last_change > _ABANDONED_SECONDS

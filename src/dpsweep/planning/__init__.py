@@ -1,1 +1,1 @@
-"""What a study costs, what is left of it, how it stands, and how its jobs run on a cluster."""
+"""What a study costs, what is left of it, how far it is, and how its jobs run on a cluster."""

@@ -94,7 +94,7 @@ def notes(study: Study, paths: Paths) -> Iterator[str]:
 
 
 def drawn_texts(study: Study) -> list[str]:
-    """The texts of the study that may stand in a figure."""
+    """The texts of the study that may appear in a figure."""
     sections = (study.datasets, study.backbones, study.methods)
     titles = [each.title for section in sections for each in section.values()]
     return titles + list(_texts([each.model_dump() for each in study.figures.values()]))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsweep.planning.units import duration
+from dpsweep.units import duration
 
 # How the command line's own errors start, and the last part of a traceback. Both may go on for
 # more lines: hints of ours, a CUDA error's advice.
@@ -20,7 +20,7 @@ _EXCEPTION = re.compile(r"(\w+\.)*\w*(Error|Exception)(: |$)")
 STOPPED = re.compile(r"stopped by \w+, exit status \d+")
 # What was added after the job's end.
 _NOTE = "ended: "
-# A line of a job's own log: whatever stands above it did not end the job.
+# A line of a job's own log: whatever comes before it did not end the job.
 _LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
 _TAIL_BYTES = 65_536
 _REASON_LINES = 12
@@ -117,7 +117,7 @@ def error_lines(lines: list[str]) -> list[str]:
 
 
 def summary(failures: Iterable[Failure], again: str, waiting: int = 0) -> Iterator[str]:
-    """The list of failures that a run ends with; those with the same reason stand together.
+    """The list of failures that a run ends with; those with the same reason are grouped.
 
     Args:
         failures: the jobs that failed or were stopped.

@@ -43,9 +43,12 @@ def _size_in_tables(folder: Path, column: str) -> tuple[int, int] | None:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     for file in folder.expanduser().rglob("*.parquet"):
-        with suppress(OSError, pa.ArrowException, KeyError, TypeError):
-            rows = pq.ParquetFile(file).iter_batches(batch_size=1, columns=[column])
-            return _size(io.BytesIO(next(rows).column(0)[0].as_py()["bytes"]))
+        # The preparation says what is wrong; IndexError: there is no such column.
+        with suppress(OSError, pa.ArrowException, KeyError, TypeError, IndexError):
+            batches = pq.ParquetFile(file).iter_batches(batch_size=1, columns=[column])
+            rows = next((batch.column(0) for batch in batches if batch.num_rows), None)
+            if rows is not None:
+                return _size(io.BytesIO(rows[0].as_py()["bytes"]))
     return None
 
 

@@ -26,13 +26,13 @@ from dpsweep.planning.cost import (
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.outputs import NormsKey, Output, Outputs
 from dpsweep.planning.status import Status
-from dpsweep.planning.units import duration, size
 from dpsweep.study.cells import Cell, FeatureSource
 from dpsweep.study.config import Study
 from dpsweep.study.inputs import norms_cells
 from dpsweep.study.messages import unknown
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
+from dpsweep.units import duration, size
 
 GPUS = (1, 8, 64)
 

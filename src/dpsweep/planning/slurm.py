@@ -246,7 +246,7 @@ def _leading(number: str) -> int:
 
 
 def _run(*command: str, stdin: str | None = None) -> str:
-    # A run that itself stands in a job must not hand that job's settings on.
+    # A run that is itself inside a job must not hand that job's settings on.
     environment = {
         name: value
         for name, value in os.environ.items()

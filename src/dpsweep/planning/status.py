@@ -1,4 +1,4 @@
-"""Where a study stands, read from its files alone: no queue is asked, and nothing has to run.
+"""How far a study is, read from its files alone: no queue is asked, and nothing has to run.
 
 A cell is *done* when its outputs are those of the study as it is now (`dpsweep.planning.provenance`).
 Else its log tells: it ends with an error (*failed*), or it was written to lately (*running*), or
@@ -19,11 +19,11 @@ from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.failures import STOPPED, Failure, describe, error_lines, tail
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import problems, read_provenance
-from dpsweep.planning.units import duration
 from dpsweep.study.cells import Cell
 from dpsweep.study.config import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
+from dpsweep.units import duration
 
 State = Literal["done", "running", "failed", "stopped", "waiting"]
 STATES: tuple[State, ...] = ("done", "running", "failed", "stopped", "waiting")

@@ -30,15 +30,6 @@ def count(amount: int, noun: str, plural: str | None = None) -> str:
     return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
 
 
-def duration(seconds: float) -> str:
-    """A duration in the unit that suits it: 40 seconds, 12 minutes, 3.4 hours."""
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:,.1f} hours"
-
-
 def percent(fraction: float) -> str:
     """A fraction of one as a percentage with one decimal; a dash where there is no number."""
     return "–" if math.isnan(fraction) else f"{100 * fraction:.1f} %"

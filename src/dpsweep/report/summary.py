@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pandas as pd
 
-from dpsweep.report.grid import Grid, count, duration, span, values
+from dpsweep.report.grid import Grid, count, span, values
 from dpsweep.report.trials import newest_results
 from dpsweep.study import Study
 from dpsweep.study.config import (
@@ -20,6 +20,7 @@ from dpsweep.study.config import (
 )
 from dpsweep.study.inputs import swept_datasets
 from dpsweep.study.paths import Paths
+from dpsweep.units import duration
 
 _SWEEP_COLUMNS = [
     "Sweep", "Dataset", "Backbone", "Method", "Optimizer", "ε", "Epochs", "B", "C",
@@ -52,6 +53,8 @@ def summarise(study: Study, paths: Paths, trials: pd.DataFrame) -> Summary:
     }
     # Sweeps may share a trial, which was trained once.
     once = trials.drop_duplicates("trial_key")
+    # Which of a machine's GPUs it was matters to a trial, not here.
+    once = once.assign(device=once["device"].str.replace(r" \(GPU .*\)$", "", regex=True))
     planned = len(study.all_cells())
     found = len(trials[["problem", "cell"]].drop_duplicates())
     hours = duration(float(once["wall_seconds"].sum()))
@@ -93,13 +96,11 @@ def summarise(study: Study, paths: Paths, trials: pd.DataFrame) -> Summary:
 
 
 def _hardware(once: pd.DataFrame) -> Grid:
-    # Which of a machine's GPUs it was matters to a trial, not here.
-    device = once["device"].str.replace(r" \(GPU .*\)$", "", regex=True)
     return Grid(
         ["Device", "Precision", "Trials", "Training"],
         [
-            [str(each), str(precision), f"{len(rows):,}", duration(rows["wall_seconds"].sum())]
-            for (each, precision), rows in once.groupby([device, "precision"])
+            [str(device), str(precision), f"{len(rows):,}", duration(rows["wall_seconds"].sum())]
+            for (device, precision), rows in once.groupby(["device", "precision"])
         ],
         frozenset({"Trials", "Training"}),
     )

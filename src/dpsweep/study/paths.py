@@ -97,7 +97,11 @@ class Paths:
         """
         inside = file.relative_to(self.results)
         in_folders = inside.parts[0] in ("cells", "data", "backbones", "features")
-        return (inside.parent if in_folders else inside.with_suffix("")).as_posix()
+        if in_folders:
+            return inside.parent.as_posix()
+        name = inside.with_suffix("").as_posix()
+        # A table of tuning rules has a second CSV file.
+        return name.removesuffix(".comparisons") if inside.parts[0] == "tables" else name
 
     def provenance(self, output: str) -> Path:
         """What an output was made from, by its name."""

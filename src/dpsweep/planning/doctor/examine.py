@@ -92,7 +92,7 @@ def examine(
 
     Args:
         study: the study.
-        study_file: where it stands.
+        study_file: its file.
         paths: its files; the jobs write into a folder of its results.
         site: the cluster.
         patience: how many seconds a job may wait in the queue.
