@@ -6,7 +6,6 @@ import time
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -107,24 +106,10 @@ def _named(name: str) -> Iterator[None]:
         raise DatasetError(f"datasets.{name}: {what}") from error
 
 
-@dataclass(frozen=True)
-class _Images:
-    """Both splits of a dataset of images as arrays, and what is recorded of them."""
-
-    train: Split
-    test: Split
-    classes: list[str]
-    source: str
-    revision: str | None
-    skipped: Sequence[str] = ()
-    ignored: Sequence[str] = ()
-    resize: Resize | None = None
-
-
 def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDataset:
     match dataset.source:
         case DigitsSource() | GlyphsSource() as source:
-            return _write_images(name, dataset, folder, _drawn(name, dataset, source))
+            return _prepare_drawn(name, dataset, folder, source)
         case HubSource() as source:
             with _named(name):
                 images = load_hub_images(source)
@@ -136,27 +121,30 @@ def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDatase
     decoded = unfinished.claim(folder / "unfinished")
     started = time.time()
     train, test, skipped, resize = _decode(name, dataset, images, decoded)
-    prepared = _finished_by_another(folder, started) or _write_images(
-        name,
-        dataset,
-        folder,
-        _Images(
-            train,
-            test,
-            images.classes,
-            images.origin,
-            images.revision,
-            skipped,
-            images.ignored,
-            resize,
-        ),
-    )
+    prepared = _finished_by_another(folder, started)
+    if prepared is None:
+        _compare(name, dataset, images.classes, train.labels, test.labels, skipped)
+        prepared = write_prepared(
+            folder,
+            name=name,
+            title=dataset.title,
+            source=images.origin,
+            revision=images.revision,
+            classes=images.classes,
+            train=train,
+            test=test,
+            skipped=skipped,
+            ignored=images.ignored,
+            resize=resize,
+        )
     unfinished.release(decoded)
     return prepared
 
 
-def _drawn(name: str, dataset: Dataset, source: DigitsSource | GlyphsSource) -> _Images:
-    """Images that come with a library or are made here."""
+def _prepare_drawn(
+    name: str, dataset: Dataset, folder: Path, source: DigitsSource | GlyphsSource
+) -> PreparedDataset:
+    """Prepare images that come with a library or are made here."""
     if isinstance(source, GlyphsSource):
         train, test = glyphs.render_glyph_splits(
             source.characters,
@@ -165,26 +153,30 @@ def _drawn(name: str, dataset: Dataset, source: DigitsSource | GlyphsSource) -> 
             source.test_per_class,
             source.seed,
         )
+        classes = list(source.characters)
         origin, revision = "rendered from the fonts of matplotlib", version("matplotlib")
-        return _Images(train, test, list(source.characters), origin, revision)
-    _require_size(name, dataset, digits.SIZE)
-    train, test = digits.load_digits_splits(
-        source.test_share,
-        source.seed,
-        digits=source.digits,
-        train_share=source.train_share,
-        imbalance=source.imbalance,
+    else:
+        _require_size(name, dataset, digits.SIZE)
+        train, test = digits.load_digits_splits(
+            source.test_share,
+            source.seed,
+            digits=source.digits,
+            train_share=source.train_share,
+            imbalance=source.imbalance,
+        )
+        classes = [str(digit) for digit in source.digits]
+        origin, revision = "scikit-learn, load_digits", version("scikit-learn")
+    _compare(name, dataset, classes, train.labels, test.labels)
+    return write_prepared(
+        folder,
+        name=name,
+        title=dataset.title,
+        source=origin,
+        revision=revision,
+        classes=classes,
+        train=train,
+        test=test,
     )
-    classes = [str(digit) for digit in source.digits]
-    origin, revision = "scikit-learn, load_digits", version("scikit-learn")
-    return _Images(train, test, classes, origin, revision)
-
-
-def _write_images(name: str, dataset: Dataset, folder: Path, images: _Images) -> PreparedDataset:
-    labels = images.train.labels, images.test.labels
-    _compare(name, dataset, images.classes, *labels, images.skipped)
-    # Not `asdict`, which would copy the arrays.
-    return write_prepared(folder, name=name, title=dataset.title, **vars(images))
 
 
 def _finished_by_another(folder: Path, started: float) -> PreparedDataset | None:

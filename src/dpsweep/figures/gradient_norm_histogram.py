@@ -84,7 +84,7 @@ def plot(_: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
             color=style.EASY, alpha=0.6, ax=axes,
         )  # fmt: skip
         style.log_axis(axes, "x")
-        axes.set_ylim(0, 1.35 * panel["share"].max())  # above the bars stands the text
+        axes.set_ylim(0, 1.35 * panel["share"].max())  # room for the text above the bars
         bound = panel["clipping_bound"].iloc[0]
         axes.axvline(bound, color=style.HARD, linestyle="--", linewidth=1)
         axes.text(

@@ -61,7 +61,7 @@ def plot(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
     columns = [panel[figure.x].nunique(dropna=False) for panel in panels]
     across = _panels_in_a_row(figure, panels, columns)
     rows = -(-len(panels) // across)
-    # Where B is no axis it was tuned for every square, and stands in it.
+    # Where B is no axis it was tuned for every square, and is written in it.
     lines = 1 if "batch_size" in (figure.x, figure.y) else 3
     size = (0.08 + 0.12 * lines) * max(panel[figure.y].nunique() for panel in panels)
     widths = [max(columns[start::across]) for start in range(across)]

@@ -23,7 +23,7 @@ from dpsweep.figures.fonts import FONT, write_all
 from dpsweep.files import atomic_path
 
 TEXT_WIDTH = 5.5  # inches: the paper's line
-SMALL = 6.0  # points: what stands beside a drawing, such as the settings that were chosen
+SMALL = 6.0  # points: notes beside a drawing, such as the settings that were chosen
 
 # Told apart by every common colour vision.
 _PALETTE = sns.color_palette("colorblind").as_hex()
@@ -200,7 +200,7 @@ EPSILON_LABEL = "Privacy budget ε"
 
 
 def log_label(text: str, panels: int = 1) -> str:
-    """The label of a logarithmic axis, in two lines where many panels stand side by side."""
+    """The label of a logarithmic axis, in two lines where many panels are side by side."""
     return f"{text}{chr(10) if panels > 2 else ' '}(log scale)"
 
 

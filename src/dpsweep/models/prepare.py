@@ -49,7 +49,7 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
     empty = state_without_head(model)
     if isinstance(model, SequenceClassifier) and tokenizer is not None:
         _check_vocabulary(name, model, tokenizer)
-    mean, std = _normalised(backbone)
+    mean, std = backbone.normalisation
     description: dict[str, Any] = {
         "name": name,
         "title": backbone.title,
@@ -65,13 +65,6 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
     return write_backbone(paths.backbone(name), state=state, pretraining=pretraining, **description)
 
 
-def _normalised(backbone: Backbone) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of the inputs; empty for a network that reads text."""
-    if backbone.reads_with is not None:
-        return (), ()
-    return tuple(backbone.mean), tuple(backbone.std)
-
-
 def _weights(
     backbone: Backbone, architecture: Architecture, paths: Paths
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -80,7 +73,7 @@ def _weights(
         case Pretraining() as recipe:
             dataset = PreparedDataset.open(paths.dataset(recipe.dataset))
             stored = dataset.metadata
-            preprocess = make_preprocess(*_normalised(backbone), stored.resize, stored.shape)
+            preprocess = make_preprocess(*backbone.normalisation, stored.resize, stored.shape)
             result = pretrain(architecture, preprocess, recipe, dataset)
             return result.state, recipe.model_dump(mode="json") | {
                 "dataset_checksum": stored.checksum,

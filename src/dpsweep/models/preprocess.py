@@ -130,7 +130,7 @@ def make_preprocess(
     resize: Resize | None = None,
     shape: Sequence[int] = (),
 ) -> nn.Module:
-    """Return what stands between stored inputs and a network.
+    """Return the module that prepares stored inputs for a network.
 
     Args:
         mean: of the network's inputs, per channel; empty for one that reads text.

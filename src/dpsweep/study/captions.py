@@ -20,7 +20,7 @@ from dpsweep.study.selections import AXES, PARTS, Selection
 if TYPE_CHECKING:
     from dpsweep.study.config.study import Study
 
-# In this order they stand in titles.
+# In the order of titles.
 _TOLD_APART = (*PARTS, "optimizer", "clipping", "epsilon", "clipping_bound", "epochs")
 _ALONE = ("dataset", "backbone", "epsilon")
 CAPTION_WORDS = (

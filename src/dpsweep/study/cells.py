@@ -13,7 +13,7 @@ BatchSize = int | Full
 
 
 def number(value: float | str) -> str:
-    """Write a grid value as it stands in file names: 8, 0.25, 1e-05, inf, full, automatic."""
+    """Write a grid value as in file names: 8, 0.25, 1e-05, inf, full, automatic."""
     if isinstance(value, str):
         return value
     return str(int(value)) if float(value).is_integer() else repr(float(value))

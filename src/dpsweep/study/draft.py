@@ -87,7 +87,7 @@ def draft_study(
     """Write a study of one dataset, which trains some backbones with the base study's main method.
 
     Args:
-        file: where the study will stand; its name becomes that of the dataset.
+        file: where the study will be written; its name becomes that of the dataset.
         base_file: the study that it extends.
         base: that study.
         found: the dataset.

@@ -22,7 +22,7 @@ class _Replace(dict[Any, Any]):
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe YAML that reads 1e-5 as a number and refuses a key that stands twice.
+    """Safe YAML that reads 1e-5 as a number and refuses a key that is there twice.
 
     It is read by libyaml where PyYAML has it: every job reads the study, and this is ten times as
     fast.

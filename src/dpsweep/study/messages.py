@@ -96,7 +96,7 @@ def pick(kind: str, name: str, named: Mapping[str, T]) -> T:
 
 
 def value(found: Any, limit: int = 80) -> str:
-    """Write a value as it would stand in YAML, on one line, shortened to ``limit`` characters."""
+    """Write a value as YAML has it, on one line, shortened to ``limit`` characters."""
     text = _flow(found)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
@@ -154,7 +154,7 @@ _Located = list[tuple[tuple[int | str, ...], ErrorDetails]]
 def _problems(
     errors: _Located, content: Any, schemas: list[Any], where: str, root: dict[str, Any]
 ) -> Iterator[str]:
-    """Explain the errors of the value ``content`` that stands at the key path ``where``."""
+    """Explain the errors of the value ``content`` at the key path ``where``."""
     missing: list[str] = []
     unknown_keys: list[str] = []
     keys: dict[int | str, _Located] = {}

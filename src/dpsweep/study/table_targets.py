@@ -40,7 +40,7 @@ LABEL_TITLES = {
 class Comparison(Target):
     """Best accuracy of each selection in a grid of rows and columns, mean [min, max] over repeats.
 
-    Beside it stands the number of the study's ``references``, where it has one for the same cells.
+    With the number of the study's ``references`` beside it, where there is one for the same cells.
     """
 
     part: ClassVar[str] = "entries"

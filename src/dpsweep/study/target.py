@@ -11,7 +11,7 @@ class Target(Settings):
     """A figure or a table of a study."""
 
     part: ClassVar[str] = "panels"
-    """The key under which the target's selections stand."""
+    """The key of the target's selections."""
     needs_bounds: ClassVar[bool] = False
     """Whether the target draws C, which AUTO-S and training without clipping do not have."""
     table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv")
@@ -23,7 +23,7 @@ class Target(Settings):
 
     family: str
     section: Annotated[
-        str, Field(min_length=1, description="heading of the report it stands under")
+        str, Field(min_length=1, description="heading of the report that it appears under")
     ]
     caption: Annotated[
         str,

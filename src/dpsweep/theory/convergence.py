@@ -5,7 +5,7 @@ advance. Afterwards they can be measured, and then the bound has a clipping boun
 minimise it.
 
 As printed, some terms have the unit of a gradient norm and others that of its square, and under the
-second root noise stands without its square. Here every term bounds the expected norm of the gradient of
+second root noise appears without its square. Here every term bounds the expected norm of the gradient of
 the mean loss:
 
     L eta / C s^2 + sqrt(L eta) s + min(v, v^2 / C) + sqrt(eta L / B) v + sqrt(F0 / (eta T)) + F0 / (eta T C)

@@ -108,11 +108,6 @@ class ClippedSums:
         return cls(*np.concatenate([np.zeros((4, 0)), *parts], axis=1))
 
     @property
-    def mean_norm(self) -> float:
-        """Norm of the sum of all gradients over their number; 0 for none."""
-        return float(np.sqrt(self.total_square) / max(len(self.norms), 1))
-
-    @property
     def total_square(self) -> float:
         """Squared norm of the sum of all gradients, |g|^2."""
         return float(max(self.unclipped_square[-1], 0.0))

@@ -82,7 +82,7 @@ class Examples:
     labels: Tensor
     """(examples,)"""
     rows: Tensor
-    """(examples,), int64: where each stands in ``inputs``"""
+    """(examples,), int64: the row of each in ``inputs``"""
 
 
 class TrialContext:

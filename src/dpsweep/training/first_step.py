@@ -20,11 +20,7 @@ from dpsweep.models.backbone import BackboneError, write_backbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, select
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
-from dpsweep.study.config import (
-    Backbone,
-    Dataset,
-    Study,
-)
+from dpsweep.study.config import Dataset, Study
 from dpsweep.training.gradients import make_engine
 
 _EXAMPLES = 2
@@ -86,7 +82,7 @@ def _alike(study: Study, exclude: set[str]) -> list[list[str]]:
     groups: dict[str, list[str]] = {}
     for name, sweep in study.sweeps.items():
         dataset, method = study.datasets[sweep.dataset], study.methods[sweep.method]
-        shape = [dataset.image_size, dataset.max_length, _is_grey(dataset)]
+        shape = [dataset.image_size, dataset.max_length, dataset.source.grey]
         engine = study.engine(sweep.problem.name)
         same = [sweep.backbone, method.model_dump(exclude=exclude), shape, engine]
         groups.setdefault(canonical_json(same), []).append(name)
@@ -105,7 +101,7 @@ def _outline(study: Study, sweep: str) -> int:
         model = create(described_architecture(backbone), dataset.classes).eval()
         size = sum(parameter.numel() for parameter in model.parameters())
         select(model, study.methods[grid.method])
-        preprocess = make_preprocess(*_normalisation(backbone))
+        preprocess = make_preprocess(*backbone.normalisation)
     features = study.features(grid.problem.name)
     try:
         inputs = preprocess(_inputs(dataset).to("meta"))
@@ -133,7 +129,7 @@ def _step(study: Study, sweep: str) -> None:
     """
     grid = study.sweeps[sweep]
     dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
-    mean, std = _normalisation(backbone)
+    mean, std = backbone.normalisation
     with tempfile.TemporaryDirectory() as folder:
         write_backbone(
             Path(folder),
@@ -162,21 +158,11 @@ def _step(study: Study, sweep: str) -> None:
     )
 
 
-def _normalisation(backbone: Backbone) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    if backbone.reads_with is not None:
-        return (), ()
-    return tuple(backbone.mean), tuple(backbone.std)
-
-
-def _is_grey(dataset: Dataset) -> bool:
-    return dataset.source.grey
-
-
 def _inputs(dataset: Dataset) -> Tensor:
     random = torch.Generator().manual_seed(0)
     if dataset.kind == "text":
         tokens = (_EXAMPLES, dataset.max_length or 1)
         return torch.randint(1, 100, tokens, generator=random, dtype=torch.int32)
-    size, channels = dataset.image_size or 1, 1 if _is_grey(dataset) else 3
+    size, channels = dataset.image_size or 1, 1 if dataset.source.grey else 3
     pixels = (_EXAMPLES, size, size, channels)
     return torch.randint(0, 256, pixels, generator=random, dtype=torch.uint8)

@@ -137,6 +137,13 @@ class Backbone(Section):
     ] = None
 
     @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of the inputs, per channel; empty for a network that reads text."""
+        if self.reads_with is not None:
+            return (), ()
+        return tuple(self.mean), tuple(self.std)
+
+    @property
     def reads_with(self) -> HubTokenizer | FileTokenizer | TrainedTokenizer | None:
         """The tokenizer of a network that reads text; None for one that reads images."""
         if self.tokenizer is not None or self.library != "transformers":

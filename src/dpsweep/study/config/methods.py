@@ -13,7 +13,7 @@ class MethodSection(Section):
     engine: Annotated[Engine | None, Field(description="overrides training.engine")] = None
 
     def identity(self) -> dict[str, Any]:
-        """What decides which parameters train, as it stands in the keys of stored trials."""
+        """What decides which parameters train, as it is written in the keys of stored trials."""
         return self.model_dump(mode="json", exclude={"title", "engine"})
 
 

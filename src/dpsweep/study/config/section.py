@@ -27,7 +27,7 @@ ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN)]
 
 
 def strictly_increasing(values: list[float]) -> list[float]:
-    """Refuse numbers that are not sorted, or that stand twice."""
+    """Refuse numbers that are not sorted, or that are repeated."""
     for smaller, larger in itertools.pairwise(values):
         if larger == smaller:
             raise ValueError(f"allowed: every value once, but {number(larger)} stands twice")

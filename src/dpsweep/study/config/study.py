@@ -30,7 +30,7 @@ from dpsweep.study.table_targets import Datasets, Table
 from dpsweep.study.targets import Figure
 from dpsweep.study.words import Words
 
-# The name of a target, or of a series: what tells its members apart stands in braces.
+# The name of a target, or of a series: what tells its members apart is in braces.
 TargetName = Annotated[str, StringConstraints(pattern=TARGET_PATTERN, max_length=100)]
 _CELL_AXES = ("epsilon", "epochs", "batch_size", "clipping_bound")
 

@@ -43,8 +43,9 @@ class Training(Section):
     precision: Annotated[
         Literal["auto", "float32", "bfloat16"],
         Field(
-            description="of forward and backward passes (norms, sums and noise are float32 in any "
-            "case); auto is bfloat16 on GPUs that have it, otherwise float32"
+            description="of forward and backward passes; auto is bfloat16 on GPUs that have it, otherwise "
+            "float32. Parameters and gradient norms are float32 in any case, a step's sum and its noise "
+            "float64"
         ),
     ] = "auto"
     physical_batch: Annotated[
