@@ -13,7 +13,7 @@ import math
 import runpy
 import shutil
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +279,8 @@ def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
         seconds=seconds,
         verdicts=_verdicts(numbers["rules"]),
         most=_most(numbers["rules"]),
+        unresolved=len(_unresolved(numbers["rules"])),
+        bounded=sum(row["unit"] == "accuracy" for row in _unresolved(numbers["rules"])),
         sizes=max(len(row["values"]) for row in numbers["by_batch_size"]),
         bounds=max(len(row["values"]) for row in numbers["by_bound"]),
         wider=f"{480 * 9 * study['seconds_of_a_trial']['50000'] / 3600:.1f}",
@@ -311,11 +313,15 @@ def _most(rules: list[dict[str, Any]]) -> str:
     """The end that is furthest from zero, of the intervals of effects on accuracy; in points."""
     ends = [
         abs(row[end])
-        for row in rules
+        for row in _unresolved(rules)
         for end in ("lower_here", "upper_here")
         if row["unit"] == "accuracy" and row[end] is not None
     ]
-    return f"{100 * max(ends):.1f}"
+    return f"{100 * max(ends):.2f}"
+
+
+def _unresolved(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rules if row["verdict"] == "not resolved"]
 
 
 def _verdicts(rules: list[dict[str, Any]]) -> str:
@@ -359,27 +365,27 @@ def _film(film: dict[str, Any]) -> str:
             )
             for bound in bounds
         }
-        costs = ", ".join(
-            f"{100 * (max(best.values()) - value):.1f} at C = {bound:g}"
-            for bound, value in best.items()
-        )
         by_size = {
             size: max(cells.values()) for (other, size), cells in grids.items() if other == epsilon
         }
-        top = max(by_size, key=lambda size: by_size[size])
-        smaller = ", ".join(
-            f"{100 * (by_size[top] - value):.1f} at B = {size:,}"
-            for size, value in by_size.items()
-            if size != top
-        )
         said.append(
-            f"- ε = {epsilon:g}: against the best C, B tuned with it, accuracy is lower by {costs}. "
-            f"Against B = {top:,}, C tuned with it, it is lower by {smaller}."
+            f"- ε = {epsilon:g}: against the best C, B tuned with it, accuracy is lower by "
+            f"{_costs('C', best)}. Against the best B, C tuned with it, it is lower by "
+            f"{_costs('B', by_size)}."
         )
     head = ["accuracy in %", *(f"C = {bound:g}" for bound in bounds)]
     mean = "The mean over the seeds, at the best of four learning rates:"
     done = f"{film['done']} of its {film['cells']} cells have been trained. {mean}"
     return "\n\n".join([done, table(head, lines), "\n".join(said)])
+
+
+def _costs(axis: str, accuracies: Mapping[Any, float]) -> str:
+    """How many points each value of an axis is below the best one."""
+    best = max(accuracies.values())
+    return ", ".join(
+        f"{100 * (best - accuracy):.1f} at {axis} = {value:,g}"
+        for value, accuracy in accuracies.items()
+    )
 
 
 def _effect(row: dict[str, Any]) -> str:
@@ -394,7 +400,8 @@ def _effect(row: dict[str, Any]) -> str:
 
 def _advice(numbers: dict[str, Any]) -> str:
     """What the numbers come to."""
-    return "\n".join(f"- {line}" for line in (*_about_bounds(numbers), *_about_batches(numbers)))
+    said = "\n".join(f"- {line}" for line in _about_bounds(numbers))
+    return f"{said}\n\n{_about_batches(numbers)}"
 
 
 def _losses(rows: list[dict[str, Any]], position: int) -> list[float]:
@@ -411,31 +418,27 @@ def _about_bounds(numbers: dict[str, Any]) -> list[str]:
     return [
         "**Clip everything.** The smallest C, below nearly every norm, costs at most "
         f"{100 * max(smallest):.1f} points against the best C ({100 * np.mean(smallest):.1f} in the mean of "
-        f"{len(smallest)} problems). Below the norms there is nothing to tune.",
+        f"{len(smallest)} settings). Below the norms there is little to tune.",
         "**Do not let C exceed the norms.** The largest C, above all of them, costs "
         f"{100 * min(largest):.1f} to {100 * max(largest):.1f} points: the noise grows with C, and the "
         "signal does not.",
         f"**AUTO-S instead of a tuned C** changes {points(min(differences))} to {points(max(differences))} "
-        f"points ({mean} in the mean of {len(differences)}), and leaves no C to tune.",
+        f"points ({mean} in the mean of {len(differences)}), and has no C to tune.",
     ]
 
 
-def _about_batches(numbers: dict[str, Any]) -> list[str]:
-    lines = []
-    groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+def _about_batches(numbers: dict[str, Any]) -> str:
+    """What the full batch costs, as a table."""
+    epsilons = sorted({row["epsilon"] for row in numbers["by_batch_size"]})
+    groups: dict[str, dict[float, str]] = {}
     for row in numbers["by_batch_size"]:
-        groups.setdefault((row["dataset"], row["backbone"], row["epochs"]), []).append(row)
-    for (dataset, backbone, epochs), rows in groups.items():
-        costs = ", ".join(
-            f"{100 * (max(row['accuracy']) - row['accuracy'][-1]):.1f} at ε = {row['epsilon']:g}"
-            for row in rows
-        )
+        lost = 100 * (max(row["accuracy"]) - row["accuracy"][-1])
         titles = numbers["titles"]
-        lines.append(
-            f"{titles[dataset]}, {titles[backbone]}, {epochs} epochs: the full batch against the best B "
-            f"costs {costs}, in points."
-        )
-    return lines
+        title = f"{titles[row['dataset']]}, {titles[row['backbone']]}, {row['epochs']} epochs"
+        groups.setdefault(title, {})[row["epsilon"]] = f"{lost:.1f}"
+    head = ["points that the full batch costs against the best B", *(f"ε = {x:g}" for x in epsilons)]
+    rows = [[title, *(cells.get(x, "") for x in epsilons)] for title, cells in groups.items()]
+    return table(head, rows)
 
 
 def write_page() -> None:

@@ -104,8 +104,8 @@ def said_of_rules(rules: pd.DataFrame) -> str:
     decided = rules[rules["verdict"] != "not resolved"]
     if decided.empty:
         return (
-            f"The study is small: its table 1 resolves none of the paper's {len(rules)} tuning rules, "
-            "so read the picture as an example of the output and not as evidence."
+            f"The study is too small to confirm or reject any of the paper's {len(rules)} tuning rules. "
+            "Read the picture as an example of the output, not as evidence."
         )
     listed = "; ".join(
         f"{row['condition']}: {row['implication']} ({row['verdict']})"

@@ -111,5 +111,5 @@ def test_an_entry_of_a_comparison_has_a_place_of_its_own() -> None:
         "family": "comparison", "caption": "c", "section": "s", "rows": ["dataset"],
         "columns": ["epsilon"], "entries": [entry, entry],
     }  # fmt: skip
-    with pytest.raises(ValueError, match=r"tables\.t: Digits, ε = 1 stands twice in the table"):
+    with pytest.raises(ValueError, match=r"tables\.t: Digits, ε = 1 appears twice in the table"):
         make_study({"s": SWEEP}, tables={"t": table})

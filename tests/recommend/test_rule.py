@@ -149,8 +149,18 @@ def test_what_is_printed_is_a_section_of_the_study(monkeypatch: pytest.MonkeyPat
     lines = list(recommendation(study, "digits_vit-weak_film", 2, 8, []))
     text = "\n".join(lines)
     assert "no data" in text and "digits" not in text.partition("read:")[2].partition("\n")[0]
-    section = yaml.safe_load(text[text.index("release:") :])
-    copy = Study.model_validate(
-        study.model_dump(by_alias=True) | section | {"figures": {}, "tables": {}}
+    setting = text[text.index("release:") :]
+    # The comments replace the keys above them.
+    grid = "\n".join(
+        line.replace("  # ", "  ")
+        for line in setting.splitlines()
+        if not line.startswith(("  clipping_bound", "  learning_rate", "  # To tune"))
     )
-    assert copy.release is not None and len(copy.release.candidates("")) == 9
+    for section, candidates in ((setting, 1), (grid, 9)):
+        copy = Study.model_validate(
+            study.model_dump(by_alias=True)
+            | yaml.safe_load(section)
+            | {"figures": {}, "tables": {}}
+        )
+        assert copy.release is not None
+        assert len(copy.release.candidates("")) == candidates

@@ -257,11 +257,11 @@ MISTAKES: dict[str, tuple[Edits, list[str]]] = {
     ),
     "epsilon twice": (
         {f"{FLAT}/epsilon": [1, 1]},
-        ["sweeps.flat.epsilon: found [1, 1]; allowed: every value once, but 1 stands twice"],
+        ["sweeps.flat.epsilon: found [1, 1]; allowed: every value once, but 1 appears twice"],
     ),
     "epsilon twice, once as a fraction": (
         {f"{FLAT}/epsilon": [1, 1.0]},
-        ["sweeps.flat.epsilon: found [1, 1.0]; allowed: every value once, but 1 stands twice"],
+        ["sweeps.flat.epsilon: found [1, 1.0]; allowed: every value once, but 1 appears twice"],
     ),
     # what does not go together
     "no clipping under a budget": (

@@ -27,7 +27,7 @@ def recommend(
         typer.Option(help="folders of problem tables of other data, such as results/demo/problems"),
     ] = None,
 ) -> None:
-    """Recommend batch size, clipping bound and learning rate, with a small grid around them.
+    """Recommend batch size, clipping bound and learning rate, as a section for a release.
 
     It reads the study and reference points; it reads no data.
     """

@@ -1,4 +1,4 @@
-"""Find the smallest noise multiplier that is certified for a privacy target.
+"""Find a noise multiplier that is certified for a privacy target, and hardly larger than necessary.
 
 The full batch has a closed form. Otherwise a fast accountant (PLD) proposes a noise multiplier, the
 PRV accountant certifies it, and PLD at that value is the independent check.
@@ -35,7 +35,7 @@ def calibrate(
     *,
     check_with_opacus: bool = False,
 ) -> Calibration:
-    """Return the smallest certified noise for training with Poisson-sampled batches.
+    """Return certified noise for training with Poisson-sampled batches, close to the least possible.
 
     Args:
         epsilon: the target, positive; infinity for training without privacy.
@@ -88,7 +88,7 @@ def calibrate(
 
 
 def noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
-    """Return the smallest certified noise multiplier; see `calibrate` for the conditions.
+    """Return a certified noise multiplier; see `calibrate` for the conditions.
 
     Args:
         epsilon: the target, positive; infinity gives 0.
@@ -156,7 +156,7 @@ def _certified_noise(
 
 
 def _search(epsilon: float, delta: float, sampling_rate: float, steps: int) -> tuple[float, float]:
-    """Return the smallest noise multiplier that PRV certifies, and the certified epsilon."""
+    """Return a noise multiplier that PRV certifies within SLACK, and the certified epsilon."""
     # Without any noise, delta is the probability that the example takes part at all.
     if -math.expm1(steps * math.log1p(-sampling_rate)) <= delta:
         raise CalibrationError(

@@ -72,12 +72,14 @@ def _section(sweep: str, situation: Situation, made: Recommendation) -> Iterator
         return ", ".join(f"{value:g}" for value in values)
 
     size = "full" if made.batch_size == situation.train_size else made.batch_size
-    yield "# The small grid around it; with selection: private, epsilon covers the choice in it."
     yield "release:"
     yield f"  sweep: {sweep}"
-    yield "  selection: private"
     yield f"  epsilon: {situation.epsilon:g}"
     yield f"  epochs: [{situation.epochs}]"
     yield f"  batch_size: [{size}]"
-    yield f"  clipping_bound: [{listed(made.clipping_bound.grid)}]"
-    yield f"  learning_rate: [{listed(made.learning_rate.grid)}]"
+    yield f"  clipping_bound: [{made.clipping_bound.value:.2g}]"
+    yield f"  learning_rate: [{made.learning_rate.value:.2g}]"
+    yield "  # To tune around this setting, with the choice covered by the same epsilon:"
+    yield "  # selection: private"
+    yield f"  # clipping_bound: [{listed(made.clipping_bound.grid)}]"
+    yield f"  # learning_rate: [{listed(made.learning_rate.grid)}]"

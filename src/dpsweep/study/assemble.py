@@ -62,7 +62,7 @@ def assemble(
         places = [(*entry.row, entry.column) for entry in entries]
         for place in places:
             if places.count(place) > 1:
-                raise MistakeError(f"{where}: {', '.join(place)} stands twice in the table")
+                raise MistakeError(f"{where}: {', '.join(place)} appears twice in the table")
         return target.model_copy(update={"entries": entries})
     if not parts:
         return target

@@ -30,7 +30,7 @@ def strictly_increasing(values: list[float]) -> list[float]:
     """Refuse numbers that are not sorted, or that are repeated."""
     for smaller, larger in itertools.pairwise(values):
         if larger == smaller:
-            raise ValueError(f"allowed: every value once, but {number(larger)} stands twice")
+            raise ValueError(f"allowed: every value once, but {number(larger)} appears twice")
         if larger < smaller:
             raise ValueError(
                 "allowed: sorted from small to large, but "
