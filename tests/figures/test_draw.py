@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,12 +109,27 @@ def write_norms(paths: Paths) -> None:
             write_overlaps(STUDY, paths, cell, 2 / cell.epsilon, gradients)
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> Paths:
-    paths = Paths(tmp_path)
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    paths = Paths(tmp_path_factory.mktemp("results"))
     write_cells(STUDY, paths, outcome, steps_too=True)
     write_norms(paths)
     write_dataset(paths, "digits", [250] * 4)
+    return paths.results
+
+
+@pytest.fixture
+def paths(results: Path, tmp_path: Path) -> Paths:
+    """Results to change."""
+    return Paths(shutil.copytree(results, tmp_path / "results"))
+
+
+@pytest.fixture(scope="module")
+def drawn(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Paths:
+    """Results with every figure."""
+    paths = Paths(shutil.copytree(results, tmp_path_factory.mktemp("drawn") / "results"))
+    for family in FAMILIES:
+        draw(STUDY, paths, family)
     return paths
 
 
@@ -122,11 +138,9 @@ def files(paths: Paths, target: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_drawn_twice_gives_the_same_bytes(paths: Paths, family: str) -> None:
+def test_drawn_twice_gives_the_same_bytes(paths: Paths, drawn: Paths, family: str) -> None:
     draw(STUDY, paths, family)
-    first = files(paths, family)
-    draw(STUDY, paths, family)
-    assert files(paths, family) == first
+    assert files(paths, family) == files(drawn, family)
 
 
 @pytest.mark.slow
@@ -146,9 +160,8 @@ def test_another_process_with_other_settings_draws_the_same_bytes(paths: Paths) 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_fonts_are_embedded_as_truetype_and_no_date_is_written(paths: Paths, family: str) -> None:
-    draw(STUDY, paths, family)
-    pdf = paths.figure(family, "pdf").read_bytes()
+def test_fonts_are_embedded_as_truetype_and_no_date_is_written(drawn: Paths, family: str) -> None:
+    pdf = drawn.figure(family, "pdf").read_bytes()
     assert b"/FontFile2" in pdf
     assert b"DejaVuSans" in pdf
     assert b"/Type3" not in pdf
@@ -156,9 +169,8 @@ def test_fonts_are_embedded_as_truetype_and_no_date_is_written(paths: Paths, fam
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_png_has_300_dots_per_inch_and_fits_the_text(paths: Paths, family: str) -> None:
-    draw(STUDY, paths, family)
-    png = paths.figure(family, "png").read_bytes()
+def test_the_png_has_300_dots_per_inch_and_fits_the_text(drawn: Paths, family: str) -> None:
+    png = drawn.figure(family, "png").read_bytes()
     width = int.from_bytes(png[16:20], "big")
     assert 1.5 * 300 < width <= 5.5 * 300
     position = png.index(b"pHYs") + 4
@@ -166,11 +178,10 @@ def test_the_png_has_300_dots_per_inch_and_fits_the_text(paths: Paths, family: s
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_csv_is_the_same_numbers_in_full_precision(paths: Paths, family: str) -> None:
-    draw(STUDY, paths, family)
+def test_the_csv_is_the_same_numbers_in_full_precision(drawn: Paths, family: str) -> None:
     compute, _ = FAMILIES_OF_FIGURES[family]
-    numbers = compute(STUDY, paths, STUDY.figures[family])
-    read = pd.read_csv(paths.figure(family, "csv"))
+    numbers = compute(STUDY, drawn, STUDY.figures[family])
+    read = pd.read_csv(drawn.figure(family, "csv"))
     assert list(read.columns) == list(numbers.columns)
     for column in numbers.select_dtypes("number"):
         np.testing.assert_array_equal(read[column], numbers[column])

@@ -11,14 +11,19 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NOISE = "results/noise/digits/eps8_epochs8_B64.json"
+STUDY = f"""\
+extends: {ROOT}/studies/demo.yaml
+results: results
+privacy: {{check_with_opacus: false}}
+figures: !replace {{}}
+tables: !replace {{}}
+"""
 
 
 @pytest.mark.parametrize("how", ["--config", "--configfile"])
 def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path, how: str) -> None:
     study = tmp_path / "mine.yaml"
-    study.write_text(
-        f"extends: {ROOT}/studies/demo.yaml\nresults: results\ntables: !replace {{}}\n"
-    )
+    study.write_text(STUDY)
     named = {"--config": f"study={study}", "--configfile": str(study)}[how]
     done = snakemake(tmp_path, how, named)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -44,7 +49,7 @@ def test_the_lock_of_a_call_that_was_killed_is_in_nobodys_way(
     tmp_path: Path, call: str | None, began: float, refused: bool
 ) -> None:
     study = tmp_path / "mine.yaml"
-    study.write_text(f"extends: {ROOT}/studies/demo.yaml\nresults: results\n")
+    study.write_text(STUDY)
     locks = tmp_path / ".snakemake" / "locks"
     locks.mkdir(parents=True)
     (locks / "0.output.lock").write_text(f"{NOISE}\n")
