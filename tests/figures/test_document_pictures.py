@@ -49,7 +49,7 @@ def test_words_name_only_what_the_table_decides() -> None:
         {"condition": ["Lower ε"] * 2, "implication": ["Increase C", "Decrease B"]}
     )
     nothing = MODULE["said_of_rules"](rules.assign(verdict="not resolved"))
-    assert "resolves none of the paper's 2 tuning rules" in nothing
+    assert "too small to confirm or reject any of the paper's 2 tuning rules" in nothing
     one = MODULE["said_of_rules"](rules.assign(verdict=["not resolved", "contradicted here"]))
     assert "decides 1: Lower ε: Decrease B (contradicted here)." in one
     assert "Increase C" not in one
