@@ -436,7 +436,10 @@ def _about_batches(numbers: dict[str, Any]) -> str:
         titles = numbers["titles"]
         title = f"{titles[row['dataset']]}, {titles[row['backbone']]}, {row['epochs']} epochs"
         groups.setdefault(title, {})[row["epsilon"]] = f"{lost:.1f}"
-    head = ["points that the full batch costs against the best B", *(f"ε = {x:g}" for x in epsilons)]
+    head = [
+        "points that the full batch costs against the best B",
+        *(f"ε = {x:g}" for x in epsilons),
+    ]
     rows = [[title, *(cells.get(x, "") for x in epsilons)] for title, cells in groups.items()]
     return table(head, rows)
 

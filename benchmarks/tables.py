@@ -244,7 +244,8 @@ def calibration(result: dict[str, Any]) -> list[str]:
     return [
         f"All {study['calibrations']} distinct calibrations of the paper's study, one after the other: "
         f"{study['cpu_seconds']:.0f} s of processor time, at most {study['slowest_cpu_seconds']:.1f} s each, "
-        f"{study['peak_megabytes']:,} MB; certified epsilon is {math.floor(1e4 * low) / 1e4:.4f} to {high:.4f} of its target.",
+        f"{study['peak_megabytes']:,} MB; certified epsilon is {math.floor(1e4 * low) / 1e4:.4f} to {high:.4f} "
+        "of its target.",
         "",
         *grid(head, rows),
         "",
@@ -833,8 +834,8 @@ def _effects_said(title: str, loose: pd.Series, tight: pd.Series, effects: pd.Da
         f"{tight['median_norm'] / loose['median_norm']:.2f}. The noise alone multiplies C\\* by {by_noise}, "
         f"the gradients alone by {by_gradients}."
         + (" The noise has the larger effect." if by_size[0][0] > by_size[1][1] else "")
-        + f" The gradients alone raise C\\* beyond the range over batches at {grown} of the {len(gradients)} smaller "
-        f"ε, as the paper says, and lower it beyond that range at {fallen}."
+        + f" The gradients alone raise C\\* beyond the range over batches at {grown} of the {len(gradients)} "
+        f"smaller ε, as the paper says, and lower it beyond that range at {fallen}."
     )
 
 
