@@ -244,8 +244,8 @@ def calibration(result: dict[str, Any]) -> list[str]:
     return [
         f"All {study['calibrations']} distinct calibrations of the paper's study, one after the other: "
         f"{study['cpu_seconds']:.0f} s of processor time, at most {study['slowest_cpu_seconds']:.1f} s each, "
-        f"{study['peak_megabytes']:,} MB; certified epsilon is {math.floor(1e4 * low) / 1e4:.4f} to {high:.4f} "
-        "of its target.",
+        f"{study['peak_megabytes']:,} MB; certified epsilon is {math.floor(1e4 * low) / 1e4:.4f} to "
+        f"{high:.4f} of its target.",
         "",
         *grid(head, rows),
         "",
