@@ -51,7 +51,8 @@ def test_images_that_are_stored_small_reach_the_network_in_its_size(tmp_path: Pa
     resize = Resize(size=20, interpolation="bicubic")
     small = replace(data, metadata=data.metadata.model_copy(update={"resize": resize}))
     context = TrialContext(small, backbone, study.methods["method"], device=CPU)
-    batch = context.batch(context.test, torch.tensor([3, 1]))
+    batch, labels = context.batch(context.test, torch.tensor([3, 1]))
+    assert labels.tolist() == [data.test_labels[3], data.test_labels[1]]
     assert batch.shape == (2, 1, 20, 20)
     image = Image.fromarray(data.test_inputs[1, :, :, 0]).resize((20, 20), Image.Resampling.BICUBIC)
     (mean,), (std,) = backbone.metadata.mean, backbone.metadata.std

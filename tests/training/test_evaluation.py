@@ -33,8 +33,8 @@ class Context:
     def __init__(self, at_once: int) -> None:
         self.evaluated_at_once = PhysicalBatch(at_once)
 
-    def batch(self, examples: Examples, rows: Tensor) -> Tensor:
-        return examples.inputs[examples.rows[rows]]
+    def batch(self, examples: Examples, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return examples.inputs[examples.rows[rows]], examples.labels[rows]
 
 
 def measured(

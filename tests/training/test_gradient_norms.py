@@ -87,7 +87,7 @@ def test_norms_are_those_of_the_loop_at_the_end_of_every_epoch(study_file: Path)
     loop = context.engine("loop", model)
     stored = TrialStore(paths.trials).load_parameters(found["trial_key"].iloc[0])
     assert stored is not None
-    inputs = context.batch(context.train, torch.arange(N))
+    inputs, _ = context.batch(context.train, torch.arange(N))
     labels = torch.from_numpy(np.array(data.train_labels))
     for epoch, rows in found.groupby("epoch"):
         prefix = f"epoch{epoch}/"

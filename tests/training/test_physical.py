@@ -15,7 +15,7 @@ from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients.expanded import ExpandedEngine
 from dpsweep.training.interruption import Interrupted
-from dpsweep.training.physical import DoesNotFitError, PhysicalBatch, largest_batch
+from dpsweep.training.physical import DoesNotFitError, PhysicalBatch, usual_batch
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.trial import train_trial
 
@@ -163,9 +163,8 @@ def test_the_largest_that_fits_is_found_at_the_start(
 
     monkeypatch.setattr(TrialContext, "_try", on_the_cpu)
     monkeypatch.setattr(context, "device", Cuda())
-    largest = largest_batch(B, len(context.train.labels))
-    assert largest == B + 39
-    assert context.physical_batch("auto", engine, B).size == 25
+    assert usual_batch(B, len(context.train.labels)) == B + 16
+    assert context.physical_batch("auto", engine, B).size == 19
     assert context.physical_batch(7, engine, B).size == 7
 
 

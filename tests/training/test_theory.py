@@ -77,9 +77,7 @@ def test_overlap_is_that_of_the_loops_gradients_at_the_start_and_after_every_epo
             )
         loop = LoopEngine(trajectory.model, frozenset())
         examples = torch.from_numpy(batches[int(draw)])
-        gradients, _ = loop.gradients(
-            context.batch(context.train, examples), context.train.labels[examples]
-        )
+        gradients, _ = loop.gradients(*context.batch(context.train, examples))
         wanted = ClippedSums.of((gradients.double() @ gradients.double().T).numpy())
         np.testing.assert_allclose(rows["norm"], wanted.norms, rtol=1e-4)
         scale = float(wanted.norms.sum())

@@ -18,7 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from dpsweep.clipping import Clipping
 from dpsweep.data.prepared import PreparedDataset
@@ -73,7 +76,7 @@ class CanaryEngine:
         self._classes = classes
         self._coordinates = coordinates
         self._sign = 1
-        self._real = torch.zeros(())
+        self._real = self._seen = torch.zeros(())
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
@@ -122,8 +125,12 @@ class CanaryEngine:
         self._real = torch.zeros(())
 
     def observe(self, released: Tensor) -> None:
-        """Look at the noisy sum of a step, flat over all trainable parameters; the step ends."""
-        self.observations.append(self._sign * (released[self._coordinates] - self._real))
+        """Look at the noisy sum of a step, flat over all trainable parameters."""
+        self._seen = self._sign * (released[self._coordinates] - self._real)
+
+    def end_step(self) -> None:
+        """Keep what was seen of a step: it counts."""
+        self.observations.append(self._seen)
         self._real = torch.zeros(())
         self._sign = -self._sign
 
@@ -218,12 +225,17 @@ def audit_trial(spec: TrialSpec, context: CanaryContext, secret: bytes = b"") ->
         released = torch.cat([each.flatten() for each in gradients])
         engine.observe(released * spec.batch_size)
 
-    # Torch calls it before every step of an optimizer, with the gradients that it will use.
-    hook = register_optimizer_step_pre_hook(observe)
+    def end_step(*_: Any) -> None:
+        context.canary_engine.end_step()
+
+    # Torch calls the first before every step of an optimizer, with the gradients that it will use, and
+    # the second after it: not where memory runs out meanwhile and the step is taken again.
+    hooks = [register_optimizer_step_pre_hook(observe), register_optimizer_step_post_hook(end_step)]
     try:
         trial, _ = train_trial(spec, context, None, math.inf, secret)
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
     return AuditedTrial(
         included=context.canary_engine.included.cpu().numpy(),
         observations=torch.stack(context.canary_engine.observations).double().cpu().numpy(),

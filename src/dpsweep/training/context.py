@@ -24,7 +24,7 @@ from dpsweep.training.physical import (
     ON_THE_CPU,
     PhysicalBatch,
     PhysicalBatchSize,
-    largest_batch,
+    usual_batch,
 )
 from dpsweep.training.precision import Precision, autocast_dtype
 
@@ -71,6 +71,8 @@ def default_device() -> torch.device:
 
 
 _TEST_BATCH = 512
+_STEP_BYTES = 20
+"""For each trainable parameter: the sum in float64, the last gradient, and two averages of Adam."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class TrialContext:
         self._seed: int | None = None
         self._initial: dict[str, Tensor] = {}
         self._engines: dict[tuple[int, str, str, bool], GradientEngine] = {}
-        self._physical: dict[PhysicalBatchSize, PhysicalBatch] = {}
+        self._physical: dict[tuple[PhysicalBatchSize, int], PhysicalBatch] = {}
         self.evaluated_at_once = PhysicalBatch(_TEST_BATCH, self.drop_step)
 
     def _examples(self, inputs: Tensor, labels: Tensor, rows: Tensor) -> Examples:
@@ -147,23 +149,31 @@ class TrialContext:
         free, _ = torch.cuda.mem_get_info(self.device)
         return tensor.to(self.device) if inputs.nbytes < free / 2 else tensor
 
-    def batch(self, examples: Examples, indices: Tensor) -> Tensor:
-        """Gather some examples as the batch that the model reads.
+    def batch(self, examples: Examples, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Gather some examples: inputs as the model reads them, and labels, both on the device.
 
-        Indices on the CPU serve every device: they go where the inputs are, and nothing waits.
+        Args:
+            examples: from which.
+            indices: on the CPU, int64.
         """
-        rows = examples.rows[indices.to(examples.rows.device)]
-        inputs = examples.inputs.index_select(0, rows)
-        if inputs.device.type != self.device.type:
-            # From pinned memory the copy does not keep the device waiting.
-            inputs = inputs.pin_memory().to(self.device, non_blocking=True)
+        chosen = self.on_device(indices)
+        if examples.inputs.device.type == self.device.type:
+            inputs = examples.inputs.index_select(0, examples.rows[chosen])
+        else:
+            inputs = self.on_device(examples.inputs.index_select(0, examples.rows[indices]))
         batch: Tensor = self.preprocess(inputs)
-        return batch
+        return batch, examples.labels[chosen]
+
+    def on_device(self, tensor: Tensor) -> Tensor:
+        """Copy a tensor from the CPU to the device, from pinned memory: so nothing waits."""
+        if self.device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def physical_batch(
         self, setting: PhysicalBatchSize, engine: GradientEngine, batch_size: int
     ) -> PhysicalBatch:
-        """How many examples are on the device at once; the trials of a cell share what they find.
+        """How many examples are on the device at once; trials with the same B share what they find.
 
         Args:
             setting: of the study. With ``auto`` the largest that fits is found by trying.
@@ -173,25 +183,25 @@ class TrialContext:
         Raises:
             DoesNotFitError: not even one example fits.
         """
-        if setting not in self._physical:
-            self._physical[setting] = PhysicalBatch(
-                ON_THE_CPU if setting == "auto" else setting, self.drop_step
-            )
+        key = setting, batch_size
+        if key not in self._physical:
+            physical = PhysicalBatch(ON_THE_CPU if setting == "auto" else setting, self.drop_step)
             if setting == "auto" and self.device.type != "cpu":
-                self._physical[setting].size = largest_batch(batch_size, len(self.train.labels))
-                self._physical[setting].fit(partial(self._try, engine))
-                log.info("%d examples at once", self._physical[setting].size)
-        return self._physical[setting]
+                physical.size = usual_batch(batch_size, len(self.train.labels))
+                physical.fit(partial(self._try, engine))
+                log.info("%d examples at once", physical.size)
+            self._physical[key] = physical
+        return self._physical[key]
 
     def _try(self, engine: GradientEngine, size: int) -> None:
-        """Compute gradients of the first examples, and throw them away."""
-        rows = torch.arange(size)
-        labels = self.train.labels[rows.to(self.device)]
+        """Compute gradients of the first examples beside what a step holds; throw all away."""
+        trainable = sum(each.numel() for each in engine.parameters.values())
+        held = torch.empty(_STEP_BYTES * trainable, dtype=torch.uint8, device=self.device)
+        inputs, labels = self.batch(self.train, torch.arange(size))
         mask = torch.ones_like(labels, dtype=torch.bool)
-        engine.clipped_sum(self.batch(self.train, rows), labels, mask, NoClipping())
+        engine.clipped_sum(inputs, labels, mask, NoClipping())
         self.drop_step()
-        total = sum(each.numel() for each in engine.parameters.values())
-        torch.empty(3 * total, dtype=torch.float64, device=self.device)  # sum, noise, update
+        del held
 
     def drop_step(self) -> None:
         """Called when what was computed of a step does not count, because it begins again."""

@@ -10,17 +10,20 @@ from torch.nn import functional
 
 from dpsweep.models.build import trainable_parameters
 from dpsweep.training.context import Examples, TrialContext
+from dpsweep.training.gradients.interface import full_precision
 
 
 def _outputs(
     model: nn.Module, context: TrialContext, examples: Examples, first: int, count: int
 ) -> tuple[Tensor, Tensor]:
-    """The numbers of some examples, and what a model gives for them."""
+    """What a model gives for some examples, and their labels."""
     rows = torch.arange(first, min(first + count, len(examples.labels)))
-    return rows, model(context.batch(examples, rows)).float()
+    inputs, labels = context.batch(examples, rows)
+    return model(inputs).float(), labels
 
 
 @torch.no_grad()
+@full_precision()
 def evaluate(model: nn.Module, context: TrialContext, examples: Examples) -> dict[str, Any]:
     """Accuracy (all, macro, per class), mean loss and divergence of a model on some examples.
 
@@ -32,14 +35,13 @@ def evaluate(model: nn.Module, context: TrialContext, examples: Examples) -> dic
     correct = torch.zeros_like(labels, dtype=torch.bool)
     done = 0
     while done < len(labels):
-        rows, outputs = context.evaluated_at_once.fit(
+        outputs, wanted = context.evaluated_at_once.fit(
             partial(_outputs, model, context, examples, done)
         )
-        done += len(rows)
-        chosen = rows.to(context.device)
-        loss += functional.cross_entropy(outputs, labels[chosen], reduction="sum").double()
+        loss += functional.cross_entropy(outputs, wanted, reduction="sum").double()
         finite = outputs.isfinite().all(dim=1)
-        correct[chosen] = (outputs.argmax(dim=1) == labels[chosen]) & finite
+        correct[done : done + len(wanted)] = (outputs.argmax(dim=1) == wanted) & finite
+        done += len(wanted)
     counts = torch.bincount(labels, minlength=context.classes).double()
     right = torch.bincount(labels[correct], minlength=context.classes).double()
     per_class = right / counts

@@ -130,6 +130,6 @@ def training_set_norms(
 
 def _some_norms(engine: GradientEngine, context: TrialContext, first: int, count: int) -> Tensor:
     rows = torch.arange(first, min(first + count, len(context.train.labels)))
-    labels = context.train.labels[rows.to(context.device)]
+    inputs, labels = context.batch(context.train, rows)
     keep = torch.ones_like(labels, dtype=torch.bool)
-    return torch.stack(engine.norms(context.batch(context.train, rows), labels, keep))
+    return torch.stack(engine.norms(inputs, labels, keep))

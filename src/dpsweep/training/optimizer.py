@@ -91,7 +91,8 @@ class PrivateOptimizer:
     def step(self, microbatches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> StepStatistics:
         """Take one step from the micro-batches ``(inputs, labels, mask)`` of one sampled batch.
 
-        A step that runs out of memory has changed nothing: it can be taken again, with the same noise.
+        A step that runs out of memory has changed neither the parameters nor the optimizer's state: it
+        can be taken again, with the same noise.
         """
         parameters = self.engine.parameters
         reference = next(iter(parameters.values()))
@@ -126,7 +127,12 @@ class PrivateOptimizer:
             if not parameter.is_contiguous():  # fused optimizers take both as they lie in memory
                 gradient = torch.empty_like(parameter).copy_(gradient)
             parameter.grad = gradient
-        self.optimizer.step()
+        try:
+            self.optimizer.step()
+        except RuntimeError:
+            if self._steps == 0:  # the only one that allocates the optimizer's state
+                self.optimizer.state.clear()
+            raise
         self._steps += 1
         return statistics
 

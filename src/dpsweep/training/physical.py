@@ -20,6 +20,14 @@ PhysicalBatchSize = int | Literal["auto"]
 ON_THE_CPU = 256
 """What ``auto`` means there: memory runs out for the whole machine, and cannot be tried out."""
 
+_OUT_OF_MEMORY = (
+    "out of memory",  # the driver, and torch's own error inside that of a compiler
+    "ALLOC_FAILED",  # cuBLAS, cuDNN
+    "ALLOCATION_FAILED",  # cuDNN 9
+    # What torch says of a convolution when there is no memory for any of cuDNN's algorithms.
+    "unable to find an engine to execute this computation",
+)
+
 Result = TypeVar("Result")
 
 
@@ -51,7 +59,9 @@ class PhysicalBatch:
         while True:
             try:
                 return compute(self.size)
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
                 reason = str(error).split(". ")[0]
             # Here, because the error that is handled holds on to what was computed.
             if self.size == 1:
@@ -69,11 +79,34 @@ class PhysicalBatch:
                 torch.cuda.empty_cache()
 
 
-def largest_batch(batch_size: int, train_size: int) -> int:
-    """More examples than a sampled batch ever has.
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that the memory of a device has run out.
+
+    Torch has a class for what it cannot allocate itself. What its libraries, the driver and compiled
+    code cannot allocate shows in words only.
+    """
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(each in str(error) for each in _OUT_OF_MEMORY)
+    )
+
+
+def usual_batch(batch_size: int, train_size: int) -> int:
+    """A size that one sampled batch in 44 exceeds, which then takes one physical batch more.
 
     Args:
-        batch_size: B, its expected size; the standard deviation is below the root of B.
+        batch_size: B, the expected size; the standard deviation is below the root of B.
         train_size: N.
     """
-    return min(train_size, batch_size + math.ceil(5 * math.sqrt(batch_size)))
+    return min(train_size, batch_size + math.ceil(2 * math.sqrt(batch_size)))
+
+
+def padded_size(physical_batch: int, batch_size: int, train_size: int) -> int:
+    """Cut a batch of the usual size into equal parts that fit, so that little of them is padding.
+
+    Args:
+        physical_batch: how many examples fit.
+        batch_size: B.
+        train_size: N.
+    """
+    usual = usual_batch(batch_size, train_size)
+    return math.ceil(usual / math.ceil(usual / physical_batch))

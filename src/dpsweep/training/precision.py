@@ -1,7 +1,8 @@
 """The number format of forward and backward passes.
 
-Only what torch's autocast deems safe (matrix products, convolutions) leaves float32: parameters,
-per-example norms, sums, noise, updates and the evaluation are float32 in every precision.
+Only what torch's autocast deems safe (matrix products, convolutions) leaves float32, and nothing is
+TF32. In every precision the sum over a batch and its noise are float64; parameters, per-example norms,
+updates and the evaluation are float32.
 """
 
 from typing import Literal

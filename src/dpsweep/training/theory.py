@@ -116,8 +116,7 @@ def _rows(
 
     def compute(chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         examples = torch.from_numpy(batch[chosen])
-        labels = context.train.labels[examples.to(context.device)]
-        inputs = context.batch(context.train, examples)
+        inputs, labels = context.batch(context.train, examples)
         gradients, wrong = trajectory.engine.gradients(inputs, labels)
         nonfinite.update(int(each) for each in examples[wrong.cpu()])
         found: npt.NDArray[np.float32] = gradients.cpu().numpy()

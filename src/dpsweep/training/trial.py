@@ -29,6 +29,7 @@ from dpsweep.training.evaluation import evaluate
 from dpsweep.training.interruption import interruption
 from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
+from dpsweep.training.physical import padded_size
 from dpsweep.training.sampling import PoissonSampler, microbatches
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays, StoredTrial
@@ -93,7 +94,7 @@ def train_trial(
         "physical_batch": progress.physical_batch,
         **_environment(context.device),
     }
-    epochs = {name: value.cpu().numpy() for name, value in progress.epochs.items()}
+    epochs = {name: value.numpy() for name, value in progress.epochs.items()}
     return StoredTrial(record, steps), epochs
 
 
@@ -124,6 +125,8 @@ def _take_steps(
     physical = context.physical_batch(spec.physical_batch, optimizer.engine, spec.batch_size)
     found = checkpoint and load_checkpoint(checkpoint, parameters, optimizer)
     progress = found or Progress(0, 0.0, [], {}, physical.size)
+    # The checkpoint was read to the CPU.
+    progress.statistics = [each.to(context.device) for each in progress.statistics]
     physical.size = progress.physical_batch
     ends = epoch_ends(spec.steps, spec.epochs)
     started = saved = time.monotonic()
@@ -135,7 +138,9 @@ def _take_steps(
         progress.step = step
         if step in ends:
             for name, parameter in parameters.items():
-                progress.epochs[f"epoch{ends[step]}/{name}"] = parameter.detach().clone()
+                # The device's memory is for the next steps.
+                kept = parameter.detach().to("cpu", copy=True)
+                progress.epochs[f"epoch{ends[step]}/{name}"] = kept
         now = time.monotonic()
         stop = interruption(saved=checkpoint is not None)
         if (stop or now - saved > checkpoint_seconds) and step < spec.steps:
@@ -163,21 +168,19 @@ def _take(
 def _microbatches(
     indices: np.ndarray[Any, Any], spec: TrialSpec, context: TrialContext, physical_batch: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Cut a sampled batch; nothing waits for the device."""
     if context.device.type == "cpu" or not spec.compile:
-        # Fixed shapes serve compiled kernels; else padding would only be computed in vain.
+        # On a CPU torch compiles code for any number of rows, and uncompiled code takes any number:
+        # padding would be computed in vain.
         for rows in torch.split(torch.from_numpy(indices), physical_batch):
             if len(rows):
-                chosen = rows.to(context.device)
-                keep = torch.ones_like(chosen, dtype=torch.bool)
-                yield context.batch(context.train, rows), context.train.labels[chosen], keep
+                inputs, labels = context.batch(context.train, rows)
+                yield inputs, labels, torch.ones_like(labels, dtype=torch.bool)
         return
-    for padded, mask in microbatches(indices, physical_batch):
-        rows = torch.from_numpy(padded)
-        inputs, labels = (
-            context.batch(context.train, rows),
-            context.train.labels[rows.to(context.device)],
-        )
-        yield inputs, labels, torch.from_numpy(mask).to(context.device)
+    size = padded_size(physical_batch, spec.batch_size, spec.train_size)
+    for padded, mask in microbatches(indices, size):
+        inputs, labels = context.batch(context.train, torch.from_numpy(padded))
+        yield inputs, labels, context.on_device(torch.from_numpy(mask))
 
 
 # -- statistics of steps ---------------------------------------------------------------------

@@ -19,6 +19,7 @@ from dpsweep.training.gradients.interface import (
     full_precision,
 )
 from dpsweep.training.gradients.loop import LoopEngine
+from dpsweep.training.physical import is_out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -109,10 +110,10 @@ class CheckedEngine:
                 engine = build(self.model, True)
                 if self._autocast is not None and difference is None:
                     engine.norms(inputs, labels, torch.ones_like(labels, dtype=torch.bool))
-            except torch.OutOfMemoryError:
-                raise
             except Exception as error:
-                # Whatever an engine stumbles over, the next one may know it.
+                if is_out_of_memory(error):
+                    raise
+                # Whatever else an engine stumbles over, the next one may know it.
                 reasons[name] = " ".join(str(error).split()) or type(error).__name__
                 continue
             if difference is None:

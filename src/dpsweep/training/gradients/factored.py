@@ -54,20 +54,20 @@ class FactoredEngine(ABC):
     ) -> tuple[Tensor, list[PerExampleGradients]]:
         """Return the losses, and the gradients: each parameter once, head and others apart."""
 
+    @full_precision()
     def clipped_sum(
         self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
     ) -> GradientSum:
         """See ``GradientEngine``."""
         losses, per_example = self._per_example(inputs, labels)
         gradients: dict[str, Tensor] = {}
-        with full_precision():
-            norms = _norms(per_example, losses)
-            finite = norms.isfinite()
-            usable = mask & finite
-            factors = torch.where(usable, clipping.factors(norms), 0)
-            factors = factors.to(torch.promote_types(factors.dtype, self.sums))
-            while per_example:  # the memory of each is free once it is summed
-                gradients |= per_example.pop().weighted_sums(factors, usable)
+        norms = _norms(per_example, losses)
+        finite = norms.isfinite()
+        usable = mask & finite
+        factors = torch.where(usable, clipping.factors(norms), 0)
+        factors = factors.to(torch.promote_types(factors.dtype, self.sums))
+        while per_example:  # the memory of each is free once it is summed
+            gradients |= per_example.pop().weighted_sums(factors, usable)
         return GradientSum(
             gradients=gradients,
             norms=torch.where(usable, norms, 0),
@@ -75,21 +75,21 @@ class FactoredEngine(ABC):
             nonfinite=mask & ~finite,
         )
 
+    @full_precision()
     def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
         losses, per_example = self._per_example(inputs, labels)
-        with full_precision():
-            total = _norms(per_example, losses)
-            head = _norms((each for each in per_example if each.names[0] in self._head), losses)
+        total = _norms(per_example, losses)
+        head = _norms((each for each in per_example if each.names[0] in self._head), losses)
         return torch.where(mask, total, 0), torch.where(mask, head, 0)
 
+    @full_precision()
     def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
         _, per_example = self._per_example(inputs, labels)
         found: dict[str, Tensor] = {}
-        with full_precision():
-            while per_example:
-                found |= per_example.pop().instantiated()
+        while per_example:
+            found |= per_example.pop().instantiated()
         rows = torch.cat([found[name].flatten(1) for name in self.parameters], dim=1)
         finite = rows.isfinite().all(1)
         return only_usable(finite, rows), ~finite

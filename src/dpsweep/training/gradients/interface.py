@@ -43,7 +43,7 @@ class GradientEngine(Protocol):
     Inputs are a tensor whose first dimension is the example, labels are int64 class indices, mask
     is bool; each has ``physical_batch`` rows, and rows with a false mask count for nothing. The
     model runs in the mode (train or eval) that it is in. Nothing waits for the device, except in
-    ``opacus``.
+    ``opacus`` and in the first call, which may compare engines.
     """
 
     @property
@@ -99,7 +99,7 @@ def full_precision() -> Iterator[None]:
     """Let GPUs multiply float32 numbers as such, not as TF32 with a mantissa of 10 bits.
 
     Otherwise norms and sums differ by 1e-3, and so does the sensitivity. TF32 is torch's default
-    for convolutions.
+    for convolutions. Autocast is not touched.
     """
     # torch's stubs lack the latter.
     settings = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,
     example_losses,
+    full_precision,
     one_by_one,
     sum_dtype,
 )
@@ -36,6 +37,7 @@ class LoopEngine:
         self._head = head_parameters
         self._autocast = autocast
 
+    @full_precision()
     def clipped_sum(
         self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
     ) -> GradientSum:
@@ -61,6 +63,7 @@ class LoopEngine:
             nonfinite=mask & ~found.isfinite(),
         )
 
+    @full_precision()
     def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
         found = []

@@ -17,6 +17,7 @@ from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,
     example_losses,
+    full_precision,
     one_by_one,
     sum_dtype,
 )
@@ -59,6 +60,7 @@ class OpacusEngine:
             raise UnsupportedModelError(f"Opacus refuses the model: {error}") from error
         self._hooks.disable_hooks()
 
+    @full_precision()
     def clipped_sum(
         self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
     ) -> GradientSum:
@@ -80,6 +82,7 @@ class OpacusEngine:
             nonfinite=torch.zeros_like(mask),
         )
 
+    @full_precision()
     def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
         _, squared = self._pass(inputs, labels)
