@@ -1,0 +1,183 @@
+"""Trials on a pretended GPU: nothing mixes devices, and steps wait for nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.training.pretended_gpu import CPU, CUDA, MixedDevicesError, PretendedGpu, WaitedError
+from tests.training.tiny_study import prepare, specs_of, tiny_sections
+
+from dpsweep.privacy import calibrate
+from dpsweep.study import Study
+from dpsweep.training import trial as trial_module
+from dpsweep.training.audit import CanaryContext, audit_trial
+from dpsweep.training.context import TrialContext
+from dpsweep.training.gradient_norms import training_set_norms
+from dpsweep.training.interruption import Interrupted
+from dpsweep.training.optimizer import PrivateOptimizer
+from dpsweep.training.physical import PhysicalBatch
+from dpsweep.training.specification import TrialSpec
+from dpsweep.training.store import Arrays
+from dpsweep.training.streams import numpy_stream
+from dpsweep.training.trial import train_trial
+
+STEPS, B, AT_ONCE = 6, 30, 20
+Made = tuple[Study, Any, Any]
+
+
+# Engines expanded and bookkeeping.
+@pytest.fixture(scope="module", params=["film", "all"])
+def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    torch.set_num_threads(1)
+    sections = tiny_sections({"physical_batch": AT_ONCE}, {"kind": request.param})
+    sections["sweeps"]["digits"]["batch_size"] = [B]
+    study = Study.model_validate(sections)
+    _, data, backbone = prepare(study, tmp_path_factory.mktemp("pretended"))
+    return study, data, backbone
+
+
+@pytest.fixture
+def spec(made: Made) -> TrialSpec:
+    study, data, backbone = made
+    (cell,) = study.all_cells()
+    noise = calibrate(8.0, 1e-5, study.train_size("digits"), B, STEPS)
+    (spec,) = specs_of(study, cell, noise, data, backbone).values()
+    return spec
+
+
+@pytest.fixture
+def on(made: Made) -> Callable[[torch.device], TrialContext]:
+    study, data, backbone = made
+    return lambda device: TrialContext(data, backbone, study.methods["method"], device=device)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
+    """Only the first step of a trial, which compares engines, may wait for it."""
+    gpu, original = PretendedGpu(), PrivateOptimizer.step
+
+    def step(optimizer: PrivateOptimizer, *arguments: Any) -> Any:
+        gpu.may_wait = optimizer._steps == 0
+        found = original(optimizer, *arguments)
+        gpu.may_wait = True
+        return found
+
+    monkeypatch.setattr(PrivateOptimizer, "step", step)
+    return gpu
+
+
+def end(spec: TrialSpec, context: TrialContext, checkpoint: Path | None = None) -> Arrays:
+    stored, epochs = train_trial(spec, context, checkpoint, 1e9)
+    return {name: np.asarray(value) for name, value in (epochs | stored.steps).items()}
+
+
+def equal(found: Arrays, wanted: Arrays, **tolerance: float) -> None:
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, **{"rtol": 0, **tolerance}, err_msg=name)
+
+
+def test_a_trial_goes_on_from_its_checkpoint(
+    gpu: PretendedGpu,
+    on: Callable[[torch.device], TrialContext],
+    spec: TrialSpec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = iter(range(100))
+    with gpu.pretended():
+        context = on(CUDA)
+        whole = end(spec, context)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                trial_module,
+                "interruption",
+                lambda saved: Interrupted(75) if next(calls) == 3 else None,
+            )
+            with pytest.raises(Interrupted):
+                end(spec, context, tmp_path / "trial.checkpoint")
+        equal(end(spec, context, tmp_path / "trial.checkpoint"), whole)
+
+
+@pytest.mark.parametrize(("compiled", "free"), [(False, 2**40), (True, 2**40), (True, 0)])
+def test_it_computes_what_the_cpu_does(
+    gpu: PretendedGpu,
+    on: Callable[[torch.device], TrialContext],
+    spec: TrialSpec,
+    compiled: bool,
+    free: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without noise, which every device draws in its own way; with padding, where it is compiled."""
+    # Adam would make much of a gradient that is nothing but rounding.
+    spec = replace(spec, noise_multiplier=0.0, optimizer="sgd", learning_rate=0.1)
+    spec = replace(spec, compile=compiled)
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    wanted = end(spec, on(CPU))
+    with gpu.pretended(free):
+        context = on(CUDA)
+        assert context.train.labels.device == CUDA
+        assert context.train.inputs.device == (CUDA if free else CPU)
+        equal(end(spec, context), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_the_largest_physical_batch_is_tried(
+    gpu: PretendedGpu, on: Callable[[torch.device], TrialContext], spec: TrialSpec
+) -> None:
+    with gpu.pretended():
+        context = on(CUDA)
+        engine = context.engine(spec.engine, context.model(1))
+        assert context.physical_batch("auto", engine, B).size == B + 11
+        # Not what another B has found.
+        assert context.physical_batch("auto", engine, 100).size == 120
+
+
+def test_gradient_norms_and_audits(
+    gpu: PretendedGpu, on: Callable[[torch.device], TrialContext], made: Made, spec: TrialSpec
+) -> None:
+    study, data, backbone = made
+    with gpu.pretended():
+        context = on(CUDA)
+        engine = context.engine(spec.engine, context.model(1))
+        norms, _ = training_set_norms(engine, context, PhysicalBatch(100))
+        assert norms.shape == (len(data.train_labels),)
+        canaries = CanaryContext(
+            *(data, backbone, study.methods["method"], 10, numpy_stream("coins"), 0.0, CUDA)
+        )
+        audited = audit_trial(replace(spec, train_size=spec.train_size + 10), canaries)
+    assert audited.observations.shape == (STEPS, 10)
+
+
+def test_mistakes_are_seen() -> None:
+    gpu = PretendedGpu()
+    with gpu.pretended():
+        there, here = torch.arange(6.0, device=CUDA), torch.arange(6)
+        assert there.device == (there.double() + 1).device == CUDA != here.device
+        for mistake in (
+            lambda: there + here,
+            lambda: torch.stack([there, here]),
+            lambda: here[there.long()],
+            there.numpy,
+        ):
+            with pytest.raises(MixedDevicesError):
+                mistake()
+        moved = torch.randn(6, requires_grad=True).to(CUDA)
+        (gradient,) = torch.autograd.grad((moved * there).sum(), moved)
+        assert gradient.device == CUDA
+        gpu.may_wait = False
+        assert here.pin_memory().to(CUDA, non_blocking=True).device == CUDA
+        for mistake in (
+            lambda: here.to(CUDA),
+            lambda: here.to(CUDA, non_blocking=True),
+            there.cpu,
+            lambda: float(there[0]),
+            lambda: there[there > 2],
+            lambda: there[here],
+            lambda: bool(there.any()),
+        ):
+            with pytest.raises(WaitedError):
+                mistake()
