@@ -151,6 +151,23 @@ def test_a_canary_contributes_exactly_one_where_it_is_included(
     np.testing.assert_allclose(seen.observations, expected, atol=1e-3)
 
 
+def test_a_step_that_is_taken_again_is_observed_once(
+    audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory may run out in the optimizer, which has shown its gradients by then."""
+    trial = spec(4.0)
+    wanted = audit(trial).observations
+    original, calls = torch.optim.adam.adam, iter(range(100))
+
+    def update(*arguments: Any, **options: Any) -> None:
+        if next(calls) == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        original(*arguments, **options)
+
+    monkeypatch.setattr(torch.optim.adam, "adam", update)
+    np.testing.assert_allclose(audit(trial).observations, wanted, atol=1e-3)
+
+
 @pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping"])
 @pytest.mark.parametrize("physical_batch", [7, 1000])
 def test_a_canary_contributes_in_the_steps_that_sample_it(

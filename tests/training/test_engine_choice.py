@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dpsweep.clipping import FlatClipping
 from dpsweep.training.gradients import GradientSum, make_engine
 from dpsweep.training.gradients.checked import CheckedEngine
+from dpsweep.training.gradients.expanded import ExpandedEngine
 
 HEAD = frozenset({"head.weight", "head.bias"})
 TOKENS, WIDTH, EXAMPLES = 4, 40, 5
@@ -267,6 +268,22 @@ def test_no_warning_where_the_fast_engines_serve(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING):
         make_engine("auto", case.model, case.head).norms(case.inputs, case.labels, case.mask)
     assert not caplog.records
+
+
+def test_an_engine_without_memory_is_not_one_that_does_not_know_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_memory(*_: object) -> None:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`")
+
+    case = make("vit-film", torch.float32)
+    made = make_engine("auto", case.model, case.head)
+    with monkeypatch.context() as patch:
+        patch.setattr(ExpandedEngine, "_per_example", no_memory)
+        with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
+            made.norms(case.inputs, case.labels, case.mask)
+    assert isinstance(made, CheckedEngine)
+    assert made.choose(case.inputs, case.labels)[0] == "expanded"
 
 
 def test_chunks_of_vmap_are_one_sum(monkeypatch: pytest.MonkeyPatch) -> None:

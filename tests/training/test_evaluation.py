@@ -23,6 +23,7 @@ class Fixed(nn.Module):
         self.weight = nn.Parameter(torch.ones(()))
 
     def forward(self, logits: Tensor) -> Tensor:
+        self.precision = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
         return logits * self.weight
 
 
@@ -68,6 +69,19 @@ def test_every_example_counts_whatever_the_batch(size: int) -> None:
     found = measured(logits, at_once=size)
     assert found["accuracy"] == whole["accuracy"]
     assert found["loss"] == pytest.approx(whole["loss"], rel=1e-6)
+
+
+def test_a_gpu_evaluates_in_float32() -> None:
+    model, settings = Fixed(), torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before = settings.fp32_precision
+    settings.fp32_precision = "tf32"
+    try:
+        examples = Examples(saying(*LABELS.tolist()), LABELS, torch.arange(len(LABELS)))
+        evaluate(model, cast(TrialContext, Context(512)), examples)
+        assert model.precision == "ieee"
+        assert settings.fp32_precision == "tf32"
+    finally:
+        settings.fp32_precision = before
 
 
 def test_outputs_that_are_not_finite_are_wrong() -> None:

@@ -1,7 +1,6 @@
 """No example, however strange, contributes more than 1 to a sum."""
 
 import math
-from typing import ClassVar
 
 import pytest
 import torch
@@ -175,22 +174,35 @@ def test_norms_of_many_parameters(engine: str) -> None:
 
 
 class PrecisionSpy(NoClipping):
-    """Notes with which precision a GPU would multiply while norms become factors."""
+    """Notes with which precision a GPU would multiply, whenever it is asked for factors."""
 
-    found: ClassVar[list[str]] = []
+    def __init__(self) -> None:
+        self.found: list[str] = []
 
-    def factors(self, norms: Tensor) -> Tensor:
+    def note(self, *_: object) -> None:
         settings = torch.backends.cuda.matmul, torch.backends.cudnn.conv
         self.found.extend(each.fp32_precision for each in settings)
+
+    def factors(self, norms: Tensor) -> Tensor:
+        self.note()
         return super().factors(norms)
 
 
-def test_sums_are_not_in_reduced_precision() -> None:
-    case = make("vit-film")
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+@pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping", "vmap", "opacus"])
+def test_sums_are_not_in_reduced_precision(engine: str, autocast: torch.dtype | None) -> None:
+    """Nor are forward passes, which a hook sees."""
+    if engine == "opacus" and autocast is not None:
+        pytest.skip("refuses autocast")
+    case = make("vit-film", torch.float32)
     before = torch.backends.cudnn.allow_tf32
-    made = make_engine("expanded", case.model, case.head)
-    made.clipped_sum(case.inputs, case.labels, case.mask, PrecisionSpy())
-    assert PrecisionSpy.found == ["ieee", "ieee"]
+    made = make_engine(engine, case.model, case.head, autocast=autocast)
+    spy, forward = PrecisionSpy(), PrecisionSpy()
+    hook = case.model.register_forward_pre_hook(forward.note)
+    made.clipped_sum(case.inputs, case.labels, case.mask, spy)
+    made.norms(case.inputs, case.labels, case.mask)
+    hook.remove()
+    assert set(spy.found) == set(forward.found) == {"ieee"}
     assert torch.backends.cudnn.allow_tf32 == before
 
 

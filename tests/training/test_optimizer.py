@@ -1,5 +1,6 @@
 import io
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -311,6 +312,37 @@ def test_statistics() -> None:
     assert int(found.clipped_examples) == int((norms[kept] > bound).sum())
     torch.testing.assert_close(found.norm_sum, norms[kept].sum())
     assert parameters(model).isfinite().all()
+
+
+@pytest.mark.parametrize("allocated", [0, 1, 4])
+def test_a_first_step_that_runs_out_of_memory_can_be_taken_again(
+    allocated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the one that allocates Adam's averages, parameter by parameter."""
+
+    def train(fails: bool) -> Tensor:
+        model = net(torch.float32)
+        adam = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
+        optimizer = private(model, adam, noise_multiplier=1.0)
+        batch = partial(split, np.arange(11), 4, torch.float32)
+        optimizer.engine.norms(*next(batch()))
+        if fails:
+            with monkeypatch.context() as patch:
+                original, averages = torch.zeros_like, iter(range(100))
+
+                def allocate(like: Tensor, **options: Any) -> Tensor:
+                    if next(averages) == allocated:
+                        raise torch.OutOfMemoryError("CUDA out of memory.")
+                    return original(like, **options)
+
+                patch.setattr(torch, "zeros_like", allocate)
+                with pytest.raises(torch.OutOfMemoryError):
+                    optimizer.step(batch())
+        for _ in range(3):
+            optimizer.step(batch())
+        return parameters(model)
+
+    assert torch.equal(train(fails=True), train(fails=False))
 
 
 def test_optimizer_must_hold_the_trainable_parameters() -> None:

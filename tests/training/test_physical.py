@@ -1,5 +1,7 @@
 """Examples on the device at once: the most that fit, fewer where memory runs out, the same update."""
 
+import gc
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,21 @@ import pytest
 import torch
 from tests.training.tiny_study import prepare, specs_of, tiny_sections
 
+from dpsweep.clipping import NoClipping
 from dpsweep.privacy import calibrate
 from dpsweep.study import Study
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients.expanded import ExpandedEngine
 from dpsweep.training.interruption import Interrupted
-from dpsweep.training.physical import DoesNotFitError, PhysicalBatch, usual_batch
+from dpsweep.training.physical import (
+    DoesNotFitError,
+    PhysicalBatch,
+    is_out_of_memory,
+    padded_size,
+    usual_batch,
+)
+from dpsweep.training.sampling import PoissonSampler
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.trial import train_trial
 
@@ -166,6 +176,82 @@ def test_the_largest_that_fits_is_found_at_the_start(
     assert usual_batch(B, len(context.train.labels)) == B + 16
     assert context.physical_batch("auto", engine, B).size == 19
     assert context.physical_batch(7, engine, B).size == 7
+
+
+@pytest.mark.parametrize("size", [30, 256, 4096])
+@pytest.mark.parametrize("at_once", [64, 256, 10**6])
+def test_little_is_padding(size: int, at_once: int) -> None:
+    """Of the rows that a GPU computes with compiled code; and they come in one shape."""
+    sampler, train_size = PoissonSampler(20000, size, "sizes"), 20000
+    rows = padded_size(at_once, size, train_size)
+    assert rows <= at_once
+    batches = [len(sampler.batch(step)) for step in range(200)]
+    computed = sum(rows * math.ceil(batch / rows) for batch in batches)
+    assert computed <= sum(batches) * (1 + 3 / math.sqrt(size))
+    # Halves of what was tried and found too large are parts as they are.
+    usual = usual_batch(size, train_size)
+    for parts in (1, 2, 4, 8):
+        fits = math.ceil(usual / parts)
+        assert padded_size(fits, size, train_size) == fits
+    assert padded_size(at_once, train_size, train_size) * math.ceil(train_size / at_once) - (
+        train_size
+    ) < math.ceil(train_size / at_once)
+
+
+def test_what_is_tried_is_a_step_with_all_that_it_holds(
+    trial: tuple[TrialContext, TrialSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum in float64, the last gradient and Adam's averages, beside the pass."""
+    context, spec = trial
+    engine = context.engine(spec.engine, context.model(1))
+    engine.norms(*(rows := context.batch(context.train, torch.arange(5))), rows[1] >= 0)
+    live: list[int] = []
+    original = ExpandedEngine.clipped_sum
+
+    def measured(*arguments: Any) -> Any:
+        found = [each for each in gc.get_objects() if type(each) is torch.Tensor]
+        live.append(sum({each.data_ptr(): each.nbytes for each in found}.values()))
+        return original(*arguments)
+
+    monkeypatch.setattr(ExpandedEngine, "clipped_sum", measured)
+    for run in (
+        lambda: engine.clipped_sum(*rows, rows[1] >= 0, NoClipping()),
+        lambda: context._try(engine, 5),
+    ):
+        gc.collect()
+        run()
+    alone, tried = live
+    size = sum(each.numel() for each in engine.parameters.values())
+    assert tried - alone >= (8 + 4 + 2 * 4) * size
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), True),
+        (RuntimeError("GET was unable to find an engine to execute this computation"), True),
+        (torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"), False),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_what_running_out_of_memory_looks_like(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
+
+    def compute(size: int) -> int:
+        if size > 2:
+            raise error
+        return size
+
+    if expected:
+        assert PhysicalBatch(8).fit(compute) == 2
+    else:
+        with pytest.raises(type(error)):
+            PhysicalBatch(8).fit(compute)
 
 
 def test_an_error_of_another_kind_is_not_caught() -> None:
