@@ -83,23 +83,18 @@ def pieces(kit: "Kit") -> list[Piece]:
 
 def run_piece(kit: "Kit", name: str, results: Path) -> None:
     """Run one piece in this process and write what it found, or why it failed."""
-    import torch  # noqa: PLC0415
-
     from dpsweep.files import write_json, write_text  # noqa: PLC0415
 
     os.setpgrp()  # so that what it starts ends with it
-    if kit.rehearse:
-        torch.set_num_threads(1)
-        torch.compiler.set_stance("force_eager")  # the tests of the engines compile
     failed, started = results / f"{name}.failed", time.monotonic()
     try:
         piece = next(piece for piece in pieces(kit) if piece.name == name)
         content = {"piece": name, "environment": kit.environment()} | piece.run(kit)
+        content["piece_seconds"] = round(time.monotonic() - started, 1)
+        write_json(results / f"{name}.json", content)
     except Exception:
         write_text(failed, traceback.format_exc())
         raise
-    seconds = round(time.monotonic() - started, 1)
-    write_json(results / f"{name}.json", content | {"piece_seconds": seconds})
     failed.unlink(missing_ok=True)
 
 
@@ -125,9 +120,13 @@ def run_all(kit: "Kit", results: Path, only: list[str], seconds: float) -> int:
 
 
 def _context(kit: "Kit") -> BaseContext:
-    """Forks have all libraries at once; where an import has used the GPU, they cannot use it."""
+    """What starts processes: forks have all libraries at once, but no GPU where an import has used it."""
+    import timm  # noqa: F401, PLC0415
     import torch  # noqa: PLC0415
 
+    if kit.rehearse:
+        torch.set_num_threads(1)
+        torch.compiler.set_stance("force_eager")  # the tests of the engines compile
     fork = multiprocessing.get_context("fork")
     canary = fork.Process(target=torch.zeros, args=(1,), kwargs={"device": kit.device})
     canary.start()
