@@ -10,13 +10,16 @@ import pytest
 import torch
 from tests.training.pretended_gpu import CPU, CUDA, MixedDevicesError, PretendedGpu, WaitedError
 from tests.training.tiny_study import prepare, specs_of, tiny_sections
+from torch import nn
 
+from dpsweep.clipping import FlatClipping
 from dpsweep.privacy import calibrate
 from dpsweep.study import Study
 from dpsweep.training import trial as trial_module
 from dpsweep.training.audit import CanaryContext, audit_trial
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradient_norms import training_set_norms
+from dpsweep.training.gradients import make_engine
 from dpsweep.training.interruption import Interrupted
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.physical import PhysicalBatch
@@ -26,6 +29,7 @@ from dpsweep.training.streams import numpy_stream
 from dpsweep.training.trial import train_trial
 
 STEPS, B, AT_ONCE = 6, 30, 20
+ROUNDING = {"rtol": 1e-4, "atol": 1e-6}
 Made = tuple[Study, Any, Any]
 
 
@@ -57,17 +61,23 @@ def on(made: Made) -> Callable[[torch.device], TrialContext]:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
-    """Only the first step of a trial, which compares engines, may wait for it."""
-    gpu, original = PretendedGpu(), PrivateOptimizer.step
+    """Steps may not wait for it, but for the first one of an engine, which compares engines."""
+    gpu, original, known = PretendedGpu(), PrivateOptimizer.step, list[Any]()
 
     def step(optimizer: PrivateOptimizer, *arguments: Any) -> Any:
-        gpu.may_wait = optimizer._steps == 0
+        gpu.may_wait = optimizer.engine not in known
+        known.append(optimizer.engine)
         found = original(optimizer, *arguments)
         gpu.may_wait = True
         return found
 
     monkeypatch.setattr(PrivateOptimizer, "step", step)
     return gpu
+
+
+def quiet(spec: TrialSpec) -> TrialSpec:
+    """Without noise, and without Adam, who makes much of gradients that are nothing but rounding."""
+    return replace(spec, noise_multiplier=0.0, optimizer="sgd", learning_rate=0.1)
 
 
 def end(spec: TrialSpec, context: TrialContext, checkpoint: Path | None = None) -> Arrays:
@@ -81,17 +91,24 @@ def equal(found: Arrays, wanted: Arrays, **tolerance: float) -> None:
         np.testing.assert_allclose(found[name], value, **{"rtol": 0, **tolerance}, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    ("begins", "goes_on"), [(CUDA, CUDA), (CPU, CUDA), (CUDA, CPU)], ids=["stays", "to", "from"]
+)
 def test_a_trial_goes_on_from_its_checkpoint(
+    begins: torch.device,
+    goes_on: torch.device,
     gpu: PretendedGpu,
     on: Callable[[torch.device], TrialContext],
     spec: TrialSpec,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Where it was, or elsewhere: but every device draws noise of its own, and rounds."""
     calls = iter(range(100))
+    moves = begins != goes_on
+    if moves:
+        spec = quiet(spec)
     with gpu.pretended():
-        context = on(CUDA)
-        whole = end(spec, context)
         with monkeypatch.context() as patch:
             patch.setattr(
                 trial_module,
@@ -99,8 +116,9 @@ def test_a_trial_goes_on_from_its_checkpoint(
                 lambda saved: Interrupted(75) if next(calls) == 3 else None,
             )
             with pytest.raises(Interrupted):
-                end(spec, context, tmp_path / "trial.checkpoint")
-        equal(end(spec, context, tmp_path / "trial.checkpoint"), whole)
+                end(spec, on(begins), tmp_path / "trial.checkpoint")
+        found = end(spec, on(goes_on), tmp_path / "trial.checkpoint")
+        equal(found, end(spec, on(goes_on)), **(ROUNDING if moves else {}))
 
 
 @pytest.mark.parametrize(("compiled", "free"), [(False, 2**40), (True, 2**40), (True, 0)])
@@ -112,17 +130,33 @@ def test_it_computes_what_the_cpu_does(
     free: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without noise, which every device draws in its own way; with padding, where it is compiled."""
-    # Adam would make much of a gradient that is nothing but rounding.
-    spec = replace(spec, noise_multiplier=0.0, optimizer="sgd", learning_rate=0.1)
-    spec = replace(spec, compile=compiled)
+    """Also with padding, where it is compiled."""
+    spec = replace(quiet(spec), compile=compiled)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     wanted = end(spec, on(CPU))
     with gpu.pretended(free):
         context = on(CUDA)
         assert context.train.labels.device == CUDA
         assert context.train.inputs.device == (CUDA if free else CPU)
-        equal(end(spec, context), wanted, rtol=1e-4, atol=1e-6)
+        equal(end(spec, context), wanted, **ROUNDING)
+
+
+@pytest.mark.parametrize("engine", ["linear", "expanded", "bookkeeping", "loop"])
+def test_engines(engine: str) -> None:
+    gpu, model = PretendedGpu(), nn.Linear(6, 4)
+    with gpu.pretended():
+        model.to(CUDA)
+        generator = torch.Generator().manual_seed(1)
+        inputs = torch.randn(5, 6, generator=generator, device=CUDA)
+        labels = torch.arange(5, device=CUDA) % 4
+        made = make_engine(engine, model, frozenset({"weight", "bias"}))
+        found = made.clipped_sum(inputs, labels, labels < 3, FlatClipping(1.0))
+        gpu.may_wait = False
+        again = made.clipped_sum(inputs, labels, labels < 3, FlatClipping(1.0))
+        gpu.may_wait = True
+        assert {each.device for each in again.gradients.values()} == {CUDA}
+        for name, each in found.gradients.items():
+            assert torch.equal(again.gradients[name], each)
 
 
 def test_the_largest_physical_batch_is_tried(
