@@ -225,13 +225,13 @@ def cell_cost(
     physical = _LEAST_EXAMPLES if setting == "auto" else setting
     inputs, floor = _input_bytes(study, problem) / _GIGA, _floor(study, problem, device)
     trained = trainable_parameters(study, problem)
-    copies = 4 * epochs * trained / _GIGA  # after every epoch
+    copies = 4 * epochs * trained / _GIGA  # after every epoch, in the memory of the CPU
     parameters = 4 * max(network.parameters - trained, 0.0) + _TRAINED_BYTES * trained
     return CellCost(
         trials=trials,
         seconds=floor.start + trials * (training + testing + steps * floor.step),
         host_gigabytes=_HOST_GIGABYTES + inputs + copies,
-        gpu_gigabytes=2.0 + copies + (parameters + physical * network.activation_bytes) / _GIGA,
+        gpu_gigabytes=2.0 + (parameters + physical * network.activation_bytes) / _GIGA,
         input_gigabytes=inputs,
     )
 
