@@ -50,10 +50,10 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
 
 
-def fake_nvidia_smi(folder: Path, listed: str) -> None:
+def fake_nvidia_smi(folder: Path, listed: str, status: int = 0) -> None:
     folder.mkdir()
     program = folder / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\ncat <<END\n{listed}END\n")
+    program.write_text(f"#!/bin/sh\ncat <<END\n{listed}END\nexit {status}\n")
     program.chmod(0o755)
 
 
@@ -84,8 +84,8 @@ def test_gpus_are_described() -> None:
     assert describe(visible_gpus()) == "2 GPUs on this machine (2 x H100, 80 GB)."
 
 
-def listed(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> list[Gpu]:
-    fake_nvidia_smi(folder / "smi", text)
+def listed(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, status: int = 0) -> list[Gpu]:
+    fake_nvidia_smi(folder / "smi", text, status)
     monkeypatch.setenv("PATH", str(folder / "smi"), prepend=os.pathsep)
     return visible_gpus()
 
@@ -113,11 +113,17 @@ def test_what_the_driver_does_not_know_stops_nothing(
         assert seats(1.0, 0.1, found) == SEATS
 
 
-def test_lines_that_are_no_gpu_are_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "status", "gpus"),
+    [
+        (f"{LISTED}WARNING: infoROM is corrupted at gpu 0000:00:1E.0, see the manual\n\n", 14, 2),
+        ("No devices were found\n", 6, 0),
+    ],
+)
+def test_words_of_the_driver_are_no_gpu(
+    text: str, status: int, gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = "WARNING: infoROM is corrupted at gpu 0000:00:1E.0, see the manual\n"
-    assert len(listed(tmp_path, monkeypatch, f"{LISTED}{words}\n")) == 2
+    assert len(listed(tmp_path, monkeypatch, text, status)) == gpus
 
 
 def test_a_machine_without_a_driver_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,11 +78,12 @@ def _names(token: str, gpu: Gpu) -> bool:
 
 def _installed() -> list[Gpu]:
     try:
+        # Its status may tell of a warning: what it lists is there.
         listed = subprocess.run(
             ["nvidia-smi", _QUERY, "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
-            check=True,
+            check=False,
             timeout=60,
         ).stdout
     except (OSError, subprocess.SubprocessError):
@@ -90,7 +91,7 @@ def _installed() -> list[Gpu]:
     found = []
     for line in listed.splitlines():
         if (parts := _LISTED.fullmatch(line.strip())) is None:
-            continue  # a warning
+            continue  # words
         index, uuid, name, mebibytes = parts.groups()
         # Some GPUs share the memory of the machine and have "[N/A]".
         known = int(mebibytes) if mebibytes.isdecimal() else 0

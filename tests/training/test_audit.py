@@ -15,6 +15,7 @@ the audited trial released:
 | an engine that forgets to clip (canaries pass) | property  |
 """
 
+import importlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -157,14 +158,16 @@ def test_a_step_that_is_taken_again_is_observed_once(
     """Memory may run out in the optimizer, which has shown its gradients by then."""
     trial = spec(4.0)
     wanted = audit(trial).observations
-    original, calls = torch.optim.adam.adam, iter(range(100))
+    # torch.optim has deleted its name for this module.
+    module, calls = importlib.import_module("torch.optim.adam"), iter(range(100))
+    original = module.adam
 
     def update(*arguments: Any, **options: Any) -> None:
         if next(calls) == 0:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         original(*arguments, **options)
 
-    monkeypatch.setattr(torch.optim.adam, "adam", update)
+    monkeypatch.setattr(module, "adam", update)
     np.testing.assert_allclose(audit(trial).observations, wanted, atol=1e-3)
 
 
