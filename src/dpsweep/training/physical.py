@@ -62,7 +62,7 @@ class PhysicalBatch:
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                reason = str(error).split(". ")[0]
+                reason = str(error).partition("\n")[0].partition(". ")[0]
             # Here, because the error that is handled holds on to what was computed.
             if self.size == 1:
                 raise DoesNotFitError(
