@@ -345,9 +345,13 @@ def _quiet() -> None:
 def measure_row(
     row: Row, device: torch.device, rounds: int, compiled: bool = False
 ) -> list[dict[str, Any]]:
-    """Measure the times of a row in every precision of a device, and memory where it is a GPU."""
+    """Measure the times of a row in every precision of a device, and memory where it is a GPU.
+
+    Compiled steps of a GPU are measured in bfloat16 alone, as trials take them: each costs minutes.
+    """
+    precisions = [None, torch.bfloat16] if device.type == "cuda" else [None]
     found = []
-    for autocast in (None, torch.bfloat16) if device.type == "cuda" else (None,):
+    for autocast in precisions[-1:] if compiled else precisions:
         setting = Setting(device, autocast, compiled)
         contenders = measure_times(row, setting, rounds)
         size = row.cpu_batch if device.type == "cpu" else row.gpu_batch
