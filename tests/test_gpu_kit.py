@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 from benchmarks import step_cost
-from benchmarks.gpu import __main__ as kit_main
-from benchmarks.gpu import right
+from benchmarks.gpu import pieces, right
+from benchmarks.gpu.__main__ import run_all
 from benchmarks.gpu.inputs import cut_into_parts, join_parts
 from benchmarks.gpu.kit import Kit
 
@@ -61,10 +61,10 @@ def test_the_kit_runs_to_its_end_and_goes_on_after_a_kill(tmp_path: Path) -> Non
     said, _ = start(tmp_path).communicate()
     assert "Everything is done." in said, said
     assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
-    pieces = {path.stem: json.loads(path.read_text()) for path in results.glob("*.json")}
-    assert {"right_noise", "right_resume", "noise_cost", "cell"} <= pieces.keys()
-    assert all("opacus" not in each["environment"]["versions"] for each in pieces.values())
-    moved = pieces["right_resume"]["largest_relative_differences"]
+    written = {path.stem: json.loads(path.read_text()) for path in results.glob("*.json")}
+    assert {"right_noise", "right_resume", "noise_cost", "cell"} <= written.keys()
+    assert all("opacus" not in each["environment"]["versions"] for each in written.values())
+    moved = written["right_resume"]["largest_relative_differences"]
     assert moved == {"twice": 0.0, "stopped": 0.0, "to the GPU": 0.0, "to the CPU": 0.0}
 
 
@@ -112,18 +112,18 @@ def test_a_piece_that_failed_comes_last_in_the_next_call(
         os.kill(os.getpid(), signal.SIGKILL)
         return {}
 
-    works = kit_main.Piece("works", lambda kit: {"found": 1})
+    works = pieces.Piece("works", lambda kit: {"found": 1})
     kit = Kit(tmp_path, rehearse=True)
     monkeypatch.setattr(
-        kit_main, "pieces", lambda kit: [kit_main.Piece("a", fail), kit_main.Piece("b", crash)]
+        pieces, "all_pieces", lambda kit: [pieces.Piece("a", fail), pieces.Piece("b", crash)]
     )
-    assert kit_main.run_all(kit, tmp_path, [], 1e9) == 2
+    assert run_all(kit, tmp_path, [], 1e9) == 2
     assert "ValueError: a wrong number" in (tmp_path / "a.failed").read_text()
     assert "exit status -9" in (tmp_path / "b.failed").read_text()
-    better = [kit_main.Piece("a", works.run), kit_main.Piece("b", works.run), works]
-    monkeypatch.setattr(kit_main, "pieces", lambda kit: better)
+    better = [pieces.Piece("a", works.run), pieces.Piece("b", works.run), works]
+    monkeypatch.setattr(pieces, "all_pieces", lambda kit: better)
     capfd.readouterr()
-    assert kit_main.run_all(kit, tmp_path, [], 1e9) == 0
+    assert run_all(kit, tmp_path, [], 1e9) == 0
     assert capfd.readouterr().out.split("\n")[:3] == ["works: done", "a: done", "b: done"]
     assert not list(tmp_path.glob("*.failed"))
 

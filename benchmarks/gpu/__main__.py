@@ -21,13 +21,9 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from benchmarks.gpu.kit import Kit
@@ -41,68 +37,14 @@ LEAST_SECONDS = 60
 """With less left, no piece begins."""
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Something to measure."""
-
-    name: str
-    run: Callable[["Kit"], dict[str, Any]]
-    needs: tuple[str, ...] = ()
-    """files of the inputs"""
-
-
-def pieces(kit: "Kit") -> list[Piece]:
-    """All pieces, in the order of their value for the time that they take."""
-    from benchmarks import step_cost  # noqa: PLC0415
-    from benchmarks.gpu import right, speed, trials  # noqa: PLC0415
-
-    rows = step_cost.rows(kit.rehearse)
-    first, *rest = (
-        Piece(name, partial(trials.train, cells=cells), needs)
-        for name, cells, needs in trials.groups(kit)
-    )
-    return [
-        *(Piece(f"right_{row.name}", partial(right.engines, row=row)) for row in rows),
-        Piece("right_noise", right.noise),
-        Piece("right_resume", right.resume),
-        first,
-        *(Piece(f"step_{row.name}", partial(speed.steps, row=row)) for row in rows),
-        Piece("cell", speed.cell),
-        # Compilation takes minutes.
-        *(
-            Piece(f"{name}_{row.name}_compiled", partial(run, row=row, compiled=True))
-            for row in rows
-            for name, run in (("right", right.engines), ("step", speed.steps))
-            if name == "step" or row.compiles
-        ),
-        Piece("noise_cost", speed.noise_cost),
-        *rest,
-        Piece("cell_compiled", partial(speed.cell, compiled=True)),
-    ]
-
-
-def run_piece(kit: "Kit", name: str, results: Path) -> None:
-    """Run one piece in this process and write what it found, or why it failed."""
-    from dpsweep.files import write_json, write_text  # noqa: PLC0415
-
-    os.setpgrp()  # so that what it starts ends with it
-    failed, started = results / f"{name}.failed", time.monotonic()
-    try:
-        piece = next(piece for piece in pieces(kit) if piece.name == name)
-        content = {"piece": name, "environment": kit.environment()} | piece.run(kit)
-        content["piece_seconds"] = round(time.monotonic() - started, 1)
-        write_json(results / f"{name}.json", content)
-    except Exception:
-        write_text(failed, traceback.format_exc())
-        raise
-    failed.unlink(missing_ok=True)
-
-
 def run_all(kit: "Kit", results: Path, only: list[str], seconds: float) -> int:
     """Run what is missing, what has failed before at last; return how many pieces are missing then."""
+    from benchmarks.gpu import pieces  # noqa: PLC0415
+
     deadline = time.monotonic() + seconds
     context, missing = _context(kit), []
-    for piece in sorted(pieces(kit), key=lambda each: (results / f"{each.name}.failed").exists()):
+    listed = pieces.all_pieces(kit)
+    for piece in sorted(listed, key=lambda each: (results / f"{each.name}.failed").exists()):
         if (results / f"{piece.name}.json").exists() or (only and piece.name not in only):
             continue
         lacking = [each for each in piece.needs if not (kit.inputs / each).exists()]
@@ -136,9 +78,10 @@ def _context(kit: "Kit") -> BaseContext:
 
 def _run_apart(context: BaseContext, kit: "Kit", name: str, results: Path, seconds: float) -> str:
     """Run a piece in a process of its own; return what was wrong."""
+    from benchmarks.gpu import pieces  # noqa: PLC0415
     from dpsweep.files import write_text  # noqa: PLC0415
 
-    process = context.Process(target=run_piece, args=(kit, name, results))
+    process = context.Process(target=pieces.run, args=(kit, name, results))
     process.start()
     try:
         process.join(min(seconds, PIECE_SECONDS) - SAVE_SECONDS)
@@ -160,7 +103,7 @@ def _run_apart(context: BaseContext, kit: "Kit", name: str, results: Path, secon
 
 
 def main() -> None:
-    """Run the kit, or one piece of it."""
+    """Run the kit."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -178,12 +121,13 @@ def main() -> None:
     sys.path.append(str(inputs.resolve() / "packages"))  # what this machine has goes first
     from benchmarks.gpu.inputs import join_parts  # noqa: PLC0415
     from benchmarks.gpu.kit import Kit  # noqa: PLC0415
+    from benchmarks.gpu.pieces import all_pieces  # noqa: PLC0415
 
     kit = Kit(inputs.resolve(), arguments.rehearse)
     # A rehearsal is no measurement.
     results = arguments.results or (kit.inputs / "rehearsal" if kit.rehearse else RESULTS)
     if arguments.list:
-        print("\n".join(piece.name for piece in pieces(kit)))
+        print("\n".join(piece.name for piece in all_pieces(kit)))
     else:
         join_parts(kit.inputs)
         sys.exit(min(1, run_all(kit, results, arguments.only, arguments.seconds)))

@@ -1,0 +1,67 @@
+"""The pieces of the GPU kit, and how one is run."""
+
+import os
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import step_cost
+from benchmarks.gpu import right, speed, trials
+from benchmarks.gpu.kit import Kit
+from dpsweep.files import write_json, write_text
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Something to measure."""
+
+    name: str
+    run: Callable[[Kit], dict[str, Any]]
+    needs: tuple[str, ...] = ()
+    """files of the inputs"""
+
+
+def all_pieces(kit: Kit) -> list[Piece]:
+    """All pieces, in the order of their value for the time that they take."""
+    rows = step_cost.rows(kit.rehearse)
+    first, *rest = (
+        Piece(name, partial(trials.train, cells=cells), needs)
+        for name, cells, needs in trials.groups(kit)
+    )
+    return [
+        *(Piece(f"right_{row.name}", partial(right.engines, row=row)) for row in rows),
+        Piece("right_noise", right.noise),
+        Piece("right_resume", right.resume),
+        first,
+        *(Piece(f"step_{row.name}", partial(speed.steps, row=row)) for row in rows),
+        Piece("cell", speed.cell),
+        # Compilation takes minutes.
+        *(
+            Piece(f"{name}_{row.name}_compiled", partial(run, row=row, compiled=True))
+            for row in rows
+            for name, run in (("right", right.engines), ("step", speed.steps))
+            if name == "step" or row.compiles
+        ),
+        Piece("noise_cost", speed.noise_cost),
+        *rest,
+        Piece("cell_compiled", partial(speed.cell, compiled=True)),
+    ]
+
+
+def run(kit: Kit, name: str, results: Path) -> None:
+    """Run one piece in this process and write what it found, or why it failed."""
+    os.setpgrp()  # so that what it starts ends with it
+    failed, started = results / f"{name}.failed", time.monotonic()
+    try:
+        piece = next(piece for piece in all_pieces(kit) if piece.name == name)
+        content = {"piece": name, "environment": kit.environment()} | piece.run(kit)
+        content["piece_seconds"] = round(time.monotonic() - started, 1)
+        write_json(results / f"{name}.json", content)
+    except Exception:
+        write_text(failed, traceback.format_exc())
+        raise
+    failed.unlink(missing_ok=True)
