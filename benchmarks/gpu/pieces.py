@@ -28,9 +28,18 @@ class Piece:
 def all_pieces(kit: Kit) -> list[Piece]:
     """All pieces, in the order of their value for the time that they take."""
     rows = step_cost.rows(kit.rehearse)
-    first, *rest = (
+    first, second, *rest = (
         Piece(name, partial(trials.train, cells=cells), needs)
         for name, cells, needs in trials.groups(kit)
+    )
+    # Compilation takes minutes.
+    first_compiled, *compiled = (
+        [
+            Piece(f"{name}_{row.name}_compiled", partial(run, row=row, compiled=True))
+            for name, run in (("right", right.engines), ("step", speed.steps))
+            if name == "step" or row.compiles
+        ]
+        for row in rows
     )
     return [
         *(Piece(f"right_{row.name}", partial(right.engines, row=row)) for row in rows),
@@ -38,15 +47,11 @@ def all_pieces(kit: Kit) -> list[Piece]:
         Piece("right_resume", right.resume),
         first,
         *(Piece(f"step_{row.name}", partial(speed.steps, row=row)) for row in rows),
-        Piece("cell", speed.cell),
-        # Compilation takes minutes.
-        *(
-            Piece(f"{name}_{row.name}_compiled", partial(run, row=row, compiled=True))
-            for row in rows
-            for name, run in (("right", right.engines), ("step", speed.steps))
-            if name == "step" or row.compiles
-        ),
         Piece("noise_cost", speed.noise_cost),
+        Piece("cell", speed.cell),
+        *first_compiled,
+        second,
+        *(piece for both in compiled for piece in both),
         *rest,
         Piece("cell_compiled", partial(speed.cell, compiled=True)),
     ]
