@@ -6,22 +6,27 @@ and numbers of a real GPU.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._C import _functorch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+_FACTORIES = (
+    *("arange", "as_tensor", "empty", "eye", "full", "linspace", "ones", "rand", "randint"),
+    *("randn", "randperm", "tensor", "zeros"),
+    *("empty_like", "full_like", "ones_like", "rand_like", "randn_like", "zeros_like"),
+)
 _aten = torch.ops.aten
 _COPIES = {_aten.copy_.default, _aten._to_copy.default, _aten.set_.source_Storage}
-_WAITS = {_aten._local_scalar_dense.default, _aten.nonzero.default, _aten.equal.default}
 _INDEXING = {_aten.index.Tensor, _aten.index_put_.default}
+_WAITS = {_aten._local_scalar_dense.default, _aten.nonzero.default, _aten.equal.default}
 
 
 class MixedDevicesError(Exception):
@@ -44,18 +49,17 @@ class PretendedGpu:
         self._marked: dict[str, dict[int, StorageWeakRef]] = {"device": {}, "pinned": {}}
 
     def mark(self, tensor: Tensor, where: str = "device") -> Tensor:
-        storage = tensor.untyped_storage()
+        storage = _unwrapped(tensor).untyped_storage()
         self._marked[where][storage._cdata] = StorageWeakRef(storage)
         return tensor
 
-    def holds(self, tensor: Tensor, where: str = "device") -> bool:
-        storage = tensor.untyped_storage()
-        found = self._marked[where].get(storage._cdata)
-        return found is not None and not found.expired()
-
     def forget(self, tensor: Tensor) -> Tensor:
-        self._marked["device"].pop(tensor.untyped_storage()._cdata, None)
+        self._marked["device"].pop(_unwrapped(tensor).untyped_storage()._cdata, None)
         return tensor
+
+    def holds(self, tensor: Tensor, where: str = "device") -> bool:
+        found = self._marked[where].get(_unwrapped(tensor).untyped_storage()._cdata)
+        return found is not None and not found.expired()
 
     def wait(self, what: object) -> None:
         if not self.may_wait:
@@ -64,15 +68,54 @@ class PretendedGpu:
     @contextmanager
     def pretended(self, free: int = 2**40) -> Iterator[None]:
         """Pretend within this context, with so much free memory."""
-        with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-            generator = torch.Generator
+        generator, pin, numpy = torch.Generator, Tensor.clone, Tensor.numpy
+
+        def to_numpy(tensor: Tensor, **options: Any) -> Any:
+            if self.holds(tensor):
+                raise MixedDevicesError("numpy() of a tensor on the device")
+            return numpy(tensor, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in _FACTORIES:
+                patch.setattr(torch, name, self._creating(getattr(torch, name)))
+            for name, value in {
+                "device": property(lambda tensor: CUDA if self.holds(tensor) else CPU),
+                "is_cuda": property(self.holds),
+                "to": self._moving(Tensor.to),
+                "cpu": lambda tensor: tensor.to(CPU),
+                "numpy": to_numpy,
+                "pin_memory": lambda tensor: self.mark(pin(tensor), "pinned"),
+            }.items():
+                patch.setattr(Tensor, name, value)
             patch.setattr(torch, "Generator", lambda device="cpu": generator())
             patch.setattr(torch.cuda, "synchronize", lambda *_: None)
             patch.setattr(torch.cuda, "mem_get_info", lambda *_: (free, 2**40))
             patch.setattr(torch.cuda, "get_device_name", lambda *_: "pretended")
-            stack.enter_context(_Operations(self))
-            stack.enter_context(_Questions(self))
-            yield
+            with _Operations(self):
+                yield
+
+    def _creating(self, create: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def created(*arguments: Any, **options: Any) -> Tensor:
+            if not _is_cuda(options.get("device")):
+                return create(*arguments, **options)
+            return self.mark(create(*arguments, **options | {"device": CPU}))
+
+        return created
+
+    def _moving(self, move: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def moved(tensor: Tensor, *arguments: Any, **options: Any) -> Tensor:
+            there = self.holds(tensor)
+            named = [each for each in (*arguments, options.get("device")) if _is_device(each)]
+            arguments = tuple(CPU if _is_device(each) else each for each in arguments)
+            options |= {"device": CPU} if _is_device(options.get("device")) else {}
+            if not named or _is_cuda(named[0]) == there:
+                return move(tensor, *arguments, **options)
+            if not (options.get("non_blocking") and self.holds(tensor, "pinned")):
+                self.wait(f"copy of a tensor of shape {tuple(tensor.shape)} to {named[0]}")
+            copied = move(tensor, *arguments, **options | {"copy": True})
+            return self.forget(copied) if there else self.mark(copied)
+
+        return moved
 
 
 class _Operations(TorchDispatchMode):
@@ -96,8 +139,10 @@ class _Operations(TorchDispatchMode):
         if func is _aten.copy_.default and there[0] != there[1]:
             self._gpu.wait(func)
         found = func(*args, **(kwargs or {}))
-        if any(there) if func is not _aten.copy_.default else there[0]:
-            tree_map(lambda each: self._gpu.mark(each) if isinstance(each, Tensor) else None, found)
+        if there[0] if func is _aten.copy_.default else any(there):
+            for each in tree_leaves(found):
+                if isinstance(each, Tensor):
+                    self._gpu.mark(each)
         return found
 
     def _check(
@@ -117,54 +162,16 @@ class _Operations(TorchDispatchMode):
             self._gpu.wait(func)
 
 
-class _Questions(TorchFunctionMode):
-    """What names a device, or asks for one."""
-
-    def __init__(self, gpu: PretendedGpu) -> None:
-        super().__init__()
-        self._gpu = gpu
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        gpu = self._gpu
-        if func == Tensor.device.__get__:  # type: ignore[attr-defined]
-            return CUDA if gpu.holds(args[0]) else CPU
-        if func is Tensor.pin_memory:
-            return gpu.mark(args[0].clone(), "pinned")
-        if func in (Tensor.to, Tensor.cpu):
-            return self._moved(func, args, kwargs)
-        if func is Tensor.numpy and gpu.holds(args[0]):
-            raise MixedDevicesError("numpy() of a tensor on the device")
-        device = kwargs.get("device")
-        if device is None or torch.device(device).type != "cuda":
-            return func(*args, **kwargs)
-        return gpu.mark(func(*args, **kwargs | {"device": CPU}))
-
-    def _moved(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        tensor, *rest = args
-        named = [
-            each for each in (*rest, kwargs.get("device")) if isinstance(each, str | torch.device)
-        ]
-        to = CPU if func is Tensor.cpu else (torch.device(named[0]) if named else None)
-        there = self._gpu.holds(tensor)
-        if to is None or (to.type == "cuda") == there:
-            return func(*(_on_the_cpu(a) for a in args), **tree_map(_on_the_cpu, kwargs))
-        waits = not (kwargs.get("non_blocking") and self._gpu.holds(tensor, "pinned"))
-        if waits:
-            self._gpu.wait(f"copy of a tensor of shape {tuple(tensor.shape)} to {to.type}")
-        dtype = next((a for a in (*rest, *kwargs.values()) if isinstance(a, torch.dtype)), None)
-        copied = tensor.to(dtype=dtype or tensor.dtype, copy=True)
-        return self._gpu.forget(copied) if there else self._gpu.mark(copied)
+def _unwrapped(tensor: Tensor) -> Tensor:
+    """The tensor behind those of torch.func, which have no storage."""
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
 
 
-def _on_the_cpu(value: Any) -> Any:
-    named = isinstance(value, str | torch.device) and torch.device(value).type == "cuda"
-    return CPU if named else value
+def _is_device(value: Any) -> bool:
+    return isinstance(value, str | torch.device)
+
+
+def _is_cuda(value: Any) -> bool:
+    return _is_device(value) and torch.device(value).type == "cuda"

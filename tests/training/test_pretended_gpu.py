@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from tests.training.pretended_gpu import CPU, CUDA, MixedDevicesError, PretendedGpu, WaitedError
+from tests.training.tiny_models import CASES, make
 from tests.training.tiny_study import prepare, specs_of, tiny_sections
-from torch import nn
+from torch import Tensor, nn
 
 from dpsweep.clipping import FlatClipping
 from dpsweep.privacy import calibrate
@@ -141,22 +142,34 @@ def test_it_computes_what_the_cpu_does(
         equal(end(spec, context), wanted, **ROUNDING)
 
 
-@pytest.mark.parametrize("engine", ["linear", "expanded", "bookkeeping", "loop"])
-def test_engines(engine: str) -> None:
-    gpu, model = PretendedGpu(), nn.Linear(6, 4)
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [*(("auto", name) for name in CASES), ("vmap", "convolutions-all"), ("loop", "vit-film")],
+)
+def test_engines(engine: str, name: str) -> None:
+    case = make(name, torch.float32)
+    check_engine(engine, case.model, case.head, case.inputs, case.labels)
+
+
+def test_a_linear_layer_alone() -> None:
+    layer, inputs = nn.Linear(6, 4), torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    check_engine("linear", layer, frozenset({"weight", "bias"}), inputs, torch.arange(5) % 4)
+
+
+def check_engine(
+    engine: str, model: nn.Module, head: frozenset[str], inputs: Tensor, labels: Tensor
+) -> None:
+    """All calls but the first one, which compares engines, wait for nothing."""
+    gpu = PretendedGpu()
     with gpu.pretended():
-        model.to(CUDA)
-        generator = torch.Generator().manual_seed(1)
-        inputs = torch.randn(5, 6, generator=generator, device=CUDA)
-        labels = torch.arange(5, device=CUDA) % 4
-        made = make_engine(engine, model, frozenset({"weight", "bias"}))
-        found = made.clipped_sum(inputs, labels, labels < 3, FlatClipping(1.0))
+        batch = inputs.to(CUDA), labels.to(CUDA), (labels >= 0).to(CUDA)
+        made = make_engine(engine, model.to(CUDA), head)
+        made.norms(*batch)
         gpu.may_wait = False
-        again = made.clipped_sum(inputs, labels, labels < 3, FlatClipping(1.0))
+        found = made.clipped_sum(*batch, FlatClipping(1.0))
+        rows, _ = made.gradients(*batch[:2])
         gpu.may_wait = True
-        assert {each.device for each in again.gradients.values()} == {CUDA}
-        for name, each in found.gradients.items():
-            assert torch.equal(again.gradients[name], each)
+        assert {each.device for each in (*found.gradients.values(), found.norms, rows)} == {CUDA}
 
 
 def test_the_largest_physical_batch_is_tried(
