@@ -1,6 +1,8 @@
 """Whether a GPU computes what a private step must be. A wrong result is an error."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from benchmarks.step_cost import Row, make_model
 from dpsweep.clipping import FlatClipping
 from dpsweep.models.build import head_parameter_names
 from dpsweep.training.gradients import GradientEngine, make_engine
-from dpsweep.training.gradients.interface import GradientSum, full_precision
+from dpsweep.training.gradients.interface import GradientSum
 from dpsweep.training.noise import GaussianNoise
 
 EXAMPLES = 6
@@ -69,17 +71,18 @@ def engines(kit: Kit, row: Row, compiled: bool = False) -> dict[str, Any]:
         autocast = torch.bfloat16 if precision == "bfloat16" else None
         try:
             engine = make_engine(name, computed, head, autocast=autocast, compile=compiled)
-            with full_precision():
+            # torch 2.10 compiles nothing where TF32 is switched on.
+            with nullcontext() if compiled else _tf32():
                 whole = engine.clipped_sum(x, labels, everything, CLIPPING)
                 masked = _with_spoilt(engine, x, labels, some)
+                contribution = _contribution(engine, x, labels)
             _check_types(whole)
             found = {
                 "sum": _relative(_flat(whole), _flat(wanted)),
                 "norms": float(((whole.norms - wanted.norms) / wanted.norms).abs().max()),
                 "masked": _relative(_flat(masked), _flat(wanted_some)),
+                "contribution": contribution,
             }
-            if not compiled:
-                found["contribution"] = _contribution(engine, x, labels)
         except WrongNumberError as error:
             wrong.append(f"{setting}: {error}")
             continue
@@ -102,25 +105,27 @@ def engines(kit: Kit, row: Row, compiled: bool = False) -> dict[str, Any]:
     return {"title": row.title, "relative_errors": errors, "failures": failures}
 
 
-def _contribution(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> float:
-    """How far the longest or shortest clipped gradient is from its length, relatively.
-
-    With TF32 for all else, which a user may have switched on: engines have to set it back for norms and
-    sums. (torch 2.10 compiles nothing then.)
-    """
+@contextmanager
+def _tf32() -> Iterator[None]:
+    """What a user may have switched on: engines have to set it back for themselves."""
     settings = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = [each.fp32_precision for each in settings]
-    errors = []
     try:
         for each in settings:
             each.fp32_precision = "tf32"
-        for alone in torch.eye(len(labels), dtype=torch.bool, device=labels.device):
-            found = engine.clipped_sum(inputs, labels, alone, CLIPPING)
-            wanted = found.norms.double().sum().clamp(max=CLIPPING.bound)
-            errors.append((_flat(found).norm() / wanted - 1).abs())
+        yield
     finally:
         for each, precision in zip(settings, before, strict=True):
             each.fp32_precision = precision
+
+
+def _contribution(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> float:
+    """How far the longest or shortest clipped gradient is from its length, relatively."""
+    errors = []
+    for alone in torch.eye(len(labels), dtype=torch.bool, device=labels.device):
+        found = engine.clipped_sum(inputs, labels, alone, CLIPPING)
+        wanted = found.norms.double().sum().clamp(max=CLIPPING.bound)
+        errors.append((_flat(found).norm() / wanted - 1).abs())
     return float(torch.stack(errors).max())
 
 
