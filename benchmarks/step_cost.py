@@ -41,6 +41,7 @@ from dpsweep.models.build import build_model, head_parameter_names, trainable_pa
 from dpsweep.study import load_study
 from dpsweep.study.config import HeadOnly, Method
 from dpsweep.training.gradients import make_engine
+from dpsweep.training.gradients.interface import full_precision
 from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.optimizer import PrivateOptimizer
 
@@ -347,13 +348,15 @@ def measure_row(
 ) -> list[dict[str, Any]]:
     """Measure the times of a row in every precision of a device, and memory where it is a GPU.
 
-    Compiled steps of a GPU are measured in bfloat16 alone, as trials take them: each costs minutes.
+    Compiled steps of a GPU are measured in bfloat16 alone, as trials take them: each costs minutes. In
+    float32 nobody has TF32, which private steps go without.
     """
     precisions = [None, torch.bfloat16] if device.type == "cuda" else [None]
     found = []
     for autocast in precisions[-1:] if compiled else precisions:
         setting = Setting(device, autocast, compiled)
-        contenders = measure_times(row, setting, rounds)
+        with full_precision():
+            contenders = measure_times(row, setting, rounds)
         size = row.cpu_batch if device.type == "cpu" else row.gpu_batch
         found.append(
             {
