@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from benchmarks.gpu.inputs import cut_into_parts, join_parts
 from benchmarks.gpu.kit import Kit
 
 from dpsweep.training.gradients import UnsupportedModelError, make_engine
+from tests.training.pretended_gpu import CUDA, PretendedGpu
 
 ROOT = Path(__file__).parents[1]
 # A machine without what only the workflow, the accountants or the tables need.
@@ -100,6 +102,33 @@ def test_an_engine_that_cannot_compute_is_noted_and_a_wrong_one_fails(
     spoilt.add("auto")
     with pytest.raises(right.WrongNumberError, match=r"auto, bfloat16: .*'contribution': 0\.001"):
         right.engines(kit, row)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:CUDA is not available")  # so bfloat16 is float32 there
+def test_pieces_mix_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pretended(Kit):
+        device = CUDA
+
+    for name in ("empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    for name in ("memory_allocated", "max_memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda: 0)
+    monkeypatch.setattr("dpsweep.training.specification.resolve_precision", lambda *_: "bfloat16")
+    # Opacus asks for the memory of a real one.
+    monkeypatch.setattr(step_cost, "find_spec", lambda name: None)
+    import_module("timm")  # it asks for classes that a pretended GPU replaces
+    kit = Pretended(tmp_path, rehearse=True)
+    # A cell has a process of its own, where nothing is pretended.
+    chosen = [
+        each for each in pieces.all_pieces(kit) if not each.name.endswith(("cell", "compiled"))
+    ]
+    assert len(chosen) == 9
+    with PretendedGpu().pretended():
+        found = {each.name: each.run(kit) for each in chosen}
+    assert not found["right_vit-tiny_film"]["failures"]
+    for row in found["step_vit-tiny_film"]["rows"]:
+        assert all("ratio" in each for each in row["contenders"].values()), row
 
 
 def test_a_piece_that_failed_comes_last_in_the_next_call(
