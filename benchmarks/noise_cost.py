@@ -26,7 +26,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Case:
-    """A row of step_cost.py, and the batch size of its step."""
+    """A row of step_cost.py, and the batch size of its step: at least the physical batch."""
 
     title: str
     batch_size: int
@@ -63,9 +63,10 @@ def time_noise(case: Case, device: torch.device) -> dict[str, float | str]:
     }
     median = {name: statistics.median(times) for name, times in found.items()}
     # The step above holds its noise once, whatever the number of physical batches.
-    gradients = (median["step"] - median["new"]) * case.batch_size / physical_batch
+    batch_size = max(case.batch_size, physical_batch)
+    gradients = (median["step"] - median["new"]) * batch_size / physical_batch
     return {
-        "case": f"{case.title}, B = {case.batch_size}",
+        "case": f"{case.title}, B = {batch_size}",
         "parameters": size,
         "step_seconds": round(gradients + median["new"], 4),
         "noise_seconds": round(median["new"], 5),

@@ -291,6 +291,7 @@ def warm_up(step: Step, device: torch.device) -> dict[str, Any]:
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     step()  # compiles, looks for an engine, makes the state of the optimizer
+    gc.collect()
     torch.cuda.reset_peak_memory_stats()
     step()
     return {"megabytes": round((torch.cuda.max_memory_allocated() - before) / 1e6, 1)}

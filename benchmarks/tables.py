@@ -356,9 +356,9 @@ def noise_cost(result: dict[str, Any]) -> list[str]:
         [
             row["case"],
             f"{row['parameters']:,}",
-            f"{row['step_seconds']:.2f} s",
-            f"{1000 * row['float32_noise_seconds']:.1f} ms",
-            f"{1000 * row['noise_seconds']:.1f} ms",
+            f"{step:.2f} s" if (step := row["step_seconds"]) >= 1 else f"{1000 * step:.1f} ms",
+            f"{1000 * row['float32_noise_seconds']:.2f} ms",
+            f"{1000 * row['noise_seconds']:.2f} ms",
             f"{row['added_percent']:+.2f} %",
         ]
         for row in result["rows"]
@@ -936,6 +936,13 @@ def _joined(found: list[dict[str, Any]]) -> dict[str, Any]:
         return found[0]
     rows = [row for piece in found for row in piece.get("rows", [])]
     environment = found[0]["environment"]
+    for piece in found:
+        for key, value in piece["environment"].items():
+            if key != "load_before" and value != environment[key]:
+                raise ValueError(
+                    f"one table from two machines: {found[0]['piece']} has {key} {environment[key]}, "
+                    f"{piece['piece']} has {value}. Delete one of them and measure it again"
+                )
     device = environment["device"]
     return {"environment": environment, "device": device, "pieces": found, "rows": rows}
 

@@ -13,15 +13,18 @@ from typing import Any
 import pytest
 import torch
 from benchmarks import step_cost
+from benchmarks.gpu import __main__ as kit_command
 from benchmarks.gpu import pieces, right
 from benchmarks.gpu.__main__ import run_all
 from benchmarks.gpu.inputs import cut_into_parts, join_parts
 from benchmarks.gpu.kit import Kit
 
 from dpsweep.training.gradients import UnsupportedModelError, make_engine
+from dpsweep.training.interruption import interruption, watched
 from tests.training.pretended_gpu import CUDA, PretendedGpu
 
 ROOT = Path(__file__).parents[1]
+FAR = float("inf")
 # A machine without what only the workflow, the accountants or the tables need.
 ABSENT = """
 import importlib.machinery
@@ -85,23 +88,31 @@ def test_an_engine_that_cannot_compute_is_noted_and_a_wrong_one_fails(
             torch._foreach_mul_(list(found.gradients.values()), 1.001)
             return found
 
-    kit, row, spoilt = Kit(tmp_path, rehearse=True), step_cost.REHEARSAL[0], set[str]()
+    kit, spoilt = Kit(tmp_path, rehearse=True), set[str]()
+    problem = right.network(step_cost.REHEARSAL[0])
 
     def make(name: str, model: Any, *arguments: Any, **settings: Any) -> Any:
-        if name == "vmap":
+        if name == "vmap" or (name in spoilt and settings.get("compile")):
             raise UnsupportedModelError("no rule for attention")
         engine = make_engine(name, model, *arguments, **settings)
-        return Wrong(engine) if name in spoilt else engine
+        # What everything is compared with is right.
+        on_device = model is not problem.model and next(model.parameters()).dtype == torch.float32
+        return Wrong(engine) if name in spoilt and on_device else engine
 
     monkeypatch.setattr(right, "make_engine", make)
-    found = right.engines(kit, row)
+    found = right.engines(kit, lambda: problem)
     assert found["failures"] == {"vmap, float32": "UnsupportedModelError: no rule for attention"}
-    computed = {f"{name}, float32" for name in ("auto", "loop")}
-    computed |= {each.replace("float32", "bfloat16") for each in computed} | {"auto, float64"}
-    assert found["relative_errors"].keys() == computed
-    spoilt.add("auto")
-    with pytest.raises(right.WrongNumberError, match=r"auto, bfloat16: .*'contribution': 0\.001"):
-        right.engines(kit, row)
+    computed = {f"{name}, {each}" for name in ("auto", "loop") for each in ("float32", "bfloat16")}
+    computed |= {"auto, float64", "expanded, float32", "bookkeeping, float32"}
+    assert found["relative_errors"].keys() == found["engines"].keys() == computed
+    assert found["engines"]["auto, float32"] == "expanded"
+    for name in ("loop", "auto"):
+        spoilt.add(name)
+        with pytest.raises(right.WrongNumberError, match=rf"{name}, float32: .*'sum': 0\.001"):
+            right.engines(kit, lambda: problem)
+    # An engine that every network needs may not be missing.
+    with pytest.raises(right.WrongNumberError, match="auto, bfloat16, compiled: not computed"):
+        right.engines(kit, lambda: problem, compiled=True)
 
 
 @pytest.mark.slow
@@ -123,7 +134,7 @@ def test_pieces_mix_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     chosen = [
         each for each in pieces.all_pieces(kit) if not each.name.endswith(("cell", "compiled"))
     ]
-    assert len(chosen) == 9
+    assert len(chosen) == 10
     with PretendedGpu().pretended():
         found = {each.name: each.run(kit) for each in chosen}
     assert not found["right_vit-tiny_film"]["failures"]
@@ -146,15 +157,39 @@ def test_a_piece_that_failed_comes_last_in_the_next_call(
     monkeypatch.setattr(
         pieces, "all_pieces", lambda kit: [pieces.Piece("a", fail), pieces.Piece("b", crash)]
     )
-    assert run_all(kit, tmp_path, [], 1e9) == 2
+    assert run_all(kit, tmp_path, [], FAR) == 2
     assert "ValueError: a wrong number" in (tmp_path / "a.failed").read_text()
     assert "exit status -9" in (tmp_path / "b.failed").read_text()
     better = [pieces.Piece("a", works.run), pieces.Piece("b", works.run), works]
     monkeypatch.setattr(pieces, "all_pieces", lambda kit: better)
     capfd.readouterr()
-    assert run_all(kit, tmp_path, [], 1e9) == 0
+    assert run_all(kit, tmp_path, [], FAR) == 0
     assert capfd.readouterr().out.split("\n")[:3] == ["works: done", "a: done", "b: done"]
     assert not list(tmp_path.glob("*.failed"))
+
+
+def test_a_piece_whose_time_is_over_saves_its_state_and_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    @watched()
+    def train(kit: Kit) -> dict[str, Any]:
+        while not (stop := interruption(saved=True)):
+            time.sleep(0.05)
+        (tmp_path / "saved").touch()
+        raise stop
+
+    long = pieces.Piece("long", lambda kit: {}, least_seconds=600)
+    listed = [pieces.Piece("trains", train), long, pieces.Piece("short", lambda kit: {})]
+    monkeypatch.setattr(pieces, "all_pieces", lambda kit: listed)
+    monkeypatch.setattr(kit_command, "PIECE_SECONDS", kit_command.SAVE_SECONDS + 2)
+    kit = Kit(tmp_path, rehearse=True)
+    assert run_all(kit, tmp_path, [], time.monotonic() + 500) == 2
+    assert (tmp_path / "saved").exists()
+    said = capfd.readouterr().out
+    assert "trains: its time was over, call again" in said
+    # What would have to begin again does not begin; what is short does.
+    assert "long: no time left, call again" in said
+    assert {path.name for path in tmp_path.iterdir()} == {"saved", "short.json"}
 
 
 def test_parts_are_joined_when_all_are_there(

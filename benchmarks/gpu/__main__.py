@@ -33,36 +33,46 @@ RESULTS = REPOSITORY / "benchmarks" / "results" / "gpu"
 PIECE_SECONDS = 530
 SAVE_SECONDS = 20
 """Between the signal that announces the end of a piece and its end."""
-LEAST_SECONDS = 60
-"""With less left, no piece begins."""
+CANARY_SECONDS = 60
+"""For a fork to use the GPU for the first time."""
 
 
-def run_all(kit: "Kit", results: Path, only: list[str], seconds: float) -> int:
-    """Run what is missing, what has failed before at last; return how many pieces are missing then."""
+def run_all(kit: "Kit", results: Path, only: list[str], deadline: float) -> int:
+    """Run what is missing, what has failed before at last; return how many pieces are missing then.
+
+    Args:
+        kit: the inputs and the device.
+        results: the folder of the results.
+        only: names of pieces; all where it is empty.
+        deadline: of `time.monotonic`.
+    """
     from benchmarks.gpu import pieces  # noqa: PLC0415
 
-    deadline = time.monotonic() + seconds
     context, missing = _context(kit), []
-    listed = pieces.all_pieces(kit)
+    listed = [each for each in pieces.all_pieces(kit) if not only or each.name in only]
     for piece in sorted(listed, key=lambda each: (results / f"{each.name}.failed").exists()):
-        if (results / f"{piece.name}.json").exists() or (only and piece.name not in only):
+        if (results / f"{piece.name}.json").exists():
             continue
         lacking = [each for each in piece.needs if not (kit.inputs / each).exists()]
         left = deadline - time.monotonic()
         if lacking:
             missing.append(f"{piece.name}: waits for {', '.join(lacking)}")
-        elif left < LEAST_SECONDS:
+        elif left < piece.least_seconds:
             missing.append(f"{piece.name}: no time left, call again")
         elif status := _run_apart(context, kit, piece.name, results, left):
             missing.append(f"{piece.name}: {status}")
         else:
             print(f"{piece.name}: done", flush=True)
-    print("\n".join(missing) or "Everything is done.", flush=True)
+    everything = "Everything is" if not only else f"{', '.join(only)}:"
+    print("\n".join(missing) or f"{everything} done.", flush=True)
     return len(missing)
 
 
 def _context(kit: "Kit") -> BaseContext:
-    """What starts processes: forks have all libraries at once, but no GPU where an import has used it."""
+    """Forks, which need not import the libraries again.
+
+    Where an import has used the GPU already, a fork cannot, and processes start anew.
+    """
     import timm  # noqa: F401, PLC0415
     import torch  # noqa: PLC0415
 
@@ -72,6 +82,8 @@ def _context(kit: "Kit") -> BaseContext:
     fork = multiprocessing.get_context("fork")
     canary = fork.Process(target=torch.zeros, args=(1,), kwargs={"device": kit.device})
     canary.start()
+    canary.join(CANARY_SECONDS)
+    canary.kill()
     canary.join()
     return multiprocessing.get_context("spawn") if canary.exitcode else fork
 
@@ -96,7 +108,7 @@ def _run_apart(context: BaseContext, kit: "Kit", name: str, results: Path, secon
         return ""
     wrong = f"exit status {process.exitcode}, see above"
     if late:
-        wrong = "its time was over, call again: trials go on where they were"
+        wrong = "its time was over, call again: trials go on where they were, the rest begins again"
     if process.exitcode < 0 and not (late and seconds < PIECE_SECONDS):
         write_text(results / f"{name}.failed", wrong)
     return wrong
@@ -104,13 +116,16 @@ def _run_apart(context: BaseContext, kit: "Kit", name: str, results: Path, secon
 
 def main() -> None:
     """Run the kit."""
+    started = time.monotonic()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("inputs", type=Path, nargs="?", help="the folder of the inputs")
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes, on the CPU")
     parser.add_argument("--results", type=Path, help="by default benchmarks/results/gpu")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="to run for in all")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="to run for in all, at most"
+    )
     parser.add_argument("--only", action="append", default=[], help="a piece; may be repeated")
     parser.add_argument("--list", action="store_true", help="list the pieces")
     arguments = parser.parse_args()
@@ -126,11 +141,15 @@ def main() -> None:
     kit = Kit(inputs.resolve(), arguments.rehearse)
     # A rehearsal is no measurement.
     results = arguments.results or (kit.inputs / "rehearsal" if kit.rehearse else RESULTS)
+    names = [piece.name for piece in all_pieces(kit)]
+    if unknown := set(arguments.only) - set(names):
+        parser.error(f"--only: found {', '.join(unknown)}; allowed: {', '.join(names)}")
     if arguments.list:
-        print("\n".join(piece.name for piece in all_pieces(kit)))
+        print("\n".join(names))
     else:
         join_parts(kit.inputs)
-        sys.exit(min(1, run_all(kit, results, arguments.only, arguments.seconds)))
+        deadline = started + arguments.seconds
+        sys.exit(min(1, run_all(kit, results, arguments.only, deadline)))
 
 
 if __name__ == "__main__":

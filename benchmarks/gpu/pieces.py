@@ -1,5 +1,6 @@
 """The pieces of the GPU kit, and how one is run."""
 
+import logging
 import os
 import time
 import traceback
@@ -14,6 +15,8 @@ from benchmarks.gpu import right, speed, trials
 from benchmarks.gpu.kit import Kit
 from dpsweep.files import write_json, write_text
 
+_LONG = 240
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -23,6 +26,8 @@ class Piece:
     run: Callable[[Kit], dict[str, Any]]
     needs: tuple[str, ...] = ()
     """files of the inputs"""
+    least_seconds: float = 60
+    """With less left it does not begin: it would have to begin again."""
 
 
 def all_pieces(kit: Kit) -> list[Piece]:
@@ -32,34 +37,40 @@ def all_pieces(kit: Kit) -> list[Piece]:
         Piece(name, partial(trials.train, cells=cells), needs)
         for name, cells, needs in trials.groups(kit)
     )
+    networks = {row.name: partial(right.network, row) for row in rows}
     # Compilation takes minutes.
     first_compiled, *compiled = (
         [
-            Piece(f"{name}_{row.name}_compiled", partial(run, row=row, compiled=True))
-            for name, run in (("right", right.engines), ("step", speed.steps))
+            Piece(f"{name}_{row.name}_compiled", run, least_seconds=_LONG)
+            for name, run in (
+                ("right", partial(right.engines, make=networks[row.name], compiled=True)),
+                ("step", partial(speed.steps, row=row, compiled=True)),
+            )
             if name == "step" or row.compiles
         ]
         for row in rows
     )
     return [
-        *(Piece(f"right_{row.name}", partial(right.engines, row=row)) for row in rows),
+        *(Piece(f"right_{name}", partial(right.engines, make=networks[name])) for name in networks),
+        Piece("right_linear", partial(right.engines, make=right.linear_layer)),
         Piece("right_noise", right.noise),
         Piece("right_resume", right.resume),
         first,
         *(Piece(f"step_{row.name}", partial(speed.steps, row=row)) for row in rows),
         Piece("noise_cost", speed.noise_cost),
-        Piece("cell", speed.cell),
+        Piece("cell", speed.cell, least_seconds=_LONG),
         *first_compiled,
         second,
         *(piece for both in compiled for piece in both),
         *rest,
-        Piece("cell_compiled", partial(speed.cell, compiled=True)),
+        Piece("cell_compiled", partial(speed.cell, compiled=True), least_seconds=_LONG),
     ]
 
 
 def run(kit: Kit, name: str, results: Path) -> None:
     """Run one piece in this process and write what it found, or why it failed."""
     os.setpgrp()  # so that what it starts ends with it
+    logging.basicConfig(level=logging.INFO, format="%(message)s")  # which engines are taken
     failed, started = results / f"{name}.failed", time.monotonic()
     try:
         piece = next(piece for piece in all_pieces(kit) if piece.name == name)

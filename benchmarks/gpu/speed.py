@@ -60,11 +60,11 @@ def cell(kit: Kit, compiled: bool = False) -> dict[str, Any]:
     size = REHEARSAL if kit.rehearse else SUN397
     folder = kit.work / "cell"
     if not (folder / "data" / "metadata.json").exists():
-        write_images(folder / "data", size)
         smaller = {"depth": 1} if kit.rehearse else {}
         write_vit(folder / "backbone", {"img_size": size["pixels"], **smaller})
+        write_images(folder / "data", size)
     started = time.time()
-    said = subprocess.run(
+    ended = subprocess.run(
         [
             *(sys.executable, "-m", "benchmarks.gpu.speed", str(folder), kit.device.type),
             *(json.dumps(size), str(started), str(int(compiled and not kit.rehearse))),
@@ -72,12 +72,14 @@ def cell(kit: Kit, compiled: bool = False) -> dict[str, Any]:
         cwd=REPOSITORY,
         # What the folder of inputs brings is found where this process has found it.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdout=subprocess.PIPE,
+        capture_output=True,
         text=True,
-        check=True,
-    ).stdout
+        check=False,
+    )
     wall = time.time() - started
-    found = json.loads(said.splitlines()[-1])
+    if ended.returncode:
+        raise RuntimeError(f"exit status {ended.returncode}: {ended.stderr[-5000:]}")
+    found = json.loads(ended.stdout.splitlines()[-1])
     useful = found["training_seconds"] + found["evaluation_seconds"]
     return {
         "compiled": compiled,

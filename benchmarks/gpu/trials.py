@@ -61,10 +61,15 @@ def groups(kit: Kit) -> Iterator[tuple[str, list[Cell], tuple[str, ...]]]:
     for name in sorted(found, key=lambda name: ("automatic" in name, *_urgency(name))):
         cells = found[name]
         problem = study.problems[cells[0].problem]
+        parts = (
+            f"{part}_{what}.npy" for part in ("train", "test") for what in ("inputs", "labels")
+        )
         needed = [
-            *(paths.dataset(problem.dataset) / f"{part}_inputs.npy" for part in ("train", "test")),
-            paths.dataset(problem.dataset) / "metadata.json",
-            paths.backbone(problem.backbone) / "metadata.json",
+            *(paths.dataset(problem.dataset) / each for each in (*parts, "metadata.json")),
+            *(
+                paths.backbone(problem.backbone) / each
+                for each in ("model.safetensors", "metadata.json")
+            ),
             *(paths.noise(problem.dataset, c.epsilon, c.epochs, c.batch_size) for c in cells),
         ]
         relative = [str(each.relative_to(kit.inputs)) for each in dict.fromkeys(needed)]
