@@ -16,7 +16,7 @@ from dpsweep.planning.doctor.probe import Probe
 from dpsweep.planning.doctor.requests import refusal
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Study, load_study
-from dpsweep.study.config import Audit
+from dpsweep.study.config import Audit, Release
 from dpsweep.study.paths import Paths
 
 ROOT = Path(__file__).parents[2]
@@ -170,6 +170,31 @@ def test_every_request_of_the_study_is_covered_by_a_kind(paper: Study, draws: in
         assert callable(runtime)
         assert memory(None, attempt=1) <= largest.megabytes
         assert runtime(None, attempt=1) <= largest.minutes
+
+
+def test_a_release_may_take_as_long_as_jobs_may_and_is_covered_by_a_kind(paper: Study) -> None:
+    longest = 2 * max(epochs for _, epochs in paper.kinds())
+    release = Release(
+        sweep="sun397_vit-base_all",
+        epsilon=1.0,
+        epochs=[1, longest],
+        batch_size=[256],
+        clipping_bound=[1.0],
+        learning_rate=[0.01],
+        selection="private",
+    )
+    settings = site(time_limit_minutes=2880, job_minutes=1)
+    jobs = Jobs(paper.model_copy(update={"release": release}), settings)
+    sent = jobs.release(release)
+    assert sent["runtime"] == 2880
+    memory = sent["mem_mb"]
+    assert callable(memory)
+    (largest,) = (each.request for each in jobs.kinds() if each.name in str(sent["slurm"]))
+    assert largest.minutes == 2880
+    assert largest.megabytes == memory(None, attempt=1)
+    # Without it, less is asked for: parameters are kept after every epoch.
+    without = Jobs(paper, settings).kinds()
+    assert all(each.request.megabytes < largest.megabytes for each in without)
 
 
 def test_a_gpu_smaller_than_the_site_says_is_a_problem(tmp_path: Path) -> None:

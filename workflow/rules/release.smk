@@ -6,10 +6,6 @@ if STUDY.release is not None:
     CERTIFICATE = PATHS.release / "certificate.json"
     TRAINED_MARKER = LOGS / "release" / "trained"
     RELEASED_PROBLEM = STUDY.sweeps[STUDY.release.sweep].problem.name
-    RELEASE_JOB = JOBS.training(RELEASED_PROBLEM, STUDY.release.epochs[-1])
-    if "pack_minutes" in RELEASE_JOB:
-        # A limit that only many trials reach would tell how many there were not.
-        RELEASE_JOB["runtime"] = RELEASE_JOB["pack_minutes"]
     if workflow.is_main_process and not CERTIFICATE.exists():
         TRAINED_MARKER.unlink(missing_ok=True)  # of a model that was moved away
 
@@ -26,7 +22,7 @@ if STUDY.release is not None:
             LOGS / "release" / "train.log",
         threads: STUDY.training.threads
         resources:
-            **RELEASE_JOB,
+            **JOBS.release(STUDY.release),
         params:
             certificate=CERTIFICATE,
             study=study_file,

@@ -25,7 +25,7 @@ from dpsweep.planning.device import GPU, TERAFLOPS, Device
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.slurm import Request
 from dpsweep.study.cells import FeatureSource
-from dpsweep.study.config import Study
+from dpsweep.study.config import Release, Study
 from dpsweep.study.paths import Paths
 
 # How much longer than its estimate a job may take before it is interrupted and requeued.
@@ -219,6 +219,15 @@ class Jobs:
         """Resources of a job that looks at the gradients of one cell."""
         return self._on_gpu("theory", problem, epochs)
 
+    def release(self, section: Release) -> dict[str, Resource]:
+        """Resources of the job that trains a release: as much time as jobs may have.
+
+        A limit that only many trials reach would tell how many there were not.
+        """
+        problem = self._study.sweeps[section.sweep].problem.name
+        resources = self.training(problem, section.epochs[-1])
+        return resources | ({} if self._site is None else {"runtime": self._limit, "pack": 1})
+
     def calibration(self) -> dict[str, Resource]:
         """Resources of a job that calibrates the noise of one (dataset, epsilon, epochs, B)."""
         if self._site is None:
@@ -244,6 +253,10 @@ class Jobs:
         for stage, problem, epochs in self._stages():
             gpu = site.gpu(self._study, problem, epochs)
             on_gpu.setdefault(gpu, []).append(self._on_gpu(stage, problem, epochs))
+        if (section := self._study.release) is not None:
+            problem = self._study.sweeps[section.sweep].problem.name
+            gpu = site.gpu(self._study, problem, section.epochs[-1])
+            on_gpu.setdefault(gpu, []).append(self.release(section))
         plain = [self.analysis(), self.calibration()]
         if site.prepare == "cluster":
             plain.append(self.preparation())
