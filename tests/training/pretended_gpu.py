@@ -27,6 +27,8 @@ _aten = torch.ops.aten
 _COPIES = {_aten.copy_.default, _aten._to_copy.default, _aten.set_.source_Storage}
 _INDEXING = {_aten.index.Tensor, _aten.index_put_.default}
 _WAITS = {_aten._local_scalar_dense.default, _aten.nonzero.default, _aten.equal.default}
+# These take no number of the CPU beside tensors of the device.
+_ALL_THERE = {_aten.stack.default, _aten.cat.default}
 
 
 class MixedDevicesError(Exception):
@@ -68,12 +70,18 @@ class PretendedGpu:
     @contextmanager
     def pretended(self, free: int = 2**40) -> Iterator[None]:
         """Pretend within this context, with so much free memory."""
-        generator, pin, numpy = torch.Generator, Tensor.clone, Tensor.numpy
+        generator, pin = torch.Generator, Tensor.clone
+        numpy, tolist = Tensor.numpy, Tensor.tolist
 
         def to_numpy(tensor: Tensor, **options: Any) -> Any:
             if self.holds(tensor):
                 raise MixedDevicesError("numpy() of a tensor on the device")
             return numpy(tensor, **options)
+
+        def to_list(tensor: Tensor) -> Any:
+            if self.holds(tensor):
+                self.wait("tolist() of a tensor on the device")
+            return tolist(tensor)
 
         with pytest.MonkeyPatch.context() as patch:
             for name in _FACTORIES:
@@ -84,6 +92,7 @@ class PretendedGpu:
                 "to": self._moving(Tensor.to),
                 "cpu": lambda tensor: tensor.to(CPU),
                 "numpy": to_numpy,
+                "tolist": to_list,
                 "pin_memory": lambda tensor: self.mark(pin(tensor), "pinned"),
             }.items():
                 patch.setattr(Tensor, name, value)
@@ -151,9 +160,11 @@ class _Operations(TorchDispatchMode):
         asked = tree_leaves(args[1]) if func in _INDEXING and there[0] else []
         indices = [each for each in asked if isinstance(each, Tensor)]
         elsewhere = [
-            each for each, marked in zip(given, there, strict=True) if not marked and each.dim()
+            each
+            for each, marked in zip(given, there, strict=True)
+            if not marked and (each.dim() or func in _ALL_THERE)
         ]
-        # A number of the CPU is an argument of a kernel, and torch copies indices itself.
+        # A number of the CPU is mostly an argument of a kernel, and torch copies indices itself.
         if not all(any(each is index for index in indices) for each in elsewhere):
             shapes = [tuple(each.shape) for each in elsewhere]
             raise MixedDevicesError(f"{func}: found tensors of shapes {shapes} on the CPU")

@@ -237,6 +237,7 @@ def test_what_is_tried_is_a_step_with_all_that_it_holds(
         (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"), False),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         (ValueError("out of memory"), False),
+        (RuntimeError("backend='inductor' raised:\nOutOfMemoryError: CUDA out of memory."), True),
     ],
 )
 def test_what_running_out_of_memory_looks_like(error: Exception, expected: bool) -> None:
@@ -252,6 +253,77 @@ def test_what_running_out_of_memory_looks_like(error: Exception, expected: bool)
     else:
         with pytest.raises(type(error)):
             PhysicalBatch(8).fit(compute)
+
+
+def test_the_reason_is_the_line_that_names_memory() -> None:
+    def fail(size: int) -> None:
+        raise RuntimeError(
+            "backend='inductor' raised:\nOutOfMemoryError: CUDA out of memory. Tried"
+        )
+
+    with pytest.raises(DoesNotFitError, match=r"device \(OutOfMemoryError: CUDA out of memory\);"):
+        PhysicalBatch(2).fit(fail)
+
+
+def test_a_checkpoint_is_kept_where_its_state_does_not_fit(
+    trial: tuple[TrialContext, TrialSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program may hold the memory at the moment."""
+    context, spec = trial
+    checkpoint = tmp_path / "a.checkpoint"
+    _, parameters = train_trial(spec, context, tmp_path / "none.checkpoint", 1e9)
+    calls = iter(range(100))
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            trial_module,
+            "interruption",
+            lambda saved: Interrupted(75) if next(calls) == 5 else None,
+        )
+        with pytest.raises(Interrupted):
+            train_trial(spec, context, checkpoint, 1e9)
+
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.Adam, "load_state_dict", full)
+        with pytest.raises(
+            DoesNotFitError, match=r"state does not fit .*goes on from its checkpoint"
+        ):
+            train_trial(spec, context, checkpoint, 1e9)
+    _, found = train_trial(spec, context, checkpoint, 1e9)
+    for name, value in parameters.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_code_is_compiled_for_the_size_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not for any size, as torch does when it meets a second one."""
+    seen: list[Any] = []
+
+    def backend(module: Any, inputs: Any) -> Any:
+        seen.append(inputs[0].shape[0])
+        return module.forward
+
+    compiled = torch.compile(lambda x: x * 2, backend=backend)
+
+    ran_out = False
+
+    def compute(size: int) -> int:
+        nonlocal ran_out
+        ran_out = False
+        compiled(torch.ones(size, 3))
+        ran_out = size > 4
+        if ran_out:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return size
+
+    # There is a GPU while memory is set free, and none for the compiler.
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: ran_out)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    torch.compiler.reset()
+    assert PhysicalBatch(16).fit(compute) == 4
+    assert seen == [16, 8, 4]
+    assert all(type(each) is int for each in seen)
 
 
 def test_an_error_of_another_kind_is_not_caught() -> None:

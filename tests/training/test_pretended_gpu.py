@@ -62,17 +62,22 @@ def on(made: Made) -> Callable[[torch.device], TrialContext]:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
-    """Steps may not wait for it, but for the first one of an engine, which compares engines."""
-    gpu, original, known = PretendedGpu(), PrivateOptimizer.step, list[Any]()
+    """A step and its statistics may not wait for it, but for the first, which compares engines."""
+    gpu, known = PretendedGpu(), list[Any]()
+    original, pack = PrivateOptimizer.step, trial_module._pack
 
     def step(optimizer: PrivateOptimizer, *arguments: Any) -> Any:
         gpu.may_wait = optimizer.engine not in known
         known.append(optimizer.engine)
-        found = original(optimizer, *arguments)
+        return original(optimizer, *arguments)
+
+    def packed(statistics: Any) -> Tensor:
+        found = pack(statistics)
         gpu.may_wait = True
         return found
 
     monkeypatch.setattr(PrivateOptimizer, "step", step)
+    monkeypatch.setattr(trial_module, "_pack", packed)
     return gpu
 
 
@@ -103,6 +108,7 @@ def test_a_trial_goes_on_from_its_checkpoint(
     spec: TrialSpec,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Where it was, or elsewhere: but every device draws noise of its own, and rounds."""
     calls = iter(range(100))
@@ -118,7 +124,9 @@ def test_a_trial_goes_on_from_its_checkpoint(
             )
             with pytest.raises(Interrupted):
                 end(spec, on(begins), tmp_path / "trial.checkpoint")
-        found = end(spec, on(goes_on), tmp_path / "trial.checkpoint")
+        with caplog.at_level("INFO"):
+            found = end(spec, on(goes_on), tmp_path / "trial.checkpoint")
+        assert "continuing from step 4" in caplog.text
         equal(found, end(spec, on(goes_on)), **(ROUNDING if moves else {}))
 
 
@@ -140,6 +148,18 @@ def test_it_computes_what_the_cpu_does(
         assert context.train.labels.device == CUDA
         assert context.train.inputs.device == (CUDA if free else CPU)
         equal(end(spec, context), wanted, **ROUNDING)
+
+
+def test_a_step_without_examples(
+    gpu: PretendedGpu, on: Callable[[torch.device], TrialContext], spec: TrialSpec
+) -> None:
+    """It is noise alone, and its statistics are kept with those of other steps."""
+    with gpu.pretended():
+        context = on(CUDA)
+        optimizer = trial_module._optimizer(spec, context, context.model(1), b"")
+        packed = trial_module._pack(optimizer.step([]))
+        assert packed.device == CUDA
+        assert packed.cpu().tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -173,14 +193,30 @@ def check_engine(
 
 
 def test_the_largest_physical_batch_is_tried(
-    gpu: PretendedGpu, on: Callable[[torch.device], TrialContext], spec: TrialSpec
+    gpu: PretendedGpu,
+    on: Callable[[torch.device], TrialContext],
+    spec: TrialSpec,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    tried: list[int] = []
     with gpu.pretended():
         context = on(CUDA)
         engine = context.engine(spec.engine, context.model(1))
+        original = engine.clipped_sum
+
+        def clipped_sum(inputs: Tensor, *rest: Any) -> Any:
+            tried.append(len(inputs))
+            return original(inputs, *rest)
+
+        monkeypatch.setattr(engine, "clipped_sum", clipped_sum)
         assert context.physical_batch("auto", engine, B).size == B + 11
         # Not what another B has found.
         assert context.physical_batch("auto", engine, 100).size == 120
+        assert tried == [B + 11, 120]
+        # No more than a batch has, and nothing is tried.
+        assert context.physical_batch(256, engine, B).size == B + 11
+        assert context.physical_batch(7, engine, B).size == 7
+        assert len(tried) == 2
 
 
 def test_gradient_norms_and_audits(
@@ -207,6 +243,7 @@ def test_mistakes_are_seen() -> None:
         for mistake in (
             lambda: there + here,
             lambda: torch.stack([there, here]),
+            lambda: torch.stack([there[0], here[0]]),
             lambda: here[there.long()],
             there.numpy,
         ):
@@ -221,6 +258,7 @@ def test_mistakes_are_seen() -> None:
             lambda: here.to(CUDA),
             lambda: here.to(CUDA, non_blocking=True),
             there.cpu,
+            there.tolist,
             lambda: float(there[0]),
             lambda: there[there > 2],
             lambda: there[here],

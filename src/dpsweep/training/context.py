@@ -20,6 +20,7 @@ from dpsweep.models.build import build_head, build_model, head_parameter_names, 
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study.config import Method
 from dpsweep.training.gradients import GradientEngine, make_engine
+from dpsweep.training.gradients.interface import full_precision
 from dpsweep.training.physical import (
     ON_THE_CPU,
     PhysicalBatch,
@@ -149,6 +150,7 @@ class TrialContext:
         free, _ = torch.cuda.mem_get_info(self.device)
         return tensor.to(self.device) if inputs.nbytes < free / 2 else tensor
 
+    @full_precision()
     def batch(self, examples: Examples, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Gather some examples: inputs as the model reads them, and labels, both on the device.
 
@@ -175,8 +177,10 @@ class TrialContext:
     ) -> PhysicalBatch:
         """How many examples are on the device at once; trials with the same B share what they find.
 
+        On a GPU it is at most what nearly all batches have (`usual_batch`).
+
         Args:
-            setting: of the study. With ``auto`` the largest that fits is found by trying.
+            setting: of the study. With ``auto``, that many are tried, and halved until they fit.
             engine: computes the gradients.
             batch_size: B, of which physical batches are parts.
 
@@ -186,8 +190,10 @@ class TrialContext:
         key = setting, batch_size
         if key not in self._physical:
             physical = PhysicalBatch(ON_THE_CPU if setting == "auto" else setting, self.drop_step)
+            if self.device.type != "cpu":
+                usual = usual_batch(batch_size, len(self.train.labels))
+                physical.size = usual if setting == "auto" else min(setting, usual)
             if setting == "auto" and self.device.type != "cpu":
-                physical.size = usual_batch(batch_size, len(self.train.labels))
                 physical.fit(partial(self._try, engine))
                 log.info("%d examples at once", physical.size)
             self._physical[key] = physical

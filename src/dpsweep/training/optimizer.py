@@ -11,6 +11,7 @@ from torch import Tensor
 from dpsweep.clipping import Clipping
 from dpsweep.training.gradients import GradientEngine
 from dpsweep.training.noise import GaussianNoise
+from dpsweep.training.physical import DoesNotFitError, first_line, is_out_of_memory
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,19 @@ class PrivateOptimizer:
         return {"optimizer": self.optimizer.state_dict(), "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict()``: all later steps are those of the uninterrupted run."""
+        """Continue from ``state_dict()``: all later steps are those of the uninterrupted run.
+
+        Raises:
+            DoesNotFitError: the device has no memory for it. The state itself is good.
+        """
         steps = int(state["steps"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        try:
+            self.optimizer.load_state_dict(state["optimizer"])
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise DoesNotFitError(
+                f"the optimizer's state does not fit on the device ({first_line(error)}); look whether "
+                "other programs use it, and call again: the trial goes on from its checkpoint"
+            ) from error
         self._steps = steps

@@ -1,4 +1,4 @@
-"""How many examples are on the device at once: as many as fit.
+"""How many examples are on the device at once.
 
 Sums over a batch are float64, so how it is cut into physical batches changes an update by rounding
 only. Where memory runs out, half as many examples are taken from then on.
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class DoesNotFitError(DpsweepError):
-    """A single example does not fit on the device."""
+    """The device has too little memory for a single example, or for what a checkpoint holds."""
 
 
 class PhysicalBatch:
@@ -62,7 +62,7 @@ class PhysicalBatch:
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                reason = str(error).partition("\n")[0].partition(". ")[0]
+                reason = first_line(error)
             # Here, because the error that is handled holds on to what was computed.
             if self.size == 1:
                 raise DoesNotFitError(
@@ -77,6 +77,8 @@ class PhysicalBatch:
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
+                # Else torch takes the second size for one of many, and compiles slower code for any.
+                torch.compiler.reset()
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -88,6 +90,13 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and any(each in str(error) for each in _OUT_OF_MEMORY)
     )
+
+
+def first_line(error: Exception) -> str:
+    """The part of an error's message that says why memory has run out; compilers put it further down."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    reasons = [line for line in lines if any(each in line for each in _OUT_OF_MEMORY)]
+    return (reasons or lines)[0].partition(". ")[0]
 
 
 def usual_batch(batch_size: int, train_size: int) -> int:

@@ -131,8 +131,8 @@ def _take_steps(
     ends = epoch_ends(spec.steps, spec.epochs)
     started = saved = time.monotonic()
     for step in range(progress.step + 1, spec.steps + 1):
-        microbatches = partial(_microbatches, sampler.batch(step), spec, context)
-        statistics = physical.fit(partial(_take, optimizer, microbatches))
+        batch = partial(_microbatches, sampler.batch(step), spec, context)
+        statistics = physical.fit(partial(_take, optimizer, batch))
         progress.physical_batch = physical.size
         progress.statistics.append(_pack(statistics))
         progress.step = step
@@ -170,8 +170,7 @@ def _microbatches(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Cut a sampled batch; nothing waits for the device."""
     if context.device.type == "cpu" or not spec.compile:
-        # On a CPU torch compiles code for any number of rows, and uncompiled code takes any number:
-        # padding would be computed in vain.
+        # On a CPU torch compiles code for any number of rows, and uncompiled code takes any number.
         for rows in torch.split(torch.from_numpy(indices), physical_batch):
             if len(rows):
                 inputs, labels = context.batch(context.train, rows)

@@ -51,8 +51,8 @@ class Training(Section):
     physical_batch: Annotated[
         PositiveInt | Literal["auto"],
         Field(
-            description="examples that are on the device at once; auto finds the most that fit (256 on a "
-            "CPU). Changes no result but by rounding, and is halved where memory runs out"
+            description="examples that are on the device at once, halved where memory runs out. auto "
+            "begins with a whole batch (256 on a CPU). Changes no result but by rounding"
         ),
     ] = 256
     automatic_clipping_gamma: Annotated[
