@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,13 @@ def find_spec(name, path=None, target=None):
     return None if name.partition(".")[0] in absent else found(name, path, target)
 importlib.machinery.PathFinder.find_spec = staticmethod(find_spec)
 """
+
+
+@pytest.fixture
+def uncompiled() -> Iterator[None]:
+    """As in a rehearsal: the tests of the engines compile."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def start(folder: Path) -> "subprocess.Popen[str]":
@@ -74,6 +82,7 @@ def test_the_kit_runs_to_its_end_and_goes_on_after_a_kill(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("uncompiled")
 def test_an_engine_that_cannot_compute_is_noted_and_a_wrong_one_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +125,7 @@ def test_an_engine_that_cannot_compute_is_noted_and_a_wrong_one_fails(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("uncompiled")
 @pytest.mark.filterwarnings("ignore:CUDA is not available")  # so bfloat16 is float32 there
 def test_pieces_mix_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Pretended(Kit):

@@ -74,11 +74,8 @@ def _context(kit: "Kit") -> BaseContext:
     Where an import has used the GPU already, a fork cannot, and processes start anew.
     """
     import timm  # noqa: F401, PLC0415
-    import torch  # noqa: PLC0415
+    import torch._dynamo  # noqa: PLC0415
 
-    if kit.rehearse:
-        torch.set_num_threads(1)
-        torch.compiler.set_stance("force_eager")  # the tests of the engines compile
     fork = multiprocessing.get_context("fork")
     canary = fork.Process(target=torch.zeros, args=(1,), kwargs={"device": kit.device})
     canary.start()

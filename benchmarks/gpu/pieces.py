@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks import step_cost
 from benchmarks.gpu import right, speed, trials
 from benchmarks.gpu.kit import Kit
@@ -71,6 +73,9 @@ def run(kit: Kit, name: str, results: Path) -> None:
     """Run one piece in this process and write what it found, or why it failed."""
     os.setpgrp()  # so that what it starts ends with it
     logging.basicConfig(level=logging.INFO, format="%(message)s")  # which engines are taken
+    if kit.rehearse:
+        torch.set_num_threads(1)
+        torch.compiler.set_stance("force_eager")  # the tests of the engines compile
     failed, started = results / f"{name}.failed", time.monotonic()
     try:
         piece = next(piece for piece in all_pieces(kit) if piece.name == name)

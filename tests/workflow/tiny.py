@@ -149,7 +149,7 @@ def content(file: Path) -> Any:
         return file.read_text().replace("snakemake --profile=slurm ", "snakemake ")
     if file.name == "report.html":
         page = re.sub(r"<time .*?</time>", "", file.read_text())
-        return re.sub(r"[\d.,]+ (seconds|minutes|hours)", "", page)
+        return re.sub(r"[\d.,]+ (s|min|h)\b", "", page)
     return file.read_bytes()
 
 
