@@ -87,7 +87,7 @@ TRIALS = pa.schema(
         _column(
             "physical_batch",
             pa.int64(),
-            "examples on the device at once, in the end: halved where memory ran out; at most B + 2√B on a GPU",
+            "most examples on the device at once: halved where memory ran out; at most B + 2√B on a GPU",
         ),
         _column("versions", pa.string(), "of Python and libraries, as JSON"),
         _column("trial_key", pa.string(), "the trial's name in the store"),
