@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import psutil
 from tests.workflow.tiny import TinyChain, content, differences
 
-from benchmarks import warm
 from benchmarks.environment import environment
 from dpsweep import preload
 from dpsweep.files import checksum, fingerprint, read_json, write_json
@@ -81,8 +80,7 @@ def start(chain: TinyChain, from_shell: bool = False) -> Run:
     environment = {name: value for name, value in chain.environment.items() if name not in own}
     if from_shell:
         return chain.start(environment)
-    _, _, _, *arguments = chain.command("all")
-    return warm.start(arguments, chain.folder, environment, chain.folder / "said.txt")
+    return chain.fork(environment=environment)
 
 
 def wait(run: Run, folder: Path) -> int | None:

@@ -14,6 +14,7 @@ from dpsweep.study import Study
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
 from dpsweep.training.interruption import Interrupted
+from dpsweep.training.physical import DoesNotFitError
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.trial import train_trial
 
@@ -133,3 +134,28 @@ def test_a_secret_changes_noise_and_batches(
     )
     assert (public[0].steps["sampled_examples"] != hidden[0].steps["sampled_examples"]).any()
     assert all((public[1][name] != hidden[1][name]).any() for name in public[1])
+
+
+def test_a_checkpoint_is_kept_where_its_state_does_not_fit(
+    trial: tuple[TrialContext, TrialSpec],
+    stopped: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Another program may hold the memory at the moment."""
+
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.Adam, "load_state_dict", full)
+        with pytest.raises(
+            DoesNotFitError, match=r"state does not fit .*goes on from its checkpoint"
+        ):
+            end(trial, stopped)
+    with caplog.at_level(logging.INFO):
+        found = end(trial, stopped)
+    assert "continuing from step 5" in caplog.text
+    for name, value in end(trial, tmp_path / "none.checkpoint").items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)

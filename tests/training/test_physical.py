@@ -265,37 +265,6 @@ def test_the_reason_is_the_line_that_names_memory() -> None:
         PhysicalBatch(2).fit(fail)
 
 
-def test_a_checkpoint_is_kept_where_its_state_does_not_fit(
-    trial: tuple[TrialContext, TrialSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another program may hold the memory at the moment."""
-    context, spec = trial
-    checkpoint = tmp_path / "a.checkpoint"
-    _, parameters = train_trial(spec, context, tmp_path / "none.checkpoint", 1e9)
-    calls = iter(range(100))
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            trial_module,
-            "interruption",
-            lambda saved: Interrupted(75) if next(calls) == 5 else None,
-        )
-        with pytest.raises(Interrupted):
-            train_trial(spec, context, checkpoint, 1e9)
-
-    def full(*_: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.optim.Adam, "load_state_dict", full)
-        with pytest.raises(
-            DoesNotFitError, match=r"state does not fit .*goes on from its checkpoint"
-        ):
-            train_trial(spec, context, checkpoint, 1e9)
-    _, found = train_trial(spec, context, checkpoint, 1e9)
-    for name, value in parameters.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
-
-
 def test_code_is_compiled_for_the_size_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not for any size, as torch does when it meets a second one."""
     seen: list[Any] = []

@@ -145,17 +145,27 @@ class Chain:
         config: tuple[str, ...] = (),
         expect: int = 0,
     ) -> str:
-        """Run Snakemake to its end and return what it printed.
+        """Run Snakemake to its end and return what it printed."""
+        status = self.fork(*targets, options=options, config=config).wait()
+        output = (self.folder / "said.txt").read_text()
+        assert status == expect, output + self.logs()
+        return output
 
-        It is forked from a process that has imported everything: imports take longer than such a study.
+    def fork(
+        self,
+        *targets: str,
+        options: tuple[str, ...] = (),
+        config: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+    ) -> warm.Run:
+        """Fork Snakemake from a process that has imported everything; it prints into said.txt.
+
+        Imports take longer than such a study.
         """
         command = self.command(*targets or ("all",), options=options, config=config)
         _, _, _, *arguments = command  # python -m snakemake
-        said = self.folder / "said.txt"
-        status = warm.start(arguments, self.folder, self.environment, said).wait()
-        output = said.read_text()
-        assert status == expect, output + self.logs()
-        return output
+        environment = self.environment if environment is None else environment
+        return warm.start(arguments, self.folder, environment, self.folder / "said.txt")
 
     def start(
         self, environment: dict[str, str] | None = None, target: str = "all"

@@ -224,8 +224,7 @@ class Jobs:
 
         A limit that only many trials reach would tell how many there were not.
         """
-        problem = self._study.sweeps[section.sweep].problem.name
-        resources = self.training(problem, section.epochs[-1])
+        resources = self.training(*self._released(section))
         return resources | ({} if self._site is None else {"runtime": self._limit, "pack": 1})
 
     def calibration(self) -> dict[str, Resource]:
@@ -254,8 +253,7 @@ class Jobs:
             gpu = site.gpu(self._study, problem, epochs)
             on_gpu.setdefault(gpu, []).append(self._on_gpu(stage, problem, epochs))
         if (section := self._study.release) is not None:
-            problem = self._study.sweeps[section.sweep].problem.name
-            gpu = site.gpu(self._study, problem, section.epochs[-1])
+            gpu = site.gpu(self._study, *self._released(section))
             on_gpu.setdefault(gpu, []).append(self.release(section))
         plain = [self.analysis(), self.calibration()]
         if site.prepare == "cluster":
@@ -280,6 +278,10 @@ class Jobs:
             yield "theory", problem, epochs
         for cell in study.audit_cells()[:1]:  # they differ in epsilon and B only
             yield "train", cell.problem, cell.epochs
+
+    def _released(self, section: Release) -> tuple[str, int]:
+        """Problem and epochs of the longest training of a release."""
+        return self._study.sweeps[section.sweep].problem.name, section.epochs[-1]
 
     def _on_gpu(self, stage: Stage, problem: str, epochs: int) -> dict[str, Resource]:
         if self._site is None:

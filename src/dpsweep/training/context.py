@@ -189,10 +189,12 @@ class TrialContext:
         """
         key = setting, batch_size
         if key not in self._physical:
-            physical = PhysicalBatch(ON_THE_CPU if setting == "auto" else setting, self.drop_step)
-            if self.device.type != "cpu":
+            if self.device.type == "cpu":
+                size = ON_THE_CPU if setting == "auto" else setting
+            else:
                 usual = usual_batch(batch_size, len(self.train.labels))
-                physical.size = usual if setting == "auto" else min(setting, usual)
+                size = usual if setting == "auto" else min(setting, usual)
+            physical = PhysicalBatch(size, self.drop_step)
             if setting == "auto" and self.device.type != "cpu":
                 physical.fit(partial(self._try, engine))
                 log.info("%d examples at once", physical.size)
