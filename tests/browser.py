@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Page, sync_playwright
 
+from tests.waiting import PATIENCE
+
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
@@ -20,6 +22,7 @@ def chromium(width: int, height: int) -> Iterator[Page]:
         page = browser.new_context(
             viewport={"width": width, "height": height}, offline=True
         ).new_page()
+        page.set_default_timeout(1000 * PATIENCE)
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)

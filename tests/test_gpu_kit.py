@@ -23,6 +23,7 @@ from benchmarks.gpu.kit import Kit
 from dpsweep.training.gradients import UnsupportedModelError, make_engine
 from dpsweep.training.interruption import interruption, watched
 from tests.training.pretended_gpu import CUDA, PretendedGpu
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[1]
 FAR = float("inf")
@@ -63,11 +64,7 @@ def start(folder: Path) -> "subprocess.Popen[str]":
 def test_the_kit_runs_to_its_end_and_goes_on_after_a_kill(tmp_path: Path) -> None:
     results = tmp_path / "inputs" / "rehearsal"
     first = start(tmp_path)
-    deadline = time.monotonic() + 600
-    while not list(results.glob("*.json")):
-        assert first.poll() is None, first.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_for(lambda: list(results.glob("*.json")), "result", first)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     kept = {path: path.stat().st_mtime_ns for path in results.glob("*.json")}

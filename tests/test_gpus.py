@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from dpsweep.gpus import (
     visible_gpus,
 )
 from dpsweep.training.trial import _environment
+from tests.waiting import wait_for
 
 GPUS = [Gpu(str(each), f"GPU-{each}0", "H100", 80.0) for each in range(2)]
 LISTED = "0, GPU-00, H100, 76294\n1, GPU-10, H100, 76294\n"
@@ -145,6 +147,19 @@ def start(folder: Path, seats: int, seconds: float) -> "subprocess.Popen[str]":
     )
 
 
+def wait_in_line(job: "subprocess.Popen[str]", folder: Path) -> None:
+    """Wait until a job has come to the queue for GPUs."""
+
+    def there() -> bool:
+        with suppress(FileNotFoundError):  # files are closed while they are listed
+            files = Path(f"/proc/{job.pid}/fd").iterdir()
+            return any(file.readlink() == folder / "locks" / "queue" for file in files)
+        return False
+
+    wait_for(there, "place in the queue", job)
+    time.sleep(1)  # it would have its GPU by now, if there were one for it
+
+
 def begun(job: "subprocess.Popen[str]") -> tuple[str, str, float]:
     assert job.stdout is not None
     label, device, second = job.stdout.readline().split()
@@ -172,7 +187,7 @@ def test_a_job_that_dies_gives_its_gpu_back(tmp_path: Path, number: int) -> None
     first = start(tmp_path, SEATS, 600)
     assert begun(first)[0] == "0"
     second = start(tmp_path, SEATS, 0)
-    time.sleep(1)
+    wait_in_line(second, tmp_path)
     assert second.poll() is None
     first.send_signal(number)
     assert begun(second)[0] == "0"
@@ -186,8 +201,9 @@ def test_jobs_that_fit_share_a_gpu_and_a_long_one_has_its_turn(tmp_path: Path) -
     for job in short:
         begun(job)
     long = start(tmp_path, SEATS, 600)
-    time.sleep(1)
+    wait_in_line(long, tmp_path)
     later = start(tmp_path, 1, 0)
+    wait_in_line(later, tmp_path)
     for job in short:
         time.sleep(0.5)
         assert long.poll() is None

@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dpsweep import preload
+from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
 
@@ -37,13 +37,6 @@ def starter() -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
     yield process, {**os.environ, preload.ADDRESS: address, preload.STARTED_BY: starter}
     process.kill()
     process.communicate()
-
-
-def wait_until(reached: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while not reached():
-        assert time.monotonic() < deadline, "still waiting after two minutes"
-        time.sleep(0.05)
 
 
 def children(parent: int) -> list[int]:
@@ -98,7 +91,7 @@ def test_libraries_stay_loaded_without_a_thread_that_a_fork_would_lose(
         [*COMMAND, *measurement, "--study", str(DEMO)], environment, tmp_path
     )
     assert status == 1 and "Traceback" not in errors
-    wait_until(lambda: "libtorch" in maps.read_text())
+    wait_for(lambda: "libtorch" in maps.read_text(), "libtorch in the server")
     status, _, _ = outcome(
         [*COMMAND, "check", "--seconds", "0", "--study", str(DEMO)], environment, tmp_path
     )
@@ -114,11 +107,11 @@ def test_a_killed_command_takes_its_child_along(
     (server,) = children(process.pid)
     command = [*COMMAND, "prepare-dataset", "glyphs", "--study", str(DEMO)]
     running_command = subprocess.Popen(command, env=environment, cwd=tmp_path)
-    wait_until(lambda: children(server))
+    wait_for(lambda: children(server), "child of the server")
     (child,) = children(server)
     running_command.send_signal(number)
-    assert running_command.wait(60) != 0
-    wait_until(lambda: not running(child))
+    assert running_command.wait(PATIENCE) != 0
+    wait_for(lambda: not running(child), "end of the child")
     assert not list(tmp_path.rglob("metadata.json"))
 
 
@@ -130,12 +123,12 @@ def test_a_command_ends_with_the_workflow(
     (server,) = children(process.pid)
     command = [*COMMAND, "prepare-dataset", "glyphs", "--study", str(DEMO)]
     running_command = subprocess.Popen(command, env=environment, cwd=tmp_path)
-    wait_until(lambda: children(server))
+    wait_for(lambda: children(server), "child of the server")
     (child,) = children(server)
-    wait_until(lambda: len(list(Path(f"/proc/{child}/task").iterdir())) > 1)  # it has begun
+    wait_for(lambda: len(list(Path(f"/proc/{child}/task").iterdir())) > 1, "work")
     os.kill(process.pid if killed == "starter" else server, signal.SIGKILL)
-    wait_until(lambda: not running(child))
-    assert running_command.wait(60) != 0
+    wait_for(lambda: not running(child), "end of the child")
+    assert running_command.wait(PATIENCE) != 0
     assert not list(tmp_path.rglob("metadata.json"))
 
 
@@ -145,7 +138,7 @@ def test_commands_do_without_a_server(
     process, environment = starter
     (server,) = children(process.pid)
     os.kill(server, signal.SIGKILL)
-    wait_until(lambda: not running(server))
+    wait_for(lambda: not running(server), "end of the server")
     status, output, errors = outcome(
         [*COMMAND, "check", "--seconds", "0", "--study", str(DEMO)], environment, tmp_path
     )
@@ -160,13 +153,13 @@ def test_the_server_ends_with_whoever_started_it_and_no_command_starts(
     os.kill(server, signal.SIGSTOP)  # as if it were still importing
     command = [*COMMAND, "prepare-dataset", "glyphs", "--study", str(DEMO)]
     early = subprocess.Popen(command, env=environment, cwd=tmp_path)
-    wait_until(lambda: has_socket(early.pid))
+    wait_for(lambda: has_socket(early.pid), "socket")
     process.kill()
     os.kill(server, signal.SIGCONT)
     process.wait()
-    wait_until(lambda: not running(server))
+    wait_for(lambda: not running(server), "end of the server")
     assert not Path(environment[preload.ADDRESS]).parent.exists()
-    assert early.wait(60) != 0
+    assert early.wait(PATIENCE) != 0
     late = subprocess.run(command, env=environment, cwd=tmp_path, check=False)
     assert late.returncode != 0
     assert not list(tmp_path.rglob("metadata.json"))

@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from collections import namedtuple
 from collections.abc import Iterator
 from io import BytesIO, StringIO
@@ -15,6 +14,7 @@ import pytest
 import timm.data
 import torch
 from PIL import Image
+from tests.waiting import wait_for
 
 from dpsweep.data import DatasetError
 from dpsweep.data.images import EncodedImages, Transform, decode_images, make_transform
@@ -263,17 +263,13 @@ def test_memory_does_not_grow_with_the_dataset(tmp_path: Path) -> None:
 def test_a_killed_preparation_goes_on_and_leaves_no_process(tmp_path: Path) -> None:
     record = tmp_path / "out" / "train.json"
     process = start_many(tmp_path, 4000)
-    while process.poll() is None and not record.exists():
-        time.sleep(0.05)
+    wait_for(record.exists, "record of what is done", process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.send_signal(signal.SIGKILL)
     process.wait()
     read = read_json(record)["done"]
     assert 0 < read < 4000
-    deadline = time.monotonic() + 20
-    while any(running(int(child)) for child in children) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(running(int(child)) for child in children)
+    wait_for(lambda: not any(running(int(child)) for child in children), "end of the children")
     written = (tmp_path / "out" / "train.npy").stat().st_mtime_ns
     second = start_many(tmp_path, 4000)
     assert second.wait() == 0

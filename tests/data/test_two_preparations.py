@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.data.test_folder import fill, section
+from tests.waiting import PATIENCE
 
 from dpsweep.data import prepare as module
 from dpsweep.data import unfinished
@@ -84,7 +85,7 @@ def test_the_slower_of_two_takes_what_the_faster_has_made(
         found = decode(images, *rest)  # type: ignore[arg-type]
         if threading.current_thread() is slower:
             ready.set()
-            assert finished.wait(60)
+            assert finished.wait(PATIENCE)
         return found
 
     made: list[PreparedDataset] = []
@@ -93,7 +94,7 @@ def test_the_slower_of_two_takes_what_the_faster_has_made(
     monkeypatch.setattr(unfinished, "claim", lambda path: path / threading.current_thread().name)
     slower = threading.Thread(target=lambda: made.append(prepare("pets", dataset, out)))
     slower.start()
-    assert ready.wait(60)
+    assert ready.wait(PATIENCE)
     first = prepare("pets", dataset, out)
     written = (out / "metadata.json").stat().st_mtime_ns
     finished.set()

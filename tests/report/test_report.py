@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from tests.browser import CHROMIUM, chromium
 from tests.synthetic import make_study, write_cells, write_gradient_norms
+from tests.waiting import PATIENCE
 
 from dpsweep import report
 from dpsweep.analysis.evidence import compare, evidence
@@ -795,7 +796,7 @@ def look(folder: Path, source: str, *flags: str) -> dict[int, dict[str, Any]]:
             "--virtual-time-budget=20000", *flags,
             "--dump-dom", (folder / "harness.html").as_uri(),
         ],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     found = re.search(r'<pre id="seen">(.+?)</pre>', browser.stdout)
     assert found is not None, f"the browser saw nothing:\n{browser.stderr[-2000:]}"

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.waiting import PATIENCE
+
 GPUS = 4
 CPUS = 8
 STATE = Path("/var/lib/dpsweep-slurm")
@@ -165,12 +167,12 @@ def _start_accounting() -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    _until(lambda: _succeeds("mariadb", "-e", "select 1"), 60)
+    _until(lambda: _succeeds("mariadb", "-e", "select 1"), PATIENCE)
     file = CONFIGURATION / "slurmdbd.conf"
     file.write_text(SLURMDBD_CONF)
     file.chmod(0o600)
     _run("slurmdbd")
-    _until(lambda: _succeeds("sacctmgr", "--noheader", "show", "cluster"), 60)
+    _until(lambda: _succeeds("sacctmgr", "--noheader", "show", "cluster"), PATIENCE)
     for words in ("cluster test", "account good", "user root account=good"):
         _run("sacctmgr", "--immediate", "add", *words.split())
 
@@ -178,7 +180,7 @@ def _start_accounting() -> None:
 def start_controller() -> None:
     """Start slurmctld; it takes up the queue that it left."""
     _run("slurmctld")
-    _until(lambda: "is UP" in _output("scontrol", "ping", check=False), 30)
+    _until(lambda: "is UP" in _output("scontrol", "ping", check=False), PATIENCE)
 
 
 def stop_controller() -> None:
@@ -206,7 +208,7 @@ def stop() -> None:
             subprocess.run(
                 ["scancel", "--user", user], check=False, timeout=20, capture_output=True
             )
-            _until(lambda: not queue(), 20)
+            _until(lambda: not queue(), 60)
     for daemon in DAEMONS:
         _end(daemon)
 
@@ -254,7 +256,7 @@ def node(state: str) -> None:
 def lose_node() -> None:
     """Set the node down, and back into service when the processes of its jobs have ended."""
     node("DOWN")
-    if not _until(lambda: not _pids("slurmstepd"), 120):
+    if not _until(lambda: not _pids("slurmstepd"), PATIENCE):
         raise RuntimeError("jobs of a node that is down do not end")
     time.sleep(10)  # until slurmd has noticed, too
     node("RESUME")
@@ -309,7 +311,7 @@ def _wait_for_node() -> None:
     def ready() -> bool:
         return "idle" in _output("sinfo", "--noheader", "--format=%T", check=False)
 
-    if not _until(ready, 30):
+    if not _until(ready, PATIENCE):
         log = (STATE / "slurmctld.log").read_text()[-2000:]
         raise RuntimeError(f"the node did not come up:\n{log}")
 

@@ -4,14 +4,12 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.waiting import PATIENCE
 from tests.workflow.chain import ROOT, Chain
-
-PATIENCE = 900.0  # seconds, on a machine that others use too
 
 
 class Site(Chain):
@@ -124,11 +122,3 @@ class Site(Chain):
         """Finished cells: name -> time of their last output, ns."""
         done = (self.results / "cells").glob("*/*/steps.parquet")
         return {f"{path.parts[-3]}/{path.parts[-2]}": path.stat().st_mtime_ns for path in done}
-
-
-def wait_for(condition: Any, what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"no {what} after {PATIENCE:.0f} s"
-        time.sleep(0.1)
-    return value

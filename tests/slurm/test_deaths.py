@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.slurm import cluster
-from tests.slurm.site import PATIENCE, Site, wait_for
+from tests.slurm.site import Site
+from tests.waiting import PATIENCE, wait_for
 from tests.workflow.chain import STUDY, Chain
 
 pytestmark = pytest.mark.slow

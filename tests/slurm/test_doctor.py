@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.slurm import cluster
+from tests.waiting import PATIENCE
 from tests.workflow.chain import ROOT, STUDY
 
 pytestmark = pytest.mark.slow
@@ -143,7 +144,7 @@ class Clinic:
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            timeout=600,
+            timeout=PATIENCE,
         )
         return done.returncode, done.stdout
 

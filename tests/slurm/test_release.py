@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.slurm import cluster
-from tests.slurm.site import PATIENCE, Site, wait_for
+from tests.slurm.site import Site
+from tests.waiting import PATIENCE, wait_for
 from tests.workflow.chain import STUDY, Chain
 from tests.workflow.test_release_rule import FILES, LONG, files
 
@@ -56,7 +57,8 @@ def wait_for_training(site: Site, starts: int) -> tuple[str, int]:
             return begun(site)[-1], pids[0]
         return None
 
-    found: tuple[str, int] = wait_for(training, "release that trains")
+    found = wait_for(training, "release that trains")
+    assert found is not None
     return found
 
 

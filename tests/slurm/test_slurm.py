@@ -27,7 +27,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.slurm import cluster
-from tests.slurm.site import PATIENCE, Site, wait_for
+from tests.slurm.site import Site
+from tests.waiting import PATIENCE, wait_for
 from tests.workflow.chain import STUDY, Chain
 
 from dpsweep.planning.cost import cell_cost

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.waiting import PATIENCE
 from tests.workflow.chain import STUDY, Chain
 
 from dpsweep.training.interruption import EXIT_AGAIN, EXIT_TERMINATED, interruption, watched
@@ -41,7 +42,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 def uninterrupted(prepared: Chain, tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     chain = copied(prepared, tmp_path_factory.mktemp("uninterrupted"))
     process = train(chain)
-    _, log = process.communicate(timeout=600)
+    _, log = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, log
     return _measured(chain)
 
@@ -80,7 +81,7 @@ def test_stopped_trial_goes_on_and_ends_the_same(
     first_line(process)
     time.sleep(1)
     process.send_signal(number)
-    _, log = process.communicate(timeout=600)
+    _, log = process.communicate(timeout=PATIENCE)
     assert process.returncode == status
     saved = re.search(r"checkpoint at step (\d+)", log)
     assert saved, log
@@ -88,7 +89,7 @@ def test_stopped_trial_goes_on_and_ends_the_same(
     assert not chain.stored_trials()
 
     again = train(chain)
-    _, log = again.communicate(timeout=600)
+    _, log = again.communicate(timeout=PATIENCE)
     assert again.returncode == 0, log
     assert f"continuing from step {saved[1]}" in log
     pd.testing.assert_frame_equal(_measured(chain), uninterrupted)
@@ -97,7 +98,7 @@ def test_stopped_trial_goes_on_and_ends_the_same(
 @pytest.mark.slow
 def test_two_jobs_of_one_cell_do_no_harm(chain: Chain) -> None:
     processes = [train(chain), train(chain)]
-    logs = [process.communicate(timeout=600)[1] for process in processes]
+    logs = [process.communicate(timeout=PATIENCE)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], logs
     assert len(chain.stored_trials()) == len(_measured(chain)) == 1
     leftovers = [path for path in chain.results.rglob("*") if ".partial" in path.name]

@@ -5,12 +5,12 @@ import os
 import re
 import shutil
 import signal
-import time
 from base64 import urlsafe_b64decode
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.waiting import wait_for
 from tests.workflow.chain import STUDY, Chain
 
 pytestmark = pytest.mark.slow
@@ -219,12 +219,10 @@ def test_failed_cells_leave_the_others_and_say_why(chain: Chain) -> None:
 
 def test_a_running_study_can_be_watched(tmp_path: Path) -> None:
     chain = Chain(tmp_path, STUDY)
-    run = chain.start()
+    cells = chain.results / "cells" / SWEEP
+    run = chain.fork()
     try:
-        deadline = time.monotonic() + 120
-        cells = chain.results / "cells" / SWEEP
-        while not list(cells.glob("*/trials.parquet")) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(lambda: list(cells.glob("*/trials.parquet")), "cell", run)
         os.killpg(run.pid, signal.SIGSTOP)  # it holds its lock, and trains nothing more
         before = chain.stored_trials()
         chain.run(config=("partial=true",))
@@ -250,9 +248,7 @@ def test_killed_run_continues_and_ends_the_same(
     chain = Chain(tmp_path, STUDY)
     run = chain.start()
     try:
-        deadline = time.monotonic() + 120
-        while len(chain.stored_trials()) < after_trials and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(lambda: len(chain.stored_trials()) >= after_trials, "trial", run)
     finally:
         os.killpg(run.pid, signal.SIGKILL)
         run.wait()

@@ -4,7 +4,6 @@ import copy
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from benchmarks.campaign import left_in, processes
 from safetensors.torch import load_file
+from tests.waiting import wait_for
 from tests.workflow import tiny
 from tests.workflow.chain import STUDY, Chain
 
@@ -30,7 +30,6 @@ RELEASE: dict[str, Any] = {
 }
 FILES = {f"release/{name}" for name in (CERTIFICATE, TRAINED, FROZEN, CARD)}
 LONG = RELEASE | {"epochs": [4], "batch_size": [32], "mean_trials": 2.0}
-SECONDS = 600
 
 
 @pytest.mark.slow
@@ -121,11 +120,7 @@ def kill_when(chain: Chain, condition: Callable[[], bool]) -> None:
     (chain.results / "logs" / "release" / "train.log").unlink(missing_ok=True)
     run = chain.start(target="release")
     try:
-        deadline = time.monotonic() + SECONDS
-        while not condition():
-            assert run.poll() is None, chain.logs()
-            assert time.monotonic() < deadline, chain.logs()
-            time.sleep(0.002)
+        wait_for(condition, "moment for the kill", run, every=0.002)
     finally:
         for process in processes(chain.folder):
             with suppress(ProcessLookupError):

@@ -1,0 +1,36 @@
+"""Waiting for other processes, on machines of any speed."""
+
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+PATIENCE = 900.0
+"""Seconds to wait for anything: a test machine may be cold, slow and busy."""
+
+Found = TypeVar("Found")
+
+
+class Running(Protocol):
+    """A process: `subprocess.Popen`, or one that was forked."""
+
+    def poll(self) -> int | None:
+        """The exit status, None while it runs."""
+
+
+def wait_for(
+    condition: Callable[[], Found], what: str, run: Running | None = None, every: float = 0.05
+) -> Found:
+    """Wait until a condition holds, and return what it found.
+
+    Args:
+        condition: asked again and again, until it returns something true.
+        what: a name for it, for the error.
+        run: the process that brings it about; its end is an error.
+        every: seconds between two looks.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert run is None or run.poll() is None, f"it ended with {run.poll()}, without {what}"
+        assert time.monotonic() < deadline, f"no {what} after {PATIENCE:.0f} s"
+        time.sleep(every)
+    return found
