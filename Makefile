@@ -50,21 +50,21 @@ real-data: setup ## train on the real data in ../shared, a quarter of an hour on
 
 findings: setup ## run the study of frozen features and write docs/findings.md (STUDY=studies/frozen-features-local.yaml reads ../shared)
 	snakemake --config study=$(FINDINGS) -- all
-	$(BIN)/python benchmarks/findings.py --study $(FINDINGS)
+	$(BIN)/python -m benchmarks.findings --study $(FINDINGS)
 
 test-slurm: setup ## the workflow on a real Slurm on this machine (root; installs Debian's slurm-wlm)
 	@$(BIN)/python -m tests.slurm.cluster install
 	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest -m "not campaign" $(SLOWEST) tests/slurm
 
 planted-bugs: setup ## plant one bug after another and check that the fast tests catch it (22 minutes)
-	$(BIN)/python benchmarks/planted_bugs.py
+	$(BIN)/python -m benchmarks.planted_bugs
 
 bench: setup ## measure on the CPU and write the tables of docs/performance.md (an hour)
 	$(BIN)/python -m benchmarks.step_cost
 	$(BIN)/python -m benchmarks.cell
 	$(BIN)/python -m benchmarks.workflow
-	$(BIN)/python benchmarks/calibration.py study
-	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python -m benchmarks.calibration study
+	$(BIN)/python -m benchmarks.tables
 
 gpu-inputs: setup ## fill the folder INPUTS with all that `make gpu` reads (network, ../shared)
 	$(BIN)/python -m benchmarks.gpu.inputs $(INPUTS)

@@ -1,13 +1,13 @@
 """Which networks train with which methods, and by which engine.
 
-    python benchmarks/backbones.py                       # some minutes on one core
-    python benchmarks/backbones.py --only convnext_atto  # this network again
+    python -m benchmarks.backbones                       # some minutes on one core
+    python -m benchmarks.backbones --only convnext_atto  # this network again
 
 Small versions of networks of timm and transformers, with random weights. What `auto` takes has
 given the gradients of the loop over single examples; tests/training/test_backbones.py compares a
 step of each as well.
 
-Results go to benchmarks/results/backbones.json; `python benchmarks/tables.py` writes the table of
+Results go to benchmarks/results/backbones.json; `python -m benchmarks.tables` writes the table of
 docs/backbones.md.
 """
 

@@ -1,8 +1,8 @@
 """Theorem 4.2 and the bound of Koloskova et al. (2023) on a linear head with real features.
 
-    python benchmarks/bounds.py                      # features and labels of studies/frozen-features.yaml
-    python benchmarks/bounds.py --results FOLDER     # from another folder of results
-    python benchmarks/bounds.py --picture            # the picture alone, from the committed numbers
+    python -m benchmarks.bounds                      # features and labels of studies/frozen-features.yaml
+    python -m benchmarks.bounds --results FOLDER     # from another folder of results
+    python -m benchmarks.bounds --picture            # the picture alone, from the committed numbers
 
 A head is trained with DP-SGD, which is what both are about, for a grid of clipping bounds and learning
 rates. At the start, in the middle and at the end of a training, private steps of a batch are held against
@@ -18,7 +18,6 @@ import platform
 import subprocess
 import time
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from benchmarks.environment import environment
 from dpsweep.clipping import FlatClipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.figures import style
@@ -304,11 +304,11 @@ def measure(study_file: Path, results: Path | None, again: bool) -> None:
                 "seeds": SEEDS,
                 "parts": PARTS,
                 "privacy": "not private",
-                "environment": {
-                    "device": f"one core, {platform.machine()}",
-                    "python": platform.python_version(),
-                    "versions": {name: version(name) for name in ("torch", "numpy", "scipy")},
-                },
+                "environment": environment(
+                    *("torch", "numpy", "scipy"),
+                    device=f"one core, {platform.machine()}",
+                    load=False,
+                ),
             }
             write_json(RESULT, _short(result))
 

@@ -1,8 +1,8 @@
 """Measure noise calibration: every setting of a study, and against other tools.
 
-    python benchmarks/calibration.py study       # all distinct calibrations of config.yaml
-    python benchmarks/calibration.py comparison  # 20 settings, four tools; the table of the docs
-    python benchmarks/calibration.py table       # write that table into docs/privacy.md again
+    python -m benchmarks.calibration study       # all distinct calibrations of config.yaml
+    python -m benchmarks.calibration comparison  # 20 settings, four tools; the table of the docs
+    python -m benchmarks.calibration table       # write that table into docs/privacy.md again
 
 Results go to benchmarks/results/calibration*.json. One process at a time; processor time, so that other
 load does not count much.
@@ -11,13 +11,10 @@ load does not count much.
 import argparse
 import math
 import multiprocessing
-import os
-import platform
 import resource
 import time
 from collections import Counter
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +24,13 @@ from opacus.accountants.utils import get_noise_multiplier
 from prv_accountant.dpsgd import find_noise_multiplier
 from scipy.optimize import brentq
 
+from benchmarks.environment import environment
 from dpsweep.files import read_json, write_json, write_text
 from dpsweep.privacy import calibrate, gaussian_noise_multiplier, pld_epsilon
 from dpsweep.study import load_study
 from dpsweep.study.cells import optimizer_steps
 
+PACKAGES = ("dp-accounting", "numpy", "opacus", "prv-accountant", "scipy")
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 DOCS = REPOSITORY / "docs" / "privacy.md"
@@ -154,20 +153,9 @@ def _report(tool: str, arguments: tuple[float, int, int, int], sender: Any) -> N
     sender.send(result)
 
 
-def environment() -> dict[str, Any]:
-    """Describe what the times were measured with."""
-    packages = ("dp-accounting", "numpy", "opacus", "prv-accountant", "scipy")
-    return {
-        "cores": os.cpu_count(),
-        "load_before": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in packages},
-    }
-
-
 def measure_comparison() -> None:
     """Compare the tools on the 20 settings."""
-    result: dict[str, Any] = {"environment": environment(), "delta": DELTA, "settings": []}
+    result: dict[str, Any] = {"environment": environment(*PACKAGES), "delta": DELTA, "settings": []}
     for data, train_size, batch_size, epochs, epsilon in SETTINGS:
         steps = optimizer_steps(train_size, batch_size, epochs, "round")
         arguments = (epsilon, train_size, batch_size, steps)
@@ -247,7 +235,7 @@ def measure_study(study_file: Path) -> None:
     """Calibrate everything that a study needs, in one process."""
     settings = study_settings(study_file)
     calibrate(1.0, DELTA, 1000, 100, 10)  # imports
-    described = environment()
+    described = environment(*PACKAGES)
     rows, started, cpu_started = [], time.perf_counter(), time.process_time()
     accountants: Counter[str] = Counter()
     for epsilon, train_size, batch_size, steps in settings:

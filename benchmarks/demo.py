@@ -1,6 +1,6 @@
 """Run the demo in a scratch folder and measure it: time, memory, and what a cell needs beside its steps.
 
-    python benchmarks/demo.py    # as long as `make demo`
+    python -m benchmarks.demo    # as long as `make demo`
 
 The result goes to benchmarks/results/demo.json.
 """
@@ -8,18 +8,17 @@ The result goes to benchmarks/results/demo.json.
 import argparse
 import contextlib
 import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from benchmarks.environment import environment
 from dpsweep.files import read_json, write_json
 from dpsweep.study import load_study
 
@@ -78,16 +77,11 @@ def summary(seconds: Sequence[float]) -> dict[str, float]:
 
 def main() -> None:
     """Measure and write the result."""
-    environment = {
-        "cores": os.cpu_count(),
-        "load_before": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("torch", "snakemake")},
-    }
+    before = environment("torch", "snakemake")
     study = load_study(DEMO)
     with tempfile.TemporaryDirectory(prefix="demo-benchmark-") as scratch:
         folder = Path(scratch)
-        result: dict[str, Any] = {"environment": environment} | run(folder)
+        result: dict[str, Any] = {"environment": before} | run(folder)
         cells = folder / study.results / "provenance" / "cells"
         timings = [read_json(file)["timing"] for file in cells.glob("*/*.json")]
     # A cell whose trials another one has trained has no steps of its own.

@@ -1,19 +1,17 @@
 """Measure what a head on cached features costs: a trial, a cell, and a step against others.
 
-    python benchmarks/features.py
+    python -m benchmarks.features
 
 Features, images and labels are random: no accuracy comes out of it. Steps alternate in one process, so that
 the load of the machine is the same for all of them. Results go to benchmarks/results/features.json.
 """
 
 import argparse
-import os
 import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.environment import environment
 from dpsweep.clipping import FlatClipping
 from dpsweep.data.prepared import FeatureIdentity
 from dpsweep.data.write import Split, write_prepared
@@ -226,7 +225,8 @@ def main() -> None:
     """Measure and write the result."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     torch.set_num_threads(1)
-    load = round(os.getloadavg()[0], 1)
+    packages = ("torch", "timm", "opacus", "numpy")
+    before = environment(*packages, device=f"one core, {platform.machine()}")
     with tempfile.TemporaryDirectory() as folder:
         chosen, paths = study(Path(folder)), Paths(Path(folder))
         prepare(chosen, paths)
@@ -236,12 +236,7 @@ def main() -> None:
             "size": {"train": TRAIN, "features": WIDTH, "classes": CLASSES, "epochs": EPOCHS},
             "step": {"examples": STEP, "pixels": PIXELS, "seconds": step},
             "cells": cells(chosen, paths),
-            "environment": {
-                "device": f"one core, {platform.machine()}",
-                "python": platform.python_version(),
-                "versions": {name: version(name) for name in ("torch", "timm", "opacus", "numpy")},
-                "load_before": load,
-            },
+            "environment": before,
         }
     write_json(RESULT, content)
 

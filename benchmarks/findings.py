@@ -1,8 +1,8 @@
 """Write docs/findings.md, its figures and its numbers from the study of frozen features.
 
-    python benchmarks/findings.py            # from results/frozen-features, after the study
-    python benchmarks/findings.py --film     # from results/film-confirmation, after that study
-    python benchmarks/findings.py --page     # the page alone, from the committed numbers
+    python -m benchmarks.findings            # from results/frozen-features, after the study
+    python -m benchmarks.findings --film     # from results/film-confirmation, after that study
+    python -m benchmarks.findings --page     # the page alone, from the committed numbers
 
 Numbers go to benchmarks/results/findings.json and film.json, pictures to docs/images/findings/.
 """
@@ -10,7 +10,6 @@ Numbers go to benchmarks/results/findings.json and film.json, pictures to docs/i
 import argparse
 import hashlib
 import math
-import runpy
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks import tables
 from dpsweep.analysis.frames import load_trials
 from dpsweep.choice import choose, repeats
 from dpsweep.files import read_json, write_json, write_text
@@ -209,7 +209,7 @@ def _name(row: dict[str, Any], titles: dict[str, str]) -> str:
 
 def _curves(rows: list[dict[str, Any]], name: str, titles: dict[str, str], sizes: Any) -> str:
     """A table for each set of values along an axis."""
-    tables = []
+    grids = []
     groups: dict[tuple[float, ...], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(row["values"]), []).append(row)
@@ -222,8 +222,8 @@ def _curves(rows: list[dict[str, Any]], name: str, titles: dict[str, str], sizes
                 f"**{share(each)}**" if each == best else share(each) for each in row["accuracy"]
             ]
             lines.append([_name(row, titles), *cells])
-        tables.append(table(["accuracy in %", *heads], lines))
-    return "\n\n".join(tables)
+        grids.append(table(["accuracy in %", *heads], lines))
+    return "\n\n".join(grids)
 
 
 def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
@@ -267,7 +267,6 @@ def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
     figures = "\n\n".join(
         f"![{text}](images/findings/{name}.png)\n\n*{text}.*" for name, text in FIGURES.items()
     )
-    tables = runpy.run_path(str(REPOSITORY / "benchmarks" / "tables.py"))
     seconds = ", ".join(
         f"{value:g} s for N = {int(size):,}" for size, value in study["seconds_of_a_trial"].items()
     )
@@ -295,10 +294,8 @@ def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
         by_bound=_curves(numbers["by_bound"], "C", titles, lambda _, value: f"{value:g}"),
         by_batch_size=_curves(numbers["by_batch_size"], "B", titles, batch),
         automatic=table(["problem", "AUTO-S", "tuned C", "difference, points"], automatic),
-        effects="\n".join(_said(tables["theory_effects"](), "- ")),
-        predictions="\n".join(
-            _said(tables["theory_rules"](tables["THEORY"] / "predictions.csv"), "- ")
-        ),
+        effects="\n".join(_said(tables.theory_effects(), "- ")),
+        predictions="\n".join(_said(tables.theory_rules(tables.THEORY / "predictions.csv"), "- ")),
         film="It has not been run yet." if film is None else _film(film),
         figures=figures,
     )

@@ -1,7 +1,7 @@
 """Make the pictures of README and docs from the results of a study.
 
-    python benchmarks/pictures.py                        # from the results that each study names
-    python benchmarks/pictures.py --results FOLDER       # from those in another folder
+    python -m benchmarks.pictures                        # from the results that each study names
+    python -m benchmarks.pictures --results FOLDER       # from those in another folder
 
 A picture is drawn from the numbers of a figure of a finished study. They are kept beside it in
 docs/images, and so is what the study says of the tuning rules: the words under the picture say it too, so

@@ -1,13 +1,13 @@
 """Plant one bug after another and see the fast tests fail.
 
-    python benchmarks/planted_bugs.py                     # all of planted_bugs.yaml, two at a time
-    python benchmarks/planted_bugs.py --only "sampling"   # those whose name or group has this text
+    python -m benchmarks.planted_bugs                     # all of planted_bugs.yaml, two at a time
+    python -m benchmarks.planted_bugs --only "sampling"   # those whose name or group has this text
 
 A bug is a piece of a source file and what stands there instead. Each is planted in a copy of the
 repository, where the tests that it names must fail: a test that fails, not one that cannot be
 collected. They pass without it, which is checked first. Results go to
 benchmarks/results/planted_bugs.json, where the bugs that were not tried keep theirs;
-`python benchmarks/tables.py` writes the table of docs/privacy.md. The exit status is 1 if a bug survives.
+`python -m benchmarks.tables` writes the table of docs/privacy.md. The exit status is 1 if a bug survives.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """What does honest tuning cost? Test accuracy at a total epsilon, by how the setting was found.
 
-    python benchmarks/price.py studies/frozen-features.yaml 20newsgroups_minilm_head 8
-    python benchmarks/price.py studies/demo.yaml digits_vit-weak_film 8
+    python -m benchmarks.price studies/frozen-features.yaml 20newsgroups_minilm_head 8
+    python -m benchmarks.price studies/demo.yaml digits_vit-weak_film 8
 
 The arguments are a study whose data, networks and features are prepared (in its results folder, or in
 ``--results``), a sweep of it, and the epochs of a trial. A call that was stopped goes on where it was.

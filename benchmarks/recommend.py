@@ -1,6 +1,6 @@
 """How good is the recommendation for data that it has no reference points of?
 
-    python benchmarks/recommend.py results/demo-dense/problems [more folders]
+    python -m benchmarks.recommend results/demo-dense/problems [more folders]
 
 One dataset after the other is left out, with all others of the same source. The settings that are
 recommended from the remaining reference points are looked up among those that were trained on it (the

@@ -1,6 +1,6 @@
 """Measure what `selection: bracket` saves and loses, on cells that were trained exhaustively.
 
-    python benchmarks/selection.py
+    python -m benchmarks.selection
 
 Trains benchmarks/selection.yaml (every learning rate with every seed; about 15 minutes on two
 cores, and what is there already is kept), then lets each seed in turn choose a learning rate as

@@ -9,7 +9,7 @@ and a ratio is the median over the rounds of (contender / without privacy in the
 is what steps need beyond the model: on a GPU the second step by its allocator, on the CPU the growth of a
 fresh process in two steps (the median of three, which differ by some 20 MB).
 
-Results go to benchmarks/results/step_cost_cpu.json; `python benchmarks/tables.py` writes the table of
+Results go to benchmarks/results/step_cost_cpu.json; `python -m benchmarks.tables` writes the table of
 docs/performance.md. On a GPU these are pieces of `python -m benchmarks.gpu`.
 """
 

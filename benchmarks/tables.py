@@ -1,6 +1,6 @@
 """Write the tables of docs/*.md from benchmarks/results/*.json.
 
-    python benchmarks/tables.py
+    python -m benchmarks.tables
 
 A table stands between two comments of a document and is replaced there; a result that has not
 been measured yet becomes a line that says which command measures it.
@@ -719,35 +719,35 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "CIFAR-100, GPU": ("gpu/cifar100_*.json", GPU, cifar100_on_gpu),
     "cell, CPU": ("cell_cpu.json", "make bench", cell),
     "cell, GPU": ("gpu/cell*.json", GPU, cell_on_gpu),
-    "features": ("features.json", "python benchmarks/features.py", features),
-    "backbones": ("backbones.json", "python benchmarks/backbones.py", backbones),
+    "features": ("features.json", "python -m benchmarks.features", features),
+    "backbones": ("backbones.json", "python -m benchmarks.backbones", backbones),
     "workflow": ("workflow.json", "make bench", workflow),
-    "demo": ("demo.json", "python benchmarks/demo.py", demo),
+    "demo": ("demo.json", "python -m benchmarks.demo", demo),
     "analysis": ("analysis.json", "python -m benchmarks.analysis", analysis),
     "noise cost, CPU": ("noise_cost_cpu.json", "python -m benchmarks.noise_cost", noise_cost),
     "noise cost, GPU": ("gpu/noise_cost.json", GPU, noise_cost),
     "planted bugs": ("planted_bugs.json", "make planted-bugs", planted_bugs),
     "slowest tests": ("durations.json", "python -m benchmarks.durations run.log", slowest_tests),
-    "coverage of intervals": ("verdicts.json", "python benchmarks/verdicts.py", coverage),
-    "power of verdicts": ("verdicts.json", "python benchmarks/verdicts.py", power),
+    "coverage of intervals": ("verdicts.json", "python -m benchmarks.verdicts", coverage),
+    "power of verdicts": ("verdicts.json", "python -m benchmarks.verdicts", power),
     "recommendation": (
         "recommend.json",
-        "python benchmarks/recommend.py results/demo-dense/problems",
+        "python -m benchmarks.recommend results/demo-dense/problems",
         recommendation,
     ),
-    "progress of steps": ("bounds.json", "python benchmarks/bounds.py", bounds_progress),
+    "progress of steps": ("bounds.json", "python -m benchmarks.bounds", bounds_progress),
     "memory of the theory": (
         "theory_memory.json",
         "python -m benchmarks.theory_memory",
         theory_memory,
     ),
-    "bound of Koloskova et al.": ("bounds.json", "python benchmarks/bounds.py", bounds_choice),
+    "bound of Koloskova et al.": ("bounds.json", "python -m benchmarks.bounds", bounds_choice),
     "price": (
         "price.json",
-        "python benchmarks/price.py studies/frozen-features.yaml 20newsgroups_minilm_head 8",
+        "python -m benchmarks.price studies/frozen-features.yaml 20newsgroups_minilm_head 8",
         price,
     ),
-    "selection": ("selection.json", "python benchmarks/selection.py", selection),
+    "selection": ("selection.json", "python -m benchmarks.selection", selection),
     "kills": ("kills.json", "python -m benchmarks.kills 300", kills),
     "kills on Slurm": ("kills_slurm.json", "python -m benchmarks.kills_slurm 50", kills),
     "histories": ("histories.json", "python -m benchmarks.histories 30", histories),

@@ -1,8 +1,8 @@
 """Take the numbers of the theory from the results of a study, and write the pages that show them.
 
-    python benchmarks/theory.py                                                    # frozen features
-    python benchmarks/theory.py --study studies/demo-dense.yaml                    # the dense demo
-    python benchmarks/theory.py --study studies/demo-dense.yaml --results FOLDER   # from this folder
+    python -m benchmarks.theory                                                    # frozen features
+    python -m benchmarks.theory --study studies/demo-dense.yaml                    # the dense demo
+    python -m benchmarks.theory --study studies/demo-dense.yaml --results FOLDER   # from this folder
 
 The numbers are those of the study's figures of the theory. They are computed from the folder's cells and
 gradients, not taken from its figures, go to benchmarks/results/theory/*.csv, and are not private. The pages
@@ -10,9 +10,9 @@ are docs/theory.md and docs/findings.md.
 """
 
 import argparse
-import runpy
 from pathlib import Path
 
+from benchmarks import findings, tables
 from dpsweep.figures.draw import FAMILIES
 from dpsweep.files import atomic_path
 from dpsweep.study import load_study
@@ -61,8 +61,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="instead of the folder that the study names")
     options = parser.parse_args()
     collect(options.study, options.results, NUMBERS)
-    for script, function in (("tables.py", "write_tables"), ("findings.py", "write_page")):
-        runpy.run_path(str(REPOSITORY / "benchmarks" / script))[function]()
+    tables.write_tables()
+    findings.write_page()
 
 
 if __name__ == "__main__":

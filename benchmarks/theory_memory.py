@@ -7,7 +7,7 @@ For every setting a study of one cell is prepared from random images and weights
 then looks at a small and at a large batch, each time in a fresh process, at the start and after the only
 epoch. The peak is that of the whole process (VmHWM): interpreter, libraries, network, data.
 
-Results go to benchmarks/results/theory_memory.json; `python benchmarks/tables.py` writes the table of
+Results go to benchmarks/results/theory_memory.json; `python -m benchmarks.tables` writes the table of
 docs/theory.md.
 """
 

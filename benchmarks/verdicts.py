@@ -1,6 +1,6 @@
 """Simulate studies whose effects are known: coverage of intervals, and power of verdicts.
 
-    python benchmarks/verdicts.py
+    python -m benchmarks.verdicts
 
 A simulated study has datasets, problems on each (a backbone or a method), and a grid of (C, B) for every
 epsilon. The best C grows by a known number of decades per halving of epsilon, which differs between

@@ -1,7 +1,7 @@
 """What it costs a job to verify what it reads: prepared arrays, and its calibration.
 
-    python benchmarks/verification.py                     # arrays of 0.1, 10 and 150 MB
-    python benchmarks/verification.py --megabytes 1000    # of other sizes
+    python -m benchmarks.verification                     # arrays of 0.1, 10 and 150 MB
+    python -m benchmarks.verification --megabytes 1000    # of other sizes
 
 Arrays are in memory (the page cache), as for every job but the first; from a disk, reading takes
 longer than the checksum. Processor time, the least of five.

@@ -1,20 +1,19 @@
 """The bounds on a linear head: their formulas on a tiny problem, and what the documents show of them."""
 
-import runpy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks import bounds as benchmark
+from benchmarks import tables
 from matplotlib.testing.compare import compare_images
 
 from dpsweep.files import read_json
 from dpsweep.privacy import Calibration
 
 ROOT = Path(__file__).parents[1]
-MODULE: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "bounds.py"))
-TABLES: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "tables.py"))
-NUMBERS: dict[str, Any] = read_json(MODULE["RESULT"])
+NUMBERS: dict[str, Any] = read_json(benchmark.RESULT)
 N, FEATURES, CLASSES, STEPS = 40, 5, 3, 6
 DIMENSION = CLASSES * (FEATURES + 1)
 
@@ -30,7 +29,7 @@ def problem(sigma: float) -> Any:
         opacus_note="",
     )  # fmt: skip
     arrays = features.astype(np.float32), labels
-    return MODULE["Problem"](*arrays, *arrays, CLASSES, noise)
+    return benchmark.Problem(*arrays, *arrays, CLASSES, noise)
 
 
 def gradients(problem: Any, head: np.ndarray) -> np.ndarray:
@@ -54,7 +53,7 @@ def curvature(problem: Any) -> float:
 
 def test_a_head_is_trained_with_the_normalised_update() -> None:
     chosen, bound, rate = problem(sigma=0.0), 1.3, 0.7
-    _, kept = MODULE["train"](chosen, bound, rate, seed=0)
+    _, kept = benchmark.train(chosen, bound, rate, seed=0)
     head, wanted = np.zeros(DIMENSION), {}
     for step in range(STEPS + 1):
         wanted[step] = head.reshape(CLASSES, -1)
@@ -69,13 +68,13 @@ def test_steps_are_held_against_the_theorem() -> None:
     head = np.random.default_rng(1).normal(size=(CLASSES, FEATURES + 1)) / 3
     rows, limit = gradients(chosen, head), 1 / curvature(chosen)
     total, bounds = rows.sum(0), [0.2, 1.0, 30.0]
-    [found] = MODULE["progress"](chosen, {"start": head}, bounds)
+    [found] = benchmark.progress(chosen, {"start": head}, bounds)
     unit = total @ total * limit / 2
     for bound, row in zip(bounds, found["bounds"], strict=True):
         kept = clipped(rows, bound).sum(0)
         noise = bound**2 * sigma**2 * DIMENSION
         error = noise + ((total - kept) ** 2).sum()
-        theorem = [part * limit / 2 * (error - total @ total) for part in MODULE["PARTS"]]
+        theorem = [part * limit / 2 * (error - total @ total) for part in benchmark.PARTS]
         assert row["theorem"] == pytest.approx([each / unit for each in theorem])
         aligned = (kept @ total) ** 2 / ((kept @ kept + noise) * (total @ total))
         assert row["tuned_bound"] == pytest.approx(-aligned)
@@ -90,7 +89,7 @@ def test_the_convergence_bound_has_the_constants_of_the_training() -> None:
     chosen = problem(sigma=0.4)
     heads = {"start": np.zeros((CLASSES, FEATURES + 1)), "end": np.ones((CLASSES, FEATURES + 1))}
     heads["end"][0] = -1
-    found = MODULE["koloskova"](chosen, heads, [0.1, 10.0], 0.25)
+    found = benchmark.koloskova(chosen, heads, [0.1, 10.0], 0.25)
     assert found["smoothness"] == pytest.approx(curvature(chosen) / N)
     assert found["initial_gap"] == pytest.approx(np.log(CLASSES) - 0.25)
     for name, head in heads.items():
@@ -105,18 +104,18 @@ def test_the_convergence_bound_has_the_constants_of_the_training() -> None:
 
 
 def test_the_picture_is_that_of_the_numbers(tmp_path: Path) -> None:
-    drawn = tmp_path / "bounds.png"
-    MODULE["draw_picture"](drawn)
+    drawn = tmp_path / "benchmark.png"
+    benchmark.draw_picture(drawn)
     # As in test_pictures.py.
-    assert compare_images(str(MODULE["PICTURE"]), str(drawn), 2.0) is None, (
-        "run: python benchmarks/bounds.py --picture"
+    assert compare_images(str(benchmark.PICTURE), str(drawn), 2.0) is None, (
+        "run: python -m benchmarks.bounds --picture"
     )
 
 
 @pytest.mark.parametrize("name", ["progress of steps", "bound of Koloskova et al."])
 def test_the_tables_are_those_of_the_numbers(name: str) -> None:
     page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
-    render = TABLES["TABLES"][name][2]
-    assert TABLES["filled"](page, {name: render(NUMBERS)}) == page, "run benchmarks/tables.py"
+    render = tables.TABLES[name][2]
+    assert tables.filled(page, {name: render(NUMBERS)}) == page, "python -m benchmarks.tables"
     changed = {**NUMBERS, "pieces": NUMBERS["pieces"][1:]}
-    assert TABLES["filled"](page, {name: render(changed)}) != page
+    assert tables.filled(page, {name: render(changed)}) != page

@@ -1,27 +1,26 @@
 """docs/findings.md and its pictures belong to the committed numbers."""
 
 import copy
-import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks import findings
 
 from dpsweep.files import read_json
 
 ROOT = Path(__file__).parents[1]
-MODULE: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "findings.py"))
-NUMBERS: dict[str, Any] = read_json(MODULE["NUMBERS"])
-FILM: dict[str, Any] | None = MODULE["film_numbers"]()
+NUMBERS: dict[str, Any] = read_json(findings.NUMBERS)
+FILM: dict[str, Any] | None = findings.film_numbers()
 
 
 def test_the_page_is_that_of_the_numbers() -> None:
-    written = MODULE["PAGE"].read_text(encoding="utf-8")
-    assert written == MODULE["page"](NUMBERS, FILM), "run: python benchmarks/findings.py --page"
+    written = findings.PAGE.read_text(encoding="utf-8")
+    assert written == findings.page(NUMBERS, FILM), "run: python -m benchmarks.findings --page"
 
 
 def test_the_pictures_are_those_of_the_numbers() -> None:
-    found = {file.stem: MODULE["digest"](file) for file in MODULE["IMAGES"].glob("*.png")}
+    found = {file.stem: findings.digest(file) for file in findings.IMAGES.glob("*.png")}
     assert found == NUMBERS["pictures"]
 
 
@@ -29,7 +28,7 @@ def test_the_pictures_are_those_of_the_numbers() -> None:
 def test_another_accuracy_is_another_page(section: str) -> None:
     changed = copy.deepcopy(NUMBERS)
     changed[section][0]["accuracy"][0] -= 0.01
-    assert MODULE["page"](changed, FILM) != MODULE["page"](NUMBERS, FILM)
+    assert findings.page(changed, FILM) != findings.page(NUMBERS, FILM)
 
 
 def test_cells_with_film_are_on_the_page() -> None:
@@ -38,7 +37,7 @@ def test_cells_with_film_are_on_the_page() -> None:
     other = row | {"batch_size": 1024, "centre": 0.5, "minimum": 0.5, "maximum": 0.5}
     film = {"cells": 12, "done": 2, "test_examples": 2500, "rows": [row, other]}
     film["rates"] = {"cells": 2, "at_an_end": 1}
-    written = MODULE["page"](NUMBERS, film)
+    written = findings.page(NUMBERS, film)
     assert "2 of its 12 cells have been trained" in written
     assert "| ε = 8, B = 128 | 45.7 |" in written
     assert "differ by 1.0 points in the mean and by 2.0 at most" in written
@@ -47,4 +46,4 @@ def test_cells_with_film_are_on_the_page() -> None:
     assert "a standard error of up to 1.0 points" in written
     costs = "4.3 at B = 128, 0.0 at B = 1,024."
     assert f"Against the best B, C tuned with it, it is lower by {costs}" in written
-    assert "It has not been run yet." in MODULE["page"](NUMBERS, None)
+    assert "It has not been run yet." in findings.page(NUMBERS, None)

@@ -1,15 +1,14 @@
 """The list of planted bugs fits the code: `make planted-bugs` itself takes twenty minutes."""
 
-import runpy
 from pathlib import Path
 
 import pytest
+from benchmarks import planted_bugs
 
 from dpsweep.files import read_json
 
 ROOT = Path(__file__).parents[1]
-MODULE = runpy.run_path(str(ROOT / "benchmarks" / "planted_bugs.py"))
-LISTED = MODULE["read_bugs"]()
+LISTED = planted_bugs.read_bugs()
 
 
 @pytest.mark.parametrize("bug", LISTED, ids=lambda bug: f"{bug.group}: {bug.name}")

@@ -116,19 +116,13 @@ def printed_help(words: tuple[str, ...], patch: pytest.MonkeyPatch) -> None:
     """
     for name in [each for each in sys.modules if each.partition(".")[0] == "benchmarks"]:
         patch.delitem(sys.modules, name)
-    if words[0] == "-m":
-        _, module, *arguments = words
-        found = find_spec(module)
-        assert found is not None and found.origin is not None, module
-        file = Path(found.origin)
-        if found.submodule_search_locations:
-            file = file.with_name("__main__.py")
-        first = ROOT
-    else:
-        file, arguments = ROOT / words[0], list(words[1:])
-        first = file.parent
-    rest = [each for each in sys.path if each and Path(each) not in (ROOT, ROOT / "benchmarks")]
-    patch.setattr(sys, "path", [str(first), *rest])
+    option, module, *arguments = words
+    assert option == "-m", words
+    found = find_spec(module)
+    assert found is not None and found.origin is not None, module
+    file = Path(found.origin)
+    if found.submodule_search_locations:
+        file = file.with_name("__main__.py")
     patch.setattr(sys, "argv", [str(file), *arguments, "--help"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(file), run_name="__main__")

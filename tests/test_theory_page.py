@@ -1,11 +1,10 @@
 """docs/theory.md belongs to the committed numbers, and one command makes those from a study's results."""
 
-import runpy
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks import tables, theory
 
 from dpsweep.figures.draw import FAMILIES
 from dpsweep.study.paths import Paths
@@ -13,22 +12,20 @@ from dpsweep.tables.write import read_numbers
 from tests.synthetic import make_study, write_cells, write_overlaps
 
 ROOT = Path(__file__).parents[1]
-COMMAND: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "theory.py"))
-TABLES: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "tables.py"))
-NUMBERS: Path = COMMAND["NUMBERS"]
+NUMBERS: Path = theory.NUMBERS
 
 
 def rendered(folder: Path) -> dict[str, list[str]]:
     return {
-        "theory, effects of privacy": TABLES["theory_effects"](folder),
-        "theory, rules": TABLES["theory_rules"](folder / "predictions.csv"),
-        "theory, rules in the demo": TABLES["theory_rules"](folder / "demo_predictions.csv"),
+        "theory, effects of privacy": tables.theory_effects(folder),
+        "theory, rules": tables.theory_rules(folder / "predictions.csv"),
+        "theory, rules in the demo": tables.theory_rules(folder / "demo_predictions.csv"),
     }
 
 
 def test_the_page_is_that_of_the_numbers() -> None:
     page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
-    assert TABLES["filled"](page, rendered(NUMBERS)) == page, "run: python benchmarks/tables.py"
+    assert tables.filled(page, rendered(NUMBERS)) == page, "run: python -m benchmarks.tables"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +48,7 @@ def test_other_numbers_are_another_page(tmp_path: Path, file: str, column: str) 
 
 
 def test_every_committed_file_comes_from_the_command() -> None:
-    made = {name for figures in COMMAND["FIGURES"].values() for name in figures}
+    made = {name for figures in theory.FIGURES.values() for name in figures}
     assert {path.stem for path in NUMBERS.glob("*.csv")} == made
 
 
@@ -75,10 +72,10 @@ def test_the_command_takes_the_numbers_from_the_cells_and_gradients_of_a_folder(
     for cell in study.sweep_cells("s"):
         if cell.clipping_bound == 1.0:
             write_overlaps(study, paths, cell, 2.0, [[np.eye(8) * cell.epsilon] * 2] * 2)
-    monkeypatch.setitem(COMMAND["collect"].__globals__, "load_study", lambda _: study)
+    monkeypatch.setattr(theory, "load_study", lambda _: study)
     (tmp_path / "numbers").mkdir()
-    COMMAND["collect"](COMMAND["STUDY"], tmp_path / "results", tmp_path / "numbers")
-    for name, target in COMMAND["FIGURES"][COMMAND["STUDY"]].items():
+    theory.collect(theory.STUDY, tmp_path / "results", tmp_path / "numbers")
+    for name, target in theory.FIGURES[theory.STUDY].items():
         compute, _ = FAMILIES[study.figures[target].family]
         wanted = compute(study, paths, study.figures[target])
         found = (tmp_path / "numbers" / f"{name}.csv").read_text(encoding="utf-8")

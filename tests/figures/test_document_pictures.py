@@ -1,16 +1,15 @@
 """Pictures of README and docs are what the code draws, and their words say what the study found."""
 
 import re
-import runpy
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from benchmarks import pictures
 from matplotlib.testing.compare import compare_images
 
 ROOT = Path(__file__).parents[2]
-MODULE = runpy.run_path(str(ROOT / "benchmarks" / "pictures.py"))
-PICTURES = MODULE["PICTURES"]
+PICTURES = pictures.PICTURES
 # As in test_pictures.py.
 TOLERANCE = 2.0
 
@@ -18,7 +17,7 @@ TOLERANCE = 2.0
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda each: each.figure)
 def test_the_picture_is_what_the_code_draws(picture, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     drawn = tmp_path / "drawn.png"
-    MODULE["draw"](picture, drawn)
+    pictures.draw(picture, drawn)
     assert compare_images(str(picture.stem.with_suffix(".png")), str(drawn), TOLERANCE) is None
 
 
@@ -26,7 +25,7 @@ def test_the_picture_is_what_the_code_draws(picture, tmp_path: Path) -> None:  #
 def test_its_words_are_current(picture) -> None:  # type: ignore[no-untyped-def]
     document = (ROOT / picture.document).read_text(encoding="utf-8")
     assert document.count(picture.start) == 1
-    assert MODULE["filled"](picture, document) == document, "run benchmarks/pictures.py"
+    assert pictures.filled(picture, document) == document, "python -m benchmarks.pictures"
 
 
 def test_every_picture_of_the_documents_is_made_by_the_command() -> None:
@@ -48,8 +47,8 @@ def test_words_name_only_what_the_table_decides() -> None:
     rules = pd.DataFrame(
         {"condition": ["Lower ε"] * 2, "implication": ["Increase C", "Decrease B"]}
     )
-    nothing = MODULE["said_of_rules"](rules.assign(verdict="not resolved"))
+    nothing = pictures.said_of_rules(rules.assign(verdict="not resolved"))
     assert "too small to confirm or reject any of the paper's 2 tuning rules" in nothing
-    one = MODULE["said_of_rules"](rules.assign(verdict=["not resolved", "contradicted here"]))
+    one = pictures.said_of_rules(rules.assign(verdict=["not resolved", "contradicted here"]))
     assert "decides 1: Lower ε: Decrease B (contradicted here)." in one
     assert "Increase C" not in one
