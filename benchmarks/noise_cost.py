@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks import step_cost
-from benchmarks.step_cost import RESULTS, ROWS, Setting, dpsweep, make_model
+from benchmarks import step_rows
+from benchmarks.step_contenders import Setting, dpsweep
+from benchmarks.step_cost import RESULTS, timed
+from benchmarks.step_rows import ROWS, make_model
 from dpsweep.files import write_json
 from dpsweep.models.build import trainable_parameters
 from dpsweep.training.noise import GaussianNoise
@@ -26,7 +28,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Case:
-    """A row of step_cost.py, and the batch size of its step: at least the physical batch."""
+    """A row of step_rows.py, and the batch size of its step: at least the physical batch."""
 
     title: str
     batch_size: int
@@ -38,7 +40,7 @@ CASES = [Case("ViT-Tiny, FiLM", 32), Case("ViT-Base, all parameters", 256)]
 
 def time_noise(case: Case, device: torch.device) -> dict[str, float | str]:
     """Return the seconds of a step and of both kinds of noise, and what the new one adds."""
-    row = next(row for row in [*ROWS, *step_cost.REHEARSAL] if row.title == case.title)
+    row = next(row for row in [*ROWS, *step_rows.REHEARSAL] if row.title == case.title)
     size = sum(each.numel() for each in trainable_parameters(make_model(row)).values())
     physical_batch = row.cpu_batch if device.type == "cpu" else row.gpu_batch
     step = dpsweep(row, Setting(device, None, False))
@@ -58,9 +60,7 @@ def time_noise(case: Case, device: torch.device) -> dict[str, float | str]:
     }
     for run in runs.values():
         run()
-    found = {
-        name: [step_cost.timed(run, device) for _ in range(ROUNDS)] for name, run in runs.items()
-    }
+    found = {name: [timed(run, device) for _ in range(ROUNDS)] for name, run in runs.items()}
     median = {name: statistics.median(times) for name, times in found.items()}
     # The step above holds its noise once, whatever the number of physical batches.
     batch_size = max(case.batch_size, physical_batch)

@@ -18,7 +18,11 @@ CHROMIUM = next(
 def chromium(width: int, height: int) -> Iterator[Page]:
     """A page of a window of this size, without network; errors of its scripts are errors of the test."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-dev-shm-usage"],
+            timeout=1000 * PATIENCE,
+        )
         page = browser.new_context(
             viewport={"width": width, "height": height}, offline=True
         ).new_page()

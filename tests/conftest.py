@@ -1,6 +1,13 @@
-"""The order of the tests."""
+"""The order of the tests, and what examples of Hypothesis may take."""
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A slow machine is no failure.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 # A worker that begins these last leaves the others with nothing to do.
 LONGEST = (

@@ -1,10 +1,11 @@
-"""What docs/extending.md adds works: each diff is applied to a copy of the sources, and used."""
+"""What docs/extending.md adds works and passes the checks: its diffs are applied to a copy, and used."""
 
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,6 @@ assert paths.figure("learning_rates", "pdf").stat().st_size > 1000
 BEGIN = """
 import yaml
 from dpsweep.study import Study
-from dpsweep.study.schema import study_schema
 TINY = {"img_size": 8, "patch_size": 4, "in_chans": 1, "embed_dim": 32, "depth": 1, "num_heads": 2}
 content = yaml.safe_load('''
 title: Small
@@ -121,21 +121,47 @@ def block(section: str, language: str) -> str:
     return str(found)
 
 
+def files(section: str) -> list[str]:
+    """The files that an addition touches."""
+    return re.findall(r"^\+\+\+ b/(\S+)", block(section, "diff"), re.MULTILINE)
+
+
+def copy_with(sections: Iterable[str], folder: Path) -> None:
+    """Copy the sources into a folder, and apply the diffs of some sections there."""
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for section in sections:
+        subprocess.run(
+            ["git", "apply", "-"],
+            input=block(section, "diff"), cwd=folder, text=True, check=True,
+            env=os.environ | {"GIT_CEILING_DIRECTORIES": str(folder.parent)},
+        )  # fmt: skip
+
+
 def test_every_addition_is_tried_and_takes_at_most_three_files() -> None:
     assert SECTIONS.keys() == USES.keys()
     for section in USES:
-        files = re.findall(r"^\+\+\+ b/(\S+)", block(section, "diff"), re.MULTILINE)
-        assert 1 <= len(set(files)) <= 3, section
+        assert 1 <= len(set(files(section))) <= 3, section
+
+
+@pytest.mark.slow
+def test_the_additions_together_pass_the_checks(tmp_path: Path) -> None:
+    copy_with(USES, tmp_path)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    if (known := ROOT / ".mypy_cache").exists():
+        # From `make check`: with it mypy takes seconds, as it looks at what has changed alone.
+        shutil.copytree(known, tmp_path / ".mypy_cache")
+    touched = [file for section in USES for file in files(section)]
+    for command in (["ruff", "check", *touched], ["ruff", "format", "--check", *touched], ["mypy"]):
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command[0]}: {done.stdout}{done.stderr}"
 
 
 @pytest.mark.parametrize("section", USES)
 def test_the_addition_works(section: str, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    subprocess.run(
-        ["git", "apply", "-"],
-        input=block(section, "diff"), cwd=tmp_path, text=True, check=True,
-        env=os.environ | {"GIT_CEILING_DIRECTORIES": str(tmp_path.parent)},
-    )  # fmt: skip
+    copy_with([section], tmp_path)
     script = f"YAML = {block(section, 'yaml')!r}\n{BEGIN}\n{USES[section]}"
     done = subprocess.run(
         [sys.executable, "-c", script],

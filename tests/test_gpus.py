@@ -169,7 +169,7 @@ def begun(job: "subprocess.Popen[str]") -> tuple[str, str, float]:
 def test_no_two_jobs_get_the_same_gpu(tmp_path: Path) -> None:
     offer(GPUS)
     assert offered() == GPUS
-    jobs = [start(tmp_path, SEATS, 0.5) for _ in range(5)]
+    jobs = [start(tmp_path, SEATS, 3) for _ in range(5)]
     spans: dict[str, list[tuple[float, float]]] = {}
     for job in jobs:
         output, _ = job.communicate()

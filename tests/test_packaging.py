@@ -1,7 +1,9 @@
 """The ways of installing agree: pyproject.toml, requirements.lock, environment.yml."""
 
 import re
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import yaml
@@ -44,3 +46,14 @@ def test_packages_fixed_by_the_users_are_dependencies() -> None:
     names = {Requirement(each).name for each in PROJECT["dependencies"]}
     fixed = {"snakemake", "torch", "timm", "peft", "opacus", "prv-accountant", "pandas", "seaborn"}
     assert fixed <= names
+
+
+def test_what_rules_import_is_declared() -> None:
+    """Deptry reads no Snakefile."""
+    files = [ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk")]
+    found = re.findall(r"^\s*(?:import|from) (\w+)", "\n".join(map(Path.read_text, files)), re.M)
+    imported = set(found) - sys.stdlib_module_names - {"dpsweep"}
+    distributions = packages_distributions()
+    declared = {Requirement(each).name for each in PROJECT["dependencies"]}
+    assert {"psutil", "snakemake"} <= imported
+    assert all(declared & set(distributions[name]) for name in imported), imported

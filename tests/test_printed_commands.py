@@ -4,9 +4,11 @@ import re
 import runpy
 import shlex
 import sys
+from argparse import ArgumentParser
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import typer
@@ -19,7 +21,11 @@ from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "results" / "README.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+OURS = ("make", "snakemake", "dpsweep", "python")
 # Programs of others: what they take is not ours to test.
 FOREIGN = {"cd", "conda", "git", "pip", "pre-commit", "python3.11", "tmux", "."}
 # The study files that a page tells the reader to write.
@@ -29,18 +35,22 @@ WRITTEN = set(
 
 
 def printed() -> list[tuple[str, str]]:
-    """(page, command) of every line of a shell block."""
-    blocks = [
-        (page.name, block.replace("\\\n", " "))
-        for page in PAGES
-        for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.M | re.S)
-    ]
-    return [
-        (page, line.strip())
-        for page, block in blocks
-        for line in block.splitlines()
-        if line.strip() and not line.lstrip().startswith("#")
-    ]
+    """(page, command) of every line of a shell block, and of every call in a sentence.
+
+    A call that names a program and a command alone names the command. The calls of figures.md are made from
+    the study's targets.
+    """
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):
+            found += [(page.name, line) for line in block.replace("\\\n", " ").splitlines()]
+        sentences = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+        calls = re.findall(rf"`((?:{'|'.join(OURS)})\s[^`]+)`", sentences)
+        if page.name != "figures.md":
+            found += [(page.name, call) for call in calls if len(call.split()) > 2]
+    lines = [(page, " ".join(line.split())) for page, line in found]
+    return [(page, line) for page, line in lines if line and not line.startswith("#")]
 
 
 def commands(program: str) -> list[list[str]]:
@@ -48,14 +58,15 @@ def commands(program: str) -> list[list[str]]:
     calls = []
     for _, line in printed():
         for part in re.split(r" && | \|\| ", line):
-            words = shlex.split(part, comments=True)
+            command, _, _ = part.partition(" > ")
+            words = shlex.split(command, comments=True)
             if words and words[0].removeprefix(".venv/bin/") == program:
                 calls.append(words[1:])
     return calls
 
 
 def test_every_program_is_known() -> None:
-    known = {"make", "snakemake", "dpsweep", "python"} | FOREIGN
+    known = {*OURS} | FOREIGN
     for page, line in printed():
         for part in re.split(r" && | \|\| ", line):
             words = shlex.split(part, comments=True)
@@ -98,8 +109,8 @@ def test_snakemake_takes_its_arguments(words: list[str], monkeypatch: pytest.Mon
     settings = dict(each.split("=", 1) for each in arguments.config or [])
     demo = "demo" in (arguments.profile or "")
     file = settings.get("study", "studies/demo.yaml" if demo else "config.yaml")
-    if file in WRITTEN:
-        assert set(arguments.targets) <= rules()
+    if file in WRITTEN or "<" in shlex.join(words):
+        assert "<" in shlex.join(words) or set(arguments.targets) <= rules()
         return
     chosen = study(file)
     paths = set(arguments.targets or []) - rules()
@@ -109,11 +120,12 @@ def test_snakemake_takes_its_arguments(words: list[str], monkeypatch: pytest.Mon
         assert Plan(chosen, Paths(Path(chosen.results)), targets).estimates(), words
 
 
-def printed_help(words: tuple[str, ...], patch: pytest.MonkeyPatch) -> None:
-    """Call `python <words> --help`, in this process: the libraries that most scripts need are loaded once.
+class HasBegunError(Exception):
+    """A script has read its arguments, and would begin."""
 
-    Nothing is started then, and what stands before --help is read.
-    """
+
+def call(words: tuple[str, ...], patch: pytest.MonkeyPatch) -> None:
+    """Call `python <words>` in this process: the libraries that most scripts need are loaded once."""
     for name in [each for each in sys.modules if each.partition(".")[0] == "benchmarks"]:
         patch.delitem(sys.modules, name)
     option, module, *arguments = words
@@ -123,25 +135,51 @@ def printed_help(words: tuple[str, ...], patch: pytest.MonkeyPatch) -> None:
     file = Path(found.origin)
     if found.submodule_search_locations:
         file = file.with_name("__main__.py")
-    patch.setattr(sys, "argv", [str(file), *arguments, "--help"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(file), run_name="__main__")
-    assert ended.value.code == 0
+    patch.chdir(ROOT)
+    patch.setattr(sys, "argv", [str(file), *arguments])
+    runpy.run_path(str(file), run_name="__main__")
+
+
+def test_modules_that_print_a_page_are_there() -> None:
+    for words in commands("python"):
+        assert not words[1].startswith("dpsweep.") or (find_spec(words[1]) and not words[2:]), words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    sorted({tuple(words) for words in commands("python") if "benchmarks." in words[1]}),
+    ids=shlex.join,
+)
+def test_scripts_take_their_arguments(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse = ArgumentParser.parse_args
+
+    def parse_and_stop(self: ArgumentParser, *arguments: Any) -> NoReturn:
+        parse(self, *arguments)
+        raise HasBegunError
+
+    monkeypatch.setattr(ArgumentParser, "parse_args", parse_and_stop)
+    with pytest.raises(HasBegunError):
+        call(words, monkeypatch)
 
 
 SCRIPTS = [
-    ("-m", f"benchmarks.{path.stem}")
-    for path in sorted((ROOT / "benchmarks").glob("*.py"))
+    f"benchmarks.{path.parent.name if path.stem == '__main__' else path.stem}"
+    for path in sorted(
+        [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "benchmarks").glob("*/__main__.py")]
+    )
     if 'if __name__ == "__main__"' in path.read_text(encoding="utf-8")
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words", sorted({*map(tuple, commands("python")), *SCRIPTS}), ids=shlex.join
-)
-def test_scripts_take_their_arguments(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_starts_nothing(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    printed_help(words, monkeypatch)
+    with pytest.raises(SystemExit) as ended:
+        call(("-m", script, "--help"), monkeypatch)
+    assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("usage:")

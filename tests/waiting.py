@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-PATIENCE = 900.0
+PATIENCE = 3600.0
 """Seconds to wait for anything: a test machine may be cold, slow and busy."""
 
 Found = TypeVar("Found")

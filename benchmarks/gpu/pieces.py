@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import step_cost
+from benchmarks import step_rows
 from benchmarks.gpu import right, speed, trials
 from benchmarks.gpu.kit import Kit
 from dpsweep.files import write_json, write_text
@@ -34,7 +34,7 @@ class Piece:
 
 def all_pieces(kit: Kit) -> list[Piece]:
     """All pieces, in the order of their value for the time that they take."""
-    rows = step_cost.rows(kit.rehearse)
+    rows = step_rows.rows(kit.rehearse)
     first, second, *rest = (
         Piece(name, partial(trials.train, cells=cells), needs)
         for name, cells, needs in trials.groups(kit)

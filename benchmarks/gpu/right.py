@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu import trials
 from benchmarks.gpu.kit import Kit
-from benchmarks.step_cost import Row, make_model
+from benchmarks.step_rows import Row, make_model
 from dpsweep.clipping import FlatClipping
 from dpsweep.models.build import head_parameter_names
 from dpsweep.training.gradients import GradientEngine, make_engine
@@ -70,6 +70,50 @@ def linear_layer() -> Problem:
     return Problem("a linear layer", layer, frozenset({"weight", "bias"}), inputs, labels)
 
 
+class _Reference:
+    """A problem on a device, and what the loop in float64 makes of it there."""
+
+    def __init__(self, problem: Problem, device: torch.device) -> None:
+        self._head = problem.head
+        self._model = copy.deepcopy(problem.model).to(device)
+        self._inputs, self._labels = (each.to(device) for each in (problem.inputs, problem.labels))
+        everything = torch.ones_like(self._labels, dtype=torch.bool)
+        some = everything.clone()
+        some[1::2] = False
+        self._masks = everything, some
+        self._wide_model = copy.deepcopy(self._model).double()
+        floating = self._inputs.is_floating_point()
+        self._wide_inputs = self._inputs.double() if floating else self._inputs
+        exact = make_engine("loop", self._wide_model, self._head)
+        self._wanted = tuple(
+            exact.clipped_sum(self._wide_inputs, self._labels, mask, CLIPPING)
+            for mask in self._masks
+        )
+        on_the_cpu = make_engine("loop", problem.model, problem.head)
+        sums = _sums(on_the_cpu, problem.inputs, problem.labels, *self._masks)
+        self.rounding = _errors(sums, self._wanted)
+        """Relative errors of the loop in float32, on the CPU."""
+
+    def compare(self, name: str, precision: str, compiled: bool) -> tuple[dict[str, float], str]:
+        """The relative errors of an engine, and which one computes where it chooses.
+
+        Raises:
+            WrongNumberError: a result has too little precision, or examples were counted wrongly.
+        """
+        wide = precision == "float64"
+        model = self._wide_model if wide else self._model
+        inputs = self._wide_inputs if wide else self._inputs
+        autocast = torch.bfloat16 if precision == "bfloat16" else None
+        engine = make_engine(name, model, self._head, autocast=autocast, compile=compiled)
+        # torch 2.10 compiles nothing where TF32 is switched on.
+        with nullcontext() if compiled else _tf32():
+            found = _errors(_sums(engine, inputs, self._labels, *self._masks), self._wanted)
+            found["contribution"] = _contribution(engine, inputs, self._labels)
+        if name != "auto":
+            return found, name
+        return found, engine.choose(inputs, self._labels)[0]  # type: ignore[attr-defined]
+
+
 def engines(kit: Kit, make: Callable[[], Problem], compiled: bool = False) -> dict[str, Any]:
     """Every engine that knows a network against the loop in float64, on this device.
 
@@ -79,37 +123,16 @@ def engines(kit: Kit, make: Callable[[], Problem], compiled: bool = False) -> di
         WrongNumberError: a sum or a norm is wrong or missing.
     """
     problem = make()
-    model, inputs, labels = (
-        copy.deepcopy(problem.model).to(kit.device),
-        *(each.to(kit.device) for each in (problem.inputs, problem.labels)),
-    )
-    everything = torch.ones_like(labels, dtype=torch.bool)
-    some = everything.clone()
-    some[1::2] = False
-    wide_model = copy.deepcopy(model).double()
-    wide = inputs.double() if inputs.is_floating_point() else inputs
-    exact = make_engine("loop", wide_model, problem.head)
-    masks = everything, some
-    wanted = tuple(exact.clipped_sum(wide, labels, mask, CLIPPING) for mask in masks)
-    on_the_cpu = make_engine("loop", problem.model, problem.head)
-    rounding = {
-        "float32": _errors(_sums(on_the_cpu, problem.inputs, problem.labels, *masks), wanted)
-    }
+    reference = _Reference(problem, kit.device)
+    rounding = {"float32": reference.rounding}
     errors: dict[str, dict[str, float]] = {}
     taken: dict[str, str] = {}
     failures: dict[str, str] = {}
     wrong = []
     for name, precision in _COMPILED if compiled else _EAGER:
         setting = f"{name}, {precision}" + (", compiled" if compiled and name != "loop" else "")
-        computed, x = (wide_model, wide) if precision == "float64" else (model, inputs)
-        autocast = torch.bfloat16 if precision == "bfloat16" else None
         try:
-            engine = make_engine(name, computed, problem.head, autocast=autocast, compile=compiled)
-            # torch 2.10 compiles nothing where TF32 is switched on.
-            with nullcontext() if compiled else _tf32():
-                found = _errors(_sums(engine, x, labels, everything, some), wanted)
-                found["contribution"] = _contribution(engine, x, labels)
-            taken[setting] = engine.choose(x, labels)[0] if name == "auto" else name  # type: ignore[attr-defined]
+            found, taken[setting] = reference.compare(name, precision, compiled)
         except WrongNumberError as error:
             wrong.append(f"{setting}: {error}")
             continue
@@ -121,14 +144,7 @@ def engines(kit: Kit, make: Callable[[], Problem], compiled: bool = False) -> di
             continue
         errors[setting] = found
         of_the_loop = rounding.setdefault(precision, found if name == "loop" else {})
-        allowed = {
-            each: min(
-                max(ALLOWED[precision], OF_THE_LOOP * of_the_loop.get(each, 0)), LARGEST_ALLOWED
-            )
-            for each in found
-        }
-        # Norms and sums have full precision in any case.
-        allowed["contribution"] = ALLOWED["float32"]
+        allowed = _allowed(found, precision, of_the_loop)
         if not all(found[each] <= most for each, most in allowed.items()):
             wrong.append(f"{setting}: {found}; allowed: {allowed}")
     if wrong:
@@ -141,6 +157,19 @@ def engines(kit: Kit, make: Callable[[], Problem], compiled: bool = False) -> di
         "engines": taken,
         "failures": failures,
     }
+
+
+def _allowed(
+    found: dict[str, float], precision: str, of_the_loop: dict[str, float]
+) -> dict[str, float]:
+    """The largest relative error for each of those found."""
+    allowed = {
+        each: min(max(ALLOWED[precision], OF_THE_LOOP * of_the_loop.get(each, 0)), LARGEST_ALLOWED)
+        for each in found
+    }
+    # Norms and sums have full precision in any case.
+    allowed["contribution"] = ALLOWED["float32"]
+    return allowed
 
 
 def _sums(

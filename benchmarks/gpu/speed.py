@@ -13,7 +13,8 @@ import torch
 from benchmarks import noise_cost as noise_of_a_step
 from benchmarks import step_cost
 from benchmarks.gpu.kit import REPOSITORY, Kit
-from benchmarks.step_cost import Row
+from benchmarks.step_contenders import REFERENCE
+from benchmarks.step_rows import Row
 from benchmarks.synthetic import film_trial, write_images, write_vit
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
@@ -42,7 +43,7 @@ def steps(kit: Kit, row: Row, compiled: bool = False) -> dict[str, Any]:
     """
     rounds = 2 if kit.rehearse else 5
     measured = step_cost.measure_row(row, kit.device, rounds, compiled)
-    rows = [each for each in measured if "seconds" in each["contenders"][step_cost.REFERENCE]]
+    rows = [each for each in measured if "seconds" in each["contenders"][REFERENCE]]
     return {"rows": rows, "not_compared": [each for each in measured if each not in rows]}
 
 

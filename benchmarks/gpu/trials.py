@@ -14,7 +14,7 @@ from dpsweep.clipping import NoClipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.files import read_json
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.privacy.calibration import Calibration
+from dpsweep.privacy.record import Calibration
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.config import Film

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpsweep.clipping import AutomaticClipping, FlatClipping
-    from dpsweep.privacy import Calibration, calibrate
+    from dpsweep.privacy import calibrate
     from dpsweep.study.cells import optimizer_steps
     from dpsweep.training.gradients import make_engine
     from dpsweep.training.noise import GaussianNoise
@@ -27,7 +27,6 @@ IMAGES_VERSION = 2
 
 _MODULES = {
     "AutomaticClipping": "clipping",
-    "Calibration": "privacy",
     "FlatClipping": "clipping",
     "GaussianNoise": "training.noise",
     "PoissonSampler": "training.sampling",
@@ -41,7 +40,6 @@ _MODULES = {
 
 __all__ = [
     "AutomaticClipping",
-    "Calibration",
     "FlatClipping",
     "GaussianNoise",
     "PoissonSampler",

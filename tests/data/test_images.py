@@ -218,6 +218,7 @@ MANY = """
 import re, sys
 from pathlib import Path
 import numpy as np
+from dpsweep.data import images as module
 from dpsweep.data.images import EncodedImages, Transform, decode_images
 from dpsweep.data.resize import Resize
 
@@ -228,6 +229,7 @@ def read(start):
         yield str(position), content + random.bytes(100_000)
 
 if __name__ == "__main__":
+    module._MOST_PROCESSES = 2  # each holds pixels: the same memory on every machine
     images = EncodedImages(np.zeros(int(sys.argv[3]), np.int64), read, "many")
     decode_images(images, Transform(Resize(size=128, interpolation="bilinear")), Path(sys.argv[2]), "train")
     status = Path("/proc/self/status").read_text()

@@ -57,7 +57,7 @@ FIGURES: dict[str, dict[str, Any]] = {
     "noise_curve": {
         "cells": {"epochs": "all"},
         "axes": [{"title": "By steps", "quantity": "cumulative", "x": "steps"}],
-        "minimum_steps": 5,
+        "minimum_steps": {"digits_small_film": 5},
     },
     "norm_trace": {"panels": [{"epochs": 2, "title": "Digits"}]},
     "optimal_batch_size": {"panels": [{"epochs": "all", "title": "Digits"}]},

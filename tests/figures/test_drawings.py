@@ -328,6 +328,27 @@ def test_a_running_mean_of_steps_is_named_with_its_length(
     assert len(drawing.axes[0].lines) == (2 if window else 1)
 
 
+@pytest.mark.parametrize(
+    ("problem", "marked"), [("digits_small_film", True), ("digits_large_film", False)]
+)
+def test_a_number_of_steps_is_marked_for_its_own_problem_alone(
+    tmp_path: Path, problem: str, marked: bool
+) -> None:
+    axes = [{"title": quantity, "quantity": quantity, "x": x}
+            for quantity, x in (("effective", "batch_size"), ("cumulative", "steps"))]  # fmt: skip
+    study = study_with(
+        {"batch_size": [50, 100]}, family="noise_curve", axes=axes, minimum_steps={problem: 20}
+    )
+    write_cells(study, Paths(tmp_path), lambda *_: {})
+    drawing, _ = plotted(study, Paths(tmp_path))
+    dashed = [[line.get_xdata()[0] for line in each.lines if line.get_linestyle() == "--"]
+              for each in drawing.axes[:2]]  # fmt: skip
+    assert dashed == [[], [20] if marked else []]
+    labels = [text.get_text() for text in drawing.legends[0].get_texts()]
+    assert ("20 steps" in labels) == marked
+    assert ("20 steps" in study.figures["f"].caption) == marked
+
+
 def study_of_classes(classes: int) -> Study:
     """A study whose figure draws every class."""
     return make_study(

@@ -211,6 +211,25 @@ def test_a_gpu_smaller_than_the_site_says_is_a_problem(tmp_path: Path) -> None:
         assert [each.check for each in probe.patient.problems] == problems
 
 
+def test_time_in_the_queue_is_not_time_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(slurm, "show", lambda *_: {"Reason": "Priority"})
+    probe = Probe(kind(), "true", tmp_path, 1000.0)
+    probe.patient.passed["request"] = ""
+    for seconds, state in ((500.0, "PENDING"), (550.0, "RUNNING")):
+        clock[0] = seconds
+        probe.look(state)
+        assert not probe.finished
+    clock[0] = 700.0
+    monkeypatch.setattr(slurm, "ending", lambda *_: "it runs")
+    probe.look("RUNNING")
+    assert probe.finished
+    assert "nothing happened" in probe.patient.problems[0].found
+
+
 def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     write_step(tmp_path / "steps", "start", "node1")
     with (tmp_path / "steps").open("a") as stream:

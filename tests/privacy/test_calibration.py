@@ -23,8 +23,8 @@ from dpsweep.privacy import (
     opacus_epsilon,
     pld_epsilon,
     prv_epsilon,
-    search,
 )
+from dpsweep.privacy import calibration as module
 
 DELTA = 1e-5
 
@@ -267,17 +267,17 @@ def test_precision_that_runs_out_is_an_error():
 @pytest.mark.parametrize("bug", [0.98, 1.02])
 @pytest.mark.parametrize("accountant", ["pld_epsilon", "prv_epsilon"])
 def test_an_accountant_that_is_two_percent_off_is_noticed(accountant, bug, monkeypatch):
-    right = getattr(search, accountant)
-    monkeypatch.setattr(search, accountant, lambda *arguments: bug * right(*arguments))
+    right = getattr(module, accountant)
+    monkeypatch.setattr(module, accountant, lambda *arguments: bug * right(*arguments))
     with pytest.raises(CalibrationError, match="accountants disagree"):
         calibrate(1, DELTA, 1000, 100, 10)
 
 
 @pytest.mark.parametrize("bug", [0.98, 1.02])
 def test_a_closed_form_that_is_two_percent_off_is_noticed(bug, monkeypatch):
-    right = search.gaussian_noise_multiplier
+    right = module.gaussian_noise_multiplier
     monkeypatch.setattr(
-        search, "gaussian_noise_multiplier", lambda *arguments: bug * right(*arguments)
+        module, "gaussian_noise_multiplier", lambda *arguments: bug * right(*arguments)
     )
     with pytest.raises(CalibrationError):
         calibrate(1, DELTA, 1000, 1000, 10)

@@ -789,9 +789,9 @@ def look(folder: Path, source: str, *flags: str) -> dict[int, dict[str, Any]]:
     (folder / "harness.html").write_text(HARNESS)
     browser = subprocess.run(
         [
-            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
-            "--no-first-run", "--disable-background-networking", "--disable-component-update",
-            "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND",
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
+            "--disable-quic", "--no-first-run", "--disable-background-networking",
+            "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND",
             f"--user-data-dir={folder / 'profile'}", "--window-size=1700,900",
             "--virtual-time-budget=20000", *flags,
             "--dump-dom", (folder / "harness.html").as_uri(),

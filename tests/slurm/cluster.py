@@ -39,7 +39,7 @@ ClusterName=test
 SlurmctldHost={{host}}(127.0.0.1)
 AuthType=auth/munge
 # Slurm holds a requeued job back for as long as credentials live.
-AuthInfo=cred_expire=5
+AuthInfo=cred_expire=20
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -55,6 +55,10 @@ SlurmdParameters=config_overrides
 ReturnToService=1
 MpiDefault=none
 GresTypes=gpu
+# A busy machine answers late.
+MessageTimeout=100
+BatchStartTimeout=300
+KillWait=300
 # Time limits hold to the second.
 OverTimeLimit=0
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=1
@@ -303,7 +307,7 @@ def _end(daemon: str) -> None:
         for pid in _pids(daemon):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        if _until(lambda: not _pids(daemon), 10):
+        if _until(lambda: not _pids(daemon), 60):
             return
 
 

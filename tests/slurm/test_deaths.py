@@ -24,13 +24,13 @@ REFUSED = "eps8_epochs2_B64_C1"
 CALIBRATION = "results/noise/digits/eps8_epochs2_B64.json"
 TROUBLE = f"""\
 case "$*" in
-    *{MEMORY}) python -c 'import time; lost = b"1" * {2 * MEGABYTES}_000_000; time.sleep(600)' ;;
+    *{MEMORY}) python -c 'import time; lost = b"1" * {2 * MEGABYTES}_000_000; time.sleep(10**6)' ;;
     *{DISK})
         mkdir -p results/cells/{PROBLEM}/{DISK}
         exec unshare --mount sh -c 'mount -t tmpfs -o size=8k none "$0" && exec dpsweep "$@"' \\
             results/cells/{PROBLEM}/{DISK} "$@" ;;
-    *{TIME}) touch waits-for-its-limit; exec sleep 600 ;;
-    *{NODE}) touch waits-for-its-node; exec sleep 600 ;;
+    *{TIME}) touch waits-for-its-limit; exec sleep infinity ;;
+    *{NODE}) touch waits-for-its-node; exec sleep infinity ;;
 esac
 """
 

@@ -87,7 +87,7 @@ def test_a_release_survives_kills_and_a_preemption(site: Site) -> None:
         second, _ = wait_for_training(site, starts=2)
         assert second != number
         assert files(site.results) == before
-        subprocess.run(["scontrol", "requeue", second], check=True, timeout=30)
+        subprocess.run(["scontrol", "requeue", second], check=True)
         third, _ = wait_for_training(site, starts=3)
         assert third == second
         assert files(site.results) == before

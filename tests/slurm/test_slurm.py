@@ -160,8 +160,8 @@ def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
     # The time limit comes near: the job is told 118 s before, which is now. Slurm looks every 30 s.
     minutes = int(cluster.job(job[limited])["RunTime"].split(":")[-2]) + 2
     cluster.update(job[limited], f"TimeLimit={minutes}")
-    subprocess.run(["scancel", job[cancelled]], check=True, timeout=30)
-    subprocess.run(["scontrol", "requeue", job[preempted]], check=True, timeout=30)
+    subprocess.run(["scancel", job[cancelled]], check=True)
+    subprocess.run(["scontrol", "requeue", job[preempted]], check=True)
     os.kill(pids[killed], signal.SIGKILL)
     wait_for(lambda: was_told(pids[limited]), "signal before the time limit")
     with suppress(ProcessLookupError):

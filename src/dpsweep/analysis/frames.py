@@ -50,6 +50,12 @@ def load_trials(
     ``per_class_accuracy``), and ``problem`` and ``cell`` (the cell's name). ``clipping_bound`` is NaN
     for automatic and no clipping.
 
+    Args:
+        paths: where results lie.
+        cells: whose trials; each is read once.
+        missing: absent files are added to it; see the module.
+        per_class: whether to read the accuracy of every class too.
+
     Raises:
         MissingResultsError: a cell has not been trained, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column, or holds no best trial.
@@ -96,7 +102,13 @@ def load_gradient_norms(
     """Read per-example gradient norms: one row per (problem, epsilon, epochs, C, epoch, example).
 
     All batch sizes of a selection compete for one file, so the batch size is a result here.
-    ``epoch="last"`` reads the norms after the last epoch only.
+
+    Args:
+        study: the study.
+        paths: where its results lie.
+        selections: whose cells' norms; each file is read once.
+        epoch: whether to read the norms after every epoch, or after the last one only.
+        missing: absent files are added to it; see the module.
 
     Raises:
         MissingResultsError: the norms have not been measured, and ``missing`` is None.
@@ -170,7 +182,20 @@ def read_all(
     what: str,
     last_epoch: bool = False,
 ) -> pd.DataFrame:
-    """Read columns of files under each other, with key columns; see the module for ``missing``."""
+    """Read columns of parquet files under each other, with key columns before them.
+
+    Args:
+        files: to read, by the values of their key columns.
+        columns: to read.
+        key_columns: names of the key columns.
+        missing: absent files are added to it; see the module.
+        what: what a file holds, for the message about absent ones.
+        last_epoch: whether to keep only the rows of the largest ``epoch`` of each file.
+
+    Raises:
+        MissingResultsError: a file is absent, and ``missing`` is None.
+        UnreadableResultsError: a file lacks a column, or cannot be read.
+    """
     if missing is None:
         _check_present(files.values(), what)
     tables = []

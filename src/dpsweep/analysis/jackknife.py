@@ -34,21 +34,18 @@ class Estimate(NamedTuple):
         return self.lower > 0 or self.upper < 0
 
 
-def jackknife(
-    rows: pd.DataFrame, statistic: Callable[[pd.DataFrame], float], unit: str = "problem"
-) -> Estimate:
+def jackknife(rows: pd.DataFrame, statistic: Callable[[pd.DataFrame], float]) -> Estimate:
     """Return a statistic and its interval.
 
     Args:
-        rows: any number for each unit.
+        rows: any number for each ``problem``.
         statistic: of such rows; NaN where it is not defined.
-        unit: the column that says which rows belong together.
     """
     value = float(statistic(rows)) if len(rows) else np.nan
-    units = rows[unit].unique()
+    units = rows["problem"].unique()
     if len(units) < 2:
         return Estimate(value, np.nan, np.nan)
-    without = np.array([statistic(rows[rows[unit] != each]) for each in units])
+    without = np.array([statistic(rows[rows["problem"] != each]) for each in units])
     count = len(units)
     error = np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum())
     reach = float(student.ppf(1 - LEVEL / 2, count - 1) * error)

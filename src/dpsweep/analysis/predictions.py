@@ -73,6 +73,16 @@ def predicted_bounds(
     ``rank_correlation`` (Spearman, of predicted and measured bounds) and ``mean_lost`` are those of the rule
     over all its rows, its ``settings``; 95% intervals are over its ``problems``. ``predicted`` of a fixed
     rule is its bound, NaN where it has none.
+
+    Args:
+        study: the study that has the figure.
+        paths: where its results lie.
+        figure: whose panels name the cells.
+        missing: absent files are added to it and left out. Where it is None, they are an error.
+
+    Raises:
+        MissingResultsError: a file is absent, and ``missing`` is None.
+        UnreadableResultsError: a file does not hold what it should.
     """
     named: dict[str, dict[_Key, pd.DataFrame]] = {}
     for panel in figure.panels:

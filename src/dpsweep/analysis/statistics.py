@@ -113,6 +113,12 @@ def noise(quantity: NoiseQuantity, noise_multiplier: float, steps: int, batch_si
 
     ``effective`` is sigma/B, the noise of one averaged gradient; ``cumulative`` is sigma*sqrt(T);
     ``cumulative_effective`` is sigma*sqrt(T)/B.
+
+    Args:
+        quantity: which noise.
+        noise_multiplier: sigma.
+        steps: T, the number of optimizer steps.
+        batch_size: B, the expected batch size.
     """
     match quantity:
         case "effective":

@@ -31,7 +31,7 @@ app.add_typer(stages.app)
 
 def main(run: "Callable[..., None]" = app) -> None:
     """Run the command line."""
-    # Other libraries speak up from warnings on.
+    # Other libraries log warnings and errors only.
     # Some of them set up logging of their own when they are imported.
     logging.basicConfig(
         format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr, force=True

@@ -69,7 +69,14 @@ def making_if_whole(
 def gpu_for(
     study: Study, stage: "Stage", problem: str, epochs: int
 ) -> contextlib.AbstractContextManager[gpus.Gpu | None]:
-    """Wait for a GPU of this machine, or for seats of one, where the workflow offers any."""
+    """Wait for a GPU of this machine, or for seats of one, where the workflow offers any.
+
+    Args:
+        study: the study.
+        stage: what the job does.
+        problem: the name of its problem.
+        epochs: of the trials that it trains or measures.
+    """
     from dpsweep.planning.cluster import Jobs
 
     return gpus.taken_gpu(Jobs(study, None, gpus.offered()).gpu_seats(stage, problem, epochs))

@@ -75,6 +75,13 @@ def render_glyph_splits(
 
     Inputs are uint8 (examples, size, size, 1), in random order. Equal arguments give equal images.
 
+    Args:
+        characters: ASCII letters and digits, each once.
+        size: height and width of an image, pixels.
+        train_per_class: training images of each character.
+        test_per_class: test images of each character.
+        seed: of all random changes and their order.
+
     Raises:
         DatasetError: a font is missing, or a character is not an ASCII letter or digit.
     """

@@ -105,6 +105,12 @@ def look_at_tables(
 ) -> FoundDataset:
     """Look at two tables of texts.
 
+    Args:
+        train: csv, tsv, jsonl or parquet.
+        test: such a file too.
+        input_column: of texts; by default ``text``.
+        label_column: of labels; by default ``label``.
+
     Raises:
         DatasetError: a file cannot be read, or lacks a column, a text or a label.
     """

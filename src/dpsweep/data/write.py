@@ -61,6 +61,22 @@ def write_prepared(
     Every file is replaced atomically, ``metadata.json`` last: until it is there, the folder is
     not a prepared dataset. One block of inputs is in memory at a time.
 
+    Args:
+        folder: to write.
+        name: in the study.
+        title: for figures and tables.
+        source: where the data come from, for people.
+        revision: of the source, if it has any.
+        classes: names, in the order of the labels.
+        train: training examples.
+        test: test examples.
+        kind: of inputs: image, text or features.
+        skipped: examples that were left out, with the reason.
+        ignored: files that lay among the images and are none.
+        tokenizer: that made the numbers of texts.
+        resize: of images that are stored smaller than the network's input.
+        features: the network that gave features.
+
     Raises:
         DatasetError: labels outside the classes, inputs that are not of the type and shape of
             their kind, or splits whose inputs and labels differ in number.

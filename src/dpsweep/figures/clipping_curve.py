@@ -30,6 +30,8 @@ def accuracy_by_clipping_bound(
 
     The number without optimism (``cross_fitted``) is then a difference to that of the line's own
     choice of C.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
     """
     frames = []
     for panel_index, panel in enumerate(figure.panels):

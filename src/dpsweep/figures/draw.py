@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -27,7 +27,31 @@ from dpsweep.files import atomic_path
 from dpsweep.study import Study, StudyError
 from dpsweep.study.paths import Paths
 
-FAMILIES: dict[str, tuple[Callable[..., pd.DataFrame], Callable[[Any, pd.DataFrame], Figure]]] = {
+
+class Compute(Protocol):
+    """What computes the numbers of the figures of a family."""
+
+    def __call__(
+        self, study: Study, paths: Paths, figure: Any, missing: list[Path] | None = None
+    ) -> pd.DataFrame:
+        """Read results, and return what is drawn.
+
+        Args:
+            study: the study that has the figure.
+            paths: where its results lie.
+            figure: of the family's class in `dpsweep.study.targets`; every selection names its cells.
+            missing: absent files are added to it and left out. Where it is None, they are an error.
+
+        Returns:
+            The rows of the figure's CSV; none where nothing is there yet.
+
+        Raises:
+            MissingResultsError: a file is absent, and ``missing`` is None.
+            UnreadableResultsError: a file does not hold what it should.
+        """
+
+
+FAMILIES: dict[str, tuple[Compute, Callable[[Any, pd.DataFrame], Figure]]] = {
     "clipping_curve": (clipping_curve.accuracy_by_clipping_bound, clipping_curve.plot),
     "gradient_norm_distribution": (
         gradient_norm_distribution.gradient_norm_densities,

@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -32,6 +33,8 @@ def errors_by_bound(
 
     An error of 1 is that of adding nothing. ``smallest`` and ``largest`` are of the whole error, over
     draws. Epochs are the start (0), the middle and the end.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
     """
     frames = []
     for index, panel in enumerate(figure.panels):
@@ -91,18 +94,22 @@ def plot(_: ErrorDecomposition, numbers: pd.DataFrame) -> Figure:
     epochs = sorted(numbers["epoch"].unique())
     colours = dict(zip(epochs, style.ordered_colours(len(epochs)), strict=True))
     for axes, panel in zip(all_axes, panels, strict=True):
+        # The error last: where it is nearly all bias or all noise, it is one line.
+        for part, line in reversed(_PARTS.items()):
+            sns.lineplot(
+                panel, x="clipping_bound", y=part, hue="epoch", palette=colours, linestyle=line,
+                linewidth=1.1, estimator=None, errorbar=None, legend=False, ax=axes,
+            )  # fmt: skip
         for epoch, rows in panel.groupby("epoch"):
-            colour, bounds = colours[epoch], rows["clipping_bound"]
-            for part, line in _PARTS.items():
-                axes.plot(bounds, rows[part], color=colour, linestyle=line, linewidth=1.1)
             axes.fill_between(
-                bounds, rows["smallest"], rows["largest"], color=colour, alpha=0.2, linewidth=0
-            )
-            axes.axvline(rows["best_bound"].iloc[0], color=colour, linewidth=0.7)
+                rows["clipping_bound"], rows["smallest"], rows["largest"], color=colours[epoch],
+                alpha=0.2, linewidth=0,
+            )  # fmt: skip
+            axes.axvline(rows["best_bound"].iloc[0], color=colours[epoch], linewidth=0.7)
         axes.set_yscale("log")
         axes.set_ylim(1e-3, 1e2)
         style.log_axis(axes, "x")
-        axes.set_xlabel(style.log_label(style.CLIPPING_LABEL, len(panels)))
+        axes.set(xlabel=style.log_label(style.CLIPPING_LABEL, len(panels)), ylabel="")
         style.title(axes, str(panel["title"].iloc[0]), style.write_chosen(panel.iloc[0]))
     all_axes[0].set_ylabel("MSE(C) / |g|² (log scale)")
     handles = [

@@ -37,6 +37,8 @@ def gradient_norm_densities(
     with quantile hold the ``norm`` below which a share ``value`` of the examples lies; rows with
     share above C hold that share. Zero and non-finite norms have no logarithm: they count in the
     share and the quantiles as they are (a NaN does not), not in the density.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
     """
     grid = np.round(np.arange(*_DECADES, _STEP), 2)
     frames = []

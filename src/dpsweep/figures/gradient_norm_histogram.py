@@ -28,6 +28,8 @@ def gradient_norm_shares(
 
     All panels have the same bins, equally wide in the logarithm. Zero and non-finite norms lie in
     no bin, so the shares of a panel add up to 1 only without them.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
     """
     panels = [
         load_gradient_norms(study, paths, [panel], epoch="last", missing=missing)

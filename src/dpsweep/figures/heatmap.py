@@ -42,7 +42,10 @@ _FIRST_ROWS, _OTHER_ROWS, _GAP = 0.7, 0.35, 0.15
 def accuracy_over_grid(
     study: Study, paths: Paths, figure: Heatmap, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per square: its axes, what was tuned, mean macro accuracy, whether it is chosen."""
+    """One row per square: its axes, what was tuned, mean macro accuracy, whether it is chosen.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
+    """
     panels = []
     for index, panel in enumerate(figure.panels):
         trials = load_trials(paths, study.cells(panel), missing)

@@ -26,6 +26,8 @@ def accuracy_by_method(
 
     A method with more to tune gains more from being measured by the seeds that chose. Which is better
     is therefore a matter of ``cross_fitted`` and its difference to the best line's.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
     """
     frames = []
     for panel_index, panel in enumerate(figure.panels):

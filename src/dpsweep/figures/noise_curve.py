@@ -39,6 +39,8 @@ def noise_of_runs(
     """One row per point of every axes: noise of the run, and accuracy minus the best of its line.
 
     C and learning rate are tuned for every (epsilon, epochs, B); a line is one (epsilon, epochs).
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
     """
     trials = load_trials(paths, study.cells(figure.cells), missing)
     points = choose(trials, by=["epsilon", "epochs", "batch_size"])
@@ -134,8 +136,8 @@ def _legend(figure: NoiseCurve, numbers: pd.DataFrame, key: str) -> list[Line2D]
         )
         for value, marker in _markers(numbers, key).items()
     ]  # fmt: skip
-    if figure.minimum_steps is not None and any(axes.x == "steps" for axes in figure.axes):
-        label = f"{figure.minimum_steps} steps"
+    if figure.marked_steps is not None:
+        label = f"{figure.marked_steps} steps"
         entries.append(Line2D([], [], color=style.HARD, linestyle="--", linewidth=1, label=label))
     return entries
 
@@ -167,6 +169,6 @@ def _draw(
         style.batch_size_axis(axes, "x", sizes, labels)
     else:
         style.log_axis(axes, "x")
-        if figure.minimum_steps is not None:
-            axes.axvline(figure.minimum_steps, color=style.HARD, linestyle="--", linewidth=1)
+        if figure.marked_steps is not None:
+            axes.axvline(figure.marked_steps, color=style.HARD, linestyle="--", linewidth=1)
     style.log_axis(axes, "y")

@@ -30,7 +30,10 @@ _MANY_STEPS = 100  # with more, a running mean over about 2% of them carries the
 def gradient_norms_by_step(
     study: Study, paths: Paths, figure: NormTrace, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per step of every (panel, epsilon): the first seed of the best cell."""
+    """One row per step of every (panel, epsilon): the first seed of the best cell.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
+    """
     lines = []
     for index, panel in enumerate(figure.panels):
         cells = {cell.name: cell for cell in study.cells(panel)}

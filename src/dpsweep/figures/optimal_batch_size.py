@@ -26,6 +26,8 @@ def best_batch_size_by_epochs(
 
     The range is from the smallest to the largest B that a single seed would choose: how well the
     choice is determined. A choice without an accuracy is none.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
     """
     frames = []
     for index, panel in enumerate(figure.panels):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -29,6 +30,8 @@ def optima_by_epoch(
     """One row per (panel, epsilon, epoch): C*, median norm and scale-free C, medians over draws.
 
     ``smallest`` and ``largest`` are of C*, over draws; the plateau is that of the scale-free C.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
     """
     frames = []
     for index, panel in enumerate(figure.panels):
@@ -73,17 +76,18 @@ def plot(_: OptimalClippingTrace, numbers: pd.DataFrame) -> Figure:
     budgets = sorted(numbers["epsilon"].unique())
     colours = dict(zip(budgets, style.ordered_colours(len(budgets)), strict=True))
     for axes, panel in zip(all_axes, panels, strict=True):
+        drawn = {"x": "epoch", "hue": "epsilon", "palette": colours, "legend": False}
+        drawn |= {"estimator": None, "errorbar": None, "ax": axes}
+        sns.lineplot(panel, y="best_bound", marker="o", markeredgewidth=0, **drawn)
+        sns.lineplot(panel, y="median_norm", linestyle="--", linewidth=1, **drawn)
         for epsilon, rows in panel.groupby("epsilon"):
-            colour = colours[epsilon]
-            axes.plot(rows["epoch"], rows["best_bound"], color=colour, marker="o", markersize=2.5)
             axes.fill_between(
-                rows["epoch"], rows["smallest"], rows["largest"], color=colour, alpha=0.2, linewidth=0
+                rows["epoch"], rows["smallest"], rows["largest"], color=colours[epsilon], alpha=0.2,
+                linewidth=0,
             )  # fmt: skip
-            axes.plot(rows["epoch"], rows["median_norm"], color=colour, linestyle="--", linewidth=1)
         style.log_axis(axes, "y")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-        axes.set_xlabel("Epoch")
-        axes.set_title(str(panel["title"].iloc[0]))
+        axes.set(title=panel["title"].iloc[0], xlabel="Epoch", ylabel="")
     all_axes[0].set_ylabel("C* and median norm (log scale)")
     handles = [
         Line2D([], [], color="black", marker="o", markersize=2.5, label="C*"),

@@ -61,6 +61,8 @@ def effects_on_classes(
 
     Everything is of the first seed, at the best (B, learning rate) of each C; retained weight is
     of the gradients after the last epoch, at the C that the model was trained with.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
     """
     return stack(
         [

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -35,19 +36,22 @@ def plot(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
     floor = positive.min() / 2 if len(positive) else 0.1
     # Problems with the same measured bound lie on one line: moved apart a little, in a fixed way.
     shift = 1.06 ** (np.arange(len(numbers)) % 5 - 2)
+    points = numbers.assign(
+        predicted=numbers["predicted"].clip(lower=floor), measured=numbers["measured"] * shift
+    )
     for rule in PREDICTIONS:
-        axes, rows = grid[rule], numbers[numbers["rule"] == rule]
-        shifted = (numbers["measured"] * shift)[rows.index]
-        axes.scatter(
-            rows["predicted"].clip(lower=floor), shifted, c=rows["epsilon"].map(colours), s=12,
-            alpha=0.8, linewidth=0,
-        )  # fmt: skip
+        axes, rows = grid[rule], points[points["rule"] == rule]
+        if len(rows):
+            sns.scatterplot(
+                rows, x="predicted", y="measured", hue="epsilon", palette=colours, s=12, alpha=0.8,
+                linewidth=0, legend=False, ax=axes,
+            )  # fmt: skip
         low, high = floor, max(numbers["predicted"].max(), numbers["measured"].max()) * 1.5
         axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
         for which in ("x", "y"):
             style.log_axis(axes, which)
         axes.plot([low, high], [low, high], color=style.GREY, linewidth=0.7, zorder=0)
-        axes.set_xlabel("Predicted C")
+        axes.set(xlabel="Predicted C", ylabel="")
         style.title(axes, rule, f"rank correlation {_correlation(rows)}")
     grid[next(iter(PREDICTIONS))].set_ylabel("Measured best C")
     _draw_losses(grid["lost"], numbers)
@@ -75,20 +79,20 @@ def _correlation(rows: pd.DataFrame) -> str:
 
 
 def _draw_losses(axes: Axes, numbers: pd.DataFrame) -> None:
-    rules = numbers.drop_duplicates("rule").iloc[::-1]
-    places = np.arange(len(rules))
+    rules = numbers.drop_duplicates("rule")
     reach = (rules["mean_lost_upper"] - rules["mean_lost"]).fillna(0)
-    axes.barh(places, rules["mean_lost"], color=style.EASY, height=0.6)
+    sns.barplot(
+        rules, x="mean_lost", y="rule", color=style.EASY, saturation=1, width=0.6, errorbar=None, ax=axes
+    )  # fmt: skip
     axes.errorbar(
-        rules["mean_lost"], places, xerr=reach, fmt="none", ecolor=style.GREY, elinewidth=0.8
+        rules["mean_lost"], rules["rule"], xerr=reach, fmt="none", ecolor=style.GREY, elinewidth=0.8
     )
     ends = rules["mean_lost"] + reach
-    for place, end, (_, row) in zip(places, ends, rules.iterrows(), strict=True):
+    for end, (_, row) in zip(ends, rules.iterrows(), strict=True):
         axes.annotate(
-            f"{row['mean_lost']:.4f} ({row['settings']:.0f} settings)", (end, place), (3, 0),
+            f"{row['mean_lost']:.4f} ({row['settings']:.0f} settings)", (end, row["rule"]), (3, 0),
             textcoords="offset points", va="center", size=style.SMALL,
         )  # fmt: skip
-    axes.set_yticks(places, list(rules["rule"]))
     axes.set_xlim(0, max(1e-6, 1.35 * ends.max()))
-    axes.set_xlabel("Accuracy lost against the best C of each setting, mean")
+    axes.set(xlabel="Accuracy lost against the best C of each setting, mean", ylabel="")
     axes.grid(axis="y", visible=False)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -46,6 +47,8 @@ def optima_by_epsilon(
     Against the largest epsilon: ``direct`` has its gradients and the noise of the row's epsilon,
     ``indirect`` the gradients of the row's epsilon and its noise, ``both`` what the row's epsilon has.
     Medians over draws, which are the same batches for every epsilon, with smallest and largest.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
     """
     frames = []
     for index, panel in enumerate(figure.panels):
@@ -105,16 +108,18 @@ def plot(_: PrivacyEffects, numbers: pd.DataFrame) -> Figure:
     colours = dict(zip(labels, ["black", style.HARD, style.EASY], strict=True))
     for column, panel in zip(grid.T, panels, strict=True):
         for axes, rule in zip(column, rules, strict=True):
-            for label in labels:
-                chosen = (panel["rule"] == rule) & (panel["effect"] == label)
-                ordered = panel[chosen].sort_values("epsilon")
-                axes.plot(
-                    ordered["epsilon"], ordered["best_bound"], color=colours[label], marker="o"
-                )
+            points = panel[panel["rule"] == rule].sort_values("epsilon")
+            sns.lineplot(
+                points, x="epsilon", y="best_bound", hue="effect", hue_order=labels, palette=colours,
+                marker="o", markersize=4.5, markeredgewidth=0, estimator=None, errorbar=None,
+                legend=False, ax=axes,
+            )  # fmt: skip
+            for label, rows in points.groupby("effect"):
                 axes.fill_between(
-                    ordered["epsilon"], ordered["smallest"], ordered["largest"],
-                    color=colours[label], alpha=0.2, linewidth=0,
+                    rows["epsilon"], rows["smallest"], rows["largest"], color=colours[str(label)],
+                    alpha=0.2, linewidth=0,
                 )  # fmt: skip
+            axes.set(xlabel="", ylabel="")
             style.log_axis(axes, "y")
         style.value_axis(column[-1], "x", list(panel["epsilon"].unique()), base=2)
         column[-1].set_xlabel(style.log_label(style.EPSILON_LABEL, len(panels)))

@@ -1,6 +1,6 @@
 """Empty networks by name, what is refused in them, and where their classification head is."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
@@ -14,7 +14,7 @@ from dpsweep.models.wide_resnet import WideResNet
 from dpsweep.study.config import Backbone, TrainedTokenizer
 
 # Architectures that dpsweep builds itself.
-_OWN = {"wide_resnet": WideResNet}
+_OWN: dict[str, Callable[..., nn.Module]] = {"wide_resnet": WideResNet}
 
 
 @runtime_checkable
@@ -61,7 +61,7 @@ def create(architecture: Architecture, classes: int) -> nn.Module:
         elif architecture.library == "transformers":
             model = SequenceClassifier.create(architecture.name, architecture.arguments, classes)
         elif architecture.library == "dpsweep" and architecture.name in _OWN:
-            model = _OWN[architecture.name](num_classes=classes, **architecture.arguments)  # type: ignore[arg-type]
+            model = _OWN[architecture.name](num_classes=classes, **architecture.arguments)
         else:
             raise BackboneError(
                 f"found architecture {architecture.name!r} of library {architecture.library!r}; "

@@ -42,6 +42,12 @@ def pretrain(
     AdamW with a linear warm-up and a cosine decay to zero, cross-entropy with label smoothing.
     The same arguments give the same weights on the same machine and number of threads.
 
+    Args:
+        architecture: of the network; its head has the classes of the dataset.
+        preprocess: from stored images to inputs of the network.
+        recipe: epochs, learning rate, seed and the like.
+        dataset: images and labels, both splits.
+
     Raises:
         BackboneError: the training diverged.
     """

@@ -240,6 +240,12 @@ def norms_seconds(study: Study, problem: str, epochs: int, device: Device = GPU)
     """Estimate the gradient norms of one (epsilon, epochs, C): a backward pass after every epoch.
 
     A trial whose parameters are not kept is trained again.
+
+    Args:
+        study: the study.
+        problem: one of its problems.
+        epochs: E.
+        device: what measures.
     """
     grid = study.problems[problem]
     dataset = study.datasets[grid.dataset]
@@ -253,6 +259,12 @@ def theory_seconds(study: Study, problem: str, epochs: int, device: Device = GPU
     """Estimate the gradients of one cell that the theory looks at, at the start and after every epoch.
 
     The same for every B: it is counted for the largest.
+
+    Args:
+        study: the study.
+        problem: one of its problems.
+        epochs: E.
+        device: what measures.
     """
     grid, theory = study.problems[problem], study.theory
     size = study.datasets[grid.dataset].train_size

@@ -18,6 +18,8 @@ from dpsweep.errors import DpsweepError
 
 # Slurm's own time-outs are shorter.
 _PATIENCE_SECONDS = 120
+# As many errors of Slurm are shown of a job: the first ones say what happened.
+_FIRST_ERRORS = 4
 
 # What clients say when no controller answers. Any other complaint is about the request.
 _UNREACHABLE = re.compile(
@@ -192,13 +194,13 @@ def _ending_from_accounting(number: str) -> str:
     )
 
 
-def own_words(log: Path, limit: int = 4) -> list[str]:
+def own_words(log: Path) -> list[str]:
     """The errors that Slurm itself wrote into a job's log (the first ones, each once)."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    return list(dict.fromkeys(line for line in lines if _SLURM_ERROR.match(line)))[:limit]
+    return list(dict.fromkeys(line for line in lines if _SLURM_ERROR.match(line)))[:_FIRST_ERRORS]
 
 
 def partitions() -> dict[str, list[Nodes]]:

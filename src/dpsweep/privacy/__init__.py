@@ -7,15 +7,16 @@ calibration need none of them.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.privacy.calibration import (
+from dpsweep.privacy.errors import CalibrationError
+from dpsweep.privacy.record import (
     Calibration,
     cumulative_effective_noise,
     cumulative_noise,
     effective_noise,
 )
-from dpsweep.privacy.errors import CalibrationError
 
 if TYPE_CHECKING:
+    from dpsweep.privacy.calibration import calibrate, noise_multiplier
     from dpsweep.privacy.gaussian import (
         gaussian_delta,
         gaussian_epsilon,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from dpsweep.privacy.opacus_accountant import opacus_epsilon
     from dpsweep.privacy.pld import pld_epsilon
     from dpsweep.privacy.prv import prv_epsilon
-    from dpsweep.privacy.search import calibrate, noise_multiplier
 
 __all__ = [
     "Calibration",
@@ -43,11 +43,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "calibrate": "search",
+    "calibrate": "calibration",
     "gaussian_delta": "gaussian",
     "gaussian_epsilon": "gaussian",
     "gaussian_noise_multiplier": "gaussian",
-    "noise_multiplier": "search",
+    "noise_multiplier": "calibration",
     "opacus_epsilon": "opacus_accountant",
     "pld_epsilon": "pld",
     "prv_epsilon": "prv",

@@ -110,6 +110,13 @@ def epsilon_lower_bound(
 
     Whatever the true epsilon is, the bound exceeds it with probability at most 1 - confidence.
 
+    Args:
+        canaries: m, the number of coins.
+        guesses: r, the number of guesses, fixed beforehand.
+        correct: v, the number of right ones.
+        delta: of the claim.
+        confidence: in (0, 1).
+
     Raises:
         ValueError: as `p_value`, or the confidence is not in (0, 1).
     """

@@ -1,105 +1,224 @@
-"""A calibrated noise level, and what the paper derives from it. Standard library only."""
+"""Find a noise multiplier that is certified for a privacy target, and hardly larger than necessary.
+
+The full batch has a closed form. Otherwise a fast accountant (PLD) proposes a noise multiplier, the
+PRV accountant certifies it, and PLD at that value is the independent check.
+"""
 
 import math
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+import operator
+import warnings
+
+from scipy.optimize import brentq
 
 from dpsweep.privacy.errors import CalibrationError
+from dpsweep.privacy.gaussian import gaussian_epsilon, gaussian_noise_multiplier
+from dpsweep.privacy.pld import pld_epsilon, pld_interval
+from dpsweep.privacy.prv import prv_epsilon
+from dpsweep.privacy.record import Calibration
 
-# JSON does not tell 8.0 from 8.
-_JSON_TYPES: dict[Any, tuple[type, ...]] = {float: (float, int), int: (int,), str: (str,)}
+# What the certificate may exceed the exact epsilon by: the noise it costs is about the same share.
+CERTIFICATE_ERROR = 5e-4
+# The certified epsilon lies in [1 - SLACK, 1] times the target. A looser bound wastes noise.
+SLACK = 1e-3
+# Two accountants that differ by more are not both right.
+CROSS_CHECK_TOLERANCE = 0.01
+# Noise multipliers outside are of no use, and accountants lose precision there.
+NOISE_MULTIPLIER_RANGE = (0.1, 1e6)
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """A noise multiplier, the privacy that is certified for it, and what other accountants say.
+def calibrate(
+    epsilon: float,
+    delta: float,
+    train_size: int,
+    batch_size: int,
+    steps: int,
+    *,
+    check_with_opacus: bool = False,
+) -> Calibration:
+    """Return certified noise for training with Poisson-sampled batches, close to the least possible.
 
-    Attributes:
-        epsilon: the target; infinity is training without privacy.
-        delta: of the (epsilon, delta) guarantee, add/remove adjacency of single examples.
-        train_size: N.
-        batch_size: B, the expected batch size; N is the full batch.
-        steps: T.
-        noise_multiplier: sigma, the standard deviation of the noise over the sensitivity.
-        certified_epsilon: proven upper bound on the epsilon of T steps, at most ``epsilon``.
-        accountant: what proved it: "prv", "analytic gaussian" (full batch) or "none"
-            (epsilon = infinity).
-        pld_epsilon: epsilon by dp-accounting, which is independent of the certificate.
-        opacus_epsilon: upper bound by Opacus' PRV accountant, None where it was not computed.
-        opacus_note: why it is None, else empty.
+    Args:
+        epsilon: the target, positive; infinity for training without privacy.
+        delta: of the (epsilon, delta) guarantee, in (0, 1). Warns unless below 1 / train_size.
+        train_size: N, the number of training examples.
+        batch_size: B, the expected batch size, at most N; N is the full batch.
+        steps: T, the number of optimiser steps.
+        check_with_opacus: ask Opacus' accountant too, which imports torch.
+
+    Raises:
+        CalibrationError: nonsense input, an unreachable target, an accountant that failed, or
+            accountants that disagree.
     """
-
-    epsilon: float
-    delta: float
-    train_size: int
-    batch_size: int
-    steps: int
-    noise_multiplier: float
-    certified_epsilon: float
-    accountant: str
-    pld_epsilon: float
-    opacus_epsilon: float | None
-    opacus_note: str
-
-    @property
-    def sampling_rate(self) -> float:
-        """Probability that an example takes part in a step, q = B / N."""
-        return self.batch_size / self.train_size
-
-    @property
-    def cumulative_noise(self) -> float:
-        """The paper's sigma sqrt(T): standard deviation of the summed noise of all steps."""
-        return cumulative_noise(self.noise_multiplier, self.steps)
-
-    @property
-    def effective_noise(self) -> float:
-        """The paper's sigma / B: standard deviation of the noise in one averaged gradient."""
-        return effective_noise(self.noise_multiplier, self.batch_size)
-
-    @property
-    def cumulative_effective_noise(self) -> float:
-        """The paper's sigma sqrt(T) / B: of the noise summed over all averaged gradients."""
-        return cumulative_effective_noise(self.noise_multiplier, self.steps, self.batch_size)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields, the sampling rate and the derived quantities, ready for JSON."""
-        return asdict(self) | {
-            "sampling_rate": self.sampling_rate,
-            "cumulative_noise": self.cumulative_noise,
-            "effective_noise": self.effective_noise,
-            "cumulative_effective_noise": self.cumulative_effective_noise,
-        }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Calibration":
-        """Rebuild a calibration from `to_dict`; what is derived is derived anew.
-
-        Raises:
-            CalibrationError: a field is missing, or is not of its type.
-        """
-        missing = [field.name for field in fields(cls) if field.name not in values]
-        if missing:
-            raise CalibrationError(f"{', '.join(missing)} missing")
-        for field in fields(cls):
-            found = values[field.name]
-            allowed = _JSON_TYPES.get(field.type)
-            if allowed and (isinstance(found, bool) or not isinstance(found, allowed)):
-                raise CalibrationError(
-                    f"{field.name}: found {found!r}, expected {allowed[0].__name__}"
-                )
-        return cls(**{field.name: values[field.name] for field in fields(cls)})
+    train_size = _positive_integer("train_size", train_size)
+    batch_size = _positive_integer("batch_size", batch_size)
+    steps = _positive_integer("steps", steps)
+    if batch_size > train_size:
+        raise CalibrationError(
+            f"batch_size = {batch_size} exceeds train_size = {train_size}: the largest batch is "
+            "the full data"
+        )
+    _check_target(epsilon, delta)
+    if delta * train_size >= 1 and not math.isinf(epsilon):
+        warnings.warn(
+            f"delta = {delta} is not below 1 / train_size = {1 / train_size:.2g}: such a guarantee "
+            "lets an algorithm publish an example outright. Use a smaller delta",
+            stacklevel=2,
+        )
+    sampling_rate = batch_size / train_size
+    if math.isinf(epsilon):
+        sigma, certified, accountant, pld = 0.0, math.inf, "none", math.inf
+    else:
+        sigma, certified, accountant, pld = _certified_noise(epsilon, delta, sampling_rate, steps)
+    opacus, note = None, "not asked for"
+    if check_with_opacus:
+        opacus, note = _ask_opacus(sigma, sampling_rate, steps, delta, epsilon)
+    return Calibration(
+        epsilon=float(epsilon),
+        delta=float(delta),
+        train_size=train_size,
+        batch_size=batch_size,
+        steps=steps,
+        noise_multiplier=sigma,
+        certified_epsilon=certified,
+        accountant=accountant,
+        pld_epsilon=pld,
+        opacus_epsilon=opacus,
+        opacus_note=note,
+    )
 
 
-def cumulative_noise(noise_multiplier: float, steps: int) -> float:
-    """Return sigma sqrt(T), the paper's cumulative noise."""
-    return noise_multiplier * math.sqrt(steps)
+def noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
+    """Return a certified noise multiplier; see `calibrate` for the conditions.
+
+    Args:
+        epsilon: the target, positive; infinity gives 0.
+        delta: of the (epsilon, delta) guarantee, in (0, 1).
+        sampling_rate: q, the probability that an example takes part in a step, in (0, 1].
+        steps: T, the number of optimiser steps.
+
+    Raises:
+        CalibrationError: as `calibrate`.
+    """
+    steps = _positive_integer("steps", steps)
+    _check_target(epsilon, delta)
+    if not 0 < sampling_rate <= 1:
+        raise CalibrationError(f"sampling_rate = {sampling_rate}: it must lie in (0, 1]")
+    if math.isinf(epsilon):
+        return 0.0
+    return _certified_noise(epsilon, delta, sampling_rate, steps)[0]
 
 
-def effective_noise(noise_multiplier: float, batch_size: int) -> float:
-    """Return sigma / B, the paper's effective noise."""
-    return noise_multiplier / batch_size
+def _positive_integer(name: str, value: int) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise CalibrationError(f"{name} = {value!r}: it must be an integer") from None
+    if number < 1:
+        raise CalibrationError(f"{name} = {number}: it must be at least 1")
+    return number
 
 
-def cumulative_effective_noise(noise_multiplier: float, steps: int, batch_size: int) -> float:
-    """Return sigma sqrt(T) / B, its cumulative version."""
-    return cumulative_noise(noise_multiplier, steps) / batch_size
+def _check_target(epsilon: float, delta: float) -> None:
+    if not epsilon > 0:
+        raise CalibrationError(
+            f"epsilon = {epsilon}: it must be positive (infinity is training without privacy)"
+        )
+    if not 0 < delta < 1:
+        raise CalibrationError(f"delta = {delta}: it must lie strictly between 0 and 1")
+
+
+def _certified_noise(
+    epsilon: float, delta: float, sampling_rate: float, steps: int
+) -> tuple[float, float, str, float]:
+    """Return noise multiplier, certified epsilon, its accountant, and epsilon by PLD."""
+    if sampling_rate == 1:
+        accountant = "analytic gaussian"
+        sigma = gaussian_noise_multiplier(epsilon, delta, steps)
+        certified = gaussian_epsilon(delta, sigma, steps)
+    else:
+        accountant = "prv"
+        sigma, certified = _search(epsilon, delta, sampling_rate, steps)
+    if not (1 - SLACK) * epsilon <= certified <= epsilon:
+        raise CalibrationError(
+            f"the {accountant} accountant certifies epsilon {certified:.6g} at noise multiplier "
+            f"{sigma:.6g}, outside [{1 - SLACK}, 1] times the target {epsilon}"
+        )
+    pld = pld_epsilon(sigma, sampling_rate, steps, delta, pld_interval(epsilon, steps))
+    if not abs(pld - certified) <= CROSS_CHECK_TOLERANCE * certified:
+        raise CalibrationError(
+            f"accountants disagree at noise multiplier {sigma:.6g}, sampling rate "
+            f"{sampling_rate:.6g}, {steps} steps, delta {delta}: {accountant} certifies epsilon "
+            f"{certified:.6g}, PLD finds {pld:.6g}. None of them is used"
+        )
+    return sigma, certified, accountant, pld
+
+
+def _search(epsilon: float, delta: float, sampling_rate: float, steps: int) -> tuple[float, float]:
+    """Return a noise multiplier that PRV certifies within SLACK, and the certified epsilon."""
+    # Without any noise, delta is the probability that the example takes part at all.
+    if -math.expm1(steps * math.log1p(-sampling_rate)) <= delta:
+        raise CalibrationError(
+            f"delta = {delta} is not below the probability that an example is sampled at all "
+            f"(sampling rate {sampling_rate:.3g}, {steps} steps): no noise would be needed and "
+            "nothing would be private. Use a smaller delta"
+        )
+    aim = epsilon * (1 - CERTIFICATE_ERROR - SLACK / 5)
+    for _ in range(5):
+        sigma = _pld_noise(aim, delta, sampling_rate, steps)
+        certified = prv_epsilon(sigma, sampling_rate, steps, delta, CERTIFICATE_ERROR * epsilon)
+        if (1 - SLACK) * epsilon <= certified <= epsilon:
+            return sigma, certified
+        # The certificate is a little looser (very many steps) or tighter than assumed.
+        aim *= epsilon * (1 - SLACK / 2) / certified
+    return sigma, certified
+
+
+def _pld_noise(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
+    """Return the noise multiplier whose epsilon by PLD is ``epsilon``."""
+    interval = pld_interval(epsilon, steps)
+
+    def excess(log_sigma: float) -> float:
+        """Return log(found / wanted epsilon), within [-1, 1]; it falls with sigma."""
+        found = pld_epsilon(math.exp(log_sigma), sampling_rate, steps, delta, interval)
+        return max(-1.0, min(1.0, math.log(max(found / epsilon, 0.1))))
+
+    lowest, highest = map(math.log, NOISE_MULTIPLIER_RANGE)
+
+    def bounded(log_sigma: float) -> float:
+        if not lowest <= log_sigma <= highest:
+            raise CalibrationError(
+                f"epsilon = {epsilon:.4g}, delta = {delta}, sampling rate {sampling_rate:.3g}, "
+                f"{steps} steps needs a noise multiplier outside {list(NOISE_MULTIPLIER_RANGE)}: "
+                f"{'use epsilon = inf' if log_sigma < lowest else 'raise epsilon or delta'}"
+            )
+        return excess(log_sigma)
+
+    # Central limit theorem of Bu, Dong, Long and Su 2020: T steps are about one Gaussian mechanism
+    # with 1 / sigma = q sqrt(T (exp(1 / sigma_step^2) - 1)).
+    ratio = 1 / (gaussian_noise_multiplier(epsilon, delta) * sampling_rate * math.sqrt(steps))
+    start = math.log(1 / math.sqrt(math.log1p(ratio**2)))
+    start = min(max(start, lowest), highest)
+    # Epsilon falls at least as fast as 1 / sigma, so each stride mostly crosses the root.
+    end, start_excess = start, bounded(start)
+    end_excess = start_excess
+    while end_excess * start_excess > 0:
+        start, start_excess = end, end_excess
+        end = start + 1.1 * start_excess
+        end_excess = bounded(end)
+    return math.exp(brentq(excess, start, end, xtol=2e-5))
+
+
+def _ask_opacus(
+    sigma: float, sampling_rate: float, steps: int, delta: float, epsilon: float
+) -> tuple[float | None, str]:
+    """Return Opacus' epsilon, or None and the reason why there is none."""
+    if math.isinf(epsilon):
+        return None, "there is nothing to account for without privacy"
+    from dpsweep.privacy.opacus_accountant import opacus_epsilon  # noqa: PLC0415 (imports torch)
+
+    try:
+        return opacus_epsilon(sigma, sampling_rate, steps, delta, epsilon / 100), ""
+    except Exception as error:
+        return None, f"Opacus' accountant failed: {error!r}"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 
-from dpsweep.privacy.calibration import Calibration
+from dpsweep.privacy.calibration import CERTIFICATE_ERROR, CROSS_CHECK_TOLERANCE, calibrate
 from dpsweep.privacy.errors import CalibrationError
 from dpsweep.privacy.gaussian import (
     gaussian_delta,
@@ -27,7 +27,7 @@ from dpsweep.privacy.gaussian import (
 )
 from dpsweep.privacy.pld import pld_interval
 from dpsweep.privacy.prv import prv_epsilon
-from dpsweep.privacy.search import CERTIFICATE_ERROR, CROSS_CHECK_TOLERANCE, calibrate
+from dpsweep.privacy.record import Calibration
 from dpsweep.privacy.tuning import Profile, gamma_of_mean, second_epsilon, total_epsilon
 
 # The total lies in [1 - SLACK, 1] times what is asked for.

@@ -10,9 +10,9 @@ from safetensors import SafetensorError, safe_open
 
 from dpsweep.files import DamagedFileError, checksum, read_checked_json
 from dpsweep.privacy import Calibration, CalibrationError
+from dpsweep.privacy.calibration import CROSS_CHECK_TOLERANCE
 from dpsweep.privacy.gaussian import gaussian_delta
 from dpsweep.privacy.pld import pld_epsilon, pld_interval
-from dpsweep.privacy.search import CROSS_CHECK_TOLERANCE
 from dpsweep.privacy.stored import verify as verify_calibration
 from dpsweep.privacy.tuning import gamma_of_mean
 from dpsweep.privacy.tuning_noise import TuningNoise, certify_second, training_profile

@@ -25,6 +25,12 @@ def optimizer_steps(train_size: int, batch_size: int, epochs: int, rounding: str
     ``round`` is max(1, round(E*N/B)), halves rounded up: the compute budget is honest to half a
     batch. ``ceil`` is E*ceil(N/B). Integer arithmetic, so no N is off by one.
 
+    Args:
+        train_size: N.
+        batch_size: B.
+        epochs: E.
+        rounding: round or ceil.
+
     Raises:
         ValueError: B is not in 1..N, E < 1, or the rounding is unknown.
     """

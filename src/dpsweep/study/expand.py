@@ -199,7 +199,7 @@ class _Expansion:
         own = {key: getattr(target, key) for key in ("baseline", "centre") if hasattr(target, key)}
         try:
             text = caption(self._study, target.caption, selections, own)
-            text = f"{text} {target.caption_end}".rstrip()
+            text = f"{text} {target.caption_end()}".rstrip()
         except KeyError as word:
             raise MistakeError(
                 f"{where}.caption: {unknown(word.args[0], CAPTION_WORDS)} in braces"

@@ -70,6 +70,7 @@ _RENAMED = {
 
 _WIDTH, _LINES = 80, 24  # a terminal
 _NAMES = 12
+_LONGEST_VALUE = 80
 
 
 def unknown(found: str, allowed: Iterable[str]) -> str:
@@ -95,10 +96,10 @@ def pick(kind: str, name: str, named: Mapping[str, T]) -> T:
     return named[name]
 
 
-def value(found: Any, limit: int = 80) -> str:
-    """Write a value as YAML has it, on one line, shortened to ``limit`` characters."""
+def value(found: Any) -> str:
+    """Write a value as YAML has it, on one line, shortened if it is long."""
     text = _flow(found)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
 def _flow(found: Any) -> str:

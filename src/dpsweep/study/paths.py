@@ -57,7 +57,14 @@ class Paths:
         epochs: int | str,
         batch_size: BatchSize | str,
     ) -> Path:
-        """The calibration of one (dataset, epsilon, epochs, B)."""
+        """The calibration of one (dataset, epsilon, epochs, B).
+
+        Args:
+            dataset: its name.
+            epsilon: the target; a text stands in the file's name as it is.
+            epochs: E, or a text.
+            batch_size: B, full, or a text.
+        """
         name = f"eps{number(epsilon)}_epochs{epochs}_B{number(batch_size)}.json"
         return self.results / "noise" / dataset / name
 
@@ -77,7 +84,14 @@ class Paths:
         epochs: int | str,
         clipping_bound: ClippingBound,
     ) -> Path:
-        """Gradient norms of the best (B, learning rate) of one (problem, epsilon, epochs, C)."""
+        """Gradient norms of the best (B, learning rate) of one (problem, epsilon, epochs, C).
+
+        Args:
+            problem: its name.
+            epsilon: the target; a text stands in the file's name as it is.
+            epochs: E, or a text.
+            clipping_bound: C, or the name of a rule without a bound.
+        """
         name = f"eps{number(epsilon)}_epochs{epochs}_C{number(clipping_bound)}.parquet"
         return self.results / "gradnorms" / problem / name
 

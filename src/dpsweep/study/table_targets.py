@@ -44,6 +44,8 @@ class Comparison(Target):
     """
 
     part: ClassVar[str] = "entries"
+    tunes: ClassVar[bool] = True
+    shows_means: ClassVar[bool] = True
 
     family: Literal["comparison"]
     rows: Annotated[list[Label], Field(min_length=1, description="what tells rows apart")]

@@ -18,8 +18,12 @@ class Target(Settings):
     """Suffixes of the files of a table."""
     ordered: ClassVar[bool] = False
     """Whether the lines of a panel are listed from the easy problem to the hard one."""
-    caption_end: ClassVar[str] = ""
-    """What the caption of every target of the family ends with."""
+    tunes: ClassVar[bool] = False
+    """Whether settings are chosen by accuracy for what is drawn; the caption then says how."""
+    shows_means: ClassVar[bool] = False
+    """Whether accuracies are means over the seeds that chose; the caption then says what that means."""
+    tuning_note: ClassVar[str] = ""
+    """What the caption says besides of how settings were chosen."""
 
     family: str
     section: Annotated[
@@ -67,3 +71,7 @@ class Target(Settings):
     def drawn_axes(self) -> tuple[str, ...]:
         """Axes of which each selection must have two values or more: they are what is drawn."""
         return ()
+
+    def caption_end(self) -> str:
+        """What the caption ends with, once the selections have names and values."""
+        return ""

@@ -17,17 +17,22 @@ from dpsweep.study.target import Target
 class _Overlaps(Target):
     """Drawn from how the gradients of trials overlap (`dpsweep.theory`), which is not private."""
 
-    caption_end: ClassVar[str] = "Not private: drawn from raw gradients."
-
     panels: Annotated[list[Panel], Field(min_length=1)]
 
     def overlaps(self) -> list[Selection]:
         """The cells of every panel."""
         return list(self.panels)
 
+    def caption_end(self) -> str:
+        """Every figure of raw gradients says so."""
+        return "Not private: drawn from raw gradients."
+
 
 class Heatmap(Target):
     """Mean macro accuracy over two axes; whatever is not an axis is tuned. The best cell is marked."""
+
+    tunes: ClassVar[bool] = True
+    shows_means: ClassVar[bool] = True
 
     family: Literal["heatmap"]
     x: Literal["clipping_bound", "epsilon"] = "clipping_bound"
@@ -61,6 +66,8 @@ class ClippingCurve(Target):
 
     needs_bounds: ClassVar[bool] = True
     ordered: ClassVar[bool] = True
+    tunes: ClassVar[bool] = True
+    shows_means: ClassVar[bool] = True
 
     family: Literal["clipping_curve"]
     quantity: Annotated[
@@ -83,6 +90,7 @@ class GradientNormDistribution(Target):
     """Distribution of per-example gradient norms after every epoch, a panel per problem."""
 
     needs_bounds: ClassVar[bool] = True
+    tunes: ClassVar[bool] = True
 
     family: Literal["gradient_norm_distribution"]
     panels: Annotated[list[Panel], Field(min_length=1)]
@@ -100,6 +108,7 @@ class GradientNormHistogram(Target):
     """Histogram of per-example gradient norms after the last epoch, a panel per problem."""
 
     needs_bounds: ClassVar[bool] = True
+    tunes: ClassVar[bool] = True
 
     family: Literal["gradient_norm_histogram"]
     panels: Annotated[list[Panel], Field(min_length=1)]
@@ -120,6 +129,7 @@ class PerClass(Target):
     """
 
     needs_bounds: ClassVar[bool] = True
+    tunes: ClassVar[bool] = True
 
     family: Literal["per_class"]
     baseline: Annotated[
@@ -166,6 +176,9 @@ class PerClass(Target):
 class MethodComparison(Target):
     """Accuracy against epsilon, as a difference to the best line; everything else is tuned."""
 
+    tunes: ClassVar[bool] = True
+    shows_means: ClassVar[bool] = True
+
     family: Literal["method_comparison"]
     panels: Annotated[list[LinePanel], Field(min_length=1)]
 
@@ -193,13 +206,23 @@ class NoiseCurve(Target):
     """Noise against B or T, coloured by accuracy minus the best at that (epsilon, epochs)."""
 
     part: ClassVar[str] = "cells"
+    tunes: ClassVar[bool] = True
+    shows_means: ClassVar[bool] = True
+    tuning_note: ClassVar[str] = (
+        "C and the learning rate were chosen for every point: the figure names their range, the CSV has "
+        "those of each."
+    )
 
     family: Literal["noise_curve"]
     cells: Selection = Selection()
     axes: Annotated[list[NoiseAxes], Field(min_length=1)]
     minimum_steps: Annotated[
-        PositiveInt | None, Field(description="a vertical line where x is steps")
-    ] = None
+        dict[str, PositiveInt],
+        Field(
+            description="the fewest steps that suffice according to a paper, by problem "
+            "(<dataset>_<backbone>_<method>): a vertical line where x is steps and that problem is drawn"
+        ),
+    ] = {}
 
     def leaves(self) -> list[Selection]:
         """The one selection behind all axes."""
@@ -209,9 +232,25 @@ class NoiseCurve(Target):
         """B and T change together."""
         return ("batch_size",)
 
+    @property
+    def marked_steps(self) -> int | None:
+        """Where the vertical line is: a paper's number holds for no other problem than its own."""
+        if all(axes.x != "steps" for axes in self.axes):
+            return None
+        return self.minimum_steps.get(self.cells.problem.name)
+
+    def caption_end(self) -> str:
+        """What the vertical line means, where there is one."""
+        steps = self.marked_steps
+        if steps is None:
+            return ""
+        return f"The vertical line is at {steps} steps, the fewest that suffice in the paper."
+
 
 class NormTrace(Target):
     """Mean per-example gradient norm at every optimizer step, a line per epsilon."""
+
+    tunes: ClassVar[bool] = True
 
     family: Literal["norm_trace"]
     panels: Annotated[list[Panel], Field(min_length=1)]
@@ -223,6 +262,8 @@ class NormTrace(Target):
 
 class OptimalBatchSize(Target):
     """The best batch size against epochs, a line per epsilon, band over repeats."""
+
+    tunes: ClassVar[bool] = True
 
     family: Literal["optimal_batch_size"]
     panels: Annotated[list[Panel], Field(min_length=1)]

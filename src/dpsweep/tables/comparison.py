@@ -27,6 +27,16 @@ def accuracies_and_references(
 
     ``within_reference`` says whether our mean lies in the reference's range; it is empty where the
     reference has none.
+
+    Args:
+        study: the study that has the table.
+        paths: where its results lie.
+        table: whose entries name the cells, and the references.
+        missing: absent files are added to it and left out. Where it is None, they are an error.
+
+    Raises:
+        MissingResultsError: a cell has not been trained, and ``missing`` is None.
+        UnreadableResultsError: a file does not hold what it should.
     """
     rows = []
     for entry in table.entries:

@@ -36,7 +36,21 @@ NOTE = (
 def evidence_and_comparisons(
     study: Study, paths: Paths, table: TuningImplications, missing: list[Path] | None = None
 ) -> dict[str, pd.DataFrame]:
-    """One row per rule, and beside it one row per comparison; see `dpsweep.analysis.evidence`."""
+    """One row per rule, and beside it one row per comparison; see `dpsweep.analysis.evidence`.
+
+    Args:
+        study: the study that has the table.
+        paths: where its results lie.
+        table: whose selections are the grids that are compared.
+        missing: absent files are added to it and left out. Where it is None, they are an error.
+
+    Returns:
+        Frames by the suffix of their file: ``csv`` has the rules, ``comparisons.csv`` the comparisons.
+
+    Raises:
+        MissingResultsError: a cell has not been trained, and ``missing`` is None.
+        UnreadableResultsError: a file does not hold what it should.
+    """
     cells = [cell for selection in table.selections() for cell in study.cells(selection)]
     comparisons = compare(grids(load_trials(paths, cells, missing)))
     related = [

@@ -22,6 +22,8 @@ from dpsweep.theory.gram import Array
 
 # Steps and bounds are searched on logarithmic grids: the bound holds up to a constant anyway.
 _STEPS_PER_DECADE = 40
+# Constants that nobody knows hide such a factor.
+_NEAR = 2.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class ConvergenceOptimum:
     gradient_norm: float
     """the bound itself, up to its constant"""
     lower: float
-    """from here on the bound is within a factor of its minimum: a constant that nobody knows hides more"""
+    """from here on the bound is at most twice its minimum: a constant that nobody knows hides more"""
     upper: float
     """up to here"""
 
@@ -93,13 +95,12 @@ class ConvergenceBound:
         found: Array = self.at(np.asarray(clipping_bounds)[..., None], self._step_sizes()).min(-1)
         return found
 
-    def optimum(self, smallest: float, largest: float, factor: float = 2.0) -> ConvergenceOptimum:
+    def optimum(self, smallest: float, largest: float) -> ConvergenceOptimum:
         """Return the clipping bound between two that minimises the bound, step size tuned.
 
         Args:
             smallest: C, at least.
             largest: C, at most.
-            factor: by which the bound may be above its minimum in the range that is returned.
 
         Raises:
             ValueError: unless 0 < smallest < largest.
@@ -110,7 +111,7 @@ class ConvergenceBound:
         bounds = np.geomspace(smallest, largest, count)
         values = self.at(bounds[:, None], self._step_sizes())
         place, step = np.unravel_index(np.argmin(values), values.shape)
-        near = bounds[values.min(1) <= factor * values[place, step]]
+        near = bounds[values.min(1) <= _NEAR * values[place, step]]
         return ConvergenceOptimum(
             clipping_bound=float(bounds[place]),
             step_size=float(self._step_sizes()[step]),

@@ -27,7 +27,7 @@ class DirectionOptimum:
     alignment: float
     """R there, in [0, 1]"""
     lower: float
-    """where the plateau begins: around the optimum R stays within the tolerance; 0: at any small C"""
+    """where the plateau begins: around the optimum R stays within 2 % of its maximum; 0: at any small C"""
     upper: float
     """where it ends; infinity: at no C"""
 
@@ -86,10 +86,7 @@ def along_and_square(sums: ClippedSums, bounds: Array, variance: float) -> tuple
 
 
 def direction_optimal_clipping(
-    gram: "npt.ArrayLike | ClippedSums",
-    noise_multiplier: float,
-    dimension: int,
-    tolerance: float = 0.02,
+    gram: "npt.ArrayLike | ClippedSums", noise_multiplier: float, dimension: int
 ) -> DirectionOptimum:
     """Return the bound that maximises R(C), and the range around it in which R is nearly as large.
 
@@ -100,7 +97,6 @@ def direction_optimal_clipping(
         gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
         noise_multiplier: sigma.
         dimension: d, the number of trainable parameters.
-        tolerance: the part of the largest R that may be lost on the plateau.
 
     Raises:
         ValueError: an argument is out of range.
@@ -117,6 +113,7 @@ def direction_optimal_clipping(
     values = alignment(sums, candidates, noise_multiplier, dimension)
     best = int(np.argmax(values))
     bound, highest = float(candidates[best]), float(values[best])
+    tolerance = 0.02  # the part of the largest R that may be lost on the plateau
     level = (1 - tolerance) * highest * sums.total_square
     crossings = _crossings(sums, b**2 - level * f, a * b - level * e, a**2 - level * c)
     # R is continuous, so on each side the plateau ends at the nearest point where R equals the level.

@@ -104,7 +104,14 @@ def best_step_size(
     """Return the step size with the best bound on progress, s.g / (L (|s|^2 + C^2 sigma^2 d)).
 
     It may be above 1/L. It is 0 where the clipped sum points away from the gradient: there no step is
-    certain to gain anything. Arguments are those of `tuned_progress_bound`; C is positive.
+    certain to gain anything.
+
+    Args:
+        gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
+        clipping_bounds: C, positive, of any shape.
+        noise_multiplier: sigma.
+        dimension: d, the number of trainable parameters.
+        smoothness: L of the summed loss.
 
     Raises:
         ValueError: an argument is out of range.

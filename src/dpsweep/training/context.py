@@ -242,7 +242,14 @@ class TrialContext:
     def engine(
         self, name: str, model: nn.Module, precision: Precision = "float32", compile: bool = False
     ) -> GradientEngine:
-        """The engine called ``name`` for the per-example gradients of a model."""
+        """The engine of a name for the per-example gradients of a model; each is made once.
+
+        Args:
+            name: as in the study: auto, expanded, bookkeeping and so on.
+            model: from `model`.
+            precision: of the forward and backward pass.
+            compile: whether torch compiles them; only ``expanded`` can.
+        """
         key = (id(model), name, precision, compile)
         if key not in self._engines:
             self._engines[key] = make_engine(

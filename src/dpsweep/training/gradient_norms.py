@@ -39,6 +39,14 @@ def best_cell(
 ) -> tuple[Cell, "pd.Series[Any]"]:
     """Choose the batch size of an (epsilon, epochs, C) as every figure does (`dpsweep.choice`).
 
+    Args:
+        study: the study.
+        paths: where its results lie.
+        problem: the name of one of its problems.
+        epsilon: the target; infinite without privacy.
+        epochs: E.
+        clipping_bound: C, or the name of a rule without a bound.
+
     Returns:
         The cell, and the row of its first seed at its best learning rate.
 
@@ -76,6 +84,7 @@ def measure_gradient_norms(
 
     Rows: one per (epoch, training example), in the order of the training set; see docs/design.md.
     A job that is killed keeps the epochs that are done, and a trial that was trained again.
+    Arguments are those of `best_cell`.
 
     Raises:
         CalibrationError: the noise of the trial cannot be believed.

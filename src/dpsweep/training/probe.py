@@ -12,6 +12,8 @@ from dpsweep.training.interruption import interruption
 from dpsweep.training.precision import Precision, autocast_dtype, resolve_precision
 
 _SIZE = 256
+# `dpsweep doctor` sends the signal as soon as it reads that this process waits.
+_SIGNAL_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -65,15 +67,15 @@ def try_gpu(setting: Literal["auto", "float32", "bfloat16"], engine: str) -> Dev
     return Device(properties.name, round(gigabytes, 1), precision)
 
 
-def wait_for_signal(seconds: float = 60.0) -> SystemExit:
+def wait_for_signal() -> SystemExit:
     """Wait for the signal that announces a time limit; return what ends this process then.
 
     Raises:
         GpuError: no signal came.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + _SIGNAL_SECONDS
     while (stop := interruption(saved=True)) is None:
         if time.monotonic() > deadline:
-            raise GpuError(f"no signal came within {seconds:g} s")
+            raise GpuError(f"no signal came within {_SIGNAL_SECONDS:g} s")
         time.sleep(0.1)
     return stop

@@ -66,6 +66,13 @@ class Trajectory:
     ) -> Iterator["Trajectory"]:
         """Open a trial for a stage, and remove what the stage kept when it has written its output.
 
+        Args:
+            study: the study.
+            paths: its files.
+            cell: of the trial.
+            row: of the trial, from ``trials.parquet``.
+            output: the file that the stage writes.
+
         Raises:
             CalibrationError, CellError, TrajectoryError: as `open`.
         """

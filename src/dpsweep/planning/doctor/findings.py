@@ -12,7 +12,14 @@ WITHOUT_GPU = STEPS[:4]
 
 
 def write_step(path: Path, step: str, found: str, **more: float) -> None:
-    """Add a step that a job has made to the file that tells of them."""
+    """Add a step that a job has made to the file that tells of them.
+
+    Args:
+        path: of that file; a line is a step.
+        step: its name; see `STEPS`.
+        found: what the step found, in words.
+        more: what it measured, by name.
+    """
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps({"step": step, "found": found} | more) + "\n")
 

@@ -153,6 +153,7 @@ class Probe:
 
     def _wait(self, now: float) -> None:
         """Note why the job waits; give up on what will not pass, and when patience is over."""
+        self._progress = now  # the time of a step begins when the job does
         reason = slurm.show("job", self._number).get("Reason", "None")
         if reason != self._reason:
             self._reason, self._reason_since = reason, now

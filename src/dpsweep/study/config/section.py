@@ -46,7 +46,17 @@ def strictly_increasing_integers(values: list[int]) -> list[int]:
 
 
 def require_disjoint(train_key: str, train: Sequence[str], test_key: str, test: str | None) -> None:
-    """Refuse what is read twice: epsilon holds per example, and a test must be of unseen ones."""
+    """Refuse what is read twice: epsilon holds per example, and a test must be of unseen ones.
+
+    Args:
+        train_key: the key of the training parts, for the message.
+        train: files, folders or splits of training examples.
+        test_key: the key of the test part, for the message.
+        test: the file, folder or split of test examples, if there is one.
+
+    Raises:
+        ValueError: a part is there twice.
+    """
     parts = [posixpath.normpath(part) for part in train]
     repeated = sorted({part for part in parts if parts.count(part) > 1})
     if repeated:

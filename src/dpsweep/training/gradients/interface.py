@@ -53,7 +53,14 @@ class GradientEngine(Protocol):
     def clipped_sum(
         self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
     ) -> GradientSum:
-        """Scale each example's gradient by ``clipping`` and sum them."""
+        """Scale each example's gradient by ``clipping`` and sum them.
+
+        Args:
+            inputs: of the examples, shape (physical_batch, ...).
+            labels: class indices, shape (physical_batch,), int64.
+            mask: which examples count, shape (physical_batch,), bool.
+            clipping: from the norm of a gradient to its factor.
+        """
 
     def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the norms over all trainable parameters, and over those of the head.

@@ -29,7 +29,18 @@ class LayerNorm(torch.autograd.Function):
         shape: list[int],
         eps: float,
     ) -> Tensor:
-        """Return the normalised input; ``shape`` are its last dimensions."""
+        """Return the normalised input.
+
+        Args:
+            ctx: keeps what the backward pass needs.
+            x: the input, shape (examples, ..., *shape).
+            weight: the scale, of this shape; None is 1.
+            bias: of this shape; None is 0.
+            weight_copies: of the scale; None where it does not train.
+            bias_copies: of the bias; None where it does not train.
+            shape: of the last dimensions, which are normalised.
+            eps: is added to the variance.
+        """
         y, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, eps)
         ctx.save_for_backward(x, weight, bias, mean, rstd)
         ctx.shape = shape
@@ -68,7 +79,18 @@ class GroupNorm(torch.autograd.Function):
         groups: int,
         eps: float,
     ) -> Tensor:
-        """Return the normalised input, whose second dimension are the channels."""
+        """Return the normalised input.
+
+        Args:
+            ctx: keeps what the backward pass needs.
+            x: the input, shape (examples, channels, ...).
+            weight: the scale, shape (channels,); None is 1.
+            bias: shape (channels,); None is 0.
+            weight_copies: of the scale; None where it does not train.
+            bias_copies: of the bias; None where it does not train.
+            groups: of channels; each is normalised by itself.
+            eps: is added to the variance.
+        """
         x = x.contiguous()
         examples, channels = x.shape[:2]
         pixels = x[0, 0].numel()
@@ -112,7 +134,16 @@ class Linear(torch.autograd.Function):
         weight_copies: Tensor | None,
         bias_copies: Tensor | None,
     ) -> Tensor:
-        """Return ``x @ weight.T + bias``."""
+        """Return ``x @ weight.T + bias``.
+
+        Args:
+            ctx: keeps what the backward pass needs.
+            x: the input, shape (examples, ..., features).
+            weight: shape (outputs, features).
+            bias: shape (outputs,); None is 0.
+            weight_copies: of the weight; None where it does not train.
+            bias_copies: of the bias; None where it does not train.
+        """
         ctx.save_for_backward(x, weight)
         return F.linear(x, weight, bias)
 

@@ -133,6 +133,12 @@ class Uses:
     ) -> Any:
         """Compute ``func``, one of whose arguments is ``parameter``.
 
+        Args:
+            parameter: the first tracked one among the arguments.
+            func: a function of torch.
+            args: its positional arguments.
+            kwargs: its other arguments.
+
         Raises:
             UnsupportedModelError: if there is no rule for it.
         """

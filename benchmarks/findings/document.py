@@ -1,0 +1,82 @@
+"""The text of docs/findings.md."""
+
+from typing import Any
+
+from benchmarks.findings.accuracies import (
+    along_batch_sizes,
+    along_bounds,
+    automatic_clipping,
+    best_settings,
+)
+from benchmarks.findings.advice import advice
+from benchmarks.findings.film import film_section
+from benchmarks.findings.numbers import NUMBERS, REPOSITORY, film_numbers
+from benchmarks.findings.rules import furthest_end, rules_table, unresolved, verdicts
+from benchmarks.tables import THEORY, theory_effects, theory_rules
+from dpsweep.files import read_json, write_text
+
+PAGE = REPOSITORY / "docs" / "findings.md"
+IMAGES = REPOSITORY / "docs" / "images" / "findings"
+TEMPLATE = REPOSITORY / "benchmarks" / "findings.md"
+FIGURES = {
+    "fig1_accuracy_heatmaps": "Accuracy over C and B, from the easiest problem to the hardest",
+    "fig2_clipping_vs_difficulty": "What a clipping bound costs against the best one, by difficulty",
+    "fig3_gradnorm_distributions": "Norms of the per-example gradients after each epoch",
+    "fig5_autoclip_vs_tuned": "AUTO-S beside flat clipping with a tuned bound",
+    "fig7_cumulative_noise": "Cumulative noise, steps and accuracy",
+    "text_heatmaps": "Texts: accuracy over C and B",
+}
+
+
+def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
+    """The text of docs/findings.md, from the numbers of both studies alone."""
+    rules, ends = numbers["rules"], numbers["ends"]
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        **_about_the_study(numbers),
+        verdicts=verdicts(rules),
+        most=furthest_end(rules),
+        unresolved=len(unresolved(rules)),
+        bounded=sum(row["unit"] == "accuracy" for row in unresolved(rules)),
+        at_an_end=ends["at_an_end"],
+        tuned=ends["cells"],
+        rules=rules_table(rules),
+        advice=advice(numbers),
+        best=best_settings(numbers),
+        by_bound=along_bounds(numbers),
+        by_batch_size=along_batch_sizes(numbers),
+        automatic=automatic_clipping(numbers),
+        effects=_said(theory_effects()),
+        predictions=_said(theory_rules(THEORY / "predictions.csv")),
+        film="It has not been run yet." if film is None else film_section(film),
+        figures="\n\n".join(
+            f"![{text}](images/findings/{name}.png)\n\n*{text}.*" for name, text in FIGURES.items()
+        ),
+    )
+
+
+def _about_the_study(numbers: dict[str, Any]) -> dict[str, Any]:
+    """Its size, and how long it and a wider one take."""
+    study = numbers["study"]
+    seconds = study["seconds_of_a_trial"]
+    return {
+        "cells": f"{study['cells']:,}",
+        "trials": f"{study['trials']:,}",
+        "seeds": study["seeds"],
+        "hours": f"{study['hours']:g}",
+        "seconds": ", ".join(
+            f"{value:g} s for N = {int(size):,}" for size, value in seconds.items()
+        ),
+        "sizes": max(len(row["values"]) for row in numbers["by_batch_size"]),
+        "bounds": max(len(row["values"]) for row in numbers["by_bound"]),
+        "wider": f"{480 * 9 * seconds['50000'] / 3600:.1f}",
+    }
+
+
+def _said(lines: list[str]) -> str:
+    """The sentences under a table of docs/theory.md."""
+    return "\n".join(line for line in lines if line.startswith("- "))
+
+
+def write_page() -> None:
+    """Write the page from the committed numbers."""
+    write_text(PAGE, page(read_json(NUMBERS), film_numbers()))

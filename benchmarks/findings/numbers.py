@@ -1,0 +1,154 @@
+"""The numbers of docs/findings.md, from the results of both studies."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dpsweep.analysis.frames import load_trials
+from dpsweep.choice import choose, repeats
+from dpsweep.files import read_json
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+
+REPOSITORY = Path(__file__).parents[2]
+NUMBERS = REPOSITORY / "benchmarks" / "results" / "findings.json"
+FILM_NUMBERS = NUMBERS.with_name("film.json")
+PROBLEM = ["dataset", "backbone", "epsilon", "epochs"]
+RULE_COLUMNS = [
+    "condition", "implication", "effect_measured", "unit", "effect", "lower_here", "upper_here",
+    "comparisons", "in_favour", "against", "verdict",
+]  # fmt: skip
+
+
+def collect(study: Study, paths: Paths) -> dict[str, Any]:
+    """Everything that the page says, as plain numbers."""
+    cells = study.all_cells()
+    trials = load_trials(paths, cells)
+    costs = pd.concat(
+        pd.read_parquet(
+            paths.problem(name),
+            columns=["trial_key", "wall_seconds", "train_size"],
+        )
+        for name in study.problems
+    ).drop_duplicates("trial_key")
+    flat, automatic = (trials[trials["clipping"] == kind] for kind in ("flat", "automatic"))
+    rules = pd.read_csv(paths.table("tab1_tuning_implications", "csv"))
+    return {
+        "study": {
+            "cells": len(cells),
+            "trials": len(costs),
+            "hours": round(float(costs["wall_seconds"].sum()) / 3600, 2),
+            "seconds_of_a_trial": {
+                str(size): round(float(group["wall_seconds"].median()), 2)
+                for size, group in costs.groupby("train_size")
+            },
+            "seeds": int(trials["seed"].max()),
+        },
+        "ends": _ends(study, trials),
+        "best": _best(flat),
+        "by_bound": _along(flat, "clipping_bound"),
+        "by_batch_size": _along(flat, "batch_size"),
+        "automatic": _automatic(flat, automatic),
+        "rules": _plain(rules[RULE_COLUMNS]),
+        "titles": {
+            name: each.title for name, each in [*study.datasets.items(), *study.backbones.items()]
+        },
+    }
+
+
+def collect_film(study: Study, paths: Paths) -> dict[str, Any]:
+    """The cells of the study with FiLM that are there, as plain numbers."""
+    cells = study.all_cells()
+    done = [cell for cell in cells if (paths.cell(cell) / "trials.parquet").exists()]
+    trials = load_trials(paths, done)
+    rows = choose(trials, [*PROBLEM, "clipping_bound", "batch_size"])
+    columns = [
+        *PROBLEM,
+        "batch_size",
+        "clipping_bound",
+        "learning_rate",
+        "centre",
+        "minimum",
+        "maximum",
+    ]
+    (tested,) = {study.datasets[study.problems[cell.problem].dataset].test_size for cell in cells}
+    return {
+        "cells": len(cells),
+        "done": len(done),
+        "test_examples": tested,
+        "rates": _ends(study, trials),
+        "rows": _plain(rows[columns]),
+    }
+
+
+def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON has them: no NaN, few digits."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, float | np.floating):
+            return None if np.isnan(value) else float(f"{value:.4g}")
+        return int(value) if isinstance(value, np.integer) else value
+
+    return [
+        {str(key): plain(value) for key, value in row.items()} for row in frame.to_dict("records")
+    ]
+
+
+def _ends(study: Study, trials: pd.DataFrame) -> dict[str, int]:
+    """How many cells have their best learning rate at an end of its grid."""
+    best = repeats(trials).groupby(["problem", "cell"])["learning_rate"].first()
+    grids = {
+        (cell.problem, cell.name): study.sweeps[study.sweep_of(cell)].learning_rates
+        for cell in study.all_cells()
+    }
+    ends = [rate in (grids[key][0], grids[key][-1]) for key, rate in best.items()]
+    return {"cells": len(ends), "at_an_end": sum(ends)}
+
+
+def _best(trials: pd.DataFrame) -> list[dict[str, Any]]:
+    """The best cell of every problem, epsilon and number of epochs."""
+    columns = [
+        *PROBLEM, "batch_size", "train_size", "clipping_bound", "learning_rate", "centre",
+        "minimum", "maximum", "cross_fitted",
+    ]  # fmt: skip
+    return _plain(choose(trials, PROBLEM)[columns])
+
+
+def _along(trials: pd.DataFrame, axis: str) -> list[dict[str, Any]]:
+    """Accuracy along C or B, everything else tuned for every value; seeds that did not choose measure."""
+    chosen = choose(trials, [*PROBLEM, axis])
+    rows = []
+    for key, group in chosen.groupby(PROBLEM):
+        rows.append(
+            dict(zip(PROBLEM, key, strict=True))
+            | {
+                "values": group[axis].tolist(),
+                "accuracy": [round(value, 4) for value in group["cross_fitted"]],
+                "lowest": [round(value, 4) for value in group["minimum"]],
+                "highest": [round(value, 4) for value in group["maximum"]],
+            }
+        )
+    return rows
+
+
+def _automatic(flat: pd.DataFrame, automatic: pd.DataFrame) -> list[dict[str, Any]]:
+    """AUTO-S against flat clipping with a tuned bound, B tuned for both."""
+    both = choose(flat, PROBLEM).merge(
+        choose(automatic, PROBLEM), on=PROBLEM, suffixes=("", "_auto")
+    )
+    both["difference"] = both["cross_fitted_auto"] - both["cross_fitted"]
+    columns = [*PROBLEM, "cross_fitted", "cross_fitted_auto", "difference", "batch_size_auto"]
+    return _plain(both[columns])
+
+
+def film_numbers() -> dict[str, Any] | None:
+    """What was measured with FiLM; None before its study has been run."""
+    return read_json(FILM_NUMBERS) if FILM_NUMBERS.exists() else None
+
+
+def digest(file: Path) -> str:
+    """SHA-256 of a picture."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()

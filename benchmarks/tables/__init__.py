@@ -1,0 +1,26 @@
+"""The tables of CONTRIBUTING.md and docs/*.md, from benchmarks/results.
+
+A table stands between two comments of a document and is replaced there; a result that has not
+been measured yet becomes a line that says which command measures it.
+"""
+
+from benchmarks.tables.every import TABLES, tables, write_tables
+from benchmarks.tables.folders import DOCUMENTS, REPOSITORY, RESULTS
+from benchmarks.tables.markdown import filled, start
+from benchmarks.tables.testing import slowest_tests
+from benchmarks.tables.theory import THEORY, theory_effects, theory_rules
+
+__all__ = [
+    "DOCUMENTS",
+    "REPOSITORY",
+    "RESULTS",
+    "TABLES",
+    "THEORY",
+    "filled",
+    "slowest_tests",
+    "start",
+    "tables",
+    "theory_effects",
+    "theory_rules",
+    "write_tables",
+]

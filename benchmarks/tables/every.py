@@ -1,0 +1,108 @@
+"""Every table of the documents: its result, the command that measures it, and what renders it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.tables.backbones import backbones
+from benchmarks.tables.bounds import bounds_choice, bounds_progress
+from benchmarks.tables.choices import price, recommendation, selection
+from benchmarks.tables.folders import DOCUMENTS, RESULTS
+from benchmarks.tables.gpu import cell_on_gpu, cifar100_on_gpu, right_on_gpu
+from benchmarks.tables.intervals import coverage, power
+from benchmarks.tables.markdown import filled
+from benchmarks.tables.privacy import audit, calibration
+from benchmarks.tables.reliability import histories, kills
+from benchmarks.tables.steps import cell, features, noise_cost, step_cost
+from benchmarks.tables.studies import analysis, demo, plan, workflow
+from benchmarks.tables.testing import planted_bugs, slowest_tests
+from benchmarks.tables.theory import THEORY, theory_effects, theory_memory, theory_rules
+from dpsweep.files import read_json, write_text
+
+CALIBRATION = ("calibration", "calibration_comparison")
+GPU = "make gpu"
+TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
+    "step cost, CPU": ("step_cost_cpu.json", "make bench", step_cost),
+    "step cost, GPU": ("gpu/step_*.json", GPU, step_cost),
+    "right on a GPU": ("gpu/right_*.json", GPU, right_on_gpu),
+    "CIFAR-100, GPU": ("gpu/cifar100_*.json", GPU, cifar100_on_gpu),
+    "cell, CPU": ("cell_cpu.json", "make bench", cell),
+    "cell, GPU": ("gpu/cell*.json", GPU, cell_on_gpu),
+    "features": ("features.json", "python -m benchmarks.features", features),
+    "backbones": ("backbones.json", "python -m benchmarks.backbones", backbones),
+    "workflow": ("workflow.json", "make bench", workflow),
+    "demo": ("demo.json", "python -m benchmarks.demo", demo),
+    "analysis": ("analysis.json", "python -m benchmarks.analysis", analysis),
+    "noise cost, CPU": ("noise_cost_cpu.json", "python -m benchmarks.noise_cost", noise_cost),
+    "noise cost, GPU": ("gpu/noise_cost.json", GPU, noise_cost),
+    "planted bugs": ("planted_bugs.json", "make planted-bugs", planted_bugs),
+    "slowest tests": ("durations.json", "python -m benchmarks.durations run.log", slowest_tests),
+    "coverage of intervals": ("verdicts.json", "python -m benchmarks.verdicts", coverage),
+    "power of verdicts": ("verdicts.json", "python -m benchmarks.verdicts", power),
+    "recommendation": (
+        "recommend.json",
+        "python -m benchmarks.recommend results/demo-dense/problems",
+        recommendation,
+    ),
+    "progress of steps": ("bounds.json", "python -m benchmarks.bounds", bounds_progress),
+    "memory of the theory": (
+        "theory_memory.json",
+        "python -m benchmarks.theory_memory",
+        theory_memory,
+    ),
+    "bound of Koloskova et al.": ("bounds.json", "python -m benchmarks.bounds", bounds_choice),
+    "price": (
+        "price.json",
+        "python -m benchmarks.price studies/frozen-features.yaml 20newsgroups_minilm_head 8",
+        price,
+    ),
+    "selection": ("selection.json", "python -m benchmarks.selection", selection),
+    "kills": ("kills.json", "python -m benchmarks.kills 300", kills),
+    "kills on Slurm": ("kills_slurm.json", "python -m benchmarks.kills_slurm 50", kills),
+    "histories": ("histories.json", "python -m benchmarks.histories 30", histories),
+}
+
+
+def tables() -> dict[str, list[str]]:
+    """The lines of every table, by the name that its place in a document has."""
+    lines = {
+        "plan": plan(),
+        "audit": audit(),
+        "theory, effects of privacy": theory_effects(),
+        "theory, rules": theory_rules(THEORY / "predictions.csv"),
+        "theory, rules in the demo": theory_rules(THEORY / "demo_predictions.csv"),
+        "calibration": calibration(
+            {name: read_json(RESULTS / f"{name}.json") for name in CALIBRATION}
+        ),
+    }
+    for name, (file, command, render) in TABLES.items():
+        found = sorted(RESULTS.glob(file))
+        lines[name] = (
+            render(_joined([read_json(path) for path in found]))
+            if found
+            else [f"*Open: not measured yet. `{command}` fills this in.*"]
+        )
+    return lines
+
+
+def _joined(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The only result, or the pieces of one: what they have measured, and the rows of all."""
+    if "piece" not in found[0]:
+        return found[0]
+    rows = [row for piece in found for row in piece.get("rows", [])]
+    environment = found[0]["environment"]
+    for piece in found:
+        for key, value in piece["environment"].items():
+            if key != "load_before" and value != environment[key]:
+                raise ValueError(
+                    f"one table from two machines: {found[0]['piece']} has {key} {environment[key]}, "
+                    f"{piece['piece']} has {value}. Delete one of them and measure it again"
+                )
+    device = environment["device"]
+    return {"environment": environment, "device": device, "pieces": found, "rows": rows}
+
+
+def write_tables() -> None:
+    """Replace the tables of all documents."""
+    made = tables()
+    for path in DOCUMENTS:
+        write_text(path, filled(path.read_text(encoding="utf-8"), made))

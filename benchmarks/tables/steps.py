@@ -1,0 +1,127 @@
+"""What steps and cells cost on the CPU, and noise within a step."""
+
+from typing import Any
+
+from benchmarks.tables.markdown import grid, where
+
+REFERENCE = "without privacy"
+
+
+def step_cost(result: dict[str, Any]) -> list[str]:
+    """Ratios of time and memory to the step without privacy."""
+    names = [name for name in result["rows"][0]["contenders"] if name != REFERENCE]
+    rows = []
+    for row in result["rows"]:
+        contenders = row["contenders"]
+        reference = contenders[REFERENCE]
+        cells = [
+            f"{row['title']} ({row['batch']})",
+            row["setting"],
+            f"{1000 * reference['seconds']:.0f} ms, {reference['megabytes']:.0f} MB",
+        ]
+        for name in names:
+            measured = contenders.get(name)
+            if measured is None:
+                cells.append("")
+            elif "failure" in measured:
+                cells.append("fails")
+            else:
+                memory = measured["megabytes"] / reference["megabytes"]
+                cells.append(f"{measured['ratio']:.2f}x, {memory:.2f}x")
+        rows.append(cells)
+    head = ["network, what trains (batch)", "precision", REFERENCE, *names]
+    return [
+        *grid(head, rows),
+        "",
+        "Time and peak memory of a step, as multiples of the same step without privacy. "
+        + where(result["environment"]),
+    ]
+
+
+def noise_cost(result: dict[str, Any]) -> list[str]:
+    """What noise with tails adds to a step."""
+    rows = [
+        [
+            row["case"],
+            f"{row['parameters']:,}",
+            f"{step:.2f} s" if (step := row["step_seconds"]) >= 1 else f"{1000 * step:.1f} ms",
+            f"{1000 * row['float32_noise_seconds']:.2f} ms",
+            f"{1000 * row['noise_seconds']:.2f} ms",
+            f"{row['added_percent']:+.2f} %",
+        ]
+        for row in result["rows"]
+    ]
+    head = [
+        "step",
+        "trainable parameters",
+        "step, all of it",
+        "float32 noise",
+        "our noise",
+        "added",
+    ]
+    return [*grid(head, rows), "", f"Measured on {result['device']}."]
+
+
+def cell(result: dict[str, Any]) -> list[str]:
+    """Where the wall time of a cell goes."""
+    rows = [
+        [
+            "compiled" if each["compiled"] else "as it is",
+            f"{each['process_seconds']:.1f} s",
+            f"{100 * each['share_of_steps_and_evaluation']:.1f} %",
+            f"{each['other_seconds']:.1f} s",
+            f"{each['examples_per_second']:,}",
+        ]
+        for each in result["cells"]
+    ]
+    head = ["two trials", "process", "steps and evaluation", "the rest", "examples per second"]
+    size = result["cells"][0]["size"]
+    return [
+        *grid(head, rows),
+        "",
+        f"N = {size['train']:,}, {size['pixels']} x {size['pixels']} pixels, B = {size['batch']}, "
+        f"{size['epochs']} epochs. " + where(result["environment"]),
+    ]
+
+
+def features(result: dict[str, Any]) -> list[str]:
+    """What a head on cached features costs: a step beside others, and cells of 12 trials."""
+    step, size = result["step"], result["size"]
+    ours = step["seconds"]["cached features"]
+    steps = [
+        [name, f"{1000 * seconds:,.2f} ms", f"{seconds / ours:,.2f}x"]
+        for name, seconds in step["seconds"].items()
+    ]
+    cells = [
+        [
+            "N (full batch)" if each["batch_size"] == "full" else f"{each['batch_size']:,}",
+            f"{each['steps']:,}",
+            f"{each['processor_seconds'] / each['trials']:.2f} s",
+            f"{each['trial_seconds']:.2f} s",
+            f"{each['cell_seconds']:.1f} s",
+        ]
+        for each in result["cells"]
+    ]
+    head = [
+        "B",
+        "steps of a trial",
+        "processor time of a trial",
+        "wall time of a trial",
+        "cell of 12 trials",
+    ]
+    least = sum(seconds for name, seconds in step["seconds"].items() if name.endswith("alone"))
+    count = next(
+        each["steps"] for each in result["cells"] if each["batch_size"] == step["examples"]
+    )
+    return [
+        *grid([f"private step of {step['examples']} examples", "wall time", "of ours"], steps),
+        "",
+        f"The network is ViT-Tiny on images of {step['pixels']} x {step['pixels']} pixels; all "
+        f"alternate in one process. Sampling, noise and products take {1000 * least:.2f} ms together, "
+        f"so {least * count:.1f} s of a trial of {count:,} steps.",
+        "",
+        *grid(head, cells),
+        "",
+        f"N = {size['train']:,}, {size['features']} features, {size['classes']} classes, {size['epochs']} "
+        f"epochs, random features. {where(result['environment'])}",
+    ]

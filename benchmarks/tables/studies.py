@@ -1,0 +1,101 @@
+"""What a whole study costs, from its plan to its figures."""
+
+from typing import Any
+
+from benchmarks.tables.folders import REPOSITORY
+from benchmarks.tables.markdown import grid, where
+from dpsweep.planning.plan import Plan
+from dpsweep.planning.status import Status
+from dpsweep.study import load_study
+from dpsweep.study.paths import Paths
+
+
+def plan() -> list[str]:
+    """Cells, trials and estimated GPU hours of every target of the paper's study, from nothing."""
+    study = load_study(REPOSITORY / "config.yaml")
+    paths = Paths(REPOSITORY / "nowhere")  # a folder that is not there: nothing is done yet
+    status = Status(study, paths)
+
+    def row(name: str, targets: list[str]) -> list[str]:
+        estimates = Plan(study, paths, targets, status=status).estimates().values()
+        hours = sum(each.seconds for each in estimates) / 3600
+        cells, trials = (
+            sum(getattr(estimate, each) for estimate in estimates) for each in ("cells", "trials")
+        )
+        return [
+            name,
+            f"{cells:,}",
+            f"{trials:,}",
+            f"{hours:,.0f}" if hours >= 10 else f"{hours:.1f}",
+        ]
+
+    rows = [row("everything", ["all"])]
+    rows += [row(f"`{name}`", [name]) for name in (*study.figures, *study.tables)]
+    rows = [each for each in rows if each[1] != "0"]
+    return grid(["target", "cells", "trials", "GPU hours (estimate)"], rows)
+
+
+def workflow(result: dict[str, Any]) -> list[str]:
+    """What Snakemake needs before anything runs."""
+    rows = [
+        [name, f"{each['cpu_seconds']:.1f} s", f"{each['megabytes']:.0f} MB"]
+        for name, each in result["calls"].items()
+    ]
+    return [
+        *grid(["config.yaml, 5,728 cells", "processor time", "peak memory"], rows),
+        "",
+        f"With {result['outputs']:,} output files where everything is there. "
+        + where(result["environment"]),
+    ]
+
+
+def demo(result: dict[str, Any]) -> list[str]:
+    """What the demo costs, and how long its jobs need to get going."""
+    beside, whole = result["seconds_beside_steps"], result["seconds_of_a_cell"]
+    rows = [
+        [
+            f"everything: {result['figures']} figures, {result['tables']} tables, "
+            f"{result['cells']:,} cells, {result['trials']:,} trials",
+            f"{result['wall_seconds'] / 60:.1f} min",
+            "",
+        ],
+        ["memory, all processes together", f"{result['peak_megabytes'] / 1e3:.1f} GB", ""],
+        [
+            "a cell, all but steps and evaluation: start-up, networks, writing",
+            f"{beside['median']:.1f} s",
+            f"{beside['largest']:.1f} s",
+        ],
+        ["a cell as a whole", f"{whole['median']:.1f} s", f"{whole['largest']:.1f} s"],
+        [
+            "of that, steps and evaluation",
+            f"{100 * result['share_of_steps_and_evaluation']:.0f} %",
+            "",
+        ],
+    ]
+    return [
+        *grid(["the demo", "median or total", "largest"], rows),
+        "",
+        f"On {result['environment']['cores']} cores. " + where(result["environment"]),
+    ]
+
+
+def analysis(result: dict[str, Any]) -> list[str]:
+    """Aggregating and drawing a complete study."""
+    rows = [
+        [each["task"], f"{each['cpu_seconds']:.1f} s", f"{each['peak_megabytes']:,} MB"]
+        for each in result["tasks"][:4]
+    ]
+    rows.append(
+        [
+            "everything",
+            f"{result['cpu_seconds']:.0f} s",
+            f"{result['peak_megabytes_of_a_job']:,} MB a job",
+        ]
+    )
+    return [
+        *grid(["the slowest tasks", "processor time", "peak memory"], rows),
+        "",
+        f"{result['trials']:,} synthetic trials in {result['cells']:,} cells, {result['figures']} figures, "
+        f"{result['tables']} tables; {result['wall_seconds']:.0f} s on the clock with "
+        f"{result['jobs_at_a_time']} jobs at a time. " + where(result["environment"]),
+    ]

@@ -1,0 +1,156 @@
+"""The best clipping bound: what privacy makes of it, which rule predicts it, and what computing it needs."""
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.tables.folders import RESULTS
+from benchmarks.tables.markdown import grid, short, where
+from dpsweep.analysis.predictions import HINDSIGHT, lost_more
+from dpsweep.tables.write import read_numbers
+
+THEORY = RESULTS / "theory"
+ENDS = ("", "_lower", "_upper")
+_NOTHING = (
+    "- So nothing here shows that one of the three predicts the best C, or that one is better than another: "
+    "neither the shift of the norms nor direction."
+)
+
+
+def theory_effects(folder: Path = THEORY) -> list[str]:
+    """C* after the last epoch, and what noise and gradients alone make of it."""
+    traced = read_numbers(folder / "optimal_clipping.csv")
+    traced = traced[traced["epoch"] == traced["epochs"]]
+    traced = traced.sort_values(["title", "epsilon"], ascending=[True, False])
+    effects = read_numbers(folder / "privacy_effects.csv")
+    effects = (
+        effects[effects["rule"] == "C*"].set_index(["title", "effect", "epsilon"]).sort_index()
+    )
+    rows = [
+        [
+            f"{row['title']}, ε = {row['epsilon']:g}",
+            short(row["median_norm"]),
+            short(row["best_bound"]),
+            *(
+                short(effects.loc[(row["title"], effect, row["epsilon"]), "best_bound"])
+                for effect in ("noise alone", "gradients alone")
+            ),
+            short(row["direction_bound"]),
+            f"{short(row['plateau_lower'])} to {short(row['plateau_upper'])}",
+        ]
+        for _, row in traced.iterrows()
+    ]
+    said = [
+        _effects_said(str(title), members.iloc[0], members.iloc[-1], effects)
+        for title, members in traced.groupby("title")
+    ]
+    head = ["", "median norm", "C\\*", "of its noise alone", "of its gradients alone"]
+    return [*grid([*head, "scale-free C", "R within 2 %"], rows), "", *said]
+
+
+def _effects_said(title: str, loose: pd.Series, tight: pd.Series, effects: pd.DataFrame) -> str:
+    """What the noise alone and the gradients alone do to C*, between the largest and the smallest epsilon."""
+    gradients, noise = (
+        effects.loc[(title, effect)].drop(loose["epsilon"])
+        for effect in ("gradients alone", "noise alone")
+    )
+    grown = (gradients["smallest"] > loose["largest"]).sum()
+    fallen = (gradients["largest"] < loose["smallest"]).sum()
+    factors = [
+        (row["best_bound"] / loose["best_bound"], *_range(row, loose))
+        for row in (noise.loc[tight["epsilon"]], gradients.loc[tight["epsilon"]])
+    ]
+    by_noise, by_gradients = (
+        f"{short(x)} ({short(low)} to {short(high)})" for x, low, high in factors
+    )
+    by_size = [sorted(abs(math.log(end)) for end in ends) for _, *ends in factors]
+    return (
+        f"- {title}, from ε = {loose['epsilon']:g} to {tight['epsilon']:g}: the median norm is multiplied by "
+        f"{tight['median_norm'] / loose['median_norm']:.2f}. The noise alone multiplies C\\* by {by_noise}, "
+        f"the gradients alone by {by_gradients}."
+        + (" The noise has the larger effect." if by_size[0][0] > by_size[1][1] else "")
+        + f" The gradients alone raise C\\* beyond the range over batches at {grown} of the {len(gradients)} "
+        f"smaller ε, as the paper says, and lower it beyond that range at {fallen}."
+    )
+
+
+def _range(row: pd.Series, loose: pd.Series) -> tuple[float, float]:
+    """The smallest and the largest factor between batches."""
+    return row["smallest"] / loose["largest"], row["largest"] / loose["smallest"]
+
+
+def theory_rules(file: Path) -> list[str]:
+    """What each rule for C loses, with intervals, and what can be told apart."""
+    numbers = read_numbers(file)
+    firsts = numbers.drop_duplicates("rule").set_index("rule")
+    rows = []
+    for rule, first in firsts.iterrows():
+        correlation = _interval(*(first[f"rank_correlation{end}"] for end in ENDS), digits=2)
+        lost = _interval(*(100 * first[f"mean_lost{end}"] for end in ENDS), digits=2)
+        worst = 100 * numbers.loc[numbers["rule"] == rule, "lost"].max()
+        cells = [_escaped(str(rule)), correlation, lost, f"{worst:.2f}"]
+        rows.append([*cells, f"{first['settings']}", f"{first['problems']}"])
+    head = ["rule", "rank correlation", "points lost, mean", "largest", "settings", "problems"]
+    predictions = [str(rule) for rule in firsts.index[:3]]
+    plateau = numbers.loc[numbers["rule"] == predictions[0], "measured_on_plateau"].astype(bool)
+    pairs = [
+        *((rule, HINDSIGHT) for rule in predictions),
+        *itertools.combinations(predictions, 2),
+    ]
+    differences = {pair: lost_more(numbers, *pair) for pair in pairs}
+    compared = [
+        [
+            f"{_escaped(rule)} − {_escaped(other)}",
+            _interval(*(100 * each for each in found), digits=2),
+        ]
+        for (rule, other), found in differences.items()
+    ]
+    apart = sum(found.excludes_zero for found in differences.values())
+    largest = 100 * max(abs(found.value) for found in differences.values())
+    follow = sum(firsts.loc[rule, "rank_correlation_lower"] > 0 for rule in predictions)
+    return [
+        *grid(head, rows),
+        "",
+        *grid(["difference of two rules", "points lost, mean"], compared),
+        "",
+        f"- The rank correlation with the measured bound has an interval above 0 for {follow} of the three "
+        "predictions.",
+        f"- Of these {len(pairs)} differences of points lost, {apart} have an interval without 0. The "
+        f"largest is {largest:.2f} points.",
+        f"- The measured best bound lies on the plateau of R in {plateau.sum()} of {len(plateau)} settings.",
+        *([_NOTHING] if not follow and not apart else []),
+    ]
+
+
+def _interval(value: float, lower: float, upper: float, digits: int) -> str:
+    """A number with its 95 % interval, as far as there is one."""
+    if math.isnan(value):
+        return ""
+    text = f"{value:.{digits}f}"
+    if not math.isnan(lower):
+        text += f" [{lower:.{digits}f}, {upper:.{digits}f}]"
+    return text.replace("-", "−")
+
+
+def _escaped(rule: str) -> str:
+    return rule.replace("*", "\\*")
+
+
+def theory_memory(result: dict[str, Any]) -> list[str]:
+    """Peak memory of the theory stage, by method and batch."""
+    rows = [
+        [
+            f"{each['method']}, {each['pixels']} x {each['pixels']}",
+            f"{each['trainable_parameters']:,}",
+            f"{batch['examples']:,}",
+            f"{4 * batch['examples'] * each['trainable_parameters'] / 1e9:.2f} GB",
+            f"{batch['megabytes'] / 1e3:.2f} GB",
+        ]
+        for each in result["pieces"].values()
+        for batch in each["batches"]
+    ]
+    head = ["ViT-Tiny", "parameters that train", "batch", "all its gradients", "peak memory"]
+    return [*grid(head, rows), "", where(result["environment"])]
