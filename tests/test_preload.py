@@ -145,18 +145,6 @@ def test_commands_do_without_a_server(
     assert (status, errors) == (0, "") and "sweeps" in output
 
 
-def test_a_path_too_long_for_a_socket_means_no_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / ("long" * 30)
-    folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    monkeypatch.delenv(preload.ADDRESS, raising=False)
-    preload.start()
-    assert preload.ADDRESS not in os.environ
-    assert not list(folder.iterdir())
-
-
 def test_the_server_ends_with_whoever_started_it_and_no_command_starts(
     starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 OURS = ("make", "snakemake", "dpsweep", "python")
+NAMED = re.compile(r"dpsweep\s([\w-]+)")
 # Programs of others: what they take is not ours to test.
 FOREIGN = {"cd", "conda", "git", "pip", "pre-commit", "python3.11", "tmux", "."}
 # The study files that a page tells the reader to write.
@@ -37,20 +38,23 @@ WRITTEN = set(
 def printed() -> list[tuple[str, str]]:
     """(page, command) of every line of a shell block, and of every call in a sentence.
 
-    A call that names a program and a command alone names the command. The calls of figures.md are made from
-    the study's targets.
+    In a sentence, dpsweep with one word is the name of a command. The calls of figures.md are made from the
+    study's targets.
     """
     found = []
     for page in PAGES:
         text = page.read_text()
         for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):
             found += [(page.name, line) for line in block.replace("\\\n", " ").splitlines()]
-        sentences = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
-        calls = re.findall(rf"`((?:{'|'.join(OURS)})\s[^`]+)`", sentences)
         if page.name != "figures.md":
-            found += [(page.name, call) for call in calls if len(call.split()) > 2]
+            calls = re.findall(rf"`((?:{'|'.join(OURS)})\s[^`]+)`", without_blocks(text))
+            found += [(page.name, call) for call in calls if not NAMED.fullmatch(call)]
     lines = [(page, " ".join(line.split())) for page, line in found]
     return [(page, line) for page, line in lines if line and not line.startswith("#")]
+
+
+def without_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
 
 
 def commands(program: str) -> list[list[str]]:
@@ -78,6 +82,13 @@ def test_targets_of_make_are_there() -> None:
     for words in commands("make"):
         named = {word for word in words if "=" not in word and not word.startswith("-")}
         assert named <= targets, words
+
+
+def test_commands_that_sentences_name_are_there() -> None:
+    names = set(typer.main.get_command(app).list_commands(None))  # type: ignore[attr-defined]
+    sentences = "\n".join(without_blocks(page.read_text()) for page in PAGES)
+    assert "doctor" in (named := set(re.findall(rf"`{NAMED.pattern}`", sentences)))
+    assert named <= names
 
 
 @pytest.mark.parametrize("words", commands("dpsweep"), ids=shlex.join)
@@ -140,15 +151,18 @@ def call(words: tuple[str, ...], patch: pytest.MonkeyPatch) -> None:
     runpy.run_path(str(file), run_name="__main__")
 
 
-def test_modules_that_print_a_page_are_there() -> None:
+def test_modules_are_there() -> None:
     for words in commands("python"):
-        assert not words[1].startswith("dpsweep.") or (find_spec(words[1]) and not words[2:]), words
+        assert words[0] == "-m" and find_spec(words[1]), words
+        assert not words[1].startswith("dpsweep.") or not words[2:], (
+            f"{words[1]} takes no arguments"
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    sorted({tuple(words) for words in commands("python") if "benchmarks." in words[1]}),
+    sorted({tuple(words) for words in commands("python") if "benchmarks." in "".join(words[1:2])}),
     ids=shlex.join,
 )
 def test_scripts_take_their_arguments(

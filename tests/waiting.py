@@ -29,8 +29,10 @@ def wait_for(
         every: seconds between two looks.
     """
     deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert run is None or run.poll() is None, f"it ended with {run.poll()}, without {what}"
+    while True:
+        ended = run is not None and run.poll() is not None  # its last act may be what is waited for
+        if found := condition():
+            return found
+        assert not ended, f"it ended without {what}"
         assert time.monotonic() < deadline, f"no {what} after {PATIENCE:.0f} s"
         time.sleep(every)
-    return found

@@ -86,19 +86,14 @@ def start() -> None:
 
     It ends with this process, however that ends, and its commands with it: those that train save
     their state first. Where there is a server already, it will do. Nothing happens outside Linux:
-    other systems do not let a process fork safely once it has loaded such libraries. Nor where the
-    folder for temporary files has too long a path for a socket: commands do without a server.
+    other systems do not let a process fork safely once it has loaded such libraries.
     """
     if sys.platform != "linux" or ADDRESS in os.environ:
         return
     # A private folder: who can write to the socket can run commands as this user.
     address = Path(tempfile.mkdtemp(prefix="dpsweep-")) / "socket"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        try:
-            listener.bind(str(address))
-        except OSError:
-            address.parent.rmdir()
-            return
+        listener.bind(str(address))
         listener.listen(socket.SOMAXCONN)
         _servers.append(
             subprocess.Popen(

@@ -162,7 +162,7 @@ class TestInABrowser:
             assert page.evaluate("document.documentElement.scrollWidth") == width
         assert fetched == [paths.explore.as_uri()]
 
-    def test_a_hundred_thousand_trials_open_at_once(self, paths: Paths) -> None:
+    def test_a_hundred_thousand_trials_open_in_seconds(self, paths: Paths) -> None:
         axis = [float(value) for value in range(1, 11)]
         study = make_study(
             {

@@ -210,7 +210,7 @@ def stop() -> None:
         with suppress(subprocess.SubprocessError):
             user = str(os.geteuid())
             subprocess.run(
-                ["scancel", "--user", user], check=False, timeout=20, capture_output=True
+                ["scancel", "--user", user], check=False, timeout=PATIENCE, capture_output=True
             )
             _until(lambda: not queue(), 60)
     for daemon in DAEMONS:

@@ -244,7 +244,7 @@ class NoiseCurve(Target):
         steps = self.marked_steps
         if steps is None:
             return ""
-        return f"The vertical line is at {steps} steps, the fewest that suffice in the paper."
+        return f"The vertical line is at {steps} steps, the fewest that suffice according to the paper."
 
 
 class NormTrace(Target):
