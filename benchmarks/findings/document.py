@@ -1,5 +1,6 @@
 """The text of docs/findings.md."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.findings.accuracies import (
@@ -28,6 +29,13 @@ FIGURES = {
 }
 
 
+def _figures(notes: dict[str, str]) -> Iterator[str]:
+    """Every picture with its words, and a note where its numbers are not those of the page."""
+    for name, text in FIGURES.items():
+        words = " ".join([f"{text}.", notes.get(name, "")]).rstrip()
+        yield f"![{text}](images/findings/{name}.png)\n\n*{words}*"
+
+
 def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
     """The text of docs/findings.md, from the numbers of both studies alone."""
     rules, ends = numbers["rules"], numbers["ends"]
@@ -48,9 +56,7 @@ def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
         effects=_said(theory_effects()),
         predictions=_said(theory_rules(THEORY / "predictions.csv")),
         film="It has not been run yet." if film is None else film_section(film),
-        figures="\n\n".join(
-            f"![{text}](images/findings/{name}.png)\n\n*{text}.*" for name, text in FIGURES.items()
-        ),
+        figures="\n\n".join(_figures(numbers.get("notes", {}))),
     )
 
 
