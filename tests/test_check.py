@@ -225,6 +225,14 @@ def test_without_time_no_step_is_tried_and_that_is_said(study: dict[str, Any]) -
     assert "network" not in said(study, {}, seconds=0)[0]
 
 
+def test_what_is_not_drawn_is_named_with_its_reason(study: dict[str, Any]) -> None:
+    heatmap = {"family": "heatmap", "section": "Figures", "caption": "Accuracy."}
+    panels = [{"title": "pets", "dataset": "large"}]
+    lines, errors = said(study, {"figures.large": heatmap | {"panels": panels}}, seconds=0)
+    assert errors == ""
+    assert re.search(r"^drawn: nothing\nnot drawn: large\n  .*large", lines, re.MULTILINE), lines
+
+
 def test_prepared_data_is_not_asked_for_again(study: dict[str, Any]) -> None:
     Path("study.yaml").write_text(yaml.safe_dump(study))
     prepare("pets", load_study(Path("study.yaml")).datasets["pets"], Path("results/data/pets"))

@@ -69,7 +69,8 @@ def _undrawn(study: Study) -> Iterator[str]:
     if reasons:
         yield f"drawn: {', '.join([*study.figures, *study.tables]) or 'nothing'}"
     for reason, names in reasons.items():
-        yield f"not drawn, because {reason}: {', '.join(names)}"
+        yield f"not drawn: {', '.join(names)}"
+        yield from (f"  {each}" for each in reason.split("; "))
 
 
 def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
