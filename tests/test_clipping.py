@@ -3,7 +3,7 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpsweep.clipping import (
@@ -22,7 +22,6 @@ norms = st.floats(0, 1e30, allow_subnormal=False)
 bounds = st.floats(1e-12, 1e12)
 
 
-@settings(deadline=None)
 @given(norm=norms, bound=bounds)
 def test_flat_factor_is_the_minimum(norm: float, bound: float) -> None:
     factor = FlatClipping(bound).factors(torch.tensor([norm], dtype=torch.float64))
@@ -37,7 +36,6 @@ def test_flat_factor_is_exact_at_the_smallest_bound_of_the_paper() -> None:
     torch.testing.assert_close(FlatClipping(1e-5).factors(norm), wanted, rtol=1e-15, atol=0)
 
 
-@settings(deadline=None)
 @given(norm=norms, gamma=st.floats(1e-6, 1.0))
 def test_automatic_factor(norm: float, gamma: float) -> None:
     factor = AutomaticClipping(gamma).factors(torch.tensor([norm], dtype=torch.float64))
@@ -48,7 +46,6 @@ def test_gamma_of_the_paper() -> None:
     assert AutomaticClipping().gamma == 0.01
 
 
-@settings(deadline=None)
 @given(norm=st.floats(0, 2.0**50, width=32, allow_subnormal=False), bound=bounds)
 def test_scaled_norm_is_at_most_one(norm: float, bound: float) -> None:
     """Up to the rounding of float32, which the module states."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dpsweep import preload
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import PATIENCE, running, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
 
@@ -42,14 +42,6 @@ def starter() -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
 def children(parent: int) -> list[int]:
     path = Path(f"/proc/{parent}/task/{parent}/children")
     return [int(pid) for pid in path.read_text().split()]
-
-
-def running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # it may end while its file is read
-        return False
-    return state != "Z"
 
 
 def has_socket(pid: int) -> bool:

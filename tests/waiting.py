@@ -1,7 +1,8 @@
-"""Waiting for other processes, on machines of any speed."""
+"""Other processes: whether they run, and waiting for them on machines of any speed."""
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 PATIENCE = 3600.0
@@ -36,3 +37,12 @@ def wait_for(
         assert not ended, f"it ended without {what}"
         assert time.monotonic() < deadline, f"no {what} after {PATIENCE:.0f} s"
         time.sleep(every)
+
+
+def running(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):  # it may end while its file is read
+        return False
+    return state != "Z"

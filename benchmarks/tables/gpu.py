@@ -3,6 +3,7 @@
 from typing import Any
 
 from benchmarks.tables.markdown import grid, where
+from benchmarks.tables.steps import size_of_a_cell
 
 
 def right_on_gpu(result: dict[str, Any]) -> list[str]:
@@ -67,10 +68,8 @@ def cell_on_gpu(result: dict[str, Any]) -> list[str]:
         for each in result["pieces"]
     ]
     head = ["two trials", "process", "steps and evaluation", "to the first step"]
-    size = result["pieces"][0]["size"]
     return [
         *grid([*head, "examples per second", "memory"], rows),
         "",
-        f"N = {size['train']:,}, {size['pixels']} x {size['pixels']} pixels, B = {size['batch']}, "
-        f"{size['epochs']} epochs. " + where(result["environment"]),
+        size_of_a_cell(result["pieces"][0]["size"]) + where(result["environment"]),
     ]

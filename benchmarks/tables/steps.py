@@ -75,12 +75,10 @@ def cell(result: dict[str, Any]) -> list[str]:
         for each in result["cells"]
     ]
     head = ["two trials", "process", "steps and evaluation", "the rest", "examples per second"]
-    size = result["cells"][0]["size"]
     return [
         *grid(head, rows),
         "",
-        f"N = {size['train']:,}, {size['pixels']} x {size['pixels']} pixels, B = {size['batch']}, "
-        f"{size['epochs']} epochs. " + where(result["environment"]),
+        size_of_a_cell(result["cells"][0]["size"]) + where(result["environment"]),
     ]
 
 
@@ -125,3 +123,9 @@ def features(result: dict[str, Any]) -> list[str]:
         f"N = {size['train']:,}, {size['features']} features, {size['classes']} classes, {size['epochs']} "
         f"epochs, random features. {where(result['environment'])}",
     ]
+
+
+def size_of_a_cell(size: dict[str, Any]) -> str:
+    """What the trials of a cell train on, as a sentence before another one."""
+    pixels = f"{size['pixels']} x {size['pixels']} pixels"
+    return f"N = {size['train']:,}, {pixels}, B = {size['batch']}, {size['epochs']} epochs. "

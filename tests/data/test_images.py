@@ -14,7 +14,7 @@ import pytest
 import timm.data
 import torch
 from PIL import Image
-from tests.waiting import wait_for
+from tests.waiting import running, wait_for
 
 from dpsweep.data import DatasetError
 from dpsweep.data.images import EncodedImages, Transform, decode_images, make_transform
@@ -279,11 +279,3 @@ def test_a_killed_preparation_goes_on_and_leaves_no_process(tmp_path: Path) -> N
     pixels = np.load(tmp_path / "out" / "train.npy", mmap_mode="r")
     assert pixels.shape == (4000, 128, 128, 3)
     assert np.array_equal(pixels[0], pixels[-1])
-
-
-def running(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # it may end while its file is read
-        return False
-    return state != "Z"

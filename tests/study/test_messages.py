@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.study.small import DELETE, SMALL, Edits, complaints, load_small, problems
 
@@ -572,7 +572,6 @@ JUNK = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -35,7 +35,7 @@ def test_gram_matrix_sums_in_float64() -> None:
     assert gram_matrix(gradients, 64)[0, 0] == pytest.approx(exact, rel=1e-14)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), examples=st.integers(1, 40), block=st.integers(1, 50))
 def test_sums_are_those_of_the_written_out_vectors(seed: int, examples: int, block: int) -> None:
     gradients = batch(seed, examples)

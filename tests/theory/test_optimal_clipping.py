@@ -41,7 +41,7 @@ def grid(gradients: np.ndarray) -> np.ndarray:
     return np.concatenate([np.geomspace(positive.min() / 1e3, 3 * positive.max(), 2000), positive])
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(seed=SEEDS, examples=st.integers(2, 30), sigma=SIGMAS)
 def test_error_and_alignment_are_those_of_the_written_out_sums(
     seed: int, examples: int, sigma: float
@@ -59,7 +59,7 @@ def test_error_and_alignment_are_those_of_the_written_out_sums(
         assert value == pytest.approx(direct_alignment(gradients, bound, sigma), rel=1e-6, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(seed=SEEDS, examples=st.integers(1, 30), sigma=SIGMAS)
 def test_no_bound_of_a_fine_grid_has_a_smaller_error(
     seed: int, examples: int, sigma: float
@@ -71,7 +71,7 @@ def test_no_bound_of_a_fine_grid_has_a_smaller_error(
     assert direct_mse(gradients, best, sigma) <= min(others) * (1 + 1e-9) + 1e-13 * scale
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(seed=SEEDS, examples=st.integers(1, 30), sigma=SIGMAS)
 def test_no_bound_of_a_fine_grid_has_a_better_direction(
     seed: int, examples: int, sigma: float
@@ -93,7 +93,6 @@ def test_no_bound_of_a_fine_grid_has_a_better_direction(
             assert outside <= 0.98 * best.alignment * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(SEEDS, st.integers(2, 20), SIGMAS, st.floats(1e-3, 1e3))
 def test_what_is_left_when_the_step_may_be_rescaled_is_one_minus_the_alignment(
     seed: int, examples: int, sigma: float, part: float

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -93,7 +93,6 @@ def test_batch_is_a_function_of_the_step() -> None:
         assert np.array_equal(resumed.batch(step), batches[step])
 
 
-@settings(deadline=None)
 @given(train_size=st.integers(1, 300), share=st.floats(0, 1), step=st.integers(0, 2**40))
 def test_batches_are_sorted_indices(train_size: int, share: float, step: int) -> None:
     batch_size = max(1, round(share * train_size))
@@ -121,7 +120,6 @@ def test_impossible_batch_sizes(train_size: int, batch_size: int) -> None:
         PoissonSampler(train_size, batch_size)
 
 
-@settings(deadline=None)
 @given(size=st.integers(0, 50), physical_batch=st.integers(1, 20))
 def test_microbatches_hold_every_index_once(size: int, physical_batch: int) -> None:
     indices = np.arange(size, dtype=np.int64) * 3 + 5
