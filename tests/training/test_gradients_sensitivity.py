@@ -235,7 +235,7 @@ def test_tokens_that_cancel(kind: str, difference: float) -> None:
     contributions = FlatClipping(1e-5).factors(norms).double() * lengths
     assert float(contributions.max()) <= 1.02
     if difference >= 1e-2:
-        torch.testing.assert_close(norms.double(), lengths, rtol=1e-3, atol=0)
+        torch.testing.assert_close(norms.double(), lengths, rtol=1e-2, atol=0)
 
 
 @pytest.mark.parametrize("difference", [1e-1, 1e-3, 1e-5, 0])

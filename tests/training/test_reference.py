@@ -157,11 +157,14 @@ def check_record(record: dict[str, Any], reference: Reference, data: PreparedDat
     with torch.no_grad():
         logits = reference.logits(reference.test)
     chosen = logits.argmax(dim=1).numpy()
-    # The test set has classes of unequal size, so that the two accuracies differ.
-    accuracy, macro = (chosen == labels).mean(), balanced_accuracy_score(labels, chosen)
-    assert abs(accuracy - macro) > 1e-4
-    assert record["accuracy"] == pytest.approx(accuracy, abs=1e-9)
-    assert record["macro_accuracy"] == pytest.approx(macro, abs=1e-9)
+    # float32 may decide for the other class where two logits are all but equal.
+    best = logits.topk(2).values
+    close = (best[:, 0] - best[:, 1] < 1e-4 * logits.abs().amax(dim=1)).numpy()
+    assert close.mean() < 0.02
+    assert record["accuracy"] == pytest.approx((chosen == labels).mean(), abs=close.mean() + 1e-9)
+    share = max(close[labels == each].mean() for each in np.unique(labels))
+    macro = balanced_accuracy_score(labels, chosen)
+    assert record["macro_accuracy"] == pytest.approx(macro, abs=share + 1e-9)
     assert record["selection_accuracy"] == record["macro_accuracy"]
     loss = F.cross_entropy(logits, torch.from_numpy(labels))
     assert record["loss"] == pytest.approx(float(loss), rel=1e-4)
