@@ -11,8 +11,10 @@ from PIL import Image
 
 from dpsweep.check import check
 from dpsweep.data.prepare import prepare
+from dpsweep.figures import fonts
 from dpsweep.study import StudyError, load_study
 from dpsweep.study.paths import Paths
+from tests.waiting import PATIENCE
 
 CELLS = {
     "epsilon": [8], "epochs": [1], "batch_size": ["full"], "clipping_bound": [1],
@@ -49,7 +51,9 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     }
 
 
-def said(study: dict[str, Any], edits: dict[str, Any], seconds: float = 60) -> tuple[str, str]:
+def said(
+    study: dict[str, Any], edits: dict[str, Any], seconds: float = PATIENCE
+) -> tuple[str, str]:
     """Return what is said of an edited study, and the errors."""
     for path, value in edits.items():
         *parents, last = path.split(".")
@@ -158,7 +162,10 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-def test_what_would_fail_is_an_error(study: dict[str, Any], kind: str) -> None:
+def test_what_would_fail_is_an_error(
+    study: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fonts, "_fonts_for", lambda characters: ())  # whatever is installed here
     edits, message = ERRORS[kind]
     if "pth" in str(edits):
         Path("pets/vit.pth").write_bytes(b"")
@@ -186,7 +193,10 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
         {"training.select_on": "holdout"},
         "note: training.holdout_share: holds . examples of pets out, ... for each of 2 classes",
     ),
-    "threads": ({"training.threads": 500}, "note: training.threads: 500, and this machine has"),
+    "threads": (
+        {"training.threads": 512},
+        "note: training.threads: 512, and this machine has",
+    ),
     "a hub": (
         {"datasets.pets.source": {"kind": "hub", "id": "a/pets"}},
         "pets: looked at when it is fetched, before anything is trained",

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dpsweep import preload
@@ -40,8 +41,7 @@ def starter() -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
 
 
 def children(parent: int) -> list[int]:
-    path = Path(f"/proc/{parent}/task/{parent}/children")
-    return [int(pid) for pid in path.read_text().split()]
+    return [child.pid for child in psutil.Process(parent).children()]
 
 
 def has_socket(pid: int) -> bool:

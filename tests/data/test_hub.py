@@ -175,7 +175,7 @@ def test_offline_it_fails_at_once_with_what_to_do(tmp_path: Path, offline: Path)
     command = rf"hf download someone/pets --repo-type dataset --revision {REVISION}"
     with pytest.raises(DatasetError, match=command):
         prepare("pets", section(None, 2, 1, revision=REVISION), tmp_path / "out")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
 
 
 def test_offline_a_cached_snapshot_is_enough(tmp_path: Path, offline: Path) -> None:

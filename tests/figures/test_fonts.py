@@ -1,9 +1,11 @@
 """Texts that the figures' own font cannot write: another font, or an error, and never a box."""
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from matplotlib import get_data_path
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
@@ -18,6 +20,17 @@ def foreign() -> str:
     files = fonts._font_files()
     beyond = fonts._characters(files[OTHER]) - fonts._characters(files[fonts.FONT])
     return "".join(map(chr, [each for each in sorted(beyond) if chr(each).isalpha()][:2]))
+
+
+@pytest.fixture(autouse=True)
+def only_fonts_of_matplotlib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever is installed here."""
+    folder = Path(get_data_path()) / "fonts" / "ttf"
+    own = {fonts.FONT: str(folder / "DejaVuSans.ttf"), OTHER: str(folder / "STIXGeneral.ttf")}
+    monkeypatch.setattr(fonts, "_font_files", lambda: own)
+    fonts._fonts_for.cache_clear()
+    yield
+    fonts._fonts_for.cache_clear()
 
 
 def titled(text: str) -> Figure:

@@ -157,7 +157,7 @@ def test_offline_it_fails_at_once_with_what_to_do(
     started = time.monotonic()
     with pytest.raises(HubError, match=r"hf download timm/vit_tiny model\.safetensors"):
         prepare("tiny", section({"kind": "hub", "id": "timm/vit_tiny"}), Paths(tmp_path))
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_offline_the_hubs_cache_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

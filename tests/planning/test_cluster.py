@@ -1,5 +1,6 @@
 """What a cluster is asked for, and what it costs, follow from the study and the site."""
 
+import os
 import shlex
 import subprocess
 from dataclasses import replace
@@ -203,6 +204,7 @@ def run_in_job(setup: str, command: str, folder: Path) -> "subprocess.CompletedP
     return subprocess.run(
         ["bash", "-c", f"{setup}{command} > log 2>&1"],
         cwd=folder,
+        env=os.environ | {"LC_ALL": "C"},  # messages of bash in English
         capture_output=True,
         text=True,
         check=False,

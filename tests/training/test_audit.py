@@ -345,7 +345,7 @@ def test_the_same_noise_at_every_step_is_caught(
 def check_noise(seen: AuditedTrial, trial: TrialSpec) -> None:
     """Where nothing is included, there is noise from N(0, sigma^2), afresh at every step."""
     noise = seen.observations[:, ~seen.included] / trial.noise_multiplier
-    assert kstest(noise.ravel(), "norm").pvalue > 1e-3, "wrong distribution"
+    assert kstest(noise.ravel(), "norm").pvalue > 1e-6, "wrong distribution"
     # The auditor's signs alternate: noise that repeats itself has correlation -1.
     between = np.mean(noise[:-1] * noise[1:], axis=1)
     assert np.abs(between).max() < 5 / math.sqrt(noise.shape[1]), "noise repeats itself"

@@ -22,6 +22,8 @@ from dpsweep.models.backbone import Architecture
 
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 ARGUMENTS = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
+NO_PROXY = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+
 STUDY: dict[str, Any] = {
     "title": "Pets",
     "datasets": {
@@ -126,7 +128,8 @@ def test_training_asks_the_hub_for_nothing(tmp_path: Path, hub: tuple[str, list[
             cwd=tmp_path,
             env=os.environ
             | {"HF_ENDPOINT": address, "HF_HUB_CACHE": str(tmp_path / "cache")}
-            | {"HF_HUB_OFFLINE": "0"},
+            | {"HF_HUB_OFFLINE": "0"}
+            | NO_PROXY,
             capture_output=True,
             text=True,
             check=False,
@@ -182,7 +185,7 @@ def test_a_training_job_could_not_reach_the_hub(hub: tuple[str, list[str]]) -> N
     address, asked = hub
     done = subprocess.run(
         [sys.executable, "-c", REFUSED],
-        env=os.environ | {"HF_ENDPOINT": address},
+        env=os.environ | {"HF_ENDPOINT": address} | NO_PROXY,
         capture_output=True,
         text=True,
         check=False,

@@ -13,13 +13,16 @@ LISTED = "0, GPU-00, H100, 1000\n1, GPU-10, H100, 1000\n"
 
 
 @pytest.fixture
-def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyChain:
+def chain(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> TinyChain:
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "nvidia-smi").write_text(f"#!/bin/sh\ncat <<END\n{LISTED}END\n")
     (programs / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # where the locks are
+    # Where the locks are, and a socket, whose path may have 107 bytes.
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("locks")))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return TinyChain(tmp_path / "study")
 

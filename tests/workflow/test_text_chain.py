@@ -214,7 +214,7 @@ def test_every_stage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(trials) == 2
     assert not trials["diverged"].any()
     # Half of the words of each topic are public, so that even private training can tell them apart.
-    assert trials["macro_accuracy"].max() > 0.65
+    assert trials["macro_accuracy"].max() > 0.55
     assert trials["loss"].min() < np.log(2)
     norms = pd.read_parquet(results / "gradnorms" / "notes_reader_lora" / "eps8_epochs2_C1.parquet")
     assert len(norms) == 2 * 1000
