@@ -118,7 +118,7 @@ def test_an_engine_that_cannot_compute_is_noted_and_a_wrong_one_fails(
     assert found["engines"]["auto, float32"] == "expanded"
     for name in ("loop", "auto"):
         spoilt.add(name)
-        with pytest.raises(right.WrongNumberError, match=f"{name}, float32: ") as wrong:
+        with pytest.raises(right.WrongNumberError) as wrong:
             right.engines(kit, lambda: problem)
         printed = re.search(rf"{name}, float32: {{'sum': ([^,]+),", str(wrong.value))
         assert printed is not None

@@ -8,11 +8,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from dpsweep import preload
-from tests.waiting import PATIENCE, running, wait_for
+from tests.waiting import PATIENCE, children, running, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
 
@@ -38,10 +37,6 @@ def starter() -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
     yield process, {**os.environ, preload.ADDRESS: address, preload.STARTED_BY: starter}
     process.kill()
     process.communicate()
-
-
-def children(parent: int) -> list[int]:
-    return [child.pid for child in psutil.Process(parent).children()]
 
 
 def has_socket(pid: int) -> bool:

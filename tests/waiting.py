@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol, TypeVar
+
+import psutil
 
 PATIENCE = 3600.0
 """Seconds to wait for anything: a test machine may be cold, slow and busy."""
@@ -42,7 +43,11 @@ def wait_for(
 def running(pid: int) -> bool:
     """Whether there is such a process, and it has not ended."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # it may end while its file is read
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    return state != "Z"
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [child.pid for child in psutil.Process(pid).children()]

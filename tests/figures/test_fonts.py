@@ -24,7 +24,7 @@ def foreign() -> str:
 
 @pytest.fixture(autouse=True)
 def only_fonts_of_matplotlib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever is installed here."""
+    """Figures find two fonts that matplotlib brings along, whatever is installed."""
     folder = Path(get_data_path()) / "fonts" / "ttf"
     own = {fonts.FONT: str(folder / "DejaVuSans.ttf"), OTHER: str(folder / "STIXGeneral.ttf")}
     monkeypatch.setattr(fonts, "_font_files", lambda: own)

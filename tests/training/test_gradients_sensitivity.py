@@ -156,10 +156,10 @@ def test_a_sum_of_few_parameters_does_not_depend_on_the_micro_batches(name: str)
     whole = torch.arange(examples)
     for left_out in (0, 1234):
         difference = total(whole) - total(whole[whole != left_out])
-        assert float(difference.norm()) == pytest.approx(1, abs=1e-5)
+        assert float(difference.norm()) == pytest.approx(1, abs=2e-6)
         alone = total(whole[whole == left_out])
         # Gradients of other micro-batches are the same to the bit, or nearly so.
-        torch.testing.assert_close(difference, alone, rtol=0, atol=1e-5)
+        torch.testing.assert_close(difference, alone, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping", "vmap"])

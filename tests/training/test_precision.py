@@ -32,8 +32,8 @@ def relative_distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
         ("vit-lora", 4 * ROUNDING),
         ("vit-all", 4 * ROUNDING),
         # Group normalisation over a handful of numbers enlarges roundings, and ReLU flips signs.
-        ("bit-film", 0.3),
-        ("wide_resnet-all", 0.3),
+        ("bit-film", 0.2),
+        ("wide_resnet-all", 0.2),
     ],
 )
 def test_clipped_gradient_is_off_by_a_few_roundings(name: str, bound: float) -> None:
