@@ -70,7 +70,8 @@ sys.addaudithook(_watch)
 def looked_at() -> Iterator[list[str]]:
     """Fail a test that looks at results of the checkout: it would depend on them, there or not.
 
-    Files that a test opens in this process are seen, not those of programs that it starts.
+    Files that a test opens and folders that it lists in this process are seen, not those of programs
+    that it starts.
     """
     _looked_at.clear()
     yield _looked_at

@@ -92,7 +92,10 @@ def test_commands_that_sentences_name_are_there() -> None:
 
 
 @pytest.mark.parametrize("words", commands("dpsweep"), ids=shlex.join)
-def test_dpsweep_takes_its_arguments(words: list[str]) -> None:
+def test_dpsweep_takes_its_arguments(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # whatever lies in this checkout
     group = typer.main.get_command(app)
     context = group.make_context("dpsweep", list(words[:1]), resilient_parsing=True)
     command = group.get_command(context, words[0])
