@@ -6,6 +6,9 @@ INSTALLED := $(VENV)/installed
 # Rules call `dpsweep` by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 FINDINGS := $(or $(STUDY),studies/frozen-features.yaml)
+# Where Python is told to write no bytecode, every call compiles Snakemake and its libraries anew, which takes
+# longer than a plan.
+unexport PYTHONDONTWRITEBYTECODE
 # Two jobs with many threads each are slower than two with one; the study sets torch's own number.
 export OMP_NUM_THREADS ?= 1
 # For the table of CONTRIBUTING.md.

@@ -15,7 +15,7 @@ from dpsweep import gpus, preload
 from dpsweep.errors import DpsweepError
 from dpsweep.study import commands, load_study
 from dpsweep.planning.cluster import Jobs, read_site
-from dpsweep.planning.outputs import prepared_files
+from dpsweep.planning.outputs import NormsKey, prepared_files
 from dpsweep.planning.failures import failure, summary
 from dpsweep.study.inputs import (
     backbone_inputs,

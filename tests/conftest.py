@@ -1,7 +1,24 @@
-"""The order of the tests, and what examples of Hypothesis may take."""
+"""What tests leave alone, their order, and what examples of Hypothesis may take."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).parents[1]
+# What the studies of whoever works here have left, and what Snakemake says of them.
+STUDIES = tuple(f"{ROOT / name}{os.sep}" for name in ("results", "data", ".snakemake"))
+# A file of the repository, and a folder that Snakemake adds to the places where Python looks for modules.
+OURS = (str(ROOT / "results" / "README.md"), str(ROOT / ".snakemake" / "pip-deployments"))
+# Where programs keep caches and settings, unless a variable names a folder of their own.
+HOMES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME")
+OWN_FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "MPLCONFIGDIR", "TORCH_HOME", "SNAKEMAKE_PROFILE")
 
 # A slow machine is no failure.
 settings.register_profile(
@@ -21,3 +38,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the files that take longest first; all others stay in their order."""
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.name, len(LONGEST)))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the tests caches and settings of their own; workers have those of the process that starts them."""
+    if hasattr(config, "workerinput"):
+        return
+    folder = tempfile.mkdtemp(prefix="dpsweep-tests-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ.update({name: str(Path(folder, name)) for name in HOMES})
+    for name in OWN_FOLDERS:
+        os.environ.pop(name, None)
+
+
+_looked_at: list[str] = []
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in ("open", "os.listdir", "os.scandir") and isinstance(
+        arguments[0], str | os.PathLike
+    ):
+        path = os.path.abspath(arguments[0])  # noqa: PTH100 (of every file that is opened)
+        if path.startswith(STUDIES) and not path.startswith(OURS):
+            _looked_at.append(path)
+
+
+sys.addaudithook(_watch)
+
+
+@pytest.fixture(autouse=True)
+def looked_at() -> Iterator[list[str]]:
+    """Fail a test that looks at results of the checkout: it would depend on them, there or not.
+
+    Files that a test opens and folders that it lists in this process are seen, not those of programs
+    that it starts.
+    """
+    _looked_at.clear()
+    yield _looked_at
+    assert not _looked_at, f"the test looks at {', '.join(dict.fromkeys(_looked_at))}"

@@ -92,7 +92,10 @@ def test_commands_that_sentences_name_are_there() -> None:
 
 
 @pytest.mark.parametrize("words", commands("dpsweep"), ids=shlex.join)
-def test_dpsweep_takes_its_arguments(words: list[str]) -> None:
+def test_dpsweep_takes_its_arguments(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # whatever lies in this checkout
     group = typer.main.get_command(app)
     context = group.make_context("dpsweep", list(words[:1]), resilient_parsing=True)
     command = group.get_command(context, words[0])
@@ -114,7 +117,9 @@ def rules() -> set[str]:
 
 
 @pytest.mark.parametrize("words", commands("snakemake"), ids=shlex.join)
-def test_snakemake_takes_its_arguments(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snakemake_takes_its_arguments(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     _, arguments = parse_args(words)
     settings = dict(each.split("=", 1) for each in arguments.config or [])
@@ -128,6 +133,8 @@ def test_snakemake_takes_its_arguments(words: list[str], monkeypatch: pytest.Mon
     # Figures, tables and cells of a plan, and files under results/: both name what is there.
     targets = [*paths, *settings.get("targets", "").split()]
     if targets:
+        # Where nothing is done yet, everything that has a name is left to do.
+        monkeypatch.chdir(tmp_path)
         assert Plan(chosen, Paths(Path(chosen.results)), targets).estimates(), words
 
 

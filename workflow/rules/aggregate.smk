@@ -6,7 +6,7 @@ for name in STUDY.problems:
         name:
             f"aggregate_{name}"
         input:
-            [PATHS.cell(cell) / "trials.parquet" for cell in STUDY.problem_cells(name)],
+            [PATHS.cell_trials(cell) for cell in STUDY.problem_cells(name)],
             again=again(f"problems/{name}"),
         output:
             PATHS.problem(name),

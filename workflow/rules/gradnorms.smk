@@ -4,10 +4,10 @@
 # The cells that compete, by the file of their gradient norms.
 COMPETING = {}
 for cell in STUDY.all_cells():
-    file = PATHS.gradient_norms(
-        cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound
-    )
-    COMPETING.setdefault(str(file), []).append(PATHS.cell(cell) / "trials.parquet")
+    COMPETING.setdefault(NormsKey.of(cell), []).append(PATHS.cell_trials(cell))
+COMPETING = {
+    str(PATHS.gradient_norms(*key)): trials for key, trials in COMPETING.items()
+}
 
 for name, epochs in STUDY.kinds():
     norms = PATHS.gradient_norms(name, "{epsilon}", epochs, "{clipping_bound}")

@@ -14,9 +14,7 @@ rule explore:
     params:
         partial="--partial" if PARTIAL else "",
         state=PARTIAL
-        and state_fingerprint(
-            PATHS.cell(cell) / "trials.parquet" for cell in STUDY.all_cells()
-        ),
+        and state_fingerprint(PATHS.cell_trials(cell) for cell in STUDY.all_cells()),
         study=study_file,
     shell:
         "dpsweep explore --study {params.study:q} {params.partial} > {log:q} 2>&1"
@@ -52,9 +50,7 @@ rule report:
     params:
         partial="--partial" if PARTIAL else "",
         state=PARTIAL
-        and state_fingerprint(
-            PATHS.cell(cell) / "trials.parquet" for cell in STUDY.all_cells()
-        ),
+        and state_fingerprint(PATHS.cell_trials(cell) for cell in STUDY.all_cells()),
         study=study_file,
     shell:
         "dpsweep report --study {params.study:q} {params.partial} > {log:q} 2>&1"

@@ -77,6 +77,7 @@ class Outputs:
         # Cells share these, and local files are looked at for some of them.
         self._training = cache(lambda sweep: training_fingerprint(study, sweep))
         self._source = cache(source_fingerprint)
+        self._trained_on = cache(lambda problem: tuple(training_inputs(study, paths, problem)))
 
     def every(self) -> Iterator[Output]:
         """All outputs, each once, after the outputs that it is made from."""
@@ -176,12 +177,12 @@ class Outputs:
 
     def cell(self, cell: Cell) -> Output:
         """The trials of a cell."""
-        problem, folder = self._study.problems[cell.problem], self._paths.cell(cell)
+        problem = self._study.problems[cell.problem]
         noise = self._paths.noise(problem.dataset, cell.epsilon, cell.epochs, cell.batch_size)
         return Output(
             f"cells/{cell.problem}/{cell.name}",
-            (folder / "trials.parquet", folder / "steps.parquet"),
-            (*training_inputs(self._study, self._paths, cell.problem), noise),
+            (self._paths.cell_trials(cell), self._paths.cell(cell) / "steps.parquet"),
+            (*self._trained_on(cell.problem), noise),
             self._training(self._study.sweep_of(cell)),
         )
 
@@ -192,7 +193,7 @@ class Outputs:
         return Output(
             f"gradnorms/{key.problem}/{file.stem}",
             (file,),
-            tuple(self._paths.cell(cell) / "trials.parquet" for cell in cells),
+            tuple(self._paths.cell_trials(cell) for cell in cells),
             "",  # whatever it reads of the study, its cells have read
         )
 
@@ -201,14 +202,14 @@ class Outputs:
         return Output(
             f"theory/{cell.problem}/{cell.name}",
             (self._paths.theory(cell),),
-            (self._paths.cell(cell) / "trials.parquet",),
+            (self._paths.cell_trials(cell),),
             section_fingerprint(self._study.theory),
         )
 
     def problem(self, name: str) -> Output:
         """The table of a problem."""
         cells = self._study.problem_cells(name)
-        inputs = tuple(self._paths.cell(cell) / "trials.parquet" for cell in cells)
+        inputs = tuple(self._paths.cell_trials(cell) for cell in cells)
         return Output(f"problems/{name}", (self._paths.problem(name),), inputs, "")
 
     def figure(self, name: str) -> Output:
@@ -241,7 +242,7 @@ class Outputs:
         return Output(
             f"audit/{cell.name}",
             (self._paths.audited(cell),),
-            tuple(training_inputs(study, self._paths, cell.problem)),
+            self._trained_on(cell.problem),
             fingerprint(
                 [
                     trainer_fingerprint(study, cell.problem),

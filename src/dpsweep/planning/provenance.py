@@ -138,7 +138,9 @@ def explain(found: Mapping[str, Problem]) -> list[str]:
 
 def _problem(paths: Paths, output: Output, checksums: dict[Path, str]) -> Problem | None:
     """Look at one output; add the checksums of its files if it is current."""
-    provenance = read_provenance(paths, output)
+    # Of a study that has just begun most is missing, and what was said of it need not be read.
+    said = output.files[0].exists()
+    provenance = read_provenance(paths, output) if said else Provenance()
     written: dict[Path, str] = {}
     for file in output.files:
         known = provenance.files.get(file.name)

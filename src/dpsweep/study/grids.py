@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,9 @@ class Grids:
             places = itertools.product(epochs, epsilon, bounds, batch_sizes)
             cells = self._cells.setdefault((sweep.problem.name, kind), {})
             cells.update(dict.fromkeys(places))
+        self._epochs = {
+            key: Counter(epochs for epochs, *_ in places) for key, places in self._cells.items()
+        }
         self._known: dict[tuple[Chosen, str], list[Any]] = {}
         self._narrowed: dict[Chosen, list[_Place]] = {}
 
@@ -82,10 +86,7 @@ class Grids:
     def count(self, problems: Sequence[str], epochs: int) -> int:
         """How many cells of some problems are trained for a number of epochs."""
         return sum(
-            place[0] == epochs
-            for (problem, _), places in self._cells.items()
-            if problem in problems
-            for place in places
+            counted[epochs] for (problem, _), counted in self._epochs.items() if problem in problems
         )
 
     def _find(self, chosen: Chosen, axis: str) -> list[Any]:

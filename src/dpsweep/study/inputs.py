@@ -29,7 +29,7 @@ def target_inputs(study: Study, paths: Paths, target: Figure | Table) -> list[Pa
     files: dict[Path, None] = {}
     for selection in target.selections():
         for cell in study.cells(selection):
-            files[paths.cell(cell) / "trials.parquet"] = None
+            files[paths.cell_trials(cell)] = None
             if isinstance(target, NormTrace):
                 files[paths.cell(cell) / "steps.parquet"] = None
     for selection in target.gradient_norms():

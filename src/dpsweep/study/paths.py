@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from dpsweep.clipping import ClippingBound
@@ -66,11 +67,15 @@ class Paths:
             batch_size: B, full, or a text.
         """
         name = f"eps{number(epsilon)}_epochs{epochs}_B{number(batch_size)}.json"
-        return self.results / "noise" / dataset / name
+        return self.results.joinpath("noise", dataset, name)
 
     def cell(self, cell: Cell) -> Path:
         """Folder of a cell's outputs."""
-        return self.results / "cells" / cell.problem / cell.name
+        return _cell_folder(self.results, cell)
+
+    def cell_trials(self, cell: Cell) -> Path:
+        """The trials of a cell, the file that everything after training reads."""
+        return _cell_trials(self.results, cell)
 
     @property
     def trials(self) -> Path:
@@ -93,7 +98,7 @@ class Paths:
             clipping_bound: C, or the name of a rule without a bound.
         """
         name = f"eps{number(epsilon)}_epochs{epochs}_C{number(clipping_bound)}.parquet"
-        return self.results / "gradnorms" / problem / name
+        return self.results.joinpath("gradnorms", problem, name)
 
     def theory(self, cell: Cell) -> Path:
         """How the gradients of a cell's best trial overlap."""
@@ -119,7 +124,7 @@ class Paths:
 
     def provenance(self, output: str) -> Path:
         """What an output was made from, by its name."""
-        return self.results / "provenance" / f"{output}.json"
+        return self.results.joinpath("provenance", f"{output}.json")
 
     @property
     def drawn(self) -> Path:
@@ -157,3 +162,14 @@ class Paths:
     def explore(self) -> Path:
         """The page to explore all cells with."""
         return self.drawn / "explore.html"
+
+
+# A plan asks for these again and again: a cell is in the inputs of many outputs.
+@cache
+def _cell_folder(results: Path, cell: Cell) -> Path:
+    return results.joinpath("cells", cell.problem, cell.name)
+
+
+@cache
+def _cell_trials(results: Path, cell: Cell) -> Path:
+    return _cell_folder(results, cell) / "trials.parquet"

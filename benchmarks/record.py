@@ -1,0 +1,302 @@
+"""Record what users have, and compare it with what the present code gives: a redesign changes none of it.
+
+    python -m benchmarks.record write            # what the present code gives becomes the record
+    python -m benchmarks.record compare          # each difference by name; exits with 1 if there is one
+    python -m benchmarks.record compare targets cells jobs   # these parts only
+
+The parts, each a file of benchmarks/results/record/ with one item a line under headings:
+
+- targets: every figure and table of the studies, written out, and the reasons for those that are not drawn;
+- cells: every cell by its path, with a hash of the keys of its trials. Data, weights and noise are made up
+  here, so that it depends on the study and on the code alone;
+- noise: noise multipliers and certified epsilons of all that the studies train (10 minutes);
+- demo: what the demo has made: a hash of each CSV file, its noise, a hash of the trial keys of each cell. It
+  needs results/demo, and another processor changes the last digits of what is trained;
+- jobs: how many jobs of each rule `snakemake -n` plans where nothing is there.
+"""
+
+import argparse
+import hashlib
+import json
+import math
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import Pool
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import torch
+
+from benchmarks.environment import environment
+from dpsweep.files import read_json, write_text
+from dpsweep.privacy import Calibration, calibrate
+from dpsweep.privacy.tuning_noise import calibrate_tuning
+from dpsweep.study import Cell, Study, load_study
+from dpsweep.study.inputs import target_inputs
+from dpsweep.study.paths import Paths
+from dpsweep.study.trials import TrialSettings
+from dpsweep.training.specification import specify
+
+REPOSITORY = Path(__file__).parents[1]
+FOLDER = REPOSITORY / "benchmarks" / "results" / "record"
+STUDIES = {
+    "paper": "config.yaml",
+    "demo": "studies/demo.yaml",
+    "frozen features": "studies/frozen-features.yaml",
+}
+DEMO = REPOSITORY / "results" / "demo"
+MADE_WITH = "made with"
+PACKAGES = ("dp-accounting", "numpy", "opacus", "prv-accountant", "scipy", "torch")
+
+Items = Iterator[tuple[str, str, Any]]
+"""Heading, name and value of each item."""
+
+
+def short_hash(parts: Iterable[Any]) -> str:
+    """The first 8 digits of a hash of some texts."""
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:8]
+
+
+def studies(*names: str) -> Iterator[tuple[str, Study]]:
+    """The studies of the record, or those of these names."""
+    for name in names or STUDIES:
+        yield name, load_study(REPOSITORY / STUDIES[name])
+
+
+# -- the parts -------------------------------------------------------------------------------
+
+
+def targets() -> Items:
+    """Every target as it is drawn: its texts, its settings, and which files it is drawn from."""
+    for study_name, study in studies():
+        for kind, found in (("figures", study.figures), ("tables", study.tables)):
+            for name, target in found.items():
+                yield study_name, f"{kind}/{name}", _target(study, target)
+        for name, reason in study.targets.undrawn.items():
+            yield study_name, f"not drawn: {name}", reason
+
+
+def _target(study: Study, target: Any) -> dict[str, Any]:
+    files = [file.as_posix() for file in target_inputs(study, Paths(Path(study.results)), target)]
+    parts = getattr(target, target.part, [])
+    headings = [*(parts if isinstance(parts, list) else []), *getattr(target, "axes", [])]
+    written = target.model_dump(mode="json")
+    apart = {"select", "foreach", target.part}
+    return {
+        **{key: value for key, value in written.items() if key not in apart},
+        "panels": [
+            " | ".join([_heading(each), *map(_heading, getattr(each, "lines", []))])
+            for each in headings
+        ],
+        "cells": [
+            f"{len(cells)} of {cells[0].problem}, {short_hash(cell.name for cell in cells)}"
+            for cells in map(study.cells, target.leaves())
+        ],
+        "files": f"{len(files)}, {short_hash(files)}",
+    }
+
+
+def _heading(part: Any) -> str:
+    return next((str(getattr(part, key)) for key in ("title", "label") if hasattr(part, key)), "")
+
+
+def cells() -> Items:
+    """Every cell by its path, with a hash of the keys of all trials that its grid can ask for."""
+    for _, study in studies():
+        paths = Paths(Path(study.results))
+        for cell in study.all_cells():
+            path = paths.cell(cell)
+            yield path.parent.as_posix(), path.name, short_hash(_trial_keys(study, cell))
+
+
+def _trial_keys(study: Study, cell: Cell) -> Iterator[str]:
+    problem, grid = study.problems[cell.problem], study.sweeps[study.sweep_of(cell)]
+    settings = TrialSettings.of(study, cell)
+    noise = Calibration(
+        epsilon=cell.epsilon,
+        delta=study.privacy.delta,
+        train_size=study.train_size(problem.dataset),
+        batch_size=study.batch_size(cell),
+        steps=study.steps(problem.dataset, cell.epochs, cell.batch_size),
+        noise_multiplier=1.0 if math.isfinite(cell.epsilon) else 0.0,
+        certified_epsilon=cell.epsilon,
+        accountant="none",
+        pld_epsilon=cell.epsilon,
+        opacus_epsilon=None,
+        opacus_note="",
+    )
+    data: Any = SimpleNamespace(
+        metadata=SimpleNamespace(checksum=f"data of {problem.dataset}", classes=["a", "b"])
+    )
+    backbone: Any = SimpleNamespace(
+        metadata=SimpleNamespace(checksum=f"weights of {problem.backbone}")
+    )
+    cpu = torch.device("cpu")
+    for rate in grid.learning_rates:
+        for seed in range(1, grid.seeds + 1):
+            yield specify(settings, noise, data, backbone, cpu, rate, seed).key
+
+
+def noise() -> Items:
+    """Noise multiplier and certified epsilon of everything trained, and of tuning, as they are computed."""
+    settings = sorted({each for _, study in studies() for each in _noise_settings(study)})
+    with Pool() as pool:
+        yield from pool.imap(_calibrated, settings, chunksize=8)
+        yield from pool.imap(_calibrated_tuning, [(1, 3, 1), (8, 3, 1), (1, 10, 0), (8, 10, 0)])
+
+
+def _noise_settings(study: Study) -> Iterator[tuple[int, int, int, float, float]]:
+    for cell in filter(lambda each: math.isfinite(each.epsilon), study.all_cells()):
+        dataset = study.problems[cell.problem].dataset
+        steps = study.steps(dataset, cell.epochs, cell.batch_size)
+        size, batch_size = study.train_size(dataset), study.batch_size(cell)
+        yield size, batch_size, steps, float(cell.epsilon), study.privacy.delta
+
+
+def _calibrated(setting: tuple[int, int, int, float, float]) -> tuple[str, str, list[float]]:
+    size, batch_size, steps, epsilon, delta = setting
+    found = calibrate(epsilon, delta, size, batch_size, steps)
+    certified = [found.noise_multiplier, found.certified_epsilon]
+    return (
+        f"N = {size}, delta = {delta:g}",
+        f"B = {batch_size}, T = {steps}, epsilon = {epsilon:g}",
+        certified,
+    )
+
+
+def _calibrated_tuning(setting: tuple[float, float, float]) -> tuple[str, str, list[float]]:
+    epsilon, mean, shape = setting
+    found = calibrate_tuning(epsilon, 1e-5, mean, shape, [(1212, 256, 38)])
+    (training,) = found.calibrations
+    certified = [training.noise_multiplier, found.score_noise, found.total_epsilon]
+    name = f"epsilon = {epsilon:g}, mean = {mean:g}, shape = {shape:g}"
+    return "tuning, N = 1212, B = 256, T = 38, delta = 1e-05", name, certified
+
+
+def demo() -> Items:
+    """What the demo has made; nothing where it has not run."""
+    for file in sorted([*DEMO.glob("figures/*.csv"), *DEMO.glob("tables/*.csv")]):
+        yield file.parent.name, file.name, short_hash([file.read_text(encoding="utf-8")])
+    for file in sorted(DEMO.glob("noise/*/*.json")):
+        found = read_json(file)
+        certified = [found["noise_multiplier"], found["certified_epsilon"]]
+        yield file.parent.relative_to(DEMO).as_posix(), file.name, certified
+    for file in sorted(DEMO.glob("cells/*/*/trials.parquet")):
+        keys = pd.read_parquet(file, columns=["trial_key"])["trial_key"]
+        cell = file.parent.relative_to(DEMO)
+        yield cell.parent.as_posix(), cell.name, f"{len(keys)}, {short_hash(keys)}"
+
+
+def jobs() -> Items:
+    """How many jobs of each rule are planned where nothing is there."""
+    for study in ("paper", "demo"):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [
+                *(sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile"),
+                *("--directory", folder, "--workflow-profile", "none", "--cores", "1"),
+                *("--dry-run", "--quiet", "rules"),
+                *("--config", f"study={REPOSITORY / STUDIES[study]}", "--", "all"),
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        counts = re.findall(r"^(\S+) +(\d+)$", done.stdout + done.stderr, re.MULTILINE)
+        if done.returncode or not counts:
+            raise SystemExit(f"{study}: no plan:\n{done.stdout}{done.stderr}")
+        for rule, count in sorted(dict(counts).items()):
+            yield study, rule, int(count)
+
+
+PARTS: dict[str, Callable[[], Items]] = {
+    part.__name__: part for part in (targets, cells, noise, demo, jobs)
+}
+
+
+# -- the record ------------------------------------------------------------------------------
+
+
+def found_in(part: str) -> dict[str, dict[str, Any]]:
+    """The items of a part as the present code gives them, as JSON holds them, by heading and name."""
+    found: dict[str, dict[str, Any]] = {}
+    for heading, name, value in PARTS[part]():
+        items = found.setdefault(heading, {})
+        assert name not in items, f"{part}, {heading}: two items have the name {name}"
+        items[name] = json.loads(as_json(value))
+    return found
+
+
+def as_json(value: Any) -> str:
+    """JSON in one line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def write(part: str) -> None:
+    """Write what the present code gives, one item a line."""
+    found = found_in(part)
+    if not found:
+        raise SystemExit(f"{part}: nothing to record; run: make demo")
+    processor = f"cpu: {torch.backends.cpu.get_cpu_capability()}"
+    content = {MADE_WITH: environment(*PACKAGES, device=processor, load=False), **found}
+    blocks = [
+        f"{as_json(heading)}: {{\n"
+        + ",\n".join(f"  {as_json(name)}: {as_json(item)}" for name, item in items.items())
+        + "\n}"
+        for heading, items in content.items()
+    ]
+    write_text(FOLDER / f"{part}.json", "{\n" + ",\n".join(blocks) + "\n}\n")
+    print(f"{part}: {sum(map(len, found.values()))} items recorded", flush=True)
+
+
+def compare(part: str) -> int:
+    """Print what differs from the record; return how many items do."""
+    recorded, found = read_json(FOLDER / f"{part}.json"), found_in(part)
+    del recorded[MADE_WITH]
+    if not found:
+        print(f"{part}: not compared, nothing is there; run: make demo", flush=True)
+        return 0
+    before, now = _flat(recorded), _flat(found)
+    different = [item for item in {**before, **now} if before.get(item) != now.get(item)]
+    print(f"{part}: {len(before)} items, {len(different)} differ", flush=True)
+    for item in different:
+        print(f"  {' '.join(item)}")
+        was, is_now = (_parts(items[item]) if item in items else {} for items in (before, now))
+        for key in {**was, **is_now}:
+            if was.get(key) != is_now.get(key):
+                print(
+                    f"    {key}: {as_json(was.get(key))} is recorded, {as_json(is_now.get(key))} found"
+                )
+    return len(different)
+
+
+def _parts(item: Any) -> dict[str, Any]:
+    return item if isinstance(item, dict) else {"value": item}
+
+
+def _flat(content: dict[str, dict[str, Any]]) -> dict[tuple[str, str], Any]:
+    return {
+        (heading, name): item for heading, items in content.items() for name, item in items.items()
+    }
+
+
+def main() -> None:
+    """Write or compare some parts, or all."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["write", "compare"])
+    parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
+    arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - PARTS.keys():
+        parser.error(f"found {', '.join(sorted(unknown))}; allowed: {', '.join(PARTS)}")
+    parts = arguments.parts or list(PARTS)
+    if arguments.what == "compare":
+        sys.exit(1 if sum(map(compare, parts)) else 0)
+    for part in parts:
+        write(part)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Tests do not depend on what lies in the checkout that they run in, or in the folders of the user."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import matplotlib
+import pytest
+from huggingface_hub import constants
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("name", ["results/demo/report.html", "data/pets", ".snakemake/metadata"])
+def test_a_look_at_results_of_the_checkout_is_noticed(
+    name: str, looked_at: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    for look in (Path.read_bytes, os.listdir):
+        with suppress(OSError):
+            look(Path(name))
+        assert looked_at == [str(ROOT / name)]
+        looked_at.clear()
+
+
+def test_the_rest_of_the_checkout_may_be_read(looked_at: list[str]) -> None:
+    assert (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    assert (ROOT / "README.md").read_text(encoding="utf-8")
+    assert looked_at == []
+
+
+def test_caches_and_settings_are_not_those_of_the_user() -> None:
+    homes = [Path(os.environ["XDG_CACHE_HOME"]), Path(os.environ["XDG_CONFIG_HOME"])]
+    assert Path.home() / ".cache" not in homes
+    assert Path.home() / ".config" not in homes
+    for folder in (constants.HF_HOME, matplotlib.get_cachedir(), matplotlib.get_configdir()):
+        assert any(Path(folder).is_relative_to(home) for home in homes), folder
