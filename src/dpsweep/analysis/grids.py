@@ -168,9 +168,10 @@ def alike(found: Iterable[Grid], condition: Condition) -> list[list[Grid]]:
 def with_common(group: Sequence[Grid], axis: Axis) -> list[Grid]:
     """Return the grids with those values of an axis that all of them have complete.
 
-    Fewer than two grids or two values leave nothing to compare: then the list is empty.
+    Grids with fewer than two such values are left out. Fewer than two grids, or than two common values,
+    leave nothing to compare: then the list is empty.
     """
-    present = [grid for grid in group if grid.complete(axis)]
+    present = [grid for grid in group if len(grid.complete(axis)) > 1]
     if len(present) < 2:
         return []
     common = set.intersection(*(grid.complete(axis) for grid in present))
