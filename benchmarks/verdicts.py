@@ -31,7 +31,7 @@ from dpsweep.analysis.power import World, design, prospects, simulate
 from dpsweep.analysis.rules import RULES
 from dpsweep.files import write_json
 from dpsweep.study import load_study
-from dpsweep.tables.tuning_implications import related_datasets
+from dpsweep.study.config.datasets import related_datasets
 
 REPOSITORY = Path(__file__).parents[1]
 RESULT = REPOSITORY / "benchmarks" / "results" / "verdicts.json"
@@ -70,7 +70,7 @@ def designs() -> dict[str, tuple[list[Grid], Related]]:
         "frozen features": "studies/frozen-features.yaml",
     }.items():
         study = load_study(REPOSITORY / file)
-        found[name] = design(study, study.all_cells()), related_datasets(study)
+        found[name] = design(study, study.all_cells()), related_datasets(study.datasets)
     return found | {"unequal datasets": (_unequal([25, 12, 6, 2, 1]), [])}
 
 
@@ -228,6 +228,10 @@ def _slope(series: Sequence[Grid], values: Sequence[Array]) -> Array:
     return slope
 
 
+def _rounded(value: float) -> float | None:
+    return None if np.isnan(value) else round(value, 3)
+
+
 def run(studies: int) -> dict[str, Any]:
     """Rate all designs in all worlds."""
     started = time.process_time()
@@ -242,8 +246,8 @@ def run(studies: int) -> dict[str, Any]:
                     "design": name,
                     "rule": key,
                     "power": round(prospect.power, 3),
-                    "truth": round(prospect.truth, 3),
-                    "smallest_visible": round(prospect.smallest_visible, 3),
+                    "truth": _rounded(prospect.truth),
+                    "smallest_visible": _rounded(prospect.smallest_visible),
                     "needs": prospect.evidence.needs,
                 }
             )

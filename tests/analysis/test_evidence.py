@@ -26,14 +26,17 @@ RULE = "lower_epsilon_larger_bound"
 (MARGIN,) = (rule.margin for rule in RULES if rule.key == RULE)
 
 
-def comparison(datasets: str, effect: float | np.ndarray, reference_at: str = "") -> Comparison:
+def comparison(
+    datasets: str, effect: float | np.ndarray, reference_at: str = "", noise: float = 0.0
+) -> Comparison:
     """A comparison of some datasets ("a", or "a, b" where they are compared) with a known effect."""
     nothing = np.zeros((1, 1, 2))
     grids = [
         Grid(name, "small", "film", "adam", 1.0, 8, (1,), (1.0,), nothing, nothing, nothing)
         for name in datasets.split(", ")
     ]
-    return Comparison(grids, ["C = 1"], np.asarray(effect, dtype=float), reference_at)
+    found = np.asarray(effect, dtype=float)
+    return Comparison(grids, ["C = 1"], found, np.full_like(found, noise), reference_at)
 
 
 def comparisons(effects: Mapping[str, Sequence[float]]) -> dict[str, list[Comparison]]:
@@ -202,6 +205,19 @@ def test_all_intervals_of_a_table_hold_together() -> None:
         for each in (comparisons({"a": effects}), every)
     ]
     assert widths[0] < widths[1]
+
+
+def test_noise_in_the_reference_widens_the_margin() -> None:
+    quiet, noisy = (
+        {RULE: [comparison("a", each, noise=noise) for each in (0.9, 1.0, 1.1) * 2]}
+        for noise in (0.05, 2.0)
+    )
+    assert row_of(evidence_table(quiet))[["margin", "verdict"]].to_list() == [
+        MARGIN, "supported here",
+    ]  # fmt: skip
+    assert row_of(evidence_table(noisy))[["margin", "verdict"]].to_list() == [
+        2.0, "no difference here",
+    ]  # fmt: skip
 
 
 def test_an_effect_that_is_not_known_does_not_count() -> None:

@@ -5,7 +5,7 @@ effects, intervals and verdicts are those of `dpsweep.analysis`, for many studie
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,10 +13,13 @@ import numpy as np
 from dpsweep.analysis.evidence import NOT_RESOLVED, Evidence, compare, gather
 from dpsweep.analysis.grids import Array, Grid
 from dpsweep.study import Cell, Study
+from dpsweep.study.config.datasets import related_datasets
+from dpsweep.study.table_targets import TuningImplications
 
 LOOSEST = 8.0
 """The epsilon at which a simulated problem is easiest."""
-STUDIES = 200
+STUDIES = 100
+"""Studies that a forecast simulates."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,35 @@ def prospects(
             visible = float(np.median(each.here.smallest_visible(each.margin, level)))
         found[each.rule.key] = Prospect(each, truth, verdicts, visible)
     return found
+
+
+def outlook(study: Study) -> Iterator[str]:
+    """Yield lines on what the study can say of each rule, if effects are as large as the paper's.
+
+    Nothing is trained for that. A study without a table of tuning rules has no lines.
+    """
+    cells = [
+        cell
+        for table in study.tables.values()
+        if isinstance(table, TuningImplications)
+        for selection in table.selections()
+        for cell in study.cells(selection)
+    ]
+    if not cells:
+        return
+    found = prospects(design(study, cells), World(), related_datasets(study.datasets))
+    yield (
+        f"Tuning rules, if effects are of the paper's size ({STUDIES} simulated studies): how likely this "
+        "study supports each rule, and the smallest effect that it would find with 80 %"
+    )
+    for prospect in found.values():
+        rule, count = prospect.evidence.rule, len(prospect.evidence.comparisons)
+        said = [f"{count} comparison{'' if count == 1 else 's'}"]
+        if not np.isnan(prospect.smallest_visible):
+            said.append(f"{prospect.power:.0%}, {prospect.smallest_visible:.2g} {rule.unit}")
+        if prospect.evidence.needs:
+            said.append(f"has {prospect.evidence.needs}")
+        yield f"  {rule.condition}: {rule.implication}: {'; '.join(said)}"
 
 
 def _spread(names: Iterable[str], most: float) -> dict[str, float]:

@@ -174,7 +174,13 @@ def gain_of_adapting(easier: Grid, harder: Grid, axis: Axis, side: Side) -> Arra
 
 
 def standard_error(grid: Grid) -> Array:
-    """Return the standard error of a cell's mean selection accuracy, pooled over cells; shape (...)."""
+    """Return the standard error of a cell's mean selection accuracy, pooled over cells.
+
+    Returns:
+        Shape (...). NaN with a single seed.
+    """
+    if grid.seeds == 1:
+        return np.full(grid.accuracy.shape[:-3], np.nan)
     variance = grid.selection.var(axis=-1, ddof=1).mean(axis=(-2, -1))
     error: Array = np.sqrt(variance / grid.seeds)
     return error

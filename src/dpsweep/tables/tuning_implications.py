@@ -1,6 +1,5 @@
 """The paper's tuning rules with the evidence of the study (Table 1)."""
 
-import itertools
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +14,7 @@ from dpsweep.analysis.evidence import (
 from dpsweep.analysis.frames import load_trials
 from dpsweep.analysis.grids import grids
 from dpsweep.study import Study
-from dpsweep.study.config.datasets import shares_examples
+from dpsweep.study.config.datasets import related_datasets
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import TuningImplications
 from dpsweep.tables.text import TextTable, group_starts
@@ -57,18 +56,9 @@ def evidence_and_comparisons(
     cells = [cell for selection in table.selections() for cell in study.cells(selection)]
     comparisons = compare(grids(load_trials(paths, cells, missing)))
     return {
-        "csv": evidence_table(comparisons, related_datasets(study)),
+        "csv": evidence_table(comparisons, related_datasets(study.datasets)),
         "comparisons.csv": comparison_table(comparisons),
     }
-
-
-def related_datasets(study: Study) -> list[tuple[str, str]]:
-    """Return the pairs of datasets of a study that share examples."""
-    return [
-        (one, other)
-        for one, other in itertools.combinations(study.datasets, 2)
-        if shares_examples(study.datasets[one].source, study.datasets[other].source)
-    ]
 
 
 def show(numbers: pd.DataFrame) -> TextTable:
