@@ -109,20 +109,20 @@ def rate(
             truth = mean.effect.mean()
             lower, upper = mean.interval(0.05)
             row[f"covers_{scope}"] = round(float(((lower <= truth) & (truth <= upper)).mean()), 3)
-            verdicts = mean.verdict(evidence.margin, level)
+            verdicts = mean.verdict(evidence.rule.margin, evidence.threshold, level)
             wrong |= _wrong(
-                verdicts, 0.0 if null and evidence.rule.changes else truth, evidence.margin
+                verdicts, 0.0 if null and evidence.rule.changes else truth, evidence.rule.margin
             )
             for name in ("supported", "contradicted", "no difference"):
                 row[f"{name}_{scope}"] = round(float((verdicts == name).mean()), 3)
             if scope == "here":
-                visible = mean.smallest_visible(evidence.margin, level)
+                visible = mean.smallest_visible(evidence.threshold, level)
                 row["smallest_visible"] = round(float(np.median(visible)), 3)
         rows.append(row)
     return [row | {"wrong_studies": round(float(wrong.mean()), 3)} for row in rows]
 
 
-def _wrong(verdicts: npt.NDArray[np.str_], truth: float, margin: Array) -> npt.NDArray[np.bool_]:
+def _wrong(verdicts: npt.NDArray[np.str_], truth: float, margin: float) -> npt.NDArray[np.bool_]:
     said: npt.NDArray[np.bool_] = (
         ((verdicts == "supported") & (truth <= margin))
         | ((verdicts == "contradicted") & (truth >= -margin))

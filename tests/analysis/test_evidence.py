@@ -123,7 +123,7 @@ def test_the_smallest_visible_effect_is_found_in_four_of_five_studies() -> None:
     visible = float(known.smallest_visible(0.2, 0.05))
     found = mean_here(sample + visible, [0] * 30)
     assert found is not None
-    assert np.mean(found.verdict(0.2, 0.05) == "supported") == pytest.approx(0.8, abs=0.025)
+    assert np.mean(found.verdict(0.2, 0.2, 0.05) == "supported") == pytest.approx(0.8, abs=0.025)
 
 
 def test_groups_are_what_nothing_links() -> None:
@@ -150,7 +150,7 @@ def test_verdicts_are_read_off_the_interval_and_the_margin(
     effect: float, error: float, expected: str
 ) -> None:
     found = Mean(np.array(effect), np.array(error), np.array(30.0))
-    assert found.verdict(0.5, 0.05) == expected
+    assert found.verdict(0.5, 0.5, 0.05) == expected
 
 
 def test_a_rule_that_holds_on_every_dataset_is_supported() -> None:
@@ -207,17 +207,20 @@ def test_all_intervals_of_a_table_hold_together() -> None:
     assert widths[0] < widths[1]
 
 
-def test_noise_in_the_reference_widens_the_margin() -> None:
+def test_a_rule_is_not_supported_by_less_than_the_noise_of_the_reference() -> None:
     quiet, noisy = (
         {RULE: [comparison("a", each, noise=noise) for each in (0.9, 1.0, 1.1) * 2]}
         for noise in (0.05, 2.0)
     )
-    assert row_of(evidence_table(quiet))[["margin", "verdict"]].to_list() == [
+    assert row_of(evidence_table(quiet))[["threshold", "verdict"]].to_list() == [
         MARGIN, "supported here",
     ]  # fmt: skip
-    assert row_of(evidence_table(noisy))[["margin", "verdict"]].to_list() == [
-        2.0, "no difference here",
+    assert row_of(evidence_table(noisy))[["threshold", "verdict"]].to_list() == [
+        2.0, "not resolved",
     ]  # fmt: skip
+    # Nothing but the margin decides that there is no difference.
+    small = {RULE: [comparison("a", each, noise=2.0) for each in (0.01, 0.0, -0.01) * 2]}
+    assert row_of(evidence_table(small))["verdict"] == "no difference here"
 
 
 def test_an_effect_that_is_not_known_does_not_count() -> None:

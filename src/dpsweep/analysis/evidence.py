@@ -13,8 +13,8 @@ All intervals of a table hold together with 95 % (Bonferroni). So every verdict 
 right at the same time with at least that probability:
 
 - *supported*: the whole interval is above the margin, the smallest effect worth speaking of (half a point,
-  or a tenth of a point per halving; the standard error of the cells that are the reference if it is larger);
-- *contradicted*: the whole interval is below minus the margin;
+  or a tenth of a point per halving), and above the standard error of the cells that are the reference;
+- *contradicted*: the whole interval is below minus the larger of these two;
 - *no difference*: the whole interval is within the margin;
 - *not resolved*: anything else.
 
@@ -60,17 +60,23 @@ class Mean:
         reach = student.ppf(1 - level / 2, self.degrees) * self.error
         return self.effect - reach, self.effect + reach
 
-    def smallest_visible(self, margin: float | Array, level: float) -> Array:
-        """Return the true effect whose interval lies above the margin with probability `POWER`."""
+    def smallest_visible(self, threshold: float | Array, level: float) -> Array:
+        """Return the true effect whose interval lies above the threshold with probability `POWER`."""
         quantiles = student.ppf(1 - level / 2, self.degrees) + student.ppf(POWER, self.degrees)
-        visible: Array = margin + quantiles * self.error
+        visible: Array = threshold + quantiles * self.error
         return visible
 
-    def verdict(self, margin: float | Array, level: float) -> Strings:
-        """Return what the interval says of the rule."""
+    def verdict(self, margin: float, threshold: float | Array, level: float) -> Strings:
+        """Return what the interval says of the rule.
+
+        Args:
+            margin: the smallest effect worth speaking of.
+            threshold: the effect above which a rule is supported, at least the margin.
+            level: probability that the interval misses the effect.
+        """
         lower, upper = self.interval(level)
         said: Strings = np.select(
-            [lower > margin, upper < -margin, (lower > -margin) & (upper < margin)],
+            [lower > threshold, upper < -threshold, (lower > -margin) & (upper < margin)],
             ["supported", "contradicted", "no difference"],
             NOT_RESOLVED,
         )
@@ -175,11 +181,11 @@ class Evidence:
         return mean
 
     @property
-    def margin(self) -> Array:
-        """The smallest effect that a verdict can speak of: the rule's margin, or a larger noise."""
+    def threshold(self) -> Array:
+        """The effect above which the rule is supported: its margin, or the noise if that is larger."""
         noise = [each.noise for each in self.comparisons]
-        margin: Array = np.maximum(self.rule.margin, np.mean(noise, axis=0) if noise else 0.0)
-        return margin
+        threshold: Array = np.maximum(self.rule.margin, np.mean(noise, axis=0) if noise else 0.0)
+        return threshold
 
     @property
     def needs(self) -> str:
@@ -197,7 +203,7 @@ class Evidence:
         said = np.full(shape, NOT_RESOLVED, dtype="U32")
         for mean, ending in ((self.here, " here"), (self.elsewhere, "")):
             if mean is not None:
-                found = mean.verdict(self.margin, level)
+                found = mean.verdict(self.rule.margin, self.threshold, level)
                 said = np.where(found != NOT_RESOLVED, np.char.add(found, ending), said)
         return said
 
@@ -260,13 +266,14 @@ def _row(evidence: Evidence, level: float) -> dict[str, object]:
         "implication": rule.implication,
         "effect_measured": rule.effect,
         "unit": rule.unit,
-        "margin": float(evidence.margin),
+        "margin": rule.margin,
+        "threshold": float(evidence.threshold),
         "effect": float(evidence.mean_effect()) if effects else np.nan,
     }
     for scope, mean in (("here", evidence.here), ("elsewhere", evidence.elsewhere)):
         numbers: tuple[float, ...] = (np.nan,) * 3
         if mean is not None:
-            visible = mean.smallest_visible(evidence.margin, level)
+            visible = mean.smallest_visible(evidence.threshold, level)
             numbers = tuple(map(float, (*mean.interval(level), visible)))
         names = ("lower", "upper", "smallest_visible")
         row |= {f"{name}_{scope}": value for name, value in zip(names, numbers, strict=True)}

@@ -119,10 +119,7 @@ def simulate(
         same_problems: all studies have the same problems, and only the noise of training differs;
             otherwise each draws its own datasets and problems.
     """
-    hardness = {
-        condition: _spread([getattr(grid, condition) for grid in grids], world.added_difficulty)
-        for condition in ("dataset", "backbone")
-    }
+    hardness = _added_difficulties(grids, world.added_difficulty)
     swept: dict[tuple[str, str], set[float]] = defaultdict(set)
     for grid in grids:
         swept[grid.backbone, grid.method] |= set(np.log10(grid.clipping_bound).tolist())
@@ -143,9 +140,7 @@ def simulate(
             + world.between_datasets * normal(grid.dataset)
             + world.between_problems * normal(*problem)
         )
-        difficulty = np.log2(LOOSEST / grid.epsilon) + sum(
-            of[getattr(grid, condition)] for condition, of in hardness.items()
-        )
+        difficulty = np.log2(LOOSEST / grid.epsilon) + hardness[problem[:-1]]
         norms = middle[grid.backbone, grid.method] + 0.1 * normal(*problem, "norms")
         exact = _surface(grid, world, difficulty, effect, norms)
         scatter = world.scatter * (1 + world.growing_scatter * difficulty)
@@ -216,7 +211,7 @@ def prospects(
             }
             truth = float(np.mean(each.mean_effect()))
         if each.here is not None:
-            visible = float(np.median(each.here.smallest_visible(each.margin, level)))
+            visible = float(np.median(each.here.smallest_visible(each.threshold, level)))
         found[each.rule.key] = Prospect(each, truth, verdicts, visible)
     return found
 
@@ -250,10 +245,24 @@ def outlook(study: Study) -> Iterator[str]:
         yield f"  {rule.condition}: {rule.implication}: {'; '.join(said)}"
 
 
-def _spread(names: Iterable[str], most: float) -> dict[str, float]:
-    """Give names difficulties from 0 to ``most``, at equal distances, in order of appearance."""
-    distinct = list(dict.fromkeys(names))
-    return dict(zip(distinct, np.linspace(0, most, len(distinct)).tolist(), strict=True))
+def _added_difficulties(grids: Sequence[Grid], most: float) -> dict[tuple[str, ...], float]:
+    """Return what backbone and dataset add to the difficulty of each problem.
+
+    Backbones that are compared on a dataset are from 0 to ``most`` apart, at equal distances in order of
+    appearance, and so are datasets that are compared with a backbone.
+    """
+    problems = list(
+        dict.fromkeys((each.dataset, each.backbone, each.method, each.optimizer) for each in grids)
+    )
+    added = dict.fromkeys(problems, 0.0)
+    for place in (0, 1):
+        groups: dict[tuple[str, ...], list[tuple[str, str, str, str]]] = defaultdict(list)
+        for problem in problems:
+            groups[problem[:place] + problem[place + 1 :]].append(problem)
+        for group in groups.values():
+            for problem, difficulty in zip(group, np.linspace(0, most, len(group)), strict=True):
+                added[problem] += float(difficulty)
+    return {problem: min(difficulty, most) for problem, difficulty in added.items()}
 
 
 def _surface(grid: Grid, world: World, difficulty: float, effect: Array, norms: Array) -> Array:
