@@ -12,7 +12,7 @@ from benchmarks.findings.accuracies import (
 from benchmarks.findings.advice import advice
 from benchmarks.findings.film import film_section
 from benchmarks.findings.numbers import NUMBERS, REPOSITORY, film_numbers
-from benchmarks.findings.rules import furthest_end, rules_table, unresolved, verdicts
+from benchmarks.findings.rules import rules_section
 from benchmarks.tables import THEORY, theory_effects, theory_rules
 from dpsweep.files import read_json, write_text
 
@@ -38,16 +38,12 @@ def _figures(notes: dict[str, str]) -> Iterator[str]:
 
 def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
     """The text of docs/findings.md, from the numbers of both studies alone."""
-    rules, ends = numbers["rules"], numbers["ends"]
+    ends = numbers["ends"]
     return TEMPLATE.read_text(encoding="utf-8").format(
         **_about_the_study(numbers),
-        verdicts=verdicts(rules),
-        most=furthest_end(rules),
-        unresolved=len(unresolved(rules)),
-        bounded=sum(row["unit"] == "accuracy" for row in unresolved(rules)),
         at_an_end=ends["at_an_end"],
         tuned=ends["cells"],
-        rules=rules_table(rules),
+        rules=rules_section(numbers["rules"]),
         advice=advice(numbers),
         best=best_settings(numbers),
         by_bound=along_bounds(numbers),

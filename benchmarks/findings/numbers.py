@@ -18,8 +18,8 @@ NUMBERS = REPOSITORY / "benchmarks" / "results" / "findings.json"
 FILM_NUMBERS = NUMBERS.with_name("film.json")
 PROBLEM = ["dataset", "backbone", "epsilon", "epochs"]
 RULE_COLUMNS = [
-    "condition", "implication", "effect_measured", "unit", "effect", "lower_here", "upper_here",
-    "comparisons", "in_favour", "against", "verdict",
+    "condition", "implication", "effect_measured", "unit", "margin", "effect", "lower_here", "upper_here",
+    "smallest_visible_here", "comparisons", "in_favour", "against", "verdict",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from benchmarks.tables.bounds import bounds_choice, bounds_progress
 from benchmarks.tables.choices import price, recommendation, selection
 from benchmarks.tables.folders import DOCUMENTS, RESULTS
 from benchmarks.tables.gpu import cell_on_gpu, cifar100_on_gpu, right_on_gpu
-from benchmarks.tables.intervals import coverage, power
+from benchmarks.tables.intervals import effects, errors, lowest_coverage, power
 from benchmarks.tables.markdown import filled
 from benchmarks.tables.privacy import audit, calibration
 from benchmarks.tables.reliability import histories, kills
@@ -36,8 +36,10 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "noise cost, GPU": ("gpu/noise_cost.json", GPU, noise_cost),
     "planted bugs": ("planted_bugs.json", "make planted-bugs", planted_bugs),
     "slowest tests": ("durations.json", "python -m benchmarks.durations run.log", slowest_tests),
-    "coverage of intervals": ("verdicts.json", "python -m benchmarks.verdicts", coverage),
+    "errors of verdicts": ("verdicts.json", "python -m benchmarks.verdicts", errors),
+    "lowest coverage": ("verdicts.json", "python -m benchmarks.verdicts", lowest_coverage),
     "power of verdicts": ("verdicts.json", "python -m benchmarks.verdicts", power),
+    "other effects": ("verdicts.json", "python -m benchmarks.verdicts", effects),
     "recommendation": (
         "recommend.json",
         "python -m benchmarks.recommend results/demo-dense/problems",

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterator
 
+from dpsweep.analysis.power import outlook
 from dpsweep.data.prepare import inspect
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.data.texts import shorten
@@ -25,6 +26,7 @@ def check(study: Study, paths: Paths, seconds: float) -> Iterator[str]:
         StudyError: in the end, naming everything that would fail.
     """
     yield from _sizes(study)
+    yield from outlook(study)
     wrong = list(problems(study, paths))
     classes: dict[str, list[str]] = {}
     for name in used_datasets(study):

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -6,75 +7,123 @@ import pytest
 from scipy import stats
 
 from dpsweep.analysis.evidence import (
-    COLUMNS,
     FEWEST_COMPARISONS,
     FEWEST_DATASETS,
+    LEVEL,
+    Mean,
     compare,
-    evidence,
+    comparison_table,
+    evidence_table,
+    gather,
     groups_of_datasets,
-    holm,
-    interval_elsewhere,
-    interval_here,
-    mean_effect,
-    verdict,
+    mean_elsewhere,
+    mean_here,
 )
-from dpsweep.analysis.rules import RULES
+from dpsweep.analysis.grids import Grid
+from dpsweep.analysis.rules import RULES, Comparison
 
 RULE = "lower_epsilon_larger_bound"
+(MARGIN,) = (rule.margin for rule in RULES if rule.key == RULE)
 
 
-def comparisons(effects: dict[str, list[float]], rule: str = RULE) -> pd.DataFrame:
-    """Comparisons of one rule; effects by dataset, or by datasets that are compared ("a, b")."""
-    rows = [
-        {"rule": rule, "dataset": dataset, "effect": effect}
-        for dataset, values in effects.items()
-        for effect in values
+def comparison(
+    datasets: str, effect: float | np.ndarray, reference_at: str = "", noise: float = 0.0
+) -> Comparison:
+    """A comparison of some datasets ("a", or "a, b" where they are compared) with a known effect."""
+    nothing = np.zeros((1, 1, 2))
+    grids = [
+        Grid(name, "small", "film", "adam", 1.0, 8, (1,), (1.0,), nothing, nothing, nothing)
+        for name in datasets.split(", ")
     ]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    found = np.asarray(effect, dtype=float)
+    return Comparison(grids, ["C = 1"], found, np.full_like(found, noise), reference_at)
+
+
+def comparisons(effects: Mapping[str, Sequence[float]]) -> dict[str, list[Comparison]]:
+    return {RULE: [comparison(names, each) for names, values in effects.items() for each in values]}
 
 
 def row_of(found: pd.DataFrame, rule: str = RULE) -> pd.Series:
     return found.set_index("rule").loc[rule]
 
 
-# -- intervals -----------------------------------------------------------------------------
+# -- means and their errors ----------------------------------------------------------------
+
+
+def test_one_dataset_gives_the_usual_t_interval() -> None:
+    effects = np.array([1.0, 2.0, 4.0])
+    expected = stats.ttest_1samp(effects, 0).confidence_interval()
+    found = mean_here(effects, [0, 0, 0])
+    assert found is not None
+    assert found.interval(0.05) == pytest.approx((expected.low, expected.high))
+
+
+def test_two_datasets_of_one_size_give_the_interval_of_welch() -> None:
+    # The mean of both is half the difference from the negative of the second.
+    one, other = np.array([1.0, 2.0, 4.0, 0.5]), np.array([101.0, 140.0, 104.0, 90.0])
+    welch = stats.ttest_ind(one, -other, equal_var=False).confidence_interval()
+    found = mean_here(np.concatenate([one, other]), [0] * 4 + [1] * 4)
+    assert found is not None
+    assert found.interval(0.05) == pytest.approx((welch.low / 2, welch.high / 2))
+
+
+def test_here_every_comparison_counts_the_same() -> None:
+    found = mean_here(np.array([0.0, 3.0, 3.0, 3.0, 3.0]), [0, 1, 1, 1, 1])
+    assert found is not None
+    assert found.effect == pytest.approx(2.4)
+
+
+def test_quiet_datasets_lend_no_precision_to_noisy_ones() -> None:
+    quiet, noisy = [1.0, 1.001] * 10, [0.0, 10.0, 20.0, 10.0]
+    found = mean_here(np.array(quiet + noisy), [0] * 20 + [1] * 4)
+    assert found is not None
+    assert found.error == pytest.approx(4 / 24 * np.std(noisy, ddof=1) / 2, rel=1e-3)
+    assert found.degrees == pytest.approx(3, rel=1e-3)
+
+
+def test_datasets_with_one_comparison_are_put_together() -> None:
+    effects = np.array([1.0, 5.0, 2.0, 2.5, 3.0])
+    assert mean_here(effects, [0, 1, 2, 2, 2]) == mean_here(effects, [0, 0, 1, 1, 1])
+    # A single one joins the smallest of the others.
+    lonely = np.array([9.0, 2.0, 3.0, 1.0, 1.5, 2.0])
+    assert mean_here(lonely, [0, 1, 1, 2, 2, 2]) == mean_here(lonely, [1, 1, 1, 2, 2, 2])
 
 
 def test_datasets_are_the_units_elsewhere() -> None:
     effects, groups = np.array([1.0, 2.0, 3.0, 0.0, 4.0, 4.0]), [0, 0, 0, 1, 2, 2]
-    by_hand = stats.ttest_1samp([2.0, 0.0, 4.0], 0)
-    found = interval_elsewhere(effects, groups)
-    assert (found.lower, found.upper) == pytest.approx(tuple(by_hand.confidence_interval()))
-    assert found.p_value == pytest.approx(by_hand.pvalue)
-    assert mean_effect(effects, groups) == 2.0  # not 14 / 6: a dataset counts once
-
-
-def test_comparisons_are_the_units_here() -> None:
-    # With one dataset this is the t interval; with several, datasets may differ.
-    one = np.array([1.0, 2.0, 4.0])
-    by_hand = stats.ttest_1samp(one, 0)
-    found = interval_here(one, [0, 0, 0])
-    assert (found.lower, found.upper) == pytest.approx(tuple(by_hand.confidence_interval()))
-    assert found.p_value == pytest.approx(by_hand.pvalue)
-    far_apart = interval_here(np.array([1.0, 2.0, 4.0, 101.0, 102.0, 104.0]), [0, 0, 0, 1, 1, 1])
-    assert far_apart.upper - far_apart.lower < 5
+    expected = stats.ttest_1samp([2.0, 0.0, 4.0], 0).confidence_interval()
+    found = mean_elsewhere(effects, groups)
+    assert found is not None
+    assert found.effect == 2.0  # not 14 / 6: a dataset counts once
+    assert found.interval(0.05) == pytest.approx((expected.low, expected.high))
 
 
 def test_many_studies_at_once() -> None:
     effects, groups = np.random.default_rng(0).normal(0, 1, (5, 6)), [0, 1, 1, 2, 2, 2]
-    for interval in (interval_here, interval_elsewhere):
-        together = interval(effects, groups)
-        alone = [interval(each, groups) for each in effects]
-        for index, each in enumerate(together):
-            np.testing.assert_allclose(each, [one[index] for one in alone])
+    for mean in (mean_here, mean_elsewhere):
+        together = mean(effects, groups)
+        alone = [mean(each, groups) for each in effects]
+        assert together is not None
+        for name in ("effect", "error", "degrees"):
+            np.testing.assert_allclose(
+                getattr(together, name), [getattr(one, name) for one in alone]
+            )
 
 
 def test_nothing_is_known_without_replication() -> None:
-    for interval in (
-        interval_here(np.array([1.0, 2.0]), [0, 1]),
-        interval_elsewhere(np.array([1.0, 2.0]), [0, 0]),
-    ):
-        assert np.isnan(list(map(float, interval))).all()
+    assert mean_here(np.array([1.0]), [0]) is None
+    assert mean_elsewhere(np.array([1.0, 2.0]), [0, 0]) is None
+    assert mean_here(np.empty(0), []) is None
+
+
+def test_the_smallest_visible_effect_is_found_in_four_of_five_studies() -> None:
+    random = np.random.default_rng(0)
+    sample = random.normal(0, 1, (4000, 30))
+    known = Mean(np.array(0.0), np.array(1 / math.sqrt(30)), np.array(29.0))
+    visible = float(known.smallest_visible(0.2, 0.05))
+    found = mean_here(sample + visible, [0] * 30)
+    assert found is not None
+    assert np.mean(found.verdict(0.2, 0.2, 0.05) == "supported") == pytest.approx(0.8, abs=0.025)
 
 
 def test_groups_are_what_nothing_links() -> None:
@@ -84,90 +133,111 @@ def test_groups_are_what_nothing_links() -> None:
     assert groups_of_datasets([], [("a", "b")]) == []
 
 
-def test_holm_by_hand() -> None:
-    # 0.01 times 3; 0.03 times 2; 0.04 times 1 would be smaller than the one before.
-    corrected = holm(np.array([0.04, math.nan, 0.01, 0.03]))
-    np.testing.assert_allclose(corrected, [0.06, math.nan, 0.03, 0.06])
-    assert holm(np.array([0.7, 0.8])).tolist() == [1.0, 1.0]
-    assert holm(np.array([math.nan])).tolist() == pytest.approx([math.nan], nan_ok=True)
-
-
 # -- verdicts ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("effect", "here", "elsewhere", "expected"),
+    ("effect", "error", "expected"),
     [
-        (0.1, 0.04, 0.04, "supported"),
-        (0.1, 0.04, 0.06, "supported here"),
-        (0.1, 0.06, 0.06, "not resolved"),
-        (0.1, 0.04, math.nan, "supported here"),
-        (-0.1, 0.04, 0.04, "contradicted"),
-        (-0.1, 0.04, math.nan, "contradicted here"),
-        (math.nan, math.nan, math.nan, "not resolved"),
+        (1.0, 0.1, "supported"),
+        (-1.0, 0.1, "contradicted"),
+        (0.05, 0.1, "no difference"),
+        (0.6, 0.1, "not resolved"),  # above 0, but not above the margin
+        (0.0, 1.0, "not resolved"),
     ],
 )
-def test_verdicts(effect: float, here: float, elsewhere: float, expected: str) -> None:
-    assert verdict(effect, here, elsewhere) == expected
+def test_verdicts_are_read_off_the_interval_and_the_margin(
+    effect: float, error: float, expected: str
+) -> None:
+    found = Mean(np.array(effect), np.array(error), np.array(30.0))
+    assert found.verdict(0.5, 0.5, 0.05) == expected
 
 
 def test_a_rule_that_holds_on_every_dataset_is_supported() -> None:
-    row = row_of(evidence(comparisons({"a": [0.9, 1.1], "b": [1.0, 1.2], "c": [0.8, 1.0]})))
+    row = row_of(evidence_table(comparisons({"a": [0.9, 1.1], "b": [1.0, 1.2], "c": [0.8, 1.0]})))
     assert row["effect"] == pytest.approx(1.0)
     assert (row["comparisons"], row["in_favour"], row["against"]) == (6, 6, 0)
     assert row["groups_of_datasets"] == 3
-    assert row["verdict"] == "supported"
-    assert row["lower_elsewhere"] < row["lower_here"] < 1.0 < row["upper_here"]
+    assert MARGIN < row["lower_here"] < 1.0 < row["upper_here"]
+    assert row["lower_elsewhere"] > MARGIN
+    assert (row["verdict"], row["needs"]) == ("supported", "")
 
 
 def test_datasets_that_share_examples_are_no_other_datasets() -> None:
     found = comparisons({"a": [0.9, 1.1], "half": [1.0, 1.2], "tenth": [0.8, 1.0]})
-    row = row_of(evidence(found, related=[("a", "half"), ("a", "tenth")]))
+    row = row_of(evidence_table(found, related=[("a", "half"), ("a", "tenth")]))
     assert row["groups_of_datasets"] == 1
-    assert np.isnan(row["p_elsewhere"])
+    assert np.isnan(row["lower_elsewhere"])
     assert row["verdict"] == "supported here"
+    assert row["needs"] == "1 of 3 separate datasets, for other datasets"
 
 
 def test_datasets_that_disagree_do_not_settle_others() -> None:
-    agreeing = comparisons({"a": [1.0, 1.1, 0.9], "b": [0.1, 0.0, 0.2], "c": [2.0, 2.1, 1.9]})
-    row = row_of(evidence(agreeing))
+    found = comparisons({"a": [1.0, 1.1, 0.9], "b": [0.5, 0.4, 0.6], "c": [2.0, 2.1, 1.9]})
+    row = row_of(evidence_table(found))
     assert row["lower_elsewhere"] < 0 < row["lower_here"]
     assert row["verdict"] == "supported here"
 
 
 def test_too_few_comparisons_or_datasets_are_no_verdict() -> None:
     few = comparisons({"a": [1.0, 1.1], "b": [1.0], "c": [0.9, 1.0]})
-    assert len(few) == FEWEST_COMPARISONS - 1
-    row = row_of(evidence(few))
+    assert len(few[RULE]) == FEWEST_COMPARISONS - 1
+    row = row_of(evidence_table(few))
     assert row["effect"] == pytest.approx((1.05 + 1.0 + 0.95) / 3)
     assert np.isnan(row["lower_here"])
-    assert row["verdict"] == "not resolved"
+    assert (row["verdict"], row["needs"]) == ("not resolved", "5 of 6 comparisons")
     two = comparisons({"a": [1.0, 1.1, 0.9], "b": [1.0, 1.1, 0.9]})
-    assert np.isnan(row_of(evidence(two))["lower_elsewhere"])
+    assert np.isnan(row_of(evidence_table(two))["lower_elsewhere"])
     assert FEWEST_DATASETS == 3
 
 
-def test_verdicts_are_corrected_for_their_number() -> None:
-    # Taken alone, each rule has p = 0.02. Nine of them are allowed 0.05 together.
-    effects = np.array([-1.0, 0.0, 1.0, 0.5, -0.5, 0.2])
-    reach = stats.t.ppf(0.99, 5) * effects.std(ddof=1) / np.sqrt(6)
-    shifted = {"a": list(effects - effects.mean() + reach)}
-    alone = row_of(evidence(comparisons(shifted)))
-    assert alone["p_here"] == pytest.approx(0.02)
-    assert alone["verdict"] == "supported here"
-    together = evidence(pd.concat([comparisons(shifted, rule.key) for rule in RULES]))
-    assert set(together["corrected_p_here"].round(6)) == {0.18}
-    assert set(together["verdict"]) == {"not resolved"}
+def test_all_intervals_of_a_table_hold_together() -> None:
+    effects = [1.0, 1.2, 0.8, 1.1, 0.9, 1.0]
+    _, level = gather(comparisons({"a": effects}))
+    assert level == LEVEL
+    every = {rule.key: comparisons({"a": effects})[RULE] for rule in RULES}
+    _, together = gather(every)
+    assert together == LEVEL / len(RULES)
+    spread = {rule.key: comparisons(dict.fromkeys("abc", effects))[RULE] for rule in RULES}
+    assert gather(spread)[1] == LEVEL / (2 * len(RULES))
+    widths = [
+        np.ptp(row_of(evidence_table(each))[["lower_here", "upper_here"]].to_numpy())
+        for each in (comparisons({"a": effects}), every)
+    ]
+    assert widths[0] < widths[1]
+
+
+def test_a_rule_is_not_supported_by_less_than_the_noise_of_the_reference() -> None:
+    quiet, noisy = (
+        {RULE: [comparison("a", each, noise=noise) for each in (0.9, 1.0, 1.1) * 2]}
+        for noise in (0.05, 2.0)
+    )
+    assert row_of(evidence_table(quiet))[["threshold", "verdict"]].to_list() == [
+        MARGIN, "supported here",
+    ]  # fmt: skip
+    assert row_of(evidence_table(noisy))[["threshold", "verdict"]].to_list() == [
+        2.0, "not resolved",
+    ]  # fmt: skip
+    # Nothing but the margin decides that there is no difference.
+    small = {RULE: [comparison("a", each, noise=2.0) for each in (0.01, 0.0, -0.01) * 2]}
+    assert row_of(evidence_table(small))["verdict"] == "no difference here"
 
 
 def test_an_effect_that_is_not_known_does_not_count() -> None:
-    row = row_of(evidence(comparisons({"a": [1.0, math.nan, 1.2], "b": [math.nan]})))
+    row = row_of(evidence_table(comparisons({"a": [1.0, math.nan, 1.2], "b": [math.nan]})))
     assert (row["comparisons"], row["groups_of_datasets"]) == (2, 1)
     assert row["effect"] == pytest.approx(1.1)
 
 
+def test_references_at_an_end_of_the_grid_are_counted() -> None:
+    found = {RULE: [comparison("a", 1.0, "smallest"), comparison("a", 2.0), comparison("b", 0.0)]}
+    assert row_of(evidence_table(found))["at_an_end"] == 1
+    assert list(comparison_table(found)["reference_at"]) == ["smallest", "", ""]
+
+
 def test_without_comparisons_every_rule_is_open() -> None:
-    found = evidence(compare([]))
+    found = evidence_table(compare([]))
     assert list(found["rule"]) == [rule.key for rule in RULES]
     assert set(found["verdict"]) == {"not resolved"}
+    assert set(found["needs"]) == {"0 of 6 comparisons"}
     assert found["comparisons"].sum() == 0

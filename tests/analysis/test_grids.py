@@ -7,7 +7,7 @@ import pandas as pd
 from tests.synthetic import make_study, write_cells
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.analysis.grids import Grid, alike, grids
+from dpsweep.analysis.grids import Grid, alike, best, grids
 from dpsweep.study import Cell
 from dpsweep.study.paths import Paths
 
@@ -28,14 +28,16 @@ def number(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
 def test_a_grid_holds_every_repeat_of_every_cell_in_its_place(tmp_path: Path) -> None:
     sweep = {"batch_size": [100, "full"], "clipping_bound": [1.0, 2.0, 4.0], "seeds": 2}
     (found,) = grids(trials(tmp_path, {"s": sweep}, number))
-    assert (found.batch_sizes, found.bounds) == ((100, 1000), (1.0, 2.0, 4.0))
+    assert (found.batch_size, found.clipping_bound) == ((100, 1000), (1.0, 2.0, 4.0))
     expected = np.array(
         [[[b + c + s / 10 for s in (1, 2)] for c in (1, 2, 4)] for b in (100, 1000)]
     )
     np.testing.assert_allclose(found.accuracy, expected)
     np.testing.assert_allclose(found.selection, -expected)
-    assert (found.best_batch_size, found.best_bound) == (100, 1.0)
+    assert found.choice() == (0, 0)
     assert found.reached == 101.15
+    # Learning rates with the first seed alone.
+    np.testing.assert_allclose(found.tuning, -expected[..., :1])
 
 
 def test_cells_that_two_sweeps_share_are_one_grid(tmp_path: Path) -> None:
@@ -45,8 +47,8 @@ def test_cells_that_two_sweeps_share_are_one_grid(tmp_path: Path) -> None:
     }
     found = {grid.epsilon: grid for grid in grids(trials(tmp_path, sweeps, number))}
     assert len(found) == 2
-    assert found[8.0].bounds == (1.0, 2.0, 4.0)
-    assert found[1.0].bounds == (1.0, 2.0)
+    assert found[8.0].clipping_bound == (1.0, 2.0, 4.0)
+    assert found[1.0].clipping_bound == (1.0, 2.0)
     assert len(alike(found.values(), "epsilon")) == 1
 
 
@@ -54,10 +56,12 @@ def test_a_missing_cell_is_a_hole_and_never_chosen(tmp_path: Path) -> None:
     sweep = {"batch_size": [100, 200], "clipping_bound": [1.0, 2.0], "seeds": 2}
     rows = trials(tmp_path, {"s": sweep}, number)
     (whole,) = grids(rows)
-    assert whole.best == (0, 0)
+    assert whole.choice() == (0, 0)
     (found,) = grids(rows[rows["cell"] != "eps8_epochs2_B100_C1"])
     assert np.isnan(found.accuracy).sum() == 2
-    assert found.best == (0, 1)
+    assert found.choice() == (0, 1)
+    assert found.complete("batch_size") == {200}
+    assert found.complete("clipping_bound") == {2.0}
 
 
 def test_automatic_clipping_and_training_without_privacy_have_no_grid(tmp_path: Path) -> None:
@@ -76,7 +80,14 @@ def test_no_accuracy_no_grid(tmp_path: Path) -> None:
 
 def test_a_part_of_a_grid() -> None:
     values = np.arange(12.0).reshape(2, 3, 2)
-    grid = Grid("d", "b", "m", "adam", 1.0, 2, (10, 20), (1.0, 2.0, 3.0), values, values)
-    part = grid.among(batch_sizes=[20, 30], bounds=[3.0, 1.0])
-    assert (part.batch_sizes, part.bounds) == ((20,), (1.0, 3.0))
-    np.testing.assert_array_equal(part.accuracy, [[[6.0, 7.0], [10.0, 11.0]]])
+    grid = Grid("d", "b", "m", "adam", 1.0, 2, (10, 20), (1.0, 2.0, 3.0), values, values, values)
+    part = grid.among("batch_size", [20, 30]).among("clipping_bound", [3.0, 1.0])
+    assert (part.batch_size, part.clipping_bound) == ((20,), (1.0, 3.0))
+    for each in (part.accuracy, part.selection, part.tuning):
+        np.testing.assert_array_equal(each, [[[6.0, 7.0], [10.0, 11.0]]])
+
+
+def test_ties_go_to_the_smallest_batch_size_then_bound() -> None:
+    accuracy = np.array([[0.1, 0.5, 0.5], [0.5, 0.2, np.nan]])
+    assert best(accuracy) == (0, 1)
+    np.testing.assert_array_equal(best(np.stack([accuracy, -accuracy])), [[0, 0], [1, 0]])

@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 
 from dpsweep.analysis.grids import Grid
-from dpsweep.analysis.rules import RULES, Comparison
+from dpsweep.analysis.rules import RULES, Comparison, gain_of_adapting, gain_of_joint_tuning
 
 BOUNDS = (0.1, 1.0, 10.0, 100.0)
 SIZES = (100, 200, 400, 800)
 RULE = {rule.key: rule for rule in RULES}
 
 
-def grid(accuracy: Callable[..., float], **changes: Any) -> Grid:
+def grid(function: Callable[..., float], /, **changes: Any) -> Grid:
     """A grid from a function of (B, C, seed); by default 2 seeds, and choices by the test set."""
-    sizes, bounds = changes.pop("batch_sizes", SIZES), changes.pop("bounds", BOUNDS)
+    sizes, bounds = changes.pop("batch_size", SIZES), changes.pop("clipping_bound", BOUNDS)
     seeds = range(1, changes.pop("seeds", 2) + 1)
-    table = np.array([[[accuracy(b, c, s) for s in seeds] for c in bounds] for b in sizes])
+    table = np.array([[[function(b, c, s) for s in seeds] for c in bounds] for b in sizes])
     settings = {
         "dataset": "digits", "backbone": "small", "method": "film", "optimizer": "adam",
-        "epsilon": 1.0, "epochs": 8, "selection": table, "accuracy": table,
+        "epsilon": 1.0, "epochs": 8, "selection": table, "accuracy": table, "tuning": table[..., :1],
     }  # fmt: skip
-    return Grid(batch_sizes=sizes, bounds=bounds, **(settings | changes))
+    return Grid(batch_size=sizes, clipping_bound=bounds, **(settings | changes))
 
 
 def peak(size: float, bound: float, top: float = 0.9) -> Callable[..., float]:
@@ -36,7 +36,102 @@ def compared(rule: str, grids: list[Grid]) -> list[Comparison]:
     return list(RULE[rule].compare(grids))
 
 
-# -- epsilon -------------------------------------------------------------------------------
+# -- the gain of adapting ------------------------------------------------------------------
+
+
+def test_a_larger_best_bound_gains_its_distance_in_accuracy() -> None:
+    easy, hard = grid(peak(200, 1.0)), grid(peak(200, 100.0))
+    # Two decades of 10 points each; the rule for smaller values sees the same from the other side.
+    assert gain_of_adapting(easy, hard, "clipping_bound", "larger") == pytest.approx(20)
+    assert gain_of_adapting(easy, hard, "clipping_bound", "smaller") == pytest.approx(-20)
+    assert gain_of_adapting(hard, easy, "clipping_bound", "larger") == pytest.approx(-20)
+
+
+SHAPES: dict[str, Callable[[float], float]] = {
+    "the same": lambda a: a,
+    "lower": lambda a: a - 0.4,
+    "flatter": lambda a: 0.02 + 0.1 * a,
+    "flat": lambda a: 0.1,
+    "steeper": lambda a: a**5,
+    "with a plateau at the top": lambda a: min(a, 0.75),
+    "with a plateau at the bottom": lambda a: max(a, 0.75),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("axis", ["clipping_bound", "batch_size"])
+@pytest.mark.parametrize("bound", [0.1, 10.0, 100.0])
+def test_nothing_to_gain_is_zero_for_every_shape(shape: str, axis: Any, bound: float) -> None:
+    accuracy = peak(400, bound)
+    hard = grid(lambda b, c, seed: SHAPES[shape](accuracy(b, c, seed)))
+    for side in ("larger", "smaller"):
+        assert gain_of_adapting(grid(accuracy), hard, axis, side) == pytest.approx(0, abs=1e-9)
+
+
+def test_everything_else_is_tuned_again() -> None:
+    # The best C moves up only together with the best B; at the easier one's B it would not.
+    table = {100: {1.0: 0.8, 10.0: 0.5}, 800: {1.0: 0.6, 10.0: 0.9}}
+    sizes, bounds = (100, 800), (1.0, 10.0)
+    easy = grid(peak(100, 1.0), batch_size=sizes, clipping_bound=bounds)
+    hard = grid(lambda b, c, seed: table[b][c], batch_size=sizes, clipping_bound=bounds)
+    assert gain_of_adapting(easy, hard, "clipping_bound", "larger") == pytest.approx(10)
+    assert gain_of_adapting(easy, hard, "batch_size", "smaller") == pytest.approx(-10)
+
+
+def test_a_value_that_may_be_the_best_shares_the_reference() -> None:
+    # C = 1 and C = 100 are equally good under the easier condition, within the noise of seeds.
+    noise = {1: 0.01, 2: -0.01}
+    tops = {0.1: 0.0, 1.0: 0.9, 10.0: 0.0, 100.0: 0.9}
+    easy = grid(lambda b, c, seed: tops[c] + noise[seed])
+    hard = grid(peak(100, 100.0))
+    # From C = 1 a larger one gains 20 points, from C = 100 nothing: half of each.
+    found = gain_of_adapting(easy, hard, "clipping_bound", "larger")
+    assert found == pytest.approx(10, abs=0.01)
+
+
+def test_seeds_that_measure_do_not_choose() -> None:
+    # Seed 1 sees C = 100 far ahead, seed 2 finds it 10 points worse than C = 0.1.
+    seen = {1: 0.5, 2: -0.1}
+    hard = grid(lambda b, c, seed: 0.3 + (seen[seed] if c == 100 else 0.0))
+    easy = grid(peak(100, 0.1))
+    assert gain_of_adapting(easy, hard, "clipping_bound", "larger") == pytest.approx(-10)
+
+
+def test_held_out_examples_choose_and_test_examples_measure() -> None:
+    easy = grid(peak(100, 1.0))
+    measured = grid(peak(100, 100.0))
+    hard = grid(peak(100, 0.1), accuracy=measured.accuracy)  # selection says C = 0.1
+    found = gain_of_adapting(easy, hard, "clipping_bound", "larger")
+    assert found == pytest.approx(100 * (0.7 - 0.6))  # C = 1 against C = 0.1, measured
+
+
+def test_a_single_seed_cannot_measure() -> None:
+    one = grid(peak(100, 1.0), seeds=1)
+    assert np.isnan(gain_of_adapting(one, one, "clipping_bound", "larger"))
+    assert np.isnan(gain_of_joint_tuning(one))
+
+
+def test_many_studies_at_once_are_as_each_alone() -> None:
+    random = np.random.default_rng(0)
+    many = [random.uniform(0, 1, (5, 4, 4, 3)) for _ in range(2)]
+    rates = random.uniform(0, 1, (2, 5, 4, 4, 6))
+
+    def at(study: Any) -> list[Grid]:
+        return [
+            grid(lambda b, c, s: 0.0, selection=t[study], accuracy=t[study], tuning=r[study])
+            for t, r in zip(many, rates, strict=True)
+        ]
+
+    together = gain_of_adapting(*at(slice(None)), "batch_size", "smaller")
+    joint = gain_of_joint_tuning(at(slice(None))[0])
+    for study in range(5):
+        assert together[study] == pytest.approx(
+            gain_of_adapting(*at(study), "batch_size", "smaller")
+        )
+        assert joint[study] == pytest.approx(gain_of_joint_tuning(at(study)[0]))
+
+
+# -- comparisons ---------------------------------------------------------------------------
 
 
 def test_lower_epsilon_by_hand() -> None:
@@ -44,13 +139,14 @@ def test_lower_epsilon_by_hand() -> None:
     grids = [grid(peak(100 * e, 100 / e ** math.log2(10)), epsilon=e) for e in (8.0, 1.0, 4.0, 2.0)]
     (bounds,) = compared("lower_epsilon_larger_bound", grids)
     (sizes,) = compared("lower_epsilon_smaller_batch", grids)
-    assert bounds.effect == pytest.approx(1.0)
-    assert sizes.effect == pytest.approx(1.0)
+    assert float(bounds.effect) == pytest.approx(10)  # points per halving
+    assert float(sizes.effect) == pytest.approx(10)
     assert bounds.row == {
         "dataset": "digits", "backbone": "small", "method": "film", "optimizer": "adam",
-        "epsilon": "1, 2, 4, 8", "epochs": "8", "found": "C = 100, C = 10, C = 1, C = 0.1",
-        "seeds": 2, "effect": pytest.approx(1.0),
+        "epsilon": "8, 4, 2, 1", "epochs": "8", "found": "C = 0.1, C = 1, C = 10, C = 100",
+        "reference_at": "smallest", "seeds": 2, "effect": pytest.approx(10),
     }  # fmt: skip
+    assert sizes.reference_at == "largest"
 
 
 def test_problems_and_epochs_are_compared_apart() -> None:
@@ -61,44 +157,52 @@ def test_problems_and_epochs_are_compared_apart() -> None:
         for name in ("small", "large")
     ]
     found = compared("lower_epsilon_larger_bound", grids)
-    assert [each.effect for each in found] == pytest.approx([1 / 3] * 4)
+    assert [float(each.effect) for each in found] == pytest.approx([10 / 3] * 4)
     assert len({(g.backbone, g.epochs) for each in found for g in each.grids[:1]}) == 4
 
 
-def test_only_what_all_grids_of_a_comparison_have_decides() -> None:
+def test_only_values_that_all_grids_have_complete_are_compared() -> None:
     # The best C at epsilon 1 is 1000, which was not tried at epsilon 8.
     grids = [
-        grid(peak(100, 1000.0), epsilon=1.0, bounds=(*BOUNDS, 1000.0)),
+        grid(peak(100, 1000.0), epsilon=1.0, clipping_bound=(*BOUNDS, 1000.0)),
         grid(peak(100, 1.0), epsilon=8.0),
     ]
     (found,) = compared("lower_epsilon_larger_bound", grids)
-    assert list(found.found) == ["C = 100", "C = 1"]
-    assert found.effect == pytest.approx(2 / 3)
-    # B has less in common than two, so nothing is said about it.
-    narrow = grid(peak(100, 1.0), epsilon=8.0, batch_sizes=(100, 77))
+    assert list(found.found) == ["C = 1", "C = 100"]
+    assert float(found.effect) == pytest.approx(20 / 3)
+    # A single cell of C = 100 is absent at epsilon 8.
+    gap = grid(lambda b, c, s: math.nan if (b, c) == (100, 100.0) else peak(100, 1.0)(b, c, s))
+    (found,) = compared("lower_epsilon_larger_bound", [grids[0], grid(peak(1, 1), epsilon=8), gap])
+    assert all(each.clipping_bound == (0.1, 1.0, 10.0) for each in found.grids)
+    # B has less in common than two values, so nothing is said about it.
+    narrow = grid(peak(100, 1.0), epsilon=8.0, batch_size=(100, 77))
     assert not compared("lower_epsilon_smaller_batch", [grids[0], narrow])
 
 
-# -- backbones and datasets ----------------------------------------------------------------
+def test_sweeps_with_one_bound_take_part_in_rules_about_batch_size() -> None:
+    grids = [grid(peak(100 * e, 1.0), epsilon=e, clipping_bound=(1.0,)) for e in (8.0, 1.0)]
+    assert float(compared("lower_epsilon_smaller_batch", grids)[0].effect) == pytest.approx(10)
+    assert not compared("lower_epsilon_larger_bound", grids)
+    assert not compared("tune_jointly", grids)
 
-STRENGTH = {
-    "backbone": ("stronger_backbone_smaller_bound", "weaker_backbone_larger_bound"),
-    "dataset": ("easier_dataset_smaller_bound", "harder_dataset_larger_bound"),
+
+HARDER = {
+    "backbone": "weaker_backbone_larger_bound",
+    "dataset": "harder_dataset_larger_bound",
 }
 
 
-@pytest.mark.parametrize("condition", ["backbone", "dataset"])
-def test_the_strongest_and_the_weakest_are_compared(condition: str) -> None:
-    # "b" is the strongest, its best C is 1; "c" is the weakest, with 100. "a" lies between.
+@pytest.mark.parametrize("condition", HARDER)
+def test_the_easiest_and_the_hardest_are_compared(condition: str) -> None:
+    # "b" is the easiest, its best C is 1; "c" is the hardest, with 100. "a" lies between.
     tops = {"a": (0.7, 10.0), "b": (0.9, 1.0), "c": (0.5, 100.0)}
     grids = [grid(peak(200, c, top), **{condition: name}) for name, (top, c) in tops.items()]
-    shift, gain = (compared(rule, grids) for rule in STRENGTH[condition])
-    assert [each.effect for each in shift] == pytest.approx([2.0])  # decades
-    assert [each.effect for each in gain] == pytest.approx([0.2])  # C = 100 instead of 1
-    assert [getattr(each, condition) for each in shift[0].grids] == ["c", "b"]
+    (found,) = compared(HARDER[condition], grids)
+    assert float(found.effect) == pytest.approx(20)
+    assert [getattr(each, condition) for each in found.grids] == ["b", "c"]
 
 
-@pytest.mark.parametrize("condition", ["backbone", "dataset"])
+@pytest.mark.parametrize("condition", HARDER)
 def test_grids_that_differ_in_more_than_one_condition_are_not_compared(condition: str) -> None:
     other = "dataset" if condition == "backbone" else "backbone"
     grids = [
@@ -107,115 +211,93 @@ def test_grids_that_differ_in_more_than_one_condition_are_not_compared(condition
         grid(peak(200, 1.0), **{condition: "c"}, epsilon=2.0),
         grid(peak(200, 1.0), **{condition: "d"}, optimizer="sgd"),
     ]
-    assert not any(compared(rule, grids) for rule in STRENGTH[condition])
+    assert not compared(HARDER[condition], grids)
 
 
-def test_there_is_no_larger_bound_to_try_than_the_largest() -> None:
-    grids = [grid(peak(200, 100.0, top), backbone=str(top)) for top in (0.5, 0.9)]
-    assert compared("stronger_backbone_smaller_bound", grids)[0].effect == 0
-    assert not compared("weaker_backbone_larger_bound", grids)
-
-
-# -- epochs --------------------------------------------------------------------------------
-
-
-def test_epochs_by_hand() -> None:
-    # The best B doubles with the epochs, so the largest costs 0.1 more per halving of the epochs.
+def test_fewer_epochs_by_hand() -> None:
+    # The best B doubles with the epochs.
     grids = [grid(peak(100 * n, 1.0), epochs=n) for n in (1, 2, 4)]
-    (cost,) = compared("fewer_epochs_no_large_batch", grids)
-    (growth,) = compared("more_epochs_larger_batch", grids)
-    assert cost.found == ["cost +0.3000", "cost +0.2000", "cost +0.1000"]
-    assert cost.effect == pytest.approx(0.1)
-    assert growth.effect == pytest.approx(1.0)
-
-
-def test_a_largest_batch_that_is_always_bad_is_no_evidence_about_epochs() -> None:
-    # Once the fewest epochs alone were looked at, and this counted as 0.3 for the rule.
-    grids = [grid(peak(100, 1.0), epochs=n) for n in (1, 2, 4)]
-    (cost,) = compared("fewer_epochs_no_large_batch", grids)
-    assert cost.effect == pytest.approx(0.0)
+    (found,) = compared("fewer_epochs_smaller_batch", grids)
+    assert float(found.effect) == pytest.approx(10)
+    assert list(found.found) == ["B = 400", "B = 200", "B = 100"]
+    # A large B that is bad at every number of epochs says nothing about fewer of them.
+    (found,) = compared(
+        "fewer_epochs_smaller_batch", [grid(peak(100, 1), epochs=n) for n in (1, 2)]
+    )
+    assert float(found.effect) == pytest.approx(0)
 
 
 # -- joint tuning --------------------------------------------------------------------------
 
 
 def test_joint_tuning_by_hand() -> None:
-    # At the middle B = 200 the best C is 1, and at C = 1 the best B is 200 with 0.65. The joint
-    # optimum is (800, 10) with 0.8.
-    table = {
-        (100, 1.0): 0.2, (200, 1.0): 0.65, (800, 1.0): 0.3,
-        (100, 10.0): 0.7, (200, 10.0): 0.6, (800, 10.0): 0.8,
+    # Rates (low, high) in the cells (B, C). At the middle (200, 10) the high rate is the best, with
+    # which C = 1 wins, and at C = 1 then B = 200: 0.65. The best of all is (100, 10) at the low rate.
+    rates = {
+        (100, 1.0): (0.2, 0.3), (200, 1.0): (0.1, 0.65),
+        (100, 10.0): (0.8, 0.1), (200, 10.0): (0.2, 0.6),
     }  # fmt: skip
-    one = grid(lambda b, c, seed: table[b, c], batch_sizes=(100, 200, 800), bounds=(1.0, 10.0))
+    tuning = np.array([[rates[b, c] for c in (1.0, 10.0)] for b in (100, 200)])
+    measured = {key: max(each) for key, each in rates.items()}
+    one = grid(
+        lambda b, c, seed: measured[b, c] - 0.01 * seed,
+        batch_size=(100, 200), clipping_bound=(1.0, 10.0), tuning=tuning, seeds=3,
+    )  # fmt: skip
     (found,) = compared("tune_jointly", [one])
-    assert found.effect == pytest.approx(0.15)
-    assert list(found.found) == ["B = 800, C = 10"]
+    assert float(found.effect) == pytest.approx(15)
+    assert list(found.found) == ["B = 100", "C = 10"]
 
 
-# -- measuring -----------------------------------------------------------------------------
+def test_a_rate_that_was_not_tried_is_not_chosen() -> None:
+    # The search left the high rate out at (100, 1), so C = 10 is kept and nothing is lost.
+    tuning = np.array([[[0.5, math.nan], [0.4, 0.6]]] * 2)
+    one = grid(
+        lambda b, c, seed: 0.9 if c == 10 else 0.1,
+        batch_size=(100, 200), clipping_bound=(1.0, 10.0), tuning=tuning,
+    )  # fmt: skip
+    assert gain_of_joint_tuning(one) == pytest.approx(0)
 
 
-def test_every_seed_but_the_first_counts_the_same() -> None:
-    # What is chosen is clear; it is worth 0.1 more to seed 2 and 0.3 less to seed 3: -0.1 on
-    # average. Two of three parts to seed 2 once made -0.033 of it.
-    difference = {1: 0.9, 2: 0.1, 3: -0.3}
+def test_the_first_seed_chooses_and_the_others_measure_joint_tuning() -> None:
+    # The first seed prefers (100, 10), which the others find 30 points worse than the middle cell.
+    tuning = np.array([[[0.1], [0.9]], [[0.1], [0.8]]])
+    worse = {1: 0.9, 2: 0.2, 3: 0.2}
+    one = grid(
+        lambda b, c, seed: worse[seed] if b == 100 and c == 10 else 0.5,
+        batch_size=(100, 200), clipping_bound=(1.0, 10.0), tuning=tuning, seeds=3,
+    )  # fmt: skip
+    # One after the other ends at the same cell here: B = 100 has the higher accuracy at C = 10.
+    assert gain_of_joint_tuning(one) == pytest.approx(0)
+    kept = grid(
+        lambda b, c, seed: worse[seed] if b == 100 and c == 1 else 0.5,
+        batch_size=(100, 200), clipping_bound=(1.0, 10.0), seeds=3,
+        tuning=np.array([[[0.9], [0.1]], [[0.1], [0.8]]]),
+    )  # fmt: skip
+    # Jointly (100, 1) is chosen, one by one (200, 10).
+    assert gain_of_joint_tuning(kept) == pytest.approx(-30)
 
-    def accuracy(b: int, c: float, seed: int) -> float:
-        return 0.5 + (difference[seed] if b == 100 else 0.0)
 
-    sizes = (100, 800)
-    seen = np.array([[[1.0] * 3], [[0.0] * 3]])  # held-out examples always choose B = 100
+def test_no_two_comparisons_of_a_rule_share_a_grid() -> None:
+    random = np.random.default_rng(0)
     grids = [
-        grid(accuracy, epochs=n, seeds=3, batch_sizes=sizes, bounds=(1.0,), selection=seen)
-        for n in (1, 2)
-    ]
-    (found,) = compared("fewer_epochs_no_large_batch", grids)
-    assert list(found.found) == ["cost -0.1000", "cost -0.1000"]
-
-
-def test_gains_are_measured_by_seeds_that_did_not_choose() -> None:
-    # The first seed overrates the smallest batch; the second says that it is 0.2 worse.
-    def accuracy(b: int, c: float, seed: int) -> float:
-        return {1: 0.9 if b == 100 else 0.5, 2: 0.4 if b == 100 else 0.6}[seed]
-
-    one = grid(accuracy, batch_sizes=(100, 800), bounds=(1.0,))
-    assert one.gain(lambda g: g.best, instead=lambda _: (1, 0)) == pytest.approx(-0.2)
-
-
-def test_held_out_examples_decide_where_the_optimum_lies() -> None:
-    on_test = [grid(peak(100, 0.1 if e == 1 else 10.0), epsilon=e) for e in (1.0, 8.0)]
-    grids = [
-        grid(peak(100, 0.1 if g.epsilon == 1 else 10.0), epsilon=g.epsilon, selection=-g.accuracy)
-        for g in on_test
-    ]
-    (by_test,) = compared("lower_epsilon_larger_bound", on_test)
-    (by_held_out,) = compared("lower_epsilon_larger_bound", grids)
-    assert by_test.effect == pytest.approx(-2 / 3)
-    assert by_held_out.effect == pytest.approx(3 / 3 - 0)  # the worst C: 100 and 0.1
-
-
-def test_one_seed_cannot_measure_a_gain_but_can_place_an_optimum() -> None:
-    grids = [grid(peak(100 * n, 1.0), epochs=n, seeds=1) for n in (1, 2)]
-    assert compared("more_epochs_larger_batch", grids)[0].effect == pytest.approx(1.0)
-    assert math.isnan(compared("fewer_epochs_no_large_batch", grids)[0].effect)
-    assert all(math.isnan(each.effect) for each in compared("tune_jointly", grids))
-
-
-def test_a_cell_without_accuracy_is_never_chosen() -> None:
-    def accuracy(b: int, c: float, seed: int) -> float:
-        return math.nan if c == 100 else peak(100, 100.0)(b, c, seed)
-
-    grids = [grid(accuracy, epsilon=e) for e in (1.0, 8.0)]
-    (found,) = compared("lower_epsilon_larger_bound", grids)
-    assert list(found.found) == ["C = 10", "C = 10"]
-    empty = grid(lambda b, c, seed: math.nan, epsilon=8.0)
-    assert not compared("lower_epsilon_larger_bound", [grids[0], empty])
-
-
-def test_every_rule_has_a_function_that_says_what_it_compares() -> None:
-    for rule in RULES:
-        assert rule.compare.__name__ == rule.key
-        assert rule.condition.split()[-1].lower() in (rule.compare.__doc__ or "").lower() or (
-            rule.condition == "Lower ε"
+        grid(
+            lambda b, c, s: random.uniform(),
+            epsilon=e,
+            epochs=n,
+            backbone=backbone,
+            dataset=dataset,
         )
+        for e in (1.0, 2.0, 8.0)
+        for n in (2, 8)
+        for backbone in "ab"
+        for dataset in "xyz"
+    ]
+    for rule in RULES:
+        origin = [
+            (each.dataset, each.backbone, each.epsilon, each.epochs)
+            for found in rule.compare(grids)
+            for each in found.grids
+        ]
+        assert origin
+        assert len(set(origin)) == len(origin)
         assert list(rule.compare([])) == []

@@ -1,22 +1,28 @@
-"""From comparisons to a verdict: mean effect, two intervals, and a correction for nine rules.
+"""From comparisons to verdicts: mean effects, intervals that hold together, and what they exclude.
 
-The effect of a rule is the mean over datasets of the mean over a dataset's comparisons, so that a dataset
+The effect of a rule is averaged over the comparisons of a dataset, then over datasets, so that a dataset
 that was swept more does not count for more. Two intervals answer two questions:
 
-- *Here*: does the rule hold for what this study compares? The comparisons are the units. They share
-  no trial, so their noise is independent; how far those of one dataset lie apart says how large it is.
-  Where they also differ for other reasons, that counts as noise, and the interval is too wide
-  rather than too narrow.
+- *Here*: does the rule hold for problems like these, on these datasets? The comparisons are the units.
+  Each dataset has a variance of its own (Welch 1947), with Satterthwaite's (1946) degrees of freedom; a
+  dataset with one comparison has no variance, and no part in this interval.
 - *Other datasets*: would it hold on another dataset? The datasets are the units, a single number each.
   Those that share examples count as one, as do those that a comparison has side by side.
 
-Both are t intervals of means over units. Nothing is resampled: a bootstrap of seeds adds noise to accuracies
-before an optimum is looked for, which moves the optimum itself. docs/statistics.md has the coverage of both,
-of what else was tried, and the power that studies of several sizes have.
+All intervals of a table hold together with 95 % (Bonferroni). So every verdict that is read off them is
+right at the same time with at least that probability:
+
+- *supported*: the whole interval is above the margin, the smallest effect worth speaking of (half a point,
+  or a tenth of a point per halving), and above the standard error of the cells that are the reference;
+- *contradicted*: the whole interval is below minus the larger of these two;
+- *no difference*: the whole interval is within the margin;
+- *not resolved*: anything else.
+
+docs/statistics.md shows by simulation how often intervals and verdicts are right.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -24,168 +30,268 @@ import pandas as pd
 from scipy.cluster.hierarchy import DisjointSet
 from scipy.stats import t as student
 
-from dpsweep.analysis.grids import CONDITIONS, Grid
-from dpsweep.analysis.rules import RULES, Rule
-
-Array = npt.NDArray[np.float64]
-Verdict = Literal[
-    "supported", "supported here", "not resolved", "contradicted here", "contradicted"
-]
+from dpsweep.analysis.grids import CONDITIONS, Array, Grid
+from dpsweep.analysis.rules import RULES, Comparison, Rule
 
 FEWEST_COMPARISONS = 6
-"""With fewer there is no verdict: even unanimous signs are no evidence then (2 / 2^5 > 0.05)."""
+"""With fewer there is no verdict about this study."""
 FEWEST_DATASETS = 3
-"""With fewer there is no verdict on other datasets."""
-COLUMNS = ["rule", *CONDITIONS, "found", "seeds", "effect", "unit"]
+"""With fewer there is no verdict about other datasets."""
 LEVEL = 0.05
-"""Probability of an error, for an interval, and for all verdicts together."""
+"""Probability that any interval of a table misses its effect."""
+POWER = 0.8
+"""Probability with which the smallest visible effect is found."""
+NOT_RESOLVED = "not resolved"
+COLUMNS = ["rule", *CONDITIONS, "found", "reference_at", "seeds", "effect", "unit"]
+Strings = npt.NDArray[np.str_]
 
 
-class Interval(NamedTuple):
-    """Bounds of a 95% interval and the two-sided p-value of no effect; arrays or numbers."""
+@dataclass(frozen=True)
+class Mean:
+    """A mean effect and its standard error; arrays of one shape, or numbers."""
 
-    lower: Array
-    upper: Array
-    p_value: Array
+    effect: Array
+    error: Array
+    degrees: Array
+    """of freedom of the error"""
+
+    def interval(self, level: float) -> tuple[Array, Array]:
+        """Return the t interval that misses the effect with probability ``level``."""
+        reach = student.ppf(1 - level / 2, self.degrees) * self.error
+        return self.effect - reach, self.effect + reach
+
+    def smallest_visible(self, threshold: float | Array, level: float) -> Array:
+        """Return the true effect whose interval lies above the threshold with probability `POWER`."""
+        quantiles = student.ppf(1 - level / 2, self.degrees) + student.ppf(POWER, self.degrees)
+        visible: Array = threshold + quantiles * self.error
+        return visible
+
+    def verdict(self, margin: float, threshold: float | Array, level: float) -> Strings:
+        """Return what the interval says of the rule.
+
+        Args:
+            margin: the smallest effect worth speaking of.
+            threshold: the effect above which a rule is supported, at least the margin.
+            level: probability that the interval misses the effect.
+        """
+        lower, upper = self.interval(level)
+        said: Strings = np.select(
+            [lower > threshold, upper < -threshold, (lower > -margin) & (upper < margin)],
+            ["supported", "contradicted", "no difference"],
+            NOT_RESOLVED,
+        )
+        return said
 
 
-def mean_effect(effects: Array, groups: Sequence[int]) -> Array:
-    """Mean over groups of the mean over a group's comparisons.
-
-    Args:
-        effects: shape (..., comparisons).
-        groups: the group of every comparison: 0, 1, ...
-
-    Returns:
-        Shape (...).
-    """
-    mean: Array = _group_means(effects, groups).mean(axis=-1)
-    return mean
-
-
-def interval_here(effects: Array, groups: Sequence[int]) -> Interval:
-    """Interval for the mean effect, comparisons being the units: their spread within groups, pooled.
+def mean_here(effects: Array, groups: Sequence[int]) -> Mean | None:
+    """Return the mean over datasets of the mean over comparisons, with comparisons as units.
 
     Args:
         effects: shape (..., comparisons); their noise is independent.
-        groups: the group of every comparison: 0, 1, ...
+        groups: the group of datasets of every comparison: 0, 1, ...
 
     Returns:
-        NaN where no group has two comparisons.
+        None where no dataset has two comparisons.
     """
-    counts = np.bincount(groups)
-    degrees = len(groups) - len(counts)
-    residuals = effects - _group_means(effects, groups)[..., list(groups)]
-    variance = _divide((residuals**2).sum(axis=-1), degrees)
-    error = np.sqrt(variance * (1 / counts).sum()) / len(counts)
-    return _t_interval(mean_effect(effects, groups), error, degrees)
+    units = _strata(groups)
+    sizes = np.array([len(unit) for unit in units])
+    if sizes.max(initial=0) < 2:
+        return None
+    variances = np.stack([effects[..., unit].var(axis=-1, ddof=1) for unit in units])
+    totals = (sizes * variances.T).T
+    total, squares = totals.sum(axis=0), np.tensordot(1 / (sizes - 1), totals**2, axes=1)
+    # Comparisons that agree exactly leave no error.
+    degrees = np.where(squares > 0, total**2 / np.where(squares > 0, squares, 1), len(groups) - 1)
+    return Mean(effects.mean(axis=-1), np.sqrt(total) / len(groups), degrees)
 
 
-def interval_elsewhere(effects: Array, groups: Sequence[int]) -> Interval:
-    """Interval for the mean effect on other datasets, groups being the units.
+def _strata(groups: Sequence[int]) -> list[npt.NDArray[np.intp]]:
+    """Return the comparisons of each group; those that are alone in theirs are put together."""
+    members = [np.flatnonzero(np.array(groups) == group) for group in sorted(set(groups))]
+    members.sort(key=len)
+    while len(members) > 1 and len(members[0]) == 1:
+        members[:2] = [np.concatenate(members[:2])]
+    return members
+
+
+def mean_elsewhere(effects: Array, groups: Sequence[int]) -> Mean | None:
+    """Return the mean over datasets of the mean over comparisons, with datasets as units.
 
     Args:
         effects: shape (..., comparisons).
         groups: the group of datasets of every comparison: 0, 1, ...
 
     Returns:
-        NaN with a single group.
+        None with a single group.
     """
-    means = _group_means(effects, groups)
-    count = means.shape[-1]
-    variance = _divide(((means - means.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1), count - 1)
-    return _t_interval(means.mean(axis=-1), np.sqrt(variance / count), count - 1)
+    members = [np.array(groups) == group for group in sorted(set(groups))]
+    count = len(members)
+    if count < 2:
+        return None
+    means = np.stack([effects[..., own].mean(axis=-1) for own in members])
+    error = means.std(axis=0, ddof=1) / np.sqrt(count)
+    return Mean(means.mean(axis=0), error, np.full(error.shape, count - 1.0))
 
 
-def holm(p_values: Array) -> Array:
-    """P-values corrected for their number by Holm's method (1979); NaN stays, and does not count.
+@dataclass(frozen=True)
+class Evidence:
+    """All that a study says of one rule; see the module.
 
-    Args:
-        p_values: shape (tests,).
+    Attributes:
+        rule: the rule.
+        comparisons: those with an effect.
+        groups: the group of datasets of each of them.
+        here: the mean effect with comparisons as units, None where there are too few for an interval.
+        elsewhere: the same with datasets as units.
     """
-    corrected = np.full(p_values.shape, np.nan)
-    tests = np.flatnonzero(~np.isnan(p_values))
-    order = tests[np.argsort(p_values[tests], kind="stable")]
-    factors = np.arange(len(order), 0, -1)
-    corrected[order] = np.minimum(np.maximum.accumulate(p_values[order] * factors), 1)
-    return corrected
+
+    rule: Rule
+    comparisons: Sequence[Comparison]
+    groups: Sequence[int]
+    here: Mean | None
+    elsewhere: Mean | None
+
+    @classmethod
+    def of(
+        cls, rule: Rule, comparisons: Iterable[Comparison], related: Iterable[tuple[str, str]]
+    ) -> "Evidence":
+        """Gather the comparisons of a rule; ``related`` are pairs of datasets that share examples."""
+        known = [each for each in comparisons if not np.isnan(each.effect).any()]
+        datasets = [[grid.dataset for grid in each.grids] for each in known]
+        groups = groups_of_datasets(datasets, related)
+        enough = len(known) >= FEWEST_COMPARISONS
+        effects = np.stack([each.effect for each in known], axis=-1) if known else np.empty(0)
+        many = enough and len(set(groups)) >= FEWEST_DATASETS
+        return cls(
+            rule,
+            known,
+            groups,
+            mean_here(effects, groups) if enough else None,
+            mean_elsewhere(effects, groups) if many else None,
+        )
+
+    def mean_effect(self) -> Array:
+        """Return the mean effect, shape (...), whether it has an interval or not."""
+        if self.here is not None:
+            return self.here.effect
+        effects = np.stack([each.effect for each in self.comparisons], axis=-1)
+        groups = np.array(self.groups)
+        means = [effects[..., groups == group].mean(axis=-1) for group in set(self.groups)]
+        mean: Array = np.mean(means, axis=0)
+        return mean
+
+    @property
+    def threshold(self) -> Array:
+        """The effect above which the rule is supported: its margin, or the noise if that is larger."""
+        noise = [each.noise for each in self.comparisons]
+        threshold: Array = np.maximum(self.rule.margin, np.mean(noise, axis=0) if noise else 0.0)
+        return threshold
+
+    @property
+    def needs(self) -> str:
+        """What is missing for a verdict, in words; empty where nothing is."""
+        count, datasets = len(self.comparisons), len(set(self.groups))
+        if count < FEWEST_COMPARISONS:
+            return f"{count} of {FEWEST_COMPARISONS} comparisons"
+        if datasets < FEWEST_DATASETS:
+            return f"{datasets} of {FEWEST_DATASETS} separate datasets, for other datasets"
+        return ""
+
+    def verdict(self, level: float) -> Strings:
+        """Return the verdicts, shape (...); about this study only they end with "here"."""
+        shape = np.shape(self.comparisons[0].effect) if self.comparisons else ()
+        said = np.full(shape, NOT_RESOLVED, dtype="U32")
+        for mean, ending in ((self.here, " here"), (self.elsewhere, "")):
+            if mean is not None:
+                found = mean.verdict(self.rule.margin, self.threshold, level)
+                said = np.where(found != NOT_RESOLVED, np.char.add(found, ending), said)
+        return said
 
 
-def compare(grids: Sequence[Grid]) -> pd.DataFrame:
-    """Every comparison of every rule, one row each; effects are positive as the rule says.
-
-    Columns: ``rule``, the conditions (all values where they differ within the comparison), ``found``
-    (in the same order), ``seeds`` (the fewest), ``effect`` and ``unit``. An effect is NaN where
-    accuracies are missing, or where a gain has a single seed.
-    """
-    rows = [
-        {"rule": rule.key} | comparison.row | {"unit": rule.unit}
-        for rule in RULES
-        for comparison in rule.compare(grids)
-    ]
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def evidence(comparisons: pd.DataFrame, related: Iterable[tuple[str, str]] = ()) -> pd.DataFrame:
-    """One row per rule: effect, intervals, p-values as they are and corrected, counts, verdict.
+def gather(
+    comparisons: Mapping[str, Sequence[Comparison]], related: Iterable[tuple[str, str]] = ()
+) -> tuple[list[Evidence], float]:
+    """Return the evidence on every rule, and the level of each interval, so that all hold together.
 
     Args:
         comparisons: from `compare`.
         related: pairs of datasets that share examples.
     """
-    rows = [_summary(rule, comparisons, list(related)) for rule in RULES]
-    found = pd.DataFrame(rows)
-    for scope in ("here", "elsewhere"):
-        found[f"corrected_p_{scope}"] = holm(found[f"p_{scope}"].to_numpy())
-    said = found[["effect", "corrected_p_here", "corrected_p_elsewhere"]].to_numpy(dtype=float)
-    found["verdict"] = [verdict(*row) for row in said]
-    return found
+    pairs = list(related)
+    found = [Evidence.of(rule, comparisons.get(rule.key, []), pairs) for rule in RULES]
+    intervals = sum(mean is not None for each in found for mean in (each.here, each.elsewhere))
+    return found, LEVEL / max(intervals, 1)
 
 
-def verdict(effect: float, p_here: float, p_elsewhere: float) -> Verdict:
-    """What an effect, positive as the rule says, and its corrected p-values say about the rule."""
-    if p_elsewhere < LEVEL:
-        return "supported" if effect > 0 else "contradicted"
-    if p_here < LEVEL:
-        return "supported here" if effect > 0 else "contradicted here"
-    return "not resolved"
+def compare(grids: Sequence[Grid]) -> dict[str, list[Comparison]]:
+    """Return every comparison that the grids allow, by the key of the rule."""
+    return {rule.key: list(rule.compare(grids)) for rule in RULES}
 
 
-def _summary(
-    rule: Rule, comparisons: pd.DataFrame, related: Sequence[tuple[str, str]]
-) -> dict[str, object]:
-    mine = comparisons[(comparisons["rule"] == rule.key) & comparisons["effect"].notna()]
-    effects = mine["effect"].to_numpy(dtype=np.float64)
-    groups = groups_of_datasets([str(names).split(", ") for names in mine["dataset"]], related)
-    count, group_count = len(effects), len(set(groups))
-    nothing = Interval(*np.full((3, 1), np.nan))
-    here = interval_here(effects, groups) if count >= FEWEST_COMPARISONS else nothing
-    enough = count >= FEWEST_COMPARISONS and group_count >= FEWEST_DATASETS
-    elsewhere = interval_elsewhere(effects, groups) if enough else nothing
-    return {
+def comparison_table(comparisons: Mapping[str, Sequence[Comparison]]) -> pd.DataFrame:
+    """Return one row per comparison; effects are positive as the rule says.
+
+    Columns: ``rule``, the conditions (all values where they differ within the comparison, from easy to
+    hard), ``found`` (in the same order), ``reference_at`` (the end of the grid at which the easiest
+    condition's best value lies), ``seeds`` (the fewest), ``effect`` and ``unit``. An effect is NaN
+    where a grid has a single seed.
+    """
+    rows = [
+        {"rule": rule.key} | comparison.row | {"unit": rule.unit}
+        for rule in RULES
+        for comparison in comparisons.get(rule.key, [])
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def evidence_table(
+    comparisons: Mapping[str, Sequence[Comparison]], related: Iterable[tuple[str, str]] = ()
+) -> pd.DataFrame:
+    """Return one row per rule: effect, intervals, smallest visible effects, counts, verdict.
+
+    Args:
+        comparisons: from `compare`.
+        related: pairs of datasets that share examples.
+    """
+    found, level = gather(comparisons, related)
+    return pd.DataFrame([_row(each, level) for each in found])
+
+
+def _row(evidence: Evidence, level: float) -> dict[str, object]:
+    rule = evidence.rule
+    effects = [float(each.effect) for each in evidence.comparisons]
+    row: dict[str, object] = {
         "rule": rule.key,
         "condition": rule.condition,
         "implication": rule.implication,
         "effect_measured": rule.effect,
         "unit": rule.unit,
-        "effect": float(mean_effect(effects, groups)) if count else np.nan,
-        "lower_here": here.lower.item(),
-        "upper_here": here.upper.item(),
-        "p_here": here.p_value.item(),
-        "lower_elsewhere": elsewhere.lower.item(),
-        "upper_elsewhere": elsewhere.upper.item(),
-        "p_elsewhere": elsewhere.p_value.item(),
-        "comparisons": count,
-        "in_favour": int((effects > 0).sum()),
-        "against": int((effects < 0).sum()),
-        "groups_of_datasets": group_count,
+        "margin": rule.margin,
+        "threshold": float(evidence.threshold),
+        "effect": float(evidence.mean_effect()) if effects else np.nan,
+    }
+    for scope, mean in (("here", evidence.here), ("elsewhere", evidence.elsewhere)):
+        numbers: tuple[float, ...] = (np.nan,) * 3
+        if mean is not None:
+            visible = mean.smallest_visible(evidence.threshold, level)
+            numbers = tuple(map(float, (*mean.interval(level), visible)))
+        names = ("lower", "upper", "smallest_visible")
+        row |= {f"{name}_{scope}": value for name, value in zip(names, numbers, strict=True)}
+    return row | {
+        "comparisons": len(effects),
+        "in_favour": sum(effect > 0 for effect in effects),
+        "against": sum(effect < 0 for effect in effects),
+        "at_an_end": sum(bool(each.reference_at) for each in evidence.comparisons),
+        "groups_of_datasets": len(set(evidence.groups)),
+        "needs": evidence.needs,
+        "verdict": str(evidence.verdict(level)),
     }
 
 
 def groups_of_datasets(
     compared: Sequence[Sequence[str]], related: Iterable[tuple[str, str]]
 ) -> list[int]:
-    """The group of every comparison: 0, 1, ... in order of appearance.
+    """Return the group of every comparison: 0, 1, ... in order of appearance.
 
     Comparisons are in different groups only if nothing links their datasets.
 
@@ -200,24 +306,3 @@ def groups_of_datasets(
         known.merge(one, other)
     numbers: dict[str, int] = {}
     return [numbers.setdefault(known[names[0]], len(numbers)) for names in compared]
-
-
-def _group_means(effects: Array, groups: Sequence[int]) -> Array:
-    members = np.asarray(groups)[:, np.newaxis] == np.arange(max(groups) + 1)
-    means: Array = effects @ (members / members.sum(axis=0))
-    return means
-
-
-def _t_interval(centre: Array, error: Array, degrees: int) -> Interval:
-    if degrees < 1:
-        unknown = np.full(np.shape(centre), np.nan)
-        return Interval(unknown, unknown, unknown)
-    reach = student.ppf(1 - LEVEL / 2, degrees) * error
-    # Comparisons that agree exactly leave no error: then any effect but none is one.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(centre == 0, 0.0, np.abs(centre) / error)
-    return Interval(centre - reach, centre + reach, 2 * student.sf(ratio, degrees))
-
-
-def _divide(total: Array, degrees: int) -> Array:
-    return total / degrees if degrees else np.full(np.shape(total), np.nan)

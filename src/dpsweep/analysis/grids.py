@@ -1,38 +1,42 @@
 """Accuracies over batch size and clipping bound, a grid for every (problem, epsilon, epochs)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dpsweep.choice import best_by_mean, cross_fitted, repeats
+from dpsweep.choice import repeats
 
 Array = npt.NDArray[np.float64]
-Position = tuple[int, int]
+Axis = Literal["batch_size", "clipping_bound"]
 Condition = Literal["dataset", "backbone", "method", "optimizer", "epsilon", "epochs"]
 
 CONDITIONS: tuple[Condition, ...] = (
     "dataset", "backbone", "method", "optimizer", "epsilon", "epochs",
 )  # fmt: skip
-"""What two grids may differ in."""
+"""The conditions in which two grids may differ."""
 
 
 @dataclass(frozen=True)
 class Grid:
     """Accuracies of one (problem, epsilon, epochs) over (B, C), at each cell's best learning rate.
 
+    Leading axes (...) are none for a study, and simulated studies in `dpsweep.analysis.power`.
+
     Attributes:
         dataset, backbone, method, optimizer: the problem, by the names of the study.
         epsilon: privacy budget.
         epochs: passes over the data.
-        batch_sizes: B, ascending; the full batch is a number here.
-        bounds: C, ascending.
-        selection: what choices are made by, shape (B, C, repeats), the first seed first. NaN where a
-            cell or repeat is absent.
+        batch_size: the values of B, ascending; the full batch is a number here.
+        clipping_bound: the values of C, ascending.
+        selection: accuracy in [0, 1] that choices are made by, shape (..., B, C, seeds), the first seed
+            first. NaN where a cell or a seed is absent.
         accuracy: on the test set, same shape.
+        tuning: selection accuracy of the first seed at every learning rate of the grid, ascending, shape
+            (..., B, C, learning rates). NaN for a rate that was not tried.
     """
 
     dataset: str
@@ -41,114 +45,115 @@ class Grid:
     optimizer: str
     epsilon: float
     epochs: int
-    batch_sizes: tuple[int, ...]
-    bounds: tuple[float, ...]
+    batch_size: tuple[int, ...]
+    clipping_bound: tuple[float, ...]
     selection: Array
     accuracy: Array
+    tuning: Array
 
     @property
-    def best(self) -> Position:
-        """Position (B, C) that the rule of choice takes: the smallest B, then C, on ties."""
-        return self.best_among(range(len(self.batch_sizes)), range(len(self.bounds)))
-
-    @property
-    def best_batch_size(self) -> int:
-        """B of the choice."""
-        return self.batch_sizes[self.best[0]]
-
-    @property
-    def best_bound(self) -> float:
-        """C of the choice."""
-        return self.bounds[self.best[1]]
+    def seeds(self) -> int:
+        """Number of seeds of a cell."""
+        return int(self.accuracy.shape[-1])
 
     @property
     def reached(self) -> float:
-        """Mean test accuracy of the choice over all repeats."""
-        return float(self.accuracy[self.best].mean())
+        """Mean test accuracy of the cell that the rule of choice takes, over all seeds."""
+        rows, columns = self.choice()
+        return float(np.mean(at(self.accuracy.mean(axis=-1), rows, columns)))
 
-    def best_among(self, rows: Sequence[int], columns: Sequence[int]) -> Position:
-        """Position of the choice among some rows (B) and columns (C)."""
-        position = best_by_mean(self._cells(self.selection[np.ix_(rows, columns)]))
-        return rows[position // len(columns)], columns[position % len(columns)]
+    def choice(self) -> tuple[npt.NDArray[np.intp], ...]:
+        """Positions of B and C, each of shape (...), that the rule of choice takes (`dpsweep.choice`)."""
+        return best(self.selection.mean(axis=-1))
 
-    def gain(
-        self, choose: Callable[["Grid"], Position], instead: Callable[["Grid"], Position]
-    ) -> float:
-        """Cross-fitted accuracy of one way of choosing minus that of another.
+    def among(self, axis: Axis, values: Iterable[float]) -> "Grid":
+        """Return this grid with some values of one axis only."""
+        wanted = set(values)
+        kept = [place for place, value in enumerate(getattr(self, axis)) if value in wanted]
+        changes: dict[str, Any] = {axis: tuple(getattr(self, axis)[place] for place in kept)}
+        for name in ("selection", "accuracy", "tuning"):
+            place = -3 if axis == "batch_size" else -2
+            changes[name] = np.take(getattr(self, name), kept, axis=place)
+        return replace(self, **changes)
 
-        Args:
-            choose: takes this grid with the repeats of some seeds only, returns a position (B, C).
-            instead: what it is compared with.
+    def complete(self, axis: Axis) -> set[float]:
+        """Return the values of one axis at which no cell and no seed is absent."""
+        place = -3 if axis == "batch_size" else -2
+        values = getattr(self, axis)
+        columns = np.moveaxis(self.selection, place, -1).reshape(-1, len(values))
+        return {
+            value
+            for value, column in zip(values, columns.T, strict=True)
+            if not np.isnan(column).any()
+        }
 
-        Returns:
-            NaN with a single repeat (see `dpsweep.choice.cross_fitted`).
-        """
-        return self._cross_fitted(choose) - self._cross_fitted(instead)
 
-    def among(
-        self, batch_sizes: Iterable[int] | None = None, bounds: Iterable[float] | None = None
-    ) -> "Grid":
-        """This grid with some of its B or C only."""
-        rows, columns = (
-            [i for i, value in enumerate(own) if wanted is None or value in wanted]
-            for own, wanted in (
-                (self.batch_sizes, None if batch_sizes is None else set(batch_sizes)),
-                (self.bounds, None if bounds is None else set(bounds)),
-            )
-        )
-        return replace(
-            self,
-            batch_sizes=tuple(self.batch_sizes[i] for i in rows),
-            bounds=tuple(self.bounds[i] for i in columns),
-            selection=self.selection[np.ix_(rows, columns)],
-            accuracy=self.accuracy[np.ix_(rows, columns)],
-        )
+def mean_without(values: Array, seed: int) -> Array:
+    """Return the mean over the last axis (seeds) without one of them, by its position."""
+    mean: Array = np.delete(values, seed, axis=-1).mean(axis=-1)
+    return mean
 
-    def _cross_fitted(self, way: Callable[["Grid"], Position]) -> float:
-        def choose(cells: Array) -> int:
-            seen = replace(self, selection=cells.reshape(*self.selection.shape[:2], -1))
-            row, column = way(seen)
-            return row * len(self.bounds) + column
 
-        return cross_fitted(self._cells(self.selection), self._cells(self.accuracy), choose)
+def best(accuracy: Array) -> tuple[npt.NDArray[np.intp], ...]:
+    """Return the position (B, C) of the highest accuracy: the smallest B, then C, on ties.
 
-    @staticmethod
-    def _cells(values: Array) -> Array:
-        cells: Array = values.reshape(-1, values.shape[-1])
-        return cells
+    Args:
+        accuracy: shape (..., B, C). NaN is never chosen, unless there is nothing else.
+
+    Returns:
+        Two arrays of shape (...).
+    """
+    flat = np.nan_to_num(accuracy.reshape(*accuracy.shape[:-2], -1), nan=-np.inf)
+    return np.unravel_index(flat.argmax(axis=-1), accuracy.shape[-2:])
+
+
+def at(values: Array, rows: npt.NDArray[np.intp], columns: npt.NDArray[np.intp]) -> Array:
+    """Return the values, shape (..., B, C), at positions of shape (...)."""
+    flat = values.reshape(*values.shape[:-2], -1)
+    places = (rows * values.shape[-1] + columns)[..., np.newaxis]
+    found: Array = np.take_along_axis(flat, places, axis=-1)[..., 0]
+    return found
 
 
 def grids(trials: pd.DataFrame) -> list[Grid]:
-    """All private grids of flat clipping in the trials; one without any accuracy is left out."""
+    """Return all private grids of flat clipping in the trials, without those that have no accuracy."""
     if trials.empty:
         return []
-    rows = repeats(trials)
-    rows = rows[(rows["clipping"] == "flat") & np.isfinite(rows["epsilon"])]
+    private = trials[(trials["clipping"] == "flat") & np.isfinite(trials["epsilon"])]
     found = []
-    for conditions, group in rows.groupby(list(CONDITIONS)):
-        axes = ["batch_size", "clipping_bound", "seed"]
-        values = [np.sort(group[axis].unique()) for axis in axes]
-        places = tuple(
-            np.searchsorted(each, group[axis]) for axis, each in zip(axes, values, strict=True)
-        )
-        selection, accuracy = (np.full([len(each) for each in values], np.nan) for _ in range(2))
-        selection[places] = group["selection_accuracy"]
-        accuracy[places] = group["macro_accuracy"]
-        if np.isnan(selection.mean(axis=2)).all():
-            continue
+    for conditions, group in private.groupby(list(CONDITIONS)):
         dataset, backbone, method, optimizer, epsilon, epochs = conditions
-        found.append(
-            Grid(
-                str(dataset), str(backbone), str(method), str(optimizer), float(epsilon),
-                int(epochs), tuple(map(int, values[0])), tuple(map(float, values[1])),
-                selection, accuracy,
-            )
+        sizes, bounds = (np.sort(group[axis].unique()) for axis in ("batch_size", "clipping_bound"))
+        tuned = repeats(group)
+        first = group[group["seed"] == group["seed"].min()].drop_duplicates("trial_key")
+
+        def table(
+            rows: pd.DataFrame, last: str, value: str,
+            sizes: npt.NDArray[np.int64] = sizes, bounds: Array = bounds,
+        ) -> Array:  # fmt: skip
+            axes = [sizes, bounds, np.sort(rows[last].unique())]
+            names = ["batch_size", "clipping_bound", last]
+            values = np.full([len(axis) for axis in axes], np.nan)
+            places = [
+                np.searchsorted(axis, rows[name]) for axis, name in zip(axes, names, strict=True)
+            ]
+            values[tuple(places)] = rows[value]
+            return values
+
+        grid = Grid(
+            str(dataset), str(backbone), str(method), str(optimizer), float(epsilon), int(epochs),
+            tuple(map(int, sizes)), tuple(map(float, bounds)),
+            table(tuned, "seed", "selection_accuracy"),
+            table(tuned, "seed", "macro_accuracy"),
+            table(first, "learning_rate", "selection_accuracy"),
         )  # fmt: skip
+        if not np.isnan(grid.selection).all():
+            found.append(grid)
     return found
 
 
 def alike(found: Iterable[Grid], condition: Condition) -> list[list[Grid]]:
-    """Grids that agree in all conditions but one, two or more of them, that one ascending."""
+    """Return groups of two or more grids that agree in all conditions but one, that one ascending."""
     others = [name for name in CONDITIONS if name != condition]
     groups: dict[tuple[object, ...], list[Grid]] = {}
     for grid in found:
@@ -160,18 +165,14 @@ def alike(found: Iterable[Grid], condition: Condition) -> list[list[Grid]]:
     ]
 
 
-def with_common_bounds(group: list[Grid]) -> list[Grid]:
-    """The grids with the C that all of them have; none of them where fewer than two are common."""
-    common = set.intersection(*(set(grid.bounds) for grid in group))
-    return _usable([grid.among(bounds=common) for grid in group]) if len(common) > 1 else []
+def with_common(group: Sequence[Grid], axis: Axis) -> list[Grid]:
+    """Return the grids with those values of an axis that all of them have complete.
 
-
-def with_common_batch_sizes(group: list[Grid]) -> list[Grid]:
-    """The grids with the B that all of them have; none of them where fewer than two are common."""
-    common = set.intersection(*(set(grid.batch_sizes) for grid in group))
-    return _usable([grid.among(batch_sizes=common) for grid in group]) if len(common) > 1 else []
-
-
-def _usable(group: list[Grid]) -> list[Grid]:
-    filled = [grid for grid in group if not np.isnan(grid.selection.mean(axis=2)).all()]
-    return filled if len(filled) > 1 else []
+    Grids with fewer than two such values are left out. Fewer than two grids, or than two common values,
+    leave nothing to compare: then the list is empty.
+    """
+    present = [grid for grid in group if len(grid.complete(axis)) > 1]
+    if len(present) < 2:
+        return []
+    common = set.intersection(*(grid.complete(axis) for grid in present))
+    return [grid.among(axis, common) for grid in present] if len(common) > 1 else []

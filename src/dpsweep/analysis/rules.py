@@ -1,33 +1,46 @@
-"""The paper's tuning rules (its table 1), one function each: what is compared, and what counts for it.
+"""The paper's tuning rules (its table 1) as questions about accuracy, and the comparisons that answer them.
 
-A rule takes all grids of a study and yields comparisons. A comparison is a series of grids that differ
-in one condition; its effect is a number that is **positive where things go as the rule says**.
-Two comparisons of one rule never share a trial, so their noise is independent. There are two kinds:
+Each rule says: under a harder condition, move one setting (C or B) in a certain direction. The question
+is what a user gains who follows it. Take the value that was tuned under the easier condition, and tune
+the setting again under the harder one, once towards the rule's side of that value and once towards the
+other side, everything else tuned with it. The **gain of adapting** is the accuracy of the first choice
+minus that of the second, in percentage points:
 
-- Where the optimum lies: C or B of the cell that the rule of choice takes (`dpsweep.choice`), in
-  decades of C (factors of 10) or doublings of B.
-- What advice is worth: test accuracy of what the advice chooses minus that of what it advises against,
-  cross-fitted, because the better of two noisy numbers looks better than it is.
+    gain = max over {C >= C_easy} of accuracy(C) - max over {C <= C_easy} of accuracy(C)
 
-Which grids decide an optimum is settled by `dpsweep.analysis.grids`: the grids of a comparison are cut to
-the C (or B) that all of them have.
+It is zero where there is nothing to gain: both sides contain the value itself, so if that is still the
+best, or one of many on a plateau, the two are equal whatever the shape of the accuracies is, and however
+much the level or the spread of accuracies differs between the conditions. It is positive where the rule's
+side holds something better, and negative where the other side does.
+
+The easier condition has trials of its own, so its choice has no part in the noise that is measured. Under
+the harder one, seeds that measure take no part in the choice (cross-fitting, see `dpsweep.choice`): each
+seed but the first is left out once, the others choose, and the one that was left out measures.
+docs/statistics.md compares this effect with others.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from dpsweep.analysis.grids import (
     CONDITIONS,
+    Array,
+    Axis,
     Condition,
     Grid,
-    Position,
     alike,
-    with_common_batch_sizes,
-    with_common_bounds,
+    at,
+    best,
+    mean_without,
+    with_common,
 )
 from dpsweep.study.cells import number
+
+Side = Literal["larger", "smaller"]
+SYMBOL: dict[Axis, str] = {"batch_size": "B", "clipping_bound": "C"}
 
 
 @dataclass(frozen=True)
@@ -35,14 +48,20 @@ class Comparison:
     """One piece of evidence for or against a rule.
 
     Attributes:
-        grids: what is compared, in the order of ``found``.
-        found: what was found in each grid, in words: the chosen C or B, or a gain.
-        effect: positive as the rule says; in the rule's unit.
+        grids: the grids that are compared, from the easiest condition to the hardest.
+        found: the values that the rule of choice takes in each of them, in words.
+        effect: in the rule's unit, positive as the rule says; shape (...) as the grids'.
+        noise: the standard error of a cell's accuracy under the easiest condition, in the rule's unit. A
+            reference that is off by that much looks like a gain of that size; same shape.
+        reference_at: the end of the grid at which the easiest condition's best value lies, or "". The
+            true best value may lie beyond it, and there is nothing to try on that side.
     """
 
     grids: Sequence[Grid]
     found: Sequence[str]
-    effect: float
+    effect: Array
+    noise: Array
+    reference_at: str = ""
 
     @property
     def row(self) -> dict[str, object]:
@@ -51,21 +70,28 @@ class Comparison:
             name: ", ".join(dict.fromkeys(_written(getattr(grid, name)) for grid in self.grids))
             for name in CONDITIONS
         }
-        seeds = min(grid.accuracy.shape[2] for grid in self.grids)
-        return conditions | {"found": ", ".join(self.found), "seeds": seeds, "effect": self.effect}
+        return conditions | {
+            "found": ", ".join(self.found),
+            "reference_at": self.reference_at,
+            "seeds": min(grid.seeds for grid in self.grids),
+            "effect": float(self.effect),
+        }
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One line of the paper's table.
+    """One claim of the paper's table. Two lines that say the same from both sides are one claim.
 
     Attributes:
         key: its name in files.
-        condition: what changes.
-        implication: what the paper advises then.
-        effect: what is measured, so that a positive number is what the rule says.
+        condition: the change that makes tuning harder, in words.
+        implication: the advice for it.
+        effect: the measured quantity, in words.
         unit: of the effect.
-        compare: yields all comparisons that the grids of a study allow.
+        margin: the smallest effect worth speaking of, in its unit.
+        changes: the condition that differs within a comparison; None for the rule about joint tuning.
+        axis: the setting that the rule moves.
+        side: the direction in which it moves.
     """
 
     key: str
@@ -73,207 +99,183 @@ class Rule:
     implication: str
     effect: str
     unit: str
-    compare: Callable[[Sequence[Grid]], Iterator[Comparison]]
+    margin: float
+    changes: Condition | None = None
+    axis: Axis = "clipping_bound"
+    side: Side = "larger"
+
+    def compare(self, grids: Sequence[Grid]) -> Iterator[Comparison]:
+        """Yield all comparisons that the grids of a study allow. No two of them share a trial.
+
+        With several values of epsilon, or numbers of epochs, the easiest one is compared with all others,
+        and the effect is the slope through zero: points per halving. Of several datasets or
+        backbones the easiest and the hardest are compared, by the accuracy that they reach.
+        """
+        if self.changes is None:
+            yield from _joint_comparisons(grids)
+            return
+        for group in alike(grids, self.changes):
+            series = with_common(group, self.axis)
+            if len(series) > 1:
+                yield self._comparison(_from_easy_to_hard(series, self.changes))
+
+    def _comparison(self, series: Sequence[Grid]) -> Comparison:
+        easiest, harder = series[0], series[1:]
+        gains = [gain_of_adapting(easiest, grid, self.axis, self.side) for grid in harder]
+        distances = np.ones(1)
+        if self.changes in ("epsilon", "epochs"):
+            values = [getattr(grid, self.changes) for grid in series]
+            distances = np.log2(values[0] / np.array(values[1:]))
+        weights = distances / (distances @ distances)
+        chosen = [_chosen(grid, self.axis) for grid in series]
+        found = [f"{SYMBOL[self.axis]} = {number(value)}" for value in chosen]
+        values = getattr(easiest, self.axis)
+        ends = {values[0]: "smallest", values[-1]: "largest"}
+        return Comparison(
+            series,
+            found,
+            np.tensordot(weights, gains, axes=1),
+            100 * standard_error(easiest) * weights.sum(),
+            ends.get(chosen[0], ""),
+        )
 
 
-def lower_epsilon_larger_bound(grids: Sequence[Grid]) -> Iterator[Comparison]:
-    """Lower epsilon: increase C.
+def gain_of_adapting(easier: Grid, harder: Grid, axis: Axis, side: Side) -> Array:
+    """Return the gain of moving a setting to one side instead of the other; see the module.
 
-    A comparison is a problem with a number of epochs at two or more epsilons. Its effect: how many
-    decades the best C grows by per halving of epsilon (least-squares slope), B tuned with it.
+    Args:
+        easier: the grid whose best value is the reference.
+        harder: the grid in which the setting is tuned again; it has the same values of the axis.
+        axis: the setting.
+        side: the side that counts as positive.
+
+    Returns:
+        Percentage points, shape (...). NaN with a single seed, since no seed is left to measure.
     """
-    for series in map(with_common_bounds, alike(grids, "epsilon")):
-        if series:
-            bounds = [grid.best_bound for grid in series]
-            effect = -_slope(np.log2([grid.epsilon for grid in series]), np.log10(bounds))
-            yield Comparison(series, [f"C = {number(bound)}" for bound in bounds], effect)
+    splits = range(1, harder.seeds)
+    if not splits:
+        return np.full(harder.accuracy.shape[:-3], np.nan)
+    place = -2 if axis == "batch_size" else -1
+    likely = _likely_best(easier, axis)
+    gains = []
+    for seed in splits:
+        seen, measured = mean_without(harder.selection, seed), harder.accuracy[..., seed]
+        for reference in range(likely.shape[-1]):
+            larger, smaller = (
+                at(
+                    np.take(measured, side_of, axis=place),
+                    *best(np.take(seen, side_of, axis=place)),
+                )
+                for side_of in (range(reference, likely.shape[-1]), range(reference + 1))
+            )
+            gains.append(likely[..., reference] * (larger - smaller))
+    gain: Array = 100 * np.sum(gains, axis=0) / len(splits)
+    return gain if side == "larger" else -gain
 
 
-def lower_epsilon_smaller_batch(grids: Sequence[Grid]) -> Iterator[Comparison]:
-    """Lower epsilon: decrease B.
+def standard_error(grid: Grid) -> Array:
+    """Return the standard error of a cell's mean selection accuracy, pooled over cells.
 
-    Compared as for `lower_epsilon_larger_bound`. The effect: how many times the best B is halved per
-    halving of epsilon, C tuned with it.
+    Returns:
+        Shape (...). NaN with a single seed.
     """
-    yield from _growth_of_batch_size(grids, "epsilon")
+    if grid.seeds == 1:
+        return np.full(grid.accuracy.shape[:-3], np.nan)
+    variance = grid.selection.var(axis=-1, ddof=1).mean(axis=(-2, -1))
+    error: Array = np.sqrt(variance / grid.seeds)
+    return error
 
 
-def stronger_backbone_smaller_bound(grids: Sequence[Grid]) -> Iterator[Comparison]:
-    """Stronger backbone: use smaller C.
+def _likely_best(grid: Grid, axis: Axis) -> Array:
+    """Return weights of the values of an axis, shape (..., values): how likely each is the best.
 
-    A comparison is the weakest and the strongest of the backbones that a (dataset, method, optimizer,
-    epsilon, epochs) was trained with, by the accuracy that they reach. Its effect: how many decades
-    the weaker one's best C lies above that of the stronger one, B tuned with it.
+    A value weighs exp(accuracy / standard error), where the accuracy is the highest mean over seeds at
+    this value, and the standard error of such a mean is pooled over all cells of the grid.
     """
-    yield from _distance_of_bounds(grids, "backbone")
+    mean = grid.selection.mean(axis=-1)
+    profile = mean.max(axis=-1 if axis == "batch_size" else -2)
+    error = np.maximum(standard_error(grid), 1e-9)[..., np.newaxis]
+    weights: Array = np.exp((profile - profile.max(axis=-1, keepdims=True)) / error)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return weights
 
 
-def easier_dataset_smaller_bound(grids: Sequence[Grid]) -> Iterator[Comparison]:
-    """Easier dataset: use smaller C.
+def gain_of_joint_tuning(grid: Grid) -> Array:
+    """Return what tuning C, B and the learning rate jointly gains over tuning one after the other.
 
-    As `stronger_backbone_smaller_bound`, for the hardest and the easiest of the datasets that a
-    (backbone, method, optimizer, epsilon, epochs) was trained on. The easier dataset is the one on
-    which the higher macro accuracy is reached.
+    One after the other: the learning rate at the middle B and C, then C with that rate, then B with both,
+    and the learning rate again. All choices are made with the first seed; the other seeds measure.
+
+    Returns:
+        Percentage points, shape (...). NaN with a single seed.
     """
-    yield from _distance_of_bounds(grids, "dataset")
+    if grid.seeds == 1:
+        return np.full(grid.accuracy.shape[:-3], np.nan)
+    tuning = np.nan_to_num(grid.tuning, nan=-np.inf)
+    row, column = len(grid.batch_size) // 2, len(grid.clipping_bound) // 2
+    rate = tuning[..., row, column, :].argmax(axis=-1)[..., np.newaxis, np.newaxis, np.newaxis]
+    at_rate = np.take_along_axis(tuning, rate, axis=-1)[..., 0]
+    columns = at_rate[..., row, :].argmax(axis=-1)
+    rows = np.take_along_axis(at_rate, columns[..., np.newaxis, np.newaxis], axis=-1)[..., 0]
+    one_by_one = rows.argmax(axis=-1), columns
+    jointly = best(tuning.max(axis=-1))
+    measured = grid.accuracy[..., 1:].mean(axis=-1)
+    gain: Array = 100 * (at(measured, *jointly) - at(measured, *one_by_one))
+    return gain
 
 
-def weaker_backbone_larger_bound(grids: Sequence[Grid]) -> Iterator[Comparison]:
-    """Weaker backbone: try larger C.
-
-    Compared as for `stronger_backbone_smaller_bound`. The effect: what the weaker backbone gains by
-    the best C above the stronger one's best, over that C itself; B tuned for both. Where the
-    stronger one's best C is the largest, there is nothing to try, and no comparison.
-    """
-    yield from _gain_of_larger_bounds(grids, "backbone")
-
-
-def harder_dataset_larger_bound(grids: Sequence[Grid]) -> Iterator[Comparison]:
-    """Harder dataset: try larger C.
-
-    As `weaker_backbone_larger_bound`, for datasets as `easier_dataset_smaller_bound` orders them.
-    """
-    yield from _gain_of_larger_bounds(grids, "dataset")
-
-
-def fewer_epochs_no_large_batch(grids: Sequence[Grid]) -> Iterator[Comparison]:
-    """Fewer epochs: avoid large B.
-
-    A comparison is a problem with an epsilon at two or more numbers of epochs. The cost of the largest
-    B is the accuracy that the best smaller B has more, C tuned for both. The effect: how much this
-    cost grows per halving of the epochs (least-squares slope).
-    """
-
-    def largest(grid: Grid) -> Position:
-        return grid.best_among([len(grid.batch_sizes) - 1], range(len(grid.bounds)))
-
-    def smaller(grid: Grid) -> Position:
-        return grid.best_among(range(len(grid.batch_sizes) - 1), range(len(grid.bounds)))
-
-    for series in map(with_common_batch_sizes, alike(grids, "epochs")):
-        if series:
-            costs = [grid.gain(smaller, instead=largest) for grid in series]
-            effect = -_slope(np.log2([grid.epochs for grid in series]), costs)
-            yield Comparison(series, [f"cost {cost:+.4f}" for cost in costs], effect)
-
-
-def more_epochs_larger_batch(grids: Sequence[Grid]) -> Iterator[Comparison]:
-    """More epochs: larger B becomes viable.
-
-    Compared as for `fewer_epochs_no_large_batch`. The effect: how many times the best B doubles per
-    doubling of the epochs, C tuned with it.
-    """
-    yield from _growth_of_batch_size(grids, "epochs")
-
-
-def tune_jointly(grids: Sequence[Grid]) -> Iterator[Comparison]:
-    """Always: tune C and B jointly.
-
-    A comparison is one grid of two or more B and C. Its effect: what the best of all its cells gains
-    over tuning C at the middle B, and then B at that C. The learning rate is tuned for every cell.
-    """
-
-    def jointly(grid: Grid) -> Position:
-        return grid.best
-
-    def one_after_the_other(grid: Grid) -> Position:
-        rows, columns = range(len(grid.batch_sizes)), range(len(grid.bounds))
-        column = grid.best_among([len(grid.batch_sizes) // 2], columns)[1]
-        return grid.best_among(rows, [column])
-
+def _joint_comparisons(grids: Sequence[Grid]) -> Iterator[Comparison]:
     for grid in grids:
-        if len(grid.bounds) > 1 and len(grid.batch_sizes) > 1:
-            effect = grid.gain(jointly, instead=one_after_the_other)
-            found = f"B = {grid.best_batch_size}, C = {number(grid.best_bound)}"
-            yield Comparison([grid], [found], effect)
+        if len(grid.clipping_bound) > 1 and len(grid.batch_size) > 1:
+            chosen = [
+                f"{symbol} = {number(_chosen(grid, axis))}" for axis, symbol in SYMBOL.items()
+            ]
+            gain = gain_of_joint_tuning(grid)
+            yield Comparison([grid], chosen, gain, np.zeros_like(gain))
 
 
 RULES = [
     Rule(
         "lower_epsilon_larger_bound", "Lower ε", "Increase C",
-        "growth of the best C per halving of ε", "decades", lower_epsilon_larger_bound,
+        "gain of a larger C over one that is not larger", "points per halving of ε", 0.1, "epsilon",
     ),
     Rule(
         "lower_epsilon_smaller_batch", "Lower ε", "Decrease B",
-        "shrinkage of the best B per halving of ε", "doublings", lower_epsilon_smaller_batch,
+        "gain of a smaller B over one that is not smaller", "points per halving of ε", 0.1,
+        "epsilon", "batch_size", "smaller",
     ),
     Rule(
-        "stronger_backbone_smaller_bound", "Stronger backbone", "Use smaller C",
-        "best C of the weaker over that of the stronger", "decades",
-        stronger_backbone_smaller_bound,
+        "weaker_backbone_larger_bound", "Weaker backbone", "Try larger C (stronger: smaller C)",
+        "gain of a larger C over one that is not larger", "points", 0.5, "backbone",
     ),
     Rule(
-        "easier_dataset_smaller_bound", "Easier dataset", "Use smaller C",
-        "best C of the harder over that of the easier", "decades", easier_dataset_smaller_bound,
+        "harder_dataset_larger_bound", "Harder dataset", "Try larger C (easier: smaller C)",
+        "gain of a larger C over one that is not larger", "points", 0.5, "dataset",
     ),
     Rule(
-        "weaker_backbone_larger_bound", "Weaker backbone", "Try larger C",
-        "gain of a C above the best one of the stronger", "accuracy", weaker_backbone_larger_bound,
+        "fewer_epochs_smaller_batch", "Fewer epochs", "Avoid large B (more: larger B viable)",
+        "gain of a smaller B over one that is not smaller", "points per halving of epochs", 0.1,
+        "epochs", "batch_size", "smaller",
     ),
     Rule(
-        "harder_dataset_larger_bound", "Harder dataset", "Try larger C",
-        "gain of a C above the best one of the easier", "accuracy", harder_dataset_larger_bound,
-    ),
-    Rule(
-        "fewer_epochs_no_large_batch", "Fewer epochs", "Avoid large B",
-        "growth of the cost of the largest B per halving of epochs", "accuracy",
-        fewer_epochs_no_large_batch,
-    ),
-    Rule(
-        "more_epochs_larger_batch", "More epochs", "Larger B viable",
-        "growth of the best B per doubling of epochs", "doublings", more_epochs_larger_batch,
-    ),
-    Rule(
-        "tune_jointly", "Always", "Tune C and B jointly",
-        "gain over tuning C first, then B", "accuracy", tune_jointly,
+        "tune_jointly", "Always", "Tune C, B and learning rate jointly",
+        "gain over tuning one after the other", "points", 0.5,
     ),
 ]  # fmt: skip
 
 
-def _growth_of_batch_size(grids: Sequence[Grid], condition: Condition) -> Iterator[Comparison]:
-    for series in map(with_common_batch_sizes, alike(grids, condition)):
-        if series:
-            sizes = [grid.best_batch_size for grid in series]
-            effect = _slope(np.log2([getattr(grid, condition) for grid in series]), np.log2(sizes))
-            yield Comparison(series, [f"B = {size}" for size in sizes], effect)
+def _from_easy_to_hard(series: Sequence[Grid], condition: Condition) -> list[Grid]:
+    if condition in ("epsilon", "epochs"):
+        return sorted(series, key=lambda grid: getattr(grid, condition), reverse=True)
+    ranked = sorted(series, key=lambda grid: grid.reached, reverse=True)
+    return [ranked[0], ranked[-1]]
 
 
-def _distance_of_bounds(grids: Sequence[Grid], condition: Condition) -> Iterator[Comparison]:
-    for hard, easy in _hard_and_easy(grids, condition):
-        bounds = [hard.best_bound, easy.best_bound]
-        effect = float(np.log10(bounds[0] / bounds[1]))
-        yield Comparison([hard, easy], [f"C = {number(bound)}" for bound in bounds], effect)
-
-
-def _gain_of_larger_bounds(grids: Sequence[Grid], condition: Condition) -> Iterator[Comparison]:
-    for hard, easy in _hard_and_easy(grids, condition):
-        column = hard.bounds.index(easy.best_bound)
-        larger = range(column + 1, len(hard.bounds))
-        if not larger:
-            continue
-
-        def above(grid: Grid, larger: Sequence[int] = larger) -> Position:
-            return grid.best_among(range(len(grid.batch_sizes)), larger)
-
-        def at(grid: Grid, column: int = column) -> Position:
-            return grid.best_among(range(len(grid.batch_sizes)), [column])
-
-        found = [f"C = {number(hard.best_bound)}", f"C = {number(easy.best_bound)}"]
-        yield Comparison([hard, easy], found, hard.gain(above, instead=at))
-
-
-def _hard_and_easy(grids: Sequence[Grid], condition: Condition) -> Iterator[tuple[Grid, Grid]]:
-    """The grids with the lowest and highest accuracy of every group that differs in a condition."""
-    for group in map(with_common_bounds, alike(grids, condition)):
-        if group:
-            ranked = sorted(group, key=lambda grid: grid.reached)
-            yield ranked[0], ranked[-1]
-
-
-def _slope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:
-    """Least-squares slope of y over x; NaN where a y is."""
-    centred = np.asarray(x) - np.mean(x)
-    return float(centred @ np.asarray(y) / (centred @ centred))
+def _chosen(grid: Grid, axis: Axis) -> float:
+    """Return the value that the rule of choice takes (in simulated studies, that of the first)."""
+    position = grid.choice()[0 if axis == "batch_size" else 1]
+    value: float = getattr(grid, axis)[np.ravel(position)[0]]
+    return value
 
 
 def _written(value: object) -> str:

@@ -127,6 +127,7 @@ def plan(
     ] = None,
 ) -> None:
     """List what is missing for some targets, with estimated trials, time, wall time and disk space."""
+    from dpsweep.analysis.power import outlook
     from dpsweep.planning.device import GPU, this_machine
     from dpsweep.planning.plan import GPUS, Plan
 
@@ -137,7 +138,7 @@ def plan(
     counts = [len(here)] if here else GPUS if device is GPU else [os.cpu_count() or 1]
     if here:
         typer.echo(describe(here))
-    typer.echo("\n".join(chosen.lines(gpus or counts)))
+    typer.echo("\n".join([*chosen.lines(gpus or counts), *([] if targets else outlook(study))]))
 
 
 @app.command()

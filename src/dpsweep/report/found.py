@@ -58,11 +58,17 @@ def verdicts(study: Study, paths: Paths) -> list[Verdicts]:
 def _verdict(row: "pd.Series[float]") -> Verdict:
     said = str(row["verdict"])
     status = {"supported": "pass", "contradicted": "fail"}.get(said.split(maxsplit=1)[0], "open")
+    visible = float(row["smallest_visible_here"])
     effect, lower, upper = (float(row[name]) for name in ("effect", "lower_here", "upper_here"))
     text = "no comparison"
     if not math.isnan(effect):
         interval = "" if math.isnan(lower) else f" [{_signed(lower)}, {_signed(upper)}]"
         text = f"{_signed(effect)}{interval} {row['unit']}"
+    if not math.isnan(visible):
+        text += f"; an effect of {visible:.2f} would have been seen"
+    needs = str(row["needs"])  # a column without any words is read as numbers that are absent
+    if needs not in ("", "nan"):
+        text += f" ({needs})"
     advice = str(row["implication"])
     return Verdict(
         f"{row['condition']}: {advice[0].lower()}{advice[1:]}",
@@ -121,4 +127,4 @@ def to_know(checks: Sequence[Check]) -> list[Check]:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.3f}".replace("-", "−")
+    return f"{value:+.2f}".replace("-", "−")

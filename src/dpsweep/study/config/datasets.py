@@ -1,6 +1,8 @@
 """The section `datasets`: where labelled examples come from."""
 
+import itertools
 import posixpath
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
@@ -178,6 +180,15 @@ def shares_examples(one: "Source", other: "Source") -> bool:
             for each in other.modules
         )
     return not _origins(one).isdisjoint(_origins(other))
+
+
+def related_datasets(datasets: Mapping[str, "Dataset"]) -> list[tuple[str, str]]:
+    """Return the pairs of datasets, by name, that may share examples."""
+    return [
+        (one, other)
+        for one, other in itertools.combinations(datasets, 2)
+        if shares_examples(datasets[one].source, datasets[other].source)
+    ]
 
 
 def _origins(source: "Source") -> set[tuple[str, str]]:

@@ -1,0 +1,168 @@
+"""Simulated studies: intervals contain known effects, and forecasts follow the study."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.verdicts import NULL_WORLDS, OTHER_EFFECTS, WITHOUT_EFFECT, rate, rate_effects
+from tests.synthetic import make_study
+
+from dpsweep.analysis.evidence import compare, gather
+from dpsweep.analysis.grids import Grid
+from dpsweep.analysis.power import World, design, outlook, prospects, simulate
+from dpsweep.study import load_study
+
+ROOT = Path(__file__).parents[2]
+GRID: dict[str, Any] = {
+    "epsilon": [1.0, 2.0, 8.0],
+    "epochs": [2, 4, 8],
+    "batch_size": [100, 200, 400, "full"],
+    "clipping_bound": [0.01, 0.1, 1.0, 10.0],
+    "learning_rate": [0.01, 0.02, 0.04],
+    "seeds": 3,
+}
+
+
+def grids(**changes: Any) -> list[Grid]:
+    study = make_study({"s": GRID | changes})
+    return design(study, study.all_cells())
+
+
+def test_a_design_has_the_grids_of_the_study() -> None:
+    found = grids(clipping_bound=[0.1, 1.0])
+    assert len(found) == 9
+    assert {(each.epsilon, each.epochs) for each in found} == {
+        (epsilon, epochs) for epsilon in GRID["epsilon"] for epochs in GRID["epochs"]
+    }
+    assert found[0].batch_size == (100, 200, 400, 1000)
+    assert found[0].clipping_bound == (0.1, 1.0)
+    assert found[0].accuracy.shape == (4, 2, 3)
+    assert 2 ** found[0].tuning[0, 0] == pytest.approx([0.01, 0.02, 0.04])
+    assert not grids(clipping_bound="automatic")
+
+
+def test_accuracies_are_those_of_the_world() -> None:
+    quiet = World(scatter=0, unequal_scatter=0, between_datasets=0, between_problems=0)
+    simulated = simulate(grids(), quiet, 4, np.random.default_rng(0))
+    easy, hard = (
+        next(each for each in simulated if (each.epsilon, each.epochs) == (epsilon, 8))
+        for epsilon in (8.0, 1.0)
+    )
+    assert easy.accuracy.shape == (4, 4, 4, 3)
+    # Three halvings cost three times the level, and a small C costs nothing at epsilon 8.
+    assert easy.reached - hard.reached == pytest.approx(3 * quiet.level / 100, abs=0.02)
+    size = easy.choice()[0][0]
+    assert np.ptp(easy.accuracy[0, size, :2].mean(axis=-1)) == pytest.approx(0, abs=1e-3)
+    assert hard.accuracy[0, size, 0].mean() < hard.accuracy[0, size, 2].mean() - 0.004
+
+
+def test_the_first_seed_has_tuned_the_learning_rates() -> None:
+    (first, *_) = simulate(grids(), World(), 200, np.random.default_rng(0))
+    assert first.tuning.max(axis=-1) == pytest.approx(first.selection[..., 0])
+    means = first.accuracy.mean(axis=(0, 1, 2))
+    assert means[0] > means[1:].max()
+
+
+def test_studies_of_the_same_problems_differ_in_noise_alone() -> None:
+    quiet = World(scatter=1e-9)
+    same, other = (
+        simulate(grids(), quiet, 3, np.random.default_rng(0), same_problems)[0].accuracy
+        for same_problems in (True, False)
+    )
+    assert np.ptp(same, axis=0).max() < 1e-9
+    assert np.ptp(other, axis=0).max() > 1e-3
+
+
+@pytest.mark.parametrize("world", NULL_WORLDS)
+def test_without_an_effect_no_rule_is_decided_against_the_truth(world: str) -> None:
+    rows = rate(_several(), [], NULL_WORLDS[world], True, 60, seed=1)
+    assert rows[0]["wrong_studies"] <= 0.05
+    for row in rows[:5]:
+        assert row.get("supported_here", 0) + row.get("contradicted_here", 0) <= 0.05
+
+
+def test_intervals_contain_known_effects() -> None:
+    rows = rate(_several(), [], World(), False, 150, seed=1)
+    covered = [
+        row[key] for row in rows for key in ("covers_here", "covers_elsewhere") if key in row
+    ]
+    assert len(covered) >= 8
+    assert min(covered) > 0.85
+    assert np.mean(covered) > 0.92
+    found = {row["rule"]: row for row in rows}
+    assert found["lower_epsilon_smaller_batch"]["supported_here"] > 0.9
+
+
+def test_only_the_gain_of_adapting_is_zero_where_there_is_nothing_to_gain() -> None:
+    # Harder problems are flatter, and a large C costs more on them: no reason to move C.
+    flatter = replace(WITHOUT_EFFECT, shrinkage=0.6)
+    steeper = replace(WITHOUT_EFFECT, narrowing=2)
+    rows = rate_effects(_several(), {"flatter": flatter, "steeper": steeper}, 60)
+    found = {(row["world"], row["effect"]): max(row["for"], row["against"]) for row in rows}
+    assert found["flatter", "gain of adapting"] <= 0.15  # level 5 %, 60 studies
+    assert found["steeper", "gain of adapting"] <= 0.15
+    assert found["flatter", "good region of C"] > 0.5
+    assert set(OTHER_EFFECTS) < {row["effect"] for row in rows}
+
+
+def _several() -> list[Grid]:
+    """Grids of four datasets, two backbones each."""
+    return [
+        replace(grid, dataset=f"d{dataset}", backbone=f"b{backbone}")
+        for dataset in range(4)
+        for backbone in range(2)
+        for grid in grids()
+    ]
+
+
+# -- forecasts -----------------------------------------------------------------------------
+
+
+def test_more_problems_see_smaller_effects() -> None:
+    few = [grid for grid in _several() if grid.dataset in ("d0", "d1")]
+    small, large = (
+        prospects(found, World(), studies=60)["lower_epsilon_smaller_batch"]
+        for found in (few, _several())
+    )
+    assert large.smallest_visible < small.smallest_visible
+    assert sum(large.verdicts.values()) == pytest.approx(1)
+    assert large.power == pytest.approx(
+        large.verdicts.get("supported", 0) + large.verdicts.get("supported here", 0)
+    )
+
+
+def test_a_forecast_says_what_the_study_lacks() -> None:
+    table = {"t": {"family": "tuning_implications", "caption": "c", "section": "s"}}
+    lines = list(outlook(make_study({"s": GRID}, tables=table)))
+    assert "Lower ε: Increase C: 3 comparisons; has 3 of 6 comparisons" in "\n".join(lines)
+    assert "Weaker backbone" in lines[3]
+    assert "0 comparisons; has 0 of 6 comparisons" in lines[3]
+    assert not list(outlook(make_study({"s": GRID})))
+
+
+@pytest.mark.slow
+def test_the_core_can_say_as_much_as_the_papers_study() -> None:
+    whole, core = (
+        prospects(design(study, study.all_cells()), World(), studies=150)
+        for study in (
+            load_study(ROOT / file) for file in ("config.yaml", "studies/paper-core.yaml")
+        )
+    )
+    for key, prospect in whole.items():
+        # Three standard errors of a difference of two shares of 150 are 0.17.
+        assert core[key].power > prospect.power - 0.17
+
+
+def test_evidence_is_the_same_for_one_study_as_among_many() -> None:
+    many = simulate(_several(), World(), 5, np.random.default_rng(0))
+    one = [
+        replace(grid, selection=grid.selection[3], accuracy=grid.accuracy[3], tuning=grid.tuning[3])
+        for grid in many
+    ]
+    together, level = gather(compare(many))
+    alone, _ = gather(compare(one))
+    for all_studies, single in zip(together, alone, strict=True):
+        if len(single.comparisons) == len(all_studies.comparisons):
+            assert all_studies.verdict(level)[3] == single.verdict(level)
