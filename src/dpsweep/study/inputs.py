@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dpsweep import IMAGES_VERSION, TRAINER_VERSION
+from dpsweep import DRAWING_VERSION, IMAGES_VERSION, TRAINER_VERSION
 from dpsweep.clipping import ClippingBound
 from dpsweep.files import fingerprint
 from dpsweep.study.cells import Cell
@@ -141,7 +141,7 @@ def target_fingerprint(study: Study, target: Figure | Table) -> str:
     """
     drawn = {study.sweep_of(cell) for each in target.selections() for cell in study.cells(each)}
     sweeps = {name: study.sweeps[name] for name in study.sweeps if name in drawn or not drawn}
-    parts: dict[str, Any] = {"target": _plain(target)}
+    parts: dict[str, Any] = {"target": _plain(target), "drawing": DRAWING_VERSION}
     if isinstance(target, Comparison):
         parts["references"] = [each.reference and _plain(each.reference) for each in target.entries]
     parts["sweeps"] = {name: _plain(sweep) for name, sweep in sweeps.items()}
