@@ -387,7 +387,7 @@ def histograms(tmp_path: Path) -> tuple[Figure, pd.DataFrame]:
     )
     for cell in study.sweep_cells("s"):
         norms = np.geomspace(1, 10, 1000) if cell.epsilon == 8 else np.full(1000, 3.0)
-        write_gradient_norms(Paths(tmp_path), cell, 0.01, [(np.zeros(1000), norms)] * 2)
+        write_gradient_norms(study, Paths(tmp_path), cell, 0.01, [(np.zeros(1000), norms)] * 2)
     return plotted(study, Paths(tmp_path))
 
 
@@ -422,7 +422,7 @@ def test_retained_weights_that_are_alike_are_not_pinned_to_the_top(
     for cell in study.sweep_cells("s"):
         weights = np.array([1.0, 1.0, low, low]) if cell.clipping_bound == 1 else np.ones(4)
         norms = cell.clipping_bound / weights
-        write_gradient_norms(paths, cell, 0.01, [(np.arange(4), norms)] * 2)
+        write_gradient_norms(study, paths, cell, 0.01, [(np.arange(4), norms)] * 2)
     axes = plotted(study, paths)[0].axes[0]
     bottom, top = axes.get_ylim()
     assert top > 1

@@ -114,7 +114,7 @@ def test_six_panels_stand_side_by_side(tmp_path: Path) -> None:
     for cell in study.all_cells():
         if cell.batch_size == 64 and cell.clipping_bound == 1:
             norms = [(np.arange(100) % 4, random.lognormal(size=100))] * cell.epochs
-            write_gradient_norms(paths, cell, 0.01, norms)
+            write_gradient_norms(study, paths, cell, 0.01, norms)
     drawing = draw(study, tmp_path, "norms")
     drawing.draw_without_rendering()
     places = [axes.get_position() for axes in drawing.axes[:6]]

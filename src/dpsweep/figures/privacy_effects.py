@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
-import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -26,6 +26,7 @@ _EFFECTS = {
     "direct": "noise alone",
     "indirect": "gradients alone",
 }
+_APART = 2.5  # points between the lines of effects
 
 
 def _scale_free(sums: ClippedSums, noise_multiplier: float, dimension: int) -> float:
@@ -99,34 +100,53 @@ def _effects(loose: Overlap, tight: Overlap) -> list[dict[str, float | str]]:
 
 
 def plot(_: PrivacyEffects, numbers: pd.DataFrame) -> Figure:
-    """Draw a column for each problem, a row for each rule, a line for each effect."""
+    """Draw a column for each problem, a row for each rule, a line for each effect.
+
+    A range over draws is a bar and no band: bounds of 0, which a logarithmic axis does not have, would
+    fill the panel.
+    """
     panels = [panel for _, panel in numbers.groupby("panel")]
     rules = list(RULES)
     drawing = style.panels_figure(len(panels), height=3.6)
     grid = drawing.subplots(len(rules), len(panels), squeeze=False, sharex="col", sharey="row")
     labels = list(_EFFECTS.values())
     colours = dict(zip(labels, ["black", style.HARD, style.EASY], strict=True))
+    floors = {rule: _floor(numbers[numbers["rule"] == rule]["best_bound"]) for rule in rules}
     for column, panel in zip(grid.T, panels, strict=True):
         for axes, rule in zip(column, rules, strict=True):
             points = panel[panel["rule"] == rule].sort_values("epsilon")
-            sns.lineplot(
-                points, x="epsilon", y="best_bound", hue="effect", hue_order=labels, palette=colours,
-                marker="o", markersize=4.5, markeredgewidth=0, estimator=None, errorbar=None,
-                legend=False, ax=axes,
-            )  # fmt: skip
-            for label, rows in points.groupby("effect"):
-                axes.fill_between(
-                    rows["epsilon"], rows["smallest"], rows["largest"], color=colours[str(label)],
-                    alpha=0.2, linewidth=0,
-                )  # fmt: skip
-            axes.set(xlabel="", ylabel="")
-            style.log_axis(axes, "y")
+            for label in labels:
+                with style.aside(axes, right=_APART * (labels.index(label) - 1)):
+                    _draw(axes, points[points["effect"] == label], floors[rule], colours[label])
+            axes.set_yscale("log")
         style.value_axis(column[-1], "x", list(panel["epsilon"].unique()), base=2)
         column[-1].set_xlabel(style.log_label(style.EPSILON_LABEL, len(panels)))
         column[0].set_title(str(panel["title"].iloc[0]))
+    below = numbers["smallest"] < numbers["rule"].map(floors)
     for axes, rule in zip(grid[:, 0], rules, strict=True):
+        if below[numbers["rule"] == rule].any():
+            axes.set_ylim(bottom=floors[rule])
+        style.log_axis(axes, "y")
         axes.set_ylabel(f"{rule} (log scale)")
     handles = [Line2D([], [], color=colours[each], marker="o", label=each) for each in labels]
     drawing.legend(handles=handles, loc="outside upper center", ncols=3)
-    style.note(drawing, f"Against the largest ε, after the last epoch. {NOTE}")
+    edge = "The lower edge stands for all that is below it, 0 too. " if below.any() else ""
+    style.note(
+        drawing,
+        f"Against the largest ε, after the last epoch. Bars: from the lowest to the highest draw. {edge}{NOTE}",
+    )
     return drawing
+
+
+def _floor(medians: "pd.Series[float]") -> float:
+    """Where the axis ends: below every median that is not 0."""
+    return float(medians[medians > 0].min()) / 2 if (medians > 0).any() else 0.1
+
+
+def _draw(axes: Axes, points: pd.DataFrame, floor: float, colour: str) -> None:
+    drawn = points[["best_bound", "smallest", "largest"]].clip(lower=floor)
+    middle = drawn["best_bound"]
+    axes.errorbar(
+        points["epsilon"], middle, yerr=(middle - drawn["smallest"], drawn["largest"] - middle),
+        color=colour, elinewidth=0.9, linewidth=1.0, marker="o", markersize=3,
+    )  # fmt: skip
