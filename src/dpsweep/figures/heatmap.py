@@ -190,7 +190,7 @@ def _colour_bar(drawing: Figure, panels: list[Axes], location: str, length: floa
     )  # fmt: skip
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=2, pad=1.5, labelsize=6.5)
-    bar.set_label("Macro accuracy", size=7, labelpad=1.5)
+    bar.set_label("Macro accuracy", size=7, labelpad=4 if location == "right" else 1.5)
     if location == "right":
         bar.locator = MaxNLocator(6)
         bar.update_ticks()

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -152,28 +151,22 @@ def _strip_heights(panels: Sequence[pd.DataFrame], chosen: Sequence[str]) -> lis
 
 
 def _line(axes: Axes, line: pd.DataFrame, x: str, y: str, label: str, look: _Look) -> None:
-    if line[y].notna().any():  # AUTO-S has no C
-        # A line ends where there is no number, and another one starts after it.
-        sns.lineplot(
-            line.assign(gap=line[y].isna().cumsum()), x=x, y=y, units="gap", estimator=None,
-            errorbar=None, legend=False, color=look.colours[label], marker=look.markers[label],
-            markeredgewidth=0, ax=axes,
-        )  # fmt: skip
-    axes.set(xlabel="", ylabel="")
+    # A line ends where there is no number, and goes on after it.
+    colour, marker = look.colours[label], look.markers[label]
+    axes.plot(line[x], line[y].astype(float), color=colour, marker=marker, markeredgewidth=0)
 
 
 def _repeats(axes: Axes, line: pd.DataFrame, x: str, label: str, look: _Look) -> None:
+    colour, marker = look.colours[label], look.markers[label]
     if look.bands:
         axes.fill_between(
-            line[x], line["minimum"], line["maximum"], color=look.colours[label], alpha=0.2,
-            linewidth=0,
-        )  # fmt: skip
+            line[x], line["minimum"], line["maximum"], color=colour, alpha=0.2, linewidth=0
+        )
     elif line["repeats"].max() > 1:
-        each = line.melt(id_vars=[x], value_vars=seed_columns(line), value_name="repeat")
-        sns.scatterplot(
-            each, x=x, y="repeat", color=look.colours[label], marker=look.markers[label], s=7,
-            alpha=0.6, linewidth=0, legend=False, ax=axes,
-        )  # fmt: skip
+        for seed in seed_columns(line):
+            axes.scatter(
+                line[x], line[seed], color=colour, marker=marker, s=7, alpha=0.6, linewidth=0
+            )
 
 
 def _setting_axis(axes: Axes, points: pd.DataFrame, setting: str) -> None:

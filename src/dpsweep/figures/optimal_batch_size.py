@@ -81,6 +81,7 @@ def plot(_: OptimalBatchSize, numbers: pd.DataFrame) -> Figure:
             textcoords="offset points", ha="left", va="center", size=6.5, color=style.GREY,
         )  # fmt: skip
         axes.set_yscale("log", base=2)
+        axes.margins(y=0.08)
         style.value_axis(axes, "x", list(panel["epochs"]), base=2)
     for axes in drawing.axes[-len(panels) :]:
         axes.set_xlabel(style.log_label("Epochs", len(panels)))

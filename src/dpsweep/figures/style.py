@@ -215,6 +215,11 @@ def log_label(text: str, panels: int = 1) -> str:
     return f"{text}{chr(10) if panels > 2 else ' '}(log scale)"
 
 
+def room_for_labels(panels: int) -> int:
+    """How many labels a horizontal axis has room for where so many panels are side by side."""
+    return 24 // max(panels, 2)
+
+
 def value_axis(
     axes: Axes,
     which: Literal["x", "y"],
