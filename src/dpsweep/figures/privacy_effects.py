@@ -4,13 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpsweep.analysis.frames import stack
 from dpsweep.analysis.overlaps import NOTE, PRIVACY, Overlap, load_overlaps
-from dpsweep.figures import style
+from dpsweep.figures import ranges, style
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import PrivacyEffects
@@ -26,7 +25,6 @@ _EFFECTS = {
     "direct": "noise alone",
     "indirect": "gradients alone",
 }
-_APART = 2.5  # points between the lines of effects
 
 
 def _scale_free(sums: ClippedSums, noise_multiplier: float, dimension: int) -> float:
@@ -100,53 +98,29 @@ def _effects(loose: Overlap, tight: Overlap) -> list[dict[str, float | str]]:
 
 
 def plot(_: PrivacyEffects, numbers: pd.DataFrame) -> Figure:
-    """Draw a column for each problem, a row for each rule, a line for each effect.
-
-    A range over draws is a bar and no band: bounds of 0, which a logarithmic axis does not have, would
-    fill the panel.
-    """
+    """Draw a column for each problem, a row for each rule, a line for each effect."""
     panels = [panel for _, panel in numbers.groupby("panel")]
-    rules = list(RULES)
     drawing = style.panels_figure(len(panels), height=3.6)
-    grid = drawing.subplots(len(rules), len(panels), squeeze=False, sharex="col", sharey="row")
-    labels = list(_EFFECTS.values())
-    colours = dict(zip(labels, ["black", style.HARD, style.EASY], strict=True))
-    floors = {rule: _floor(numbers[numbers["rule"] == rule]["best_bound"]) for rule in rules}
+    grid = drawing.subplots(len(RULES), len(panels), squeeze=False, sharex="col", sharey="row")
+    colours = dict(zip(_EFFECTS.values(), ["black", style.HARD, style.EASY], strict=True))
+    below = False
+    for row, rule in zip(grid, RULES, strict=True):
+        of_rule = numbers[numbers["rule"] == rule].sort_values("epsilon")
+        edge = ranges.lower_edge(of_rule)
+        for axes, (_, points) in zip(row, of_rule.groupby("panel"), strict=True):
+            lines = [(colours[each], points[points["effect"] == each]) for each in colours]
+            ranges.draw(axes, lines, "epsilon", edge)
+        below |= ranges.end_at(row[0], of_rule, edge)
+        row[0].set_ylabel(f"{rule} (log scale)")
     for column, panel in zip(grid.T, panels, strict=True):
-        for axes, rule in zip(column, rules, strict=True):
-            points = panel[panel["rule"] == rule].sort_values("epsilon")
-            for label in labels:
-                with style.aside(axes, right=_APART * (labels.index(label) - 1)):
-                    _draw(axes, points[points["effect"] == label], floors[rule], colours[label])
-            axes.set_yscale("log")
         style.value_axis(column[-1], "x", list(panel["epsilon"].unique()), base=2)
         column[-1].set_xlabel(style.log_label(style.EPSILON_LABEL, len(panels)))
         column[0].set_title(str(panel["title"].iloc[0]))
-    below = numbers["smallest"] < numbers["rule"].map(floors)
-    for axes, rule in zip(grid[:, 0], rules, strict=True):
-        if below[numbers["rule"] == rule].any():
-            axes.set_ylim(bottom=floors[rule])
-        style.log_axis(axes, "y")
-        axes.set_ylabel(f"{rule} (log scale)")
-    handles = [Line2D([], [], color=colours[each], marker="o", label=each) for each in labels]
+    handles = [Line2D([], [], color=colours[each], marker="o", label=each) for each in colours]
     drawing.legend(handles=handles, loc="outside upper center", ncols=3)
-    edge = "The lower edge stands for all that is below it, 0 too. " if below.any() else ""
     style.note(
         drawing,
-        f"Against the largest ε, after the last epoch. Bars: from the lowest to the highest draw. {edge}{NOTE}",
+        "Against the largest ε, after the last epoch. Bars: from the lowest to the highest draw. "
+        f"{ranges.EDGE if below else ''}{NOTE}",
     )
     return drawing
-
-
-def _floor(medians: "pd.Series[float]") -> float:
-    """Where the axis ends: below every median that is not 0."""
-    return float(medians[medians > 0].min()) / 2 if (medians > 0).any() else 0.1
-
-
-def _draw(axes: Axes, points: pd.DataFrame, floor: float, colour: str) -> None:
-    drawn = points[["best_bound", "smallest", "largest"]].clip(lower=floor)
-    middle = drawn["best_bound"]
-    axes.errorbar(
-        points["epsilon"], middle, yerr=(middle - drawn["smallest"], drawn["largest"] - middle),
-        color=colour, elinewidth=0.9, linewidth=1.0, marker="o", markersize=3,
-    )  # fmt: skip

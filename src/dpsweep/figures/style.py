@@ -278,6 +278,8 @@ def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
     low, high = sorted(axis.get_view_interval())
     if high / low < 50:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    elif math.floor(math.log10(high)) == math.ceil(math.log10(low)):  # one power of ten
+        axis.set_major_locator(LogLocator(subs=(1, 3)))
     if low >= 5e-3 and high < 1e5:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
