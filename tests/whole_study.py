@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.synthetic import write_cells, write_dataset, write_gradient_norms, write_overlaps
 
 from dpsweep.analysis.frames import load_trials
 from dpsweep.choice import choose
@@ -19,6 +18,7 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import NormTrace
+from tests.synthetic import write_cells, write_dataset, write_gradient_norms, write_overlaps
 
 DIFFICULTY = {"strong": 0.0, "residual": 0.2, "text": 0.3, "weak": 0.5, "scratch": 1.0}
 """How hard problems are with a backbone, by its role."""

@@ -216,7 +216,9 @@ def write_norms(study: Study, paths: Paths) -> None:
         bound = float(cell.clipping_bound)
         first = np.array([0.5, 0.5, 2.0, 8.0]) * bound
         last = np.array([0.0, 0.2, 0.4, nan, 3.0]) * bound
-        write_gradient_norms(study, paths, cell, 0.01, [([0, 1, 2, 3], first), ([0, 1, 2, 3, 0], last)])
+        write_gradient_norms(
+            study, paths, cell, 0.01, [([0, 1, 2, 3], first), ([0, 1, 2, 3, 0], last)]
+        )
 
 
 def test_distributions_have_a_density_quartiles_and_the_share_above_c(tmp_path: Path) -> None:

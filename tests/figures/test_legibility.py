@@ -26,6 +26,7 @@ THREE = [{"epsilon": epsilon, "title": f"ViT-Base, ε = {epsilon}"} for epsilon 
 LINES = [{"epsilon": 8.0, "label": "ε = 8"}, {"epsilon": 0.25, "label": "ε = 0.25"}]
 AT_C = {"clipping_bound": 1.0, "epochs": 8}
 MEASURED = {**AT_C, "batch_size": 64}
+BACKBONES = ("ViT-Base", "ViT-Tiny")
 SIX = [{"epsilon": epsilon, "title": f"ε = {epsilon:g}"} for epsilon in PAPER["epsilon"]]
 NOISE = [
     {"title": "By batch size", "quantity": "cumulative_effective", "x": "batch_size"},
@@ -63,8 +64,8 @@ WIDE: dict[str, dict[str, Any]] = {
     "optimal_batch_size": {"panels": [{"epochs": "all", "clipping_bound": 1.0, "title": title}
                                       for title in ("CIFAR-100", "SUN397")]},
     "error_decomposition": {"panels": [panel | MEASURED for panel in THREE]},
-    "optimal_clipping_trace": {"panels": [{**MEASURED, "title": title} for title in ("ViT-Base", "ViT-Tiny")]},
-    "privacy_effects": {"panels": [{**MEASURED, "title": title} for title in ("ViT-Base", "ViT-Tiny")]},
+    "optimal_clipping_trace": {"panels": [{**MEASURED, "title": title} for title in BACKBONES]},
+    "privacy_effects": {"panels": [{**MEASURED, "title": title} for title in BACKBONES]},
     "predicted_clipping": {
         "panels": [
             {**MEASURED, "clipping_bound": "all", "title": "Digits"},

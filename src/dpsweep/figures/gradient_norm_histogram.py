@@ -89,10 +89,11 @@ def plot(_: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
         style.log_axis(axes, "x")
         axes.set_ylim(0, 1.35 * panel["share"].max())  # room for the text above the bars
         bound = panel["clipping_bound"].iloc[0]
+        above = style.write_percentage(panel["share_above_bound"].iloc[0])
         axes.axvline(bound, color=style.HARD, linestyle="--", linewidth=1)
         axes.text(
             0.03, 0.97,
-            f"C = {style.write_value(bound)}\n{style.write_percentage(panel['share_above_bound'].iloc[0])} above",
+            f"C = {style.write_value(bound)}\n{above} above",
             transform=axes.transAxes, va="top", size=7, color=style.HARD,
         )  # fmt: skip
         axes.set(xlabel=style.log_label("Gradient norm", len(panels)), ylabel="")

@@ -114,7 +114,8 @@ def plot(
             markers=dict(zip(marked, style.MARKERS * len(marked), strict=False)),
             bands=bands,
         )
-        for label, line in panel.groupby("label", sort=False):
+        for label in labels:
+            line = panel[panel["label"] == label]
             with look.apart(axes[0], label) if apart else nullcontext():
                 _repeats(axes[0], line, x, label, look)
                 _line(axes[0], line, x, "centre", label, look)

@@ -94,7 +94,5 @@ def plot(_: OptimalClippingTrace, numbers: pd.DataFrame) -> Figure:
           for each in budgets),
     ]  # fmt: skip
     drawing.legend(handles=handles, loc="outside upper center", ncols=5 if len(panels) > 1 else 3)
-    style.note(
-        drawing, f"Epoch 0 is before the first step. {ranges.EDGE if below else ''}{NOTE}"
-    )
+    style.note(drawing, f"Epoch 0 is before the first step. {ranges.EDGE if below else ''}{NOTE}")
     return drawing

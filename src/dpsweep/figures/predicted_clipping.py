@@ -28,7 +28,7 @@ def plot(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
     """Draw predicted against measured bounds for each prediction; below, what each rule loses."""
     drawing = style.panels_figure(3, height=4.6)
     # Apart, so that the long names of rules below do not narrow the panels above.
-    above, below = drawing.subfigures(2, 1, height_ratios=[1.3, 1])
+    above, below = drawing.subfigures(2, 1, height_ratios=[1.3, 1], squeeze=False)[:, 0]
     grid = dict(zip(PREDICTIONS, above.subplots(1, len(PREDICTIONS)), strict=True))
     budgets = sorted(numbers["epsilon"].unique())
     colours = dict(zip(budgets, style.ordered_colours(len(budgets)), strict=True))

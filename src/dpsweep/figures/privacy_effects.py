@@ -107,7 +107,8 @@ def plot(_: PrivacyEffects, numbers: pd.DataFrame) -> Figure:
     for row, rule in zip(grid, RULES, strict=True):
         of_rule = numbers[numbers["rule"] == rule].sort_values("epsilon")
         edge = ranges.lower_edge(of_rule)
-        for axes, (_, points) in zip(row, of_rule.groupby("panel"), strict=True):
+        for axes, panel in zip(row, panels, strict=True):
+            points = of_rule[of_rule["panel"] == panel["panel"].iloc[0]]
             lines = [(colours[each], points[points["effect"] == each]) for each in colours]
             ranges.draw(axes, lines, "epsilon", edge)
         below |= ranges.end_at(row[0], of_rule, edge)

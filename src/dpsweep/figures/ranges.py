@@ -16,9 +16,7 @@ EDGE = "The lower edge stands for all that is below it, 0 too. "
 _APART = 2.2  # points between the bars of lines that share their horizontal positions
 
 
-def draw(
-    axes: Axes, lines: Iterable[tuple[str, pd.DataFrame]], x: str, lower_edge: float
-) -> None:
+def draw(axes: Axes, lines: Iterable[tuple[str, pd.DataFrame]], x: str, lower_edge: float) -> None:
     """Draw lines through ``best_bound``, each with bars from ``smallest`` to ``largest``.
 
     Args:

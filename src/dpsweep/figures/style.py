@@ -288,9 +288,10 @@ def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
 @contextmanager
 def aside(axes: Axes, *, right: float = 0, up: float = 0) -> Iterator[None]:
     """Shift what is drawn meanwhile by some points, so that lines of the same values are all seen."""
-    there = set(axes.get_children())
+    there, figure = set(axes.get_children()), axes.get_figure(root=True)
+    assert figure is not None  # noqa: S101 (axes that are drawn on have one)
     yield
-    shift = ScaledTranslation(right / 72, up / 72, axes.get_figure(root=True).dpi_scale_trans)
+    shift = ScaledTranslation(right / 72, up / 72, figure.dpi_scale_trans)
     # Not before: the limits of the axes are those of the values.
     for artist in set(axes.get_children()) - there:
         if isinstance(artist, PathCollection):

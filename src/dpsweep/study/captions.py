@@ -28,8 +28,8 @@ _TOLD_APART = (*PARTS, "optimizer", "clipping", "epsilon", "clipping_bound", "ep
 _TUNED = (("batch_size", "batch size", "B"), ("clipping_bound", "clipping bound", "C"))
 _ALONE = ("dataset", "backbone", "epsilon")
 CAPTION_WORDS = (
-    *PARTS, "optimizer", "epochs", "seeds", "spread", "tuned", "epsilon", "clipping_bound", "batch_size", "baseline",
-    "centre", "gamma",
+    *PARTS, "optimizer", "epochs", "seeds", "spread", "tuned", "epsilon", "clipping_bound", "batch_size",
+    "baseline", "centre", "gamma",
 )  # fmt: skip
 
 FEWEST_FOR_A_BAND = 5
