@@ -181,7 +181,11 @@ def write_cells(
 
 
 def write_gradient_norms(
-    paths: Paths, cell: Cell, learning_rate: float, epochs: Sequence[tuple[Any, Any]]
+    study: Study,
+    paths: Paths,
+    cell: Cell,
+    learning_rate: float,
+    epochs: Sequence[tuple[Any, Any]],
 ) -> None:
     """Write the norms file for which ``cell`` (its batch size included) is the best one.
 
@@ -197,7 +201,7 @@ def write_gradient_norms(
                     "label": np.asarray(labels, dtype=np.int64),
                     "norm": np.asarray(norms, dtype=np.float64),
                     "head_norm": np.asarray(norms, dtype=np.float64) / 2,
-                    "batch_size": 0 if cell.batch_size == "full" else cell.batch_size,
+                    "batch_size": study.batch_size(cell),
                     "learning_rate": learning_rate,
                     "seed": 1,
                     "trial_key": f"{cell.problem}/{cell.name}/{learning_rate}/1",

@@ -88,7 +88,11 @@ def test_gradient_norms_know_what_they_are_of(paths: Paths) -> None:
     for cell in STUDY.sweep_cells("a"):
         bound = float(cell.clipping_bound)
         write_gradient_norms(
-            paths, cell, 0.02, [([0, 1], [bound, 2 * bound]), ([0, 1], [3 * bound, 4 * bound])]
+            STUDY,
+            paths,
+            cell,
+            0.02,
+            [([0, 1], [bound, 2 * bound]), ([0, 1], [3 * bound, 4 * bound])],
         )
     selections = [Selection(), Selection(clipping_bound=1.0)]
     norms = load_gradient_norms(STUDY, paths, selections)

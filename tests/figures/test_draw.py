@@ -103,7 +103,7 @@ def write_norms(paths: Paths) -> None:
             cell.batch_size == 100 and cell.epsilon == 1 and cell.epochs == 2
         ):  # the smallest wins ties
             norms = [(np.arange(100) % 4, random.lognormal(size=100)) for _ in range(cell.epochs)]
-            write_gradient_norms(paths, cell, 0.01, norms)
+            write_gradient_norms(STUDY, paths, cell, 0.01, norms)
         if cell.batch_size == 100 and cell.epochs == 2 and cell.clipping_bound == 1:
             gradients = [[measured.normal(1, 2, size=(20, 4)) / cell.epsilon] * 2 for _ in range(3)]
             write_overlaps(STUDY, paths, cell, 2 / cell.epsilon, gradients)

@@ -13,7 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from tests.synthetic import make_study, write_cells, write_gradient_norms
+from tests.synthetic import make_study, write_cells, write_gradient_norms, write_overlaps
 
 from dpsweep.figures import style
 from dpsweep.figures.draw import FAMILIES
@@ -75,6 +75,45 @@ def test_heatmap_writes_every_value(heatmap: Figure) -> None:
     assert written[1, 1] == ".900"
     assert written[0, 2] == ".790"  # C = 0.1, B = 100: the lowest row
     assert written[2, 1] == "–"  # diverged
+
+
+def test_panels_share_their_rows_and_what_is_not_in_a_grid_is_empty(tmp_path: Path) -> None:
+    sizes = {8.0: [100, 200, "full"], 1.0: [200, 400, "full"]}
+    study = make_study(
+        {
+            f"s{epsilon:g}": {"epsilon": [epsilon], "batch_size": size, "clipping_bound": [0.1, 1]}
+            for epsilon, size in sizes.items()
+        },
+        figures={
+            "f": {"caption": "c", "section": "s", "family": "heatmap",
+                  "panels": [{"title": f"{epsilon:g}", "epsilon": epsilon} for epsilon in sizes]}
+        },
+    )  # fmt: skip
+    write_cells(study, Paths(tmp_path), lambda *_: {"macro_accuracy": 0.5})
+    left, right, *_ = plotted(study, Paths(tmp_path))[0].axes
+    assert [each.get_text() for each in left.get_yticklabels()] == ["Full", "400", "200", "100"]
+    assert not right.get_yticklabels()
+    for axes, empty in ((left, 1), (right, 3)):
+        written = {
+            math.floor(text.get_position()[1]) for text in axes.texts if text.get_text() == ".500"
+        }
+        assert written == {0, 1, 2, 3} - {empty}
+
+
+@pytest.mark.parametrize("panels", [2, 3, 4, 5])
+def test_no_panel_stands_alone_in_the_last_of_several_rows(tmp_path: Path, panels: int) -> None:
+    budgets = [float(each) for each in range(1, panels + 1)]
+    bounds = [float(each) for each in range(1, 11)]  # two panels side by side are as wide as a page
+    study = study_with(
+        {"epsilon": budgets, "clipping_bound": bounds, "batch_size": [100, 200]},
+        family="heatmap", colour_scale="panel",
+        panels=[{"title": f"{each:g}", "epsilon": each} for each in budgets],
+    )  # fmt: skip
+    write_cells(study, Paths(tmp_path), lambda *_: {"macro_accuracy": 0.5})
+    drawing, _ = plotted(study, Paths(tmp_path))
+    heights = [round(axes.get_position().y0, 2) for axes in drawing.axes if axes.get_title()]
+    in_last_row = heights.count(min(heights))
+    assert len(set(heights)) == panels or in_last_row > 1
 
 
 def test_the_learning_rate_of_the_best_square_stands_above_the_panel(heatmap: Figure) -> None:
@@ -239,11 +278,71 @@ def test_few_repeats_are_points_and_many_are_a_band(tmp_path: Path, seeds: int) 
         each.get_offsets() for each in axes.collections if len(each.get_facecolor()) and each not in bands
     ]  # fmt: skip
     assert (len(bands), [len(each) for each in points]) == (
-        {1: (0, []), 3: (0, [3 * 3]), 5: (1, [])}[seeds]
+        {1: (0, []), 3: (0, [3] * 3), 5: (1, [])}[seeds]
     )
     if bands:
         heights = bands[0].get_paths()[0].vertices[:, 1]
         assert (heights.min(), heights.max()) == pytest.approx((0.41, 0.55))
+
+
+def test_repeats_are_drawn_in_one_way_where_lines_have_different_numbers_of_them(
+    tmp_path: Path,
+) -> None:
+    """A band of five seeds is wider than one of three that says the same."""
+    lines = [{"label": f"{each:g}", "epsilon": each} for each in (1.0, 8.0)]
+    grid = {"clipping_bound": [0.1, 1.0]}
+    study = make_study(
+        {
+            "three": {"epsilon": [1.0], "seeds": 3} | grid,
+            "five": {"epsilon": [8.0], "seeds": 5} | grid,
+        },
+        figures={
+            "f": {"family": "clipping_curve", "caption": "{spread}", "section": "s",
+                  "panels": [{"title": "Digits", "lines": lines}]}
+        },
+    )  # fmt: skip
+    write_cells(study, Paths(tmp_path), lambda cell, rate, seed: {"macro_accuracy": 0.1 * seed})
+    axes = plotted(study, Paths(tmp_path))[0].axes[0]
+    assert not any(isinstance(each, PolyCollection) for each in axes.collections)
+    caption = study.figures["f"].caption
+    assert caption == "small points are the seeds, of which some lines have more than others"
+
+
+def best_sizes(tmp_path: Path) -> tuple[Figure, pd.DataFrame]:
+    """Two panels of other budgets; every seed but the first finds the largest B best."""
+    panels = [{"title": "a", "epochs": "all", "epsilon": [0.5, 8.0]},
+              {"title": "b", "epochs": "all", "epsilon": [0.25, 8.0]}]  # fmt: skip
+    grid = {"epsilon": [0.25, 0.5, 8.0], "epochs": [1, 2], "batch_size": [100, 400], "seeds": 3}
+    study = study_with(grid, family="optimal_batch_size", panels=panels)
+
+    def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+        return {"macro_accuracy": 0.5 + 0.1 * ((cell.batch_size == 400) == (seed > 1))}
+
+    write_cells(study, Paths(tmp_path), outcome)
+    return plotted(study, Paths(tmp_path))
+
+
+def test_the_best_batch_size_is_the_mean_of_what_each_seed_alone_chooses(tmp_path: Path) -> None:
+    drawing, numbers = best_sizes(tmp_path)
+    assert set(numbers["mean_batch_size"]) == {300}
+    assert set(numbers["batch_size"]) == {400}
+    (line, *_) = [each for each in drawing.axes[0].lines if len(each.get_xdata()) == 2]
+    assert line.get_ydata().tolist() == [300, 300]
+
+
+def test_a_legend_of_all_panels_is_in_the_order_of_epsilon(tmp_path: Path) -> None:
+    drawing, _ = best_sizes(tmp_path)
+    (legend,) = drawing.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["ε = 0.25", "ε = 0.5", "ε = 8"]
+
+
+def test_lines_of_the_same_values_do_not_hide_each_other(tmp_path: Path) -> None:
+    drawing, _ = best_sizes(tmp_path)
+    for axes in (drawing.axes[0], drawing.axes[-1]):  # the panel, and a strip below
+        lines = [each for each in axes.lines if each.get_linestyle() == "-"]
+        values = {tuple(line.get_ydata()) for line in lines}
+        heights = {line.get_transform().transform(line.get_xydata())[0, 1] for line in lines}
+        assert (len(values), len(heights)) == (1, 2)
 
 
 def test_the_chosen_batch_size_and_learning_rate_stand_under_the_panel(tmp_path: Path) -> None:
@@ -307,7 +406,8 @@ def test_labels_of_chosen_settings_do_not_touch(tmp_path: Path, values: int) -> 
 
 def test_a_missing_point_leaves_a_gap(tmp_path: Path) -> None:
     axes = curve(tmp_path, ["easy"], worst=math.nan).axes[0]
-    assert [line.get_xdata().tolist() for line in axes.lines] == [[0.1, 1.0]]
+    (line,) = axes.lines
+    assert np.isfinite(line.get_ydata()).tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize(("steps", "window"), [(40, None), (400, 9)])
@@ -387,7 +487,7 @@ def histograms(tmp_path: Path) -> tuple[Figure, pd.DataFrame]:
     )
     for cell in study.sweep_cells("s"):
         norms = np.geomspace(1, 10, 1000) if cell.epsilon == 8 else np.full(1000, 3.0)
-        write_gradient_norms(Paths(tmp_path), cell, 0.01, [(np.zeros(1000), norms)] * 2)
+        write_gradient_norms(study, Paths(tmp_path), cell, 0.01, [(np.zeros(1000), norms)] * 2)
     return plotted(study, Paths(tmp_path))
 
 
@@ -409,6 +509,32 @@ def test_histograms_draw_the_shares_that_stand_in_the_frame(tmp_path: Path) -> N
         assert axes.texts[-1].get_text() == "B = 100, η = 0.01"
 
 
+def test_the_full_batch_has_its_name_above_a_histogram(tmp_path: Path) -> None:
+    study = study_with(
+        {"batch_size": ["full"]}, family="gradient_norm_histogram", panels=[{"title": "t"}]
+    )
+    (cell,) = study.sweep_cells("s")
+    write_gradient_norms(
+        study, Paths(tmp_path), cell, 0.01, [(np.zeros(9), np.geomspace(1, 9, 9))] * 2
+    )
+    drawing, _ = plotted(study, Paths(tmp_path))
+    assert drawing.axes[0].texts[-1].get_text() == "B = Full, η = 0.01"
+
+
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize("family", ["privacy_effects", "optimal_clipping_trace"])
+def test_a_range_to_zero_does_not_stretch_the_axis(tmp_path: Path, family: str, zero: bool) -> None:
+    study = study_with({"epsilon": [1.0, 8.0]}, family=family, panels=[{"title": "t"}])
+    aligned, opposed = np.full((4, 2), 3.0), np.array([[3.0, 0.0], [-9.0, 0.0]])
+    for cell in study.sweep_cells("s"):
+        draws = [aligned, aligned, opposed if zero else aligned]
+        write_overlaps(study, Paths(tmp_path), cell, 50 / cell.epsilon, [draws] * 3)
+    drawing, numbers = plotted(study, Paths(tmp_path))
+    bottom, _ = drawing.axes[0].get_ylim()
+    assert bottom > 0.2 * numbers.loc[numbers["best_bound"] > 0, "best_bound"].min()
+    assert ("The lower edge" in drawing.get_supxlabel()) == zero
+
+
 @pytest.mark.parametrize(("low", "from_zero"), [(0.95, False), (0.1, True)])
 def test_retained_weights_that_are_alike_are_not_pinned_to_the_top(
     tmp_path: Path, low: float, from_zero: bool
@@ -422,7 +548,7 @@ def test_retained_weights_that_are_alike_are_not_pinned_to_the_top(
     for cell in study.sweep_cells("s"):
         weights = np.array([1.0, 1.0, low, low]) if cell.clipping_bound == 1 else np.ones(4)
         norms = cell.clipping_bound / weights
-        write_gradient_norms(paths, cell, 0.01, [(np.arange(4), norms)] * 2)
+        write_gradient_norms(study, paths, cell, 0.01, [(np.arange(4), norms)] * 2)
     axes = plotted(study, paths)[0].axes[0]
     bottom, top = axes.get_ylim()
     assert top > 1

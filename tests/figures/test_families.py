@@ -216,7 +216,9 @@ def write_norms(study: Study, paths: Paths) -> None:
         bound = float(cell.clipping_bound)
         first = np.array([0.5, 0.5, 2.0, 8.0]) * bound
         last = np.array([0.0, 0.2, 0.4, nan, 3.0]) * bound
-        write_gradient_norms(paths, cell, 0.01, [([0, 1, 2, 3], first), ([0, 1, 2, 3, 0], last)])
+        write_gradient_norms(
+            study, paths, cell, 0.01, [([0, 1, 2, 3], first), ([0, 1, 2, 3, 0], last)]
+        )
 
 
 def test_distributions_have_a_density_quartiles_and_the_share_above_c(tmp_path: Path) -> None:
@@ -240,7 +242,7 @@ def test_very_small_and_large_norms_are_in_the_density(tmp_path: Path, decade: i
     study, paths = norms_study("gradient_norm_distribution"), Paths(tmp_path)
     norms = 10 ** np.random.default_rng(0).normal(decade, 0.3, 200)
     for cell in study.sweep_cells("s"):
-        write_gradient_norms(paths, cell, 0.01, [(np.zeros(200), norms)] * 2)
+        write_gradient_norms(study, paths, cell, 0.01, [(np.zeros(200), norms)] * 2)
     numbers = drawn(study, paths).query("panel == 0 and epoch == 1 and quantity == 'density'")
     logs = np.log10(numbers["norm"])
     assert np.trapezoid(numbers["value"], logs) == pytest.approx(1.0, abs=0.02)
@@ -293,7 +295,7 @@ def write_per_class(study: Study, paths: Paths, norms_of: int = 200) -> None:
         if cell.batch_size == norms_of:
             values = norms[float(cell.clipping_bound)]
             earlier = [5.0] * 6  # after the first epoch: not what is drawn
-            write_gradient_norms(paths, cell, 0.01, [(labels, earlier), (labels, values)])
+            write_gradient_norms(study, paths, cell, 0.01, [(labels, earlier), (labels, values)])
 
 
 def test_per_class_numbers_by_hand(tmp_path: Path) -> None:

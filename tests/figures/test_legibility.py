@@ -1,23 +1,22 @@
 """What was once wrong in a figure for the eye: labels that collide or are cut, axes that say too little."""
 
-import io
-import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.text import Text
-from matplotlib.transforms import Bbox
+from tests.figures.legible import illegible
 from tests.figures.test_draw import FAMILIES, STUDY, outcome, write_norms
 from tests.synthetic import make_study, write_cells, write_dataset, write_gradient_norms
+from tests.whole_study import write_results
 
 from dpsweep.figures import style
 from dpsweep.figures.draw import FAMILIES as PLOTS
-from dpsweep.study import Study
+from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
+STUDIES = Path(__file__).parents[2] / "studies"
 # The paper's grids for SUN397.
 PAPER = {
     "epsilon": [0.25, 0.5, 1.0, 2.0, 4.0, 8.0], "batch_size": [64, 128, 256, 512, "full"],
@@ -25,17 +24,72 @@ PAPER = {
 }  # fmt: skip
 THREE = [{"epsilon": epsilon, "title": f"ViT-Base, ε = {epsilon}"} for epsilon in (8.0, 1.0, 0.25)]
 LINES = [{"epsilon": 8.0, "label": "ε = 8"}, {"epsilon": 0.25, "label": "ε = 0.25"}]
-LARGE: dict[str, dict[str, Any]] = {
+AT_C = {"clipping_bound": 1.0, "epochs": 8}
+MEASURED = {**AT_C, "batch_size": 64}
+BACKBONES = ("ViT-Base", "ViT-Tiny")
+SIX = [{"epsilon": epsilon, "title": f"ε = {epsilon:g}"} for epsilon in PAPER["epsilon"]]
+NOISE = [
+    {"title": "By batch size", "quantity": "cumulative_effective", "x": "batch_size"},
+    {"title": "By steps", "quantity": "cumulative_effective", "x": "steps"},
+]
+# Every family as wide as a study makes it: three or six panels, six lines, long titles.
+WIDE: dict[str, dict[str, Any]] = {
     "heatmap": {"panels": THREE, "colour_scale": "panel"},
+    "heatmap_shared": {"family": "heatmap", "panels": SIX},
+    "heatmap_over_epsilon": {"family": "heatmap", "x": "epsilon", "y": "clipping_bound",
+                             "panels": [{"title": "WRN-16-4"}]},
     "clipping_curve": {
         "quantity": "difference",
         "panels": [{"title": "ViT-Tiny", "lines": LINES}, {"title": "ViT-Base", "lines": LINES}],
     },
-    "per_class": {"baseline": 1.0, "rows": ["accuracy_difference"],
+    "clipping_curve_of_accuracy": {
+        "family": "clipping_curve",
+        "panels": [{"title": f"ViT-Base, FiLM, {place}", "lines": LINES} for place in range(3)],
+    },
+    "gradient_norm_distribution": {"panels": [panel | {"clipping_bound": 1.0} for panel in SIX]},
+    "gradient_norm_histogram": {"panels": [panel | {"clipping_bound": 1.0} for panel in THREE]},
+    "per_class": {"baseline": 1.0,
                   "panels": [panel | {"clipping_bound": [0.1, 1.0, 42.0]} for panel in THREE]},
-    "noise_curve": {"cells": {"epsilon": "all"},
-                    "axes": [{"title": "One step", "quantity": "effective", "x": "batch_size"}]},
+    "method_comparison": {
+        "panels": [
+            {"title": f"CIFAR-100 (10%), {place}", "lines": [
+                {"label": "AUTO-S", "clipping_bound": "automatic"}, {"label": "Tuned"}]}
+            for place in range(3)
+        ]
+    },
+    "noise_curve": {"cells": {"epochs": 8}, "axes": NOISE, "minimum_steps": {"digits_small_film": 20}},
+    "noise_curve_of_epochs": {"family": "noise_curve", "cells": {"epochs": "all", "clipping_bound": 1.0},
+                              "axes": NOISE},
+    "norm_trace": {"panels": [{**AT_C, "title": "8 epochs"}]},
+    "optimal_batch_size": {"panels": [{"epochs": "all", "clipping_bound": 1.0, "title": title}
+                                      for title in ("CIFAR-100", "SUN397")]},
+    "error_decomposition": {"panels": [panel | MEASURED for panel in THREE]},
+    "optimal_clipping_trace": {"panels": [{**MEASURED, "title": title} for title in BACKBONES]},
+    "privacy_effects": {"panels": [{**MEASURED, "title": title} for title in BACKBONES]},
+    "predicted_clipping": {
+        "panels": [
+            {**MEASURED, "clipping_bound": "all", "title": "Digits"},
+            {**MEASURED, "clipping_bound": "automatic", "title": "AUTO-S"},
+        ]
+    },
 }  # fmt: skip
+
+
+def wide_study() -> Study:
+    """The paper's grids for one problem of twelve classes, with every family of figures."""
+    once = {"epochs": 8}
+    figures = {
+        name: {"family": name, "caption": "c", "section": "s", "select": once} | settings
+        for name, settings in WIDE.items()
+    }
+    for name in ("noise_curve", "noise_curve_of_epochs"):
+        del figures[name]["select"]
+    sweeps = {
+        "bounds": PAPER | {"epochs": [8]},
+        "automatic": PAPER | {"epochs": [8], "clipping_bound": "automatic"},
+        "epochs": PAPER | {"epochs": [2, 4, 8, 16, 32], "clipping_bound": [1.0]},
+    }
+    return make_study(sweeps, classes=12, train_size=2000, figures=figures)
 
 
 def draw(study: Study, folder: Path, name: str) -> Figure:
@@ -45,60 +99,39 @@ def draw(study: Study, folder: Path, name: str) -> Figure:
         return plot(figure, compute(study, Paths(folder), figure))
 
 
-def texts(drawing: Figure, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Bbox]]:
-    """Every text that is drawn, and where: pixels at 100 dots per inch."""
-    drawn: dict[int, tuple[str, Bbox]] = {}
-    original = Text.draw
-
-    def record(self: Text, renderer: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.get_visible() and self.get_text().strip():
-            drawn[id(self)] = self.get_text(), self.get_window_extent(renderer)
-        return original(self, renderer, *args, **kwargs)
-
-    monkeypatch.setattr(Text, "draw", record)
-    with style.style():
-        drawing.savefig(io.BytesIO(), dpi=100, bbox_inches=None)
-    return list(drawn.values())
+def assert_legible(study: Study, folder: Path) -> None:
+    found = {}
+    for name, figure in study.figures.items():
+        compute, plot = PLOTS[figure.family]
+        with style.style():
+            found[name] = illegible(plot(figure, compute(study, Paths(folder), figure)))
+    assert {name: texts for name, texts in found.items() if texts} == {}
 
 
-def assert_legible(drawing: Figure, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawing.set_dpi(100)
-    found = texts(drawing, monkeypatch)
-    assert len(found) > 5
-    width, height = drawing.get_size_inches() * 100
-    cut = [text for text, box in found
-           if box.x0 < -1 or box.y0 < -1 or box.x1 > width + 1 or box.y1 > height + 1]  # fmt: skip
-    assert not cut
-    # Letters end before their boxes do: a pixel and a half is no collision.
-    collisions = [
-        (one, other)
-        for (one, first), (other, second) in itertools.combinations(found, 2)
-        if min(first.x1, second.x1) - max(first.x0, second.x0) > 1.5
-        and min(first.y1, second.y1) - max(first.y0, second.y0) > 1.5
-    ]
-    assert not collisions
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["demo", "frozen-features"])
+def test_no_text_touches_another_or_is_cut(tmp_path: Path, name: str) -> None:
+    study = load_study(STUDIES / f"{name}.yaml")
+    write_results(study, Paths(tmp_path), most_examples=500)
+    assert_legible(study, tmp_path)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_no_text_lies_on_another_or_is_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
-) -> None:
-    paths = Paths(tmp_path)
-    write_cells(STUDY, paths, outcome, steps_too=True)
-    write_norms(paths)
-    write_dataset(paths, "digits", [250] * 4)
-    assert_legible(draw(STUDY, tmp_path, family), monkeypatch)
+def test_no_text_of_a_wide_study_touches_another_or_is_cut(tmp_path: Path) -> None:
+    study = wide_study()
+    write_results(study, Paths(tmp_path), most_examples=500)
+    assert_legible(study, tmp_path)
 
 
-@pytest.mark.parametrize("family", LARGE)
-def test_the_papers_grids_are_legible_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
-) -> None:
-    made = {"family": family, "caption": "c", "section": "s"} | LARGE[family]
-    study = make_study({"s": PAPER}, figures={"large": made})
-    write_cells(study, Paths(tmp_path), outcome)
-    write_dataset(Paths(tmp_path), "digits", [250] * 4)
-    assert_legible(draw(study, tmp_path, "large"), monkeypatch)
+def test_texts_that_run_together_or_leave_the_figure_are_found() -> None:
+    drawing = Figure(figsize=(3, 1), dpi=100)
+    drawing.text(0.1, 0.5, "10", size=7)
+    drawing.text(0.1, 0.2, "apart", size=7)
+    assert illegible(drawing) == []
+    end = drawing.texts[0].get_window_extent().x1 / 300
+    space = 0.32 * 7 / 72 / 3
+    drawing.text(end + space, 0.5, "100", size=7)
+    drawing.text(0.99, 0.2, "edge", size=7)
+    assert illegible(drawing) == ["'edge' is cut", "'10' touches '100'"]
 
 
 def test_six_panels_stand_side_by_side(tmp_path: Path) -> None:
@@ -114,7 +147,7 @@ def test_six_panels_stand_side_by_side(tmp_path: Path) -> None:
     for cell in study.all_cells():
         if cell.batch_size == 64 and cell.clipping_bound == 1:
             norms = [(np.arange(100) % 4, random.lognormal(size=100))] * cell.epochs
-            write_gradient_norms(paths, cell, 0.01, norms)
+            write_gradient_norms(study, paths, cell, 0.01, norms)
     drawing = draw(study, tmp_path, "norms")
     drawing.draw_without_rendering()
     places = [axes.get_position() for axes in drawing.axes[:6]]

@@ -48,8 +48,14 @@ def test_the_batch_size_axis_names_full_and_thins_the_powers() -> None:
     sizes = {2**k: False for k in range(8, 17)} | {87002: True}
     style.batch_size_axis(axes, "x", sizes, labels=4)
     labels = [label.get_text() for label in axes.get_xticklabels()]
-    assert labels == ["$2^{8}$", "$2^{11}$", "$2^{14}$", "\nFull"]
+    assert labels == ["$2^{8}$", "$2^{11}$", "$2^{14}$", "Full"]
     assert len(labels) + len(axes.get_xticks(minor=True)) == 10
+
+
+def test_only_none_and_all_are_0_and_100_per_cent() -> None:
+    shares = [0.0, 0.001, 0.12, 0.999, 1.0]
+    written = [style.write_percentage(share) for share in shares]
+    assert written == ["0 %", "< 1 %", "12 %", "> 99 %", "100 %"]
 
 
 def test_a_crowded_value_axis_labels_its_ends_and_powers_of_ten() -> None:

@@ -354,7 +354,7 @@ def test_the_cells_behind_a_figure_are_listed_with_what_is_missing(
     write_targets(paths)
     shutil.rmtree(paths.cell(Cell.parse("digits_strong_film", "eps1_epochs2_Bfull_C0.1")))
     measured = Cell.parse("digits_strong_film", "eps8_epochs2_B64_C1")
-    write_gradient_norms(paths, measured, 0.01, [([0, 1], [1.0, 2.0])])
+    write_gradient_norms(study, paths, measured, 0.01, [([0, 1], [1.0, 2.0])])
     page = Page(written(study, paths))
     assert "cells/digits_strong_film/" in page.text("target-squares")
     found, _, missing = page.text("target-squares").partition("Missing (1):")

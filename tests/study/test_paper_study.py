@@ -91,6 +91,17 @@ def test_the_targets_are_the_papers_in_both_studies(paper: Study, demo: Study) -
         assert set(study.targets.undrawn) <= {"parts of theory_predictions"}
 
 
+def test_a_caption_calls_tuned_what_is_tuned() -> None:
+    demo = load_study(ROOT / "studies" / "demo.yaml").figures
+    # These sweeps have one C: it was not tuned.
+    fixed = "with learning rate tuned (C = 1) for the point"
+    assert fixed in demo["effective_noise_sun397"].caption
+    assert fixed in demo["cumulative_noise_sun397"].caption
+    tuned = "clipping bound and learning rate tuned"
+    assert f"with {tuned} for the point" in demo["fig6_effective_noise"].caption
+    assert f"; {tuned} (C = 1 on Digits) for every" in demo["optimal_batch_size"].caption
+
+
 def test_captions_say_what_was_run(paper: Study) -> None:
     captions = {name: target.caption for name, target in paper.figures.items()}
     assert not any("{" in caption for caption in captions.values())
@@ -106,7 +117,7 @@ def test_captions_say_what_was_run(paper: Study) -> None:
     # Figures draw fewer than five seeds as points.
     points, band = "small points are the seeds", "the band is from the lowest to the highest seed"
     assert (
-        f"Mean of 3 to 5 seeds; {points} where there are fewer than 5, elsewhere {band}."
+        f"Mean of 3 to 5 seeds; {points}, of which some lines have more than others."
         in captions["fig5_autoclip_vs_tuned"]
     )
     assert f"median of 3 seeds; {points}." in captions["text_accuracy_difference"]

@@ -82,7 +82,8 @@ def plot(figure: ClippingCurve, numbers: pd.DataFrame) -> Figure:
                     ha=ends.get(bound, "center"), fontsize=style.SMALL,
                     color=palette[point["label"]],
                 )  # fmt: skip
-        style.value_axis(axes, "x", list(panel["clipping_bound"]))
+        room = style.room_for_labels(len(panels))
+        style.value_axis(axes, "x", list(panel["clipping_bound"]), labels=room)
     for axes in drawing.axes[-len(panels) :]:
         axes.set_xlabel(style.log_label(style.CLIPPING_LABEL, len(panels)))
     all_axes[0].margins(y=0.12)

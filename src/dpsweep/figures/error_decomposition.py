@@ -20,7 +20,7 @@ from dpsweep.theory import mean_squared_error, mse_optimal_clipping
 COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "batch_size", "learning_rate",
     "trained_with_bound", "epoch", "clipping_bound", "bias", "noise", "error", "smallest", "largest",
-    "draws", "best_bound", "noise_multiplier", "privacy",
+    "draws", "best_bound", "noise_multiplier", "privacy", "full_batch",
 ]  # fmt: skip
 _POINTS = 61
 _PARTS: dict[str, Literal["-", ":", "--"]] = {"error": "-", "bias": ":", "noise": "--"}
@@ -62,6 +62,7 @@ def errors_by_bound(
                 epsilon=first.cell.epsilon,
                 epochs=first.cell.epochs,
                 batch_size=first.batch_size,
+                full_batch=first.batch_size == study.train_size(panel.problem.dataset),
                 learning_rate=first.learning_rate,
                 trained_with_bound=first.cell.clipping_bound,
                 noise_multiplier=first.noise_multiplier,

@@ -17,7 +17,7 @@ from dpsweep.study.targets import GradientNormDistribution
 
 COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
-    "learning_rate", "epoch", "quantity", "norm", "value",
+    "learning_rate", "epoch", "quantity", "norm", "value", "full_batch",
 ]  # fmt: skip
 _DECADES = (-16, 10)  # of the density's grid; a well learnt example has a very small gradient
 _STEP = 0.02  # of the density's grid, in decades of the norm
@@ -73,13 +73,15 @@ def gradient_norm_densities(
                 ]
             )
             constant = {name: group[name].iloc[0] for name in keys}
+            full = study.train_size(panel.problem.dataset)
+            constant["full_batch"] = constant["batch_size"] == full
             frames.append(rows.assign(panel=index, title=panel.title, epoch=epoch, **constant))
     return stack(frames, COLUMNS)
 
 
 def _support(density: np.ndarray) -> slice:
-    """From the first to the last point that can be seen, a thousandth of the peak."""
-    visible = np.flatnonzero(density > 1e-3 * np.nanmax(density, initial=0.0))
+    """From the first to the last point that can be seen: what is thinner is less than a hair's breadth."""
+    visible = np.flatnonzero(density > 0.02 * np.nanmax(density, initial=0.0))
     return slice(visible[0], visible[-1] + 1) if visible.size else slice(0)
 
 

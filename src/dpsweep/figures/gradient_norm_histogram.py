@@ -16,7 +16,7 @@ from dpsweep.study.targets import GradientNormHistogram
 
 COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
-    "learning_rate", "lower", "upper", "share", "share_above_bound",
+    "learning_rate", "lower", "upper", "share", "share_above_bound", "full_batch",
 ]  # fmt: skip
 _STEP = 0.05  # width of a bin, in decades of the norm
 
@@ -56,6 +56,7 @@ def gradient_norm_shares(
                 panel=index,
                 title=panel.title,
                 share_above_bound=float((norms["norm"] > norms["clipping_bound"]).mean()),
+                full_batch=norms["batch_size"].iloc[0] == study.train_size(panel.problem.dataset),
                 **{name: norms[name].iloc[0] for name in constant},
             )
         )
@@ -88,10 +89,11 @@ def plot(_: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
         style.log_axis(axes, "x")
         axes.set_ylim(0, 1.35 * panel["share"].max())  # room for the text above the bars
         bound = panel["clipping_bound"].iloc[0]
+        above = style.write_percentage(panel["share_above_bound"].iloc[0])
         axes.axvline(bound, color=style.HARD, linestyle="--", linewidth=1)
         axes.text(
             0.03, 0.97,
-            f"C = {style.write_value(bound)}\n{panel['share_above_bound'].iloc[0]:.0%} above",
+            f"C = {style.write_value(bound)}\n{above} above",
             transform=axes.transAxes, va="top", size=7, color=style.HARD,
         )  # fmt: skip
         axes.set(xlabel=style.log_label("Gradient norm", len(panels)), ylabel="")

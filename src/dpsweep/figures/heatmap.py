@@ -35,8 +35,8 @@ _WIDTH_OF_A_POINT = (
     2.65 / 72
 )  # four characters in type of one point, and the frame of the best cell
 _NARROWEST, _WIDEST = _SMALLEST_TYPE * _WIDTH_OF_A_POINT, 0.55
-# Labels and title of the first panel's rows; labels of another panel's rows; space between panels.
-_FIRST_ROWS, _OTHER_ROWS, _GAP = 0.7, 0.35, 0.15
+# Labels and title of the rows; space between panels.
+_ROW_LABELS, _GAP = 0.7, 0.15
 
 
 def accuracy_over_grid(
@@ -62,14 +62,15 @@ def plot(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
     """Draw a heatmap for each problem; one colour scale for all, or one for each panel."""
     panels = [panel for _, panel in numbers.groupby("panel")]
     columns = [panel[figure.x].nunique(dropna=False) for panel in panels]
-    across = _panels_in_a_row(figure, panels, columns)
+    labels = _labels(numbers, figure.y)
+    across = _panels_in_a_row(columns)
     rows = -(-len(panels) // across)
     # Where B is no axis it was tuned for every square, and is written in it.
     lines = 1 if "batch_size" in (figure.x, figure.y) else 3
-    size = (0.08 + 0.12 * lines) * max(panel[figure.y].nunique() for panel in panels)
+    size = (0.08 + 0.12 * lines) * len(labels)
     widths = [max(columns[start::across]) for start in range(across)]
     shared = figure.colour_scale == "shared"
-    margins = _beside_squares(figure, panels, across) + (0.7 if shared else 0.1)
+    margins = _ROW_LABELS + _GAP * (across - 1) + (0.7 if shared else 0.1)
     square = min(_WIDEST, (style.TEXT_WIDTH - margins) / sum(widths))
     drawing = Figure(
         figsize=(
@@ -81,10 +82,10 @@ def plot(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
     grid = drawing.subplots(rows, across, squeeze=False, width_ratios=widths)
     for position, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
         limits = (numbers if shared else panel)["macro_accuracy"].agg(["min", "max"])
-        _draw(axes, figure, panel, limits, square, in_square=lines > 1)
+        _draw(axes, figure, panel, labels, limits, square, in_square=lines > 1)
         if position % across == 0:
             axes.set_ylabel(_LABELS[figure.y])
-        elif not _has_own_rows(figure, panels, position, across):
+        else:
             axes.set_yticks([])
         if not shared:
             _colour_bar(drawing, [axes], "bottom", length=square * widths[position % across])
@@ -95,59 +96,53 @@ def plot(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
     return drawing
 
 
-def _panels_in_a_row(figure: Heatmap, panels: list[pd.DataFrame], columns: list[int]) -> int:
-    """As many as leave every square wide enough to be read."""
-    for across in range(len(columns), 1, -1):
-        widest = max(sum(columns[i : i + across]) for i in range(0, len(columns), across))
-        beside = _beside_squares(figure, panels, across) + _GAP
-        if widest * _NARROWEST + beside <= style.TEXT_WIDTH:
+def _panels_in_a_row(columns: list[int]) -> int:
+    """As many as leave every square wide enough to be read, and no panel alone in the last row."""
+    count = len(columns)
+    for across in range(count, 1, -1):
+        widest = max(sum(columns[i : i + across]) for i in range(0, count, across))
+        fit = widest * _NARROWEST + _ROW_LABELS + _GAP * across <= style.TEXT_WIDTH
+        if fit and (count == across or count % across != 1):
             return across
     return 1
-
-
-def _beside_squares(figure: Heatmap, panels: list[pd.DataFrame], across: int) -> float:
-    """Inches of a row of panels that labels of their rows take, and the space between them."""
-    labelled = {
-        position % across
-        for position in range(len(panels))
-        if position % across and _has_own_rows(figure, panels, position, across)
-    }
-    return _FIRST_ROWS + _OTHER_ROWS * len(labelled) + _GAP * (across - 1)
-
-
-def _has_own_rows(figure: Heatmap, panels: list[pd.DataFrame], position: int, across: int) -> bool:
-    """Whether a panel's rows are not those of the first panel beside it."""
-    first = panels[position - position % across]
-    return _labels(panels[position], figure.y) != _labels(first, figure.y)
 
 
 def _draw(
     axes: Axes,
     figure: Heatmap,
     panel: pd.DataFrame,
+    rows: list[str],
     limits: "pd.Series[float]",
     square: float,
     in_square: bool,
 ) -> None:
-    wide = panel.pivot(index=figure.y, columns=figure.x, values="macro_accuracy")
-    wide = wide.sort_index(ascending=False)  # the smallest below
-    chosen = panel.set_index([figure.y, figure.x])
+    # A row for every value that any panel has, the smallest below.
+    panel = panel.assign(row=_written(panel, figure.y))
+    wide = panel.pivot(index="row", columns=figure.x, values="macro_accuracy").reindex(rows[::-1])
+    chosen = panel.set_index(["row", figure.x])
     size = min(_LARGEST_TYPE, square / _WIDTH_OF_A_POINT)
     texts = wide.astype(object)
     for y in wide.index:
         for x in wide.columns:
+            if (y, x) not in chosen.index:
+                texts.loc[y, x] = ""  # not in the grid of this panel
+                continue
             texts.loc[y, x] = _three_digits(wide.loc[y, x])
-            if in_square and (y, x) in chosen.index:
+            if in_square:
                 settings = style.write_chosen(chosen.loc[(y, x)]).split(", ")
                 texts.loc[y, x] = "\n".join([texts.loc[y, x], *settings])
     sns.heatmap(
         wide, annot=texts.to_numpy() if size >= _SMALLEST_TYPE else False, fmt="",
         annot_kws={"size": min(size, 5.5) if in_square else size}, cmap=style.SEQUENTIAL,
         vmin=limits["min"], vmax=limits["max"], cbar=False, linewidths=0.4, linecolor="white",
-        xticklabels=_labels(panel, figure.x), yticklabels=_labels(panel, figure.y)[::-1], ax=axes,
+        xticklabels=_labels(panel, figure.x), yticklabels=rows[::-1], ax=axes,
     )  # fmt: skip
     # seaborn writes nothing where there is no number.
-    for row, column in np.argwhere(wide.isna().to_numpy()) if size >= _SMALLEST_TYPE else ():
+    unknown = [
+        (row, column) for row, column in np.argwhere(wide.isna().to_numpy())
+        if (wide.index[row], wide.columns[column]) in chosen.index
+    ]  # fmt: skip
+    for row, column in unknown if size >= _SMALLEST_TYPE else ():
         axes.text(column + 0.5, row + 0.5, "–", ha="center", va="center", size=size)
     axes.set_facecolor("#EEEEEE")
     axes.tick_params(length=0, pad=2)
@@ -156,7 +151,7 @@ def _draw(
     best = panel[panel["best"]]
     lines = [f"best: η = {style.write_rate(rate)}" for rate in best["learning_rate"]]
     style.title(axes, str(panel["title"].iloc[0]), *([] if in_square else lines))
-    for x, y in zip(best[figure.x], best[figure.y], strict=True):
+    for x, y in zip(best[figure.x], best["row"], strict=True):
         corner = (list(wide.columns).index(x), list(wide.index).index(y))
         for colour, line in (("white", 2.6), (style.BEST, 1.4)):
             axes.add_patch(
@@ -166,17 +161,23 @@ def _draw(
             )  # fmt: skip
 
 
-def _labels(panel: pd.DataFrame, axis: str) -> list[str]:
-    values = panel.drop_duplicates(axis).sort_values(axis)
+def _labels(numbers: pd.DataFrame, axis: str) -> list[str]:
+    """The values along an axis in ascending order, the full batch and rules without a bound last."""
+    values = numbers.assign(text=_written(numbers, axis))
+    by = ["full_batch", axis] if axis == "batch_size" else [axis]
+    return list(values.sort_values(by)["text"].unique())
+
+
+def _written(numbers: pd.DataFrame, axis: str) -> list[str]:
     match axis:
         case "batch_size":
-            pairs = zip(values["batch_size"], values["full_batch"], strict=True)
+            pairs = zip(numbers["batch_size"], numbers["full_batch"], strict=True)
             return [style.write_batch_size(int(size), bool(full)) for size, full in pairs]
         case "clipping_bound":
-            kinds = zip(values["clipping_bound"], values["clipping"], strict=True)
+            kinds = zip(numbers["clipping_bound"], numbers["clipping"], strict=True)
             return [style.write_clipping(bound, kind) for bound, kind in kinds]
         case _:
-            return [style.write_value(value) for value in values[axis]]
+            return [style.write_value(value) for value in numbers[axis]]
 
 
 def _three_digits(value: float) -> str:
@@ -189,7 +190,7 @@ def _colour_bar(drawing: Figure, panels: list[Axes], location: str, length: floa
     )  # fmt: skip
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=2, pad=1.5, labelsize=6.5)
-    bar.set_label("Macro accuracy", size=7, labelpad=1.5)
+    bar.set_label("Macro accuracy", size=7, labelpad=4 if location == "right" else 1.5)
     if location == "right":
         bar.locator = MaxNLocator(6)
         bar.update_ticks()

@@ -61,7 +61,8 @@ def plot(_: MethodComparison, numbers: pd.DataFrame) -> Figure:
         height=1.7, share_y=False,
     )  # fmt: skip
     for axes, panel in zip(all_axes, panels, strict=True):
-        style.value_axis(axes, "x", list(panel["epsilon"]), base=2)
+        room = style.room_for_labels(len(panels))
+        style.value_axis(axes, "x", list(panel["epsilon"]), base=2, labels=room)
     for axes in drawing.axes[-len(all_axes) :]:
         axes.set_xlabel(style.log_label(style.EPSILON_LABEL, len(all_axes)))
     all_axes[0].set_ylabel("Accuracy − best")

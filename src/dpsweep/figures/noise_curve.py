@@ -69,8 +69,10 @@ def plot(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
     draw = _side_by_side if one else _a_column_for_each_epsilon
     drawing = draw(figure, numbers, norm)
     bar = drawing.colorbar(
-        ScalarMappable(norm, style.SEQUENTIAL), ax=drawing.axes, aspect=30, pad=0.02,
+        ScalarMappable(norm, style.SEQUENTIAL), ax=drawing.axes, pad=0.02,
         extend="min" if lowest < _DARKEST else "neither",
+        # Many columns need the width.
+        location="right" if one else "bottom", aspect=30 if one else 60,
     )  # fmt: skip
     bar.set_label("Accuracy − best of the line")
     bar.ax.grid(False)
@@ -79,16 +81,15 @@ def plot(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
         handles=_legend(figure, numbers, key), title="ε" if one else "Epochs",
         loc="outside upper center", ncols=8,
     )  # fmt: skip
-    bounds, rates = (
-        numbers[name].agg(["min", "max"]) for name in ("clipping_bound", "learning_rate")
-    )
-    style.note(
-        drawing,
-        f"Chosen for every point: C from {style.write_value(bounds['min'])} to "
-        f"{style.write_value(bounds['max'])}, η from {style.write_rate(rates['min'])} to "
-        f"{style.write_rate(rates['max'])}.",
-    )
+    bounds = _range("C", [style.write_value(each) for each in sorted(numbers["clipping_bound"])])
+    rates = _range("η", [style.write_rate(each) for each in sorted(numbers["learning_rate"])])
+    style.note(drawing, f"Settings of the points: {bounds}, {rates}.")
     return drawing
+
+
+def _range(symbol: str, written: list[str]) -> str:
+    first, last = written[0], written[-1]
+    return f"{symbol} = {first}" if first == last else f"{symbol} from {first} to {last}"
 
 
 def _side_by_side(figure: NoiseCurve, numbers: pd.DataFrame, norm: Normalize) -> Figure:
@@ -108,16 +109,16 @@ def _a_column_for_each_epsilon(
 ) -> Figure:
     budgets = sorted(numbers["epsilon"].unique())
     rows = len(figure.axes)
-    drawing = style.panels_figure(2, height=1.9 * rows + 0.5)
+    drawing = style.panels_figure(2, height=1.8 * rows + 1.0)
     grid = drawing.subplots(rows, len(budgets), squeeze=False, sharey="row", sharex="row")
     for row, settings in enumerate(figure.axes):
         for axes, epsilon in zip(grid[row], budgets, strict=True):
             here = numbers[(numbers["axes"] == row) & (numbers["epsilon"] == epsilon)]
             labels = max(2, 12 // len(budgets))
             _draw(axes, figure, settings, here, norm, "epochs", labels)
-            axes.set_xlabel(style.log_label(_X_LABELS[settings.x], len(budgets)))
             if row == 0:
                 axes.set_title(f"ε = {style.write_value(epsilon)}")
+        style.label_row(grid[row], style.log_label(_X_LABELS[settings.x]))
         label = style.log_label(_LABELS[settings.quantity])
         grid[row, 0].set_ylabel(f"{settings.title}\n{label}")
     return drawing

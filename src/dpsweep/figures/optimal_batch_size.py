@@ -14,18 +14,19 @@ from dpsweep.study.targets import OptimalBatchSize
 
 KEYS = ["epsilon", "epochs"]
 COLUMNS = [
-    "panel", "title", "problem", "epsilon", "epochs", "batch_size", "minimum", "maximum", "repeats",
-    "train_size", "clipping_bound", "learning_rate",
+    "panel", "title", "problem", "epsilon", "epochs", "mean_batch_size", "minimum", "maximum", "repeats",
+    "batch_size", "train_size", "clipping_bound", "learning_rate",
 ]  # fmt: skip
 
 
 def best_batch_size_by_epochs(
     study: Study, paths: Paths, figure: OptimalBatchSize, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per (panel, epsilon, epochs): the chosen B, C tuned with it, and a range over seeds.
+    """One row per (panel, epsilon, epochs): the best B of every seed alone, and that of all together.
 
-    The range is from the smallest to the largest B that a single seed would choose: how well the
-    choice is determined. A choice without an accuracy is none.
+    ``mean_batch_size``, ``minimum`` and ``maximum`` are of the B that each seed alone would choose: the
+    paper draws their mean. ``batch_size`` is the choice of all seeds together, with its C and learning
+    rate. A choice without an accuracy is none.
 
     Arguments are those of `dpsweep.figures.draw.Compute`.
     """
@@ -38,9 +39,9 @@ def best_batch_size_by_epochs(
             _best_batch_sizes(group).assign(seed=seed) for seed, group in trials.groupby("seed")
         ]
         by_seed = pd.concat(alone).pivot(index=KEYS, columns="seed", values="batch_size")
-        range_over_seeds = by_seed.agg(["min", "max", "count"], axis=1)
-        range_over_seeds.columns = ["minimum", "maximum", "repeats"]
-        choices = _best_batch_sizes(trials).join(range_over_seeds, on=KEYS)
+        over_seeds = by_seed.agg(["mean", "min", "max", "count"], axis=1)
+        over_seeds.columns = ["mean_batch_size", "minimum", "maximum", "repeats"]
+        choices = _best_batch_sizes(trials).join(over_seeds, on=KEYS)
         problem = panel.problem
         size = study.train_size(problem.dataset)
         frames.append(
@@ -58,26 +59,32 @@ def _best_batch_sizes(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def plot(_: OptimalBatchSize, numbers: pd.DataFrame) -> Figure:
-    """Draw a line for every epsilon, repeats as a band or as points; N is a line of its own."""
+    """Draw the mean over seeds as a line for every epsilon, and seeds around it; N is a dotted line."""
     budgets = sorted(numbers["epsilon"].unique())
     colours = dict(zip(budgets, style.ordered_colours(len(budgets)), strict=True))
     labels = {epsilon: f"ε = {style.write_value(epsilon)}" for epsilon in budgets}
-    points = numbers.assign(centre=numbers["batch_size"], label=numbers["epsilon"].map(labels))
+    points = numbers.assign(
+        centre=numbers["mean_batch_size"],
+        line=numbers["epsilon"],
+        label=numbers["epsilon"].map(labels),
+    )
     panels = [panel for _, panel in points.groupby("panel")]
     drawing, all_axes = lines.plot(
         points, "epochs", [[colours[each] for each in panel["epsilon"].unique()] for panel in panels],
-        chosen=["clipping_bound", "learning_rate"], height=2.0, share_y=True,
+        chosen=["clipping_bound", "learning_rate"], height=2.0, share_y=True, apart=True,
     )  # fmt: skip
     for axes, panel in zip(all_axes, panels, strict=True):
         full = int(panel["train_size"].iloc[0])
         axes.axhline(full, color=style.GREY, linestyle=":", linewidth=1)
         axes.annotate(
-            "Full", (1, full), (-2, 2), xycoords=axes.get_yaxis_transform(),
-            textcoords="offset points", ha="right", size=6.5, color=style.GREY,
+            "Full", (1, full), (2, 0), xycoords=axes.get_yaxis_transform(),
+            textcoords="offset points", ha="left", va="center", size=6.5, color=style.GREY,
         )  # fmt: skip
         axes.set_yscale("log", base=2)
+        axes.margins(y=0.08)
         style.value_axis(axes, "x", list(panel["epochs"]), base=2)
     for axes in drawing.axes[-len(panels) :]:
         axes.set_xlabel(style.log_label("Epochs", len(panels)))
-    all_axes[0].set_ylabel(style.log_label("Best batch size"))
+    all_axes[0].set_ylabel(style.log_label("Mean best batch size", panels=3))
+    style.note(drawing, "Lines are drawn a little apart where they would hide each other.")
     return drawing

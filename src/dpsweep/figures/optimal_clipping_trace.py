@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dpsweep.analysis.frames import stack
 from dpsweep.analysis.overlaps import NOTE, PRIVACY, Overlap, load_overlaps
-from dpsweep.figures import style
+from dpsweep.figures import ranges, style
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import OptimalClippingTrace
@@ -75,19 +75,17 @@ def plot(_: OptimalClippingTrace, numbers: pd.DataFrame) -> Figure:
     all_axes = drawing.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     budgets = sorted(numbers["epsilon"].unique())
     colours = dict(zip(budgets, style.ordered_colours(len(budgets)), strict=True))
+    edge = ranges.lower_edge(numbers)
     for axes, panel in zip(all_axes, panels, strict=True):
-        drawn = {"x": "epoch", "hue": "epsilon", "palette": colours, "legend": False}
-        drawn |= {"estimator": None, "errorbar": None, "ax": axes}
-        sns.lineplot(panel, y="best_bound", marker="o", markeredgewidth=0, **drawn)
-        sns.lineplot(panel, y="median_norm", linestyle="--", linewidth=1, **drawn)
-        for epsilon, rows in panel.groupby("epsilon"):
-            axes.fill_between(
-                rows["epoch"], rows["smallest"], rows["largest"], color=colours[epsilon], alpha=0.2,
-                linewidth=0,
-            )  # fmt: skip
-        style.log_axis(axes, "y")
+        sns.lineplot(
+            panel, x="epoch", y="median_norm", hue="epsilon", palette=colours, linestyle="--",
+            linewidth=1, estimator=None, errorbar=None, legend=False, ax=axes,
+        )  # fmt: skip
+        lines = [(colours[epsilon], points) for epsilon, points in panel.groupby("epsilon")]
+        ranges.draw(axes, lines, "epoch", edge)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
         axes.set(title=panel["title"].iloc[0], xlabel="Epoch", ylabel="")
+    below = ranges.end_at(all_axes[0], numbers, edge)
     all_axes[0].set_ylabel("C* and median norm (log scale)")
     handles = [
         Line2D([], [], color="black", marker="o", markersize=2.5, label="C*"),
@@ -96,5 +94,5 @@ def plot(_: OptimalClippingTrace, numbers: pd.DataFrame) -> Figure:
           for each in budgets),
     ]  # fmt: skip
     drawing.legend(handles=handles, loc="outside upper center", ncols=5 if len(panels) > 1 else 3)
-    style.note(drawing, f"Epoch 0 is before the first step. {NOTE}")
+    style.note(drawing, f"Epoch 0 is before the first step. {ranges.EDGE if below else ''}{NOTE}")
     return drawing

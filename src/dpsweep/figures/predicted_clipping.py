@@ -26,10 +26,10 @@ def predictions(
 
 def plot(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
     """Draw predicted against measured bounds for each prediction; below, what each rule loses."""
-    drawing = style.panels_figure(3, height=4.2)
-    grid = drawing.subplot_mosaic(
-        [list(PREDICTIONS), ["lost"] * len(PREDICTIONS)], height_ratios=[1.3, 1]
-    )
+    drawing = style.panels_figure(3, height=4.6)
+    # Apart, so that the long names of rules below do not narrow the panels above.
+    above, below = drawing.subfigures(2, 1, height_ratios=[1.3, 1], squeeze=False)[:, 0]
+    grid = dict(zip(PREDICTIONS, above.subplots(1, len(PREDICTIONS)), strict=True))
     budgets = sorted(numbers["epsilon"].unique())
     colours = dict(zip(budgets, style.ordered_colours(len(budgets)), strict=True))
     positive = numbers.loc[numbers["predicted"] > 0, ["predicted", "measured"]].to_numpy()
@@ -52,14 +52,15 @@ def plot(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
             style.log_axis(axes, which)
         axes.plot([low, high], [low, high], color=style.GREY, linewidth=0.7, zorder=0)
         axes.set(xlabel="Predicted C", ylabel="")
-        style.title(axes, rule, f"rank correlation {_correlation(rows)}")
+        axes.set_box_aspect(1)
+        style.title(axes, rule, "rank correlation", _correlation(rows))
     grid[next(iter(PREDICTIONS))].set_ylabel("Measured best C")
-    _draw_losses(grid["lost"], numbers)
+    _draw_losses(below.subplots(), numbers)
     handles = [
         Line2D([], [], color=colours[each], marker="o", linestyle="", label=f"ε = {style.write_value(each)}")
         for each in budgets
     ]  # fmt: skip
-    drawing.legend(handles=handles, loc="outside upper center", ncols=8)
+    above.legend(handles=handles, loc="outside upper center", ncols=8)
     style.note(
         drawing,
         "All axes of the upper row are logarithmic. Intervals: 95 %, over problems with all their ε and B. "

@@ -4,13 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpsweep.analysis.frames import stack
 from dpsweep.analysis.overlaps import NOTE, PRIVACY, Overlap, load_overlaps
-from dpsweep.figures import style
+from dpsweep.figures import ranges, style
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import PrivacyEffects
@@ -101,32 +100,28 @@ def _effects(loose: Overlap, tight: Overlap) -> list[dict[str, float | str]]:
 def plot(_: PrivacyEffects, numbers: pd.DataFrame) -> Figure:
     """Draw a column for each problem, a row for each rule, a line for each effect."""
     panels = [panel for _, panel in numbers.groupby("panel")]
-    rules = list(RULES)
     drawing = style.panels_figure(len(panels), height=3.6)
-    grid = drawing.subplots(len(rules), len(panels), squeeze=False, sharex="col", sharey="row")
-    labels = list(_EFFECTS.values())
-    colours = dict(zip(labels, ["black", style.HARD, style.EASY], strict=True))
+    grid = drawing.subplots(len(RULES), len(panels), squeeze=False, sharex="col", sharey="row")
+    colours = dict(zip(_EFFECTS.values(), ["black", style.HARD, style.EASY], strict=True))
+    below = False
+    for row, rule in zip(grid, RULES, strict=True):
+        of_rule = numbers[numbers["rule"] == rule].sort_values("epsilon")
+        edge = ranges.lower_edge(of_rule)
+        for axes, panel in zip(row, panels, strict=True):
+            points = of_rule[of_rule["panel"] == panel["panel"].iloc[0]]
+            lines = [(colours[each], points[points["effect"] == each]) for each in colours]
+            ranges.draw(axes, lines, "epsilon", edge)
+        below |= ranges.end_at(row[0], of_rule, edge)
+        row[0].set_ylabel(f"{rule} (log scale)")
     for column, panel in zip(grid.T, panels, strict=True):
-        for axes, rule in zip(column, rules, strict=True):
-            points = panel[panel["rule"] == rule].sort_values("epsilon")
-            sns.lineplot(
-                points, x="epsilon", y="best_bound", hue="effect", hue_order=labels, palette=colours,
-                marker="o", markersize=4.5, markeredgewidth=0, estimator=None, errorbar=None,
-                legend=False, ax=axes,
-            )  # fmt: skip
-            for label, rows in points.groupby("effect"):
-                axes.fill_between(
-                    rows["epsilon"], rows["smallest"], rows["largest"], color=colours[str(label)],
-                    alpha=0.2, linewidth=0,
-                )  # fmt: skip
-            axes.set(xlabel="", ylabel="")
-            style.log_axis(axes, "y")
         style.value_axis(column[-1], "x", list(panel["epsilon"].unique()), base=2)
         column[-1].set_xlabel(style.log_label(style.EPSILON_LABEL, len(panels)))
         column[0].set_title(str(panel["title"].iloc[0]))
-    for axes, rule in zip(grid[:, 0], rules, strict=True):
-        axes.set_ylabel(f"{rule} (log scale)")
-    handles = [Line2D([], [], color=colours[each], marker="o", label=each) for each in labels]
+    handles = [Line2D([], [], color=colours[each], marker="o", label=each) for each in colours]
     drawing.legend(handles=handles, loc="outside upper center", ncols=3)
-    style.note(drawing, f"Against the largest ε, after the last epoch. {NOTE}")
+    style.note(
+        drawing,
+        "Against the largest ε, after the last epoch. Bars: from the lowest to the highest draw. "
+        f"{ranges.EDGE if below else ''}{NOTE}",
+    )
     return drawing

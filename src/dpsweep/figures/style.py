@@ -13,9 +13,11 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+from matplotlib.transforms import ScaledTranslation
 
 from dpsweep.clipping import RULES
 from dpsweep.errors import DpsweepError
@@ -186,9 +188,18 @@ def write_batch_size(batch_size: int, full_batch: bool, power: bool = False) -> 
     return str(batch_size)
 
 
+def write_percentage(share: float) -> str:
+    """A share in whole per cent; 0 % and 100 % are none and all, and nothing else."""
+    if 0 < share < 0.005:
+        return "< 1 %"
+    if 0.995 <= share < 1:
+        return "> 99 %"
+    return f"{100 * share:.0f} %"
+
+
 def write_chosen(settings: pd.Series) -> str:
     """The batch size and learning rate that were chosen, for a line of small type."""
-    size = write_batch_size(int(settings["batch_size"]), bool(settings.get("full_batch", False)))
+    size = write_batch_size(int(settings["batch_size"]), bool(settings["full_batch"]))
     return f"B = {size}, η = {write_rate(settings['learning_rate'])}"
 
 
@@ -202,6 +213,11 @@ EPSILON_LABEL = "Privacy budget ε"
 def log_label(text: str, panels: int = 1) -> str:
     """The label of a logarithmic axis, in two lines where many panels are side by side."""
     return f"{text}{chr(10) if panels > 2 else ' '}(log scale)"
+
+
+def room_for_labels(panels: int) -> int:
+    """How many labels a horizontal axis has room for where so many panels are side by side."""
+    return 24 // max(panels, 2)
 
 
 def value_axis(
@@ -243,7 +259,7 @@ def value_axis(
 def batch_size_axis(
     axes: Axes, which: Literal["x", "y"], sizes: dict[int, bool], labels: int = 12
 ) -> None:
-    """A logarithmic axis (base 2) with a tick at every batch size, and Full at N.
+    """A logarithmic axis with a tick at every batch size, and Full at N.
 
     Args:
         axes: where to draw.
@@ -251,23 +267,8 @@ def batch_size_axis(
         sizes: batch size -> whether it is the full batch.
         labels: how many labels there is room for.
     """
-    ordered = sorted(sizes)
-    texts = []
-    for index, size in enumerate(ordered):
-        text = write_batch_size(size, sizes[size], power=True)
-        # N lies anywhere, often close to the largest power: write a line lower then.
-        close = which == "x" and sizes[size] and index and size < 4 * ordered[index - 1]
-        texts.append(f"\n{text}" if close else text)
-    powers = [size for size in ordered if not sizes[size]]
-    labelled = {*powers[:: -(-len(powers) // labels) or 1], *(s for s in ordered if sizes[s])}
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log", base=2)
-    axis.set_major_locator(FixedLocator([size for size in ordered if size in labelled]))
-    axis.set_ticklabels(
-        [text for size, text in zip(ordered, texts, strict=True) if size in labelled]
-    )
-    axis.set_minor_locator(FixedLocator([size for size in ordered if size not in labelled]))
-    axis.set_minor_formatter(NullFormatter())
+    texts = [write_batch_size(size, full, power=True) for size, full in sizes.items()]
+    value_axis(axes, which, list(sizes), texts, base=2, labels=labels)
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
@@ -277,12 +278,36 @@ def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
     low, high = sorted(axis.get_view_interval())
     if high / low < 50:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    elif math.floor(math.log10(high)) == math.ceil(math.log10(low)):  # one power of ten
+        axis.set_major_locator(LogLocator(subs=(1, 3)))
     if low >= 5e-3 and high < 1e5:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
+@contextmanager
+def aside(axes: Axes, *, right: float = 0, up: float = 0) -> Iterator[None]:
+    """Shift what is drawn meanwhile by some points, so that lines of the same values are all seen."""
+    there, figure = set(axes.get_children()), axes.get_figure(root=True)
+    assert figure is not None  # noqa: S101 (axes that are drawn on have one)
+    yield
+    shift = ScaledTranslation(right / 72, up / 72, figure.dpi_scale_trans)
+    # Not before: the limits of the axes are those of the values.
+    for artist in set(axes.get_children()) - there:
+        if isinstance(artist, PathCollection):
+            artist.set_offset_transform(axes.transData + shift)
+        else:
+            artist.set_transform(axes.transData + shift)
+
+
 # -- words around the axes -----------------------------------------------------------------
+
+
+def label_row(row: Sequence[Axes], text: str) -> None:
+    """Write the label of a horizontal axis that the panels of a row share once, under its middle."""
+    middle = (len(row) - 1) // 2
+    # Between two panels: a little further right than the edge of the first.
+    row[middle].set_xlabel(text, x=0.5 if len(row) % 2 else 1.08)
 
 
 def title(axes: Axes, text: str, *lines: str, colours: Sequence[str] = ()) -> None:
@@ -315,12 +340,15 @@ def legend_above(axes: Axes, text: str, handles: Sequence[Artist]) -> None:
         )  # fmt: skip
 
 
-def legends(figure: Figure, panels: Sequence[tuple[Axes, str, Sequence[Artist]]]) -> None:
+def legends(
+    figure: Figure, panels: Sequence[tuple[Axes, str, Sequence[Artist]]], order: Sequence[str]
+) -> None:
     """Titles and legends: one legend for the figure if its panels share lines, else one each.
 
     Args:
         figure: the figure.
         panels: axes, title and legend handles of every panel.
+        order: the labels of all lines, as the figure's legend lists them.
     """
     every = [handle for _, _, handles in panels for handle in handles]
     known = {handle.get_label(): handle for handle in reversed(every)}
@@ -329,7 +357,7 @@ def legends(figure: Figure, panels: Sequence[tuple[Axes, str, Sequence[Artist]]]
             legend_above(axes, text, handles)
         return
     figure.legend(
-        handles=list(known.values())[::-1],
+        handles=[known[label] for label in order],
         loc="outside upper center", ncols=min(len(known), 6),
     )  # fmt: skip
     for axes, text, _ in panels:

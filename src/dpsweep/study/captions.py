@@ -4,13 +4,14 @@ A caption may hold these in braces:
 
 - ``dataset``, ``backbone``, ``method``: titles; ``optimizer``: DP-Adam or DP-SGD;
 - ``epochs`` ("8 epochs"), ``seeds`` ("3 seeds", "3 to 5 seeds"), ``spread``: how their spread is drawn;
+- ``tuned``: what was tuned for every point, and what was not ("learning rate tuned (C = 1)");
 - ``epsilon`` ("ε = 8"), ``clipping_bound`` ("C = 1"), ``batch_size`` ("1,024");
 - ``baseline``: the clipping bound that others are compared with ("1"); ``centre``: mean or median;
 - ``gamma``: that of AUTO-S.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.clipping import RULES
@@ -19,13 +20,16 @@ from dpsweep.study.selections import AXES, PARTS, Selection
 
 if TYPE_CHECKING:
     from dpsweep.study.config.study import Study
+    from dpsweep.study.config.sweeps import Sweep
 
 # In the order of titles.
 _TOLD_APART = (*PARTS, "optimizer", "clipping", "epsilon", "clipping_bound", "epochs")
+# Axes, as a caption names those that are tuned, and those that are not.
+_TUNED = (("batch_size", "batch size", "B"), ("clipping_bound", "clipping bound", "C"))
 _ALONE = ("dataset", "backbone", "epsilon")
 CAPTION_WORDS = (
-    *PARTS, "optimizer", "epochs", "seeds", "spread", "epsilon", "clipping_bound", "batch_size", "baseline",
-    "centre", "gamma",
+    *PARTS, "optimizer", "epochs", "seeds", "spread", "tuned", "epsilon", "clipping_bound", "batch_size",
+    "baseline", "centre", "gamma",
 )  # fmt: skip
 
 FEWEST_FOR_A_BAND = 5
@@ -78,7 +82,11 @@ def tell_apart(parts: Sequence[Facts]) -> list[str]:
 
 
 def caption(
-    study: "Study", text: str, selections: Sequence[Selection], own: Mapping[str, float | str]
+    study: "Study",
+    text: str,
+    selections: Sequence[Selection],
+    own: Mapping[str, float | str],
+    drawn: Collection[str] = (),
 ) -> str:
     """A caption with what is drawn in place of the words in braces.
 
@@ -87,6 +95,7 @@ def caption(
         text: the caption, with words in braces.
         selections: what is drawn.
         own: what the target itself says: ``baseline``, ``centre``.
+        drawn: axes of the grid that the target draws or has one value of, and so does not tune over.
 
     Raises:
         KeyError: a word is unknown; it is the exception's argument.
@@ -95,6 +104,8 @@ def caption(
     def said(word: re.Match[str]) -> str:
         if word[1] not in CAPTION_WORDS:
             raise KeyError(word[1])
+        if word[1] == "tuned":
+            return _tuned(study, selections, drawn)
         return _said(study, word[1], selections, own)
 
     return re.sub(r"\{([a-z_]+)\}", said, text)
@@ -137,17 +148,21 @@ def _range_of_seeds(fewest: int, most: int) -> str:
 
 
 def _spread(fewest: int, most: int) -> str:
-    points, band = "small points are the seeds", "the band is from the lowest to the highest seed"
-    if most < FEWEST_FOR_A_BAND:
-        return points
     if fewest >= FEWEST_FOR_A_BAND:
-        return band
-    return f"{points} where there are fewer than {FEWEST_FOR_A_BAND}, elsewhere {band}"
+        band = "the band is from the lowest to the highest seed"
+        return f"{band}, and wider where there are more seeds" if fewest < most else band
+    points = "small points are the seeds"
+    return f"{points}, of which some lines have more than others" if fewest < most else points
 
 
 def _seeds(study: "Study", selections: Sequence[Selection]) -> tuple[int, int]:
     """The fewest and the most seeds of the sweeps that are drawn."""
-    found = set()
+    found = {sweep.seeds for sweep in _sweeps(study, selections)}
+    return min(found, default=0), max(found, default=0)
+
+
+def _sweeps(study: "Study", selections: Sequence[Selection]) -> "Iterator[Sweep]":
+    """The sweeps that are drawn."""
     for sweep in study.sweeps.values():
         grid: dict[str, Sequence[Any]] = {
             "epochs": sweep.epochs,
@@ -155,12 +170,41 @@ def _seeds(study: "Study", selections: Sequence[Selection]) -> tuple[int, int]:
             "clipping_bound": sweep.clipping_bounds,
             "batch_size": sweep.batch_size,
         }
-        for each in selections:
-            if sweep.problem == each.problem and all(
-                set(each.values(axis)) & set(grid[axis]) for axis in AXES
-            ):
-                found.add(sweep.seeds)
-    return min(found, default=0), max(found, default=0)
+        if any(
+            sweep.problem == each.problem
+            and all(set(each.values(axis)) & set(grid[axis]) for axis in AXES)
+            for each in selections
+        ):
+            yield sweep
+
+
+def _tuned(study: "Study", selections: Sequence[Selection], drawn: Collection[str]) -> str:
+    """What is chosen for every point, and what has one value: "learning rate tuned (C = 1)"."""
+    tuned, fixed = [], []
+    for axis, noun, symbol in _TUNED:
+        if axis in drawn:
+            continue
+        grids = [
+            (study.datasets[each.problem.dataset].title, values)
+            for each in selections
+            if (values := [value for value in each.values(axis) if value not in RULES])
+        ]
+        several = any(len(values) > 1 for _, values in grids)
+        tuned += [noun] * several
+        fixed += [
+            f"{symbol} = {number(values[0])}" + f" on {dataset}" * several
+            for dataset, values in grids
+            if len(values) == 1
+        ]
+    rates = [sweep.learning_rates for sweep in _sweeps(study, selections)]
+    if any(len(each) > 1 for each in rates):
+        tuned.append("learning rate")
+    else:
+        fixed += [f"η = {number(rate)}" for rate in sorted({rate for (rate,) in rates})]
+    once = listed(dict.fromkeys(fixed))
+    if not tuned:
+        return once
+    return f"{listed(tuned)} tuned ({once})" if fixed else f"{listed(tuned)} tuned"
 
 
 def _epochs(study: "Study", selections: Sequence[Selection]) -> str:

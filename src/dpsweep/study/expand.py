@@ -198,7 +198,8 @@ class _Expansion:
             target = assemble(self._study, where, target, parts, selections, self._left_out)
         own = {key: getattr(target, key) for key in ("baseline", "centre") if hasattr(target, key)}
         try:
-            text = caption(self._study, target.caption, selections, own)
+            drawn = (*target.drawn_axes(), *target.single_axes())
+            text = caption(self._study, target.caption, selections, own, drawn)
             text = f"{text} {target.caption_end()}".rstrip()
         except KeyError as word:
             raise MistakeError(

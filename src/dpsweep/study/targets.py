@@ -209,8 +209,7 @@ class NoiseCurve(Target):
     tunes: ClassVar[bool] = True
     shows_means: ClassVar[bool] = True
     tuning_note: ClassVar[str] = (
-        "C and the learning rate were chosen for every point: the figure names their range, the CSV has "
-        "those of each."
+        "The figure names the range of what was chosen, the CSV has it for every point."
     )
 
     family: Literal["noise_curve"]
@@ -261,7 +260,7 @@ class NormTrace(Target):
 
 
 class OptimalBatchSize(Target):
-    """The best batch size against epochs, a line per epsilon, band over repeats."""
+    """The mean over repeats of the best batch size against epochs, a line per epsilon."""
 
     tunes: ClassVar[bool] = True
 
