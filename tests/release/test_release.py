@@ -277,6 +277,7 @@ def test_nothing_tells_the_number_of_trials(
     for count in (1, 6):
         monkeypatch.setattr(private_selection, "draw_trial_count", lambda *_, count=count: count)
         folder = release(PRIVATE, paths)
+        paths.ledger.unlink()
         content = read_checked_json(folder / CERTIFICATE)
         varies = {"setting", "noise", "test_accuracy", "files"}  # of the winner, whoever it is
         content["tuning"].pop("score")

@@ -2,6 +2,9 @@
 
 import logging
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -154,8 +157,23 @@ def train_release(
         *(tuning.mean, most, _RARE),
     )
     random = numpy_stream("selection", secret=new_secret())
-    winner: Winner[Candidate, TrainedModel] = select_privately(candidates, train, tuning, random)
+    with _silence():
+        winner: Winner[Candidate, TrainedModel] = select_privately(
+            candidates, train, tuning, random
+        )
     return winner.model, tuning, winner.score
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Log and warn of nothing: what is said of a batch size when it is first drawn tells of the draws."""
+    with warnings.catch_warnings(action="ignore"):
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)
 
 
 def _head_prefix(data: PreparedDataset, backbone: PreparedBackbone) -> str:
