@@ -4,7 +4,14 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PlainSerializer,
+    PositiveInt,
+)
 
 from dpsweep.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.data.prepared import TokenizerIdentity
@@ -13,6 +20,7 @@ from dpsweep.privacy import Calibration
 from dpsweep.privacy.pld import composed_epsilon
 from dpsweep.privacy.tuning import gamma_of_mean, largest_profile, total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
+from dpsweep.study.config import Method
 from dpsweep.study.config.section import LearningRate
 from dpsweep.training.precision import Precision
 
@@ -33,6 +41,11 @@ Checksum = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def plain_method(method: Method) -> dict[str, Any]:
+    """Which parameters train, without a title and an engine."""
+    return method.model_dump(mode="json", exclude={"title", "engine"})
 
 
 class Setting(_Part):
@@ -87,6 +100,14 @@ class Tuning(_Part):
         )
 
 
+class Pretraining(BaseModel):
+    """Where the public weights are from."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    kind: Annotated[str, Field(min_length=1)]
+
+
 class Network(_Part):
     """What the parameters belong to."""
 
@@ -105,11 +126,10 @@ class Network(_Part):
     """Of one stored input."""
     resize: Resize | None
     tokenizer: TokenizerIdentity | None
-    method: dict[str, Any]
-    """Which parameters train, as a study has it, without a title and an engine."""
+    method: Annotated[Method, PlainSerializer(plain_method)]
     head_layers: list[str]
     """Linear layers of the head; LoRA leaves them alone."""
-    pretraining: dict[str, Any]
+    pretraining: Pretraining
     trained_parameters: PositiveInt
 
 
@@ -176,8 +196,7 @@ NOT_KNOWN: Mapping[str, str] = {
     "dataset": "free text",
     "setting.clipping_bound": "does not change epsilon, because gradients are normalised",
     "setting.learning_rate": "does not change epsilon",
-    "tuning.candidates.*.clipping_bound": "does not change epsilon",
-    "tuning.candidates.*.learning_rate": "does not change epsilon",
+    "tuning.candidates": "epsilon is the same for any list with these batch sizes and steps",
     "tuning.score": "measured on private data, with noise",
     "optimizer": "does not change epsilon",
     "precision": "does not change epsilon",
@@ -193,12 +212,12 @@ NOT_KNOWN: Mapping[str, str] = {
     "network.resize": "the data is not in the folder",
     "network.tokenizer.vocabulary": "the tokenizer is not in the folder",
     "network.method.kind": "all and scratch train the same parameters",
-    "network.pretraining": "where public weights come from; the checksum says which they are",
+    "network.pretraining": "free text; the checksum of the weights says which they are",
     "versions": "free text",
 }
 """The fields that verification cannot know, and why; a star stands for any place of a list.
 
-Whatever else is changed in a certificate is found.
+A field stands for all that is in it. A change of any other field is found.
 """
 
 

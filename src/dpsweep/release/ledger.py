@@ -11,14 +11,14 @@ A line holds a checksum of the data, which is not private: keep the ledger to yo
 import fcntl
 import json
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from dpsweep.files import fingerprint
+from dpsweep.files import DamagedFileError, checked, with_fingerprint
 from dpsweep.release import ReleaseError
 from dpsweep.release.certificate import ReleasedModel
 from dpsweep.study.config.datasets import Origins, overlap
@@ -39,17 +39,12 @@ class Line(BaseModel):
     previous: str
     """Fingerprint of the line before; empty in the first one."""
 
-    @property
-    def fingerprint(self) -> str:
-        """What the next line calls this one."""
-        return fingerprint(self.model_dump(mode="json"))
-
 
 class Ledger:
     """The releases that were made so far, while nobody else adds one; see `open_ledger`.
 
     Args:
-        file: lines of JSON.
+        file: lines of JSON, each with a fingerprint of it.
 
     Raises:
         ReleaseError: a line was edited, damaged or taken out.
@@ -58,22 +53,24 @@ class Ledger:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lines: list[Line] = []
+        self._head = ""
         text = file.read_text(encoding="utf-8") if file.exists() else ""
         for number, content in enumerate(text.splitlines(), start=1):
+            where = f"{file}: line {number}"
             try:
-                line = Line.model_validate(json.loads(content))
-            except (ValueError, ValidationError) as error:
-                raise ReleaseError(f"{file}: line {number}: damaged: {error}") from None
+                read = json.loads(content)
+                line = Line.model_validate(checked(Path(where), read))
+            except DamagedFileError as error:
+                raise ReleaseError(str(error)) from None
+            except ValueError as error:
+                raise ReleaseError(f"{where}: damaged: {error}") from None
             if line.previous != self._head:
                 raise ReleaseError(
-                    f"{file}: line {number}: found one that follows {line.previous or 'no other'}, "
-                    f"expected one that follows {self._head or 'no other'}; a line was edited or taken out"
+                    f"{where}: found one that follows {line.previous or 'no other'}, expected one that "
+                    f"follows {self._head or 'no other'}; a line was edited or taken out"
                 )
             self._lines.append(line)
-
-    @property
-    def _head(self) -> str:
-        return self._lines[-1].fingerprint if self._lines else ""
+            self._head = read["fingerprint"]
 
     def released(self, data: str, origins: Origins) -> list[ReleasedModel]:
         """The models that were released on some data, oldest first.
@@ -91,10 +88,13 @@ class Ledger:
     def add(self, data: str, origins: Origins, model: ReleasedModel) -> None:
         """Add a line; see `Line`."""
         line = Line(data=data, origins=origins, model=model, previous=self._head)
-        content: dict[str, Any] = line.model_dump(mode="json")
+        content = with_fingerprint(line.model_dump(mode="json"))
         with self._file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(content) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
         self._lines.append(line)
+        self._head = content["fingerprint"]
 
 
 @contextmanager

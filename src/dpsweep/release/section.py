@@ -6,7 +6,7 @@ from typing import Any
 
 from dpsweep.files import canonical_json, read_checked_json
 from dpsweep.release import CERTIFICATE, ReleaseError
-from dpsweep.release.certificate import Setting, Split
+from dpsweep.release.certificate import Setting, Split, plain_method
 from dpsweep.release.train import Candidate, Schedules
 from dpsweep.study import Study
 from dpsweep.study.config import Release
@@ -54,9 +54,7 @@ def decided(study: Study, release: Release) -> dict[str, Any]:
         "network": {
             "library": backbone.library,
             "architecture": backbone.architecture,
-            "method": study.methods[sweep.method].model_dump(
-                mode="json", exclude={"title", "engine"}
-            ),
+            "method": plain_method(study.methods[sweep.method]),
         },
         **(
             {

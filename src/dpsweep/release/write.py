@@ -214,17 +214,17 @@ def _write_parameters(
             "shape": list(data.shape),
             "resize": data.resize,
             "tokenizer": backbone.tokenizer,
-            "method": method.model_dump(mode="json", exclude={"title", "engine"}),
+            "method": method,
             "head_layers": head_layers(empty),
-            "pretraining": dict(_plain(backbone.pretraining)),
+            "pretraining": _plain(backbone.pretraining),
             "trained_parameters": sum(each.size for each in model.parameters.values()),
         }
     )
 
 
-def _plain(pretraining: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _plain(pretraining: Mapping[str, Any]) -> dict[str, Any]:
     """What may be said of the public weights: no path of this machine, no times."""
-    return ((key, pretraining[key]) for key in pretraining if key not in ("path", "seconds"))
+    return {key: each for key, each in pretraining.items() if key not in ("path", "seconds")}
 
 
 def save_parameters(model: nn.Module, trained: Mapping[str, Tensor], folder: Path) -> None:
