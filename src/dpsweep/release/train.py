@@ -149,7 +149,8 @@ def train_release(
         return TrainedModel(candidate, spec, own, named, trained), right
 
     if tuning is None:
-        return train(candidates[0])[0], None, math.nan
+        with _silence():
+            return train(candidates[0])[0], None, math.nan
     probabilities = trial_count_probabilities(tuning.mean, tuning.shape, 100_000)
     most = int(np.searchsorted(np.cumsum(probabilities), 1 - _RARE)) + 1
     log.info(
@@ -166,7 +167,7 @@ def train_release(
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Log and warn of nothing: what is said of a batch size when it is first drawn tells of the draws."""
+    """Log and warn of nothing: when a batch size is tried, or memory runs out, tells what was drawn."""
     with warnings.catch_warnings(action="ignore"):
         before = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
