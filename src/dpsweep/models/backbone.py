@@ -173,7 +173,15 @@ def backbone_checksum(
     tokenizer: TokenizerIdentity | None,
     weights: str,
 ) -> str:
-    """Return the checksum of what determines a network; ``weights`` is that of the file of weights."""
+    """Return the checksum of what determines a network.
+
+    Args:
+        architecture: the empty network.
+        mean: per channel, of images; empty for a network that reads text.
+        std: likewise.
+        tokenizer: of a network that reads text.
+        weights: SHA-256 of the file of weights.
+    """
     content: dict[str, Any] = {
         "architecture": architecture.model_dump(),
         "mean": mean,

@@ -41,7 +41,14 @@ def pld_epsilon(
 def privacy_loss(
     noise_multiplier: float, sampling_rate: float, steps: int, interval: float
 ) -> PrivacyLossDistribution:
-    """Return the privacy loss distribution of training; the arguments are those of `pld_epsilon`."""
+    """Return the privacy loss distribution of training.
+
+    Args:
+        noise_multiplier: standard deviation of the noise over the sensitivity, per step.
+        sampling_rate: probability that an example takes part in a step, in (0, 1].
+        steps: number of steps that are composed.
+        interval: mesh of the discretised privacy loss.
+    """
     if sampling_rate == 1:
         return privacy_loss_distribution.from_gaussian_mechanism(
             noise_multiplier / math.sqrt(steps), value_discretization_interval=interval
