@@ -32,17 +32,18 @@ def test_every_block_runs(
     namespace: dict[str, object] = {}
     for block in BLOCKS:
         exec(compile(block, "docs/library.md", "exec"), namespace)  # noqa: S102
-    assert len(BLOCKS) == 6
+    assert len(BLOCKS) == 7
     assert Path("accuracy.png").stat().st_size > 10_000
     printed = capsys.readouterr().out
     assert "391 1.126" in printed
     assert "torch.Size([2000])" in printed
+    assert "results/mine/release: no release, certificate.json is missing" in printed
 
 
 def test_the_package_offers_what_the_page_uses() -> None:
     used = set(re.findall(r"dpsweep\.([A-Za-z_]+)", "\n".join(BLOCKS)))
     offered = set(dpsweep.__all__)
-    assert used - {"privacy"} == offered
+    assert used - {"privacy", "release"} == offered
     for name in offered:
         assert getattr(dpsweep, name).__doc__
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):

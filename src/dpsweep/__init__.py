@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpsweep.clipping import AutomaticClipping, FlatClipping
     from dpsweep.privacy import calibrate
+    from dpsweep.release.verify import verify
     from dpsweep.study.cells import optimizer_steps
     from dpsweep.training.gradients import make_engine
     from dpsweep.training.noise import GaussianNoise
@@ -21,7 +22,7 @@ __version__ = "0.1.0"
 
 # Raised when the same trial would come out differently: stored trials of older versions are then
 # trained again. A refactoring that leaves every result bit for bit the same does not raise it.
-TRAINER_VERSION = 5
+TRAINER_VERSION = 6
 # Raised when images are prepared differently: those of older versions are then prepared again.
 IMAGES_VERSION = 2
 # Raised when figures or tables come out differently: those of older versions are then drawn again.
@@ -38,6 +39,7 @@ _MODULES = {
     "microbatches": "training.sampling",
     "new_secret": "training.streams",
     "optimizer_steps": "study.cells",
+    "verify": "release.verify",
 }
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "microbatches",
     "new_secret",
     "optimizer_steps",
+    "verify",
 ]
 
 

@@ -86,7 +86,12 @@ def read_json(path: Path) -> Any:
 
 def write_checked_json(path: Path, content: dict[str, Any]) -> None:
     """Write a mapping as indented JSON with a fingerprint of it as its last key, atomically."""
-    write_json(path, content | {_FINGERPRINT: fingerprint(content)})
+    write_json(path, with_fingerprint(content))
+
+
+def with_fingerprint(content: dict[str, Any]) -> dict[str, Any]:
+    """Add the fingerprint of a mapping as its last key; `checked` compares it."""
+    return content | {_FINGERPRINT: fingerprint(content)}
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:

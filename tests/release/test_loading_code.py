@@ -12,7 +12,8 @@ from dpsweep.models.build import apply_method, trainable_parameters
 from dpsweep.release import FROZEN, TRAINED
 from dpsweep.release.card import loading_code
 from dpsweep.release.certificate import Network
-from dpsweep.release.write import head_layers, save_parameters
+from dpsweep.release.parameters import head_layers
+from dpsweep.release.write import save_parameters
 from dpsweep.study.config import AllParameters, Film, LoRA, Method
 
 VIT = Architecture(
@@ -51,6 +52,7 @@ def test_every_parameter_finds_its_place(
         | {"arguments": architecture.arguments, "classes": ["a", "b", "c"], "kind": "image"}
         | {"mean": [0.5], "std": [0.5], "shape": [8, 8, 3], "resize": None, "tokenizer": None}
         | {"method": method.model_dump(mode="json"), "head_layers": head_layers(model)}
+        | {"backbone": "0" * 64, "weights": "0" * 64}
         | {"pretraining": {"kind": "random"}, "trained_parameters": 1}
     )
     monkeypatch.chdir(tmp_path)

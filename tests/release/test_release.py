@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,11 +20,13 @@ import yaml
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from tests.release.test_loading_code import TEXT
+from tests.training.pretended_gpu import CUDA, PretendedGpu
 from tests.training.test_features import with_weights
 from tests.training.tiny_study import N, tiny_sections
 from tests.training.tiny_study import prepare as prepare_study
 from timm.models.vision_transformer import VisionTransformer
 
+import dpsweep
 from dpsweep.cli import app
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.files import read_checked_json, write_checked_json, write_text
@@ -33,16 +36,17 @@ from dpsweep.models.build import linear_head
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.privacy import CalibrationError
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError, write
-from dpsweep.release.card import model_card
-from dpsweep.release.certificate import Certificate
-from dpsweep.release.verify import verify
-from dpsweep.release.write import write_release
+from dpsweep.release.section import compare
+from dpsweep.release.verify import not_known, verify
+from dpsweep.release.write import Swept, swept_before, write_release
 from dpsweep.study import Study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.paths import Paths
 from dpsweep.training import private_selection
+from dpsweep.training.context import TrialContext
 from dpsweep.training.features import compute_features
 from dpsweep.training.sampling import Indices, PoissonSampler
+from dpsweep.training.store import StoredTrial, TrialStore
 
 FIXED: dict[str, Any] = {
     **{"sweep": "digits", "epsilon": 8.0, "epochs": [2], "batch_size": ["full"]},
@@ -277,6 +281,7 @@ def test_nothing_tells_the_number_of_trials(
     for count in (1, 6):
         monkeypatch.setattr(private_selection, "draw_trial_count", lambda *_, count=count: count)
         folder = release(PRIVATE, paths)
+        paths.ledger.unlink()
         content = read_checked_json(folder / CERTIFICATE)
         varies = {"setting", "noise", "test_accuracy", "files"}  # of the winner, whoever it is
         content["tuning"].pop("score")
@@ -286,6 +291,56 @@ def test_nothing_tells_the_number_of_trials(
         shutil.rmtree(folder)
     assert found[0] == found[1]
     assert found[0][0], "the expected number of trials is said before"
+
+
+def test_no_line_of_a_gpu_tells_the_number_of_trials(
+    prepared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A GPU tries each batch size when it is first drawn, and memory may run out at any step."""
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr("dpsweep.training.context.default_device", lambda: CUDA)
+    monkeypatch.setattr(PoissonSampler, "batch", out_of_memory_now_and_then(PoissonSampler.batch))
+    sections = tiny_sections({"physical_batch": "auto", "precision": "float32"}, {"kind": "film"})
+    section = PRIVATE | {"epochs": [1], "batch_size": [40, 160]}
+    made = Study.model_validate(sections | {"release": section})
+    assert made.release is not None
+    found, sizes = [], set()
+    physical_batch = TrialContext.physical_batch
+
+    def watched(context: TrialContext, setting: Any, engine: Any, batch_size: int) -> Any:
+        sizes.add(batch_size)
+        return physical_batch(context, setting, engine, batch_size)
+
+    monkeypatch.setattr(TrialContext, "physical_batch", watched)
+    # Both batch sizes are among the first three settings that this draws.
+    monkeypatch.setattr(
+        "dpsweep.release.train.numpy_stream", lambda *_, **__: np.random.default_rng(0)
+    )
+    for count in (1, 3):
+        monkeypatch.setattr(private_selection, "draw_trial_count", lambda *_, count=count: count)
+        paths = Paths(Path(shutil.copytree(prepared, tmp_path / str(count) / "results")))
+        caplog.clear()
+        with PretendedGpu().pretended():
+            write_release(made, paths, made.release)
+        assert verify(paths.release).device == "cuda"
+        found.append([record.getMessage() for record in caplog.records])
+        assert len(sizes) == min(count, 2)
+    assert found[0] == found[1]
+    assert "a secret number of trials" in found[0][0]
+
+
+def out_of_memory_now_and_then(batch: Callable[..., Indices]) -> Callable[..., Indices]:
+    logger = logging.getLogger("dpsweep.training.physical")
+
+    def drawn(sampler: PoissonSampler, step: int) -> Indices:
+        logger.warning("out of memory: from now on 7 examples at once")
+        warnings.warn("out of memory", stacklevel=1)
+        return batch(sampler, step)
+
+    return drawn
 
 
 def test_accounted_tuning_is_certified(tuned: Path) -> None:
@@ -298,52 +353,6 @@ def test_accounted_tuning_is_certified(tuned: Path) -> None:
     assert certificate.noise["train_size"] == split.examples - split.held_out < N
     # A trial alone may spend less than the whole.
     assert certificate.noise["certified_epsilon"] < 7
-
-
-def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Edit a certificate, with the fingerprint and the card of the edited one."""
-    content = read_checked_json(folder / CERTIFICATE)
-    change(content)
-    write_checked_json(folder / CERTIFICATE, content)
-    write_text(folder / CARD, model_card(Certificate.model_validate(content)))
-
-
-def _numbers(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where numbers stand in the parts of a certificate that are computed."""
-    if isinstance(content, bool) or content is None or isinstance(content, str):
-        return []
-    if isinstance(content, int | float):
-        return [path]
-    items = content.items() if isinstance(content, dict) else enumerate(content)
-    return [each for key, value in items for each in _numbers(value, (*path, key))]
-
-
-# Measured, or chosen: nothing that they could be computed from is in the certificate.
-FREE = {"format", "score", "test_accuracy", "clipping_bound", "learning_rate", "network", "epochs"}
-
-
-def test_every_number_that_is_edited_is_found(tuned: Path, tmp_path: Path) -> None:
-    content = json.loads((tuned / CERTIFICATE).read_text())
-    paths_of_numbers = [
-        path
-        for path in _numbers(content)
-        if not FREE & set(path) and "noise" not in path[:-1] and path != ("split", "holdout_share")
-    ]
-    noise = [("tuning", "noise", 0, name) for name in ("noise_multiplier", "steps", "delta")]
-    assert len(paths_of_numbers) > 10
-    for path in [*paths_of_numbers, *noise]:
-        folder = Path(shutil.copytree(tuned, tmp_path / "-".join(map(str, path))))
-
-        def change(content: dict[str, Any], path: tuple[Any, ...] = path) -> None:
-            *outer, last = path
-            for key in outer:
-                content = content[key]
-            value = content[last]
-            content[last] = value + 1 if isinstance(value, int) else 0.9 * value
-
-        edit(folder, change)
-        with pytest.raises(ReleaseError, match="does not verify"):
-            verify(folder)
 
 
 @pytest.mark.parametrize("name", [TRAINED, FROZEN, CARD])
@@ -384,6 +393,88 @@ def test_what_was_swept_before_is_named(paths: Paths, caplog: pytest.LogCaptureF
     assert "digits: these sweeps have trained on the same data" in caplog.text
     assert verify(folder).earlier_sweeps == ["digits"]
     assert "Sweeps without an account" in (folder / CARD).read_text()
+
+
+def test_trials_of_other_grids_are_found(paths: Paths) -> None:
+    """By the checksum of their data, also where only features of it were read."""
+    data = PreparedDataset.open(paths.dataset("digits")).metadata
+    store = TrialStore(paths.trials)
+    for key, checksum in (("aa", data.checksum), ("bb", data.checksum), ("cc", "0" * 64)):
+        store.save(key, StoredTrial({"spec": {"data": checksum}}, {}))
+    store.save_parameters("aa", {"epoch1/w": np.zeros(1)})
+    (paths.trials / "dd").mkdir()
+    (paths.trials / "dd" / "dd.safetensors").write_bytes(b"damaged")
+    made = study(FIXED)
+    assert made.release is not None
+    assert swept_before(made, paths, made.release) == Swept([], 2)
+    folder = release(FIXED, paths)
+    assert verify(folder).earlier_trials == 2
+    assert "(2 trials in its store)" in (folder / CARD).read_text()
+
+
+def test_sweeps_of_a_folder_within_the_folder_are_named(paths: Paths) -> None:
+    sections = tiny_sections({}, {"kind": "film"})
+    pets = sections["datasets"]["digits"] | {
+        "source": {"kind": "folder", "path": "data/pets"},
+        "image_size": 8,
+    }
+    cats = pets | {"source": {"kind": "folder", "path": "data/pets/../pets/cats"}}
+    others = pets | {"source": {"kind": "folder", "path": "data/pets-of-others"}}
+    sections["datasets"] = {"pets": pets, "cats": cats, "others": others}
+    sweep = sections["sweeps"]["digits"]
+    sections["sweeps"] = {name: sweep | {"dataset": name} for name in sections["datasets"]}
+    sections["backbones"]["vit"] |= {"mean": [0.5] * 3, "std": [0.5] * 3}
+    sections["backbones"]["vit"]["arguments"] |= {"in_chans": 3}
+    made = Study.model_validate(sections | {"release": FIXED | {"sweep": "cats"}})
+    for cell in made.all_cells():
+        (paths.cell(cell)).mkdir(parents=True)
+        (paths.cell(cell) / "trials.parquet").touch()
+    assert made.release is not None
+    assert swept_before(made, paths, made.release).sweeps == ["pets", "cats"]
+
+
+def test_engine_opacus_releases_nothing() -> None:
+    sections = tiny_sections({"engine": "opacus"}, {"kind": "film"})
+    with pytest.raises(
+        ValidationError, match=r"release.sweep: found digits, whose engine is opacus"
+    ):
+        Study.model_validate(sections | {"release": FIXED})
+
+
+def test_a_section_of_other_numbers_is_found(tuned: Path, paths: Paths) -> None:
+    made = study(PRIVATE)
+    assert made.release is not None
+    compare(tuned, made, made.release)
+    changed = study(PRIVATE | {"epsilon": 1.0, "learning_rate": [0.003, 0.02]})
+    assert changed.release is not None
+    with pytest.raises(ReleaseError) as found:
+        compare(tuned, changed, changed.release)
+    assert "epsilon: the certificate has 8.0, the section 1.0" in str(found.value)
+    assert re.search(r"candidates: the certificate has .*0\.01.*section .*0\.02", str(found.value))
+    fixed = study(FIXED, delta=1e-6)
+    assert fixed.release is not None
+    with pytest.raises(ReleaseError, match=r"tuning: the certificate has one, the section none"):
+        compare(tuned, fixed, fixed.release)
+    with pytest.raises(ReleaseError, match=r"delta: the certificate has 1e-05, the section 1e-06"):
+        compare(tuned, fixed, fixed.release)
+
+
+def test_verification_prints_what_it_cannot_know(
+    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "study.yaml"
+    content = tiny_sections({}, {"kind": "film"}) | {"release": PRIVATE}
+    file.write_text(yaml.safe_dump(content | {"results": str(tmp_path / "results")}))
+    app(["verify", str(tuned), "--study", str(file)], standalone_mode=False)
+    said = capsys.readouterr().out
+    for name in not_known(dpsweep.verify(tuned)):
+        assert f"  {name}: " in said
+    assert "released before on these data, as far as the ledger goes: 0" in said
+    file.write_text(
+        yaml.safe_dump(content | {"release": PRIVATE | {"epsilon": 1.0}, "results": str(tmp_path)})
+    )
+    with pytest.raises(ReleaseError, match=r"epsilon: the certificate has 8.0, the section 1.0"):
+        app(["verify", str(tuned), "--study", str(file)], standalone_mode=False)
 
 
 def test_an_existing_folder_is_left_alone(paths: Paths) -> None:

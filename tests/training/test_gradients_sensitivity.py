@@ -8,7 +8,8 @@ from tests.training.tiny_models import Case, make
 from torch import Tensor, nn
 
 from dpsweep.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
-from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
+from dpsweep.models.architectures import seeded
+from dpsweep.models.wide_resnet import SMALLEST_SQUARES, StandardizedConv2d, standardize
 from dpsweep.training.gradients import GradientSum, make_engine
 from dpsweep.training.gradients.convolutions import Convolutions
 from dpsweep.training.gradients.derived import Standardization, Standardized
@@ -267,3 +268,39 @@ def test_gradients_that_standardisation_all_but_removes(difference: float) -> No
     assert (contributions < 1 + 1e-3).all()
     if difference >= 1e-1:
         torch.testing.assert_close(norms.double(), exact.norm(dim=1), rtol=1e-4, atol=0)
+
+
+class _UnderFrozenHead(nn.Module):
+    """A standardised convolution whose weights and gains alone train."""
+
+    def __init__(self, padding: int, stride: int) -> None:
+        super().__init__()
+        self.convolution = StandardizedConv2d(3, 16, 3, stride)
+        self.convolution.padding = (padding, padding)
+        self.head = nn.Linear(16, 10)
+        for frozen in (self.convolution.bias, *self.head.parameters()):
+            assert frozen is not None
+            frozen.requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.as_tensor(self.head(self.convolution(images).relu().mean((2, 3))))
+
+
+@pytest.mark.parametrize("amplitude", [1.0, 0.1, 1e-2, 1e-3])
+@pytest.mark.parametrize(
+    ("padding", "stride", "size"), [(0, 1, 8), (1, 1, 8), (0, 1, 32), (1, 2, 32)]
+)
+def test_standardised_convolutions_on_nearly_uniform_images(
+    padding: int, stride: int, size: int, amplitude: float
+) -> None:
+    """What the images share is nearly all of a gradient, and standardisation removes it."""
+    generator = torch.Generator().manual_seed(0)
+    with seeded(0):
+        model = _UnderFrozenHead(padding, stride)
+    levels = 2 * torch.rand(10, 1, 1, 1, generator=generator)
+    images = levels + amplitude * torch.randn(10, 3, size, size, generator=generator)
+    labels = torch.arange(10)
+    engine = make_engine("bookkeeping", model)
+    for alone in torch.eye(10, dtype=torch.bool):
+        total = flat(engine.clipped_sum(images, labels, alone, FlatClipping(1e-5))).double()
+        assert float(total.norm()) < 1 + 1e-6

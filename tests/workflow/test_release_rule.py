@@ -43,11 +43,16 @@ def test_a_release_is_made_once(tmp_path: Path) -> None:
     assert not (chain.results / "trials").exists()
     assert not (chain.results / "cells").exists()
 
-    # Another study does not take it away, and is not what it was made for either.
-    chain.study["release"] = RELEASE | {"learning_rate": [0.02, 0.05]}
+    # An edited section neither takes it away nor passes for what it was made for.
+    chain.study["release"] = RELEASE | {"epsilon": 1.0}
     chain.write()
-    assert "train_release" not in chain.run("release")
+    said = chain.run("release", expect=1)
+    assert "train_release" not in said
+    assert "epsilon: the certificate has 8.0, the section 1.0" in said
     assert {file: file.read_bytes() for file in folder.iterdir()} == made
+    chain.study["release"] = RELEASE
+    chain.write()
+    chain.run("release")
 
     # A job that an earlier call had sent may end before the job of this one starts.
     said = chain.run("results/logs/release/trained", options=("--force",))
@@ -61,6 +66,7 @@ def test_a_release_is_made_once(tmp_path: Path) -> None:
     folder.rename(tmp_path / "elsewhere")
     assert "differentially private" in chain.run("release")
     assert (folder / TRAINED).read_bytes() != made[folder / TRAINED]
+    assert len(verify(folder).releases.earlier) == 1
 
 
 @pytest.mark.slow

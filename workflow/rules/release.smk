@@ -30,6 +30,7 @@ if STUDY.release is not None:
             "test -e {params.certificate:q} || "
             "dpsweep release --study {params.study:q} > {log:q} 2>&1"
 
+    # A section that was edited since does not make another model: the difference is an error.
     # A network file system may show the certificate of another machine late.
     rule release:
         input:
@@ -39,7 +40,8 @@ if STUDY.release is not None:
         params:
             certificate=CERTIFICATE,
             folder=PATHS.release,
+            study=study_file,
         shell:
             "for second in {{1..60}}; do test -e {params.certificate:q} && break; sleep 1; done; "
-            "dpsweep verify {params.folder:q} > {log:q} 2>&1 || status=$?; "
+            "dpsweep verify {params.folder:q} --study {params.study:q} > {log:q} 2>&1 || status=$?; "
             "cat {log:q}; exit ${{status:-0}}"

@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from dpsweep.cli.options import StudyFile, gpu_for, open_study
-from dpsweep.study import StudyError
+from dpsweep.release import FROZEN
+from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import DEFAULT_STUDY
+from dpsweep.study.config import Release
 from dpsweep.study.messages import pick
 
 app = typer.Typer()
@@ -49,28 +51,65 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
     from dpsweep.training.offline import refuse_network
 
     study, paths = open_study(study_file)
-    if study.release is None:
-        raise StudyError(
-            f"{study_file}: release: missing; allowed: a section that says what is trained "
-            "(docs/release.md has an example)"
-        )
+    section = _section(study_file, study)
     refuse_network()
-    problem, epochs = study.sweeps[study.release.sweep].problem.name, study.release.epochs[-1]
+    problem, epochs = study.sweeps[section.sweep].problem.name, section.epochs[-1]
     with gpu_for(study, "train", problem, epochs), watched():
-        folder = write_release(study, paths, study.release)
+        folder = write_release(study, paths, section)
     typer.echo(f"{folder}: to check it, run: dpsweep verify {shlex.quote(str(folder))}")
 
 
 @app.command()
-def verify(folder: Annotated[Path, typer.Argument(help="the folder of a release")]) -> None:
-    """Recompute every number of a release's certificate, and find edited files."""
+def verify(
+    folder: Annotated[Path, typer.Argument(help="the folder of a release")],
+    backbone: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder of the prepared backbone, to compare frozen parameters with its weights"
+        ),
+    ] = None,
+    study_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--study", help="a study, to compare its section release with the certificate"
+        ),
+    ] = None,
+) -> None:
+    """Prove a release's certificate again, and list what cannot be known."""
+    from dpsweep.release.verify import not_known
     from dpsweep.release.verify import verify as verify_release
 
-    found = verify_release(folder)
+    found = verify_release(folder, backbone)
+    if study_file is not None:
+        from dpsweep.release.section import compare
+
+        study, _ = open_study(study_file)
+        compare(folder, study, _section(study_file, study))
     typer.echo(
         f"{folder}: ({found.epsilon:g}, {found.delta:g})-differentially private, "
         f"{found.adjacency}; epsilon {found.certified_epsilon:.6g} proven, "
         f"{found.pld_epsilon:.6g} by PLD"
     )
+    together = found.releases
+    typer.echo(
+        f"released before on these data, as far as the ledger goes: {len(together.earlier)}; all together "
+        f"({together.joint_epsilon:.6g}, {together.joint_delta:.6g})-differentially private"
+    )
     for name in found.earlier_sweeps:
         typer.echo(f"not covered: choices made by looking at the sweep {name}")
+    if found.earlier_trials:
+        typer.echo(f"not covered: choices made by looking at {found.earlier_trials} earlier trials")
+    typer.echo("cannot be known from the folder:")
+    for name, why in not_known(found).items():
+        typer.echo(f"  {name}: {why}")
+    if backbone is None:
+        typer.echo(f"  numbers in {FROZEN}: compared only with --backbone")
+
+
+def _section(study_file: Path, study: Study) -> Release:
+    if study.release is None:
+        raise StudyError(
+            f"{study_file}: release: missing; allowed: a section that says what is trained "
+            "(docs/release.md has an example)"
+        )
+    return study.release

@@ -6,7 +6,7 @@ A prepared backbone is a folder::
     model.safetensors  float32 state without the head; empty where the weights are random
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -130,6 +130,11 @@ class PreparedBackbone:
                 (data.folder / _METADATA, self.folder / _METADATA),
             )
 
+    @property
+    def weights_checksum(self) -> str:
+        """SHA-256 of the file of weights."""
+        return checksum(self.folder / _WEIGHTS)
+
     def state(self) -> dict[str, "Tensor"]:
         """Return the stored float32 state, without the head; empty where weights are random."""
         from safetensors.torch import load_file  # noqa: PLC0415
@@ -161,13 +166,33 @@ def write_backbone(
     return PreparedBackbone.open(folder)
 
 
-def _checksum(metadata: BackboneMetadata, weights: Path) -> str:
+def backbone_checksum(
+    architecture: Architecture,
+    mean: Sequence[float],
+    std: Sequence[float],
+    tokenizer: TokenizerIdentity | None,
+    weights: str,
+) -> str:
+    """Return the checksum of what determines a network.
+
+    Args:
+        architecture: the empty network.
+        mean: per channel, of images; empty for a network that reads text.
+        std: likewise.
+        tokenizer: of a network that reads text.
+        weights: SHA-256 of the file of weights.
+    """
     content: dict[str, Any] = {
-        "architecture": metadata.architecture.model_dump(),
-        "mean": metadata.mean,
-        "std": metadata.std,
-        "weights": checksum(weights),
+        "architecture": architecture.model_dump(),
+        "mean": mean,
+        "std": std,
+        "weights": weights,
     }
-    if metadata.tokenizer is not None:
-        content["tokenizer"] = metadata.tokenizer.checksum
+    if tokenizer is not None:
+        content["tokenizer"] = tokenizer.checksum
     return fingerprint(content)
+
+
+def _checksum(metadata: BackboneMetadata, weights: Path) -> str:
+    of = metadata.architecture, metadata.mean, metadata.std, metadata.tokenizer
+    return backbone_checksum(*of, checksum(weights))

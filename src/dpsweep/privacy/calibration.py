@@ -7,6 +7,7 @@ PRV accountant certifies it, and PLD at that value is the independent check.
 import math
 import operator
 import warnings
+from dataclasses import replace
 
 from scipy.optimize import brentq
 
@@ -87,6 +88,40 @@ def calibrate(
     )
 
 
+def certify_again(noise: Calibration) -> Calibration:
+    """Run both accountants at a calibration's own noise multiplier, sampling rate, steps and delta.
+
+    Args:
+        noise: of training with privacy; what accountants say in it is not read.
+
+    Returns:
+        What `calibrate` writes of such noise.
+
+    Raises:
+        CalibrationError: a number is out of range, the noise multiplier is not certified for epsilon, or
+            it is certified for a much smaller one, or the accountants disagree.
+    """
+    for name in ("train_size", "batch_size", "steps"):
+        _positive_integer(name, getattr(noise, name))
+    _check_target(noise.epsilon, noise.delta)
+    lowest, highest = NOISE_MULTIPLIER_RANGE
+    if noise.batch_size < noise.train_size and not lowest <= noise.noise_multiplier <= highest:
+        raise CalibrationError(
+            f"noise_multiplier: found {noise.noise_multiplier}, expected one in [{lowest}, {highest:g}]"
+        )
+    given = noise.epsilon, noise.delta, noise.sampling_rate, noise.steps, noise.noise_multiplier
+    certified = _certificate(*given)
+    accountant, pld = _cross_check(*given, certified)
+    return replace(
+        noise,
+        certified_epsilon=certified,
+        accountant=accountant,
+        pld_epsilon=pld,
+        opacus_epsilon=None,
+        opacus_note="not asked for",
+    )
+
+
 def noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
     """Return a certified noise multiplier; see `calibrate` for the conditions.
 
@@ -134,12 +169,37 @@ def _certified_noise(
 ) -> tuple[float, float, str, float]:
     """Return noise multiplier, certified epsilon, its accountant, and epsilon by PLD."""
     if sampling_rate == 1:
-        accountant = "analytic gaussian"
         sigma = gaussian_noise_multiplier(epsilon, delta, steps)
-        certified = gaussian_epsilon(delta, sigma, steps)
+        certified = _certificate(epsilon, delta, sampling_rate, steps, sigma)
     else:
-        accountant = "prv"
         sigma, certified = _search(epsilon, delta, sampling_rate, steps)
+    checked = _cross_check(epsilon, delta, sampling_rate, steps, sigma, certified)
+    return sigma, certified, *checked
+
+
+def _certificate(
+    epsilon: float, delta: float, sampling_rate: float, steps: int, sigma: float
+) -> float:
+    """Return what PRV proves of a noise multiplier near epsilon; for the full batch, the closed form."""
+    if sampling_rate == 1:
+        return gaussian_epsilon(delta, sigma, steps)
+    return prv_epsilon(sigma, sampling_rate, steps, delta, CERTIFICATE_ERROR * epsilon)
+
+
+def _cross_check(
+    epsilon: float,
+    delta: float,
+    sampling_rate: float,
+    steps: int,
+    sigma: float,
+    certified: float,
+) -> tuple[str, float]:
+    """Return the accountant of a certified epsilon, and epsilon by PLD.
+
+    Raises:
+        CalibrationError: the certified epsilon is not just below the target, or PLD disagrees.
+    """
+    accountant = "analytic gaussian" if sampling_rate == 1 else "prv"
     if not (1 - SLACK) * epsilon <= certified <= epsilon:
         raise CalibrationError(
             f"the {accountant} accountant certifies epsilon {certified:.6g} at noise multiplier "
@@ -152,7 +212,7 @@ def _certified_noise(
             f"{sampling_rate:.6g}, {steps} steps, delta {delta}: {accountant} certifies epsilon "
             f"{certified:.6g}, PLD finds {pld:.6g}. None of them is used"
         )
-    return sigma, certified, accountant, pld
+    return accountant, pld
 
 
 def _search(epsilon: float, delta: float, sampling_rate: float, steps: int) -> tuple[float, float]:
@@ -167,7 +227,7 @@ def _search(epsilon: float, delta: float, sampling_rate: float, steps: int) -> t
     aim = epsilon * (1 - CERTIFICATE_ERROR - SLACK / 5)
     for _ in range(5):
         sigma = _pld_noise(aim, delta, sampling_rate, steps)
-        certified = prv_epsilon(sigma, sampling_rate, steps, delta, CERTIFICATE_ERROR * epsilon)
+        certified = _certificate(epsilon, delta, sampling_rate, steps, sigma)
         if (1 - SLACK) * epsilon <= certified <= epsilon:
             return sigma, certified
         # The certificate is a little looser (very many steps) or tighter than assumed.

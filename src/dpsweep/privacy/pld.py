@@ -1,8 +1,14 @@
 """Privacy loss distributions (dp-accounting): the fast accountant, and the independent check."""
 
 import math
+from collections.abc import Sequence
+from functools import reduce
 
 from dp_accounting.pld import privacy_loss_distribution
+from dp_accounting.pld.common import DifferentialPrivacyParameters
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+from dpsweep.privacy.record import Calibration
 
 
 def pld_interval(epsilon: float, steps: int) -> float:
@@ -28,12 +34,58 @@ def pld_epsilon(
         interval: mesh of the discretised privacy loss; the estimate falls towards the exact
             epsilon as it shrinks.
     """
+    loss = privacy_loss(noise_multiplier, sampling_rate, steps, interval)
+    return float(loss.get_epsilon_for_delta(delta))
+
+
+def privacy_loss(
+    noise_multiplier: float, sampling_rate: float, steps: int, interval: float
+) -> PrivacyLossDistribution:
+    """Return the privacy loss distribution of training.
+
+    Args:
+        noise_multiplier: standard deviation of the noise over the sensitivity, per step.
+        sampling_rate: probability that an example takes part in a step, in (0, 1].
+        steps: number of steps that are composed.
+        interval: mesh of the discretised privacy loss.
+    """
     if sampling_rate == 1:
-        distribution = privacy_loss_distribution.from_gaussian_mechanism(
+        return privacy_loss_distribution.from_gaussian_mechanism(
             noise_multiplier / math.sqrt(steps), value_discretization_interval=interval
         )
-    else:
-        distribution = privacy_loss_distribution.from_gaussian_mechanism(
-            noise_multiplier, sampling_prob=sampling_rate, value_discretization_interval=interval
-        ).self_compose(steps)
-    return float(distribution.get_epsilon_for_delta(delta))
+    step = privacy_loss_distribution.from_gaussian_mechanism(
+        noise_multiplier, sampling_prob=sampling_rate, value_discretization_interval=interval
+    )
+    return step.self_compose(steps)
+
+
+def composed_epsilon(
+    trainings: Sequence[Calibration], guarantees: Sequence[tuple[float, float]], delta: float
+) -> float:
+    """Return an epsilon that several mechanisms on the same data have together, by dp-accounting.
+
+    Args:
+        trainings: single training runs, each composed by what its noise does.
+        guarantees: (epsilon, delta) of mechanisms of which no more is known.
+        delta: of all together, for example the sum of all deltas.
+
+    Returns:
+        An upper bound; at the sum of all deltas, at most the sum of all epsilons.
+    """
+    intervals = [pld_interval(each.epsilon, each.steps) for each in trainings]
+    interval = min(intervals + [pld_interval(epsilon, 1) for epsilon, _ in guarantees])
+    losses = [
+        privacy_loss(each.noise_multiplier, each.sampling_rate, each.steps, interval)
+        for each in trainings
+    ] + [
+        privacy_loss_distribution.from_privacy_parameters(
+            DifferentialPrivacyParameters(epsilon, own), value_discretization_interval=interval
+        )
+        for epsilon, own in guarantees
+    ]
+    together = reduce(PrivacyLossDistribution.compose, losses)
+    found = float(together.get_epsilon_for_delta(delta))
+    stated = [*((each.epsilon, each.delta) for each in trainings), *guarantees]
+    if delta >= sum(own for _, own in stated):
+        return min(found, sum(epsilon for epsilon, _ in stated))
+    return found

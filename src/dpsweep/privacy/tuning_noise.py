@@ -13,12 +13,17 @@ sensitivity 1 on examples that training does not see.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 
-from dpsweep.privacy.calibration import CERTIFICATE_ERROR, CROSS_CHECK_TOLERANCE, calibrate
+from dpsweep.privacy.calibration import (
+    CERTIFICATE_ERROR,
+    CROSS_CHECK_TOLERANCE,
+    calibrate,
+    certify_again,
+)
 from dpsweep.privacy.errors import CalibrationError
 from dpsweep.privacy.gaussian import (
     gaussian_delta,
@@ -130,12 +135,60 @@ def calibrate_tuning(
             f"no base mechanism gives a total epsilon of {epsilon:g} at delta {delta:g} with {mean:g} "
             f"trials in the mean: {error}"
         ) from error
-    score_noise = max(
-        gaussian_noise_multiplier(first, delta / mean),
-        gaussian_noise_multiplier(second, second_delta) if second_delta < 1 else 0.0,
-    )
+    score_noise = _score_noise(first, delta / mean, second, second_delta)
     return TuningNoise(
         epsilon, delta, mean, shape, first, second, second_delta, tuple(noise), score_noise
+    )
+
+
+def certify_tuning_again(noise: TuningNoise) -> TuningNoise:
+    """Run both accountants at the noise multipliers of accounted tuning, for both conditions.
+
+    Args:
+        noise: its total, delta, mean, shape, both epsilons, and the (N, B, T) and noise multiplier of
+            each calibration are read.
+
+    Returns:
+        What `calibrate_tuning` writes of such noise.
+
+    Raises:
+        CalibrationError: a number is out of range, a condition does not hold, or the accountants
+            disagree.
+    """
+    gamma = gamma_of_mean(noise.mean, noise.shape)
+    first, second = noise.first_epsilon, noise.second_epsilon
+    second_delta = gamma * math.expm1(second) / (1 - gamma)
+    total = first + (noise.shape + 1) * second
+    if not (1 - SLACK) * noise.epsilon <= total <= noise.epsilon:
+        raise CalibrationError(
+            f"first_epsilon + (shape + 1) second_epsilon: found {total:.6g}, expected one in "
+            f"[{1 - SLACK}, 1] times {noise.epsilon:g}"
+        )
+    calibrations = tuple(
+        certify_again(replace(each, epsilon=first, delta=noise.delta / noise.mean))
+        for each in noise.calibrations
+    )
+    for each in calibrations:
+        certify_second(each, second, second_delta)
+        found = training_profile(each)(second)
+        if found > second_delta:
+            raise CalibrationError(
+                f"second_delta: found {found:.6g} by PLD at epsilon {second:.6g}, expected at most "
+                f"{second_delta:.6g}"
+            )
+    return replace(
+        noise,
+        second_delta=second_delta,
+        calibrations=calibrations,
+        score_noise=_score_noise(first, noise.delta / noise.mean, second, second_delta),
+    )
+
+
+def _score_noise(first: float, first_delta: float, second: float, second_delta: float) -> float:
+    """Return the standard deviation with which a score meets both conditions."""
+    return max(
+        gaussian_noise_multiplier(first, first_delta),
+        gaussian_noise_multiplier(second, second_delta) if second_delta < 1 else 0.0,
     )
 
 

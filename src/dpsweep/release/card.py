@@ -7,6 +7,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dpsweep.release import FROZEN, TRAINED
 from dpsweep.release.certificate import Certificate, Network
+from dpsweep.study.config import LoRA
 
 
 def model_card(certificate: Certificate) -> str:
@@ -53,12 +54,12 @@ def loading_code(network: Network) -> str:
                 "",
                 f"model = WideResNet(num_classes={classes}{arguments})",
             ]
-    if network.method["kind"] == "lora":
-        rank = network.method["rank"]
+    if isinstance(network.method, LoRA):
+        rank = network.method.rank
         lines.insert(0, "from peft import LoraConfig, inject_adapter_in_model")
         lines += [
             f"adapters = LoraConfig(r={rank}, lora_alpha={rank}, lora_dropout=0.0, "
-            f"target_modules={network.method['target_modules']!r}, "
+            f"target_modules={network.method.target_modules!r}, "
             f"exclude_modules={network.head_layers!r})",
             "inject_adapter_in_model(adapters, model)",
         ]

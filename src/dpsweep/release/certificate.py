@@ -1,13 +1,31 @@
 """The certificate of a release: what is guaranteed, and every number that it follows from."""
 
-from typing import Any, Literal
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PlainSerializer,
+    PositiveInt,
+)
 
-from dpsweep.clipping import ClippingBound
+from dpsweep.clipping import SMALLEST_BOUND, PrivateRule
+from dpsweep.data.prepared import TokenizerIdentity
+from dpsweep.data.resize import Resize
 from dpsweep.privacy import Calibration
+from dpsweep.privacy.pld import composed_epsilon
 from dpsweep.privacy.tuning import gamma_of_mean, largest_profile, total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
+from dpsweep.study.config import Method
+from dpsweep.study.config.section import LearningRate
+from dpsweep.training.precision import Precision
+
+ReleaseEngine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop"]
+"""All engines but opacus, whose norms may be too small by rounding."""
 
 ADJACENCY: Literal["add or remove one example"] = "add or remove one example"
 UNIT: Literal["one training example"] = "one training example"
@@ -16,43 +34,53 @@ RANDOMNESS: Literal["secret, drawn from the operating system and never stored"] 
 )
 
 
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Probability = Annotated[float, Field(gt=0, lt=1)]
+Checksum = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def plain_method(method: Method) -> dict[str, Any]:
+    """Which parameters train, without a title and an engine."""
+    return method.model_dump(mode="json", exclude={"title", "engine"})
 
 
 class Setting(_Part):
     """The hyperparameters of a trial."""
 
-    epochs: int
-    batch_size: int
+    epochs: PositiveInt
+    batch_size: PositiveInt
     """Expected batch size B."""
-    steps: int
-    clipping_bound: ClippingBound
-    learning_rate: float
+    steps: PositiveInt
+    clipping_bound: Annotated[float, Field(ge=SMALLEST_BOUND, allow_inf_nan=False)] | PrivateRule
+    learning_rate: LearningRate
 
 
 class Split(_Part):
     """The training set and its part that was only scored on, drawn by a hash of the row's number."""
 
-    examples: int
-    holdout_share: float
-    held_out: int
+    examples: PositiveInt
+    holdout_share: Annotated[float, Field(ge=0, lt=1)]
+    held_out: NonNegativeInt
 
 
 class Tuning(_Part):
     """How the setting was chosen; the total epsilon covers it."""
 
-    mean_trials: float
-    shape: float
-    gamma: float
-    first_epsilon: float
-    second_epsilon: float
-    second_delta: float
-    score_noise: float
+    mean_trials: Annotated[float, Field(gt=1, allow_inf_nan=False)]
+    shape: Annotated[float, Field(gt=-1, allow_inf_nan=False)]
+    gamma: Probability
+    first_epsilon: Positive
+    second_epsilon: Positive
+    second_delta: Positive
+    score_noise: Positive
     """Standard deviation, in right answers on the held-out part."""
-    score: float
+    score: Annotated[float, Field(allow_inf_nan=False)]
     """Of the winner, with noise."""
-    candidates: list[Setting]
+    candidates: Annotated[list[Setting], Field(min_length=2)]
     noise: list[dict[str, Any]]
     """Calibrations, one for each (B, T) of the candidates."""
 
@@ -72,48 +100,80 @@ class Tuning(_Part):
         )
 
 
+class Pretraining(BaseModel):
+    """Where the public weights are from."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    kind: Annotated[str, Field(min_length=1)]
+
+
 class Network(_Part):
     """What the parameters belong to."""
 
-    library: str
+    library: Literal["timm", "transformers", "dpsweep"]
     architecture: str
     arguments: dict[str, bool | int | float | str]
-    classes: list[str]
+    backbone: Checksum
+    """SHA-256 of what determines the network before training: architecture, mean, std, tokenizer, weights."""
+    weights: Checksum
+    """SHA-256 of the backbone's file of public weights, as dpsweep prepares it."""
+    classes: Annotated[list[str], Field(min_length=2)]
     kind: Literal["image", "text"]
     mean: list[float]
     std: list[float]
-    shape: list[int]
+    shape: Annotated[list[PositiveInt], Field(min_length=1)]
     """Of one stored input."""
-    resize: dict[str, Any] | None
-    tokenizer: dict[str, Any] | None
-    method: dict[str, Any]
+    resize: Resize | None
+    tokenizer: TokenizerIdentity | None
+    method: Annotated[Method, PlainSerializer(plain_method)]
     head_layers: list[str]
     """Linear layers of the head; LoRA leaves them alone."""
-    pretraining: dict[str, Any]
-    trained_parameters: int
+    pretraining: Pretraining
+    trained_parameters: PositiveInt
+
+
+class ReleasedModel(_Part):
+    """A model that was released, as the ledger of releases has it."""
+
+    certificate: Checksum
+    """Fingerprint of its certificate."""
+    epsilon: Positive
+    delta: Probability
+    noise: dict[str, Any] | None
+    """Its calibration; None where epsilon covers a choice among several trials."""
+
+
+class Releases(_Part):
+    """The models that were released on data that may share examples with these, and this one."""
+
+    earlier: list[ReleasedModel]
+    """Those before, oldest first, as far as the ledger goes."""
+    joint_epsilon: Positive
+    """Of all together, this one included."""
+    joint_delta: Positive
 
 
 class Certificate(_Part):
     """The content of ``certificate.json``, its fingerprint aside."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     title: str
     dataset: str
-    epsilon: float
+    epsilon: Positive
     """What is guaranteed."""
-    delta: float
+    delta: Probability
     adjacency: Literal["add or remove one example"] = ADJACENCY
     unit: Literal["one training example"] = UNIT
-    certified_epsilon: float
+    certified_epsilon: Positive
     """Proven with PRV, or for full batches in closed form; at most ``epsilon``."""
-    pld_epsilon: float
+    pld_epsilon: Positive
     """The same by privacy loss distributions."""
     setting: Setting
-    step_rounding: Literal["round", "ceil"]
-    optimizer: str
-    precision: str
-    engine: str
-    device: str
+    optimizer: Literal["adam", "sgd"]
+    precision: Precision
+    engine: ReleaseEngine
+    device: Literal["cpu", "cuda"]
     noise: dict[str, Any]
     """The calibration of the model that is released."""
     split: Split
@@ -121,11 +181,44 @@ class Certificate(_Part):
     randomness: Literal["secret, drawn from the operating system and never stored"] = RANDOMNESS
     earlier_sweeps: list[str]
     """Sweeps that trained on these data and chose without an account; epsilon does not cover them."""
-    test_accuracy: float
+    earlier_trials: NonNegativeInt
+    """Trials on these data in the study's store, of those sweeps and of others."""
+    releases: Releases
+    test_accuracy: Annotated[float, Field(ge=0, le=1)]
     network: Network
     versions: dict[str, str]
-    files: dict[str, str]
+    files: dict[str, Checksum]
     """SHA-256 of the files of parameters."""
+
+
+NOT_KNOWN: Mapping[str, str] = {
+    "title": "free text",
+    "dataset": "free text",
+    "setting.clipping_bound": "does not change epsilon, because gradients are normalised",
+    "setting.learning_rate": "does not change epsilon",
+    "tuning.candidates": "epsilon is the same for any list with these batch sizes and steps",
+    "tuning.score": "measured on private data, with noise",
+    "optimizer": "does not change epsilon",
+    "precision": "does not change epsilon",
+    "engine": "does not change epsilon",
+    "device": "does not change epsilon",
+    "split.holdout_share": "another share may hold out as many rows",
+    "earlier_sweeps": "what was trained before is not in the folder",
+    "earlier_trials": "what was trained before is not in the folder",
+    "releases.earlier.*.certificate": "earlier releases are not in the folder",
+    "test_accuracy": "measured on the test set, which is not in the folder",
+    "network.classes": "free text; their number is compared with the head",
+    "network.shape": "the data is not in the folder",
+    "network.resize": "the data is not in the folder",
+    "network.tokenizer.vocabulary": "the tokenizer is not in the folder",
+    "network.method.kind": "all and scratch train the same parameters",
+    "network.pretraining": "free text; the checksum of the weights says which they are",
+    "versions": "free text",
+}
+"""The fields that verification cannot know, and why; a star stands for any place of a list.
+
+A field stands for all that is in it. A change of any other field is found.
+"""
 
 
 def second_opinion(noise: Calibration, tuning: TuningNoise | None) -> float:
@@ -151,3 +244,27 @@ def certify_tuning(tuning: TuningNoise, candidates: list[Setting], score: float)
         candidates=candidates,
         noise=[each.to_dict() for each in tuning.calibrations],
     )
+
+
+def released_together(
+    earlier: list[ReleasedModel], noise: Calibration | None, epsilon: float, delta: float
+) -> Releases:
+    """Compose the models that were released before with one more.
+
+    Args:
+        earlier: those before.
+        noise: of the one more; None where epsilon covers a choice among several trials.
+        epsilon: of the one more.
+        delta: of the one more.
+    """
+    joint_delta = math.fsum([delta, *(each.delta for each in earlier)])
+    if not earlier:
+        return Releases(earlier=[], joint_epsilon=epsilon, joint_delta=joint_delta)
+    stored = [Calibration.from_dict(each.noise) for each in earlier if each.noise is not None]
+    guarantees = [(each.epsilon, each.delta) for each in earlier if each.noise is None]
+    joint = composed_epsilon(
+        [*stored, noise] if noise else stored,
+        guarantees if noise else [*guarantees, (epsilon, delta)],
+        joint_delta,
+    )
+    return Releases(earlier=earlier, joint_epsilon=joint, joint_delta=joint_delta)

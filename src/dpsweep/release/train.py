@@ -2,6 +2,9 @@
 
 import logging
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -146,7 +149,8 @@ def train_release(
         return TrainedModel(candidate, spec, own, named, trained), right
 
     if tuning is None:
-        return train(candidates[0])[0], None, math.nan
+        with _silence():
+            return train(candidates[0])[0], None, math.nan
     probabilities = trial_count_probabilities(tuning.mean, tuning.shape, 100_000)
     most = int(np.searchsorted(np.cumsum(probabilities), 1 - _RARE)) + 1
     log.info(
@@ -154,8 +158,23 @@ def train_release(
         *(tuning.mean, most, _RARE),
     )
     random = numpy_stream("selection", secret=new_secret())
-    winner: Winner[Candidate, TrainedModel] = select_privately(candidates, train, tuning, random)
+    with _silence():
+        winner: Winner[Candidate, TrainedModel] = select_privately(
+            candidates, train, tuning, random
+        )
     return winner.model, tuning, winner.score
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Log and warn of nothing: when a batch size is tried, or memory runs out, tells what was drawn."""
+    with warnings.catch_warnings(action="ignore"):
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)
 
 
 def _head_prefix(data: PreparedDataset, backbone: PreparedBackbone) -> str:

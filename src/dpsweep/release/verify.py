@@ -1,43 +1,72 @@
-"""Compute every number of a certificate again from its own fields, with another accountant."""
+"""Prove a certificate again: every number that follows from others, and the parameters themselves.
+
+Verification runs the functions that wrote the certificate, at the certificate's own noise multipliers,
+and compares field by field. What it cannot know is listed by name in
+`dpsweep.release.certificate.NOT_KNOWN`; whatever else is changed is found.
+"""
 
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
 
 from dpsweep.files import DamagedFileError, checksum, read_checked_json
+from dpsweep.models.architectures import create
+from dpsweep.models.backbone import (
+    Architecture,
+    BackboneError,
+    PreparedBackbone,
+    backbone_checksum,
+)
+from dpsweep.models.build import apply_method, build_model
 from dpsweep.privacy import Calibration, CalibrationError
-from dpsweep.privacy.calibration import CROSS_CHECK_TOLERANCE
-from dpsweep.privacy.gaussian import gaussian_delta
-from dpsweep.privacy.pld import pld_epsilon, pld_interval
+from dpsweep.privacy.calibration import certify_again
 from dpsweep.privacy.stored import verify as verify_calibration
-from dpsweep.privacy.tuning import gamma_of_mean
-from dpsweep.privacy.tuning_noise import TuningNoise, certify_second, training_profile
+from dpsweep.privacy.tuning_noise import certify_tuning_again
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
 from dpsweep.release.card import model_card
-from dpsweep.release.certificate import Certificate, Setting, Tuning, second_opinion
+from dpsweep.release.certificate import (
+    NOT_KNOWN,
+    Certificate,
+    Network,
+    Setting,
+    certify_tuning,
+    released_together,
+    second_opinion,
+)
+from dpsweep.release.parameters import head_layers, split_state
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.shares import held_out_rows
 
 # Another machine may round the last digits differently.
 _ROUNDING = 1e-6
+_FILES = {CERTIFICATE, TRAINED, FROZEN, CARD}
 
 
-def verify(folder: Path) -> Certificate:
+def verify(folder: Path, backbone: Path | None = None) -> Certificate:
     """Verify the folder of a release.
 
+    Args:
+        folder: the release.
+        backbone: the folder of the prepared backbone; frozen parameters are compared with its weights.
+            Without it, their names, shapes and types are compared with the architecture.
+
     Returns:
-        The certificate.
+        The certificate. `not_known` lists its fields that no verification can know.
 
     Raises:
-        ReleaseError: a file is missing, was edited or damaged, or a number does not follow from the
+        ReleaseError: a file is missing, added, edited or damaged, or a number does not follow from the
             others; the message has a line for each.
+        BackboneError: there is no prepared backbone in the folder of that name.
     """
     try:
-        certificate = Certificate.model_validate(read_checked_json(folder / CERTIFICATE))
+        content = read_checked_json(folder / CERTIFICATE)
+        certificate = Certificate.model_validate(content)
     except FileNotFoundError:
         raise ReleaseError(f"{folder}: no release, {CERTIFICATE} is missing") from None
     except DamagedFileError as error:
@@ -47,45 +76,69 @@ def verify(folder: Path) -> Certificate:
         raise ReleaseError(
             "\n  ".join([f"{folder / CERTIFICATE}: not a certificate:", *lines])
         ) from None
-    mistakes = [*_file_mistakes(folder, certificate)]
-    try:
-        mistakes += _number_mistakes(certificate)
-    except (CalibrationError, ValueError, OverflowError) as error:
-        mistakes.append(str(error))
+    prepared = PreparedBackbone.open(backbone) if backbone else None
+    mistakes = list(_differs("certificate", content, certificate.model_dump(mode="json")))
+    mistakes += _file_mistakes(folder, certificate)
+    for part in (_contradictions, _accountants):
+        # Accountants may take for ever with numbers that contradict each other.
+        if not mistakes:
+            mistakes += _listed(part(certificate))
+    if not mistakes:
+        mistakes += _listed(_parameter_mistakes(folder, certificate.network, prepared))
     if mistakes:
         raise ReleaseError("\n  ".join([f"{folder}: does not verify:", *mistakes]))
     return certificate
 
 
+def not_known(certificate: Certificate) -> dict[str, str]:
+    """The fields of a certificate that verification cannot know, and why."""
+    content = certificate.model_dump(mode="json")
+    return {name: why for name, why in NOT_KNOWN.items() if _has(content, name.split("."))}
+
+
+def _has(content: Any, path: list[str]) -> bool:
+    if not path:
+        return True
+    first, *rest = path
+    if first == "*":
+        return any(_has(each, rest) for each in content)
+    return isinstance(content, dict) and first in content and _has(content[first], rest)
+
+
+def _listed(mistakes: Iterator[str]) -> Iterator[str]:
+    """The mistakes, and as the last one the error that ends them, if there is one."""
+    try:
+        yield from mistakes
+    except (CalibrationError, BackboneError, ValueError, ArithmeticError) as error:
+        yield str(error)
+
+
 def _file_mistakes(folder: Path, certificate: Certificate) -> Iterator[str]:
-    if certificate.files.keys() != {TRAINED, FROZEN}:
-        yield f"files: found {sorted(certificate.files)}, expected {TRAINED} and {FROZEN}"
-    for name, expected in certificate.files.items():
-        file = folder / Path(name).name
-        if not file.is_file():
+    for name in sorted({each.name for each in folder.iterdir()} - _FILES):
+        yield f"{name}: is no file of a release"
+    yield from _differs("files", sorted(certificate.files), sorted((TRAINED, FROZEN)))
+    for name in (TRAINED, FROZEN):
+        if not (folder / name).is_file():
             yield f"{name}: missing"
-        elif checksum(file) != expected:
+        elif checksum(folder / name) != certificate.files.get(name):
             yield f"{name}: is not the file that the certificate is about"
-        elif name == TRAINED:
-            found, stated = _numbers_in(file), certificate.network.trained_parameters
-            yield from _differs("network.trained_parameters", stated, found)
     card = folder / CARD
     if not card.is_file():
         yield f"{CARD}: missing"
-    elif card.read_text(encoding="utf-8") != model_card(certificate):
+    elif card.read_bytes() != model_card(certificate).encode():
         yield f"{CARD}: is not the card of this certificate"
 
 
-def _numbers_in(file: Path) -> int | None:
-    try:
-        with safe_open(file, framework="numpy") as stored:
-            shapes = [stored.get_slice(name).get_shape() for name in stored.keys()]  # noqa: SIM118
-            return sum(map(math.prod, shapes))
-    except SafetensorError:
-        return None
-
-
 def _differs(name: str, found: Any, expected: Any) -> Iterator[str]:
+    """Compare what a certificate has with what it must be, part by part."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key in sorted(found.keys() | expected.keys()):
+            yield from _differs(f"{name}.{key}", found.get(key), expected.get(key))
+        return
+    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+            yield from _differs(f"{name}.{index}", one, other)
+        return
     same = (
         math.isclose(found, expected, rel_tol=_ROUNDING)
         if isinstance(found, float) and isinstance(expected, float)
@@ -95,97 +148,175 @@ def _differs(name: str, found: Any, expected: Any) -> Iterator[str]:
         yield f"{name}: found {found}, expected {expected}"
 
 
-def _number_mistakes(certificate: Certificate) -> Iterator[str]:
-    """What does not follow from the other fields: a line each."""
-    noise, setting, split = (
-        Calibration.from_dict(certificate.noise),
-        certificate.setting,
-        certificate.split,
-    )
-    held_out = len(held_out_rows(split.examples, split.holdout_share))
-    yield from _differs("split.held_out", split.held_out, held_out if split.holdout_share else 0)
+def _contradictions(certificate: Certificate) -> Iterator[str]:
+    """Fields that do not fit others, by arithmetic alone."""
+    tuning, split, setting = certificate.tuning, certificate.split, certificate.setting
+    train_size = split.examples - split.held_out
+    if (tuning is None) != (split.held_out == 0):
+        yield (
+            f"split.held_out: found {split.held_out} {'without' if tuning is None else 'with'} tuning; "
+            "examples are held out for tuning, and for nothing else"
+        )
     if certificate.delta * split.examples >= 1:
         yield f"delta: found {certificate.delta}, expected one below 1/{split.examples}"
-    yield from _setting_mistakes("setting", certificate, setting)
-    yield from _differs("noise.batch_size", noise.batch_size, setting.batch_size)
-    yield from _differs("noise.steps", noise.steps, setting.steps)
-    if certificate.tuning is None:
-        yield from _calibration_mistakes(
-            "noise", certificate, certificate.noise, certificate.epsilon, certificate.delta
-        )
-        tuning, proven = None, noise.certified_epsilon
+    calibrations = [("noise", certificate.noise)]
+    if tuning is None:
+        first, first_delta, settings = certificate.epsilon, certificate.delta, [setting]
     else:
-        tuning = certificate.tuning.tuning_noise(certificate.epsilon, certificate.delta)
-        yield from _tuning_mistakes(certificate, certificate.tuning, tuning)
-        proven = tuning.total_epsilon
-    yield from _differs("certified_epsilon", certificate.certified_epsilon, proven)
-    yield from _differs("pld_epsilon", certificate.pld_epsilon, second_opinion(noise, tuning))
-    if not proven <= certificate.epsilon * (1 + 1e-9):
-        yield f"epsilon: found {certificate.epsilon}, expected at least {proven}"
-    if not abs(certificate.pld_epsilon - proven) <= CROSS_CHECK_TOLERANCE * proven:
-        yield f"pld_epsilon: found {certificate.pld_epsilon}, expected about {proven}"
+        first, first_delta = tuning.first_epsilon, certificate.delta / tuning.mean_trials
+        settings = tuning.candidates
+        calibrations += [(f"tuning.noise.{i}", each) for i, each in enumerate(tuning.noise)]
+        if setting not in settings:
+            yield "setting: is not among tuning.candidates"
+        if certificate.noise not in tuning.noise:
+            yield "noise: is not among tuning.noise"
+        schedules = list(dict.fromkeys((each.batch_size, each.steps) for each in settings))
+        calibrated = [(each.get("batch_size"), each.get("steps")) for each in tuning.noise]
+        yield from _differs("(batch_size, steps) of tuning.noise", calibrated, schedules)
+    for where, stored in calibrations:
+        noise = Calibration.from_dict(stored)
+        yield from _differs(where, stored, noise.to_dict())
+        for name, expected in (
+            ("train_size", train_size),
+            ("epsilon", first),
+            ("delta", first_delta),
+        ):
+            if getattr(noise, name) != expected:
+                yield f"{where}.{name}: found {getattr(noise, name)}, expected {expected}"
+    chosen = Calibration.from_dict(certificate.noise)
+    yield from _differs("noise.batch_size", chosen.batch_size, setting.batch_size)
+    yield from _differs("noise.steps", chosen.steps, setting.steps)
+    if chosen.train_size == train_size:  # else there may be too many rows to draw them
+        held_out = held_out_rows(split.examples, split.holdout_share) if split.holdout_share else ()
+        yield from _differs("split.held_out", split.held_out, len(held_out))
+    if not any(_follow(settings, train_size, rounding) for rounding in ("round", "ceil")):
+        yield f"setting.steps: do not follow from epochs, batch_size and {train_size} examples"
+    for index, model in enumerate(certificate.releases.earlier):
+        if model.noise is not None:
+            where = f"releases.earlier.{index}"
+            noise = Calibration.from_dict(model.noise)
+            yield from _differs(f"{where}.noise", model.noise, noise.to_dict())
+            if (model.epsilon, model.delta) != (noise.epsilon, noise.delta):
+                yield f"{where}: found another epsilon or delta than its noise has"
+    yield from _network_contradictions(certificate.network)
 
 
-def _setting_mistakes(where: str, certificate: Certificate, setting: Setting) -> Iterator[str]:
-    size = certificate.split.examples - certificate.split.held_out
-    steps = optimizer_steps(size, setting.batch_size, setting.epochs, certificate.step_rounding)
-    yield from _differs(f"{where}.steps", setting.steps, steps)
-
-
-def _calibration_mistakes(
-    where: str, certificate: Certificate, stored: dict[str, Any], epsilon: float, delta: float
-) -> Iterator[str]:
-    noise = Calibration.from_dict(stored)
-    split = certificate.split
-    yield from _differs(f"{where}.train_size", noise.train_size, split.examples - split.held_out)
-    yield from _differs(f"{where}.epsilon", noise.epsilon, epsilon)
-    yield from _differs(f"{where}.delta", noise.delta, delta)
-    derived = noise.to_dict()
-    for name in derived.keys() | stored.keys():
-        yield from _differs(f"{where}.{name}", stored.get(name), derived.get(name))
-    verify_calibration(noise)
-    found = _epsilon_by_pld(noise)
-    yield from _differs(f"{where}.pld_epsilon", noise.pld_epsilon, found)
-
-
-def _epsilon_by_pld(noise: Calibration) -> float:
-    interval = pld_interval(noise.epsilon, noise.steps)
-    return pld_epsilon(
-        noise.noise_multiplier, noise.sampling_rate, noise.steps, noise.delta, interval
+def _follow(settings: list[Setting], train_size: int, rounding: str) -> bool:
+    """Whether all steps follow from the epochs by a rule of rounding."""
+    return all(
+        each.batch_size <= train_size
+        and each.steps == optimizer_steps(train_size, each.batch_size, each.epochs, rounding)
+        for each in settings
     )
 
 
-def _tuning_mistakes(
-    certificate: Certificate, stored: Tuning, tuning: TuningNoise
-) -> Iterator[str]:
-    gamma = gamma_of_mean(stored.mean_trials, stored.shape)
-    first, second = stored.first_epsilon, stored.second_epsilon
-    first_delta = certificate.delta / stored.mean_trials
-    yield from _differs("tuning.gamma", stored.gamma, gamma)
-    expected = gamma * math.expm1(second) / (1 - gamma)
-    yield from _differs("tuning.second_delta", stored.second_delta, expected)
-    if len(stored.candidates) < 2:
-        yield "tuning.candidates: found a grid of one, expected at least two settings"
-    if certificate.setting not in stored.candidates:
-        yield "setting: is not among tuning.candidates"
-    if certificate.noise not in stored.noise:
-        yield "noise: is not among tuning.noise"
-    calibrated = {(each.batch_size, each.steps) for each in tuning.calibrations}
-    for index, setting in enumerate(stored.candidates):
-        yield from _setting_mistakes(f"tuning.candidates[{index}]", certificate, setting)
-        if (setting.batch_size, setting.steps) not in calibrated:
-            yield f"tuning.candidates[{index}]: has no noise of its batch size and steps"
-    for index, noise in enumerate(tuning.calibrations):
-        where = f"tuning.noise[{index}]"
-        yield from _calibration_mistakes(
-            where, certificate, stored.noise[index], first, first_delta
+def _network_contradictions(network: Network) -> Iterator[str]:
+    found = backbone_checksum(
+        _architecture(network), network.mean, network.std, network.tokenizer, network.weights
+    )
+    yield from _differs("network.backbone", network.backbone, found)
+    yield from _differs("network.kind", network.kind == "text", network.tokenizer is not None)
+    channels = network.shape[-1:] if network.kind == "image" else []
+    if network.kind == "image" and (len(network.shape) != 3 or channels != [len(network.mean)]):
+        yield (
+            f"network.shape: found {network.shape}, expected (height, width, {len(network.mean)})"
         )
-        certify_second(noise, second, stored.second_delta)
-        if training_profile(noise)(second) > stored.second_delta:
-            yield f"{where}: PLD finds a larger delta than tuning.second_delta at tuning.second_epsilon"
-    for epsilon, delta in ((first, first_delta), (second, stored.second_delta)):
-        if gaussian_delta(epsilon, stored.score_noise) > delta * (1 + _ROUNDING):
-            yield (
-                f"tuning.score_noise: found {stored.score_noise}, which is not ({epsilon:.6g}, "
-                f"{delta:.6g})-private; expected more"
-            )
+    if network.kind == "text" and len(network.shape) != 1:
+        yield f"network.shape: found {network.shape}, expected a number of tokens"
+
+
+def _accountants(certificate: Certificate) -> Iterator[str]:
+    """Run both accountants again for every epsilon, and compare with what they write."""
+    noise = Calibration.from_dict(certificate.noise)
+    if certificate.tuning is None:
+        tuning = None
+        noise = _proven(noise)
+        yield from _differs("noise", certificate.noise, noise.to_dict())
+        certified = noise.certified_epsilon
+    else:
+        stored = certificate.tuning
+        given = stored.tuning_noise(certificate.epsilon, certificate.delta)
+        for each in given.calibrations:
+            verify_calibration(each)
+        tuning = certify_tuning_again(given)
+        again = certify_tuning(tuning, stored.candidates, stored.score)
+        yield from _differs("tuning", stored.model_dump(mode="json"), again.model_dump(mode="json"))
+        certified = tuning.total_epsilon
+    yield from _differs("certified_epsilon", certificate.certified_epsilon, certified)
+    yield from _differs("pld_epsilon", certificate.pld_epsilon, second_opinion(noise, tuning))
+    for index, model in enumerate(certificate.releases.earlier):
+        if model.noise is not None:
+            again_noise = _proven(Calibration.from_dict(model.noise)).to_dict()
+            yield from _differs(f"releases.earlier.{index}.noise", model.noise, again_noise)
+    together = released_together(
+        certificate.releases.earlier,
+        None if tuning else noise,
+        certificate.epsilon,
+        certificate.delta,
+    )
+    yield from _differs(
+        "releases",
+        certificate.releases.model_dump(mode="json"),
+        together.model_dump(mode="json"),
+    )
+
+
+def _proven(noise: Calibration) -> Calibration:
+    """Run the accountants again, the quick one first: it refuses noise that others take minutes for."""
+    verify_calibration(noise)
+    return certify_again(noise)
+
+
+def _architecture(network: Network) -> Architecture:
+    return Architecture(
+        library=network.library, name=network.architecture, arguments=network.arguments
+    )
+
+
+def _parameter_mistakes(
+    folder: Path, network: Network, prepared: PreparedBackbone | None
+) -> Iterator[str]:
+    """Compare the parameters with the architecture, and frozen ones with the backbone's weights."""
+    with torch.device("meta"):
+        model = create(_architecture(network), len(network.classes))
+        apply_method(model, network.method)
+    yield from _differs("network.head_layers", network.head_layers, head_layers(model))
+    trained, frozen = split_state(model)
+    numbers = sum(each.numel() for each in trained.values())
+    yield from _differs("network.trained_parameters", network.trained_parameters, numbers)
+    yield from _tensor_mistakes(folder / TRAINED, trained)
+    yield from _tensor_mistakes(folder / FROZEN, frozen)
+    if prepared is not None:
+        yield from _differs("network.backbone", network.backbone, prepared.metadata.checksum)
+        initial = build_model(prepared.folder, network.method, len(network.classes), seed=1)
+        yield from _value_mistakes(folder / FROZEN, initial)
+
+
+def _tensor_mistakes(file: Path, expected: dict[str, Tensor]) -> Iterator[str]:
+    """Compare names, shapes and types of a file's tensors; numbers must be finite."""
+    try:
+        with safe_open(file, framework="pt") as stored:
+            names = set(stored.keys())
+            for name in sorted(expected.keys() - names):
+                yield f"{file.name}: {name} is missing"
+            for name in sorted(names - expected.keys()):
+                yield f"{file.name}: {name} is not among what belongs there"
+            for name in sorted(names & expected.keys()):
+                found, wanted = stored.get_tensor(name), expected[name]
+                if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+                    yield (
+                        f"{file.name}: {name}: found {found.dtype} {tuple(found.shape)}, expected "
+                        f"{wanted.dtype} {tuple(wanted.shape)}"
+                    )
+                elif not found.isfinite().all():
+                    yield f"{file.name}: {name}: found numbers that are not finite"
+    except SafetensorError as error:
+        yield f"{file.name}: is no file of parameters: {error}"
+
+
+def _value_mistakes(file: Path, initial: nn.Module) -> Iterator[str]:
+    _, frozen = split_state(initial)
+    with safe_open(file, framework="pt") as stored:
+        for name in sorted(frozen.keys() & set(stored.keys())):
+            if not torch.equal(stored.get_tensor(name), frozen[name]):
+                yield f"{file.name}: {name}: found other numbers than the backbone has"

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,44 +15,69 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dpsweep.data.prepared import read_metadata
-from dpsweep.files import atomic_path, checksum, write_checked_json, write_text
-from dpsweep.models.architectures import find_head
+from dpsweep.data.prepared import DatasetError, read_metadata
+from dpsweep.files import atomic_path, checksum, fingerprint, write_checked_json, write_text
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.models.build import build_model, trainable_parameters
+from dpsweep.models.build import build_model
 from dpsweep.privacy.tuning_noise import TuningNoise
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
 from dpsweep.release.card import model_card
 from dpsweep.release.certificate import (
     Certificate,
     Network,
-    Setting,
-    Split,
+    ReleasedModel,
     certify_tuning,
+    released_together,
     second_opinion,
 )
-from dpsweep.release.train import Candidate, Schedules, TrainedModel, train_release
+from dpsweep.release.ledger import open_ledger
+from dpsweep.release.parameters import head_layers, outer_name, split_state
+from dpsweep.release.section import candidates, decided, setting
+from dpsweep.release.train import Schedules, TrainedModel, train_release
 from dpsweep.study import Study
 from dpsweep.study.config import Release
-from dpsweep.study.config.datasets import shares_examples
+from dpsweep.study.config.datasets import origins, shares_examples
 from dpsweep.study.paths import Paths
+from dpsweep.training.store import TrialStore
 
 log = logging.getLogger(__name__)
 
-# transformers' networks lie inside of dpsweep's wrapper; a reader of the release has no wrapper.
-_WRAPPER = "network."
 _UNFINISHED = ".partial-release-"
 
 
-def earlier_sweeps(study: Study, paths: Paths, release: Release) -> list[str]:
-    """The sweeps that have trained on a release's data: whatever was chosen by them leaks."""
+@dataclass(frozen=True)
+class Swept:
+    """What was trained on a release's data without an account; whatever was chosen by it leaks."""
+
+    sweeps: list[str]
+    """Sweeps of the study with a finished cell."""
+    trials: int
+    """Finished trials in the store."""
+
+
+def swept_before(study: Study, paths: Paths, release: Release) -> Swept:
+    """Look for sweeps that have trained on data that may share examples with a release's.
+
+    Trials are found by the checksum of their data, whatever grid they were once of.
+    """
     source = study.datasets[study.sweeps[release.sweep].dataset].source
-    return [
+    shared = {name for name, each in study.datasets.items() if shares_examples(each.source, source)}
+    sweeps = [
         name
         for name, sweep in study.sweeps.items()
-        if shares_examples(study.datasets[sweep.dataset].source, source)
+        if sweep.dataset in shared
         and any((paths.cell(cell) / "trials.parquet").exists() for cell in study.sweep_cells(name))
     ]
+    read = {each for name in shared for each in _checksums(paths, name)}
+    trials = sum(record["spec"]["data"] in read for record in TrialStore(paths.trials).records())
+    return Swept(sweeps, trials)
+
+
+def _checksums(paths: Paths, dataset: str) -> Iterator[str]:
+    """The checksums of a prepared dataset and of its features, as far as they are prepared."""
+    for folder in (paths.dataset(dataset), *paths.features(dataset, "").glob("*")):
+        with suppress(DatasetError):
+            yield read_metadata(folder).checksum
 
 
 def write_release(study: Study, paths: Paths, release: Release) -> Path:
@@ -66,7 +92,7 @@ def write_release(study: Study, paths: Paths, release: Release) -> Path:
     Raises:
         CalibrationError: the total epsilon cannot be had.
         CellError: the prepared data is of another size than the study's.
-        ReleaseError: the folder is there, or the held-out part is too small.
+        ReleaseError: the folder is there, the held-out part is too small, or the ledger is damaged.
     """
     folder = paths.release
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -80,22 +106,46 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
     _refuse_another(folder)
     for left in folder.parent.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(left)  # by a call that was killed while it wrote
-    swept = earlier_sweeps(study, paths, release)
-    if swept:
+    swept = swept_before(study, paths, release)
+    if swept.sweeps or swept.trials:
         log.warning(
-            "%s: these sweeps have trained on the same data, and what was chosen by looking at them is "
-            "not covered by epsilon. The certificate names them",
-            ", ".join(swept),
+            "%s: these sweeps have trained on the same data (%d trials in the store), and what was chosen "
+            "by looking at them is not covered by epsilon. The certificate names them",
+            ", ".join(swept.sweeps) or "sweeps that are not in the study",
+            swept.trials,
         )
+    with open_ledger(paths.ledger):
+        pass  # a ledger that cannot be read or written is found before anything is trained
+    dataset = study.sweeps[release.sweep].dataset
+    data = read_metadata(paths.dataset(dataset)).checksum
+    comes_from = origins(study.datasets[dataset].source)
     model, tuning, score = train_release(study, paths, release)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_UNFINISHED) as unfinished:
+    with (
+        tempfile.TemporaryDirectory(dir=folder.parent, prefix=_UNFINISHED) as unfinished,
+        open_ledger(paths.ledger) as ledger,
+    ):
         made = Path(unfinished) / "release"
         made.mkdir()
         network = _write_parameters(study, paths, release, model, made)
-        certificate = _certificate(study, release, model, tuning, score, network, swept, made)
+        earlier = ledger.released(data, comes_from)
+        certificate = _certificate(
+            study, release, model, tuning, score, network, swept, earlier, made
+        )
+        content = certificate.model_dump(mode="json")
         write_text(made / CARD, model_card(certificate))
-        write_checked_json(made / CERTIFICATE, certificate.model_dump(mode="json"))
+        write_checked_json(made / CERTIFICATE, content)
         _refuse_another(folder)
+        # First, so that no model is there without a line.
+        ledger.add(
+            data,
+            comes_from,
+            ReleasedModel(
+                certificate=fingerprint(content),
+                epsilon=certificate.epsilon,
+                delta=certificate.delta,
+                noise=None if tuning else certificate.noise,
+            ),
+        )
         made.replace(folder)
 
 
@@ -144,42 +194,37 @@ def _write_parameters(
     """Write both files of parameters, and say what they belong to."""
     sweep = study.sweeps[release.sweep]
     data = read_metadata(paths.dataset(sweep.dataset))
-    backbone = PreparedBackbone.open(paths.backbone(sweep.backbone)).metadata
+    prepared = PreparedBackbone.open(paths.backbone(sweep.backbone))
+    backbone = prepared.metadata
     method = study.methods[sweep.method]
     empty = build_model(paths.backbone(sweep.backbone), method, len(data.classes), model.spec.seed)
     trained = {name: torch.from_numpy(each) for name, each in model.parameters.items()}
     save_parameters(empty, trained, folder)
-    return Network(
-        library=backbone.architecture.library,
-        architecture=backbone.architecture.name,
-        arguments=backbone.architecture.arguments,
-        classes=list(data.classes),
-        kind="text" if backbone.tokenizer else "image",
-        mean=list(backbone.mean),
-        std=list(backbone.std),
-        shape=list(data.shape),
-        resize=data.resize.model_dump(mode="json") if data.resize else None,
-        tokenizer=backbone.tokenizer.model_dump(mode="json") if backbone.tokenizer else None,
-        method=method.model_dump(mode="json", exclude={"title", "engine"}),
-        head_layers=head_layers(empty),
-        pretraining=dict(_plain(backbone.pretraining)),
-        trained_parameters=sum(each.size for each in model.parameters.values()),
+    return Network.model_validate(
+        {
+            "library": backbone.architecture.library,
+            "architecture": backbone.architecture.name,
+            "arguments": backbone.architecture.arguments,
+            "backbone": backbone.checksum,
+            "weights": prepared.weights_checksum,
+            "classes": list(data.classes),
+            "kind": "text" if backbone.tokenizer else "image",
+            "mean": list(backbone.mean),
+            "std": list(backbone.std),
+            "shape": list(data.shape),
+            "resize": data.resize,
+            "tokenizer": backbone.tokenizer,
+            "method": method,
+            "head_layers": head_layers(empty),
+            "pretraining": _plain(backbone.pretraining),
+            "trained_parameters": sum(each.size for each in model.parameters.values()),
+        }
     )
 
 
-def _plain(pretraining: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _plain(pretraining: Mapping[str, Any]) -> dict[str, Any]:
     """What may be said of the public weights: no path of this machine, no times."""
-    return ((key, pretraining[key]) for key in pretraining if key not in ("path", "seconds"))
-
-
-def head_layers(model: nn.Module) -> list[str]:
-    """The linear layers of a model's head, by the names that a reader of the release sees."""
-    head = find_head(model)
-    return sorted(
-        name.removeprefix(_WRAPPER)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and head.holds(f"{name}.weight")
-    )
+    return {key: each for key, each in pretraining.items() if key not in ("path", "seconds")}
 
 
 def save_parameters(model: nn.Module, trained: Mapping[str, Tensor], folder: Path) -> None:
@@ -190,16 +235,12 @@ def save_parameters(model: nn.Module, trained: Mapping[str, Tensor], folder: Pat
         trained: the values of its trainable parameters, by name.
         folder: where both files go.
     """
-    own = trainable_parameters(model).keys()
-    _save(folder / TRAINED, trained)
-    _save(
-        folder / FROZEN,
-        {name: each for name, each in model.state_dict().items() if name not in own},
-    )
+    _save(folder / TRAINED, {outer_name(name): each for name, each in trained.items()})
+    _save(folder / FROZEN, split_state(model)[1])
 
 
 def _save(path: Path, state: Mapping[str, Tensor]) -> None:
-    plain = {name.removeprefix(_WRAPPER): each.detach().clone() for name, each in state.items()}
+    plain = {name: each.detach().clone() for name, each in state.items()}
     with atomic_path(path) as partial:
         save_file(plain, partial)
 
@@ -211,47 +252,30 @@ def _certificate(
     tuning: TuningNoise | None,
     score: float,
     network: Network,
-    swept: list[str],
+    swept: Swept,
+    earlier: list[ReleasedModel],
     folder: Path,
 ) -> Certificate:
-    sweep, schedules = study.sweeps[release.sweep], Schedules.of(study, release)
-    spec = model.spec
-
-    def setting(candidate: Candidate) -> Setting:
-        cell, rate = candidate
-        _, size, steps = schedules(cell)
-        return Setting(
-            epochs=cell.epochs,
-            batch_size=size,
-            steps=steps,
-            clipping_bound=cell.clipping_bound,
-            learning_rate=rate,
-        )
-
-    candidates = list(map(setting, release.candidates(sweep.problem.name)))
-    return Certificate(
-        title=study.title,
-        dataset=study.datasets[sweep.dataset].title,
-        epsilon=release.epsilon,
-        delta=study.privacy.delta,
-        certified_epsilon=tuning.total_epsilon if tuning else model.noise.certified_epsilon,
-        pld_epsilon=second_opinion(model.noise, tuning),
-        setting=setting(model.candidate),
-        step_rounding=study.privacy.step_rounding,
-        optimizer=spec.optimizer,
-        precision=spec.precision,
-        engine=spec.engine,
-        device=spec.device,
-        noise=model.noise.to_dict(),
-        split=Split(
-            examples=schedules.examples,
-            holdout_share=release.held_out,
-            held_out=schedules.held_out,
-        ),
-        tuning=certify_tuning(tuning, candidates, score) if tuning else None,
-        earlier_sweeps=swept,
-        test_accuracy=model.record["accuracy"],
-        network=network,
-        versions=model.record["versions"],
-        files={name: checksum(folder / name) for name in (TRAINED, FROZEN)},
+    spec, schedules = model.spec, Schedules.of(study, release)
+    epsilon, delta = release.epsilon, study.privacy.delta
+    return Certificate.model_validate(
+        decided(study, release)
+        | {
+            "title": study.title,
+            "certified_epsilon": tuning.total_epsilon if tuning else model.noise.certified_epsilon,
+            "pld_epsilon": second_opinion(model.noise, tuning),
+            "setting": setting(model.candidate, schedules),
+            "precision": spec.precision,
+            "engine": spec.engine,
+            "device": spec.device,
+            "noise": model.noise.to_dict(),
+            "tuning": certify_tuning(tuning, candidates(study, release), score) if tuning else None,
+            "earlier_sweeps": swept.sweeps,
+            "earlier_trials": swept.trials,
+            "releases": released_together(earlier, None if tuning else model.noise, epsilon, delta),
+            "test_accuracy": model.record["accuracy"],
+            "network": network,
+            "versions": model.record["versions"],
+            "files": {name: checksum(folder / name) for name in (TRAINED, FROZEN)},
+        }
     )

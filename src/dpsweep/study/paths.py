@@ -154,6 +154,11 @@ class Paths:
         return self.results / "release"
 
     @property
+    def ledger(self) -> Path:
+        """What was released before, by this study and by those whose results lie beside its own."""
+        return self.results.parent / "releases.jsonl"
+
+    @property
     def report(self) -> Path:
         """The report."""
         return self.drawn / "report.html"

@@ -9,7 +9,8 @@ Files appear by atomic rename, so any number of jobs may share a store.
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,14 @@ class TrialStore:
     def checkpoint_path(self, key: str) -> Path:
         """The file of an unfinished trial's state."""
         return self.folder / key[:2] / f"{key}.checkpoint"
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield the records of all finished trials; damaged files are passed over."""
+        for path in self.folder.glob("*/*.safetensors"):
+            with suppress(SafetensorError, OSError, KeyError), safe_open(path, "numpy") as stored:
+                record = json.loads((stored.metadata() or {})["record"])
+                if "spec" in record:  # the others are parameters
+                    yield record
 
     def load(self, key: str) -> StoredTrial | None:
         """Return a finished trial, or None where there is none.

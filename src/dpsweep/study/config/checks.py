@@ -280,6 +280,11 @@ def _release_problems(study: "Study") -> Iterator[str]:
             f"own head would; allowed: a sweep whose backbone has features: {{}} or none, because a "
             "released model is the whole network"
         )
+    if study.engine(sweep.problem.name) == "opacus":
+        yield (
+            f"release.sweep: found {release.sweep}, whose engine is opacus; allowed: another engine, because "
+            "the norms of Opacus may be too small by rounding"
+        )
     whole = study.datasets[sweep.dataset].train_size
     held_out = len(held_out_rows(whole, release.held_out)) if release.held_out else 0
     size = whole - held_out

@@ -1,8 +1,8 @@
 """The section `datasets`: where labelled examples come from."""
 
 import itertools
-import posixpath
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
@@ -171,15 +171,37 @@ class DocstringsSource(SourceSection):
     seed: int = 0
 
 
+Origins = list[list[str]]
+"""Where examples come from: each a kind, and the parts of a path or a name."""
+
+
+def origins(source: "Source") -> Origins:
+    """Where a source's examples come from, whatever part of them is taken.
+
+    Paths are absolute, so that they can be compared with those of other studies.
+    """
+    local = (source.local_folders() | source.local_files()).values()
+    found = [["path", *Path(path).expanduser().resolve().parts] for path in local]
+    match source:
+        case HubSource():
+            found.append(["hub", source.id])
+        case DocstringsSource():
+            found += [["module", *module.split(".")] for module in source.modules]
+    return found or [[source.kind]]
+
+
+def overlap(one: Origins, other: Origins) -> bool:
+    """Whether two sources may hold the same examples: as a folder and one within it do."""
+    return any(
+        all(mine == theirs for mine, theirs in zip(first, second, strict=False))
+        for first in one
+        for second in other
+    )
+
+
 def shares_examples(one: "Source", other: "Source") -> bool:
     """Whether two sources may hold the same examples, whatever part of them is taken."""
-    if isinstance(one, DocstringsSource) and isinstance(other, DocstringsSource):
-        return any(
-            f"{module}.".startswith(f"{each}.") or f"{each}.".startswith(f"{module}.")
-            for module in one.modules
-            for each in other.modules
-        )
-    return not _origins(one).isdisjoint(_origins(other))
+    return overlap(origins(one), origins(other))
 
 
 def related_datasets(datasets: Mapping[str, "Dataset"]) -> list[tuple[str, str]]:
@@ -189,14 +211,6 @@ def related_datasets(datasets: Mapping[str, "Dataset"]) -> list[tuple[str, str]]
         for one, other in itertools.combinations(datasets, 2)
         if shares_examples(datasets[one].source, datasets[other].source)
     ]
-
-
-def _origins(source: "Source") -> set[tuple[str, str]]:
-    local = (source.local_folders() | source.local_files()).values()
-    found = {("path", posixpath.normpath(path)) for path in local}
-    if isinstance(source, HubSource):
-        found.add(("hub", source.id))
-    return found or {("kind", source.kind)}
 
 
 Source = Annotated[

@@ -309,10 +309,12 @@ class _RecordedUses(Uses):
         if isinstance(gradients, OuterProducts):
             self._factored.append(Derived(weight.value, sources, gradients))
             return
+        closed_form = standardized is not None and gradients.groups == 1
         kept: Convolutions | ConvolutionRows = gradients
         if gradients.rows_are_smaller:
-            kept = ConvolutionRows(gradients.name, gradients.rows())
-        if standardized is not None and gradients.groups == 1:
+            summed = gradients.without_level() if closed_form else gradients
+            kept = ConvolutionRows(gradients.name, summed.rows())
+        if standardized is not None and closed_form:
             self._factored.append(Standardized(weight.value, sources, kept, standardized))
         else:
             self._factored.append(Derived(weight.value, sources, kept))

@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +61,10 @@ class ConvolutionRows:
         """See ``PerExampleGradients``."""
         rows = only_usable(usable, self.gradients.flatten(1)).to(factors.dtype)
         return {self.name: (factors @ rows).view(self.gradients.shape[1:])}
+
+    def without_level(self) -> Self:
+        """See ``Convolutions``, from which these rows come."""
+        return self
 
     def channel_sums(self, weights: Tensor, scale: Tensor) -> ChannelSums:
         """See ``Convolutions``."""
@@ -150,6 +154,17 @@ class Convolutions:
             return gradient.view(-1, *self.shape)
         patches, outputs = self._tokens(examples)
         return (outputs @ patches.mT).view(-1, *self.shape)
+
+    def without_level(self) -> Self:
+        """Return gradients of the same standardised weights, from inputs whose mean is zero.
+
+        Standardised weights sum to zero, so a level that all inputs of an example share, padding
+        included, changes nothing but the size of the numbers that cancel each other.
+        """
+        rows, columns = self.padding
+        inputs = F.pad(widened(self.inputs), (columns, columns, rows, rows))
+        level = inputs.mean((1, 2, 3), keepdim=True)
+        return replace(self, inputs=inputs - level, padding=(0, 0))
 
     def channel_sums(self, weights: Tensor, scale: Tensor) -> ChannelSums:
         """Reduce each example's gradient per output channel, without keeping it; one group only.

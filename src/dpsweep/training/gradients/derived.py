@@ -80,7 +80,8 @@ class Standardized(Derived):
         dw = gain / sqrt(K) r (g - mean(g) - x mean(g x)),    dgain = sum(g x) / sqrt(K)
 
     So the squared norms need three sums a channel and example: of g^2, g and g x. The last one is
-    in what the layer gave for its inputs.
+    in what the layer gave for its inputs. The mean of g does not count, and where inputs are nearly
+    uniform it is nearly all of g, so it is taken off before anything is summed.
     """
 
     gradients: Convolutions | ConvolutionRows
@@ -97,7 +98,9 @@ class Standardized(Derived):
         # y / x for each channel; without a gain, y is x.
         slope = torch.ones_like(rate) if gain is None else gain / math.sqrt(inputs)
         standardized = (centred * rate[:, None]).view_as(self.weight)
-        squares, total, along, rounding = self.gradients.channel_sums(standardized, slope)
+        squares, total, along, rounding = self.gradients.without_level().channel_sums(
+            standardized, slope
+        )
         # Of x itself the sum of squares is a little less than K, by the epsilon.
         overlap = 2 - variance / (variance + self.origin.epsilon)
         exact = squares - total.square() / inputs - overlap * along.square() / inputs
@@ -106,6 +109,11 @@ class Standardized(Derived):
             ERROR * torch.finfo(raw.dtype).eps * rounding
         )
         return (weights if gain is None else weights + along.square() / inputs).sum(1)
+
+    def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        gradients = self.gradients.without_level()
+        return Derived(self.weight, self.sources, gradients).weighted_sums(factors, usable)
 
 
 class Standardization(NamedTuple):

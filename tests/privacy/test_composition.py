@@ -1,0 +1,57 @@
+"""The epsilon of several releases together."""
+
+import pytest
+
+from dpsweep.privacy import calibrate
+from dpsweep.privacy.calibration import certify_again
+from dpsweep.privacy.gaussian import gaussian_epsilon
+from dpsweep.privacy.pld import composed_epsilon, pld_epsilon, pld_interval
+from dpsweep.privacy.tuning_noise import calibrate_tuning, certify_tuning_again
+
+DELTA = 1e-5
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_trainings_on_the_full_batch_are_one_longer_training(count: int) -> None:
+    noise = calibrate(8.0, DELTA, 1000, 1000, 10)
+    found = composed_epsilon([noise] * count, [], count * DELTA)
+    exact = gaussian_epsilon(count * DELTA, noise.noise_multiplier, 10 * count)
+    assert exact <= found <= 1.001 * exact
+    assert found <= (8.0 if count == 1 else 0.8 * 8.0 * count)
+
+
+def test_trainings_of_two_kinds_lie_between_those_of_one() -> None:
+    few, many = (calibrate(2.0, DELTA, 1000, 100, steps) for steps in (10, 40))
+    both = composed_epsilon([few, many], [], DELTA)
+
+    def twice(noise: object) -> float:
+        return composed_epsilon([noise, noise], [], DELTA)  # type: ignore[list-item]
+
+    assert min(twice(few), twice(many)) * 0.999 <= both <= max(twice(few), twice(many)) * 1.001
+    once = pld_epsilon(
+        few.noise_multiplier, few.sampling_rate, 20, DELTA, pld_interval(2.0, few.steps)
+    )
+    assert twice(few) == pytest.approx(once, rel=1e-3)
+
+
+def test_of_mechanisms_of_which_no_more_is_known_epsilons_add_up() -> None:
+    """As in docs/release.md: little less is true where epsilon is large and delta is their sum."""
+    assert composed_epsilon([], [(8.0, DELTA)] * 5, 5 * DELTA) == pytest.approx(40)
+    noise = calibrate(8.0, DELTA, 1000, 1000, 10)
+    mixed = composed_epsilon([noise] * 3, [(8.0, DELTA)] * 2, 5 * DELTA)
+    fixed = composed_epsilon([noise] * 3, [], 3 * DELTA)
+    assert fixed < mixed <= fixed + 16.1
+    # Small ones compose better, where delta leaves room.
+    assert composed_epsilon([], [(0.1, 0.0)] * 50, DELTA) < 0.8 * 5
+
+
+@pytest.mark.parametrize("setting", [(2.0, 1000, 100, 80), (8.0, 1000, 1000, 8)])
+def test_accountants_say_the_same_again(setting: tuple[float, int, int, int]) -> None:
+    epsilon, *schedule = setting
+    noise = calibrate(epsilon, DELTA, *schedule)
+    assert certify_again(noise) == noise
+
+
+def test_accountants_say_the_same_of_tuning_again() -> None:
+    noise = calibrate_tuning(4.0, DELTA, 3.0, 1.0, [(1215, 1215, 10), (1215, 215, 10)])
+    assert certify_tuning_again(noise) == noise
