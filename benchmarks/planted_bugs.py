@@ -15,6 +15,7 @@ survives.
 
 import argparse
 import ast
+import gc
 import importlib
 import importlib.machinery
 import multiprocessing
@@ -37,6 +38,7 @@ import yaml
 
 import dpsweep
 from benchmarks.mutations import Mutation, PlaceNotFoundError
+from dpsweep import preload
 from dpsweep.files import read_json, write_json
 
 REPOSITORY = Path(__file__).parents[1]
@@ -219,14 +221,18 @@ def outcomes(
             yield running.pop(receiver), outcome
 
 
-def import_libraries() -> None:
-    """Import what dpsweep imports, but leave dpsweep itself to the forks."""
-    for each in pkgutil.walk_packages(dpsweep.__path__, "dpsweep."):
-        if not each.name.endswith("__main__"):
-            importlib.import_module(each.name)
-    importlib.import_module("hypothesis")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "dpsweep"]:
-        del sys.modules[name]
+def import_libraries(tests: Iterable[str]) -> None:
+    """Import all that dpsweep and some tests import, but leave dpsweep itself to the forks."""
+    modules = [each.name for each in pkgutil.walk_packages(dpsweep.__path__, "dpsweep.")]
+    own = [name for name in modules if not name.endswith("__main__")]
+    # pytest imports them for its first test at the latest, and what dpsweep imports where it is needed.
+    for name in ("hypothesis", *own, *preload.LAZY_LIBRARIES):
+        importlib.import_module(name)
+    pytest.main(["-qq", "--collect-only", "-p", "no:cacheprovider", "--no-summary", *tests])
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ("dpsweep", "tests"):
+            del sys.modules[name]
+    gc.freeze()  # forks need not look at all that again
 
 
 # -- all bugs ------------------------------------------------------------------------------------
@@ -301,7 +307,7 @@ def main() -> None:
     bugs = [bug for bug in read_bugs() if arguments.only in f"{bug.module}: {bug.name}"]
     for bug in bugs:
         bug.planted()
-    import_libraries()
+    import_libraries(sorted({test for bug in bugs for test in bug.tests}))
     rows = try_bugs(bugs, arguments.workers)
     check_tests_pass(rows, arguments.workers)
     survivors = sum(row["caught_by"] is None for row in rows)
