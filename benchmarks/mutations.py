@@ -119,21 +119,23 @@ def _same(pattern: object, node: object, found: Found) -> bool:
     if isinstance(pattern, ast.Name) and _PLACEHOLDER.fullmatch(pattern.id):
         if not isinstance(node, ast.expr):
             return False
-        earlier = found.setdefault(pattern.id, node)
-        return ast.dump(earlier) == ast.dump(node)
+        return ast.dump(found.setdefault(pattern.id, node)) == ast.dump(node)
     if type(pattern) is not type(node):
         return False
-    if isinstance(pattern, ast.Call) and isinstance(node, ast.Call):
-        return _same_call(pattern, node, found)
-    if isinstance(pattern, ast.AST):
-        return all(
-            _same(value, getattr(node, field), found)
-            for field, value in ast.iter_fields(pattern)
-            if field not in _IGNORED
-        )
-    if isinstance(pattern, list) and isinstance(node, list):
-        return _same_list(pattern, node, found)
-    return pattern == node
+    match pattern, node:
+        case ast.Call(), ast.Call():
+            same = _same_call(pattern, node, found)
+        case ast.AST(), _:
+            same = all(
+                _same(value, getattr(node, field), found)
+                for field, value in ast.iter_fields(pattern)
+                if field not in _IGNORED
+            )
+        case list(), list():
+            same = _same_list(pattern, node, found)
+        case _:
+            same = pattern == node
+    return same
 
 
 def _same_list(pattern: list[Any], nodes: list[Any], found: Found) -> bool:
@@ -179,18 +181,18 @@ class _Filled(ast.NodeTransformer):
     def __init__(self, found: Found) -> None:
         self.found = found
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802 - the name that ast calls
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         return copy.deepcopy(self.found.get(node.id, node))
 
-    def visit_Constant(self, node: ast.Constant) -> Any:  # noqa: N802
+    def visit_Constant(self, node: ast.Constant) -> Any:
         return copy.deepcopy(self.found.get(_REST, node)) if _is_rest(node) else node
 
-    def visit_Expr(self, node: ast.Expr) -> Any:  # noqa: N802
+    def visit_Expr(self, node: ast.Expr) -> Any:
         if _is_rest(node) and _REST in self.found:
             return copy.deepcopy(self.found[_REST])
         return self.generic_visit(node)
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         further = self.found.get("keywords", []) if any(map(_is_rest, node.args)) else []
         self.generic_visit(node)
         node.keywords = [*node.keywords, *copy.deepcopy(further)]

@@ -23,12 +23,16 @@ def test_a_bug_can_be_planted(bug: planted_bugs.Bug) -> None:
 def test_every_package_has_five_bugs() -> None:
     counts = Counter(bug.package for bug in LISTED)
     assert len(LISTED) >= 160
-    assert {name: counts[name] for name in planted_bugs.packages_of_dpsweep() if counts[name] < 5} == {}
+    assert {
+        name: counts[name] for name in planted_bugs.packages_of_dpsweep() if counts[name] < 5
+    } == {}
 
 
 def test_no_bug_has_survived() -> None:
     rows = read_json(ROOT / "benchmarks" / "results" / "planted_bugs.json")["rows"]
-    assert {(row["module"], row["bug"]) for row in rows} == {(bug.module, bug.name) for bug in LISTED}
+    assert {(row["module"], row["bug"]) for row in rows} == {
+        (bug.module, bug.name) for bug in LISTED
+    }
     assert [row["bug"] for row in rows if not row["caught_by"]] == []
 
 
@@ -103,7 +107,9 @@ def test_a_constant_is_changed_too() -> None:
 
 def test_neither_formatting_nor_comments_nor_place_matter() -> None:
     mutation = Mutation("Sum.add", replace="self.scaled(_1, 2, sign=1, power=3)", by="_1")
-    moved = SOURCE.replace("(total, 2, power=3, sign=1)", "(\n  total,  # here\n  2,\n power = 3, sign=1)")
+    moved = SOURCE.replace(
+        "(total, 2, power=3, sign=1)", "(\n  total,  # here\n  2,\n power = 3, sign=1)"
+    )
     moved = "import math\n\ndef add(): return 1\n" + moved.replace("# A comment.", "# Another.")
     assert "return total" in ast.unparse(mutation.applied(moved))
 

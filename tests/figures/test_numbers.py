@@ -233,7 +233,9 @@ def test_norm_trace(tmp_path: Path) -> None:
         own = of_problem(trials, method)
         for _, row in winners(own[own["epochs"] == 4], ["epsilon"]).iterrows():
             problem = f"digits_small_{method}"
-            steps = pd.read_parquet(paths.results / "cells" / problem / row["cell"] / "steps.parquet")
+            steps = pd.read_parquet(
+                paths.results / "cells" / problem / row["cell"] / "steps.parquet"
+            )
             steps = steps[steps["trial_key"] == row["trial_key"]]
             here = found[(found["panel"] == panel) & (found["epsilon"] == row["epsilon"])]
             assert here["step"].tolist() == list(range(1, int(row["steps"]) + 1))
@@ -257,7 +259,10 @@ def test_gradient_norms(tmp_path: Path, family: str) -> None:
         {"title": f"C = {bound}", "clipping_bound": bound, "epochs": 2, "epsilon": 1.0}
         for bound in (0.1, 1.0)
     ]
-    study, paths = make_study({"film": GRID}, figures=figure(family, panels=panels)), Paths(tmp_path)
+    study, paths = (
+        make_study({"film": GRID}, figures=figure(family, panels=panels)),
+        Paths(tmp_path),
+    )
     norms = {}
     for cell in study.all_cells():
         if (cell.batch_size, cell.epochs, cell.epsilon) == (200, 2, 1.0):

@@ -22,7 +22,7 @@ from dpsweep.recommend.text import recommendation
 from dpsweep.study import Study, load_study
 
 FEATURES = Path(__file__).parents[2] / "studies" / "frozen-features.yaml"
-SWEEP = "20newsgroups_minilm_head"
+SWEEP = "cifar100_vit-tiny_head"
 POINT = Reference("pets", "vit", "film", "adam", 2.0, 8, 100, 80, 1.0, 0.01, gradient_norm=10.0)
 
 
@@ -98,8 +98,8 @@ def test_the_situation_is_that_of_the_study() -> None:
         gradient_norm=expected_gradient_norm(study, SWEEP),
         rounding="ceil",
     )
-    # A head of zeros on features of length 1, for 20 classes.
-    assert found.gradient_norm == pytest.approx(math.sqrt((1 - 1 / dataset.classes) * 2))
+    # A head of zeros on 192 normalised features and a bias.
+    assert found.gradient_norm == pytest.approx(math.sqrt((1 - 1 / dataset.classes) * 193))
 
 
 def test_everything_that_is_known_reaches_the_rule(
@@ -111,7 +111,7 @@ def test_everything_that_is_known_reaches_the_rule(
         given.append((situation, [each.dataset for each in references]))
         return made
 
-    same = replace(POINT, dataset="20newsgroups-half")
+    same = replace(POINT, dataset="cifar100-half")
     monkeypatch.setattr(text, "recommend", keep)
     monkeypatch.setattr(text, "read_references", lambda: [POINT, same])
     list(recommendation(study, SWEEP, 1.5, 6, []))

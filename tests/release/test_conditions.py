@@ -43,7 +43,7 @@ def put(*path: str | int, value: Any = None, factor: float = 1.0) -> Change:
 def test_a_field_that_cannot_be_is_named(
     change: Change,
     named: str,
-    tuned: Path,  # noqa: F811
+    tuned: Path,
     tmp_path: Path,
 ) -> None:
     folder = Path(shutil.copytree(tuned, tmp_path / "copy"))

@@ -303,7 +303,10 @@ def test_the_commands_say_what_is_not_covered(
     app(["verify", "folder"], standalone_mode=False)
     said = capsys.readouterr().out
     assert "folder: (8, 1e-05)-differentially private, a; epsilon 7.9 proven, 7.8 by PLD" in said
-    assert all(f"not covered: choices made by looking at the sweep {each}" in said for each in stated.earlier_sweeps)
+    assert all(
+        f"not covered: choices made by looking at the sweep {each}" in said
+        for each in stated.earlier_sweeps
+    )
 
 
 def test_a_release_without_its_section_is_refused(tmp_path: Path) -> None:

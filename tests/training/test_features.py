@@ -282,7 +282,7 @@ def test_the_network_runs_in_eval_mode_on_inputs_of_its_size(
     template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout and stochastic depth are off in every module, and stored images are resized first."""
-    study, paths, data, backbone = prepared(template, tmp_path)
+    _, _, data, backbone = prepared(template, tmp_path)
     seen: list[tuple[bool, tuple[int, ...]]] = []
 
     def look(network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
@@ -291,18 +291,24 @@ def test_the_network_runs_in_eval_mode_on_inputs_of_its_size(
 
     monkeypatch.setattr(stage, "represent", look)
     resize = Resize(size=16, interpolation="bicubic")
-    for known, size in ((data.metadata, 8), (data.metadata.model_copy(update={"resize": resize}), 16)):
+    for known, size in (
+        (data.metadata, 8),
+        (data.metadata.model_copy(update={"resize": resize}), 16),
+    ):
         run = stage._network(known, backbone, Features(), CPU)
         run(data.train_inputs[:2])
         assert seen.pop() == (False, (1, size, size))
 
 
 def test_features_of_dropout_are_the_same_every_time(template: Path, tmp_path: Path) -> None:
-    study, paths, data, backbone = prepared(template, tmp_path)
-    (architecture,) = [backbone.metadata.architecture]
-    noisy = architecture.model_copy(update={"arguments": architecture.arguments | {"drop_rate": 0.5, "proj_drop_rate": 0.5}})
+    _, paths, data, backbone = prepared(template, tmp_path)
+    architecture = backbone.metadata.architecture
+    dropout = {"drop_rate": 0.5, "proj_drop_rate": 0.5}
+    noisy = architecture.model_copy(update={"arguments": architecture.arguments | dropout})
     state = load_file(paths.backbone("vit") / "model.safetensors")
-    known = backbone.metadata.model_dump(exclude={"checksum"}) | {"architecture": noisy.model_dump()}
+    known = backbone.metadata.model_dump(exclude={"checksum"}) | {
+        "architecture": noisy.model_dump()
+    }
     dropping = write_backbone(paths.backbone("vit"), state, **known)
     run = stage._network(data.metadata, dropping, Features(), CPU)
     first = run(data.train_inputs[:20])
