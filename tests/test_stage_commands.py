@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.training.tiny_study import N, tiny_sections
 
 from dpsweep.analysis import tails
 from dpsweep.analysis.audit import AuditFailedError, check_audit, verdict
@@ -16,6 +15,7 @@ from dpsweep.privacy import calibrate
 from dpsweep.study import StudyError, load_study
 from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows
+from tests.training.tiny_study import N, tiny_sections
 
 HOLDOUT = {"select_on": "holdout", "holdout_share": 0.25}
 
@@ -52,7 +52,9 @@ def test_noise_is_that_of_what_is_trained(
 
 
 def test_a_report_needs_the_whole_study(study_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match="the report needs outputs that are missing or out of date"):
+    with pytest.raises(
+        StudyError, match="the report needs outputs that are missing or out of date"
+    ):
         call("report", "--study", study_file)
     assert not (tmp_path / "results" / "report.html").exists()
 
