@@ -80,7 +80,8 @@ class Mutation:
         pattern: ast.AST = _statements(text)[0]
         if self.drop is None and isinstance(pattern, ast.Expr):
             pattern = pattern.value
-        places = [(node, found) for node in ast.walk(place) if (found := matched(pattern, node))]
+        candidates = ((node, matched(pattern, node)) for node in ast.walk(place))
+        places = [(node, found) for node, found in candidates if found is not None]
         if len(places) != 1:
             raise PlaceNotFoundError(f"{self.function} has `{text}` {len(places)} times, not once")
         old, found = places[0]
@@ -111,7 +112,7 @@ def matched(pattern: ast.AST, node: ast.AST) -> Found | None:
     """
     if isinstance(pattern, ast.expr) and not isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
         return None
-    found: Found = {"": True}  # never empty, so that a match is true
+    found: Found = {}
     return found if _same(pattern, node, found) else None
 
 

@@ -15,9 +15,11 @@ survives.
 
 import argparse
 import ast
+import contextlib
 import gc
 import importlib
 import importlib.machinery
+import io
 import multiprocessing
 import os
 import pkgutil
@@ -230,7 +232,8 @@ def import_libraries(tests: Iterable[str]) -> None:
     # pytest imports them for its first test at the latest, and what dpsweep imports where it is needed.
     for name in ("hypothesis", *own, *preload.LAZY_LIBRARIES):
         importlib.import_module(name)
-    pytest.main(["-qq", "--collect-only", "-p", "no:cacheprovider", "--no-summary", *tests])
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main(["--collect-only", "-p", "no:cacheprovider", *tests])
     for name in list(sys.modules):
         if name.partition(".")[0] in ("dpsweep", "tests"):
             del sys.modules[name]
