@@ -1,5 +1,6 @@
 """GPUs of one machine: which there are, and that no two jobs get the same. The devices are simulated."""
 
+import contextlib
 import itertools
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dpsweep import gpus
 from dpsweep.gpus import (
     OFFERED,
     SEATS,
@@ -222,3 +224,23 @@ def test_a_trial_names_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _environment(cuda)["device"] == "cuda: H100"
     monkeypatch.setenv(TAKEN, "1")
     assert _environment(cuda)["device"] == "cuda: H100 (GPU 1)"
+
+
+def test_a_seat_is_one_jobs(tmp_path: Path) -> None:
+    """Two GPUs of four seats: whoever asks gets those of the emptier one, until there are none."""
+    both = [gpus.Gpu(label, f"GPU-{label}", "A100", 80.0) for label in ("0", "1")]
+    with contextlib.ExitStack() as held:
+        taken = [gpus._take(both, seats, tmp_path, held) for seats in (4, 2, 1, 2, 1, 1)]
+        assert [gpu and gpu.label for gpu in taken] == ["0", "1", "1", None, "1", None]
+    with contextlib.ExitStack() as again:
+        assert gpus._take(both, 4, tmp_path, again) == both[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "gigabytes", "seats"),
+    [(60, 1, 1), (60, 15, 1), (60, 30, 2), (60, 70, 4), (121, 1, 4), (7200, 1, 4)],
+)
+def test_short_and_small_jobs_share_a_gpu(seconds: float, gigabytes: float, seats: int) -> None:
+    both = [gpus.Gpu("0", "GPU-0", "A100", 80.0), gpus.Gpu("1", "GPU-1", "A100", 60.0)]
+    assert gpus.seats(seconds, gigabytes, both) == seats
+    assert gpus.seats(seconds, gigabytes, []) == gpus.SEATS

@@ -15,18 +15,24 @@ def slowest_tests(result: dict[str, Any]) -> list[str]:
 
 
 def planted_bugs(result: dict[str, Any]) -> list[str]:
-    """Which test sees which bug first."""
-    rows = [
-        [
-            row["group"],
-            row["bug"],
-            "**survived**" if row["caught_by"] is None else f"`{row['caught_by']}`",
+    """Which test sees which bug first, package by package."""
+    rows = result["rows"]
+    caught = sum(row["caught_by"] is not None for row in rows)
+    minutes = sum(row["seconds"] for row in rows) / 60
+    lines = [
+        f"{caught} of {len(rows)} bugs are caught, in {minutes:.0f} minutes of processor time."
+    ]
+    for package in sorted({row["package"] for row in rows}):
+        cells = [
+            [
+                f"`{row['module']}`",
+                row["bug"],
+                "**survived**" if row["caught_by"] is None else f"`{row['caught_by']}`",
+            ]
+            for row in rows
+            if row["package"] == package
         ]
-        for row in result["rows"]
-    ]
-    caught = sum(row["caught_by"] is not None for row in result["rows"])
-    return [
-        *texts(["part", "bug", "the first test that fails"], rows),
-        "",
-        f"{caught} of {len(rows)} bugs are caught; the run takes {result['minutes']:.0f} minutes.",
-    ]
+        name = "Modules beside the packages" if package == "dpsweep" else f"`dpsweep.{package}`"
+        lines += ["", f"## {name}: {len(cells)} bugs", ""]
+        lines += texts(["module", "bug", "the first test that fails"], cells)
+    return lines

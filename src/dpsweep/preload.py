@@ -37,7 +37,7 @@ STARTED_BY = "DPSWEEP_PRELOADED_BY"
 
 # Libraries that commands import only where they need them. The server imports what a child has
 # needed of these, and of dpsweep's own modules, before it forks the next one.
-_LAZY_LIBRARIES = frozenset(
+LAZY_LIBRARIES = frozenset(
     {
         "matplotlib.pyplot",
         "opacus.validators",
@@ -206,7 +206,7 @@ def _run(connection: socket.socket, server: socket.socket) -> NoReturn:
         traceback.print_exc()
     finally:
         loaded = set(sys.modules) - preloaded
-        needed = [name for name in loaded if name in _LAZY_LIBRARIES or name.startswith("dpsweep.")]
+        needed = [name for name in loaded if name in LAZY_LIBRARIES or name.startswith("dpsweep.")]
         with contextlib.suppress(OSError):
             if needed:
                 server.send(" ".join(needed).encode())

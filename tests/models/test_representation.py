@@ -103,3 +103,17 @@ def test_a_transformation_of_one_example_does_not_depend_on_the_others() -> None
     for name in (None, "layer-norm", "unit-norm"):
         alone = torch.cat([transform(row[None], name) for row in features])
         torch.testing.assert_close(transform(features, name), alone)
+
+
+def test_the_mean_of_an_image_leaves_the_class_token_out() -> None:
+    arguments = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
+    with seeded(3):
+        network = create(
+            Architecture(library="timm", name="vit_tiny_patch16_224", arguments=arguments), 2
+        ).eval()
+    images = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        tokens = network.forward_features(images)  # type: ignore[operator]
+    assert tokens.shape[1] == 1 + 4
+    found = represent(Representation(network, Features(pooling="mean")), images)
+    torch.testing.assert_close(found, tokens[:, 1:].mean(dim=1))

@@ -272,3 +272,23 @@ def test_the_doctor_wants_the_folder_of_the_workflow(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DpsweepError, match="run this in the folder of the Snakefile"):
         examine(paper, Path("config.yaml"), Paths(tmp_path), site(), 1.0, print)
+
+
+@pytest.mark.parametrize(
+    ("reason", "given_up"),
+    [("Priority", False), ("Resources", False), ("AssocGrpCpuLimit", False), ("Down", True)],
+)
+def test_a_job_waits_for_what_passes_and_not_for_what_does_not(
+    reason: str, given_up: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(slurm, "show", lambda *_: {"Reason": reason})
+    probe = Probe(kind(), "true", tmp_path, 1000.0)
+    probe.patient.passed["request"] = ""
+    for seconds in (1.0, 5.0, 50.0):
+        clock[0] = seconds
+        probe.look("PENDING")
+        assert probe.finished == (given_up and seconds == 50)
+    assert [problem.check for problem in probe.patient.problems] == ["queue"] * given_up
+    assert not probe.patient.waits

@@ -31,3 +31,10 @@ def test_a_job_that_slurm_holds_for_ever_has_failed(cancelled: Path) -> None:
     assert [number for number, state in states.items() if slurm.failed(state)] == ["9", "10"]
     assert (states["7"], states["8"]) == ("RUNNING", "PENDING")
     assert cancelled.read_text().split() == ["9"]
+
+
+def test_what_has_ended_and_what_may_come_back() -> None:
+    """A job that Slurm does not know any more has ended; one that lost its node may be requeued."""
+    known = ("RUNNING", "PENDING", "COMPLETED", "NODE_FAIL", "PREEMPTED", "TIMEOUT", "FAILED", None)
+    assert [state for state in known if slurm.lost(state)] == ["NODE_FAIL", "PREEMPTED", None]
+    assert [state for state in known if slurm.failed(state)] == ["TIMEOUT", "FAILED"]

@@ -3,6 +3,7 @@
 import copy
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from dpsweep.cli import app
 from dpsweep.files import write_text
 from dpsweep.gpus import describe, visible_gpus
 from dpsweep.planning.cost import cell_cost
+from dpsweep.planning.device import GPU
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import making
-from dpsweep.planning.status import Status, cell_log
+from dpsweep.planning.status import Forecast, Status, cell_log
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.paths import Paths
 
@@ -237,3 +239,20 @@ def test_time_left_is_for_the_gpus_of_this_machine(
     program.chmod(0o755)
     assert "with 2 at once" in said()
     assert said().splitlines()[-1] == describe(visible_gpus())
+
+
+def test_a_kind_of_cell_that_was_not_measured_is_estimated_by_those_that_were(
+    study: Study, cells: list[Cell]
+) -> None:
+    """Cells that took three times their estimate make the others three times as long."""
+    estimate = cell_cost(study, SWEEP, 2).seconds
+    measured = dict.fromkeys(cells[:2], 3 * estimate)
+    forecast = Forecast(study, measured, None, GPU)
+    assert forecast.ratio == pytest.approx(3)
+    longer = replace(cells[0], epochs=4)
+    other = study.model_copy()
+    other._sweep_of[longer] = SWEEP
+    forecast = Forecast(other, measured, None, GPU)
+    assert forecast.seconds(longer) == pytest.approx(3 * cell_cost(study, SWEEP, 4).seconds)
+    assert forecast.seconds(cells[2]) == pytest.approx(3 * estimate)
+    assert Forecast(other, {}, None, GPU).ratio == 1

@@ -1,14 +1,16 @@
 """Reading YAML: overlays, numbers, and files that cannot be read."""
 
+import copy
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 from tests.study.small import SMALL, load_small
 
-from dpsweep.study import StudyError, load_study
+from dpsweep.study import Study, StudyError, load_study
 
 
 @pytest.fixture
@@ -307,3 +309,16 @@ def test_mistakes_of_the_base_show_in_the_overlay(base: Path) -> None:
     path = overlay(base, "sweeps: {flat: {epsilom: [1]}}")
     assert "sweeps.flat.epsilom: unknown key" in refused(path)
     assert str(path) in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "other"), [("learning_rate", [0.5]), ("seeds", 7), ("engine", "loop")]
+)
+def test_sweeps_that_share_a_cell_agree_about_its_training(key: str, other: Any) -> None:
+    content = copy.deepcopy(SMALL)
+    name, sweep = next(iter(content["sweeps"].items()))
+    content["sweeps"]["again"] = copy.deepcopy(sweep)
+    Study.model_validate(content)
+    content["sweeps"]["again"][key] = other
+    with pytest.raises(ValidationError, match=f"sweeps.again.{key}: found .*sweeps.{name}"):
+        Study.model_validate(content)

@@ -388,3 +388,44 @@ def test_the_csv_keeps_full_precision(tmp_path: Path) -> None:
     with Paths(tmp_path).table("t", "csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert float(rows[0]["maximum"]) == accuracy
+
+
+def test_every_field_of_a_rule_stands_in_its_own_column() -> None:
+    from dpsweep.tables.tuning_implications import show
+
+    row = {
+        "condition": "Lower ε", "implication": "Increase C", "effect_measured": "log C",
+        "unit": "decades", "effect": 0.125, "lower_here": -0.25, "upper_here": 0.5,
+        "lower_elsewhere": -0.75, "upper_elsewhere": 1.0, "comparisons": 11, "in_favour": 7,
+        "against": 4, "groups_of_datasets": 3, "verdict": "not resolved",
+    }  # fmt: skip
+    printed = show(pd.DataFrame([row]))
+    assert dict(zip(printed.header, printed.rows[0], strict=True)) == {
+        "Condition": "Lower ε",
+        "Rule": "Increase C",
+        "Measured": "log C (decades)",
+        "Effect [this study]": "+0.125 [−0.250, +0.500]",
+        "Other datasets": "[−0.750, +1.000]",
+        "Comparisons (for, against)": "11 (7, 4) in 3",
+        "Verdict": "not resolved",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "compared"),
+    [
+        ({}, 1),
+        ({"batch_size": [100]}, 0),
+        ({"clipping_bound": [1.0]}, 0),
+        ({"epsilon": [math.inf]}, 0),
+    ],
+)
+def test_only_grids_that_cross_batch_sizes_and_bounds_are_compared(
+    changes: dict[str, Any], compared: int
+) -> None:
+    grid = {"epsilon": [1.0], "clipping_bound": [0.1, 1.0], "batch_size": [100, 200]}
+    study = make_study({"s": grid | changes}, tables=table("tuning_implications"))
+    assert len(study.tables) == compared
+    if not compared:
+        (reason,) = study.targets.reasons()
+        assert reason == "no sweep has two batch sizes and two clipping bounds"

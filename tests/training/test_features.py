@@ -9,18 +9,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.training.tiny_study import prepare, specs_of, tiny_sections
+from torch import nn
 
 from dpsweep.clipping import FlatClipping
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import DatasetError, PreparedDataset
+from dpsweep.data.resize import Resize
 from dpsweep.models.backbone import BackboneError, PreparedBackbone, write_backbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.privacy import calibrate
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import FeatureSource
-from dpsweep.study.config import HeadOnly
+from dpsweep.study.config import Features, HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.training import features as stage
 from dpsweep.training.context import TrialContext
@@ -273,3 +276,40 @@ def test_what_is_not_finite_is_refused(template: Path, tmp_path: Path) -> None:
     write_backbone(backbone.folder, state, **metadata)
     with pytest.raises(BackboneError, match="not finite"):
         compute_features(study, paths, SOURCE)
+
+
+def test_the_network_runs_in_eval_mode_on_inputs_of_its_size(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropout and stochastic depth are off in every module, and stored images are resized first."""
+    _, _, data, backbone = prepared(template, tmp_path)
+    seen: list[tuple[bool, tuple[int, ...]]] = []
+
+    def look(network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        seen.append((any(each.training for each in network.modules()), tuple(inputs.shape[1:])))
+        return torch.zeros(len(inputs), 3)
+
+    monkeypatch.setattr(stage, "represent", look)
+    resize = Resize(size=16, interpolation="bicubic")
+    for known, size in (
+        (data.metadata, 8),
+        (data.metadata.model_copy(update={"resize": resize}), 16),
+    ):
+        run = stage._network(known, backbone, Features(), CPU)
+        run(data.train_inputs[:2])
+        assert seen.pop() == (False, (1, size, size))
+
+
+def test_features_of_dropout_are_the_same_every_time(template: Path, tmp_path: Path) -> None:
+    _, paths, data, backbone = prepared(template, tmp_path)
+    architecture = backbone.metadata.architecture
+    dropout = {"drop_rate": 0.5, "proj_drop_rate": 0.5}
+    noisy = architecture.model_copy(update={"arguments": architecture.arguments | dropout})
+    state = load_file(paths.backbone("vit") / "model.safetensors")
+    known = backbone.metadata.model_dump(exclude={"checksum"}) | {
+        "architecture": noisy.model_dump()
+    }
+    dropping = write_backbone(paths.backbone("vit"), state, **known)
+    run = stage._network(data.metadata, dropping, Features(), CPU)
+    first = run(data.train_inputs[:20])
+    torch.testing.assert_close(run(data.train_inputs[:20]), first, rtol=0, atol=0)

@@ -1,0 +1,387 @@
+"""Every number of a figure, computed again from its files by code that shares nothing with the figure."""
+
+import itertools
+import math
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.synthetic import make_study, write_cells, write_gradient_norms, write_overlaps
+
+from dpsweep.figures.draw import FAMILIES
+from dpsweep.study import Cell, Study
+from dpsweep.study.paths import Paths
+
+CELL = ["problem", "cell"]
+GRID = {
+    "epsilon": [1.0, 8.0], "epochs": [2, 4], "batch_size": [100, 200, "full"],
+    "clipping_bound": [0.1, 1.0], "learning_rate": [0.003, 0.01], "seeds": 3,
+}  # fmt: skip
+SWEEPS = {
+    "film": GRID,
+    "automatic": GRID | {"clipping_bound": "automatic"},
+    "lora": GRID | {"method": "lora"},
+}
+TWO_PROBLEMS = [
+    {"title": "FiLM", "lines": [{"label": "auto", "clipping_bound": "automatic"}, {"label": "C"}]},
+    {"title": "LoRA", "method": "lora", "lines": [{"label": "C"}]},
+]  # fmt: skip
+"""Two panels, one of them with two lines."""
+TWO_PANELS = [{"title": "FiLM"}, {"title": "LoRA", "method": "lora"}]
+
+
+def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+    """Random numbers of their own for every trial: no two statistics of them agree by chance."""
+    random = np.random.default_rng(zlib.crc32(f"{cell}/{rate}/{seed}".encode()))
+    steps = 4000 if cell.batch_size == "full" else 1000 * cell.epochs // int(cell.batch_size)
+    accuracies = random.uniform(0.2, 0.9, 6)
+    return {
+        "macro_accuracy": accuracies[0],
+        "selection_accuracy": accuracies[1],
+        "noise_multiplier": 10 / cell.epsilon * (1 + cell.epochs),
+        "per_class_accuracy": list(accuracies[2:]),
+        "step_norms": random.uniform(1, 9, cell.epochs if cell.batch_size == "full" else steps),
+    }
+
+
+def numbers_of(study: Study, paths: Paths) -> pd.DataFrame:
+    """What the one figure of a study draws."""
+    (target,) = study.figures.values()
+    return FAMILIES[target.family][0](study, paths, target)
+
+
+def figure(family: str, **settings: Any) -> dict[str, Any]:
+    return {"drawn": {"family": family, "caption": "c", "section": "s"} | settings}
+
+
+def written(folder: Path, target: dict[str, Any], **more: Any) -> tuple[Study, Paths, pd.DataFrame]:
+    """A study with its results, and all its trials at the best learning rate of their cell."""
+    study, paths = make_study(SWEEPS, figures=target), Paths(folder)
+    write_cells(study, paths, outcome, **more)
+    frames = [
+        pd.read_parquet(paths.cell(cell) / "trials.parquet").assign(
+            problem=cell.problem, cell=cell.name
+        )
+        for cell in study.all_cells()
+    ]
+    trials = pd.concat(frames, ignore_index=True)
+    return study, paths, trials[trials["best"]]
+
+
+def winners(trials: pd.DataFrame, by: Sequence[str], centre: str = "mean") -> pd.DataFrame:
+    """The cell with the best mean selection accuracy for every value of some columns."""
+    rows = []
+    for key, group in trials.groupby(list(by), dropna=False):
+        means = group.groupby("cell")["selection_accuracy"].mean()
+        own = group[group["cell"] == means.idxmax()].sort_values("seed")
+        accuracy = own["macro_accuracy"]
+        first = own.iloc[0]
+        rows.append(
+            dict(zip(by, key, strict=True))
+            | {name: first[name] for name in ("batch_size", "clipping_bound", "learning_rate")}
+            | {"cell": first["cell"], "trial_key": first["trial_key"], "steps": first["steps"]}
+            | {"noise_multiplier": first["noise_multiplier"], "chosen_by": means.max()}
+            | {"centre": getattr(accuracy, centre)(), "minimum": accuracy.min()}
+            | {"maximum": accuracy.max(), "cross_fitted": cross_fitted(group)}
+            | {f"seed_{seed}": value for seed, value in zip(own["seed"], accuracy, strict=True)}
+        )
+    return pd.DataFrame(rows)
+
+
+def cross_fitted(group: pd.DataFrame) -> float:
+    """Every seed but the first measures what the others choose; NaN without another seed."""
+    found = [math.nan] if group["seed"].nunique() == 1 else []
+    for seed in sorted(group["seed"].unique())[1:]:
+        others = group[group["seed"] != seed]
+        cell = others.groupby("cell")["selection_accuracy"].mean().idxmax()
+        chosen = group[(group["seed"] == seed) & (group["cell"] == cell)]
+        found.append(chosen["macro_accuracy"].item())
+    return float(np.mean(found))
+
+
+def same(found: pd.DataFrame, wanted: pd.DataFrame, keys: list[str], values: list[str]) -> None:
+    """Compare columns of frames whose rows may have another order."""
+    ours, theirs = (each.set_index(keys)[values].sort_index() for each in (found, wanted))
+    assert list(ours.index) == list(theirs.index)
+    pd.testing.assert_frame_equal(
+        ours.astype(float), theirs.astype(float), check_names=False, check_index_type=False
+    )
+
+
+def of_problem(trials: pd.DataFrame, method: str, clipping: str = "flat") -> pd.DataFrame:
+    return trials[(trials["method"] == method) & (trials["clipping"] == clipping)]
+
+
+SETTING = ["batch_size", "clipping_bound", "learning_rate"]
+BAND = ["centre", "minimum", "maximum", "seed_1", "seed_2", "seed_3"]
+
+
+def test_heatmap(tmp_path: Path) -> None:
+    target = figure("heatmap", panels=[each | {"epochs": 2, "epsilon": 1.0} for each in TWO_PANELS])
+    study, paths, trials = written(tmp_path, target)
+    found = numbers_of(study, paths)
+    for panel, method in enumerate(("film", "lora")):
+        own = of_problem(trials, method)
+        own = own[(own["epochs"] == 2) & (own["epsilon"] == 1)]
+        wanted = winners(own, ["clipping_bound", "batch_size"])
+        wanted["best"] = wanted["chosen_by"] == wanted["chosen_by"].max()
+        here = found[found["panel"] == panel].rename(columns={"macro_accuracy": "centre"})
+        values = ["centre", "minimum", "maximum", "cross_fitted", "learning_rate", "best"]
+        same(here, wanted, ["clipping_bound", "batch_size"], values)
+        # The best of test accuracy is another one, so that it is seen which one chooses.
+    on_test = found.loc[found.groupby("panel")["macro_accuracy"].idxmax()]
+    assert not on_test["best"].all()
+
+
+@pytest.mark.parametrize("quantity", ["accuracy", "difference"])
+@pytest.mark.parametrize("centre", ["mean", "median"])
+def test_clipping_curve(tmp_path: Path, quantity: str, centre: str) -> None:
+    lines = [
+        {"label": f"ε = {epsilon}", "epsilon": epsilon, "epochs": 4, "clipping_bound": [0.1, 1.0]}
+        for epsilon in (8.0, 1.0)
+    ]
+    panels = [{"title": "FiLM", "lines": lines}]
+    target = figure("clipping_curve", panels=panels, quantity=quantity, centre=centre)
+    study, paths, trials = written(tmp_path, target)
+    found = numbers_of(study, paths)
+    for line, epsilon in enumerate((8.0, 1.0)):
+        own = of_problem(trials, "film")
+        own = own[(own["epochs"] == 4) & (own["epsilon"] == epsilon)]
+        wanted = winners(own, ["clipping_bound"], centre)
+        wanted["best"] = wanted["chosen_by"] == wanted["chosen_by"].max()
+        if quantity == "difference":
+            wanted[BAND] -= wanted["centre"].max()
+            wanted["cross_fitted"] -= cross_fitted(own)
+        values = [*BAND, "cross_fitted", "best", "batch_size", "learning_rate"]
+        same(found[found["line"] == line], wanted, ["clipping_bound"], values)
+
+
+def test_method_comparison(tmp_path: Path) -> None:
+    panels = [each | {"epochs": 2} for each in TWO_PROBLEMS]
+    study, paths, trials = written(tmp_path, figure("method_comparison", panels=panels))
+    found = numbers_of(study, paths)
+    trials = trials[trials["epochs"] == 2]
+    rows = []
+    for panel, line, method, clipping in (
+        (0, 0, "film", "automatic"), (0, 1, "film", "flat"), (1, 0, "lora", "flat"),
+    ):  # fmt: skip
+        own = winners(of_problem(trials, method, clipping), ["epsilon"])
+        rows.append(own.assign(panel=panel, line=line))
+    wanted = pd.concat(rows)
+    wanted["macro_accuracy"] = wanted["centre"]
+    best = {key: group.max() for key, group in wanted.groupby(["panel", "epsilon"])["centre"]}
+    keys = list(zip(wanted["panel"], wanted["epsilon"], strict=True))
+    wanted[BAND] = wanted[BAND].sub([best[key] for key in keys], axis=0)
+    fitted = {
+        key: group.max() for key, group in wanted.groupby(["panel", "epsilon"])["cross_fitted"]
+    }
+    wanted["cross_fitted_difference"] = wanted["cross_fitted"] - [fitted[key] for key in keys]
+    values = [*BAND, *SETTING, "macro_accuracy", "cross_fitted", "cross_fitted_difference"]
+    same(found, wanted, ["panel", "line", "epsilon"], values)
+
+
+def test_noise_curve(tmp_path: Path) -> None:
+    quantities = ["effective", "cumulative", "cumulative_effective"]
+    axes = [{"title": each, "quantity": each, "x": "batch_size"} for each in quantities]
+    cells = {"clipping_bound": [0.1, 1.0], "epochs": [2, 4]}
+    study, paths, trials = written(tmp_path, figure("noise_curve", cells=cells, axes=axes))
+    found = numbers_of(study, paths)
+    wanted = winners(of_problem(trials, "film"), ["epsilon", "epochs", "batch_size"])
+    wanted["macro_accuracy"] = wanted["centre"]
+    best = wanted.groupby(["epsilon", "epochs"])["centre"].max()
+    wanted["accuracy_difference"] = [
+        row["centre"] - best[row["epsilon"], row["epochs"]] for _, row in wanted.iterrows()
+    ]
+    sigma, steps, size = wanted["noise_multiplier"], wanted["steps"], wanted["batch_size"]
+    assert sorted(set(steps)) == [2, 4, 10, 20, 40]  # E N / B
+    noises = (sigma / size, sigma * steps**0.5, sigma * steps**0.5 / size)
+    keys = ["epsilon", "epochs", "batch_size"]
+    values = ["noise", "accuracy_difference", "macro_accuracy", "clipping_bound", "learning_rate"]
+    for index, noise in enumerate(noises):
+        same(found[found["axes"] == index], wanted.assign(noise=noise), keys, values)
+
+
+def test_optimal_batch_size(tmp_path: Path) -> None:
+    panels = [each | {"clipping_bound": [0.1, 1.0], "epochs": [2, 4]} for each in TWO_PANELS]
+    study, paths, trials = written(tmp_path, figure("optimal_batch_size", panels=panels))
+    found = numbers_of(study, paths)
+    keys = ["epsilon", "epochs"]
+    for panel, method in enumerate(("film", "lora")):
+        own = of_problem(trials, method)
+        wanted = winners(own, keys)[[*keys, *SETTING]]
+        alone = [
+            winners(own[own["seed"] == seed], keys)["batch_size"].rename(f"seed_{seed}")
+            for seed in (1, 2, 3)
+        ]
+        by_seed = pd.concat(alone, axis=1)
+        wanted = wanted.join(by_seed).assign(
+            minimum=by_seed.min(axis=1), maximum=by_seed.max(axis=1)
+        )
+        values = [*SETTING, "minimum", "maximum", "seed_1", "seed_2", "seed_3"]
+        same(found[found["panel"] == panel], wanted, keys, values)
+
+
+def test_norm_trace(tmp_path: Path) -> None:
+    panels = [each | {"clipping_bound": [0.1, 1.0], "epochs": 4} for each in TWO_PANELS]
+    study, paths, trials = written(tmp_path, figure("norm_trace", panels=panels), steps_too=True)
+    found = numbers_of(study, paths)
+    for panel, method in enumerate(("film", "lora")):
+        own = of_problem(trials, method)
+        for _, row in winners(own[own["epochs"] == 4], ["epsilon"]).iterrows():
+            problem = f"digits_small_{method}"
+            steps = pd.read_parquet(
+                paths.results / "cells" / problem / row["cell"] / "steps.parquet"
+            )
+            steps = steps[steps["trial_key"] == row["trial_key"]]
+            here = found[(found["panel"] == panel) & (found["epsilon"] == row["epsilon"])]
+            assert here["step"].tolist() == list(range(1, int(row["steps"]) + 1))
+            assert here["mean_gradient_norm"].tolist() == steps["mean_gradient_norm"].tolist()
+            assert here["batch_size"].unique().tolist() == [row["batch_size"]]
+
+
+# -- gradient norms, and the figures of the theory -----------------------------------------------
+
+
+def random_norms(cell: Cell, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(zlib.crc32(f"{cell}/{epoch}".encode()))
+    norms = random.lognormal(0.2 * epoch, 1.0, 300) * float(cell.clipping_bound)
+    norms[:3] = [0.0, math.nan, math.inf]
+    return random.integers(0, 4, 300), norms
+
+
+@pytest.mark.parametrize("family", ["gradient_norm_histogram", "gradient_norm_distribution"])
+def test_gradient_norms(tmp_path: Path, family: str) -> None:
+    panels = [
+        {"title": f"C = {bound}", "clipping_bound": bound, "epochs": 2, "epsilon": 1.0}
+        for bound in (0.1, 1.0)
+    ]
+    study, paths = (
+        make_study({"film": GRID}, figures=figure(family, panels=panels)),
+        Paths(tmp_path),
+    )
+    norms = {}
+    for cell in study.all_cells():
+        if (cell.batch_size, cell.epochs, cell.epsilon) == (200, 2, 1.0):
+            epochs = [random_norms(cell, epoch) for epoch in (1, 2)]
+            write_gradient_norms(paths, cell, 0.01, epochs)
+            norms[cell.clipping_bound] = [each for _, each in epochs]
+    found = numbers_of(study, paths)
+    for panel, bound in enumerate((0.1, 1.0)):
+        here = found[found["panel"] == panel]
+        if family == "gradient_norm_histogram":
+            last = norms[bound][1]
+            # A norm that is not a number is not above C, and counts among the examples.
+            assert set(here["share_above_bound"]) == {np.sum(last > bound) / 300}
+            for _, row in here.iterrows():
+                inside = (last >= row["lower"]) & (last < row["upper"])
+                assert row["share"] == pytest.approx(inside.sum() / 300)
+            assert here["share"].sum() == pytest.approx(297 / 300)
+            continue
+        for epoch in (1, 2):
+            values = norms[bound][epoch - 1]
+            known = values[~np.isnan(values)]
+            rows = here[here["epoch"] == epoch]
+            quantiles = rows[rows["quantity"] == "quantile"]
+            for share, norm in zip(quantiles["value"], quantiles["norm"], strict=True):
+                assert np.mean(known <= norm) == pytest.approx(share, abs=1 / 150)
+            above = rows.loc[rows["quantity"] == "share above C", "value"].item()
+            assert above == np.mean(known > bound)
+
+
+DIMENSION, EXAMPLES, DRAWS = 6, 12, 4
+
+
+def random_gradients(cell: Cell) -> list[list[np.ndarray]]:
+    """Of every epoch from 0 those of some draws, skewed, so that means are no medians."""
+    random = np.random.default_rng(zlib.crc32(str(cell).encode()))
+    return [
+        [
+            random.normal(0.5, 1, (EXAMPLES, DIMENSION)) * random.lognormal(epoch, 1, (EXAMPLES, 1))
+            for _ in range(DRAWS)
+        ]
+        for epoch in range(cell.epochs + 1)
+    ]
+
+
+def theory_study(family: str, folder: Path, **panel: Any) -> tuple[Study, Paths, dict[Cell, Any]]:
+    grid = GRID | {"batch_size": [EXAMPLES], "epochs": [4], "clipping_bound": [0.1, 1.0]}
+    target = figure(family, panels=[{"title": "t", "clipping_bound": 1.0} | panel])
+    study, paths = make_study({"s": grid}, figures=target), Paths(folder)
+    write_cells(study, paths, outcome)
+    gradients = {}
+    for cell in study.all_cells():
+        if cell.clipping_bound == 1.0:
+            gradients[cell] = random_gradients(cell)
+            write_overlaps(study, paths, cell, 2 / cell.epsilon, gradients[cell])
+    return study, paths, gradients
+
+
+def error(rows: np.ndarray, bound: float, sigma: float) -> tuple[float, float]:
+    """Bias and noise of a clipped sum over the square of the whole sum, written out."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    clipped = rows * np.minimum(1, bound / lengths)
+    square = np.square(rows.sum(0)).sum()
+    bias = np.square(clipped.sum(0) - rows.sum(0)).sum()
+    return bias / square, bound**2 * sigma**2 * DIMENSION / square
+
+
+def best_bound(rows: np.ndarray, sigma: float) -> float:
+    """The bound with the smallest error, by trying many."""
+    bounds = np.geomspace(1e-4, 2 * np.linalg.norm(rows, axis=1).max(), 4000)
+    return float(bounds[np.argmin([sum(error(rows, each, sigma)) for each in bounds])])
+
+
+def test_error_decomposition(tmp_path: Path) -> None:
+    study, paths, gradients = theory_study("error_decomposition", tmp_path, epsilon=1.0)
+    found = numbers_of(study, paths)
+    (cell,) = (each for each in gradients if each.epsilon == 1)
+    assert sorted(found["epoch"].unique()) == [0, 2, 4]
+    for epoch, rows in found.groupby("epoch"):
+        draws = gradients[cell][int(epoch)]
+        for _, row in rows.iloc[::12].iterrows():
+            parts = np.array([error(each, row["clipping_bound"], 2.0) for each in draws])
+            assert (row["bias"], row["noise"]) == pytest.approx(tuple(parts.mean(axis=0)))
+            whole = parts.sum(axis=1)
+            assert row["error"] == pytest.approx(whole.mean())
+            assert (row["smallest"], row["largest"]) == pytest.approx((whole.min(), whole.max()))
+        optima = [best_bound(each, 2.0) for each in draws]
+        assert rows["best_bound"].unique() == pytest.approx([np.mean(optima)], rel=0.01)
+        assert set(rows["draws"]) == {DRAWS}
+
+
+def test_optimal_clipping_trace(tmp_path: Path) -> None:
+    study, paths, gradients = theory_study("optimal_clipping_trace", tmp_path)
+    found = numbers_of(study, paths)
+    assert len(found) == 2 * 5  # two budgets, the start and four epochs
+    for _, row in found.iterrows():
+        (cell,) = (each for each in gradients if each.epsilon == row["epsilon"])
+        draws, sigma = gradients[cell][int(row["epoch"])], 2 / row["epsilon"]
+        optima = [best_bound(each, sigma) for each in draws]
+        assert row["best_bound"] == pytest.approx(np.median(optima), rel=0.01)
+        assert row["smallest"] == pytest.approx(min(optima), rel=0.01)
+        assert row["largest"] == pytest.approx(max(optima), rel=0.01)
+        norms = [np.median(np.linalg.norm(each, axis=1)) for each in draws]
+        assert row["median_norm"] == pytest.approx(np.median(norms))
+    assert (found["plateau_lower"] < found["direction_bound"]).all()
+    assert (found["direction_bound"] < found["plateau_upper"]).all()
+
+
+def test_privacy_effects(tmp_path: Path) -> None:
+    study, paths, gradients = theory_study("privacy_effects", tmp_path)
+    found = numbers_of(study, paths)
+    of = {cell.epsilon: each[4] for cell, each in gradients.items()}  # after the last epoch
+    sources = {"both": (0, 0), "noise alone": (0, 1), "gradients alone": (1, 0)}
+    for epsilon, (effect, (other_noise, other_gradients)) in itertools.product(
+        (1.0, 8.0), sources.items()
+    ):
+        sigma = 2 / (8.0 if other_noise else epsilon)
+        optima = [best_bound(each, sigma) for each in of[8.0 if other_gradients else epsilon]]
+        rows = found[(found["rule"] == "C*") & (found["epsilon"] == epsilon)]
+        row = rows[rows["effect"] == effect].iloc[0]
+        assert row["best_bound"] == pytest.approx(np.median(optima), rel=0.01)
+        assert row["smallest"] == pytest.approx(min(optima), rel=0.01)
+        assert row["largest"] == pytest.approx(max(optima), rel=0.01)

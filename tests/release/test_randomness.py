@@ -1,0 +1,316 @@
+"""Which secret, which stream and which examples every part of a release uses, stated in full."""
+
+import itertools
+import json
+import math
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from tests.release.test_release import FIXED, PRIVATE, study
+from tests.training.test_features import with_weights
+from tests.training.tiny_study import N, prepare, tiny_sections
+from torch import Tensor
+
+from dpsweep.cli import app
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.models.backbone import write_backbone
+from dpsweep.models.build import build_model, trainable_parameters
+from dpsweep.models.preprocess import make_preprocess
+from dpsweep.privacy import calibrate
+from dpsweep.privacy.tuning import total_epsilon
+from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning, gaussian_profile
+from dpsweep.release import CERTIFICATE, FROZEN, TRAINED
+from dpsweep.release import train as release_training
+from dpsweep.release.certificate import second_opinion
+from dpsweep.release.train import Candidate, TrainedModel, train_release
+from dpsweep.release.write import save_parameters, write_release
+from dpsweep.study import StudyError
+from dpsweep.study.paths import Paths
+from dpsweep.study.shares import held_out_rows
+from dpsweep.training import noise, sampling, streams, trial
+from dpsweep.training.context import Examples, TrialContext
+from dpsweep.training.private_selection import Winner
+from dpsweep.training.streams import new_secret
+
+LONG = {"epochs": [3, 4], "learning_rate": [0.03, 0.1], "epsilon": 50.0}
+"""Settings that learn enough to tell accuracies apart."""
+TUNED = PRIVATE | LONG
+HELD_OUT = held_out_rows(N, TUNED["holdout_share"])
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("template")
+    prepare(study(FIXED), folder)
+    return folder
+
+
+@pytest.fixture
+def paths(template: Path, tmp_path: Path) -> Paths:
+    return Paths(Path(shutil.copytree(template, tmp_path / "results")))
+
+
+class Recorded:
+    """A release whose secrets are numbered, and that says what its parts use."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.secrets: list[bytes] = []
+        self.streams: list[tuple[str, bytes]] = []
+        self.evaluated: list[str] = []
+        self.trained_on: set[int] = set()
+        monkeypatch.setattr(release_training, "new_secret", self._new_secret)
+        for module in (noise, sampling, streams):
+            monkeypatch.setattr(module, "stream_key", self._stream_key(streams.stream_key))
+        for module in (release_training, trial):
+            monkeypatch.setattr(module, "evaluate", self._evaluate(module.evaluate))
+        batch = TrialContext.batch
+
+        def gathered(context: TrialContext, examples: Examples, rows: Tensor) -> Any:
+            if examples is context.train:
+                self.trained_on |= set(examples.rows[rows].tolist())
+            return batch(context, examples, rows)
+
+        monkeypatch.setattr(TrialContext, "batch", gathered)
+
+    def _new_secret(self) -> bytes:
+        self.secrets.append(f"secret {len(self.secrets)}".encode())
+        return self.secrets[-1]
+
+    def _stream_key(self, stream_key: Any) -> Any:
+        def named(*parts: str | int, secret: bytes = b"") -> int:
+            self.streams.append((str(parts[-1]), secret))
+            return int(stream_key(*parts, secret=secret))
+
+        return named
+
+    def _evaluate(self, evaluate: Any) -> Any:
+        def noted(model: Any, context: TrialContext, examples: Examples) -> Any:
+            known = {id(getattr(context, name)): name for name in ("train", "holdout", "test")}
+            self.evaluated.append(known[id(examples)])
+            return evaluate(model, context, examples)
+
+        return noted
+
+
+def all_candidates(
+    candidates: Sequence[Candidate],
+    train: Any,
+    _noise: TuningNoise,
+    _random: np.random.Generator,
+    found: list[tuple[TrainedModel, int]],
+) -> Winner[Candidate, TrainedModel]:
+    """Train the first two candidates, whatever random numbers say, and keep what they are scored."""
+    found += [train(each) for each in candidates[:2]]
+    return Winner(candidates[0], found[0][0], 0.0)
+
+
+def test_every_part_of_tuning_has_a_secret_of_its_own(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, found = Recorded(monkeypatch), list[Any]()
+    monkeypatch.setattr(
+        release_training, "select_privately", lambda *given: all_candidates(*given, found)
+    )
+    section = study(TUNED)
+    assert section.release is not None
+    train_release(section, paths, section.release)
+    assert used.secrets == [b"secret 0", b"secret 1", b"secret 2"]
+    assert used.streams == [
+        ("selection", b"secret 0"),
+        ("noise", b"secret 1"), ("sampling", b"secret 1"),
+        ("noise", b"secret 2"), ("sampling", b"secret 2"),
+    ]  # fmt: skip
+    # A trial measures itself on the test set and on what is held out; the score is of the latter.
+    assert used.evaluated == ["test", "holdout", "holdout"] * 2
+    assert used.trained_on == set(range(N)) - set(HELD_OUT)
+
+
+def test_a_fixed_setting_has_one_secret_and_holds_nothing_out(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, section = Recorded(monkeypatch), study(FIXED)
+    assert section.release is not None
+    train_release(section, paths, section.release)
+    assert used.secrets == [b"secret 0"]
+    assert used.streams == [("noise", b"secret 0"), ("sampling", b"secret 0")]
+    assert used.evaluated == ["test"]
+    assert used.trained_on == set(range(N))
+
+
+def test_secrets_are_long_and_never_the_same() -> None:
+    found = {new_secret() for _ in range(100)}
+    assert len(found) == 100 and {len(each) for each in found} == {32}
+
+
+def released_model(parameters: dict[str, Any], paths: Paths) -> torch.nn.Module:
+    """The network of a release, built from its backbone."""
+    section = study(FIXED)
+    network = build_model(paths.backbone("vit"), section.methods["method"], 10, seed=1)
+    with torch.no_grad():
+        for name, each in trainable_parameters(network).items():
+            each.copy_(torch.as_tensor(parameters[name]))
+    return network.eval()
+
+
+def right_answers(network: torch.nn.Module, inputs: Any, labels: Any) -> Iterator[bool]:
+    """Whether a network is right, example by example."""
+    preprocess = make_preprocess([0.5], [0.5])
+    with torch.no_grad():
+        for image, label in zip(inputs, labels, strict=True):
+            outputs = network(preprocess(torch.from_numpy(image[None].copy())))
+            yield int(outputs.argmax()) == int(label)
+
+
+def test_scores_are_right_answers_on_what_is_held_out(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Recorded(monkeypatch)  # for the same secrets each time
+    found = list[tuple[TrainedModel, int]]()
+    monkeypatch.setattr(
+        release_training, "select_privately", lambda *given: all_candidates(*given, found)
+    )
+    section = study(TUNED)
+    assert section.release is not None
+    train_release(section, paths, section.release)
+    data, rows = PreparedDataset.open(paths.dataset("digits")), list(HELD_OUT)
+    labels = data.train_labels[rows]
+    for model, score in found:
+        network = released_model(model.parameters, paths)
+        right = np.array(list(right_answers(network, data.train_inputs[rows], labels)))
+        assert score == right.sum()
+        # Otherwise a score of something else could be the same.
+        macro = np.mean([right[labels == each].mean() for each in np.unique(labels)])
+        assert round(macro * len(rows)) != score
+        assert score not in (0, len(rows))
+    assert found[0][1] != found[1][1]
+
+
+def test_every_trial_has_the_noise_of_its_own_schedule(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = list[tuple[TrainedModel, int]]()
+
+    def one_of_each(candidates: Sequence[Candidate], train: Any, *_: Any) -> Any:
+        found.extend(train(each) for each in candidates)
+        return Winner(candidates[0], found[0][0], 0.0)
+
+    monkeypatch.setattr(release_training, "select_privately", one_of_each)
+    section = study(PRIVATE | {"epochs": [1, 2, 5], "learning_rate": [0.01]})
+    assert section.release is not None
+    _, tuning, _ = train_release(section, paths, section.release)
+    assert tuning is not None
+    size, release = N - len(HELD_OUT), section.release
+    # Full batches: as many steps as epochs.
+    schedules = [(size, size, epochs) for epochs in (1, 2, 5)]
+    wanted = calibrate_tuning(8.0, 1e-5, release.mean_trials, release.shape, schedules)
+    by_steps = {each.steps: each for each in wanted.calibrations}
+    assert len({each.noise_multiplier for each in by_steps.values()}) == 3
+    for model, _ in found:
+        cell, rate = model.candidate
+        assert model.noise == by_steps[cell.epochs]
+        spec = model.spec
+        assert (spec.noise_multiplier, spec.train_size, spec.batch_size, spec.steps) == (
+            model.noise.noise_multiplier, size, size, cell.epochs,
+        )  # fmt: skip
+        assert (spec.holdout, spec.learning_rate, spec.epochs) == (
+            len(HELD_OUT), rate, cell.epochs,
+        )  # fmt: skip
+
+
+def test_what_is_written_is_the_winner_after_its_last_epoch(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its test accuracy is that of the parameters on disk, over examples and not over classes."""
+    section = study(FIXED | {"epochs": [4], "learning_rate": [0.1], "epsilon": 50.0})
+    assert section.release is not None
+    Recorded(monkeypatch)
+    folder = write_release(section, paths, section.release)
+    certificate = json.loads((folder / CERTIFICATE).read_text())
+    trained, frozen = load_file(folder / TRAINED), load_file(folder / FROZEN)
+    network = released_model(dict(trained), paths)
+    assert trained.keys() == trainable_parameters(network).keys()
+    # Between them, both files have every parameter once.
+    assert frozen.keys() == network.state_dict().keys() - trained.keys()
+    data = PreparedDataset.open(paths.dataset("digits"))
+    right = np.array(list(right_answers(network, data.test_inputs, data.test_labels)))
+    assert certificate["test_accuracy"] == pytest.approx(right.mean(), abs=1e-6)
+    # Otherwise the mean over classes could be taken for it.
+    by_class = [right[data.test_labels == each].mean() for each in range(10)]
+    assert certificate["test_accuracy"] != pytest.approx(np.mean(by_class), abs=1e-5)
+
+
+def test_frozen_parameters_are_all_that_were_not_trained(tmp_path: Path) -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
+    network[0].requires_grad_(False)
+    save_parameters(network, {"1.weight": torch.ones(2, 2), "1.bias": torch.ones(2)}, tmp_path)
+    assert load_file(tmp_path / TRAINED).keys() == {"1.weight", "1.bias"}
+    assert load_file(tmp_path / FROZEN).keys() == {"0.weight", "0.bias"}
+
+
+def test_a_certificate_tells_no_path_and_no_time_of_this_machine(paths: Paths) -> None:
+    metadata = with_weights(paths.backbone("vit")).metadata.model_dump(exclude={"checksum"})
+    said = {"kind": "file", "path": "/home/somebody/weights.safetensors", "seconds": 3.5}
+    state = load_file(paths.backbone("vit") / "model.safetensors")
+    write_backbone(paths.backbone("vit"), state, **metadata | {"pretraining": said})
+    section = study(FIXED)
+    assert section.release is not None
+    folder = write_release(section, paths, section.release)
+    certificate = json.loads((folder / CERTIFICATE).read_text())
+    assert certificate["network"]["pretraining"] == {"kind": "file"}
+    assert not any("somebody" in file.read_text(errors="ignore") for file in folder.iterdir())
+
+
+def test_the_second_opinion_is_that_of_the_accountant_of_loss_distributions() -> None:
+    """Of a fixed setting its own; of tuning the worst of all trials and of their scores."""
+    noise = replace(calibrate(8.0, 1e-5, 1000, 1000, 1), pld_epsilon=7.5)
+    assert second_opinion(noise, None) == 7.5
+    tuning = calibrate_tuning(8.0, 1e-5, 3, 1, [(1000, 1000, 1)])
+    assert second_opinion(noise, tuning) == pytest.approx(tuning.total_epsilon, rel=5e-3)
+    # With scores that have nearly no noise, the scores alone say how private the whole is.
+    loud = replace(tuning, score_noise=0.5)
+    alone = total_epsilon(gaussian_profile(0.5), 1e-5, 3, 1)
+    assert second_opinion(noise, loud) == pytest.approx(alone, rel=1e-6)
+    assert tuning.total_epsilon < alone < math.inf
+
+
+def test_candidates_are_all_combinations_of_the_lists() -> None:
+    section = study(TUNED)
+    assert section.release is not None
+    wanted = itertools.product([3, 4], ["full"], [0.1, 1.0], [0.03, 0.1])
+    assert [
+        (cell.epochs, cell.batch_size, cell.clipping_bound, rate)
+        for cell, rate in section.release.candidates("")
+    ] == list(wanted)
+
+
+def test_the_commands_say_what_is_not_covered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stated = SimpleNamespace(
+        epsilon=8.0, delta=1e-5, adjacency="a", certified_epsilon=7.9, pld_epsilon=7.8,
+        earlier_sweeps=["first", "second"],
+    )  # fmt: skip
+    monkeypatch.setattr("dpsweep.release.verify.verify", lambda _: stated)
+    app(["verify", "folder"], standalone_mode=False)
+    said = capsys.readouterr().out
+    assert "folder: (8, 1e-05)-differentially private, a; epsilon 7.9 proven, 7.8 by PLD" in said
+    assert all(
+        f"not covered: choices made by looking at the sweep {each}" in said
+        for each in stated.earlier_sweeps
+    )
+
+
+def test_a_release_without_its_section_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(yaml.safe_dump(tiny_sections({}, {"kind": "film"})))
+    with pytest.raises(StudyError, match="release: missing; allowed: a section"):
+        app(["release", "--study", str(file)], standalone_mode=False)

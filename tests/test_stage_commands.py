@@ -1,0 +1,116 @@
+"""What commands hand on to their stages, and what they refuse; the stages themselves are fakes."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from dpsweep.analysis import tails
+from dpsweep.analysis.audit import AuditFailedError, check_audit, verdict
+from dpsweep.cli import app
+from dpsweep.errors import DpsweepError
+from dpsweep.privacy import calibrate
+from dpsweep.study import StudyError, load_study
+from dpsweep.study.paths import Paths
+from dpsweep.study.shares import held_out_rows
+from tests.training.tiny_study import N, tiny_sections
+
+HOLDOUT = {"select_on": "holdout", "holdout_share": 0.25}
+
+
+@pytest.fixture
+def study_file(tmp_path: Path) -> Path:
+    """A study none of whose settings is a default."""
+    file = tmp_path / "study.yaml"
+    sections = tiny_sections(HOLDOUT, {"kind": "film"})
+    sections["privacy"] = {"delta": 3e-6, "step_rounding": "ceil"}
+    file.write_text(yaml.safe_dump(sections | {"results": str(tmp_path / "results")}))
+    return file
+
+
+def call(*words: str | Path) -> None:
+    app([str(each) for each in words], standalone_mode=False)
+
+
+@pytest.mark.parametrize("batch", ["full", "100"])
+def test_noise_is_that_of_what_is_trained(
+    batch: str, study_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def noted(*given: Any, **_: Any) -> Any:
+        asked.append(given)
+        return calibrate(8.0, 3e-6, 200, 200, 1)
+
+    monkeypatch.setattr("dpsweep.privacy.calibrate", noted)
+    call("calibrate", "digits", "8", "3", batch, "--study", study_file)
+    size = N - len(held_out_rows(N, 0.25))
+    steps = {"full": 3, "100": 3 * -(-size // 100)}[batch]
+    assert asked == [(8.0, 3e-6, size, size if batch == "full" else 100, steps)]
+
+
+def test_a_report_needs_the_whole_study(study_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        StudyError, match="the report needs outputs that are missing or out of date"
+    ):
+        call("report", "--study", study_file)
+    assert not (tmp_path / "results" / "report.html").exists()
+
+
+def test_failures_are_listed_with_their_reason(
+    study_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = load_study(study_file)
+    call("status", "--failed", "--study", study_file)
+    assert capsys.readouterr().out == "No job has failed.\n"
+    (cell,) = study.all_cells()
+    log = Paths(Path(study.results)).results / "logs/cells" / cell.problem / f"{cell.name}.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("12:00:00 begun\nerror: no such weights\n")
+    call("status", "--failed", "--study", study_file)
+    said = capsys.readouterr().out
+    assert f"{cell.problem}/{cell.name}" in said and "no such weights" in said
+    assert "1 failed" in said
+
+
+@pytest.mark.parametrize("sources", [[], ["--images", "a", "--hub", "b/c"]])
+def test_a_new_study_has_one_source(sources: list[str], tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="found none or several of --images, --hub, --texts"):
+        call("new", tmp_path / "mine.yaml", *sources)
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_noise_without_tails_is_refused_where_it_is_used(
+    used: bool, study_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = SimpleNamespace(name="a generator", used=used)
+    monkeypatch.setattr(tails, "study_calibrations", lambda *_: [])
+    monkeypatch.setattr(tails, "tail_lines", lambda _: [])
+    costs = [tails.TailCost(generator, [0.5])]  # type: ignore[arg-type]
+    monkeypatch.setattr(tails, "tail_costs", lambda _: costs)
+    if not used:
+        call("check", "--noise", "--study", study_file)
+        return
+    with pytest.raises(DpsweepError, match="a generator costs more than"):
+        call("check", "--noise", "--study", study_file)
+
+
+def test_an_audit_whose_claim_is_refuted_fails_and_says_so() -> None:
+    import pandas as pd
+
+    from dpsweep.tables import audit
+
+    rows = [
+        {"epsilon": epsilon, "lower_bound": bound, "consistent": bound <= epsilon}
+        | {"batch_size": 64, "full_batch": False, "sampling_rate": 0.25, "steps": 4}
+        | {"noise_multiplier": 1.0, "correct": 30, "guesses": 40}
+        for epsilon, bound in ((1.0, 0.5), (2.0, 2.5))
+    ]
+    found = pd.DataFrame(rows)
+    with pytest.raises(AuditFailedError, match=r"refutes 1 of 2 claims \(B = 64: claimed ε = 2"):
+        check_audit(found)
+    check_audit(found[:1])
+    assert verdict(found[:1]).startswith("The audit refutes none of 1 claims")
+    assert [row[-1] for row in audit.show(found).rows] == ["stands", "REFUTED"]
