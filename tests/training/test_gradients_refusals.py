@@ -14,7 +14,7 @@ from dpsweep.training.gradients import (
     UnsupportedModelError,
     make_engine,
 )
-from dpsweep.training.gradients.bookkeeping import BookkeepingEngine
+from dpsweep.training.gradients.rule_engines import BookkeepingEngine
 
 ENGINES = ["loop", "expanded", "bookkeeping", "vmap", "opacus"]
 OURS = ["expanded", "bookkeeping", "vmap"]
