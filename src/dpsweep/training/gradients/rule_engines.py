@@ -114,7 +114,7 @@ class _ExpandedUses(Uses):
             return g
 
         y = F.linear(x, weight.value.flatten(1), fixed(bias))
-        y = self.with_rows(y, None, bias, itself, itself)
+        y = self.with_rows(y, (bias, itself))
         # The probe is zero, and its gradient is that of the layer's output.
         return y + self._probes[name]
 

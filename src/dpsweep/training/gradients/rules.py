@@ -2,15 +2,15 @@
 
 A rule has the arguments of its function, any of which may be a trainable parameter, and before them
 the uses of the parameters in this forward pass. It computes the function for a batch, and arranges for
-the gradients of its parameters in one of two ways:
+the gradients of its parameters in one of three ways:
 
-- ``uses.copies(parameter)`` has one row for each example. Let the batch meet these instead of the
-  parameter, and autograd returns the gradient of every row. `Uses.broadcast` puts them in the shape
-  of a batch. This suits parameters that are small beside what an example's gradient is made of, such
-  as biases and scales.
-- ``uses.tap(y, x, receive)`` calls ``receive`` with the gradient of the output ``y``, and with the
-  input ``x``. From these come the gradients as factors (`dpsweep.training.gradients.per_example`), which
-  go to ``uses.add``. Only the engine ``bookkeeping`` does so.
+- ``uses.with_rows(y, (weight, weight_rows))`` for a layer whose output ``y`` was computed with ``fixed``
+  parameters: ``weight_rows`` computes the gradients of all examples from that of ``y``.
+- ``uses.broadcast(parameter, ...)`` has a copy for each row of a batch, which the batch meets number by
+  number. Autograd returns the gradients of all copies.
+- ``uses.tap(y, x, receive)``, in the engine ``bookkeeping`` alone: after the backward pass ``receive``
+  gets the gradient of ``y``, and the input ``x``. From these come the gradients as factors
+  (`dpsweep.training.gradients.per_example`), which go to ``uses.add``. This suits large weights.
 
 What has no rule is refused by both engines, and ``auto`` takes another one.
 """
@@ -71,7 +71,7 @@ def linear(uses: Uses, input: Tensor, weight: Tensor, bias: Tensor | None = None
         return x.reshape(len(x), -1, x.shape[-1])
 
     y = F.linear(x, fixed(weight), fixed(bias))
-    y = uses.with_rows(y, weight, bias, weight_rows, bias_rows, x)
+    y = uses.with_rows(y, (weight, weight_rows), (bias, bias_rows), saved=(x,))
     return y.reshape(*input.shape[:-1], -1)
 
 
@@ -96,7 +96,7 @@ def layer_norm(
         return g.contiguous().view(tokens).sum(1)
 
     y, mean, rate = torch.native_layer_norm(x, shape, fixed(weight), fixed(bias), eps)
-    y = uses.with_rows(y, weight, bias, weight_rows, bias_rows, x, mean, rate)
+    y = uses.with_rows(y, (weight, weight_rows), (bias, bias_rows), saved=(x, mean, rate))
     return y.reshape(input.shape)
 
 
@@ -123,7 +123,7 @@ def group_norm(
 
     sizes = examples, channels, x[0, 0].numel(), num_groups
     y, mean, rate = torch.native_group_norm(x, fixed(weight), fixed(bias), *sizes, eps)
-    return uses.with_rows(y, weight, bias, weight_rows, bias_rows, x, mean, rate)
+    return uses.with_rows(y, (weight, weight_rows), (bias, bias_rows), saved=(x, mean, rate))
 
 
 @rule(F.rms_norm)

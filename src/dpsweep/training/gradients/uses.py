@@ -97,31 +97,23 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        y: Tensor,
-        weight_copies: Tensor | None,
-        bias_copies: Tensor | None,
-        weight_rows: Rows,
-        bias_rows: Rows,
-        *saved: Tensor,
+        ctx: Any, y: Tensor, rows: tuple[Rows, ...], *copies_and_saved: Tensor | None
     ) -> Tensor:
-        """Return ``y``; see `Uses.with_rows`."""
-        ctx.rows = weight_rows, bias_rows
-        ctx.save_for_backward(*saved)
+        ctx.rows = rows
+        ctx.save_for_backward(*copies_and_saved[len(rows) :])
         # It is the same tensor with another history. A view of it could not be modified in place.
         ctx.mark_dirty(y)
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of ``y`` and of the copies."""
         (g,) = gradients
-        saved = ctx.saved_tensors
-        weight, bias = (
-            rows(g, *saved) if needed else None
-            for rows, needed in zip(ctx.rows, ctx.needs_input_grad[1:3], strict=True)
+        needed = ctx.needs_input_grad[2:]
+        found = (
+            rows(g, *ctx.saved_tensors) if needs else None
+            for rows, needs in zip(ctx.rows, needed, strict=False)
         )
-        return g, weight, bias, None, None, *(None for _ in saved)
+        return g, None, *found, *(None for _ in ctx.saved_tensors)
 
 
 class Uses:
@@ -156,13 +148,7 @@ class Uses:
         raise NotImplementedError
 
     def with_rows(
-        self,
-        y: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        weight_rows: Rows,
-        bias_rows: Rows,
-        *saved: Tensor,
+        self, y: Tensor, *parameters: tuple[Tensor | None, Rows], saved: tuple[Tensor, ...] = ()
     ) -> Tensor:
         """Return ``y``, arranged so that the backward pass finds the gradients of all examples.
 
@@ -173,14 +159,13 @@ class Uses:
         Args:
             y: the output of a layer, computed with its parameters ``fixed``; autograd must not
                 have saved it.
-            weight: of the layer; nothing is done where it does not train.
-            bias: like ``weight``.
-            weight_rows: computes the gradients of the weight, shape (examples, *shape).
-            bias_rows: like ``weight_rows``.
-            saved: what both take besides the gradient of ``y``.
+            parameters: of the layer, each with what computes its gradients, shape (examples, *shape),
+                from that of ``y`` and from what is saved. Not called where one does not train.
+            saved: tensors.
         """
-        copies = self.copies(weight), self.copies(bias)
-        found: Tensor = _Rows.apply(y, *copies, weight_rows, bias_rows, *saved)
+        copies = [self.copies(parameter) for parameter, _ in parameters]
+        rows = tuple(rows for _, rows in parameters)
+        found: Tensor = _Rows.apply(y, rows, *copies, *saved)
         return found
 
     def keeps_factors(self, x: Tensor, weight: Tensor) -> bool:
