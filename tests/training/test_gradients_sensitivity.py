@@ -18,6 +18,7 @@ each_engine = pytest.mark.parametrize(
     ("engine", "name"),
     [
         ("loop", "vit-film"),
+        ("linear", "linear-head"),
         ("expanded", "vit-film"),
         ("expanded", "vit-lora"),
         ("expanded", "bit-film"),
