@@ -53,25 +53,48 @@ def rule(
     return register
 
 
+class _Linear(torch.autograd.Function):
+    """``F.linear`` with per-example gradients of weight and bias.
+
+    Unlike that of `Uses.with_rows`, the gradient of its input is no view of another tensor, to which
+    autograd could not add others in place.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        weight_copies: Tensor | None,
+        bias_copies: Tensor | None,
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (g,) = gradients
+        x, weight = ctx.saved_tensors
+        needs_x, _, _, needs_weight, needs_bias = ctx.needs_input_grad
+        tokens, features = (each.reshape(len(g), -1, each.shape[-1]) for each in (g, x))
+        return (
+            g @ weight.to(g.dtype) if needs_x else None,
+            None,
+            None,
+            tokens.mT @ features.to(g.dtype) if needs_weight else None,
+            tokens.sum(1) if needs_bias else None,
+        )
+
+
 @rule(F.linear)
 def linear(uses: Uses, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute ``F.linear``."""
     x = uses.batch(input, weight, bias)
     if uses.keeps_factors(x, weight):
         return uses.outer_products(x, weight, bias)
-    x = uses.by_example(x)
-
-    def weight_rows(g: Tensor, x: Tensor) -> Tensor:
-        return tokens(g).mT @ tokens(x.to(g.dtype))
-
-    def bias_rows(g: Tensor, x: Tensor) -> Tensor:
-        return tokens(g).sum(1)
-
-    def tokens(x: Tensor) -> Tensor:
-        return x.reshape(len(x), -1, x.shape[-1])
-
-    y = F.linear(x, fixed(weight), fixed(bias))
-    y = uses.with_rows(y, (weight, weight_rows), (bias, bias_rows), saved=(x,))
+    copies = uses.copies(weight), uses.copies(bias)
+    y: Tensor = _Linear.apply(uses.by_example(x), fixed(weight), fixed(bias), *copies)
     return y.reshape(*input.shape[:-1], -1)
 
 
@@ -93,7 +116,7 @@ def layer_norm(
         return (x - mean).mul_(rate).mul_(g).reshape(tokens).sum(1)
 
     def bias_rows(g: Tensor, *_: Tensor) -> Tensor:
-        return g.contiguous().view(tokens).sum(1)
+        return g.view(tokens).sum(1)
 
     y, mean, rate = torch.native_layer_norm(x, shape, fixed(weight), fixed(bias), eps)
     y = uses.with_rows(y, (weight, weight_rows), (bias, bias_rows), saved=(x, mean, rate))
@@ -119,7 +142,7 @@ def group_norm(
         return normalised.mul_(g).view(examples, channels, -1).sum(2)
 
     def bias_rows(g: Tensor, *_: Tensor) -> Tensor:
-        return g.contiguous().view(examples, channels, -1).sum(2)
+        return g.view(examples, channels, -1).sum(2)
 
     sizes = examples, channels, x[0, 0].numel(), num_groups
     y, mean, rate = torch.native_group_norm(x, fixed(weight), fixed(bias), *sizes, eps)
@@ -177,7 +200,7 @@ def repeat(uses: Uses, parameter: Tensor, *sizes: Any) -> Tensor:
     return expand(uses, parameter, times[0], *[-1] * (len(times) - 1))
 
 
-def number_by_number(
+def _number_by_number(
     function: Callable[..., Tensor], uses: Uses, *args: Any, **kwargs: Any
 ) -> Tensor:
     """Compute a batch with parameters, after broadcasting: biases, scales, positions."""
@@ -208,7 +231,7 @@ for _function in (
     ),
     *(Tensor.add_, Tensor.mul_, Tensor.__rsub__, Tensor.__rtruediv__),
 ):
-    rule(_function)(partial(number_by_number, _function))
+    rule(_function)(partial(_number_by_number, _function))
 
 
 @rule(F.conv2d, engines=(EXPANDED,))

@@ -107,7 +107,7 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (g,) = gradients
+        g = gradients[0].contiguous()
         needed = ctx.needs_input_grad[2:]
         found = (
             rows(g, *ctx.saved_tensors) if needs else None
@@ -157,8 +157,8 @@ class Uses:
         stay what they are.
 
         Args:
-            y: the output of a layer, computed with its parameters ``fixed``; autograd must not
-                have saved it.
+            y: the output of a layer, computed with its parameters ``fixed``; no view, and nothing
+                that autograd has saved.
             parameters: of the layer, each with what computes its gradients, shape (examples, *shape),
                 from that of ``y`` and from what is saved. Not called where one does not train.
             saved: tensors.
