@@ -19,6 +19,7 @@ each_engine = pytest.mark.parametrize(
     ("engine", "name"),
     [
         ("loop", "vit-film"),
+        ("linear", "linear-head"),
         ("expanded", "vit-film"),
         ("expanded", "vit-lora"),
         ("expanded", "bit-film"),
@@ -263,7 +264,7 @@ def test_gradients_that_standardisation_all_but_removes(difference: float) -> No
     sources = {"raw": raw, "gain": gain}
     epsilon = SMALLEST_SQUARES / raw[0].numel()
     origin = Standardization(raw, gain, epsilon)
-    norms = Standardized(weight, sources, gradients, origin).squared_norms().sqrt()
+    norms = Standardized(weight, sources, gradients, len(inputs), origin).squared_norms().sqrt()
     contributions = FlatClipping(1e-5).factors(norms).double() * exact.norm(dim=1)
     assert (contributions < 1 + 1e-3).all()
     if difference >= 1e-1:
