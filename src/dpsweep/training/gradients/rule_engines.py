@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpsweep.training.gradients.factored import FactoredEngine
 from dpsweep.training.gradients.per_example import OuterProducts, PerExampleGradients
 from dpsweep.training.gradients.recorded import RecordedUses
-from dpsweep.training.gradients.rules import BOOKKEEPING, EXPANDED
-from dpsweep.training.gradients.uses import TrackedParameter, Uses, fixed, trains
+from dpsweep.training.gradients.rules import BOOKKEEPING, EXPANDED, LINEAR
+from dpsweep.training.gradients.uses import TrackedParameter, Uses, trains
 
 
 class ExpandedEngine(FactoredEngine):
@@ -109,12 +108,7 @@ class _ExpandedUses(Uses):
         if name in self.features:
             raise self.refusal(weight, "is used twice")
         self.features[name] = x.detach()
-
-        def itself(g: Tensor) -> Tensor:
-            return g
-
-        y = F.linear(x, weight.value.flatten(1), fixed(bias))
-        y = self.with_rows(y, (bias, itself))
+        y = self.layer(LINEAR, x, weight.value.flatten(1), bias)
         # The probe is zero, and its gradient is that of the layer's output.
         return y + self._probes[name]
 

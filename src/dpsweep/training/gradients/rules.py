@@ -4,8 +4,8 @@ A rule has the arguments of its function, any of which may be a trainable parame
 the uses of the parameters in this forward pass. It computes the function for a batch, and arranges for
 the gradients of its parameters in one of three ways:
 
-- ``uses.with_rows(y, (weight, weight_rows))`` for a layer whose output ``y`` was computed with ``fixed``
-  parameters: ``weight_rows`` computes the gradients of all examples from that of ``y``.
+- ``uses.layer(Layer(forward, input_gradient, weight_rows), x, weight)`` computes a layer as usual;
+  ``weight_rows`` says what the gradient of every example is, given that of the output.
 - ``uses.broadcast(parameter, ...)`` has a copy for each row of a batch, which the batch meets number by
   number. Autograd returns the gradients of all copies.
 - ``uses.tap(y, x, receive)``, in the engine ``bookkeeping`` alone: after the backward pass ``receive``
@@ -17,7 +17,7 @@ What has no rule is refused by both engines, and ``auto`` takes another one.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ from dpsweep.training.gradients.convolutions import Convolutions
 from dpsweep.training.gradients.derived import Standardization
 from dpsweep.training.gradients.per_example import Lookups
 from dpsweep.training.gradients.recorded import RecordedUses
-from dpsweep.training.gradients.uses import Rule, Uses, fixed, plain, tracked_in, trains
+from dpsweep.training.gradients.uses import Layer, Rule, Uses, plain, tracked_in, trains
 from dpsweep.training.precision import sum_dtype
 
 EXPANDED: dict[Any, Rule] = {}
@@ -53,48 +53,13 @@ def rule(
     return register
 
 
-class _Linear(torch.autograd.Function):
-    """``F.linear`` with per-example gradients of weight and bias.
-
-    Unlike that of `Uses.with_rows`, the gradient of its input is no view of another tensor, to which
-    autograd could not add others in place.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        weight_copies: Tensor | None,
-        bias_copies: Tensor | None,
-    ) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return F.linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (g,) = gradients
-        x, weight = ctx.saved_tensors
-        needs_x, _, _, needs_weight, needs_bias = ctx.needs_input_grad
-        tokens, features = (each.reshape(len(g), -1, each.shape[-1]) for each in (g, x))
-        return (
-            g @ weight.to(g.dtype) if needs_x else None,
-            None,
-            None,
-            tokens.mT @ features.to(g.dtype) if needs_weight else None,
-            tokens.sum(1) if needs_bias else None,
-        )
-
-
 @rule(F.linear)
 def linear(uses: Uses, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute ``F.linear``."""
     x = uses.batch(input, weight, bias)
     if uses.keeps_factors(x, weight):
         return uses.outer_products(x, weight, bias)
-    copies = uses.copies(weight), uses.copies(bias)
-    y: Tensor = _Linear.apply(uses.by_example(x), fixed(weight), fixed(bias), *copies)
+    y = uses.layer(LINEAR, uses.by_example(x), weight, bias)
     return y.reshape(*input.shape[:-1], -1)
 
 
@@ -112,15 +77,23 @@ def layer_norm(
     shape = list(normalized_shape)
     tokens = uses.examples, -1, *shape
 
-    def weight_rows(g: Tensor, x: Tensor, mean: Tensor, rate: Tensor) -> Tensor:
+    def forward(x: Tensor, weight: Any, bias: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y, mean, rate = torch.native_layer_norm(x, shape, weight, bias, eps)
+        return y, (x, mean, rate, weight, bias)
+
+    def input_gradient(g: Tensor, x: Tensor, *saved: Tensor) -> Tensor:
+        only_input = [True, False, False]
+        found = torch.ops.aten.native_layer_norm_backward(g, x, shape, *saved, only_input)
+        return cast(Tensor, found[0])
+
+    def weight_rows(g: Tensor, x: Tensor, mean: Tensor, rate: Tensor, *_: Tensor) -> Tensor:
         return (x - mean).mul_(rate).mul_(g).reshape(tokens).sum(1)
 
     def bias_rows(g: Tensor, *_: Tensor) -> Tensor:
         return g.view(tokens).sum(1)
 
-    y, mean, rate = torch.native_layer_norm(x, shape, fixed(weight), fixed(bias), eps)
-    y = uses.with_rows(y, (weight, weight_rows), (bias, bias_rows), saved=(x, mean, rate))
-    return y.reshape(input.shape)
+    layer = Layer(forward, input_gradient, weight_rows, bias_rows, contiguous=True)
+    return uses.layer(layer, x, weight, bias).reshape(input.shape)
 
 
 @rule(F.group_norm)
@@ -135,8 +108,18 @@ def group_norm(
     """Compute ``F.group_norm``, in the parameters' dtype."""
     x = uses.one_row_each(input, weight, bias).to(_dtype(weight, bias)).contiguous()
     examples, channels, *_ = x.shape
+    sizes = examples, channels, x[0, 0].numel(), num_groups
 
-    def weight_rows(g: Tensor, x: Tensor, mean: Tensor, rate: Tensor) -> Tensor:
+    def forward(x: Tensor, weight: Any, bias: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y, mean, rate = torch.native_group_norm(x, weight, bias, *sizes, eps)
+        return y, (x, mean, rate, weight)
+
+    def input_gradient(g: Tensor, *saved: Tensor) -> Tensor:
+        only_input = [True, False, False]
+        found = torch.ops.aten.native_group_norm_backward(g, *saved, *sizes, only_input)
+        return cast(Tensor, found[0])
+
+    def weight_rows(g: Tensor, x: Tensor, mean: Tensor, rate: Tensor, _: Tensor) -> Tensor:
         grouped = x.view(examples, num_groups, -1)
         normalised = (grouped - mean[..., None]).mul_(rate[..., None]).view_as(x)
         return normalised.mul_(g).view(examples, channels, -1).sum(2)
@@ -144,9 +127,8 @@ def group_norm(
     def bias_rows(g: Tensor, *_: Tensor) -> Tensor:
         return g.view(examples, channels, -1).sum(2)
 
-    sizes = examples, channels, x[0, 0].numel(), num_groups
-    y, mean, rate = torch.native_group_norm(x, fixed(weight), fixed(bias), *sizes, eps)
-    return uses.with_rows(y, (weight, weight_rows), (bias, bias_rows), saved=(x, mean, rate))
+    layer = Layer(forward, input_gradient, weight_rows, bias_rows, contiguous=True)
+    return uses.layer(layer, x, weight, bias)
 
 
 @rule(F.rms_norm)
@@ -322,6 +304,25 @@ def standardized_weight(uses: RecordedUses, weight: Tensor, gain: Tensor) -> Ten
     epsilon = SMALLEST_SQUARES / weight[0].numel()
     origin = Standardization(weight.value, gain.value, epsilon)
     return uses.derive(used, standardize, (weight, gain), {}, origin)
+
+
+def _linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    return F.linear(x, weight, bias), (x, weight)
+
+
+def _tokens(x: Tensor) -> Tensor:
+    return x.reshape(len(x), -1, x.shape[-1])
+
+
+LINEAR = Layer(
+    forward=_linear,
+    input_gradient=lambda g, x, weight: g @ weight.to(g.dtype),
+    weight_rows=lambda g, x, weight: _tokens(g).mT @ _tokens(x.to(g.dtype)),
+    bias_rows=lambda g, x, weight: _tokens(g).sum(1),
+)
+"""``F.linear``; for small weights."""
 
 
 def _dtype(weight: Tensor | None, bias: Tensor | None) -> torch.dtype:

@@ -7,7 +7,7 @@ computes, not because of its class, and no use of a parameter can go unnoticed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from dpsweep.training.gradients.interface import UnsupportedModelError
 
 Rule = Callable[..., Any]
 """Takes `Uses` and the arguments of a function of torch, and computes that function."""
-
-Rows = Callable[..., Tensor]
-"""From the gradient of a layer's output, and what was saved, to those of a parameter: a row an example."""
 
 # What may be asked of a parameter without using its values.
 _QUESTIONS: frozenset[Any] = frozenset(
@@ -87,33 +84,46 @@ def plain(value: _Value) -> _Value:
     return value.value if isinstance(value, TrackedParameter) else value
 
 
-def fixed(value: _Value) -> _Value:
-    """Return the tensor behind a tracked parameter without its own gradient."""
-    return value.value.detach() if isinstance(value, TrackedParameter) else value
+class Layer(NamedTuple):
+    """How a layer computes, and the gradients of all examples: what ``Uses.layer`` takes.
+
+    All but ``forward`` take the gradient of the output, and what ``forward`` saved.
+    """
+
+    forward: Callable[..., tuple[Tensor, tuple[Tensor | None, ...]]]
+    """from input, weight and bias to the output, and to the tensors that are saved"""
+    input_gradient: Callable[..., Tensor]
+    weight_rows: Callable[..., Tensor]
+    """the gradients of the weight, shape (examples, *shape)"""
+    bias_rows: Callable[..., Tensor] | None = None
+    """those of the bias"""
+    contiguous: bool = False
+    """whether they need a contiguous gradient of the output"""
 
 
-class _Rows(torch.autograd.Function):
-    """A layer's output, whose backward pass gives the copies of parameters their gradients."""
+class _PerExample(torch.autograd.Function):
+    """A layer whose backward pass gives the copies of its parameters their gradients."""
 
     @staticmethod
     def forward(
-        ctx: Any, y: Tensor, rows: tuple[Rows, ...], *copies_and_saved: Tensor | None
+        ctx: Any, layer: Layer, x: Tensor, weight: Tensor, bias: Tensor | None, *copies: Any
     ) -> Tensor:
-        ctx.rows = rows
-        ctx.save_for_backward(*copies_and_saved[len(rows) :])
-        # It is the same tensor with another history. A view of it could not be modified in place.
-        ctx.mark_dirty(y)
+        y, saved = layer.forward(x, weight, bias)
+        ctx.layer = layer
+        ctx.save_for_backward(*saved)
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        g = gradients[0].contiguous()
-        needed = ctx.needs_input_grad[2:]
-        found = (
-            rows(g, *ctx.saved_tensors) if needs else None
-            for rows, needs in zip(ctx.rows, needed, strict=False)
-        )
-        return g, None, *found, *(None for _ in ctx.saved_tensors)
+        layer: Layer = ctx.layer
+        g = gradients[0].contiguous() if layer.contiguous else gradients[0]
+        saved = g, *ctx.saved_tensors
+        _, needs_x, _, _, needs_weight, needs_bias = ctx.needs_input_grad
+        # That of the input first, while the gradient of the output is still in the cache.
+        dx = layer.input_gradient(*saved) if needs_x else None
+        dweight = layer.weight_rows(*saved) if needs_weight else None
+        dbias = layer.bias_rows(*saved) if layer.bias_rows and needs_bias else None
+        return None, dx, None, None, dweight, dbias
 
 
 class Uses:
@@ -147,26 +157,24 @@ class Uses:
         """
         raise NotImplementedError
 
-    def with_rows(
-        self, y: Tensor, *parameters: tuple[Tensor | None, Rows], saved: tuple[Tensor, ...] = ()
+    def layer(
+        self, layer: Layer, x: Tensor, weight: Tensor | None, bias: Tensor | None = None
     ) -> Tensor:
-        """Return ``y``, arranged so that the backward pass finds the gradients of all examples.
+        """Compute a layer so that the backward pass finds the gradients of all examples.
 
         Autograd returns them as the gradients of the copies, which are never read. That costs less
         than letting every example multiply by its own copy, because forward and input gradient
         stay what they are.
 
         Args:
-            y: the output of a layer, computed with its parameters ``fixed``; no view, and nothing
-                that autograd has saved.
-            parameters: of the layer, each with what computes its gradients, shape (examples, *shape),
-                from that of ``y`` and from what is saved. Not called where one does not train.
-            saved: tensors.
+            layer: how it computes.
+            x: its input, shape (examples, ...).
+            weight: its weight, which may train.
+            bias: its bias, which may train.
         """
-        copies = [self.copies(parameter) for parameter, _ in parameters]
-        rows = tuple(rows for _, rows in parameters)
-        found: Tensor = _Rows.apply(y, rows, *copies, *saved)
-        return found
+        copies = self.copies(weight), self.copies(bias)
+        y: Tensor = _PerExample.apply(layer, x, plain(weight), plain(bias), *copies)
+        return y
 
     def keeps_factors(self, x: Tensor, weight: Tensor) -> bool:
         """Whether ``outer_products`` suits a linear layer on the batch ``x``, or else copies."""
