@@ -16,7 +16,7 @@ from hypothesis.strategies import SearchStrategy
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from tests.release.test_release import FIXED, PRIVATE, study
-from tests.training.tiny_study import prepare
+from tests.training.tiny_study import N, prepare
 
 from dpsweep.files import (
     canonical_json,
@@ -138,6 +138,42 @@ def listed(place: Place) -> bool:
 
 # Of a candidate, what its noise depends on.
 SCHEDULE = {"epochs", "batch_size", "steps"}
+
+
+def put(*path: str | int, value: Any = None, factor: float = 1.0) -> Change:
+    """A change of one field: to a value, or by a factor."""
+
+    def change(content: dict[str, Any]) -> None:
+        outer = value_at(content, path[:-1])
+        outer[path[-1]] = factor * outer[path[-1]] if value is None else value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "line"),
+    [
+        ("tuned", put("pld_epsilon", factor=1.001), "pld_epsilon: found"),
+        ("tuned", put("certified_epsilon", factor=0.99), "certified_epsilon: found"),
+        ("tuned", put("delta", value=1.5 / N), "delta: found"),
+        ("tuned", put("setting", "learning_rate", value=0.02), "setting: is not among"),
+        ("tuned", put("tuning", "score_noise", factor=0.9), "tuning.score_noise: found"),
+        ("tuned", put("tuning", "gamma", factor=0.9), "tuning.gamma: found"),
+        ("tuned", put("epsilon", factor=0.99), "first_epsilon + (shape + 1) second_epsilon: found"),
+        ("tuned", put("releases", "joint_epsilon", factor=0.9), "releases.joint_epsilon: found"),
+        ("tuned", put("split", "held_out", value=1), "noise.train_size: found"),
+        ("tuned", put("split", "holdout_share", value=0.3), "split.held_out: found"),
+        ("tuned", put("setting", "steps", value=7), "noise.steps: found"),
+        ("fixed", put("setting", "epochs", value=2), "setting.steps: do not follow"),
+    ],
+)
+def test_the_line_of_a_mistake_names_what_is_wrong(
+    name: str, change: Change, line: str, forge: Forge
+) -> None:
+    with pytest.raises(ReleaseError) as refused:
+        verify(forge(name, change))
+    lines = [each.strip() for each in str(refused.value).splitlines()]
+    assert any(each.startswith(line) for each in lines), lines
 
 
 @pytest.mark.parametrize("name", ["tuned", "fixed"])

@@ -30,7 +30,7 @@ from dpsweep.privacy.tuning import total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning, gaussian_profile
 from dpsweep.release import CERTIFICATE, FROZEN, TRAINED
 from dpsweep.release import train as release_training
-from dpsweep.release.certificate import second_opinion
+from dpsweep.release.certificate import Releases, second_opinion
 from dpsweep.release.train import Candidate, TrainedModel, train_release
 from dpsweep.release.write import save_parameters, write_release
 from dpsweep.study import StudyError
@@ -101,15 +101,15 @@ class Recorded:
         return noted
 
 
-def all_candidates(
+def both_ends(
     candidates: Sequence[Candidate],
     train: Any,
     _noise: TuningNoise,
     _random: np.random.Generator,
     found: list[tuple[TrainedModel, int]],
 ) -> Winner[Candidate, TrainedModel]:
-    """Train the first two candidates, whatever random numbers say, and keep what they are scored."""
-    found += [train(each) for each in candidates[:2]]
+    """Train the first and the last candidate, whatever random numbers say, and keep their scores."""
+    found += [train(each) for each in (candidates[0], candidates[-1])]
     return Winner(candidates[0], found[0][0], 0.0)
 
 
@@ -118,7 +118,7 @@ def test_every_part_of_tuning_has_a_secret_of_its_own(
 ) -> None:
     used, found = Recorded(monkeypatch), list[Any]()
     monkeypatch.setattr(
-        release_training, "select_privately", lambda *given: all_candidates(*given, found)
+        release_training, "select_privately", lambda *given: both_ends(*given, found)
     )
     section = study(TUNED)
     assert section.release is not None
@@ -176,7 +176,7 @@ def test_scores_are_right_answers_on_what_is_held_out(
     Recorded(monkeypatch)  # for the same secrets each time
     found = list[tuple[TrainedModel, int]]()
     monkeypatch.setattr(
-        release_training, "select_privately", lambda *given: all_candidates(*given, found)
+        release_training, "select_privately", lambda *given: both_ends(*given, found)
     )
     section = study(TUNED)
     assert section.release is not None
@@ -297,9 +297,11 @@ def test_the_commands_say_what_is_not_covered(
 ) -> None:
     stated = SimpleNamespace(
         epsilon=8.0, delta=1e-5, adjacency="a", certified_epsilon=7.9, pld_epsilon=7.8,
-        earlier_sweeps=["first", "second"],
+        earlier_sweeps=["first", "second"], earlier_trials=7,
+        releases=Releases(earlier=[], joint_epsilon=8.0, joint_delta=1e-5),
     )  # fmt: skip
-    monkeypatch.setattr("dpsweep.release.verify.verify", lambda _: stated)
+    monkeypatch.setattr("dpsweep.release.verify.verify", lambda *_: stated)
+    monkeypatch.setattr("dpsweep.release.verify.not_known", lambda _: {"title": "free text"})
     app(["verify", "folder"], standalone_mode=False)
     said = capsys.readouterr().out
     assert "folder: (8, 1e-05)-differentially private, a; epsilon 7.9 proven, 7.8 by PLD" in said
@@ -307,6 +309,8 @@ def test_the_commands_say_what_is_not_covered(
         f"not covered: choices made by looking at the sweep {each}" in said
         for each in stated.earlier_sweeps
     )
+    assert "not covered: choices made by looking at 7 earlier trials" in said
+    assert "  title: free text" in said
 
 
 def test_a_release_without_its_section_is_refused(tmp_path: Path) -> None:

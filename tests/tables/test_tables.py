@@ -394,18 +394,22 @@ def test_every_field_of_a_rule_stands_in_its_own_column() -> None:
     from dpsweep.tables.tuning_implications import show
 
     row = {
-        "condition": "Lower ε", "implication": "Increase C", "effect_measured": "log C",
-        "unit": "decades", "effect": 0.125, "lower_here": -0.25, "upper_here": 0.5,
-        "lower_elsewhere": -0.75, "upper_elsewhere": 1.0, "comparisons": 11, "in_favour": 7,
-        "against": 4, "groups_of_datasets": 3, "verdict": "not resolved",
+        "condition": "Lower ε", "implication": "Increase C", "effect_measured": "gain of a larger C",
+        "unit": "points", "margin": 0.1, "threshold": 0.2, "effect": 0.25, "lower_here": -0.5,
+        "upper_here": 0.75, "smallest_visible_here": 1.25, "lower_elsewhere": -1.5,
+        "upper_elsewhere": 1.75, "smallest_visible_elsewhere": 2.25, "comparisons": 11,
+        "in_favour": 7, "against": 4, "at_an_end": 5, "groups_of_datasets": 3, "needs": "",
+        "verdict": "not resolved",
     }  # fmt: skip
     printed = show(pd.DataFrame([row]))
     assert dict(zip(printed.header, printed.rows[0], strict=True)) == {
         "Condition": "Lower ε",
         "Rule": "Increase C",
-        "Measured": "log C (decades)",
-        "Effect [this study]": "+0.125 [−0.250, +0.500]",
-        "Other datasets": "[−0.750, +1.000]",
+        "Measured": "gain of a larger C (points)",
+        "Effect [this study]": "+0.25 [−0.50, +0.75]",
+        "Other datasets": "[−1.50, +1.75]",
+        "Margin": "0.1",
+        "Visible": "1.25",
         "Comparisons (for, against)": "11 (7, 4) in 3",
         "Verdict": "not resolved",
     }
