@@ -2,11 +2,25 @@
 
 import pytest
 import torch
-from tests.training.test_linear_engine import HEAD, example
+from torch import Tensor, nn
 
 from dpsweep.clipping import FlatClipping, NoClipping
 from dpsweep.training.gradients.linear import LinearEngine
 from dpsweep.training.gradients.loop import LoopEngine
+
+HEAD = frozenset({"weight", "bias"})
+
+
+def example(rows: int = 7) -> tuple[nn.Linear, Tensor, Tensor, Tensor]:
+    """A layer, inputs, labels, and a mask that leaves out one example."""
+    generator = torch.Generator().manual_seed(0)
+    layer = nn.Linear(5, 4)
+    with torch.no_grad():
+        for each in layer.parameters():
+            each.copy_(torch.randn(each.shape, generator=generator))
+    inputs = torch.randn(rows, 5, generator=generator)
+    labels = torch.randint(4, (rows,), generator=generator)
+    return layer, inputs, labels, torch.arange(rows) != 2
 
 
 @pytest.mark.parametrize("bound", [None, 0.5, 5.0])
