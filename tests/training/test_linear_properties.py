@@ -60,3 +60,17 @@ def test_the_gradient_of_the_bias_is_clipped_with_the_rest() -> None:
     found = engine.clipped_sum(inputs, labels, mask, FlatClipping(0.7)).gradients
     flat = torch.cat([found["weight"].flatten(), found["bias"]]).float()
     torch.testing.assert_close(flat, total)
+
+
+def test_gradients_that_are_not_finite_count_and_add_nothing() -> None:
+    layer, inputs, labels, mask = example()
+    inputs[1, 0], inputs[2, 1], inputs[4, 2] = float("nan"), float("inf"), float("inf")
+    found = LinearEngine(layer).clipped_sum(inputs, labels, mask, FlatClipping(1.0))
+    assert found.nonfinite.tolist() == [False, True, False, False, True, False, False]
+    kept = mask & ~found.nonfinite
+    wanted = LinearEngine(layer).clipped_sum(
+        inputs[kept], labels[kept], mask[kept], FlatClipping(1.0)
+    )
+    for name in HEAD:
+        torch.testing.assert_close(found.gradients[name], wanted.gradients[name])
+    assert (found.norms[~kept] == 0).all()
