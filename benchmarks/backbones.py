@@ -1,11 +1,11 @@
 """Which networks train with which methods, and by which engine.
 
-    python -m benchmarks.backbones                       # some minutes on one core
+    python -m benchmarks.backbones                       # five minutes on one core
     python -m benchmarks.backbones --only convnext_atto  # this network again
 
-Small versions of networks of timm and transformers, with random weights. What `auto` takes has
-given the gradients of the loop over single examples; tests/training/test_backbones.py compares a
-step of each as well.
+Small versions of networks of timm and transformers, with random weights. A step of each with the
+engine that `auto` takes is compared with the loop over single examples; a wrong one is an error. The
+tests do so for twelve of them.
 
 Results go to benchmarks/results/backbones.json; `python -m benchmarks.tables` writes the table of
 docs/backbones.md.
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpsweep.clipping import FlatClipping
 from dpsweep.files import read_json, write_json
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.backbone import Architecture, BackboneError
@@ -178,21 +179,49 @@ def prepare(network: Network, method: str, *, small: bool) -> nn.Module:
     model = network.build(small=small)
     with seeded(1):
         apply_method(model, network.method(method))
-        for name in head_parameter_names(model):
+        for name in sorted(head_parameter_names(model)):
             nn.init.normal_(model.get_parameter(name), std=0.02)
     return model
 
 
-def choose_engine(network: Network, method: str) -> dict[str, Any]:
-    """The engine that `auto` takes, or why there is none."""
+def try_step(network: Network, method: str) -> str:
+    """Compare a clipped step of the engine that `auto` takes with the loop's; return its name.
+
+    Raises:
+        BackboneError: the method finds nothing to train.
+        AssertionError: norms, losses or a parameter's gradient differ.
+    """
+    model = prepare(network, method, small=True)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:  # layer scales and adapters start near zero
+                parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
+    head = head_parameter_names(model)
+    inputs, labels = network.inputs(EXAMPLES, small=True), torch.arange(EXAMPLES) % CLASSES
+    mask = torch.arange(EXAMPLES) != 1
+    loop, engine = (make_engine(name, model, head) for name in ("loop", "auto"))
+    norms, head_norms = loop.norms(inputs, labels, mask)
+    bound = FlatClipping(float(norms[mask].mean()))
+    wanted, found = (each.clipped_sum(inputs, labels, mask, bound) for each in (loop, engine))
+    torch.testing.assert_close(found.norms, wanted.norms, rtol=1e-4, atol=0)
+    torch.testing.assert_close(found.losses, wanted.losses, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(engine.norms(inputs, labels, mask)[1], head_norms, rtol=1e-4, atol=0)
+    whole = torch.cat([each.flatten() for each in wanted.gradients.values()]).norm()
+    assert found.gradients.keys() == wanted.gradients.keys()
+    for name, gradient in wanted.gradients.items():
+        error = (found.gradients[name] - gradient).norm()
+        assert error <= 1e-3 * gradient.norm() + 1e-6 * whole, (name, error, gradient.norm())
+    assert isinstance(engine, CheckedEngine)
+    return engine.choose(inputs, labels)[0]
+
+
+def describe(network: Network, method: str) -> dict[str, str]:
+    """Return the engine that `auto` takes, or why there is none, for the table."""
     try:
-        model = prepare(network, method, small=True)
+        return {"engine": try_step(network, method)}
     except BackboneError as error:
         return {"reason": str(error)}
-    inputs, labels = network.inputs(EXAMPLES, small=True), torch.arange(EXAMPLES) % CLASSES
-    engine = make_engine("auto", model, head_parameter_names(model))
-    assert isinstance(engine, CheckedEngine)
-    return {"engine": engine.choose(inputs, labels)[0]}
 
 
 def main() -> None:
@@ -206,7 +235,7 @@ def main() -> None:
     for network in NETWORKS:
         if chosen is not None and network.name not in chosen:
             continue
-        methods = {method: choose_engine(network, method) for method in METHODS}
+        methods = {method: describe(network, method) for method in METHODS}
         rows[network.name] = {
             "network": network.name,
             "library": network.library,

@@ -26,7 +26,7 @@ def one_by_one(
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("chunk", [1, per_example._CHUNK_CPU])
+@pytest.mark.parametrize("chunk", [1, per_example._AT_ONCE[0]])
 @pytest.mark.parametrize("size", [7, 33], ids=["few pixels", "many pixels"])
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_rows_and_their_sums(
     dilation: int,
     groups: int,
 ) -> None:
-    monkeypatch.setattr(per_example, "_CHUNK_CPU", chunk)
+    monkeypatch.setattr(per_example, "_AT_ONCE", (chunk, chunk))
     random = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:

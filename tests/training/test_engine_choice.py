@@ -5,30 +5,17 @@ import logging
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.training.tiny_models import CLASSES, make
+from tests.training.tiny_models import CLASSES, Net, TokensFirst, make
 from timm.layers import LayerScale
 from torch import Tensor, nn
 
 from dpsweep.clipping import FlatClipping
 from dpsweep.training.gradients import GradientSum, make_engine
 from dpsweep.training.gradients.checked import CheckedEngine
-from dpsweep.training.gradients.expanded import ExpandedEngine
+from dpsweep.training.gradients.rule_engines import ExpandedEngine
 
 HEAD = frozenset({"head.weight", "head.bias"})
 TOKENS, WIDTH, EXAMPLES = 4, 40, 5
-
-
-class Net(nn.Module):
-    """A trainable layer on tokens, and a head on their mean."""
-
-    def __init__(self, layer: nn.Module):
-        super().__init__()
-        self.layer = layer
-        self.head = nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.layer(tokens).mean(1))
-        return logits
 
 
 class Scale(nn.Module):
@@ -141,16 +128,6 @@ class Flattened(nn.Linear):
         return super().forward(input.flatten(0, 1)).view_as(input)
 
 
-class TokensFirst(nn.Linear):
-    def forward(self, input: Tensor) -> Tensor:
-        return (
-            super()
-            .forward(input.transpose(0, 1).flatten(0, 1))
-            .view(TOKENS, -1, WIDTH)
-            .transpose(0, 1)
-        )
-
-
 class Recurrent(nn.LSTM):
     def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
         return super().forward(input)[0]
@@ -204,7 +181,7 @@ def test_auto_gives_the_gradients_of_the_loop(
     name: str, few: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer, expected = LAYERS[name]
-    net = Net(layer).double().eval()
+    net = Net(layer, WIDTH).double().eval()
     if not few:
         monkeypatch.setattr("dpsweep.training.gradients._FEW_PARAMETERS", 0)
         expected = "bookkeeping" if expected == "expanded" else expected
@@ -254,7 +231,7 @@ def test_the_choice_does_not_depend_on_values(value: float) -> None:
 def test_an_engine_that_is_slow_says_what_it_costs(caplog: pytest.LogCaptureFixture) -> None:
     inputs, labels, mask = batch()
     with caplog.at_level(logging.WARNING):
-        made = make_engine("auto", Net(LAYERS["Conv1d"][0]).double(), HEAD)
+        made = make_engine("auto", Net(LAYERS["Conv1d"][0], WIDTH).double(), HEAD)
         made.norms(inputs, labels, mask)
         made.norms(inputs, labels, mask)
     (record,) = caplog.records
@@ -293,7 +270,18 @@ def test_chunks_of_vmap_are_one_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = wanted.clipped_sum(case.inputs, case.labels, case.mask, bound)
     norms = wanted.norms(case.inputs, case.labels, case.mask)
     size = sum(each.numel() for each in case.model.parameters())
-    monkeypatch.setattr("dpsweep.training.gradients.vmap._CHUNK_CPU", 4 * size + 1)
+    monkeypatch.setattr("dpsweep.training.gradients.vmap._AT_ONCE", (4 * size + 1, 1))
     cut = make_engine("vmap", case.model, case.head)
     assert_equal(cut.clipped_sum(case.inputs, case.labels, case.mask, bound), whole)
     torch.testing.assert_close(cut.norms(case.inputs, case.labels, case.mask), norms)
+
+
+@pytest.mark.parametrize("features", [13, 192, 384, 1024])
+def test_a_linear_layer_takes_its_own_whatever_the_label_of_the_first_example_is(
+    features: int,
+) -> None:
+    for label in range(20):
+        engine = make_engine("auto", nn.Linear(features, 20), frozenset({"weight", "bias"}))
+        assert isinstance(engine, CheckedEngine)
+        inputs, labels = torch.zeros(2, features), torch.full((2,), label)
+        assert engine.choose(inputs, labels)[0] == "linear"

@@ -1,9 +1,12 @@
 """What has no exact per-example gradients is refused, by name."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.training.tiny_models import CLASSES, make
+from tests.training import tiny_models
+from tests.training.tiny_models import TokensFirst, make
 from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 
@@ -14,7 +17,7 @@ from dpsweep.training.gradients import (
     UnsupportedModelError,
     make_engine,
 )
-from dpsweep.training.gradients.bookkeeping import BookkeepingEngine
+from dpsweep.training.gradients.rule_engines import BookkeepingEngine
 
 ENGINES = ["loop", "expanded", "bookkeeping", "vmap", "opacus"]
 OURS = ["expanded", "bookkeeping", "vmap"]
@@ -22,17 +25,7 @@ HEAD = frozenset({"head.weight", "head.bias"})
 TOKENS, WIDTH, EXAMPLES = 3, 4, 5
 
 
-class Net(nn.Module):
-    """A trainable layer on tokens, and a head on their mean."""
-
-    def __init__(self, layer: nn.Module, width: int = WIDTH):
-        super().__init__()
-        self.layer = layer
-        self.head = nn.Linear(width, CLASSES)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.layer(tokens).mean(1))
-        return logits
+Net = partial(tiny_models.Net, width=WIDTH)
 
 
 def run(engine: GradientEngine, width: int = WIDTH) -> GradientSum:
@@ -159,10 +152,10 @@ def test_layer_used_twice_counts_twice(engine: str) -> None:
 def test_layer_used_twice_as_factors() -> None:
     """The norm of a sum is not known from the factors of its two terms."""
     with pytest.raises(UnsupportedModelError, match=r"'layer\.weight'.* more than once"):
-        run(make_engine("bookkeeping", Net(Twice(40, 40), 40), HEAD), 40)
+        run(make_engine("bookkeeping", Net(Twice(40, 40), width=40), HEAD), 40)
 
 
-class HeadTwice(Net):
+class HeadTwice(tiny_models.Net):
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.head(tokens.mean(1)) + self.head(tokens[:, 0])
         return logits
@@ -174,19 +167,11 @@ def test_head_used_twice(engine: str) -> None:
         run(make_engine(engine, HeadTwice(nn.Identity(), 40), HEAD), 40)
 
 
-class TokensFirst(nn.Linear):
-    """The first token of all examples, then the second one, and so on."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        tokens = input.transpose(0, 1)
-        return super().forward(tokens.flatten(0, 1)).view_as(tokens).transpose(0, 1)
-
-
 @pytest.mark.parametrize("engine", ["expanded", "bookkeeping"])
 @pytest.mark.parametrize("width", [WIDTH, 40])
 def test_rows_in_another_order(engine: str, width: int) -> None:
     """Nothing in the shapes tells that an engine would mix examples; the comparison does."""
-    net = Net(TokensFirst(width, width), width)
+    net = Net(TokensFirst(width, width), width=width)
     with pytest.raises(
         UnsupportedModelError, match=rf"{engine}' does not give the gradient of .*'layer\.weight'"
     ):
@@ -203,7 +188,7 @@ class Spoiled(nn.Linear):
 
 def test_input_modified_in_place() -> None:
     """Under autocast, training without privacy does not notice: it keeps a copy of the input."""
-    engine = BookkeepingEngine(Net(Spoiled(40, 40), 40), HEAD)
+    engine = BookkeepingEngine(Net(Spoiled(40, 40), width=40), HEAD)
     with pytest.raises(UnsupportedModelError, match="modified in place"):
         run(engine, 40)
 
@@ -226,3 +211,17 @@ def test_unknown_engine() -> None:
 def test_autocast_with_norms_of_the_forward_pass() -> None:
     with pytest.raises(ValueError, match="use no autocast"):
         make_engine("opacus", Net(nn.Identity()), HEAD, autocast=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        (nn.Sequential(nn.Linear(2, 2)), "found Sequential"),
+        (nn.Linear(2, 2, bias=False), "found Linear with weight that"),
+    ],
+    ids=["Sequential", "without bias"],
+)
+def test_other_models_than_a_linear_layer(model: nn.Module, found: str) -> None:
+    inputs = torch.ones(2, 2), torch.tensor([0, 1]), torch.ones(2, dtype=torch.bool)
+    with pytest.raises(UnsupportedModelError, match=found):
+        make_engine("linear", model).norms(*inputs)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from tests.training.tiny_models import Case, make
+from timm.layers import StdConv2d
 from torch import Tensor, nn
 
 from dpsweep.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
@@ -19,6 +20,7 @@ each_engine = pytest.mark.parametrize(
     ("engine", "name"),
     [
         ("loop", "vit-film"),
+        ("linear", "linear-head"),
         ("expanded", "vit-film"),
         ("expanded", "vit-lora"),
         ("expanded", "bit-film"),
@@ -263,7 +265,7 @@ def test_gradients_that_standardisation_all_but_removes(difference: float) -> No
     sources = {"raw": raw, "gain": gain}
     epsilon = SMALLEST_SQUARES / raw[0].numel()
     origin = Standardization(raw, gain, epsilon)
-    norms = Standardized(weight, sources, gradients, origin).squared_norms().sqrt()
+    norms = Standardized(weight, sources, gradients, len(inputs), origin).squared_norms().sqrt()
     contributions = FlatClipping(1e-5).factors(norms).double() * exact.norm(dim=1)
     assert (contributions < 1 + 1e-3).all()
     if difference >= 1e-1:
@@ -304,3 +306,25 @@ def test_standardised_convolutions_on_nearly_uniform_images(
     for alone in torch.eye(10, dtype=torch.bool):
         total = flat(engine.clipped_sum(images, labels, alone, FlatClipping(1e-5))).double()
         assert float(total.norm()) < 1 + 1e-6
+
+
+@pytest.mark.parametrize("amplitude", [1e-2, 1.0, 1e2])
+def test_gradients_along_standardised_weights_have_no_norm_below_their_rounding(
+    amplitude: float,
+) -> None:
+    """Images that are the standardised kernels themselves: nearly all of a gradient is removed."""
+    with seeded(0):
+        model = nn.Sequential(
+            StdConv2d(3, 16, 3, padding=0), nn.ReLU(), nn.Flatten(), nn.Linear(16, 10)
+        )
+        for frozen in model[3].parameters():
+            frozen.requires_grad_(False)
+        weight = model[0].weight.detach().flatten(1)
+        kernels = (weight - weight.mean(1, keepdim=True)) / weight.std(1, keepdim=True)
+    images = amplitude * kernels.view(-1, 3, 3, 3)
+    labels = torch.arange(len(images)) % 10
+    engine = make_engine("bookkeeping", model)
+    for alone in torch.eye(len(images), dtype=torch.bool):
+        found = engine.clipped_sum(images, labels, alone, FlatClipping(1e-12))
+        assert torch.isfinite(found.norms).all()
+        assert float(flat(found).double().norm()) < 1 + 1e-3

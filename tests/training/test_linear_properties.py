@@ -2,11 +2,25 @@
 
 import pytest
 import torch
-from tests.training.test_linear_engine import HEAD, example
+from torch import Tensor, nn
 
 from dpsweep.clipping import FlatClipping, NoClipping
 from dpsweep.training.gradients.linear import LinearEngine
 from dpsweep.training.gradients.loop import LoopEngine
+
+HEAD = frozenset({"weight", "bias"})
+
+
+def example(rows: int = 7) -> tuple[nn.Linear, Tensor, Tensor, Tensor]:
+    """A layer, inputs, labels, and a mask that leaves out one example."""
+    generator = torch.Generator().manual_seed(0)
+    layer = nn.Linear(5, 4)
+    with torch.no_grad():
+        for each in layer.parameters():
+            each.copy_(torch.randn(each.shape, generator=generator))
+    inputs = torch.randn(rows, 5, generator=generator)
+    labels = torch.randint(4, (rows,), generator=generator)
+    return layer, inputs, labels, torch.arange(rows) != 2
 
 
 @pytest.mark.parametrize("bound", [None, 0.5, 5.0])
@@ -46,3 +60,17 @@ def test_the_gradient_of_the_bias_is_clipped_with_the_rest() -> None:
     found = engine.clipped_sum(inputs, labels, mask, FlatClipping(0.7)).gradients
     flat = torch.cat([found["weight"].flatten(), found["bias"]]).float()
     torch.testing.assert_close(flat, total)
+
+
+def test_gradients_that_are_not_finite_count_and_add_nothing() -> None:
+    layer, inputs, labels, mask = example()
+    inputs[1, 0], inputs[2, 1], inputs[4, 2] = float("nan"), float("inf"), float("inf")
+    found = LinearEngine(layer).clipped_sum(inputs, labels, mask, FlatClipping(1.0))
+    assert found.nonfinite.tolist() == [False, True, False, False, True, False, False]
+    kept = mask & ~found.nonfinite
+    wanted = LinearEngine(layer).clipped_sum(
+        inputs[kept], labels[kept], mask[kept], FlatClipping(1.0)
+    )
+    for name in HEAD:
+        torch.testing.assert_close(found.gradients[name], wanted.gradients[name])
+    assert (found.norms[~kept] == 0).all()

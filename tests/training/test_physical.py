@@ -16,7 +16,7 @@ from dpsweep.privacy import calibrate
 from dpsweep.study import Study
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
-from dpsweep.training.gradients.expanded import ExpandedEngine
+from dpsweep.training.gradients.rule_engines import ExpandedEngine
 from dpsweep.training.interruption import Interrupted
 from dpsweep.training.physical import (
     DoesNotFitError,

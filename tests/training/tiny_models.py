@@ -6,7 +6,6 @@ from functools import partial
 
 import timm
 import torch
-import torch.nn.functional as F
 from peft import LoraConfig, inject_adapter_in_model
 from timm.layers import GroupNormAct, StdConv2d
 from timm.models.resnetv2 import ResNetV2
@@ -20,6 +19,7 @@ from dpsweep.models.wide_resnet import WideResNet
 CLASSES = 5
 TOKENS = 7
 VOCABULARY = 11
+FEATURES = 9
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,27 @@ def bit() -> nn.Module:
     )
 
 
+class Net(nn.Module):
+    """A layer on tokens of some width, and a head on their mean."""
+
+    def __init__(self, layer: nn.Module, width: int):
+        super().__init__()
+        self.layer = layer
+        self.head = nn.Linear(width, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.layer(tokens).mean(1))
+        return logits
+
+
+class TokensFirst(nn.Linear):
+    """Computes the first token of all examples, then the second one, and so on."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        tokens = input.transpose(0, 1)
+        return super().forward(tokens.flatten(0, 1)).view_as(tokens).transpose(0, 1)
+
+
 def train_only(model: nn.Module, *parts: str) -> None:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(any(part in name for part in parts))
@@ -125,6 +146,7 @@ def _selected(build: Callable[[], nn.Module], *parts: str) -> nn.Module:
 
 
 _BUILDERS: dict[str, Callable[[], nn.Module]] = {
+    "linear-head": partial(nn.Linear, FEATURES, CLASSES),
     "vit-film": partial(_selected, vit, "norm", "head"),
     "vit-lora": _vit_lora,
     "vit-head": partial(_selected, vit, "head"),
@@ -139,7 +161,6 @@ _BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "distilbert-all": distilbert,
 }
 CASES = tuple(_BUILDERS)
-FEW_PARAMETERS = tuple(name for name in CASES if not name.endswith("-all"))
 
 
 def make(name: str, dtype: torch.dtype = torch.float64, examples: int = 6) -> Case:
@@ -157,6 +178,8 @@ def make(name: str, dtype: torch.dtype = torch.float64, examples: int = 6) -> Ca
             # The first text has the full length, the others end earlier.
             lengths = torch.tensor([TOKENS, 5, 2, 6, 4, 3]).repeat(examples // 6 + 1)[:examples]
             inputs[torch.arange(TOKENS) >= lengths[:, None]] = PADDING
+        elif name == "linear-head":
+            inputs = torch.randn(examples, FEATURES, dtype=dtype)
         else:
             inputs = torch.randn(examples, 3, 16, 16, dtype=dtype)
         labels = torch.randint(CLASSES, (examples,))
@@ -166,11 +189,7 @@ def make(name: str, dtype: torch.dtype = torch.float64, examples: int = 6) -> Ca
         else frozenset(
             key
             for key, value in model.named_parameters()
-            if value.requires_grad and key.startswith("head")
+            if value.requires_grad and (key.startswith("head") or name == "linear-head")
         )
     )
     return Case(model, head, inputs, labels, torch.arange(examples) < examples - 1)
-
-
-def losses(case: Case) -> Tensor:
-    return F.cross_entropy(case.model(case.inputs), case.labels, reduction="none")

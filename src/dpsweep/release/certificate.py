@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -37,6 +38,15 @@ RANDOMNESS: Literal["secret, drawn from the operating system and never stored"] 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Checksum = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+def _complete(noise: dict[str, Any]) -> dict[str, Any]:
+    Calibration.from_dict(noise)
+    return noise
+
+
+Noise = Annotated[dict[str, Any], AfterValidator(_complete)]
+"""A calibration as it is in files, which has every field and each of its type."""
 
 
 class _Part(BaseModel):
@@ -81,7 +91,7 @@ class Tuning(_Part):
     score: Annotated[float, Field(allow_inf_nan=False)]
     """Of the winner, with noise."""
     candidates: Annotated[list[Setting], Field(min_length=2)]
-    noise: list[dict[str, Any]]
+    noise: list[Noise]
     """Calibrations, one for each (B, T) of the candidates."""
 
     def tuning_noise(self, epsilon: float, delta: float) -> TuningNoise:
@@ -140,7 +150,7 @@ class ReleasedModel(_Part):
     """Fingerprint of its certificate."""
     epsilon: Positive
     delta: Probability
-    noise: dict[str, Any] | None
+    noise: Noise | None
     """Its calibration; None where epsilon covers a choice among several trials."""
 
 
@@ -174,7 +184,7 @@ class Certificate(_Part):
     precision: Precision
     engine: ReleaseEngine
     device: Literal["cpu", "cuda"]
-    noise: dict[str, Any]
+    noise: Noise
     """The calibration of the model that is released."""
     split: Split
     tuning: Tuning | None

@@ -20,14 +20,13 @@ from dpsweep.models.build import build_head, build_model, head_parameter_names, 
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study.config import Method
 from dpsweep.training.gradients import GradientEngine, make_engine
-from dpsweep.training.gradients.interface import full_precision
 from dpsweep.training.physical import (
     ON_THE_CPU,
     PhysicalBatch,
     PhysicalBatchSize,
     usual_batch,
 )
-from dpsweep.training.precision import Precision, autocast_dtype
+from dpsweep.training.precision import Precision, autocast_dtype, full_precision
 
 log = logging.getLogger(__name__)
 

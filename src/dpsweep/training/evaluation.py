@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from dpsweep.models.build import trainable_parameters
 from dpsweep.training.context import Examples, TrialContext
-from dpsweep.training.gradients.interface import full_precision
+from dpsweep.training.precision import full_precision
 
 
 def _outputs(

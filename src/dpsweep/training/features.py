@@ -34,8 +34,8 @@ from dpsweep.study.cells import FeatureSource
 from dpsweep.study.config import Features, HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import default_device
-from dpsweep.training.gradients.interface import full_precision
 from dpsweep.training.interruption import interruption
+from dpsweep.training.precision import full_precision
 
 log = logging.getLogger(__name__)
 

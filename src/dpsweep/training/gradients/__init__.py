@@ -9,17 +9,17 @@
 - ``auto``: the first of ``linear`` (for a linear layer), ``expanded`` (for few parameters),
   ``bookkeeping``, ``vmap`` and ``loop`` that knows the model.
 
-Before its first step, each of them but ``loop`` and ``opacus`` is compared with ``loop`` on the model.
+``expanded`` and ``bookkeeping`` know what has a rule in `dpsweep.training.gradients.rules`. Before its
+first step, each engine but ``loop`` and ``opacus`` is compared with ``loop`` on the model.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
-from dpsweep.training.gradients.bookkeeping import BookkeepingEngine
 from dpsweep.training.gradients.checked import Build, CheckedEngine
-from dpsweep.training.gradients.expanded import ExpandedEngine
 from dpsweep.training.gradients.interface import (
     GradientEngine,
     GradientSum,
@@ -27,6 +27,7 @@ from dpsweep.training.gradients.interface import (
 )
 from dpsweep.training.gradients.linear import LinearEngine
 from dpsweep.training.gradients.loop import LoopEngine
+from dpsweep.training.gradients.rule_engines import BookkeepingEngine, ExpandedEngine
 from dpsweep.training.gradients.vmap import VmapEngine
 
 __all__ = [
@@ -51,6 +52,17 @@ def make_engine(
 ) -> GradientEngine:
     """Return an engine for the trainable parameters of a model.
 
+    >>> from dpsweep.clipping import FlatClipping
+    >>> layer = nn.Linear(2, 2)
+    >>> layer.load_state_dict({"weight": torch.zeros(2, 2), "bias": torch.zeros(2)})
+    <All keys matched successfully>
+    >>> inputs, labels = torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    >>> found = make_engine("auto", layer).clipped_sum(inputs, labels, labels >= 0, FlatClipping(1.0))
+    >>> found.norms
+    tensor([3.6056, 1.0000])
+    >>> found.gradients["bias"]
+    tensor([ 0.3613, -0.3613], dtype=torch.float64)
+
     Args:
         name: ``auto``, ``linear``, ``expanded``, ``bookkeeping``, ``vmap``, ``loop`` or ``opacus``.
         model: takes a tensor of inputs and returns logits. The values of its parameters may change
@@ -70,23 +82,17 @@ def make_engine(
     if name == "loop":
         return LoopEngine(model, head_parameters, autocast=autocast)
 
-    def wanted(as_wanted: bool) -> torch.dtype | None:
-        return autocast if as_wanted else None
+    def build(engine: Callable[..., GradientEngine], **wanted: Any) -> Build:
+        return lambda model, as_wanted: engine(
+            model, head_parameters, **(wanted if as_wanted else {})
+        )
 
-    engines: Mapping[str, Build] = {
-        "linear": lambda model, as_wanted: LinearEngine(model, autocast=wanted(as_wanted)),
-        "expanded": lambda model, as_wanted: ExpandedEngine(
-            model, head_parameters, autocast=wanted(as_wanted), compile=compile and as_wanted
-        ),
-        "bookkeeping": lambda model, as_wanted: BookkeepingEngine(
-            model, head_parameters, autocast=wanted(as_wanted)
-        ),
-        "vmap": lambda model, as_wanted: VmapEngine(
-            model, head_parameters, autocast=wanted(as_wanted)
-        ),
-        "loop": lambda model, as_wanted: LoopEngine(
-            model, head_parameters, autocast=wanted(as_wanted)
-        ),
+    engines: dict[str, Build] = {
+        "linear": build(LinearEngine, autocast=autocast),
+        "expanded": build(ExpandedEngine, autocast=autocast, compile=compile),
+        "bookkeeping": build(BookkeepingEngine, autocast=autocast),
+        "vmap": build(VmapEngine, autocast=autocast),
+        "loop": build(LoopEngine, autocast=autocast),
     }
     if name == "auto":
         few = _copied(model, head_parameters) <= _FEW_PARAMETERS

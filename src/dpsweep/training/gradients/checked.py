@@ -10,16 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.clipping import Clipping, NoClipping
-from dpsweep.training.gradients.checks import check_model
 from dpsweep.training.gradients.interface import (
     GradientEngine,
     GradientSum,
     UnsupportedModelError,
+    alone,
+    check_model,
     example_losses,
-    full_precision,
 )
 from dpsweep.training.gradients.loop import LoopEngine
 from dpsweep.training.physical import is_out_of_memory
+from dpsweep.training.precision import full_precision
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class CheckedEngine:
     def _compare(self, inputs: Tensor, labels: Tensor) -> tuple[str, GradientEngine]:
         model = _with_other_values(self.model)
         batch = _example_batch(inputs, labels)
-        wanted = _alone(LoopEngine(model, self._head), *batch)
+        wanted = alone(LoopEngine(model, self._head), *batch)
         _refuse_mixing(model, *batch, wanted)
         reasons: dict[str, str] = {}
         for name, build in self._engines.items():
@@ -152,12 +153,8 @@ class CheckedEngine:
         )
 
     def _plain_gradients(self, inputs: Tensor, labels: Tensor) -> None:
-        enabled = self._autocast is not None
-        with (
-            torch.enable_grad(),
-            torch.autocast(inputs.device.type, dtype=self._autocast, enabled=enabled),
-        ):
-            losses = example_losses(self.model(inputs), labels)
+        with torch.enable_grad():
+            losses = example_losses(self.model, inputs, labels, self._autocast)
         torch.autograd.grad(losses.sum(), list(self.parameters.values()))
 
 
@@ -194,15 +191,6 @@ def _example_batch(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return examples, labels[:1].expand(_EXAMPLES)
 
 
-def _alone(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> list[GradientSum]:
-    """Return the gradient of every example, from a batch of its own."""
-    mask = torch.ones_like(labels[:1], dtype=torch.bool)
-    return [
-        engine.clipped_sum(x[None], y[None], mask, NoClipping())
-        for x, y in zip(inputs, labels, strict=True)
-    ]
-
-
 def _among_others(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> list[GradientSum]:
     """Return the gradient of every example, from a batch with the others."""
     masks = torch.eye(_EXAMPLES, dtype=torch.bool, device=labels.device)
@@ -226,11 +214,11 @@ def _difference(found: list[GradientSum], wanted: list[GradientSum]) -> str | No
 
 
 def _refuse_mixing(
-    model: nn.Module, inputs: Tensor, labels: Tensor, alone: list[GradientSum]
+    model: nn.Module, inputs: Tensor, labels: Tensor, one_by_one: list[GradientSum]
 ) -> None:
     with torch.no_grad():
-        together = example_losses(model(inputs), labels)
-    losses = torch.cat([each.losses for each in alone])
+        together = example_losses(model, inputs, labels)
+    losses = torch.cat([each.losses for each in one_by_one])
     if not torch.allclose(together, losses, rtol=1e-2, atol=1e-2):
         raise UnsupportedModelError(
             f"{type(model).__name__} mixes the examples of a batch: the loss of one changes with "

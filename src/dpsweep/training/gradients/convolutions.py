@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -12,6 +13,7 @@ from torch.nn.grad import conv2d_weight
 
 from dpsweep.training.gradients.per_example import (
     ALL,
+    WeightGradients,
     above_rounding,
     factors_are_cheaper,
     only_usable,
@@ -38,36 +40,58 @@ class ChannelSums(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ConvolutionRows:
-    """Gradients of the weight of a convolution as they are, where that is less than the factors.
+class ConvolutionGradients(WeightGradients):
+    """Gradients of the weight of ``F.conv2d``, of shape (out, in / groups, height, width)."""
+
+    @abstractmethod
+    def without_level(self) -> Self:
+        """Return gradients of the same standardised weights, from inputs whose mean is zero.
+
+        Standardised weights sum to zero, so a level that all inputs of an example share, padding
+        included, changes nothing but the size of the numbers that cancel each other.
+        """
+
+    @abstractmethod
+    def channel_sums(self, weights: Tensor, scale: Tensor) -> ChannelSums:
+        """Reduce each example's gradient per output channel, without keeping it; one group only.
+
+        Args:
+            weights: for ``along``, shape (out, in, height, width).
+            scale: by which the layer's weights are larger than these, shape (out,).
+        """
+
+
+@dataclass(frozen=True)
+class ConvolutionRows(ConvolutionGradients):
+    """Gradients as they are, where that is less than the factors.
 
     Attributes:
         name: the weight.
-        gradients: shape (examples, out, in, height, width).
+        shape: its shape.
+        gradients: shape (examples, *shape).
     """
 
-    name: str
     gradients: Tensor
 
-    def __len__(self) -> int:
-        """Return the number of examples."""
-        return len(self.gradients)
-
     def rows(self, examples: slice = ALL) -> Tensor:
-        """See ``Convolutions``."""
+        """See ``WeightGradients``."""
         return self.gradients[examples]
+
+    def squared_norms(self) -> Tensor:
+        """See ``PerExampleGradients``."""
+        return self.gradients.flatten(1).square().sum(1)
 
     def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
         """See ``PerExampleGradients``."""
         rows = only_usable(usable, self.gradients.flatten(1)).to(factors.dtype)
-        return {self.name: (factors @ rows).view(self.gradients.shape[1:])}
+        return {self.name: (factors @ rows).view(self.shape)}
 
     def without_level(self) -> Self:
-        """See ``Convolutions``, from which these rows come."""
+        """See ``ConvolutionGradients``: the level is off before rows are made."""
         return self
 
     def channel_sums(self, weights: Tensor, scale: Tensor) -> ChannelSums:
-        """See ``Convolutions``."""
+        """See ``ConvolutionGradients``."""
         rows = self.gradients.flatten(2)
         squares = torch.linalg.vector_norm(rows, dim=2).square()
         # A product of matrices per channel reads the rows once for both.
@@ -77,8 +101,8 @@ class ConvolutionRows:
 
 
 @dataclass(frozen=True)
-class Convolutions:
-    """Gradients of the weight of ``F.conv2d`` as factors: its inputs and its outputs' gradients.
+class Convolutions(ConvolutionGradients):
+    """Gradients as factors: the layer's inputs and its outputs' gradients.
 
     The norms are those of `OuterProducts` whose tokens are the output's pixels, with an input
     patch each, for every group of channels.
@@ -94,8 +118,6 @@ class Convolutions:
             where it was not kept in the precision of sums.
     """
 
-    name: str
-    shape: torch.Size
     inputs: Tensor
     outputs: Tensor
     stride: tuple[int, int]
@@ -103,15 +125,6 @@ class Convolutions:
     dilation: tuple[int, int]
     groups: int
     responses: Tensor | None = None
-
-    def __len__(self) -> int:
-        """Return the number of examples."""
-        return len(self.inputs)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """See ``PerExampleGradients``."""
-        return (self.name,)
 
     def squared_norms(self) -> Tensor:
         """See ``PerExampleGradients``."""
@@ -123,61 +136,38 @@ class Convolutions:
 
     def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
         """See ``PerExampleGradients``: a convolution's ordinary gradient, of scaled outputs."""
-        gradient: Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
-            only_usable(usable, self.inputs),
-            self.shape,
-            scaled(self.outputs, factors, usable),
-            self.stride,
-            self.padding,
-            self.dilation,
-            self.groups,
-        )
-        return {self.name: gradient}
-
-    def instantiated(self) -> dict[str, Tensor]:
-        """See ``PerExampleGradients``."""
-        return {self.name: self.rows()}
+        inputs, outputs = only_usable(usable, self.inputs), scaled(self.outputs, factors, usable)
+        return {self.name: self._weight_gradient(self.shape, inputs, outputs, self.groups)}
 
     def rows(self, examples: slice = ALL) -> Tensor:
-        """Return gradients as they are, shape (examples, *shape)."""
+        """See ``WeightGradients``."""
         if self._suits_groups:
             inputs, outputs = widened(self.inputs[examples]), widened(self.outputs[examples])
-            gradient: Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
+            count, (out, *patch) = len(inputs), self.shape
+            gradient = self._weight_gradient(
+                (count * out, *patch),
                 inputs.flatten(0, 1)[None],
-                (len(inputs) * self.shape[0], *self.shape[1:]),
                 outputs.flatten(0, 1)[None],
-                self.stride,
-                self.padding,
-                self.dilation,
-                len(inputs) * self.groups,
+                count * self.groups,
             )
             return gradient.view(-1, *self.shape)
         patches, outputs = self._tokens(examples)
         return (outputs @ patches.mT).view(-1, *self.shape)
 
     def without_level(self) -> Self:
-        """Return gradients of the same standardised weights, from inputs whose mean is zero.
-
-        Standardised weights sum to zero, so a level that all inputs of an example share, padding
-        included, changes nothing but the size of the numbers that cancel each other.
-        """
+        """See ``ConvolutionGradients``."""
         rows, columns = self.padding
         inputs = F.pad(widened(self.inputs), (columns, columns, rows, rows))
         level = inputs.mean((1, 2, 3), keepdim=True)
         return replace(self, inputs=inputs - level, padding=(0, 0))
 
     def channel_sums(self, weights: Tensor, scale: Tensor) -> ChannelSums:
-        """Reduce each example's gradient per output channel, without keeping it; one group only.
-
-        Args:
-            weights: for ``along``, shape (out, in, height, width).
-            scale: by which the layer's weights are larger than these, shape (out,).
-        """
+        """See ``ConvolutionGradients``."""
         if self.products_are_cheaper:
             return self._sums_of_products(weights, scale)
         parts = [
-            ConvolutionRows(self.name, self.rows(some)).channel_sums(weights, scale)
-            for some in slices(len(self), self.shape, self.inputs.device)
+            ConvolutionRows(self.name, self.shape, self.rows(some)).channel_sums(weights, scale)
+            for some in slices(len(self.inputs), self.shape.numel(), self.inputs.device)
         ]
         return ChannelSums(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
@@ -199,7 +189,7 @@ class Convolutions:
         return ChannelSums(squares, total, along, lengths.square())
 
     def _products(self) -> tuple[Tensor, Tensor]:
-        """Inner products of an example's patches, and its outputs' gradients.
+        """Compute inner products of an example's patches, and its outputs' gradients.
 
         Returns:
             Products of shape (examples, groups, tokens, tokens), gradients (examples, groups, out /
@@ -224,10 +214,40 @@ class Convolutions:
             products += of_pixels[:, some, some]
         return products[:, None], outputs[:, None]
 
+    def _tokens(self, examples: slice = ALL) -> tuple[Tensor, Tensor]:
+        """Return patches and output gradients, both of shape (examples, groups, ..., pixels)."""
+        patches = F.unfold(
+            widened(self.inputs[examples]), self.shape[2:], self.dilation, self.padding, self.stride
+        )
+        outputs = widened(self.outputs[examples]).flatten(2)
+        grouped = (len(outputs), self.groups, -1, outputs.shape[2])
+        return patches.view(grouped), outputs.reshape(grouped)
+
+    def _weight_gradient(
+        self, shape: tuple[int, ...], inputs: Tensor, outputs: Tensor, groups: int
+    ) -> Tensor:
+        gradient: Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
+            inputs, shape, outputs, self.stride, self.padding, self.dilation, groups
+        )
+        return gradient
+
     @property
     def _is_shifted(self) -> bool:
         """Whether the patches of neighbouring pixels are neighbours in the image."""
         return self.groups == 1 and self.stride == (1, 1) and self.dilation == (1, 1)
+
+    @property
+    def _pixels(self) -> int:
+        return self.outputs.shape[2] * self.outputs.shape[3]
+
+    @property
+    def _suits_groups(self) -> bool:
+        """Whether one convolution whose groups are the examples is the fastest way to rows.
+
+        It is where a convolution is fast (on the CPU, two to four times as fast as a batched
+        product of matrices) and an example large enough to be worth one.
+        """
+        return self.outputs.device.type == "cpu" and self._pixels >= _PIXELS
 
     @property
     def products_are_cheaper(self) -> bool:
@@ -242,19 +262,6 @@ class Convolutions:
             for each, padding in zip(self.inputs.shape[2:], self.padding, strict=True)
         )
         return math.prod(padded) ** 2 * (channels + out) < rows
-
-    @property
-    def _pixels(self) -> int:
-        return self.outputs.shape[2] * self.outputs.shape[3]
-
-    @property
-    def _suits_groups(self) -> bool:
-        """Whether one convolution whose groups are the examples is the fastest way to rows.
-
-        It is where a convolution is fast (on the CPU, two to four times as fast as a batched
-        product of matrices) and an example large enough to be worth one.
-        """
-        return self.outputs.device.type == "cpu" and self._pixels >= _PIXELS
 
     @property
     def reads_responses(self) -> bool:
@@ -272,12 +279,3 @@ class Convolutions:
         """Whether the factors are cheaper than rows."""
         out_channels, *patch = self.shape
         return factors_are_cheaper(self._pixels, math.prod(patch), out_channels // self.groups)
-
-    def _tokens(self, examples: slice = ALL) -> tuple[Tensor, Tensor]:
-        """Return patches and output gradients, both of shape (examples, groups, ..., pixels)."""
-        patches = F.unfold(
-            widened(self.inputs[examples]), self.shape[2:], self.dilation, self.padding, self.stride
-        )
-        outputs = widened(self.outputs[examples]).flatten(2)
-        grouped = (len(outputs), self.groups, -1, outputs.shape[2])
-        return patches.view(grouped), outputs.reshape(grouped)

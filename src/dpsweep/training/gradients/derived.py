@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from dpsweep.training.gradients.convolutions import ConvolutionRows, Convolutions
-from dpsweep.training.gradients.per_example import ERROR, OuterProducts, slices, widened
+from dpsweep.training.gradients.convolutions import ConvolutionGradients
+from dpsweep.training.gradients.per_example import ERROR, WeightGradients, slices, widened
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,13 @@ class Derived:
         weight: the computed weight, in its graph.
         sources: the parameters.
         gradients: of the weight.
+        examples: how many.
     """
 
     weight: Tensor
     sources: Mapping[str, Tensor]
-    gradients: OuterProducts | Convolutions | ConvolutionRows
+    gradients: WeightGradients
+    examples: int
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -37,83 +39,47 @@ class Derived:
     def squared_norms(self) -> Tensor:
         """See ``PerExampleGradients``."""
         parts = []
-        for some in slices(len(self.gradients), self.weight.shape, self.weight.device):
-            rows = self.gradients.rows(some).to(self.weight.dtype)
-            gradients = self._through(rows, is_grads_batched=True)
-            squares = [widened(each).flatten(1).square().sum(1) for each in gradients]
+        for some in slices(self.examples, self.weight.numel(), self.weight.device):
+            gradients = self._through(self.gradients.rows(some), is_grads_batched=True)
+            squares = [each.flatten(1).square().sum(1) for each in gradients.values()]
             parts.append(torch.stack(squares).sum(0))
         return torch.cat(parts)
 
     def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
         """See ``PerExampleGradients``."""
         (total,) = self.gradients.weighted_sums(factors, usable).values()
-        gradients = self._through(total.to(self.weight.dtype), is_grads_batched=False)
+        gradients = self._through(total, is_grads_batched=False)
         # Where nothing is usable, the computation itself may not be finite.
-        return {
-            name: torch.where(usable.any(), widened(each), 0)
-            for name, each in zip(self.sources, gradients, strict=True)
-        }
+        return {name: torch.where(usable.any(), each, 0) for name, each in gradients.items()}
 
     def instantiated(self) -> dict[str, Tensor]:
         """See ``PerExampleGradients``."""
-        rows = self.gradients.rows().to(self.weight.dtype)
-        through = self._through(rows, is_grads_batched=True)
-        return {name: widened(each) for name, each in zip(self.sources, through, strict=True)}
+        return self._through(self.gradients.rows(), is_grads_batched=True)
 
-    def _through(self, gradient: Tensor, *, is_grads_batched: bool) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(
-            self.weight,
-            list(self.sources.values()),
-            gradient,
-            retain_graph=True,
-            is_grads_batched=is_grads_batched,
-        )
+    def _through(self, gradient: Tensor, *, is_grads_batched: bool) -> dict[str, Tensor]:
+        found = through(self.weight, self.sources, gradient, is_grads_batched=is_grads_batched)
+        return {name: widened(each) for name, each in found.items()}
 
 
-@dataclass(frozen=True)
-class Standardized(Derived):
-    """Gradients of a convolution's standardised weights: their norms in closed form.
+def through(
+    weight: Tensor, sources: Mapping[str, Tensor], gradient: Tensor, *, is_grads_batched: bool
+) -> dict[str, Tensor]:
+    """Take gradients of a computed weight back to the parameters that it comes from.
 
-    With weights w of K inputs, standardised x = (w - mean(w)) r, and y = gain / sqrt(K) x, a
-    gradient g by y becomes, for each output channel::
-
-        dw = gain / sqrt(K) r (g - mean(g) - x mean(g x)),    dgain = sum(g x) / sqrt(K)
-
-    So the squared norms need three sums a channel and example: of g^2, g and g x. The last one is
-    in what the layer gave for its inputs. The mean of g does not count, and where inputs are nearly
-    uniform it is nearly all of g, so it is taken off before anything is summed.
+    Args:
+        weight: in its graph.
+        sources: the parameters.
+        gradient: of the weight; with ``is_grads_batched`` one for each example.
+        is_grads_batched: see ``torch.autograd.grad``.
     """
-
-    gradients: Convolutions | ConvolutionRows
-    origin: "Standardization"
-
-    def squared_norms(self) -> Tensor:
-        """See ``PerExampleGradients``."""
-        raw = widened(self.origin.raw.detach())
-        gain = None if self.origin.gain is None else widened(self.origin.gain.detach())
-        inputs = raw[0].numel()
-        centred = raw.flatten(1) - raw.flatten(1).mean(1, keepdim=True)
-        variance = centred.square().mean(1)
-        rate = (variance + self.origin.epsilon).rsqrt()
-        # y / x for each channel; without a gain, y is x.
-        slope = torch.ones_like(rate) if gain is None else gain / math.sqrt(inputs)
-        standardized = (centred * rate[:, None]).view_as(self.weight)
-        squares, total, along, rounding = self.gradients.without_level().channel_sums(
-            standardized, slope
-        )
-        # Of x itself the sum of squares is a little less than K, by the epsilon.
-        overlap = 2 - variance / (variance + self.origin.epsilon)
-        exact = squares - total.square() / inputs - overlap * along.square() / inputs
-        # Differences of large numbers: never less than their rounding error.
-        weights = (slope * rate).square() * exact.maximum(
-            ERROR * torch.finfo(raw.dtype).eps * rounding
-        )
-        return (weights if gain is None else weights + along.square() / inputs).sum(1)
-
-    def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
-        """See ``PerExampleGradients``."""
-        gradients = self.gradients.without_level()
-        return Derived(self.weight, self.sources, gradients).weighted_sums(factors, usable)
+    found = torch.autograd.grad(
+        weight,
+        list(sources.values()),
+        gradient.to(weight.dtype),
+        retain_graph=True,
+        is_grads_batched=is_grads_batched,
+    )
+    return dict(zip(sources, found, strict=True))
 
 
 class Standardization(NamedTuple):
@@ -138,9 +104,54 @@ class Standardization(NamedTuple):
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Self | None:
-        """What ``F.batch_norm`` does to weights of shape (1, out, inputs); None for anything else."""
+        """Recognise ``F.batch_norm`` of weights of shape (1, out, inputs); None for anything else."""
         if input.dim() != 3 or len(input) != 1 or not training:
             return None
         if any(each is not None for each in (running_mean, running_var, weight, bias)):
             return None
         return cls(input[0], None, eps)
+
+
+@dataclass(frozen=True)
+class Standardized(Derived):
+    """Gradients of a convolution's standardised weights: their norms in closed form.
+
+    With weights w of K inputs, standardised x = (w - mean(w)) r, and y = gain / sqrt(K) x, a
+    gradient g by y becomes, for each output channel::
+
+        dw = gain / sqrt(K) r (g - mean(g) - x mean(g x)),    dgain = sum(g x) / sqrt(K)
+
+    So the squared norms need three sums a channel and example: of g^2, g and g x. The last one is
+    in what the layer gave for its inputs. The mean of g does not count, and where inputs are nearly
+    uniform it is nearly all of g, so it is taken off before anything is summed.
+    """
+
+    gradients: ConvolutionGradients
+    origin: Standardization
+
+    def squared_norms(self) -> Tensor:
+        """See ``PerExampleGradients``."""
+        raw = widened(self.origin.raw.detach())
+        gain = None if self.origin.gain is None else widened(self.origin.gain.detach())
+        inputs = raw[0].numel()
+        centred = raw.flatten(1) - raw.flatten(1).mean(1, keepdim=True)
+        variance = centred.square().mean(1)
+        rate = (variance + self.origin.epsilon).rsqrt()
+        # y / x for each channel; without a gain, y is x.
+        slope = torch.ones_like(rate) if gain is None else gain / math.sqrt(inputs)
+        standardized = (centred * rate[:, None]).view_as(self.weight)
+        gradients = self.gradients.without_level()
+        squares, total, along, rounding = gradients.channel_sums(standardized, slope)
+        # Of x itself the sum of squares is a little less than K, by the epsilon.
+        overlap = 2 - variance / (variance + self.origin.epsilon)
+        exact = squares - total.square() / inputs - overlap * along.square() / inputs
+        # Differences of large numbers: never less than their rounding error.
+        weights = (slope * rate).square() * exact.maximum(
+            ERROR * torch.finfo(raw.dtype).eps * rounding
+        )
+        return (weights if gain is None else weights + along.square() / inputs).sum(1)
+
+    def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        level = replace(self, gradients=self.gradients.without_level())
+        return Derived.weighted_sums(level, factors, usable)

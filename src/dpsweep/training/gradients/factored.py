@@ -1,26 +1,23 @@
-"""What the fast engines share: from per-example gradients, kept somehow, to norms and sums."""
+"""The fast engines: from per-example gradients, as they are cheapest to keep, to norms and sums."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from dpsweep.clipping import Clipping
-from dpsweep.training.gradients.checks import check_model, shared_parameters
 from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,
+    check_model,
     example_losses,
-    full_precision,
 )
-from dpsweep.training.gradients.per_example import (
-    Instantiated,
-    PerExampleGradients,
-    only_usable,
-)
+from dpsweep.training.gradients.per_example import Instantiated, PerExampleGradients, only_usable
+from dpsweep.training.precision import full_precision
 
 # Gradients of up to that many numbers cost less to copy than to handle one by one.
 _SMALL = 2**14
@@ -36,8 +33,13 @@ class FactoredEngine(ABC):
     sums: ClassVar[torch.dtype] = torch.float32
 
     def __init__(
-        self, model: nn.Module, head_parameters: frozenset[str], autocast: torch.dtype | None
+        self,
+        model: nn.Module,
+        head_parameters: frozenset[str],
+        *,
+        autocast: torch.dtype | None = None,
     ):
+        """Prepare a model; what the engine does not know is refused when it is met."""
         self.model = model
         self.parameters: Mapping[str, nn.Parameter] = check_model(model, head_parameters)
         self._head = head_parameters
@@ -46,7 +48,7 @@ class FactoredEngine(ABC):
             name: type(model.get_submodule(name.rpartition(".")[0])).__name__
             for name in self.parameters
         }
-        self._shared = shared_parameters(model)
+        self._shared = _shared_parameters(model)
 
     @abstractmethod
     def _per_example(
@@ -96,15 +98,13 @@ class FactoredEngine(ABC):
 
     def _losses(self, parameters: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """Run the model with other tensors in the place of its trainable parameters."""
-        enabled = self._autocast is not None
-        with torch.autocast(inputs.device.type, dtype=self._autocast, enabled=enabled):
-            # torch would look for shared parameters in every step, and would not put those of a
-            # layer with two names back.
-            shared = {name: parameters[first] for name, first in self._shared.items()}
-            logits = torch.func.functional_call(
-                self.model, {**parameters, **shared}, (inputs,), tie_weights=False
-            )
-        return example_losses(logits, labels)
+        # torch would look for shared parameters in every step, and would not put those of a layer
+        # with two names back.
+        shared = {name: parameters[first] for name, first in self._shared.items()}
+        model = partial(
+            torch.func.functional_call, self.model, {**parameters, **shared}, tie_weights=False
+        )
+        return example_losses(model, inputs, labels, self._autocast)
 
     def _grouped(self, gradients: Mapping[str, Tensor]) -> list[PerExampleGradients]:
         """Return gradients as rows: many small ones together, head and others apart."""
@@ -114,27 +114,40 @@ class FactoredEngine(ABC):
             groups.setdefault(name in self._head if small else name, {})[name] = rows
         return [Instantiated(group) for group in groups.values()]
 
+    def _check_used(self, gradients: Iterable[PerExampleGradients]) -> None:
+        """Check that there are gradients of every trainable parameter, and each only once.
 
-def check_used(
-    parameters: Mapping[str, nn.Parameter], gradients: Iterable[PerExampleGradients]
-) -> None:
-    """Check that there are gradients of every trainable parameter, and each only once.
+        Raises:
+            UnsupportedModelError: naming the parameters that the forward pass leaves out, or uses
+                in two ways, so that the norm is not known.
+        """
+        uses = Counter(name for each in gradients for name in each.names)
+        if unused := sorted(self.parameters.keys() - uses.keys()):
+            raise UnsupportedModelError(
+                f"trainable parameters {unused} have no influence on the loss, so they have no "
+                "per-example gradient: freeze them"
+            )
+        if several := sorted(name for name, count in uses.items() if count > 1):
+            raise UnsupportedModelError(
+                f"trainable parameters {several} are used more than once, so that their norms are "
+                "not known from factors; engine auto takes one that instantiates them"
+            )
 
-    Raises:
-        UnsupportedModelError: naming the parameters that the forward pass leaves out, or uses in
-            two ways, so that the norm is not known.
+
+def _shared_parameters(model: nn.Module) -> dict[str, str]:
+    """Return the layers' further names of trainable parameters that several layers hold.
+
+    The value is the name that ``named_parameters`` has. A layer that itself has several names, as
+    where a network uses it at several places, counts once.
     """
-    uses = Counter(name for each in gradients for name in each.names)
-    if unused := sorted(parameters.keys() - uses.keys()):
-        raise UnsupportedModelError(
-            f"trainable parameters {unused} have no influence on the loss, so they have no "
-            "per-example gradient: freeze them"
-        )
-    if several := sorted(name for name, count in uses.items() if count > 1):
-        raise UnsupportedModelError(
-            f"trainable parameters {several} are used more than once, so that their norms are not "
-            "known from factors; engine auto takes one that instantiates them"
-        )
+    first: dict[nn.Parameter, str] = {}
+    further = {}
+    for layer, module in model.named_modules():
+        for name, parameter in module.named_parameters(layer, recurse=False):
+            known = first.setdefault(parameter, name)
+            if known != name and parameter.requires_grad:
+                further[name] = known
+    return further
 
 
 def _norms(gradients: Iterable[PerExampleGradients], like: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
-"""What every per-example gradient engine offers, and what it refuses."""
+"""The interface of every per-example gradient engine, and the models that all of them refuse."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from dpsweep.clipping import Clipping, NoClipping
 from dpsweep.errors import DpsweepError
+from dpsweep.training.precision import sum_dtype
 
 
 class UnsupportedModelError(DpsweepError, ValueError):
@@ -78,43 +78,81 @@ class GradientEngine(Protocol):
         """
 
 
-def one_by_one(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute ``gradients`` of any engine from sums over single examples."""
+def alone(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> list[GradientSum]:
+    """Return the gradient of each example, from a batch of its own."""
     mask = torch.ones_like(labels[:1], dtype=torch.bool)
-    alone = [
+    return [
         engine.clipped_sum(x[None], y[None], mask, NoClipping())
         for x, y in zip(inputs, labels, strict=True)
     ]
+
+
+def one_by_one(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute ``gradients`` of any engine from sums over single examples."""
+    found = alone(engine, inputs, labels)
     rows = [
-        torch.cat([each.gradients[name].flatten() for name in engine.parameters]) for each in alone
+        torch.cat([each.gradients[name].flatten() for name in engine.parameters]) for each in found
     ]
-    return torch.stack(rows), torch.cat([each.nonfinite for each in alone])
+    return torch.stack(rows), torch.cat([each.nonfinite for each in found])
 
 
-def example_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross entropy of every example, at least in float32."""
+def example_losses(
+    model: Callable[[Tensor], Tensor],
+    inputs: Tensor,
+    labels: Tensor,
+    autocast: torch.dtype | None = None,
+) -> Tensor:
+    """Return the cross entropy of each example, at least in float32.
+
+    Args:
+        model: from inputs to logits.
+        inputs: of the examples, shape (physical_batch, ...).
+        labels: class indices, shape (physical_batch,), int64.
+        autocast: dtype of the model's pass where torch deems it safe.
+    """
+    with torch.autocast(inputs.device.type, dtype=autocast, enabled=autocast is not None):
+        logits = model(inputs)
     return F.cross_entropy(logits.to(sum_dtype(logits)), labels, reduction="none")
 
 
-def sum_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype in which numbers like those of ``tensor`` are summed."""
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, nn.Parameter]:
+    """Return the trainable parameters of a model by name, in the model's order.
 
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Let GPUs multiply float32 numbers as such, not as TF32 with a mantissa of 10 bits.
-
-    Otherwise norms and sums differ by 1e-3, and so does the sensitivity. TF32 is torch's default
-    for convolutions. Autocast is not touched.
+    Raises:
+        UnsupportedModelError: if nothing trains, a head parameter does not train, a layer keeps
+            statistics of the batches that it sees, or two trainable weights share their memory.
     """
-    # torch's stubs lack the latter.
-    settings = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
-    before = [each.fp32_precision for each in settings]
-    try:
-        for each in settings:
-            each.fp32_precision = "ieee"
-        yield
-    finally:
-        for each, precision in zip(settings, before, strict=True):
-            each.fp32_precision = precision
+    parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    if not parameters:
+        raise UnsupportedModelError("the model has no trainable parameter: unfreeze some")
+    if unknown := sorted(head_parameters - parameters.keys()):
+        raise UnsupportedModelError(f"head parameters {unknown} are not trainable parameters")
+    _refuse_batch_statistics(model)
+    _refuse_shared_memory(model)
+    return parameters
+
+
+def _refuse_batch_statistics(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise UnsupportedModelError(
+                f"layer {name!r} ({type(module).__name__}) mixes the examples of a batch, so no "
+                "example has a gradient of its own: use group or layer normalisation instead"
+            )
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+            raise UnsupportedModelError(
+                f"layer {name!r} ({type(module).__name__}) keeps statistics of all examples that "
+                "it sees, without noise: switch track_running_stats off"
+            )
+
+
+def _refuse_shared_memory(model: nn.Module) -> None:
+    """Refuse two parameters in one memory, as after ``b.data = a.data``."""
+    first: dict[int, tuple[str, nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        known, other = first.setdefault(parameter.data_ptr(), (name, parameter))
+        if other is not parameter and (parameter.requires_grad or other.requires_grad):
+            raise UnsupportedModelError(
+                f"trainable weight {name!r} is tied to {known!r}: they are two parameters in one "
+                "memory, and neither has the whole gradient; untie the two, or freeze both"
+            )

@@ -7,12 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpsweep.clipping import Clipping
-from dpsweep.training.gradients.interface import (
-    GradientSum,
-    UnsupportedModelError,
-    full_precision,
-)
+from dpsweep.training.gradients.interface import GradientSum, UnsupportedModelError
 from dpsweep.training.gradients.per_example import only_usable, scaled
+from dpsweep.training.precision import full_precision
 
 
 class LinearEngine:
@@ -27,11 +24,18 @@ class LinearEngine:
     example's gradient and the sum then do not depend on the example's place in a micro-batch.
     """
 
-    def __init__(self, model: nn.Module, *, autocast: torch.dtype | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        head_parameters: frozenset[str] = frozenset(),
+        *,
+        autocast: torch.dtype | None = None,
+    ):
         """Prepare a linear layer whose weight and bias train.
 
         Args:
             model: the layer.
+            head_parameters: everything is the head, whatever is named here.
             autocast: dtype of the product that gives the logits; by default float64.
 
         Raises:
@@ -91,7 +95,7 @@ class LinearEngine:
         return only_usable(finite, rows), ~finite
 
     def _gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Losses, residuals (examples, classes), and the norms of the gradients, in float64."""
+        """Return losses, residuals (examples, classes), and norms of gradients, in float64."""
         weight, bias = self._layer.weight, self._layer.bias
         if self._autocast is None:
             logits = F.linear(inputs, weight.double(), bias.double())

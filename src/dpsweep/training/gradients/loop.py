@@ -1,4 +1,4 @@
-"""The slow engine that every other one is tested against."""
+"""The slow engine that every other one is compared with."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -6,15 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.clipping import Clipping
-from dpsweep.training.gradients.checks import check_model
 from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,
+    check_model,
     example_losses,
-    full_precision,
     one_by_one,
-    sum_dtype,
 )
+from dpsweep.training.precision import full_precision, sum_dtype
 
 
 class LoopEngine:
@@ -81,13 +80,9 @@ class LoopEngine:
         self, inputs: Tensor, labels: Tensor
     ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """Yield the loss and the gradients of one example after the other."""
-        enabled = self._autocast is not None
-        for example in range(len(inputs)):
-            one = slice(example, example + 1)
+        for x, y in zip(torch.split(inputs, 1), torch.split(labels, 1), strict=True):
             with torch.enable_grad():
-                with torch.autocast(inputs.device.type, dtype=self._autocast, enabled=enabled):
-                    logits = self.model(inputs[one])
-                loss = example_losses(logits, labels[one]).sum()
+                loss = example_losses(self.model, x, y, self._autocast).sum()
             found = torch.autograd.grad(loss, list(self.parameters.values()), allow_unused=True)
             gradients = {}
             for name, gradient in zip(self.parameters, found, strict=True):

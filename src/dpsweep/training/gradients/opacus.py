@@ -12,19 +12,27 @@ from opacus.validators.errors import IllegalModuleConfigurationError
 from torch import Tensor, nn
 
 from dpsweep.clipping import Clipping
-from dpsweep.training.gradients.checks import check_model
 from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,
+    check_model,
     example_losses,
-    full_precision,
     one_by_one,
-    sum_dtype,
 )
+from dpsweep.training.gradients.loop import LoopEngine
+from dpsweep.training.precision import full_precision, sum_dtype
 
 # What Opacus leaves on parameters and layers.
 _LEFT_ON_PARAMETERS = ("_norm_sample", "_current_grad_sample", "grad_sample", "_forward_counter")
 _LEFT_ON_LAYERS = ("activations", "max_batch_len")
+
+
+@contextmanager
+def _no_warning() -> Iterator[None]:
+    """Hide what is true of the first trainable layer, whose inputs need no gradient."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        yield
 
 
 class OpacusEngine:
@@ -34,8 +42,8 @@ class OpacusEngine:
     Opacus has no rule for (timm's normalisation layers among them) go through functorch, slowly.
 
     The second backward pass cannot leave out an example whose numbers are not finite. So this
-    engine, unlike the others, asks the device whether there is one, and if so starts again
-    without it.
+    engine, unlike the others, asks the device whether there is one, and if so leaves the
+    micro-batch to the loop.
 
     The hooks stay on the model, switched off between calls. One model has one such engine: a new
     one takes the hooks of an earlier one away.
@@ -61,15 +69,15 @@ class OpacusEngine:
         self._hooks.disable_hooks()
 
     @full_precision()
+    @_no_warning()
     def clipped_sum(
         self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
     ) -> GradientSum:
         """See ``GradientEngine``."""
         losses, squared = self._pass(inputs, labels)
         norms = torch.stack(list(squared.values())).sum(0).sqrt()
-        finite = norms.isfinite()
-        if not bool(finite.all()):
-            return self._without(~finite, losses, inputs, labels, mask, clipping)
+        if not bool(norms.isfinite().all()):
+            return LoopEngine(self.model, self._head).clipped_sum(inputs, labels, mask, clipping)
         factors = torch.where(mask, clipping.factors(norms), 0)
         sums = self._backward((factors * losses).sum(), retain_graph=False)
         return GradientSum(
@@ -83,12 +91,13 @@ class OpacusEngine:
         )
 
     @full_precision()
+    @_no_warning()
     def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
         _, squared = self._pass(inputs, labels)
-        zero = torch.zeros_like(next(iter(squared.values())))
-        head = torch.stack([zero, *(squared[name] for name in self._head)]).sum(0)
         total = torch.stack(list(squared.values())).sum(0)
+        of_head = [each for name, each in squared.items() if name in self._head]
+        head = torch.stack([torch.zeros_like(total), *of_head]).sum(0)
         return torch.where(mask, total.sqrt(), 0), torch.where(mask, head.sqrt(), 0)
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,7 +108,7 @@ class OpacusEngine:
         """Return the losses, still in their graph, and the squared norms of each parameter."""
         with torch.enable_grad(), self._capturing():
             try:
-                losses = example_losses(self.model(inputs), labels)
+                losses = example_losses(self.model, inputs, labels)
             except RuntimeError as error:
                 if "modified inplace" not in str(error):
                     raise
@@ -121,46 +130,8 @@ class OpacusEngine:
         return losses, squared
 
     def _backward(self, loss: Tensor, *, retain_graph: bool) -> tuple[Tensor, ...]:
-        with warnings.catch_warnings():
-            # True of the first trainable layer, whose inputs need no gradient.
-            warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            return torch.autograd.grad(
-                loss,
-                list(self.parameters.values()),
-                retain_graph=retain_graph,
-                allow_unused=True,
-            )
-
-    def _without(
-        self,
-        excluded: Tensor,
-        losses: Tensor,
-        inputs: Tensor,
-        labels: Tensor,
-        mask: Tensor,
-        clipping: Clipping,
-    ) -> GradientSum:
-        """Return the sum without excluded examples; another example is computed in their place."""
-        nonfinite = mask & excluded
-        if bool(excluded.all()):
-            return GradientSum(
-                gradients={
-                    name: torch.zeros_like(each, dtype=sum_dtype(each))
-                    for name, each in self.parameters.items()
-                },
-                norms=torch.zeros_like(losses),
-                losses=torch.where(mask, losses.detach(), 0),
-                nonfinite=nonfinite,
-            )
-        rows = torch.arange(len(inputs), device=inputs.device)
-        rows = torch.where(excluded, excluded.logical_not().int().argmax(), rows)
-        rest = self.clipped_sum(inputs[rows], labels[rows], mask & ~excluded, clipping)
-        return GradientSum(
-            gradients=rest.gradients,
-            norms=rest.norms,
-            losses=torch.where(mask, losses.detach(), 0),
-            nonfinite=nonfinite | rest.nonfinite,
-        )
+        parameters = list(self.parameters.values())
+        return torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
 
     @contextmanager
     def _capturing(self) -> Iterator[None]:

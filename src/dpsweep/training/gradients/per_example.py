@@ -1,13 +1,14 @@
 """Per-example gradients as they are cheapest to keep: instantiated, or as the factors of products.
 
-`PerExampleGradients` holds the gradients of one or more parameters for all examples of a
-micro-batch. It can say how long they are, and sum them with factors. Everything is computed in
-float32 (float64 for float64).
+A rule returns one of these classes for the parameters of a layer (`dpsweep.training.gradients.rules`).
+It says how long the gradients of a micro-batch's examples are, and sums them with factors. Everything
+is computed in float32 (float64 for float64).
 
 Examples that are not ``usable`` (masked, or not finite) must not leave a trace in a sum. Their
 factor is zero, but zero times infinity is not: so their numbers are replaced by zeros as well.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dpsweep.training.gradients.interface import sum_dtype
+from dpsweep.training.precision import sum_dtype
 
 ALL = slice(None)
 """All examples."""
@@ -25,8 +26,7 @@ ERROR = 32
 
 # How many numbers to take through a computation at once. On the CPU, memory that is as large as
 # a cache is faster than memory that is not; elsewhere few large kernels are.
-_CHUNK_CPU = 2**22
-_CHUNK = 2**27
+_AT_ONCE = 2**22, 2**27
 
 
 class PerExampleGradients(Protocol):
@@ -65,29 +65,58 @@ class Instantiated:
 
     def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
         """See ``PerExampleGradients``."""
-        total = factors @ only_usable(usable, self._rows).to(factors.dtype)
-        pieces = torch.split(total, [shape.numel() for shape in self._shapes])
-        return {
-            name: piece.view(shape)
-            for name, piece, shape in zip(self.names, pieces, self._shapes, strict=True)
-        }
+        return self._by_name(factors @ only_usable(usable, self._rows).to(factors.dtype))
 
     def instantiated(self) -> dict[str, Tensor]:
         """See ``PerExampleGradients``."""
-        pieces = torch.split(self._rows, [shape.numel() for shape in self._shapes], dim=1)
+        return self._by_name(self._rows)
+
+    def _by_name(self, numbers: Tensor) -> dict[str, Tensor]:
+        """Cut tensors of shape (..., parameters) into those of the names."""
+        pieces = torch.split(numbers, [shape.numel() for shape in self._shapes], dim=-1)
         return {
-            name: piece.view(-1, *shape)
+            name: piece.view(*piece.shape[:-1], *shape)
             for name, piece, shape in zip(self.names, pieces, self._shapes, strict=True)
         }
 
 
 @dataclass(frozen=True)
-class OuterProducts:
+class WeightGradients(PerExampleGradients, ABC):
+    """Gradients of one weight, which can be instantiated for some examples at a time.
+
+    Attributes:
+        name: the weight.
+        shape: its shape.
+    """
+
+    name: str
+    shape: torch.Size
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See ``PerExampleGradients``."""
+        return (self.name,)
+
+    @abstractmethod
+    def rows(self, examples: slice = ALL) -> Tensor:
+        """Return gradients as they are, shape (examples, *shape)."""
+
+    def instantiated(self) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        return {self.name: self.rows()}
+
+
+@dataclass(frozen=True)
+class OuterProducts(WeightGradients):
     """Gradients of a linear weight as factors: ``sum_t outputs[t] inputs[t]^T`` over T tokens.
 
     Norms are "ghost norms" (Goodfellow 2015; Li et al. 2022): inner products of tokens instead of
     a matrix; with one token just ``|outputs|^2 |inputs|^2``. The sum is a single product of
     matrices ("book-keeping", Bu et al. 2023).
+
+    >>> inputs, outputs = torch.ones(2, 1, 3), torch.tensor([[[3.0, 4.0]], [[0.0, 1.0]]])
+    >>> OuterProducts("weight", torch.Size((2, 3)), inputs, outputs).squared_norms()
+    tensor([75.,  3.])
 
     Attributes:
         name: the weight.
@@ -96,19 +125,8 @@ class OuterProducts:
         outputs: gradients of the loss by the layer's outputs, shape (examples, tokens, out).
     """
 
-    name: str
-    shape: torch.Size
     inputs: Tensor
     outputs: Tensor
-
-    def __len__(self) -> int:
-        """Return the number of examples."""
-        return len(self.inputs)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """See ``PerExampleGradients``."""
-        return (self.name,)
 
     def squared_norms(self) -> Tensor:
         """See ``PerExampleGradients``."""
@@ -126,18 +144,14 @@ class OuterProducts:
         total = outputs.flatten(0, 1).mT @ inputs.flatten(0, 1)
         return {self.name: total.view(self.shape)}
 
-    def instantiated(self) -> dict[str, Tensor]:
-        """See ``PerExampleGradients``."""
-        return {self.name: self.rows()}
-
     def rows(self, examples: slice = ALL) -> Tensor:
-        """Return gradients as they are, shape (examples, *shape)."""
+        """See ``WeightGradients``."""
         outputs, inputs = widened(self.outputs[examples]), widened(self.inputs[examples])
         return (outputs.mT @ inputs).view(-1, *self.shape)
 
 
 @dataclass(frozen=True)
-class Lookups:
+class Lookups(WeightGradients):
     """Gradients of an embedding table: those of the looked-up rows.
 
     Attributes:
@@ -147,15 +161,8 @@ class Lookups:
         outputs: gradients of the loss by the looked-up rows, shape (examples, tokens, width).
     """
 
-    name: str
-    shape: torch.Size
     indices: Tensor
     outputs: Tensor
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """See ``PerExampleGradients``."""
-        return (self.name,)
 
     def squared_norms(self) -> Tensor:
         """See ``PerExampleGradients``: inner products of the tokens that look up the same row."""
@@ -171,12 +178,12 @@ class Lookups:
         table = outputs.new_zeros(self.shape)
         return {self.name: table.index_add(0, self.indices.flatten(), outputs.flatten(0, 1))}
 
-    def instantiated(self) -> dict[str, Tensor]:
-        """See ``PerExampleGradients``."""
-        outputs = widened(self.outputs)
+    def rows(self, examples: slice = ALL) -> Tensor:
+        """See ``WeightGradients``."""
+        outputs = widened(self.outputs[examples])
         tables = outputs.new_zeros(len(outputs), *self.shape)
-        places = self.indices[..., None].expand_as(outputs)
-        return {self.name: tables.scatter_add_(1, places, outputs)}
+        places = self.indices[examples, :, None].expand_as(outputs)
+        return tables.scatter_add_(1, places, outputs)
 
 
 def factors_are_cheaper(tokens: int, inputs: int, outputs: int) -> bool:
@@ -184,14 +191,31 @@ def factors_are_cheaper(tokens: int, inputs: int, outputs: int) -> bool:
 
     ``tokens`` outer products of a vector of ``outputs`` and one of ``inputs`` numbers make up an
     example's gradient.
+
+    >>> factors_are_cheaper(tokens=1, inputs=192, outputs=100)
+    True
+    >>> factors_are_cheaper(tokens=197, inputs=192, outputs=100)
+    False
     """
     return tokens * (inputs + outputs) < inputs * outputs
 
 
-def slices(examples: int, shape: torch.Size, device: torch.device) -> Iterator[slice]:
-    """Yield as many examples at once as memory is good for, with a gradient of this shape each."""
-    numbers = _CHUNK_CPU if device.type == "cpu" else _CHUNK
-    step = max(1, numbers // shape.numel())
+def slices(
+    examples: int, size: int, device: torch.device, numbers: tuple[int, int] | None = None
+) -> Iterator[slice]:
+    """Yield as many examples at once as memory is good for.
+
+    >>> list(slices(5, 2**21, torch.device("cpu")))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
+
+    Args:
+        examples: all of them.
+        size: how many numbers an example has.
+        device: where they are.
+        numbers: to have at once, on the CPU and elsewhere.
+    """
+    on_cpu, elsewhere = numbers or _AT_ONCE
+    step = max(1, (on_cpu if device.type == "cpu" else elsewhere) // size)
     for first in range(0, examples, step):
         yield slice(first, first + step)
 
@@ -211,19 +235,19 @@ def widened(tensor: Tensor) -> Tensor:
     return tensor.to(sum_dtype(tensor))
 
 
-def column(per_example: Tensor, like: Tensor) -> Tensor:
-    """Return a value for each example in a shape that broadcasts with ``like``."""
-    return per_example.view(-1, *[1] * (like.dim() - 1))
-
-
 def only_usable(usable: Tensor, tensor: Tensor) -> Tensor:
     """Return a tensor with zeros for the examples that are not usable."""
     # On a GPU, asking would take longer than copying.
     if usable.device.type == "cpu" and bool(usable.all()):
         return widened(tensor)
-    return widened(tensor).masked_fill(~column(usable, tensor), 0)
+    return widened(tensor).masked_fill(~_column(usable, tensor), 0)
 
 
 def scaled(tensor: Tensor, factors: Tensor, usable: Tensor) -> Tensor:
     """Return a tensor times a factor for each example, and zeros for those not usable."""
-    return only_usable(usable, tensor * column(factors, tensor))
+    return only_usable(usable, tensor * _column(factors, tensor))
+
+
+def _column(per_example: Tensor, like: Tensor) -> Tensor:
+    """Return a value for each example in a shape that broadcasts with ``like``."""
+    return per_example.view(-1, *[1] * (like.dim() - 1))

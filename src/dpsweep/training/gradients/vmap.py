@@ -4,17 +4,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpsweep.clipping import Clipping
 from dpsweep.training.gradients.factored import FactoredEngine
 from dpsweep.training.gradients.interface import GradientSum
-from dpsweep.training.gradients.per_example import PerExampleGradients
+from dpsweep.training.gradients.per_example import PerExampleGradients, slices
 
 # How many numbers the gradients of a chunk may have: 256 MB on the CPU, elsewhere 2 GB.
-_CHUNK_CPU = 2**26
-_CHUNK = 2**29
+_AT_ONCE = 2**26, 2**29
 
 
 class VmapEngine(FactoredEngine):
@@ -23,17 +22,6 @@ class VmapEngine(FactoredEngine):
     Knows whatever vmap knows, but instantiates every gradient, so that it is slower and needs more
     memory. Micro-batches are cut into chunks whose gradients are as large as memory is good for.
     """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        head_parameters: frozenset[str],
-        *,
-        autocast: torch.dtype | None = None,
-    ):
-        """Prepare a model; what vmap does not know is refused when it is met."""
-        super().__init__(model, head_parameters, autocast)
-        self._size = sum(each.numel() for each in self.parameters.values())
 
     def clipped_sum(
         self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
@@ -81,7 +69,5 @@ class VmapEngine(FactoredEngine):
         return losses, self._grouped(gradients)
 
     def _chunks(self, inputs: Tensor) -> Iterator[slice]:
-        numbers = _CHUNK_CPU if inputs.device.type == "cpu" else _CHUNK
-        step = max(1, numbers // self._size)
-        for first in range(0, len(inputs), step):
-            yield slice(first, first + step)
+        size = sum(each.numel() for each in self.parameters.values())
+        return slices(len(inputs), size, inputs.device, _AT_ONCE)

@@ -1,0 +1,229 @@
+"""A forward pass that records where gradients will pass, for the engine ``bookkeeping``."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from dpsweep.models.wide_resnet import standardize
+from dpsweep.training.gradients.convolutions import (
+    ConvolutionGradients,
+    ConvolutionRows,
+    Convolutions,
+)
+from dpsweep.training.gradients.derived import Derived, Standardization, Standardized, through
+from dpsweep.training.gradients.interface import UnsupportedModelError
+from dpsweep.training.gradients.per_example import (
+    OuterProducts,
+    PerExampleGradients,
+    WeightGradients,
+    factors_are_cheaper,
+)
+from dpsweep.training.gradients.uses import (
+    Rule,
+    TrackedParameter,
+    Uses,
+    plain,
+    tracked_in,
+    trains,
+)
+
+# They leave the order of the numbers as it is.
+_RESHAPES = (Tensor.reshape, Tensor.reshape_as, Tensor.view, Tensor.view_as, torch.reshape)
+# With a rule of their own although all their arguments are parameters and constants.
+_NOT_DERIVED = (Tensor.expand, Tensor.repeat, F.embedding, standardize)
+
+
+class RecordedUses(Uses):
+    """Computes layers as usual and taps the graph where their gradients will pass.
+
+    A function of parameters and constants alone gives a derived parameter, which stands for them:
+    its gradients go back through that function.
+    """
+
+    def __init__(
+        self,
+        rules: Mapping[Any, Rule],
+        examples: int,
+        layers: Mapping[str, str],
+        constants: frozenset[int],
+    ):
+        """Begin a forward pass.
+
+        Args:
+            rules: see ``Uses``.
+            examples: how many.
+            layers: see ``Uses``.
+            constants: ids of tensors that no example has an influence on.
+        """
+        super().__init__("bookkeeping", rules, examples, layers)
+        self._constants = constants
+        # Where a gradient is read, and what is done with it.
+        self._taps: list[tuple[Tensor | GradientEdge, Callable[[Tensor], None]]] = []
+        self._copies: dict[str, Tensor] = {}
+        # Parameters from which a derived one was computed, and how it was standardised, by its name.
+        self._sources: dict[str, dict[str, Tensor]] = {}
+        self._standardized: dict[str, Standardization] = {}
+        self._rows: dict[str, Tensor] = {}
+        self._factored: list[PerExampleGradients] = []
+
+    def gradients(self, loss: Tensor) -> tuple[dict[str, Tensor], list[PerExampleGradients]]:
+        """Go backward from the summed losses; return gradients as rows, and as factors."""
+        taps: Any = [tap for tap, _ in self._taps]
+        gradients = list(torch.autograd.grad(loss, taps, allow_unused=True))
+        while self._taps:  # memory is free again as soon as a gradient is received
+            (_, receive), gradient = self._taps.pop(), gradients.pop()
+            if gradient is not None:
+                receive(gradient)
+        return self._rows, self._factored
+
+    def compute(
+        self,
+        parameter: TrackedParameter,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """See ``Uses``; a function of parameters and constants gives a derived parameter."""
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        alone = all(self._same_for_all(each) for each in tensors)
+        if alone and func not in _NOT_DERIVED:
+            return self.derive(parameter, func, args, kwargs)
+        return super().compute(parameter, func, args, kwargs)
+
+    def copies(self, parameter: Tensor | None) -> Tensor | None:
+        """See ``Uses``."""
+        if not trains(parameter):
+            return None
+        name = parameter.parameter_name
+        if name not in self._copies:
+            value = parameter.value.detach()
+            self._copies[name] = value.expand(self.examples, *value.shape).requires_grad_()
+            self._taps.append((self._copies[name], partial(self.add_rows, parameter)))
+        return self._copies[name]
+
+    def keeps_factors(self, x: Tensor, weight: Tensor) -> bool:
+        """See ``Uses``; gradients of a derived weight go back through its function only so."""
+        if not trains(weight) or self.is_derived(weight):
+            return True
+        return factors_are_cheaper(math.prod(x.shape[:-1]) // self.examples, *weight.shape)
+
+    def outer_products(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Uses``."""
+
+        def receive(gradient: Tensor, features: Tensor) -> None:
+            outputs = gradient.reshape(self.examples, -1, gradient.shape[-1])
+            if trains(weight):
+                inputs = features.reshape(self.examples, -1, features.shape[-1])
+                found = OuterProducts(weight.parameter_name, weight.shape, inputs, outputs)
+                self.add(weight, found)
+            if trains(bias):
+                self.add_rows(bias, outputs.sum(1))
+
+        return self.tap(F.linear(x, plain(weight), plain(bias)), x, receive)
+
+    def tap(self, y: Tensor, inputs: Tensor, receive: Callable[[Tensor, Tensor], None]) -> Tensor:
+        """Arrange that ``receive`` gets the gradient of ``y`` together with ``inputs``."""
+        inputs = inputs.detach()
+        version = inputs._version
+
+        def checked(gradient: Tensor) -> None:
+            if inputs._version != version:
+                raise UnsupportedModelError(
+                    f"the input of shape {tuple(inputs.shape)} of a trainable layer is modified "
+                    "in place after the layer: use the out-of-place operation"
+                )
+            receive(gradient, inputs)
+
+        # The edge stays that of this output also if the model goes on to modify it in place.
+        self._taps.append((get_gradient_edge(y), checked))
+        return y
+
+    def add(self, weight: TrackedParameter, gradients: WeightGradients) -> None:
+        """Add the gradients of a weight as they are cheaper to keep."""
+        name = weight.parameter_name
+        sources, origin = self._sources.get(name), self._standardized.get(name)
+        if sources is None:
+            if isinstance(gradients, Convolutions) and not gradients.is_cheaper:
+                self.add_rows(weight, gradients.rows())
+            else:
+                self._factored.append(gradients)
+            return
+        closed_form = (
+            origin is not None and isinstance(gradients, Convolutions) and gradients.groups == 1
+        )
+        if isinstance(gradients, Convolutions) and gradients.rows_are_smaller:
+            summed = gradients.without_level() if closed_form else gradients
+            gradients = ConvolutionRows(name, gradients.shape, summed.rows())
+        if origin is not None and closed_form and isinstance(gradients, ConvolutionGradients):
+            found = weight.value, sources, gradients, self.examples, origin
+            self._factored.append(Standardized(*found))
+        else:
+            self._factored.append(Derived(weight.value, sources, gradients, self.examples))
+
+    def add_rows(self, parameter: TrackedParameter, rows: Tensor) -> None:
+        """Add per-example gradients of a parameter, or through a derived one to its sources."""
+        sources = self._sources.get(parameter.parameter_name)
+        gradients = {parameter.parameter_name: rows}
+        if sources is not None:
+            gradients = through(parameter.value, sources, rows, is_grads_batched=True)
+        for name, each in gradients.items():
+            self._rows[name] = self._rows[name] + each if name in self._rows else each
+
+    def is_derived(self, parameter: TrackedParameter) -> bool:
+        """Whether a parameter stands for others from which it was computed."""
+        return parameter.parameter_name in self._sources
+
+    def standardization(self, weight: Tensor) -> Standardization | None:
+        """Return how a derived weight was standardised; None if it was not."""
+        return self._standardized.get(weight.parameter_name) if trains(weight) else None
+
+    def derive(
+        self,
+        parameter: TrackedParameter,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        origin: Standardization | None = None,
+    ) -> TrackedParameter:
+        """Compute a function of parameters alone; its result stands for them.
+
+        Args:
+            parameter: see ``compute``.
+            func: see ``compute``.
+            args: see ``compute``.
+            kwargs: see ``compute``.
+            origin: how the function standardises; without it, it is seen whether it does.
+        """
+        parents = list(tracked_in(*args, *kwargs.values()))
+        args, kwargs = tree_map_only(TrackedParameter, plain, (args, kwargs))
+        value = func(*args, **kwargs)
+        if not isinstance(value, Tensor) or not value.requires_grad:
+            raise self.refusal(parameter, f"is used by {func.__name__}()")
+        name = f"{func.__name__}({', '.join(each.parameter_name for each in parents)})"
+        name = f"{name} #{len(self._sources)}"
+        self._sources[name] = {}
+        for each in parents:
+            itself = {each.parameter_name: each.value}
+            self._sources[name] |= self._sources.get(each.parameter_name, itself)
+        if func is F.batch_norm:
+            origin = Standardization.by_batch_norm(*args, **kwargs)
+        elif func in _RESHAPES:
+            origin = self.standardization(parents[0])
+        if origin is not None:
+            self._standardized[name] = origin
+        return TrackedParameter.of(name, value, self)
+
+    def _same_for_all(self, tensor: Tensor) -> bool:
+        """Whether no example has an influence on a tensor."""
+        if trains(tensor):
+            return True
+        return id(tensor) in self._constants or (
+            tensor._base is not None and id(tensor._base) in self._constants
+        )

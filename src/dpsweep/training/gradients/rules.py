@@ -1,0 +1,347 @@
+"""The rules: how to compute a function of torch so that every example's gradient can be had.
+
+A rule has the arguments of its function, any of which may be a trainable parameter, and before them
+the uses of the parameters in this forward pass. It computes the function for a batch, and arranges for
+the gradients of its parameters in one of three ways:
+
+- ``uses.layer(Layer(forward, input_gradient, weight_rows), x, weight)`` computes a layer as usual;
+  ``weight_rows`` says what the gradient of every example is, given that of the output.
+- ``uses.broadcast(parameter, ...)`` has a copy for each row of a batch, which the batch meets number by
+  number. Autograd returns the gradients of all copies.
+- ``uses.tap(y, x, receive)``, in the engine ``bookkeeping`` alone: after the backward pass ``receive``
+  gets the gradient of ``y``, and the input ``x``. From these come the gradients as factors
+  (`dpsweep.training.gradients.per_example`), which go to ``uses.add``. This suits large weights.
+
+What has no rule is refused by both engines, and ``auto`` takes another one.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
+from dpsweep.training.gradients.convolutions import Convolutions
+from dpsweep.training.gradients.derived import Standardization
+from dpsweep.training.gradients.per_example import Lookups
+from dpsweep.training.gradients.recorded import RecordedUses
+from dpsweep.training.gradients.uses import Layer, Rule, Uses, plain, tracked_in, trains
+from dpsweep.training.precision import sum_dtype
+
+EXPANDED: dict[Any, Rule] = {}
+"""Rules of the engine ``expanded``, by function of torch."""
+
+BOOKKEEPING: dict[Any, Rule] = {}
+"""Rules of the engine ``bookkeeping``."""
+
+_Rule = TypeVar("_Rule", bound=Rule)
+
+
+def rule(
+    *functions: Any, engines: Sequence[dict[Any, Rule]] = (EXPANDED, BOOKKEEPING)
+) -> Callable[[_Rule], _Rule]:
+    """Register a rule for functions of torch."""
+
+    def register(compute: _Rule) -> _Rule:
+        for rules in engines:
+            rules.update(dict.fromkeys(functions, compute))
+        return compute
+
+    return register
+
+
+@rule(F.linear)
+def linear(uses: Uses, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute ``F.linear``."""
+    x = uses.batch(input, weight, bias)
+    if uses.keeps_factors(x, weight):
+        return uses.outer_products(x, weight, bias)
+    y = uses.layer(LINEAR, uses.by_example(x), weight, bias)
+    return y.reshape(*input.shape[:-1], -1)
+
+
+@rule(F.layer_norm)
+def layer_norm(
+    uses: Uses,
+    input: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Compute ``F.layer_norm``, in the parameters' dtype."""
+    x = uses.by_example(uses.batch(input, weight, bias)).to(_dtype(weight, bias))
+    shape = list(normalized_shape)
+    tokens = uses.examples, -1, *shape
+
+    def forward(x: Tensor, weight: Any, bias: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y, mean, rate = torch.native_layer_norm(x, shape, weight, bias, eps)
+        return y, (x, mean, rate, weight, bias)
+
+    def input_gradient(g: Tensor, x: Tensor, *saved: Tensor) -> Tensor:
+        only_input = [True, False, False]
+        found = torch.ops.aten.native_layer_norm_backward(g, x, shape, *saved, only_input)
+        return cast(Tensor, found[0])
+
+    def weight_rows(g: Tensor, x: Tensor, mean: Tensor, rate: Tensor, *_: Tensor) -> Tensor:
+        return (x - mean).mul_(rate).mul_(g).reshape(tokens).sum(1)
+
+    def bias_rows(g: Tensor, *_: Tensor) -> Tensor:
+        return g.view(tokens).sum(1)
+
+    layer = Layer(forward, input_gradient, weight_rows, bias_rows, contiguous=True)
+    return uses.layer(layer, x, weight, bias).reshape(input.shape)
+
+
+@rule(F.group_norm)
+def group_norm(
+    uses: Uses,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Compute ``F.group_norm``, in the parameters' dtype."""
+    x = uses.one_row_each(input, weight, bias).to(_dtype(weight, bias)).contiguous()
+    examples, channels, *_ = x.shape
+    sizes = examples, channels, x[0, 0].numel(), num_groups
+
+    def forward(x: Tensor, weight: Any, bias: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y, mean, rate = torch.native_group_norm(x, weight, bias, *sizes, eps)
+        return y, (x, mean, rate, weight)
+
+    def input_gradient(g: Tensor, *saved: Tensor) -> Tensor:
+        only_input = [True, False, False]
+        found = torch.ops.aten.native_group_norm_backward(g, *saved, *sizes, only_input)
+        return cast(Tensor, found[0])
+
+    def weight_rows(g: Tensor, x: Tensor, mean: Tensor, rate: Tensor, _: Tensor) -> Tensor:
+        grouped = x.view(examples, num_groups, -1)
+        normalised = (grouped - mean[..., None]).mul_(rate[..., None]).view_as(x)
+        return normalised.mul_(g).view(examples, channels, -1).sum(2)
+
+    def bias_rows(g: Tensor, *_: Tensor) -> Tensor:
+        return g.view(examples, channels, -1).sum(2)
+
+    layer = Layer(forward, input_gradient, weight_rows, bias_rows, contiguous=True)
+    return uses.layer(layer, x, weight, bias)
+
+
+@rule(F.rms_norm)
+def rms_norm(
+    uses: Uses,
+    input: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor,
+    eps: float | None = None,
+) -> Tensor:
+    """Compute ``F.rms_norm``."""
+    x = uses.batch(input, weight)
+    normalised = F.rms_norm(x, list(normalized_shape), None, eps)
+    return normalised * uses.broadcast(weight, x.dim(), len(x))
+
+
+@rule(F.scaled_dot_product_attention)
+def attention(
+    uses: Uses,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor,
+    *settings: Any,
+    **options: Any,
+) -> Tensor:
+    """Compute ``F.scaled_dot_product_attention`` with a bias that trains."""
+    for each in tracked_in(query, key, value):
+        raise uses.refusal(each, "is a query, key or value that all examples share")
+    x = uses.batch(query, attn_mask)
+    bias = uses.broadcast(attn_mask, x.dim(), len(x))
+    return F.scaled_dot_product_attention(query, key, value, bias, *settings, **options)
+
+
+@rule(Tensor.expand)
+def expand(uses: Uses, parameter: Tensor, *sizes: Any) -> Tensor:
+    """Compute ``parameter.expand(rows, ...)``, as models do with a class token."""
+    shape = sizes if isinstance(sizes[0], int) else tuple(sizes[0])
+    rows = shape[0]
+    if len(shape) != parameter.dim() or rows < 1 or rows % uses.examples:
+        raise uses.refusal(parameter, f"is expanded to {shape}, not to the examples")
+    return uses.broadcast(parameter, len(shape), rows).expand(shape)
+
+
+@rule(Tensor.repeat)
+def repeat(uses: Uses, parameter: Tensor, *sizes: Any) -> Tensor:
+    """Compute ``parameter.repeat(rows, 1, ...)``."""
+    times = sizes if isinstance(sizes[0], int) else tuple(sizes[0])
+    if any(each != 1 for each in times[1:]):
+        raise uses.refusal(parameter, f"is repeated {times} times")
+    return expand(uses, parameter, times[0], *[-1] * (len(times) - 1))
+
+
+def _number_by_number(
+    function: Callable[..., Tensor], uses: Uses, *args: Any, **kwargs: Any
+) -> Tensor:
+    """Compute a batch with parameters, after broadcasting: biases, scales, positions."""
+    values = (*args, *kwargs.values())
+    parameter = next(tracked_in(*values))
+    batches = [
+        each for each in values if isinstance(each, Tensor) and not trains(each) and each.dim()
+    ]
+    if not batches or any(each.dim() != batches[0].dim() for each in batches):
+        raise uses.refusal(parameter, f"is used by {function.__name__}() without a batch")
+    for x in batches:
+        uses.batch(x, parameter)
+
+    def with_copies(value: Any) -> Any:
+        return uses.broadcast(value, batches[0].dim(), len(batches[0])) if trains(value) else value
+
+    return function(
+        *(with_copies(each) for each in args),
+        **{name: with_copies(each) for name, each in kwargs.items()},
+    )
+
+
+for _function in (
+    *(
+        getattr(namespace, name)
+        for name in ("add", "addcmul", "div", "mul", "sub", "true_divide")
+        for namespace in (torch, Tensor)
+    ),
+    *(Tensor.add_, Tensor.mul_, Tensor.__rsub__, Tensor.__rtruediv__),
+):
+    rule(_function)(partial(_number_by_number, _function))
+
+
+@rule(F.conv2d, engines=(EXPANDED,))
+def head_conv2d(
+    uses: Uses, input: Tensor, weight: Tensor, bias: Tensor | None = None, *settings: Any
+) -> Tensor:
+    """Compute ``F.conv2d`` for the head of a residual network: 1x1, after global pooling."""
+    x = uses.one_row_each(input, weight, bias)
+    if not trains(weight) or x.shape[1:] != weight.shape[1:]:
+        used = weight if trains(weight) else bias
+        raise uses.refusal(used, f"is used by conv2d() on an input of shape {tuple(x.shape)}")
+    return uses.outer_products(x.flatten(1), weight, bias)[:, :, None, None]
+
+
+@rule(F.conv2d, engines=(BOOKKEEPING,))
+def conv2d(
+    uses: RecordedUses,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Compute ``F.conv2d``."""
+    x = uses.one_row_each(input, weight, bias)
+    if isinstance(padding, str):
+        x, padding = _explicit_padding(x, weight, padding, _pair(dilation))
+    settings = _pair(stride), _pair(padding), _pair(dilation), groups
+    standardized = uses.standardization(weight) is not None
+    y = F.conv2d(x, plain(weight), None if standardized else plain(bias), *settings)
+    # On a GPU, asking whether they can be used would cost more than computing them again.
+    exact = y.device.type == "cpu" and y.dtype == sum_dtype(y)
+    of_use = Convolutions("", plain(weight).shape, x, y, *settings).reads_responses
+    responses = y.detach() if standardized and exact and of_use else None
+    version = y._version
+    if standardized and bias is not None:
+        y = y + plain(bias)[:, None, None]
+
+    def receive(gradient: Tensor, inputs: Tensor) -> None:
+        if trains(weight):
+            same = responses is not None and responses._version == version
+            found = weight.parameter_name, weight.shape, inputs, gradient, *settings
+            uses.add(weight, Convolutions(*found, responses if same else None))
+        if trains(bias):
+            uses.add_rows(bias, gradient.flatten(2).sum(2))
+
+    return uses.tap(y, x, receive)
+
+
+@rule(F.embedding, engines=(BOOKKEEPING,))
+def embedding(
+    uses: RecordedUses,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """Compute ``F.embedding``; indices of shape (1, tokens) are the same for all examples."""
+    assert trains(weight)  # noqa: S101 (the only one that can)
+    if uses.is_derived(weight) or max_norm is not None or scale_grad_by_freq:
+        raise uses.refusal(weight, "is used by embedding() with special options")
+    if input.dim() < 2 or input.shape[0] not in (1, uses.examples):
+        raise uses.refusal(weight, f"is looked up with indices of shape {tuple(input.shape)}")
+    indices = input.expand(uses.examples, *input.shape[1:])
+
+    def receive(gradient: Tensor, _: Tensor) -> None:
+        outputs = gradient.flatten(1, -2)
+        tokens = indices.flatten(1)
+        if padding_idx is not None:
+            padding = tokens == padding_idx % len(weight)
+            outputs = outputs.masked_fill(padding[..., None], 0)
+        uses.add(weight, Lookups(weight.parameter_name, weight.shape, tokens, outputs))
+
+    return uses.tap(F.embedding(indices, weight.value, padding_idx), indices, receive)
+
+
+@rule(standardize, engines=(BOOKKEEPING,))
+def standardized_weight(uses: RecordedUses, weight: Tensor, gain: Tensor) -> Tensor:
+    """Compute `standardize` of two parameters."""
+    used = next(tracked_in(weight, gain))
+    if not (trains(weight) and trains(gain)):
+        raise uses.refusal(used, "is used by standardize() with one that does not train")
+    epsilon = SMALLEST_SQUARES / weight[0].numel()
+    origin = Standardization(weight.value, gain.value, epsilon)
+    return uses.derive(used, standardize, (weight, gain), {}, origin)
+
+
+def _linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    return F.linear(x, weight, bias), (x, weight)
+
+
+def _tokens(x: Tensor) -> Tensor:
+    return x.reshape(len(x), -1, x.shape[-1])
+
+
+LINEAR = Layer(
+    forward=_linear,
+    input_gradient=lambda g, x, weight: g @ weight.to(g.dtype),
+    weight_rows=lambda g, x, weight: _tokens(g).mT @ _tokens(x.to(g.dtype)),
+    bias_rows=lambda g, x, weight: _tokens(g).sum(1),
+)
+"""``F.linear``; for small weights."""
+
+
+def _dtype(weight: Tensor | None, bias: Tensor | None) -> torch.dtype:
+    parameter = weight if weight is not None else bias
+    assert parameter is not None  # noqa: S101 (one of them is tracked)
+    return parameter.dtype
+
+
+def _pair(value: int | Sequence[int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])
+
+
+def _explicit_padding(
+    x: Tensor, weight: Tensor, padding: str, dilation: tuple[int, int]
+) -> tuple[Tensor, int]:
+    """Pad ``x`` as the padding "same" of a convolution asks; nothing is left to pad."""
+    if padding == "same":
+        rows, columns = (
+            extent * (size - 1) for extent, size in zip(dilation, weight.shape[2:], strict=True)
+        )
+        x = F.pad(x, [columns // 2, columns - columns // 2, rows // 2, rows - rows // 2])
+    return x, 0
