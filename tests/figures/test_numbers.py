@@ -267,7 +267,7 @@ def test_gradient_norms(tmp_path: Path, family: str) -> None:
     for cell in study.all_cells():
         if (cell.batch_size, cell.epochs, cell.epsilon) == (200, 2, 1.0):
             epochs = [random_norms(cell, epoch) for epoch in (1, 2)]
-            write_gradient_norms(paths, cell, 0.01, epochs)
+            write_gradient_norms(study, paths, cell, 0.01, epochs)
             norms[cell.clipping_bound] = [each for _, each in epochs]
     found = numbers_of(study, paths)
     for panel, bound in enumerate((0.1, 1.0)):
