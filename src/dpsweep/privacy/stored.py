@@ -1,4 +1,4 @@
-"""Calibrations on disk. A job believes nothing of such a file that it can compare or compute.
+"""Calibrations on disk. Jobs verify every field that they can compare or compute.
 
 A noise multiplier that is too small trains as well as any other, and nobody would see it in the
 results. So whoever reads one says what it is for, and epsilon is computed again from what is in
