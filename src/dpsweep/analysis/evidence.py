@@ -1,11 +1,10 @@
 """From comparisons to verdicts: mean effects, intervals that hold together, and what they exclude.
 
-The effect of a rule is averaged over the comparisons of a dataset, then over datasets, so that a dataset
-that was swept more does not count for more. Two intervals answer two questions:
+Two means, each with an interval, answer two questions:
 
-- *Here*: does the rule hold for problems like these, on these datasets? The comparisons are the units.
-  Each dataset has a variance of its own (Welch 1947), with Satterthwaite's (1946) degrees of freedom; a
-  dataset with one comparison has no variance, and no part in this interval.
+- *Here*: does the rule hold for these problems? The comparisons are the units, and each counts the same.
+  Each group of datasets has a variance of its own (Welch 1947), with Satterthwaite's (1946) degrees of
+  freedom; groups with one comparison are put together.
 - *Other datasets*: would it hold on another dataset? The datasets are the units, a single number each.
   Those that share examples count as one, as do those that a comparison has side by side.
 
@@ -84,14 +83,14 @@ class Mean:
 
 
 def mean_here(effects: Array, groups: Sequence[int]) -> Mean | None:
-    """Return the mean over datasets of the mean over comparisons, with comparisons as units.
+    """Return the mean over comparisons, which are the units; each group has its own variance.
 
     Args:
         effects: shape (..., comparisons); their noise is independent.
         groups: the group of datasets of every comparison: 0, 1, ...
 
     Returns:
-        None where no dataset has two comparisons.
+        None with fewer than two comparisons.
     """
     units = _strata(groups)
     sizes = np.array([len(unit) for unit in units])
