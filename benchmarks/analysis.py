@@ -18,13 +18,13 @@ from tests.whole_study import write_results
 
 from benchmarks.environment import environment
 from dpsweep.analysis.frames import write_problem
+from dpsweep.base.files import write_json
 from dpsweep.figures import draw
-from dpsweep.files import write_json
+from dpsweep.figures.tables import write
 from dpsweep.report import write as write_report
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
-from dpsweep.tables import write
 
 REPOSITORY = Path(__file__).parents[1]
 STUDY_FILE = REPOSITORY / "config.yaml"

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpsweep.clipping import FlatClipping
-from dpsweep.files import read_json, write_json
+from dpsweep.base.files import read_json, write_json
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.build import apply_method, head_parameter_names
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method
 from dpsweep.training.gradients import make_engine
 from dpsweep.training.gradients.checked import CheckedEngine

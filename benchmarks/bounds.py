@@ -28,13 +28,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.environment import environment
-from dpsweep.clipping import FlatClipping
+from dpsweep.base.files import read_json, write_json
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.figures import style
-from dpsweep.files import read_json, write_json
 from dpsweep.models.build import build_head
 from dpsweep.privacy import Calibration, calibrate
 from dpsweep.study import load_study
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.paths import Paths
 from dpsweep.theory import (
     ClippedSums,

@@ -25,7 +25,7 @@ from prv_accountant.dpsgd import find_noise_multiplier
 from scipy.optimize import brentq
 
 from benchmarks.environment import environment
-from dpsweep.files import read_json, write_json, write_text
+from dpsweep.base.files import read_json, write_json, write_text
 from dpsweep.privacy import calibrate, gaussian_noise_multiplier, pld_epsilon
 from dpsweep.study import load_study
 from dpsweep.study.cells import optimizer_steps

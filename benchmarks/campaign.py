@@ -16,8 +16,9 @@ import psutil
 from tests.workflow.tiny import TinyChain, content, differences
 
 from benchmarks.environment import environment
-from dpsweep import preload
-from dpsweep.files import checksum, fingerprint, read_json, write_json
+from dpsweep import __version__
+from dpsweep.base.files import read_json, write_json
+from dpsweep.cli import preload
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import problems
 from dpsweep.study import Study
@@ -25,15 +26,6 @@ from dpsweep.study.paths import Paths
 
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
-# What decides which outputs are current, how files are written, and how jobs start, end and go on.
-TRIED = (
-    *("Snakefile", "workflow/rules", "workflow/executor", "src/dpsweep/files.py"),
-    *("src/dpsweep/preload.py", "src/dpsweep/planning/outputs.py"),
-    *("src/dpsweep/planning/provenance.py", "src/dpsweep/study/inputs.py"),
-    *(f"src/dpsweep/training/{name}.py" for name in ("checkpoint", "interruption", "store")),
-)
-NOT_TRIED = "workflow/rules/release.smk"
-"""It defines nothing without a section `release`, as in the tiny study; its own tests kill releases."""
 # Processes that use less processor time than this in so many seconds do nothing, on a busy machine too.
 IDLE_SECONDS, IDLE_PROCESSOR_SECONDS = 300.0, 0.5
 LEFT_SECONDS = 300.0
@@ -175,8 +167,8 @@ def grow(
     """Add to a file of results until there is enough, or time is over: the command line of a campaign.
 
     Args:
-        file: JSON file of results; a campaign goes on where it was stopped, and begins anew when the
-            code that it tries has changed.
+        file: JSON file of results; a campaign goes on where it was stopped, and begins anew with
+            another version of the package, or with --anew.
         what: the name of its list.
         try_one: makes the result of a seed in a scratch folder.
         size: how much a result counts.
@@ -187,19 +179,19 @@ def grow(
     parser.add_argument("count", type=int, help="in all, those of earlier calls included")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
     parser.add_argument("--scratch", type=Path, help="folder for runs; by default a new one")
+    parser.add_argument("--anew", action="store_true", help="count no result of an earlier call")
     arguments = parser.parse_args()
     scratch = (arguments.scratch or Path(tempfile.mkdtemp(prefix=f"{what}-"))).resolve()
     scratch.mkdir(exist_ok=True)
     deadline = time.monotonic() + 60 * arguments.minutes
     stored: list[dict[str, Any]] = read_json(file)[what] if file.exists() else []
-    tried = code()
-    found = [each for each in stored if each.get("code") == tried]
-    print(f"{len(found)} of {len(stored)} stored ones are of this version of {', '.join(TRIED)}")
+    found = [each for each in stored if each["version"] == __version__ and not arguments.anew]
+    print(f"{len(found)} of {len(stored)} stored ones count: version {__version__}")
     with during or nullcontext():
         while sum(map(size, found)) < arguments.count and time.monotonic() < deadline:
             seed = 1 + max((each["seed"] for each in found), default=0)
             result = try_one(scratch, seed)
-            found.append({"seed": seed, "commit": commit(), "code": tried, **result})
+            found.append({"seed": seed, "version": __version__, "commit": commit(), **result})
             good = is_good(result)
             print(time.strftime("%H:%M:%S"), "good" if good else "BAD", found[-1], flush=True)
             write_json(
@@ -209,21 +201,8 @@ def grow(
                 shutil.copytree(scratch / "run", scratch / f"bad-{seed}", symlinks=True)
 
 
-def code() -> str:
-    """Fingerprint of the code that a campaign tries."""
-    places = [REPOSITORY / name for name in TRIED]
-    files = [file for place in places for file in (place, *place.rglob("*")) if file.is_file()]
-    return fingerprint(
-        {
-            str(file.relative_to(REPOSITORY)): checksum(file)
-            for file in sorted(files)
-            if "__pycache__" not in file.parts and str(file.relative_to(REPOSITORY)) != NOT_TRIED
-        }
-    )[:16]
-
-
 def commit() -> str:
-    """The commit that is tried, with a mark if its sources were changed since."""
+    """The commit that is tried, with a mark if files were changed since."""
 
     def git(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -231,5 +210,5 @@ def commit() -> str:
         )
 
     name = git("rev-parse", "--short", "HEAD").stdout.strip()
-    changed = git("diff", "--quiet", "HEAD", "--", *TRIED, f":!{NOT_TRIED}").returncode
+    changed = git("diff", "--quiet", "HEAD", "--", "Snakefile", "workflow", "src").returncode
     return f"{name}, changed" if changed else name

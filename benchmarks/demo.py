@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from benchmarks.environment import environment
-from dpsweep.files import read_json, write_json
+from dpsweep.base.files import read_json, write_json
 from dpsweep.study import load_study
 
 REPOSITORY = Path(__file__).parents[1]

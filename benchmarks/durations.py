@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.tables import REPOSITORY, RESULTS, filled, slowest_tests
-from dpsweep.files import write_json, write_text
+from dpsweep.base.files import write_json, write_text
 
 DOCUMENT = REPOSITORY / "CONTRIBUTING.md"
 _BESIDE = re.compile("^beside: ", re.MULTILINE)

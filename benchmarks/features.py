@@ -20,15 +20,15 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.environment import environment
-from dpsweep.clipping import FlatClipping
+from dpsweep.base.files import write_json
 from dpsweep.data.prepared import FeatureIdentity
 from dpsweep.data.write import Split, write_prepared
-from dpsweep.files import write_json
 from dpsweep.models.backbone import Architecture, write_backbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names
 from dpsweep.privacy import calibrate
 from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Study
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.config import HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.training.cell import OpenCell, run_cell

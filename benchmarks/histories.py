@@ -24,7 +24,7 @@ from tests.workflow.tiny import STUDY, SWEEP, TinyChain, differences
 
 from benchmarks import campaign
 from benchmarks.kills import wait_for_moment
-from dpsweep.files import fingerprint
+from dpsweep.base.files import fingerprint
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study.paths import Paths
 

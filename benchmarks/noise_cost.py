@@ -19,7 +19,7 @@ from benchmarks import step_rows
 from benchmarks.step_contenders import Setting, dpsweep
 from benchmarks.step_cost import RESULTS, timed
 from benchmarks.step_rows import ROWS, make_model
-from dpsweep.files import write_json
+from dpsweep.base.files import write_json
 from dpsweep.models.build import trainable_parameters
 from dpsweep.training.noise import GaussianNoise
 

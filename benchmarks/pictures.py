@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from dpsweep.base.files import write_text
 from dpsweep.figures import style
 from dpsweep.figures.draw import FAMILIES
-from dpsweep.files import write_text
+from dpsweep.figures.tables.write import read_numbers
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
-from dpsweep.tables.write import read_numbers
 
 REPOSITORY = Path(__file__).parents[1]
 IMAGES = REPOSITORY / "docs" / "images"

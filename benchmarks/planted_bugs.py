@@ -40,8 +40,8 @@ import yaml
 
 import dpsweep
 from benchmarks.mutations import Mutation, PlaceNotFoundError
-from dpsweep import preload
-from dpsweep.files import read_json, write_json
+from dpsweep.base.files import read_json, write_json
+from dpsweep.cli import preload
 
 REPOSITORY = Path(__file__).parents[1]
 BUGS = REPOSITORY / "benchmarks" / "planted_bugs.yaml"

@@ -1,4 +1,4 @@
-"""Measure what `dpsweep.preload` saves: short commands of the demo with and without it, in turn.
+"""Measure what `dpsweep.cli.preload` saves: short commands of the demo with and without it, in turn.
 
 python -m benchmarks.preload FOLDER    # where results/demo is, as `make demo` leaves it
 """
@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from dpsweep import preload
+from dpsweep.cli import preload
 
 REPOSITORY = Path(__file__).parents[1]
 DEMO = REPOSITORY / "studies" / "demo.yaml"
@@ -32,7 +32,7 @@ def seconds(command: list[str], folder: Path, environment: dict[str, str]) -> fl
         [
             sys.executable,
             "-c",
-            "from dpsweep.preload import main; main()",
+            "from dpsweep.cli.preload import main; main()",
             *command,
             "--study",
             DEMO,

@@ -34,8 +34,8 @@ import torch
 from matplotlib.figure import Figure
 from scipy.stats import t
 
+from dpsweep.base.files import read_json, write_json
 from dpsweep.figures import style
-from dpsweep.files import read_json, write_json
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration, calibrate
 from dpsweep.recommend.references import read_references, unrelated

@@ -19,9 +19,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from dpsweep.choice import choose
+from dpsweep.base.files import read_json, write_json
 from dpsweep.figures import style
-from dpsweep.files import read_json, write_json
 from dpsweep.recommend.references import (
     INCLUDED,
     PROBLEM,
@@ -42,6 +41,7 @@ from dpsweep.recommend.rule import (
 )
 from dpsweep.recommend.situation import expected_gradient_norm
 from dpsweep.study import load_study
+from dpsweep.study.choice import choose
 
 RESULTS = Path(__file__).parent / "results" / "recommend.json"
 REPOSITORY = Path(__file__).parents[1]

@@ -33,7 +33,7 @@ import pandas as pd
 import torch
 
 from benchmarks.environment import environment
-from dpsweep.files import read_json, write_text
+from dpsweep.base.files import read_json, write_text
 from dpsweep.privacy import Calibration, calibrate
 from dpsweep.privacy.tuning_noise import calibrate_tuning
 from dpsweep.study import Cell, Study, load_study

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.files import write_json
+from dpsweep.base.files import write_json
 from dpsweep.study import load_study
 from dpsweep.study.bracket import bracket_maximum
 from dpsweep.study.paths import Paths

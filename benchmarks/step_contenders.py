@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.step_rows import Row, make_batch, make_model
-from dpsweep.clipping import FlatClipping
 from dpsweep.models.build import head_parameter_names, trainable_parameters
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.gradients import make_engine
 from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.optimizer import PrivateOptimizer

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpsweep.clipping import FlatClipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.data.write import Split, write_prepared
 from dpsweep.models.backbone import Architecture, PreparedBackbone, write_backbone
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.specification import TrialSpec
 
 PROBLEM = "synthetic_vit_method"

@@ -13,8 +13,8 @@ import argparse
 from pathlib import Path
 
 from benchmarks import findings, tables
+from dpsweep.base.files import atomic_path
 from dpsweep.figures.draw import FAMILIES
-from dpsweep.files import atomic_path
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 

@@ -24,7 +24,7 @@ import yaml
 
 from benchmarks.environment import environment
 from benchmarks.synthetic import PROBLEM, small_study, write_images
-from dpsweep.files import read_json, write_json
+from dpsweep.base.files import read_json, write_json
 
 REPOSITORY = Path(__file__).parents[1]
 RESULT = REPOSITORY / "benchmarks" / "results" / "theory_memory.json"

@@ -29,7 +29,7 @@ from dpsweep.analysis.evidence import Evidence, compare, gather, mean_here
 from dpsweep.analysis.grids import Grid, alike, at, mean_without, with_common
 from dpsweep.analysis.power import World, design, prospects, simulate
 from dpsweep.analysis.rules import RULES
-from dpsweep.files import write_json
+from dpsweep.base.files import write_json
 from dpsweep.study import load_study
 from dpsweep.study.config.datasets import related_datasets
 

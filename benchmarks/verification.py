@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dpsweep.base.files import checksum
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.data.write import Split, write_prepared
-from dpsweep.files import checksum
 from dpsweep.privacy import calibrate
 from dpsweep.privacy.stored import verify
 

@@ -1,7 +1,7 @@
 """Calls of Snakemake that start at once: a process that has imported everything forks them.
 
 A campaign makes hundreds of short runs, and most of the processor time of a short run is imports: of
-Snakemake, and of the server that runs the commands of its jobs (`dpsweep.preload`). Here both are
+Snakemake, and of the server that runs the commands of its jobs (`dpsweep.cli.preload`). Here both are
 forked. All else is as in a call from a shell: a session of its own, Snakemake with its server as a
 child, the commands of the jobs, signals and exit status.
 """
@@ -25,7 +25,7 @@ from unittest import mock
 import snakemake.cli
 
 import dpsweep
-from dpsweep import preload
+from dpsweep.cli import preload
 
 LIBRARIES = ("matplotlib.pyplot", "opacus.validators", "pyarrow.parquet", "timm", "torchvision")
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}

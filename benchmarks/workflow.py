@@ -24,7 +24,7 @@ from typing import Any
 from tests.planning.finished import finish_all
 
 from benchmarks.environment import environment, peak_bytes
-from dpsweep.files import write_json
+from dpsweep.base.files import write_json
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 

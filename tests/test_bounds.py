@@ -9,7 +9,7 @@ from benchmarks import bounds as benchmark
 from benchmarks import tables
 from matplotlib.testing.compare import compare_images
 
-from dpsweep.files import read_json
+from dpsweep.base.files import read_json
 from dpsweep.privacy import Calibration
 
 ROOT = Path(__file__).parents[1]

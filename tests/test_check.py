@@ -9,7 +9,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from dpsweep.check import check
+from dpsweep.cli.check import check
 from dpsweep.data.prepare import prepare
 from dpsweep.figures import fonts
 from dpsweep.study import StudyError, load_study

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.choice import best_by_mean, choose, cross_fitted, repeats, summarise
 from dpsweep.study import Cell, Study
+from dpsweep.study.choice import best_by_mean, choose, cross_fitted, repeats, summarise
 from dpsweep.study.paths import Paths
 from tests.synthetic import make_study, write_cells
 

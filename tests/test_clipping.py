@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsweep.clipping import (
+from dpsweep.study.clipping import (
     RULES,
     AutomaticClipping,
     Clipping,

@@ -8,13 +8,6 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "dpsweep"
 MANY = 4
-BOUND = "measured campaigns are bound to the exact content of its file"
-# Functions that lack a section Args, and why.
-EXCEPTIONS = {
-    "planning/outputs.py: Outputs.noise": BOUND,
-    "study/inputs.py: norms_cells": BOUND,
-    "training/checkpoint.py: save_checkpoint": BOUND,
-}
 
 
 @dataclass(frozen=True)
@@ -106,8 +99,7 @@ def lacking(found: list[Documented]) -> dict[str, str]:
 def test_functions_with_many_parameters_say_what_they_are() -> None:
     found = [each for file in sorted(SOURCE.rglob("*.py")) for each in functions(file)]
     wrong = lacking(found)
-    assert wrong.keys() >= EXCEPTIONS.keys(), "an exception is no longer needed"
-    assert not {name: why for name, why in wrong.items() if name not in EXCEPTIONS}
+    assert not wrong
 
 
 def test_a_function_without_its_parameters_is_found(tmp_path: Path, monkeypatch) -> None:

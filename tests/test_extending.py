@@ -40,7 +40,7 @@ assert {name for name in names if name.endswith("weight")} == {"head.weight"}
 """,
     "A backbone": """
 import torch
-from dpsweep.clipping import FlatClipping
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.backbone import Architecture
 from dpsweep.training.gradients import make_engine
@@ -59,7 +59,7 @@ torch.testing.assert_close(fast.norms, slow.norms)
     "A layer": """
 import torch
 from torch import nn
-from dpsweep.clipping import FlatClipping
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.gradients import make_engine
 for slopes in (1, 3):
     network = nn.Sequential(nn.Conv2d(1, 3, 3), nn.PReLU(slopes), nn.Flatten(), nn.Linear(108, 4))

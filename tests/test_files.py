@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsweep.errors import DpsweepError
-from dpsweep.files import atomic_path, canonical_json, fingerprint, write_json, write_text
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import atomic_path, canonical_json, fingerprint, write_json, write_text
 from dpsweep.study.paths import Paths
 
 
@@ -33,7 +33,7 @@ def test_a_full_disk_is_named_with_the_file_that_did_not_fit(tmp_path: Path) -> 
     program = (
         "import resource\n"
         "from pathlib import Path\n"
-        "from dpsweep.files import write_text\n"
+        "from dpsweep.base.files import write_text\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         f"write_text(Path({str(path)!r}), 'x' * 10_000)\n"
     )

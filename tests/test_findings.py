@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from benchmarks import findings
 
-from dpsweep.files import read_json
+from dpsweep.base.files import read_json
 
 ROOT = Path(__file__).parents[1]
 NUMBERS: dict[str, Any] = read_json(findings.NUMBERS)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpsweep import gpus
-from dpsweep.gpus import (
+from dpsweep.base import gpus
+from dpsweep.base.gpus import (
     OFFERED,
     SEATS,
     TAKEN,
@@ -33,7 +33,7 @@ LISTED = "0, GPU-00, H100, 76294\n1, GPU-10, H100, 76294\n"
 JOB = """
 import os, sys, time
 from pathlib import Path
-from dpsweep.gpus import taken_gpu
+from dpsweep.base.gpus import taken_gpu
 folder, name, seats, seconds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 with taken_gpu(seats, folder / "locks") as gpu:
     print(gpu.label, os.environ["CUDA_VISIBLE_DEVICES"], time.monotonic(), flush=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep import cli
+from dpsweep.cli import main as cli
 
 DEMO = Path(__file__).parents[1] / "studies" / "demo.yaml"
 FILM = "digits_vit-strong_film"

@@ -11,13 +11,13 @@ from datasets import ClassLabel, Dataset, Features, Image, Value
 from PIL import Image as PillowImage
 from typer.testing import CliRunner
 
-from dpsweep.check import check
-from dpsweep.cli import app
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
+from dpsweep.cli.check import check
+from dpsweep.cli.main import app
 from dpsweep.planning.plan import Plan
+from dpsweep.recommend.draft import FoundDataset, draft_study
 from dpsweep.study import Study, load_study
 from dpsweep.study.config.roles import Roles
-from dpsweep.study.draft import FoundDataset, draft_study
 from dpsweep.study.paths import Paths
 from tests.data.test_hub import picture
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import planted_bugs
 from benchmarks.mutations import Mutation, PlaceNotFoundError
 
-from dpsweep.files import read_json
+from dpsweep.base.files import read_json
 
 ROOT = Path(__file__).parents[1]
 LISTED = planted_bugs.read_bugs()

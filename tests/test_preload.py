@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep import preload
+from dpsweep.cli import preload
 from tests.waiting import PATIENCE, children, running, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
 
 DEMO = Path(__file__).parents[1] / "studies" / "demo.yaml"
-COMMAND = [sys.executable, "-c", "from dpsweep.preload import main; main()"]
+COMMAND = [sys.executable, "-c", "from dpsweep.cli.preload import main; main()"]
 STARTER = (
     "import os, sys\n"
-    "from dpsweep import preload\n"
+    "from dpsweep.cli import preload\n"
     "preload.start()\n"
     "print(os.environ[preload.ADDRESS], os.getpid(), flush=True)\n"
     "sys.stdin.read()\n"

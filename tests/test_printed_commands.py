@@ -15,7 +15,7 @@ import typer
 from click.exceptions import ClickException, Exit
 from snakemake.cli import parse_args
 
-from dpsweep.cli import app
+from dpsweep.cli.main import app
 from dpsweep.planning.plan import Plan
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths

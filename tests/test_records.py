@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from dpsweep.analysis import frames
-from dpsweep.records import TRIALS, documentation, trial_table
 from dpsweep.report import trials
+from dpsweep.study.records import TRIALS, documentation, trial_table
 
 DESIGN = Path(__file__).parents[1] / "docs" / "design.md"
 VALUES = {pa.string(): "a", pa.int64(): 1, pa.float64(): 0.5, pa.bool_(): True}
@@ -17,7 +17,7 @@ ROW: dict[str, Any] = {each.name: VALUES.get(each.type, [0.5]) for each in TRIAL
 
 def test_the_page_has_every_column() -> None:
     table = documentation()
-    assert table in DESIGN.read_text(encoding="utf-8"), "run python -m dpsweep.records"
+    assert table in DESIGN.read_text(encoding="utf-8"), "run python -m dpsweep.study.records"
     assert all(f"| `{name}` |" in table for name in TRIALS.names)
 
 

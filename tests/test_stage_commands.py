@@ -9,8 +9,8 @@ import yaml
 
 from dpsweep.analysis import tails
 from dpsweep.analysis.audit import AuditFailedError, check_audit, verdict
-from dpsweep.cli import app
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
+from dpsweep.cli.main import app
 from dpsweep.privacy import calibrate
 from dpsweep.study import StudyError, load_study
 from dpsweep.study.paths import Paths
@@ -100,7 +100,7 @@ def test_noise_without_tails_is_refused_where_it_is_used(
 def test_an_audit_whose_claim_is_refuted_fails_and_says_so() -> None:
     import pandas as pd
 
-    from dpsweep.tables import audit
+    from dpsweep.figures.tables import audit
 
     rows = [
         {"epsilon": epsilon, "lower_bound": bound, "consistent": bound <= epsilon}

@@ -12,8 +12,8 @@ from unittest.mock import patch
 import pytest
 import yaml
 
+from dpsweep.base.gpus import TAKEN, Gpu, offer
 from dpsweep.cli import releases, stages
-from dpsweep.gpus import TAKEN, Gpu, offer
 from dpsweep.training.interruption import Interrupted, interruption
 from tests.workflow.chain import STUDY
 

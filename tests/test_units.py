@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpsweep.units import duration, size
+from dpsweep.base.units import duration, size
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.choice import choose
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import NormTrace
 from tests.synthetic import write_cells, write_dataset, write_gradient_norms, write_overlaps

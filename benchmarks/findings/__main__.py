@@ -20,7 +20,7 @@ from benchmarks.findings.numbers import (
     collect_film,
     digest,
 )
-from dpsweep.files import write_json
+from dpsweep.base.files import write_json
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 

@@ -14,7 +14,7 @@ from benchmarks.findings.film import film_section
 from benchmarks.findings.numbers import NUMBERS, REPOSITORY, film_numbers
 from benchmarks.findings.rules import rules_section
 from benchmarks.tables import THEORY, theory_effects, theory_rules
-from dpsweep.files import read_json, write_text
+from dpsweep.base.files import read_json, write_text
 
 PAGE = REPOSITORY / "docs" / "findings.md"
 IMAGES = REPOSITORY / "docs" / "images" / "findings"

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.choice import choose, repeats
-from dpsweep.files import read_json
+from dpsweep.base.files import read_json
 from dpsweep.study import Study
+from dpsweep.study.choice import choose, repeats
 from dpsweep.study.paths import Paths
 
 REPOSITORY = Path(__file__).parents[2]

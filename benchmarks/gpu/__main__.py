@@ -88,7 +88,7 @@ def _context(kit: "Kit") -> BaseContext:
 def _run_apart(context: BaseContext, kit: "Kit", name: str, results: Path, seconds: float) -> str:
     """Run a piece in a process of its own; return what was wrong."""
     from benchmarks.gpu import pieces  # noqa: PLC0415
-    from dpsweep.files import write_text  # noqa: PLC0415
+    from dpsweep.base.files import write_text  # noqa: PLC0415
 
     process = context.Process(target=pieces.run, args=(kit, name, results))
     process.start()

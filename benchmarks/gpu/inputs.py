@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dpsweep.files import atomic_path, checksum, read_json, write_json
+from dpsweep.base.files import atomic_path, checksum, read_json, write_json
 
 PART_BYTES = 40_000_000
 PACKAGES = (

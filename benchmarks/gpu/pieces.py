@@ -15,7 +15,7 @@ import torch
 from benchmarks import step_rows
 from benchmarks.gpu import right, speed, trials
 from benchmarks.gpu.kit import Kit
-from dpsweep.files import write_json, write_text
+from dpsweep.base.files import write_json, write_text
 
 _LONG = 240
 

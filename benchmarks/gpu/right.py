@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from benchmarks.gpu import trials
 from benchmarks.gpu.kit import Kit
 from benchmarks.step_rows import Row, make_model
-from dpsweep.clipping import FlatClipping
 from dpsweep.models.build import head_parameter_names
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.gradients import GradientEngine, make_engine
 from dpsweep.training.gradients.interface import GradientSum
 from dpsweep.training.noise import GaussianNoise

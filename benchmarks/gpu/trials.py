@@ -10,13 +10,13 @@ import torch
 
 from benchmarks.gpu.kit import REPOSITORY, Kit
 from benchmarks.synthetic import film_trial, write_images, write_vit
-from dpsweep.clipping import NoClipping
+from dpsweep.base.files import read_json
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.files import read_json
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy.record import Calibration
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.clipping import NoClipping
 from dpsweep.study.config import Film
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import TrialSettings

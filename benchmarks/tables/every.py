@@ -16,7 +16,7 @@ from benchmarks.tables.steps import cell, features, noise_cost, step_cost
 from benchmarks.tables.studies import analysis, demo, plan, workflow
 from benchmarks.tables.testing import planted_bugs, slowest_tests
 from benchmarks.tables.theory import THEORY, theory_effects, theory_memory, theory_rules
-from dpsweep.files import read_json, write_text
+from dpsweep.base.files import read_json, write_text
 
 CALIBRATION = ("calibration", "calibration_comparison")
 GPU = "make gpu"

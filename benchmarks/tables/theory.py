@@ -10,7 +10,7 @@ import pandas as pd
 from benchmarks.tables.folders import RESULTS
 from benchmarks.tables.markdown import grid, short, where
 from dpsweep.analysis.predictions import HINDSIGHT, lost_more
-from dpsweep.tables.write import read_numbers
+from dpsweep.figures.tables.write import read_numbers
 
 THEORY = RESULTS / "theory"
 ENDS = ("", "_lower", "_upper")

@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpsweep.clipping import AutomaticClipping, FlatClipping
     from dpsweep.privacy import calibrate
     from dpsweep.release.verify import verify
     from dpsweep.study.cells import optimizer_steps
+    from dpsweep.study.clipping import AutomaticClipping, FlatClipping
     from dpsweep.training.gradients import make_engine
     from dpsweep.training.noise import GaussianNoise
     from dpsweep.training.optimizer import PrivateOptimizer
@@ -29,8 +29,8 @@ IMAGES_VERSION = 2
 DRAWING_VERSION = 2
 
 _MODULES = {
-    "AutomaticClipping": "clipping",
-    "FlatClipping": "clipping",
+    "AutomaticClipping": "study.clipping",
+    "FlatClipping": "study.clipping",
     "GaussianNoise": "training.noise",
     "PoissonSampler": "training.sampling",
     "PrivateOptimizer": "training.optimizer",

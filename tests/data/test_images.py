@@ -16,11 +16,11 @@ import torch
 from PIL import Image
 from tests.waiting import children, running, wait_for
 
+from dpsweep.base.files import read_json
 from dpsweep.data import DatasetError
 from dpsweep.data.images import EncodedImages, Transform, decode_images, make_transform
 from dpsweep.data.progress import progress
 from dpsweep.data.resize import Resize
-from dpsweep.files import read_json
 
 
 def encoded(size: tuple[int, int], seed: int = 0, form: str = "PNG") -> bytes:

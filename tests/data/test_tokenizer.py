@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from transformers import BertTokenizer
 
+from dpsweep.base.files import read_checked_json, write_json
 from dpsweep.data import DatasetError
 from dpsweep.data.hub_file import HubError
 from dpsweep.data.tokenizer import Tokenizer, prepare
-from dpsweep.files import read_checked_json, write_json
 from dpsweep.study.config import Backbone, Dataset
 
 PIECES = [

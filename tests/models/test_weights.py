@@ -8,8 +8,8 @@ import timm
 import torch
 from safetensors.torch import save_file
 
+from dpsweep.base.files import write_json
 from dpsweep.data.hub_file import HubError
-from dpsweep.files import write_json
 from dpsweep.models.backbone import Architecture, BackboneError, PreparedBackbone
 from dpsweep.models.prepare import prepare
 from dpsweep.models.weights import configured, load_weights

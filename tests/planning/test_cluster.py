@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dpsweep.gpus import SEATS, Gpu
+from dpsweep.base.gpus import SEATS, Gpu
 from dpsweep.planning.cluster import ClusterError, Jobs, Site, read_site
 from dpsweep.planning.cost import (
     cell_bytes,

@@ -266,7 +266,7 @@ def test_the_table_shows_the_first_step_that_failed() -> None:
 def test_the_doctor_wants_the_folder_of_the_workflow(
     paper: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dpsweep.errors import DpsweepError
+    from dpsweep.base.errors import DpsweepError
     from dpsweep.study.paths import Paths
 
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,7 @@ from PIL import Image
 from tests.planning.finished import finish_cell, finish_output
 from tests.workflow.chain import STUDY
 
+from dpsweep.base.units import duration
 from dpsweep.planning.cluster import Site
 from dpsweep.planning.cost import backbone_bytes, cell_bytes, cell_cost, input_bytes, norms_seconds
 from dpsweep.planning.device import GPU
@@ -22,7 +23,6 @@ from dpsweep.planning.plan import CostEstimate, Plan, PlanError
 from dpsweep.study import Study, load_study
 from dpsweep.study.config import Dataset
 from dpsweep.study.paths import Paths
-from dpsweep.units import duration
 
 SWEEP, OTHER = "digits_vit_film", "digits_vit_film_sgd"
 

@@ -12,9 +12,9 @@ from tests.planning.finished import finish_cell
 from tests.workflow.chain import STUDY
 from typer.testing import CliRunner
 
-from dpsweep.cli import app
-from dpsweep.files import write_text
-from dpsweep.gpus import describe, visible_gpus
+from dpsweep.base.files import write_text
+from dpsweep.base.gpus import describe, visible_gpus
+from dpsweep.cli.main import app
 from dpsweep.planning.cost import cell_cost
 from dpsweep.planning.device import GPU
 from dpsweep.planning.outputs import Outputs

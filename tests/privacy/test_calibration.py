@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsweep.files import read_json, write_json
+from dpsweep.base.files import read_json, write_json
 from dpsweep.privacy import (
     Calibration,
     CalibrationError,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.files import read_json
+from dpsweep.base.files import read_json
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpsweep.files import DamagedFileError, read_json, write_checked_json, write_json
+from dpsweep.base.files import DamagedFileError, read_json, write_checked_json, write_json
 from dpsweep.privacy import Calibration, CalibrationError, calibrate, noise_multiplier
 from dpsweep.privacy.stored import read_calibration, verify, write_calibration
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from tests.release.test_release import FIXED, PRIVATE, study
 from tests.training.tiny_study import N, prepare
 
-from dpsweep.files import (
+from dpsweep.base.files import (
     canonical_json,
     checksum,
     read_checked_json,

@@ -20,7 +20,7 @@ from tests.training.test_features import with_weights
 from tests.training.tiny_study import N, prepare, tiny_sections
 from torch import Tensor
 
-from dpsweep.cli import app
+from dpsweep.cli.main import app
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import write_backbone
 from dpsweep.models.build import build_model, trainable_parameters

@@ -27,9 +27,9 @@ from tests.training.tiny_study import prepare as prepare_study
 from timm.models.vision_transformer import VisionTransformer
 
 import dpsweep
-from dpsweep.cli import app
+from dpsweep.base.files import read_checked_json, write_checked_json, write_text
+from dpsweep.cli.main import app
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.files import read_checked_json, write_checked_json, write_text
 from dpsweep.models.architectures import create
 from dpsweep.models.backbone import BackboneError
 from dpsweep.models.build import linear_head

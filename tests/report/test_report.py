@@ -29,7 +29,8 @@ from tests.waiting import PATIENCE
 from dpsweep import report
 from dpsweep.analysis.evidence import compare, evidence_table
 from dpsweep.analysis.frames import UnreadableResultsError, write_problem
-from dpsweep.files import fingerprint
+from dpsweep.base.files import fingerprint
+from dpsweep.figures.tables.hyperparameter_grid import grids_of_sweeps
 from dpsweep.report.checks import check_trials
 from dpsweep.report.embed import download_content, picture
 from dpsweep.report.found import best_settings, verdicts
@@ -37,7 +38,6 @@ from dpsweep.report.summary import summarise
 from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.paths import Paths
-from dpsweep.tables.hyperparameter_grid import grids_of_sweeps
 
 STUDY_FILE = Path("studies/small.yaml")
 FIGURES = ("squares", "curve", "classes", "noise")

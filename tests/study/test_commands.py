@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep import cli
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
+from dpsweep.cli import main as cli
 from dpsweep.study.commands import DEFAULT_STUDY, OPTIONS, make_command
 
 

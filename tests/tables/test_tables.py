@@ -9,10 +9,10 @@ import pytest
 from tests.synthetic import make_study, write_cells, write_dataset
 
 from dpsweep.analysis.frames import MissingResultsError
+from dpsweep.figures.tables import write
+from dpsweep.figures.tables.text import TextTable, group_starts, latex, superscript
 from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.paths import Paths
-from dpsweep.tables import write
-from dpsweep.tables.text import TextTable, group_starts, latex, superscript
 
 
 def table(family: str, **settings: Any) -> dict[str, Any]:
@@ -391,7 +391,7 @@ def test_the_csv_keeps_full_precision(tmp_path: Path) -> None:
 
 
 def test_every_field_of_a_rule_stands_in_its_own_column() -> None:
-    from dpsweep.tables.tuning_implications import show
+    from dpsweep.figures.tables.tuning_implications import show
 
     row = {
         "condition": "Lower ε", "implication": "Increase C", "effect_measured": "gain of a larger C",

@@ -27,13 +27,13 @@ import torch
 from scipy.stats import chi2, kstest
 from torch import Tensor
 
-from dpsweep.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.privacy import calibrate
 from dpsweep.privacy.audit import Evidence
+from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.study.config import Backbone, Dataset, DigitsSource, Film, RandomWeights
 from dpsweep.study.paths import Paths
 from dpsweep.training.audit import AuditedTrial, AuditError, CanaryContext, audit_trial, judge

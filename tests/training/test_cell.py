@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from tests.training.tiny_study import N, prepare, tiny_sections
 
-from dpsweep.files import read_json, write_json
+from dpsweep.base.files import read_json, write_json
 from dpsweep.privacy import CalibrationError, calibrate
 from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Cell, Study

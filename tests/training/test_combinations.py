@@ -16,7 +16,6 @@ import tokenizers
 import torch
 from tokenizers.models import WordLevel
 
-from dpsweep.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.data.prepared import PADDING, PreparedDataset
 from dpsweep.data.tokenizer import Tokenizer, _save
 from dpsweep.data.tokenizer import prepare as prepare_tokenizer
@@ -24,6 +23,7 @@ from dpsweep.data.write import Split, write_prepared
 from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.study import load_study
+from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.study.config import FileTokenizer, RandomWeights, Scratch
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext, load_trainable

@@ -9,7 +9,7 @@ from tests.training.tiny_models import CLASSES, Net, TokensFirst, make
 from timm.layers import LayerScale
 from torch import Tensor, nn
 
-from dpsweep.clipping import FlatClipping
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.gradients import GradientSum, make_engine
 from dpsweep.training.gradients.checked import CheckedEngine
 from dpsweep.training.gradients.rule_engines import ExpandedEngine

@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 from tests.training.tiny_study import prepare, specs_of, tiny_sections
 from torch import nn
 
-from dpsweep.clipping import FlatClipping
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.data.resize import Resize
@@ -23,6 +22,7 @@ from dpsweep.models.preprocess import make_preprocess
 from dpsweep.privacy import calibrate
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import FeatureSource
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.config import Features, HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.training import features as stage

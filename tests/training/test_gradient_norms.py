@@ -12,13 +12,13 @@ from tests.synthetic import make_study, write_cells
 from tests.training.tiny_study import N, tiny_sections
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.choice import choose
+from dpsweep.base.files import read_json, write_json
 from dpsweep.cli import stages
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.files import read_json, write_json
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import CalibrationError
 from dpsweep.study import load_study
+from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.training import gradient_norms, trajectory
 from dpsweep.training.context import TrialContext, load_trainable

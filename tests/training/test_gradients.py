@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from tests.training.tiny_models import CASES, Case, make
 from torch import nn
 
-from dpsweep.clipping import FlatClipping
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.gradients import GradientEngine, GradientSum, make_engine
 
 UNKNOWN = {

@@ -10,7 +10,7 @@ from tests.training.tiny_models import TokensFirst, make
 from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 
-from dpsweep.clipping import NoClipping
+from dpsweep.study.clipping import NoClipping
 from dpsweep.training.gradients import (
     GradientEngine,
     GradientSum,

@@ -8,9 +8,9 @@ from tests.training.tiny_models import Case, make
 from timm.layers import StdConv2d
 from torch import Tensor, nn
 
-from dpsweep.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.models.architectures import seeded
 from dpsweep.models.wide_resnet import SMALLEST_SQUARES, StandardizedConv2d, standardize
+from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.training.gradients import GradientSum, make_engine
 from dpsweep.training.gradients.convolutions import Convolutions
 from dpsweep.training.gradients.derived import Standardization, Standardized

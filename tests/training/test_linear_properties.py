@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpsweep.clipping import FlatClipping, NoClipping
+from dpsweep.study.clipping import FlatClipping, NoClipping
 from dpsweep.training.gradients.linear import LinearEngine
 from dpsweep.training.gradients.loop import LoopEngine
 

@@ -16,7 +16,7 @@ import yaml
 from datasets import ClassLabel, Dataset, Features, Image
 from PIL import Image as PillowImage
 
-from dpsweep.files import read_json
+from dpsweep.base.files import read_json
 from dpsweep.models.architectures import create, seeded, state_without_head
 from dpsweep.models.backbone import Architecture
 

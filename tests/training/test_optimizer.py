@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor, nn
 
-from dpsweep.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
+from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.training.gradients import GradientSum, make_engine
 from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.optimizer import PrivateOptimizer

@@ -11,9 +11,9 @@ import pytest
 import torch
 from tests.training.tiny_study import prepare, specs_of, tiny_sections
 
-from dpsweep.clipping import NoClipping
 from dpsweep.privacy import calibrate
 from dpsweep.study import Study
+from dpsweep.study.clipping import NoClipping
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients.rule_engines import ExpandedEngine

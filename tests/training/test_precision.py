@@ -9,7 +9,7 @@ import torch
 from tests.training.tiny_models import make
 from tests.training.tiny_study import N, prepare, tiny_study
 
-from dpsweep.clipping import FlatClipping
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients import make_engine
 from dpsweep.training.precision import resolve_precision

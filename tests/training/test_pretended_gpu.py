@@ -13,9 +13,9 @@ from tests.training.tiny_models import CASES, make
 from tests.training.tiny_study import prepare, specs_of, tiny_sections
 from torch import Tensor, nn
 
-from dpsweep.clipping import FlatClipping
 from dpsweep.privacy import calibrate
 from dpsweep.study import Study
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.training import trial as trial_module
 from dpsweep.training.audit import CanaryContext, audit_trial
 from dpsweep.training.context import TrialContext

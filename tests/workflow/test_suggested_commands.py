@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.workflow.chain import ROOT, STUDY, Chain
 
-from dpsweep.files import read_json, write_json
+from dpsweep.base.files import read_json, write_json
 
 pytestmark = pytest.mark.slow
 

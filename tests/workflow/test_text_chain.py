@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tests.workflow.chain import Chain
 
-from dpsweep.cli import app
+from dpsweep.cli.main import app
 
 STAGES = ("prepare_tokenizer", "prepare_dataset", "prepare_backbone")
 WORDS = {

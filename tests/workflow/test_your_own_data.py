@@ -25,7 +25,7 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import DistilBertConfig
 
-from dpsweep.files import write_json
+from dpsweep.base.files import write_json
 from dpsweep.models.architectures import create, seeded, state_without_head
 from dpsweep.models.backbone import Architecture
 from dpsweep.study import Study, load_study

@@ -2,7 +2,7 @@
 # every output was made from: what is not as the study asks for it depends on a file that is newer.
 import uuid
 
-from dpsweep.files import write_text
+from dpsweep.base.files import write_text
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import explain, problems
 

@@ -3,8 +3,8 @@
 import pandas as pd
 
 from dpsweep.analysis.frames import MissingResultsError
-from dpsweep.errors import DpsweepError
-from dpsweep.files import read_json
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import read_json
 from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.paths import Paths
 

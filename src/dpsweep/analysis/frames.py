@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dpsweep.errors import DpsweepError
-from dpsweep.files import atomic_path
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import atomic_path
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Selection

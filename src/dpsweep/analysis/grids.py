@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dpsweep.choice import repeats
+from dpsweep.study.choice import repeats
 
 Array = npt.NDArray[np.float64]
 Axis = Literal["batch_size", "clipping_bound"]
@@ -63,7 +63,7 @@ class Grid:
         return float(np.mean(at(self.accuracy.mean(axis=-1), rows, columns)))
 
     def choice(self) -> tuple[npt.NDArray[np.intp], ...]:
-        """Positions of B and C, each of shape (...), that the rule of choice takes (`dpsweep.choice`)."""
+        """Positions of B and C, each of shape (...), that the choice takes (`dpsweep.study.choice`)."""
         return best(self.selection.mean(axis=-1))
 
     def among(self, axis: Axis, values: Iterable[float]) -> "Grid":

@@ -21,9 +21,9 @@ from scipy import stats
 from dpsweep.analysis.frames import load_trials
 from dpsweep.analysis.jackknife import Estimate, jackknife
 from dpsweep.analysis.overlaps import PRIVACY, Overlap, load_overlaps
-from dpsweep.choice import choose
-from dpsweep.clipping import RULES
 from dpsweep.study import Study
+from dpsweep.study.choice import choose
+from dpsweep.study.clipping import RULES
 from dpsweep.study.paths import Paths
 from dpsweep.study.selections import Selection
 from dpsweep.study.targets import PredictedClipping, named_rule, nearest_to_one

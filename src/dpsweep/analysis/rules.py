@@ -14,8 +14,8 @@ much the level or the spread of accuracies differs between the conditions. It is
 side holds something better, and negative where the other side does.
 
 The easier condition has trials of its own, so its choice has no part in the noise that is measured. Under
-the harder one, seeds that measure take no part in the choice (cross-fitting, see `dpsweep.choice`): each
-seed but the first is left out once, the others choose, and the one that was left out measures.
+the harder one, seeds that measure take no part in the choice (cross-fitting, see `dpsweep.study.choice`):
+each seed but the first is left out once, the others choose, and the one that was left out measures.
 docs/statistics.md compares this effect with others.
 """
 

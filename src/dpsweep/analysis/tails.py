@@ -4,7 +4,7 @@ import logging
 import math
 from dataclasses import dataclass
 
-from dpsweep.files import read_json
+from dpsweep.base.files import read_json
 from dpsweep.privacy import Calibration, calibrate
 from dpsweep.privacy.tails import GENERATORS, NoiseGenerator, tail_delta
 from dpsweep.study import Study

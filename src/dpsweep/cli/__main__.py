@@ -1,5 +1,5 @@
 """The command line without a preloaded process: ``python -m dpsweep.cli``."""
 
-from dpsweep.cli import main
+from dpsweep.cli.main import main
 
 main()

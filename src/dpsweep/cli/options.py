@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsweep import gpus
+from dpsweep.base import gpus
 from dpsweep.planning.outputs import Output
 from dpsweep.planning.provenance import Making, making
 from dpsweep.study import Cell, Study, load_study
@@ -18,7 +18,7 @@ from dpsweep.study.paths import Paths
 if TYPE_CHECKING:
     from dpsweep.planning.cluster import Site, Stage
 
-# For the timing breakdown of a job: when it started (see `dpsweep.preload`).
+# For the timing breakdown of a job: when it started (see `dpsweep.cli.preload`).
 STARTED = time.monotonic()
 
 

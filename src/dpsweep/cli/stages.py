@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dpsweep import gpus
+from dpsweep.base import gpus
 from dpsweep.cli import options
 from dpsweep.cli.options import (
     Partial,
@@ -219,7 +219,7 @@ def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
 def audit_evidence(study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Collect the results of the audit: numbers, figure and table."""
     from dpsweep.figures.audit import draw_audit
-    from dpsweep.tables.audit import write_audit
+    from dpsweep.figures.tables.audit import write_audit
 
     study, paths = open_study(study_file)
     with making(paths, Outputs(study, paths).audit()):
@@ -262,7 +262,7 @@ def figure(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial 
 @app.command()
 def table(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
     """Write a table."""
-    from dpsweep.tables import write
+    from dpsweep.figures.tables import write
 
     study, paths = open_study(study_file, partial)
     pick("table", target, study.tables)

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.gpus import describe, visible_gpus
 from dpsweep.cli.options import SiteFile, StudyFile, open_study, read_site_file
-from dpsweep.errors import DpsweepError
-from dpsweep.gpus import describe, visible_gpus
 from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import DEFAULT_STUDY
 from dpsweep.study.paths import Paths
@@ -45,8 +45,8 @@ def new(
     extends: Annotated[Path, typer.Option(help="the study to extend")] = DEFAULT_STUDY,
 ) -> None:
     """Look at a dataset and write a first study for it."""
-    from dpsweep.data import look
-    from dpsweep.new import new_study
+    from dpsweep.recommend import look
+    from dpsweep.recommend.new import new_study
 
     if sum(given is not None for given in (images, hub, texts)) != 1:
         raise StudyError("found none or several of --images, --hub, --texts; allowed: one of them")
@@ -83,7 +83,7 @@ def check(
     ] = 20.0,
 ) -> None:
     """Check a study, its local data and its networks, and print its size."""
-    from dpsweep.check import check as check_study
+    from dpsweep.cli.check import check as check_study
 
     study, paths = open_study(study_file)
     if noise:

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpsweep.base.files import fingerprint
 from dpsweep.data.images import Content, EncodedImages, LabelledImages
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.shares import stratified_share
 from dpsweep.data.texts import LabelColumn, Texts, TextSplit, encode_labels
-from dpsweep.files import fingerprint
 from dpsweep.study.config import HubSource
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
 
 _TIMEOUT_SECONDS = 10
 

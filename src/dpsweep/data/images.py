@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from dpsweep.base.files import fingerprint
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.progress import progress
 from dpsweep.data.resize import Resize
 from dpsweep.data.unfinished import Record, require_space, sync
 from dpsweep.data.write import Split, write_array_header
-from dpsweep.files import fingerprint
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -23,9 +23,9 @@ import numpy.typing as npt
 import xxhash
 from pydantic import BaseModel, ConfigDict
 
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import DamagedFileError, read_checked_json
 from dpsweep.data.resize import Resize
-from dpsweep.errors import DpsweepError
-from dpsweep.files import DamagedFileError, read_checked_json
 from dpsweep.study.shares import held_out_rows
 
 # The order is part of the checksum.

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
+from dpsweep.base.files import DamagedFileError, read_checked_json, write_checked_json
 from dpsweep.data.hub_file import fetch_file
 from dpsweep.data.prepared import PADDING, DatasetError, TokenizerIdentity
 from dpsweep.data.sources import load_texts
-from dpsweep.files import DamagedFileError, read_checked_json, write_checked_json
 from dpsweep.study.config import (
     Backbone,
     Dataset,

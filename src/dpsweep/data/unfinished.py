@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from dpsweep.base.files import read_json, write_json
 from dpsweep.data.prepared import DatasetError
-from dpsweep.files import read_json, write_json
 
 log = logging.getLogger(__name__)
 

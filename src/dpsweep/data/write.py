@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from dpsweep.base.files import atomic_path, write_checked_json
 from dpsweep.data.prepared import (
     METADATA,
     READ_BYTES,
@@ -22,7 +23,6 @@ from dpsweep.data.prepared import (
     signature,
 )
 from dpsweep.data.resize import Resize
-from dpsweep.files import atomic_path, write_checked_json
 
 _Row = tuple[np.dtype[Any], tuple[int, ...]]
 """type and shape of one input"""

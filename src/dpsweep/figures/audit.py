@@ -5,8 +5,8 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from dpsweep.analysis.audit import load_audit
+from dpsweep.base.files import atomic_path
 from dpsweep.figures import style
-from dpsweep.files import atomic_path
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 

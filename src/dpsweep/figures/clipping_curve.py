@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 
 from dpsweep.analysis.frames import load_trials
 from dpsweep.analysis.statistics import best_centre, best_position
-from dpsweep.choice import choose
 from dpsweep.figures import lines, style
 from dpsweep.study import Study
+from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import ClippingCurve
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import pandas as pd
 from matplotlib.figure import Figure
 
+from dpsweep.base.files import atomic_path
 from dpsweep.figures import (
     clipping_curve,
     error_decomposition,
@@ -23,7 +24,6 @@ from dpsweep.figures import (
     privacy_effects,
     style,
 )
-from dpsweep.files import atomic_path
 from dpsweep.study import Study, StudyError
 from dpsweep.study.paths import Paths
 

@@ -9,7 +9,7 @@ from matplotlib.font_manager import findfont, findSystemFonts, fontManager
 from matplotlib.ft2font import FT2Font
 from matplotlib.text import Text
 
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
 
 FONT = "DejaVu Sans"
 """The font of the figures. It ships with matplotlib, so every machine draws the same glyphs."""

@@ -12,9 +12,9 @@ from matplotlib.ticker import MaxNLocator
 
 from dpsweep.analysis.frames import load_trials, stack
 from dpsweep.analysis.statistics import best_position
-from dpsweep.choice import choose
 from dpsweep.figures import style
 from dpsweep.study import Study
+from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Heatmap
 

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpsweep.analysis import frames as tidy
-from dpsweep.choice import CELL, repeats
 from dpsweep.figures import style
 from dpsweep.study.captions import FEWEST_FOR_A_BAND
+from dpsweep.study.choice import CELL, repeats
 
 _STRIP, _TALL_STRIP = 0.4, 0.64
 """Heights of a strip of chosen settings, inches: with two labels on its axis, and with three."""

@@ -6,9 +6,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.choice import choose
 from dpsweep.figures import lines, style
 from dpsweep.study import Study
+from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import OptimalBatchSize
 

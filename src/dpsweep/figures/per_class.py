@@ -22,10 +22,10 @@ from dpsweep.analysis.statistics import (
     retained_weight,
     running_mean,
 )
-from dpsweep.choice import choose
+from dpsweep.base.files import read_checked_json
 from dpsweep.figures import style
-from dpsweep.files import read_checked_json
 from dpsweep.study import Study
+from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Panel, PerClass
 

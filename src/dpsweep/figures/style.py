@@ -19,10 +19,10 @@ from matplotlib.font_manager import FontProperties, findfont
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
-from dpsweep.clipping import RULES
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import atomic_path
 from dpsweep.figures.fonts import FONT, write_all
-from dpsweep.files import atomic_path
+from dpsweep.study.clipping import RULES
 
 TEXT_WIDTH = 5.5  # inches: the paper's line
 SMALL = 6.0  # points: notes beside a drawing, such as the settings that were chosen

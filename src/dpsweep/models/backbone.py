@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from dpsweep.data.prepared import PreparedDataset, TokenizerIdentity
-from dpsweep.errors import DpsweepError
-from dpsweep.files import (
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import (
     DamagedFileError,
     atomic_path,
     checksum,
@@ -23,6 +22,7 @@ from dpsweep.files import (
     read_checked_json,
     write_checked_json,
 )
+from dpsweep.data.prepared import PreparedDataset, TokenizerIdentity
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,7 +1,7 @@
 """How stages become jobs of a cluster: site settings, and what each kind of job asks for.
 
 The workflow's executor (`workflow/executor`) reads the resources that are made here. Without a
-cluster nothing is asked for but seats of a GPU (`dpsweep.gpus`), and nothing is packed.
+cluster nothing is asked for but seats of a GPU (`dpsweep.base.gpus`), and nothing is packed.
 """
 
 import math
@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
-from dpsweep.errors import DpsweepError
-from dpsweep.gpus import SEATS, Gpu, seats
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.gpus import SEATS, Gpu, seats
 from dpsweep.planning.cost import (
     cell_cost,
     features_seconds,

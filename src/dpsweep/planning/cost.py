@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dpsweep.files import read_json
+from dpsweep.base.files import read_json
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.pixels import stored_bytes
 from dpsweep.study.cells import Cell, optimizer_steps

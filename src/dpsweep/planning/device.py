@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpsweep.gpus import Gpu, visible_gpus
+from dpsweep.base.gpus import Gpu, visible_gpus
 
 # Sustained float32 speed of training on a data-centre GPU, in 10^12 operations a second.
 TERAFLOPS = 20.0

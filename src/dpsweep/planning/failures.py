@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsweep.units import duration
+from dpsweep.base.units import duration
 
 # How the command line's own errors start, and the last part of a traceback. Both may go on for
 # more lines: hints of ours, a CUDA error's advice.

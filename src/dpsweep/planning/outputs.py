@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from dpsweep.clipping import ClippingBound
-from dpsweep.files import fingerprint
+from dpsweep.base.files import fingerprint
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource
+from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.config import Pretraining, Study
 from dpsweep.study.inputs import (
     backbone_inputs,
@@ -169,7 +169,14 @@ class Outputs:
         )
 
     def noise(self, dataset: str, epsilon: float, epochs: int, batch_size: BatchSize) -> Output:
-        """The calibration of one (dataset, epsilon, epochs, B)."""
+        """The calibration of one (dataset, epsilon, epochs, B).
+
+        Args:
+            dataset: its name in the study.
+            epsilon: of the guarantee.
+            epochs: E.
+            batch_size: B, or full.
+        """
         file = self._paths.noise(dataset, epsilon, epochs, batch_size)
         privacy = self._study.privacy.model_dump(mode="json")
         settings = fingerprint([privacy, self._study.train_size(dataset)])

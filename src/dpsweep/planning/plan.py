@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.units import duration, size
 from dpsweep.planning.cluster import GpuClass, Jobs, Site, Stage
 from dpsweep.planning.cost import (
     backbone_bytes,
@@ -32,7 +33,6 @@ from dpsweep.study.inputs import norms_cells
 from dpsweep.study.messages import unknown
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
-from dpsweep.units import duration, size
 
 GPUS = (1, 8, 64)
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from dpsweep.files import checksum, fingerprint, write_text
+from dpsweep.base.files import checksum, fingerprint, write_text
 from dpsweep.planning.outputs import Output
 from dpsweep.study.paths import Paths
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
 
 # Slurm's own time-outs are shorter.
 _PATIENCE_SECONDS = 120

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from dpsweep.base.units import duration
 from dpsweep.planning.cluster import Site
 from dpsweep.planning.cost import cell_cost
 from dpsweep.planning.device import GPU, Device
@@ -23,7 +24,6 @@ from dpsweep.study.cells import Cell
 from dpsweep.study.config import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
-from dpsweep.units import duration
 
 State = Literal["done", "running", "failed", "stopped", "waiting"]
 STATES: tuple[State, ...] = ("done", "running", "failed", "stopped", "waiting")

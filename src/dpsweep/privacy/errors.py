@@ -1,6 +1,6 @@
 """What the privacy layer raises."""
 
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
 
 
 class CalibrationError(DpsweepError, ValueError):

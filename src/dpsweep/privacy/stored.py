@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from dpsweep.files import checked, read_json, write_checked_json
+from dpsweep.base.files import checked, read_json, write_checked_json
 from dpsweep.privacy.calibration import CROSS_CHECK_TOLERANCE
 from dpsweep.privacy.errors import CalibrationError
 from dpsweep.privacy.gaussian import gaussian_delta, gaussian_epsilon

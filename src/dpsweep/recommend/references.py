@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 from pydantic import TypeAdapter
 
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
 from dpsweep.recommend.rule import Reference, source
 
 INCLUDED = Path(__file__).with_name("references.csv")

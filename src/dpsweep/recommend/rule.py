@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
 from dpsweep.privacy import noise_multiplier
 from dpsweep.study.cells import optimizer_steps
 

@@ -8,7 +8,7 @@ A release is one folder::
     README.md            the model card, made from the certificate
 """
 
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
 
 CERTIFICATE = "certificate.json"
 TRAINED = "model.safetensors"

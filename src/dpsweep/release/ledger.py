@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from dpsweep.files import DamagedFileError, checked, with_fingerprint
+from dpsweep.base.files import DamagedFileError, checked, with_fingerprint
 from dpsweep.release import ReleaseError
 from dpsweep.release.certificate import ReleasedModel
 from dpsweep.study.config.datasets import Origins, overlap

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dpsweep.files import canonical_json, read_checked_json
+from dpsweep.base.files import canonical_json, read_checked_json
 from dpsweep.release import CERTIFICATE, ReleaseError
 from dpsweep.release.certificate import Setting, Split, plain_method
 from dpsweep.release.train import Candidate, Schedules

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from dpsweep.files import DamagedFileError, checksum, read_checked_json
+from dpsweep.base.files import DamagedFileError, checksum, read_checked_json
 from dpsweep.models.architectures import create
 from dpsweep.models.backbone import (
     Architecture,

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from dpsweep.base.files import atomic_path, checksum, fingerprint, write_checked_json, write_text
 from dpsweep.data.prepared import DatasetError, read_metadata
-from dpsweep.files import atomic_path, checksum, fingerprint, write_checked_json, write_text
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.privacy.tuning_noise import TuningNoise

@@ -6,11 +6,11 @@ from typing import Literal
 
 import pandas as pd
 
-from dpsweep.choice import choose
 from dpsweep.report.grid import Grid, count, percent, values
 from dpsweep.report.trials import is_private
 from dpsweep.study import Study
 from dpsweep.study.cells import number
+from dpsweep.study.choice import choose
 from dpsweep.study.trials import trials_per_cell
 
 # A page that lists a thousand diverged trials helps nobody; the trial files hold them all.
@@ -248,7 +248,7 @@ def _grid_edge(study: Study, trials: pd.DataFrame) -> Check:
 def references(study: Study, trials: pd.DataFrame) -> Grid | None:
     """The best non-private cell of every problem: what the backbone reaches without privacy.
 
-    The cell is the one that every figure would choose (`dpsweep.choice`).
+    The cell is the one that every figure would choose (`dpsweep.study.choice`).
     """
     rows = []
     free = trials[(trials["epsilon"] == math.inf) & trials["best"].astype(bool)]

@@ -19,12 +19,12 @@ import plotly.offline
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 import dpsweep
-from dpsweep.choice import CELL, choose, repeats, summarise
-from dpsweep.files import write_text
+from dpsweep.base.files import write_text
 from dpsweep.report.found import batch_text, bound_text
 from dpsweep.report.grid import values
 from dpsweep.report.trials import COLUMNS, read_trials
 from dpsweep.study import Cell, Study
+from dpsweep.study.choice import CELL, choose, repeats, summarise
 from dpsweep.study.commands import make_command
 from dpsweep.study.paths import Paths
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from dpsweep.choice import choose
-from dpsweep.clipping import RULES, ClippingBound
+from dpsweep.figures.tables.write import read_numbers
 from dpsweep.report.checks import Check
 from dpsweep.report.grid import Grid, percent, values
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import BatchSize, number
+from dpsweep.study.choice import choose
+from dpsweep.study.clipping import RULES, ClippingBound
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import TuningImplications
-from dpsweep.tables.write import read_numbers
 
 _BEST_COLUMNS = [
     "Dataset", "Backbone", "Method", "ε", "Epochs", "C", "B", "Learning rate", "Accuracy",
@@ -80,7 +80,7 @@ def _verdict(row: "pd.Series[float]") -> Verdict:
 
 
 def best_settings(study: Study, trials: pd.DataFrame) -> Grid | None:
-    """The best cell of every problem and ε, all else tuned, as `dpsweep.choice` chooses.
+    """The best cell of every problem and ε, all else tuned, as `dpsweep.study.choice` chooses.
 
     ``Accuracy`` is the mean macro accuracy over the seeds that chose, ``Cross-fitted`` that of seeds
     that did not choose.

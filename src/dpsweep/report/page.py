@@ -9,7 +9,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 import dpsweep
-from dpsweep.files import write_text
+from dpsweep.base.files import write_text
 from dpsweep.report.checks import check_trials, references
 from dpsweep.report.embed import download_content
 from dpsweep.report.found import best_settings, to_know, verdicts

@@ -7,6 +7,7 @@ from datetime import datetime
 
 import pandas as pd
 
+from dpsweep.base.units import duration
 from dpsweep.report.grid import Grid, count, span, values
 from dpsweep.report.trials import newest_results
 from dpsweep.study import Study
@@ -20,7 +21,6 @@ from dpsweep.study.config import (
 )
 from dpsweep.study.inputs import swept_datasets
 from dpsweep.study.paths import Paths
-from dpsweep.units import duration
 
 _SWEEP_COLUMNS = [
     "Sweep", "Dataset", "Backbone", "Method", "Optimizer", "ε", "Epochs", "B", "C",

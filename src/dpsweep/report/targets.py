@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from dpsweep.figures.tables import audit
+from dpsweep.figures.tables.text import TextTable
+from dpsweep.figures.tables.write import read, read_numbers
 from dpsweep.report.embed import Download, Picture, download, picture
 from dpsweep.report.grid import Grid, count
 from dpsweep.study import Cell, Study
@@ -16,9 +19,6 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import Table
 from dpsweep.study.targets import Figure, LinePanel, NoiseCurve, Selection
 from dpsweep.study.wording import how_chosen
-from dpsweep.tables import audit
-from dpsweep.tables.text import TextTable
-from dpsweep.tables.write import read, read_numbers
 
 
 @dataclass(frozen=True)

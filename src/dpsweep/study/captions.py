@@ -14,8 +14,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.clipping import RULES
 from dpsweep.study.cells import number
+from dpsweep.study.clipping import RULES
 from dpsweep.study.selections import AXES, PARTS, Selection
 
 if TYPE_CHECKING:

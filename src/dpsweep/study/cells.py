@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
-from dpsweep.clipping import RULES, ClippingBound
+from dpsweep.study.clipping import RULES, ClippingBound
 
 Full = Literal["full"]
 BatchSize = int | Full

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
 
-from dpsweep.clipping import PrivateRule
+from dpsweep.study.clipping import PrivateRule
 from dpsweep.study.selections import Foreach, Selection, Settings
 
 

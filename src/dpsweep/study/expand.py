@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from dpsweep.clipping import ClippingBound
 from dpsweep.study.assemble import Written, assemble
 from dpsweep.study.captions import CAPTION_WORDS, caption
 from dpsweep.study.cells import number
+from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.compared import ComparedCells
 from dpsweep.study.messages import NAME_PATTERN, unknown
 from dpsweep.study.selections import PARTS, SEVERAL, Foreach, LinePanel, Panel, Selection

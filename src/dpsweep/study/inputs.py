@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep import DRAWING_VERSION, IMAGES_VERSION, TRAINER_VERSION
-from dpsweep.clipping import ClippingBound
-from dpsweep.files import fingerprint
+from dpsweep.base.files import fingerprint
 from dpsweep.study.cells import Cell
+from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.config import (
     Backbone,
     Dataset,
@@ -55,6 +55,13 @@ def norms_cells(
     study: Study, problem: str, epsilon: float, epochs: int, clipping_bound: ClippingBound
 ) -> list[Cell]:
     """The cells that compete for the gradient norms of one (problem, epsilon, epochs, C).
+
+    Args:
+        study: the study.
+        problem: name of the problem.
+        epsilon: of the guarantee.
+        epochs: E.
+        clipping_bound: C, or the name of a rule.
 
     Returns:
         One for each batch size of the grid, in its order; none where there is no such cell.

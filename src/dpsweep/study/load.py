@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
 from dpsweep.study.config import Study
 from dpsweep.study.messages import explain, screen, value
 

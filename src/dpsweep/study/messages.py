@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dpsweep.clipping import ClippingBound
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
 from dpsweep.study.cells import BatchSize, Cell, number
+from dpsweep.study.clipping import ClippingBound
 
 
 @dataclass(frozen=True)

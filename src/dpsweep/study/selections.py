@@ -25,8 +25,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dpsweep.clipping import RULES, ClippingBound
 from dpsweep.study.cells import BatchSize, Problem
+from dpsweep.study.clipping import RULES, ClippingBound
 
 PARTS = ("dataset", "backbone", "method")
 """What a role or a name stands for."""

@@ -7,7 +7,7 @@ for every other. docs/privacy.md says what that means for the guarantee.
 import hashlib
 from functools import lru_cache
 
-from dpsweep.files import canonical_json
+from dpsweep.base.files import canonical_json
 
 _NUMBERS = 2**64
 

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from dpsweep.clipping import RULES
+from dpsweep.study.clipping import RULES
 from dpsweep.study.selections import Line, LinePanel, Panel, Selection, Settings
 from dpsweep.study.target import Target
 

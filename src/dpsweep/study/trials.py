@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from dpsweep.clipping import Clipping
 from dpsweep.study.bracket import bracket_trials
 from dpsweep.study.cells import Cell, Problem
+from dpsweep.study.clipping import Clipping
 from dpsweep.study.config import Method, Study
 
 # The best trial of a cell keeps its parameters after every epoch where they take at most this

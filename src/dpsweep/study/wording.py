@@ -1,4 +1,4 @@
-"""What captions say about how things were chosen; the rule itself is `dpsweep.choice`."""
+"""What captions say about how things were chosen; the rule itself is `dpsweep.study.choice`."""
 
 from dpsweep.study.config import Study
 from dpsweep.study.target import Target

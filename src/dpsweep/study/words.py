@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.clipping import RULES, clipping_kind
 from dpsweep.study.captions import listed
 from dpsweep.study.cells import Problem, number
+from dpsweep.study.clipping import RULES, clipping_kind
 from dpsweep.study.grids import Chosen, Grids
 from dpsweep.study.messages import unknown
 from dpsweep.study.selections import AXES, DEFAULTS, PARTS, VALUES, Selection

@@ -23,15 +23,15 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from dpsweep.clipping import Clipping
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import write_json
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.errors import DpsweepError
-from dpsweep.files import write_json
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import calibrate
 from dpsweep.privacy.audit import Coins, Evidence, Floats, count_correct, likelihood_scores
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.clipping import Clipping
 from dpsweep.study.config import Audit, Method
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import TrialSettings

@@ -17,18 +17,18 @@ import pandas as pd
 import pyarrow.parquet as pq
 import torch
 
+from dpsweep.base.files import atomic_path
+from dpsweep.base.gpus import TAKEN
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.files import atomic_path
-from dpsweep.gpus import TAKEN
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
-from dpsweep.records import TRIALS, trial_table
 from dpsweep.study import Cell, Study
 from dpsweep.study.bracket import bracket_maximum
 from dpsweep.study.cells import Problem
 from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.config.training import Training
 from dpsweep.study.paths import Paths
+from dpsweep.study.records import TRIALS, trial_table
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, TrialSettings
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
@@ -289,7 +289,7 @@ def _write_outputs(folder: Path, opened: OpenCell, run: _Run, best: float) -> No
 
 
 def _row(opened: OpenCell, spec: TrialSpec, record: dict[str, Any]) -> dict[str, Any]:
-    """The record of a trial, without what its cell chose (see `dpsweep.records`)."""
+    """The record of a trial, without what its cell chose (see `dpsweep.study.records`)."""
     problem, rate = opened.problem, spec.batch_size / spec.train_size
     known = {
         "dataset": problem.dataset,

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from dpsweep.files import atomic_path
+from dpsweep.base.files import atomic_path
 from dpsweep.training.optimizer import PrivateOptimizer
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,14 @@ def save_checkpoint(
     optimizer: PrivateOptimizer,
     progress: Progress,
 ) -> None:
-    """Write the state after a step, atomically."""
+    """Write the state after a step, atomically.
+
+    Args:
+        path: the checkpoint.
+        parameters: the trainable parameters by name.
+        optimizer: whose state is part of it.
+        progress: what was measured up to this step.
+    """
     state = {
         "parameters": {name: parameter.detach() for name, parameter in parameters.items()},
         "optimizer": optimizer.state_dict(),

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpsweep.clipping import NoClipping
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.gpus import TAKEN
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.errors import DpsweepError
-from dpsweep.gpus import TAKEN
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
+from dpsweep.study.clipping import NoClipping
 from dpsweep.study.config import Method
 from dpsweep.training.gradients import GradientEngine, make_engine
 from dpsweep.training.physical import (

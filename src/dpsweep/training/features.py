@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpsweep.base.files import fingerprint
 from dpsweep.data.prepared import (
     DatasetError,
     DatasetMetadata,
@@ -24,7 +25,6 @@ from dpsweep.data.prepared import (
 from dpsweep.data.progress import progress
 from dpsweep.data.unfinished import Record, claim, release, require_space
 from dpsweep.data.write import Split, write_array_header, write_prepared
-from dpsweep.files import fingerprint
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess

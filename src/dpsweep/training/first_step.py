@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dpsweep.clipping import FlatClipping
-from dpsweep.files import canonical_json
+from dpsweep.base.files import canonical_json
 from dpsweep.models.architectures import create, described_architecture
 from dpsweep.models.backbone import BackboneError, write_backbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, select
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.config import Dataset, Study
 from dpsweep.training.gradients import make_engine
 

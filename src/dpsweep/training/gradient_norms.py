@@ -9,12 +9,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from dpsweep.choice import choose
-from dpsweep.clipping import ClippingBound
-from dpsweep.errors import DpsweepError
-from dpsweep.files import atomic_path
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import atomic_path
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import number
+from dpsweep.study.choice import choose
+from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.inputs import norms_cells
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
@@ -37,7 +37,7 @@ def best_cell(
     epochs: int,
     clipping_bound: ClippingBound,
 ) -> tuple[Cell, "pd.Series[Any]"]:
-    """Choose the batch size of an (epsilon, epochs, C) as every figure does (`dpsweep.choice`).
+    """Choose the batch size of an (epsilon, epochs, C) as every figure does (`dpsweep.study.choice`).
 
     Args:
         study: the study.

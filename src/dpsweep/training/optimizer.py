@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsweep.clipping import Clipping
+from dpsweep.study.clipping import Clipping
 from dpsweep.training.gradients import GradientEngine
 from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.physical import DoesNotFitError, first_line, is_out_of_memory

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 import torch
 
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
 
 log = logging.getLogger(__name__)
 

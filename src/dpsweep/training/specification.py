@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from dpsweep import TRAINER_VERSION
-from dpsweep.clipping import Clipping
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import fingerprint
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.errors import DpsweepError
-from dpsweep.files import fingerprint
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.study import Cell, Study
+from dpsweep.study.clipping import Clipping
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import TrialSettings
 from dpsweep.training.context import TrialContext

@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from dpsweep.files import atomic_path
+from dpsweep.base.files import atomic_path
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import secrets
 
 import numpy as np
 
-from dpsweep.files import canonical_json
+from dpsweep.base.files import canonical_json
 
 KEY_BITS = 128
 """Length of a stream's key, which is that of numpy's Philox generator."""

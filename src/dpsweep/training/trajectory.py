@@ -18,8 +18,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from dpsweep.errors import DpsweepError
-from dpsweep.files import atomic_path
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import atomic_path
 from dpsweep.study import Cell, Study
 from dpsweep.study.config.training import Training
 from dpsweep.study.paths import Paths

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep import __version__
-from dpsweep.gpus import TAKEN
+from dpsweep.base.gpus import TAKEN
 from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from dpsweep.training.context import TrialContext

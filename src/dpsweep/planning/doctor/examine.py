@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dpsweep
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
 from dpsweep.planning import failures, slurm
 from dpsweep.planning.cluster import Jobs, Site
 from dpsweep.planning.doctor import requests

@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.clipping import PrivateRule
 from dpsweep.study.cells import Full
+from dpsweep.study.clipping import PrivateRule
 from dpsweep.study.config.section import Grid, LearningRate, Name, PositiveFloat, Section
 from dpsweep.study.config.sweeps import batch_sizes_ascend
 

@@ -5,8 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.clipping import ClippingBound, PrivateRule
 from dpsweep.study.cells import BatchSize, Cell, Full
+from dpsweep.study.clipping import ClippingBound, PrivateRule
 from dpsweep.study.config.section import (
     Grid,
     LearningRates,

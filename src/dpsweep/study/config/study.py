@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
-from dpsweep.clipping import Clipping, clipping_rule
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
+from dpsweep.study.clipping import Clipping, clipping_rule
 from dpsweep.study.compared import Reference
 from dpsweep.study.config.audit import Audit
 from dpsweep.study.config.backbones import Backbone, Features

@@ -5,13 +5,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.clipping import RULES, ClippingBound, RuleName
 from dpsweep.study.cells import (
     BatchSize,
     Full,
     Problem,
     number,
 )
+from dpsweep.study.clipping import RULES, ClippingBound, RuleName
 from dpsweep.study.config.section import (
     Engine,
     Epsilon,

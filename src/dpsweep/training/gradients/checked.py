@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from dpsweep.clipping import Clipping, NoClipping
+from dpsweep.study.clipping import Clipping, NoClipping
 from dpsweep.training.gradients.interface import (
     GradientEngine,
     GradientSum,

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from dpsweep.clipping import Clipping
+from dpsweep.study.clipping import Clipping
 from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpsweep.clipping import Clipping, NoClipping
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
+from dpsweep.study.clipping import Clipping, NoClipping
 from dpsweep.training.precision import sum_dtype
 
 

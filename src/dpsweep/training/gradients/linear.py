@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpsweep.clipping import Clipping
+from dpsweep.study.clipping import Clipping
 from dpsweep.training.gradients.interface import GradientSum, UnsupportedModelError
 from dpsweep.training.gradients.per_example import only_usable, scaled
 from dpsweep.training.precision import full_precision

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from dpsweep.clipping import Clipping
+from dpsweep.study.clipping import Clipping
 from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,

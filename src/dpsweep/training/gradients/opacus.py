@@ -11,7 +11,7 @@ from opacus.validators import ModuleValidator
 from opacus.validators.errors import IllegalModuleConfigurationError
 from torch import Tensor, nn
 
-from dpsweep.clipping import Clipping
+from dpsweep.study.clipping import Clipping
 from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,

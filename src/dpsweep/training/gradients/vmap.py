@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from dpsweep.clipping import Clipping
+from dpsweep.study.clipping import Clipping
 from dpsweep.training.gradients.factored import FactoredEngine
 from dpsweep.training.gradients.interface import GradientSum
 from dpsweep.training.gradients.per_example import PerExampleGradients, slices

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dpsweep.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError
 
 _FINGERPRINT = "fingerprint"
 

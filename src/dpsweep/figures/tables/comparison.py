@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.choice import choose
+from dpsweep.figures.tables.text import TextTable, group_starts
 from dpsweep.study import Study
+from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import Comparison
-from dpsweep.tables.text import TextTable, group_starts
 
 _OF_THE_CELL = [
     "problem", "epsilon", "epochs", "batch_size", "clipping", "clipping_bound", "learning_rate",
@@ -23,7 +23,7 @@ def accuracies_and_references(
 ) -> pd.DataFrame:
     """One row per entry: our mean and range over repeats, the reference, and the difference.
 
-    ``cross_fitted`` is the accuracy without optimism (`dpsweep.choice`), which compares the columns.
+    ``cross_fitted`` is the accuracy without optimism (`dpsweep.study.choice`), which compares the columns.
 
     ``within_reference`` says whether our mean lies in the reference's range; it is empty where the
     reference has none.

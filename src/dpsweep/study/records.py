@@ -1,6 +1,6 @@
 """The record of a trial: its columns, from which the written rows and the documentation follow.
 
-``python -m dpsweep.records`` prints the table of docs/design.md.
+``python -m dpsweep.study.records`` prints the table of docs/design.md.
 """
 
 import sys

@@ -11,8 +11,8 @@ from dpsweep.data.folder import load_folder
 from dpsweep.data.hub import load_hub_images, load_hub_texts, open_hub
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.texts import Texts, load_files, shorten
+from dpsweep.recommend.draft import FoundDataset
 from dpsweep.study.config import FilesSource, FolderSource, HubSource
-from dpsweep.study.draft import FoundDataset
 
 TEST_SHARE = 0.2
 """What is cut out of the training images where there is no test folder."""

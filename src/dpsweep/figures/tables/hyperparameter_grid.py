@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dpsweep.clipping import RULES
+from dpsweep.figures.tables.text import TextTable, group_starts, superscript
 from dpsweep.study import Study
 from dpsweep.study.cells import number
+from dpsweep.study.clipping import RULES
 from dpsweep.study.config import HubSource, LoRA, Sweep
-from dpsweep.tables.text import TextTable, group_starts, superscript
 
 _PRINTED = {
     "dataset": "Dataset", "backbone": "Model", "method": "Method", "subset": "Subset",

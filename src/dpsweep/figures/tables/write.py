@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from dpsweep.files import atomic_path, write_text
+from dpsweep.base.files import atomic_path, write_text
+from dpsweep.figures.tables import comparison, datasets, hyperparameter_grid, tuning_implications
+from dpsweep.figures.tables.text import TextTable
 from dpsweep.study import Study, StudyError
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import Table
 from dpsweep.study.wording import how_chosen
-from dpsweep.tables import comparison, datasets, hyperparameter_grid, tuning_implications
-from dpsweep.tables.text import TextTable
 
 
 @dataclass(frozen=True)

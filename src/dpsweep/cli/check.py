@@ -85,7 +85,7 @@ def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
 
 def _networks(study: Study, seconds: float) -> Generator[str, None, list[str]]:
     # It takes seconds to import.
-    from dpsweep.training.first_step import try_first_steps  # noqa: PLC0415
+    from dpsweep.training.first_step import try_first_steps
 
     found = try_first_steps(study, seconds)
     yield (
@@ -103,7 +103,7 @@ def _networks(study: Study, seconds: float) -> Generator[str, None, list[str]]:
 def _unwritable(study: Study, classes: dict[str, list[str]]) -> list[str]:
     """What the figures cannot write: titles, and names of classes where they draw these."""
     # It takes a second to import.
-    from dpsweep.figures.fonts import UnwritableTextError, require_fonts  # noqa: PLC0415
+    from dpsweep.figures.fonts import UnwritableTextError, require_fonts
 
     texts = drawn_texts(study)
     for figure in study.figures.values():

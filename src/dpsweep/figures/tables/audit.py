@@ -3,10 +3,10 @@
 import pandas as pd
 
 from dpsweep.analysis.audit import load_audit, verdict
-from dpsweep.files import write_text
+from dpsweep.base.files import write_text
+from dpsweep.figures.tables.text import TextTable, group_starts
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
-from dpsweep.tables.text import TextTable, group_starts
 
 _HEADER = [
     "B", "q", "T", "σ", "Claimed ε", "Measured ε, at least", "Right guesses", "Claim",

@@ -76,9 +76,9 @@ def main() -> None:
         if status is not None:
             sys.exit(status)
     # Importing the command line takes longer than handing over.
-    from dpsweep import cli  # noqa: PLC0415
+    from dpsweep.cli.main import main as run
 
-    cli.main()
+    run()
 
 
 def start() -> None:
@@ -97,7 +97,7 @@ def start() -> None:
         listener.listen(socket.SOMAXCONN)
         _servers.append(
             subprocess.Popen(
-                [sys.executable, "-P", "-m", "dpsweep.preload", str(listener.fileno())],
+                [sys.executable, "-P", "-m", "dpsweep.cli.preload", str(listener.fileno())],
                 # Closed by the system when this process ends, which the server notices.
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
@@ -156,7 +156,7 @@ def serve(listener: socket.socket) -> None:
     for number in _ENDING_SIGNALS:
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
-    importlib.import_module("dpsweep.cli")
+    importlib.import_module("dpsweep.cli.main")
     end_with_parent = ctypes.CDLL(None).prctl  # looked up before there are threads
     needed, children = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     while True:
@@ -218,12 +218,12 @@ def _run(connection: socket.socket, server: socket.socket) -> NoReturn:
 
 
 def _command() -> int:
-    from dpsweep import cli  # noqa: PLC0415
-    from dpsweep.cli import options  # noqa: PLC0415
+    from dpsweep.cli import options
+    from dpsweep.cli.main import main as run
 
     options.STARTED = time.monotonic()
     try:
-        cli.main()
+        run()
     except SystemExit as stop:
         if isinstance(stop.code, int) or stop.code is None:
             return stop.code or 0

@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 
 from dpsweep.analysis.frames import MissingResultsError
-from dpsweep.files import read_checked_json
+from dpsweep.base.files import read_checked_json
+from dpsweep.figures.tables.text import TextTable
 from dpsweep.study import Study
 from dpsweep.study.inputs import swept_datasets
 from dpsweep.study.paths import Paths
-from dpsweep.tables.text import TextTable
 
 
 def prepared_datasets(

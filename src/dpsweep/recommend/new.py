@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpsweep.files import write_text
+from dpsweep.base.files import write_text
+from dpsweep.recommend.draft import FoundDataset, draft_study
 from dpsweep.study import Study, StudyError, load_study
-from dpsweep.study.draft import FoundDataset, draft_study
 
 
 def new_study(
     study_file: Path, base_file: Path, found: FoundDataset, backbones: Sequence[str] = ()
 ) -> Study:
-    """Write a study of a dataset that was looked at (`dpsweep.data.look`).
+    """Write a study of a dataset that was looked at (`dpsweep.recommend.look`).
 
     Args:
         study_file: the file to write; its name becomes that of the dataset.

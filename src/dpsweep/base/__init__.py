@@ -1,0 +1,1 @@
+"""Errors, files, units and GPUs: what every other package may use."""

@@ -1,0 +1,50 @@
+"""The command line: commands for people (`studies`, `releases`), and one per stage (`stages`).
+
+A problem that the user can fix (a study that does not fit, a missing file, a full disk) ends
+in one message and exit status 1; anything else keeps its traceback.
+"""
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dpsweep.base.errors import DpsweepError
+from dpsweep.cli import releases, stages, studies
+from dpsweep.study.commands import DEFAULT_STUDY, make_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Find and explain good hyperparameters for differentially private deep transfer learning.",
+)
+app.add_typer(studies.app)
+app.add_typer(releases.app)
+app.add_typer(stages.app)
+
+
+def main(run: "Callable[..., None]" = app) -> None:
+    """Run the command line."""
+    # Other libraries log warnings and errors only.
+    # Some of them set up logging of their own when they are imported.
+    logging.basicConfig(
+        format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr, force=True
+    )
+    logging.getLogger("dpsweep").setLevel(logging.INFO)
+    called: dict[str, Path] = {}
+    try:
+        run(prog_name="dpsweep", obj=called)
+    except DpsweepError as error:
+        message = f"error: {error}"
+        if error.remake:
+            command = make_command(called.get("study", DEFAULT_STUDY), error.remake)
+            message += f"\nTo make it again:\n  {command}"
+        sys.exit(message)
+    except OSError as error:
+        sys.exit(f"error: {error}")
