@@ -11,8 +11,9 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from dpsweep import gpus, preload
+from dpsweep.base import gpus
 from dpsweep.base.errors import DpsweepError
+from dpsweep.cli import preload
 from dpsweep.study import commands, load_study
 from dpsweep.planning.cluster import Jobs, read_site
 from dpsweep.planning.outputs import NormsKey, prepared_files
