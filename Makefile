@@ -1,4 +1,4 @@
-# dpsweep: `make demo` runs a small study from data to report, `make test` checks everything.
+# dpsweep: `make demo` runs a small study from data to report, `make test` checks a change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,10 +16,10 @@ SLOWEST := --durations 15 --durations-min 1
 # Tests run side by side, those of one file together: they share what the file prepares.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 
-.PHONY: help setup demo findings status test test-fast test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check format lock clean
+.PHONY: help setup demo findings status test test-slow test-all test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check format lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## create .venv with the pinned dependencies and the package
 
@@ -38,12 +38,13 @@ demo: setup ## run the demo study and say where its report is
 status: setup ## cells done, running, failed, waiting; GPU hours and time left (STUDY=...)
 	@dpsweep status --study $(or $(STUDY),config.yaml)
 
-test: check ## check, then all tests, fast ones first
+test: check ## check, then the tests that take seconds: what a change needs
 	$(BIN)/pytest $(PARALLEL) -m "not slow"
+
+test-slow: setup ## the tests that take longer
 	$(BIN)/pytest $(PARALLEL) -m "slow and not real_data and not campaign"
 
-test-fast: setup ## the fast tests only
-	$(BIN)/pytest $(PARALLEL) -m "not slow"
+test-all: test test-slow test-slurm real-data ## every test but the campaigns
 
 test-campaigns: setup ## short forms of the campaigns of docs/reliability.md (DPSWEEP_TEST_SLURM=1: on Slurm too)
 	$(BIN)/pytest -m campaign tests/workflow tests/slurm
