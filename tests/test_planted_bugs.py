@@ -37,7 +37,8 @@ def test_no_bug_has_survived() -> None:
 def test_a_bug_whose_place_is_gone_is_named() -> None:
     bug = planted_bugs.Bug("base.files", "nothing is written", Mutation("gone", returns="1"), ())
     with pytest.raises(
-        PlaceNotFoundError, match="base.files, 'nothing is written': gone is defined 0 times, not once"
+        PlaceNotFoundError,
+        match=r"base\.files, 'nothing is written': gone is defined 0 times, not once",
     ):
         bug.planted()
 
