@@ -146,5 +146,5 @@ onerror:
     failures = [failure(job.output, job.log, job.rule.name) for job in jobs]
     failures.sort(key=lambda each: str(each.log))
     waiting = len(set(workflow.scheduler.remaining_jobs) - jobs)
-    again = shlex.join(["snakemake", *sys.argv[1:]])
+    again = os.environ.get(commands.CALL, shlex.join(["snakemake", *sys.argv[1:]]))
     print(*summary(failures, again, waiting), sep="\n", file=sys.stderr, flush=True)

@@ -63,6 +63,7 @@ def test_failures_are_listed_with_their_reason(
     study_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = load_study(study_file)
+    Path(study.results).mkdir()
     call("status", "--failed", "--study", study_file)
     assert capsys.readouterr().out == "No job has failed.\n"
     (cell,) = study.all_cells()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.cli import releases, stages, studies
+from dpsweep.cli import releases, run, stages, studies
 from dpsweep.study.commands import DEFAULT_STUDY, make_command
 
 if TYPE_CHECKING:
@@ -25,11 +25,12 @@ app = typer.Typer(
     help="Find and explain good hyperparameters for differentially private deep transfer learning.",
 )
 app.add_typer(studies.app)
+app.add_typer(run.app)
 app.add_typer(releases.app)
 app.add_typer(stages.app)
 
 
-def main(run: "Callable[..., None]" = app) -> None:
+def main(call: "Callable[..., None]" = app) -> None:
     """Run the command line."""
     # Other libraries log warnings and errors only.
     # Some of them set up logging of their own when they are imported.
@@ -39,7 +40,7 @@ def main(run: "Callable[..., None]" = app) -> None:
     logging.getLogger("dpsweep").setLevel(logging.INFO)
     called: dict[str, Path] = {}
     try:
-        run(prog_name="dpsweep", obj=called)
+        call(prog_name="dpsweep", obj=called)
     except DpsweepError as error:
         message = f"error: {error}"
         if error.remake:

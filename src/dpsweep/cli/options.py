@@ -1,17 +1,21 @@
 """What commands share: their options, and how they open a study."""
 
 import contextlib
+import os
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
 from dpsweep.base import gpus
 from dpsweep.planning.outputs import Output
 from dpsweep.planning.provenance import Making, making
 from dpsweep.study import Cell, Study, load_study
+from dpsweep.study.commands import DEFAULT_STUDY
+from dpsweep.study.find import home, named_study, only_study
 from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 
@@ -32,6 +36,14 @@ def _remember(context: typer.Context, study_file: Path) -> Path:
 StudyFile = Annotated[
     Path, typer.Option("--study", help="the study's YAML file", callback=_remember)
 ]
+StudyName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="STUDY",
+        help="the study's file, or the name of one that comes with dpsweep; by default the only one here",
+    ),
+]
+FoundStudy = Annotated[Path | None, typer.Option("--study", help="the same as STUDY")]
 Partial = Annotated[
     bool,
     typer.Option(
@@ -51,6 +63,35 @@ def open_study(study_file: Path, partial: bool = False) -> tuple[Study, Paths]:
     """Read a study; return it with its files."""
     study = load_study(study_file)
     return study, Paths(Path(study.results), partial)
+
+
+def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
+    """Find a study, go to the folder that its paths start at, and read it.
+
+    Results in the current folder are those that are meant; nobody goes anywhere then.
+
+    Args:
+        named: its file or name. None: ``config.yaml``, or the only study in the current folder.
+
+    Returns:
+        Its file, seen from that folder, the study, and its files.
+
+    Raises:
+        DpsweepError: there is no such study, none at all or several, or it is not valid.
+    """
+    if named is None:
+        file = DEFAULT_STUDY if DEFAULT_STUDY.exists() else only_study(Path())
+    else:
+        file = named_study(str(named), Path())
+    study, folder = load_study(file), home(file)
+    if folder != Path.cwd() and not Path(study.results).exists():
+        file = file.resolve()
+        os.chdir(folder)
+        file = file.relative_to(folder) if file.is_relative_to(folder) else file
+    context = click.get_current_context(silent=True)
+    if context is not None and context.obj is not None:
+        context.obj["study"] = file
+    return file, study, Paths(Path(study.results))
 
 
 def cells_of(study: Study, problem: str) -> list[Cell]:

@@ -10,9 +10,16 @@ import typer
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import describe, visible_gpus
-from dpsweep.cli.options import SiteFile, StudyFile, open_study, read_site_file
+from dpsweep.cli.options import (
+    FoundStudy,
+    SiteFile,
+    StudyName,
+    find_study,
+    read_site_file,
+)
 from dpsweep.study import Study, StudyError
-from dpsweep.study.commands import DEFAULT_STUDY
+from dpsweep.study.commands import DEFAULT_STUDY, make_command
+from dpsweep.study.find import PAPER, name_of, split_study
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
@@ -42,7 +49,10 @@ def new(
     configuration: Annotated[
         str | None, typer.Option(help="which one, if the hub dataset has several")
     ] = None,
-    extends: Annotated[Path, typer.Option(help="the study to extend")] = DEFAULT_STUDY,
+    extends: Annotated[
+        str | None,
+        typer.Option(help="the study to extend: a file, or a name; by default the paper's"),
+    ] = None,
 ) -> None:
     """Look at a dataset and write a first study for it."""
     from dpsweep.recommend import look
@@ -57,20 +67,22 @@ def new(
     else:
         assert texts is not None  # noqa: S101 (one of the three is given)
         found = look.look_at_tables(*texts, input_column, label_column)
-    study = new_study(study_file, extends, found, backbone or ())
+    base = extends or (str(DEFAULT_STUDY) if DEFAULT_STUDY.exists() else PAPER)
+    study = new_study(study_file, base, found, backbone or ())
     typer.echo(
         f"{study_file}: {len(found.classes)} classes, {found.train_size:,} training and "
         f"{found.test_size:,} test examples; {len(study.all_cells())} cells, "
         f"{len(study.figures)} figures, {len(study.tables)} tables. Next:\n"
-        f"  dpsweep check --study {study_file}\n"
-        f"  dpsweep plan --study {study_file}\n"
-        f"  snakemake --config study={study_file} -- all"
+        f"  dpsweep check {study_file}\n"
+        f"  dpsweep plan {study_file}\n"
+        f"  dpsweep run {study_file}"
     )
 
 
 @app.command()
 def check(
-    study_file: StudyFile = DEFAULT_STUDY,
+    study_name: StudyName = None,
+    study_file: FoundStudy = None,
     noise: Annotated[
         bool,
         typer.Option(
@@ -85,11 +97,11 @@ def check(
     """Check a study, its local data and its networks, and print its size."""
     from dpsweep.cli.check import check as check_study
 
-    study, paths = open_study(study_file)
+    file, study, paths = find_study(study_name or study_file)
     if noise:
         _check_noise(study, paths)
         return
-    typer.echo(f"{study_file}: {study.title}")
+    typer.echo(f"{file}: {study.title}")
     for line in check_study(study, paths, seconds):
         typer.echo(line)
 
@@ -112,10 +124,11 @@ def plan(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            help="figures, tables, problems, sweeps, cells or files; by default everything"
+            help="figures, tables, problems, sweeps, cells or files; by default everything. "
+            "A file of YAML is the study."
         ),
     ] = None,
-    study_file: StudyFile = DEFAULT_STUDY,
+    study_file: FoundStudy = None,
     site: SiteFile = None,
     gpus: Annotated[
         list[int] | None,
@@ -131,20 +144,22 @@ def plan(
     from dpsweep.planning.device import GPU, this_machine
     from dpsweep.planning.plan import GPUS, Plan
 
-    study, paths = open_study(study_file)
+    named, wanted = split_study(targets or [])
+    _, study, paths = find_study(named or study_file)
     here = visible_gpus() if site is None else []
     device = this_machine(here) if site is None else GPU
-    chosen = Plan(study, paths, targets or (), read_site_file(site), device)
+    chosen = Plan(study, paths, wanted, read_site_file(site), device)
     counts = [len(here)] if here else GPUS if device is GPU else [os.cpu_count() or 1]
     if here:
         typer.echo(describe(here))
-    typer.echo("\n".join([*chosen.lines(gpus or counts), *([] if targets else outlook(study))]))
+    typer.echo("\n".join([*chosen.lines(gpus or counts), *([] if wanted else outlook(study))]))
 
 
 @app.command()
 def doctor(
     site: Annotated[Path, typer.Option("--site", help="the cluster: profiles/slurm/site.yaml")],
-    study_file: StudyFile = DEFAULT_STUDY,
+    study_name: StudyName = None,
+    study_file: FoundStudy = None,
     patience: Annotated[
         float, typer.Option("--patience", help="seconds that a job may wait in the queue")
     ] = 120.0,
@@ -155,11 +170,11 @@ def doctor(
     """
     from dpsweep.planning.doctor import examine
 
-    study, paths = open_study(study_file)
     settings = read_site_file(site)
+    file, study, paths = find_study(study_name or study_file)
     assert settings is not None  # noqa: S101
     tell = logging.getLogger("dpsweep.doctor").info
-    found = examine(study, study_file, paths, settings, patience, tell)
+    found = examine(study, file, paths, settings, patience, tell)
     typer.echo("\n".join(found.lines()))
     if not found.healthy:
         sys.exit(1)
@@ -167,7 +182,8 @@ def doctor(
 
 @app.command()
 def status(
-    study_file: StudyFile = DEFAULT_STUDY,
+    study_name: StudyName = None,
+    study_file: FoundStudy = None,
     site: SiteFile = None,
     failed: Annotated[
         bool, typer.Option("--failed", help="list failures with their reason and log")
@@ -178,10 +194,16 @@ def status(
     from dpsweep.planning.failures import summary
     from dpsweep.planning.status import Status
 
-    study, paths = open_study(study_file)
+    settings = read_site_file(site)
+    file, study, paths = find_study(study_name or study_file)
+    if not paths.results.is_dir():
+        raise DpsweepError(
+            f"{paths.results.resolve()}: no such folder, so nothing of {name_of(file)} has run; "
+            "begin with: " + make_command(file, [])
+        )
     here = visible_gpus() if site is None else []
     device = this_machine(here) if site is None else GPU
-    state = Status(study, paths, site=read_site_file(site), device=device)
+    state = Status(study, paths, site=settings, device=device)
     if not failed:
         typer.echo("\n".join(state.lines(len(here))))
         if here:

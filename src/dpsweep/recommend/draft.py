@@ -14,6 +14,7 @@ import yaml
 
 from dpsweep.study.cells import number
 from dpsweep.study.config import Study, Sweep
+from dpsweep.study.find import IN_CLONE, PROJECT, packaged_studies
 from dpsweep.study.load import StudyError
 from dpsweep.study.messages import NAME_PATTERN, unknown
 
@@ -48,9 +49,9 @@ class FoundDataset:
 _STUDY = Template("""\
 # $title: $count classes, $train_size training and $test_size test examples.
 # Edit what you like, then:
-#   dpsweep check --study $file
-#   dpsweep plan --study $file
-#   snakemake --config study=$file -- all
+#   dpsweep check $file
+#   dpsweep plan $file
+#   dpsweep run $file
 extends: $extends
 title: $title
 results: results/$name
@@ -116,7 +117,7 @@ def draft_study(
         count=len(found.classes),
         train_size=f"{found.train_size:,}",
         test_size=f"{found.test_size:,}",
-        extends=_scalar(Path(os.path.relpath(base_file, file.parent)).as_posix()),
+        extends=_scalar(_extended(base_file, file)),
         privacy=_privacy(base, found.train_size),
         dataset=_dataset(base, found, chosen[0], alike[0]),
         sweeps=_sweeps(name, method, chosen, alike, found.train_size),
@@ -128,6 +129,15 @@ def draft_study(
         method_role="text" if text else "main",
         method=method,
     )
+
+
+def _extended(base_file: Path, file: Path) -> str:
+    """What ``extends`` says of the base study: its name outside of a clone, else its path."""
+    if not (IN_CLONE and file.resolve().is_relative_to(PROJECT)):
+        for name, packaged in packaged_studies().items():
+            if base_file == packaged:
+                return name
+    return Path(os.path.relpath(base_file, file.parent)).as_posix()
 
 
 def _chosen(

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.study.config import Study
+from dpsweep.study.find import PAPER, named_study
 from dpsweep.study.messages import explain, screen, value
 
 
@@ -87,9 +88,10 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
         return content
     if not isinstance(base, str):
         raise StudyError(
-            f"{whole}: extends: found {value(base)}; allowed: the path of another study file"
+            f"{whole}: extends: found {value(base)}; allowed: the path of another study file, or the "
+            f"name of one that comes with dpsweep, such as {PAPER}"
         )
-    merged = _merge(_read(path.parent / base, (*overlays, path)), content)
+    merged = _merge(_read(named_study(base, path.parent), (*overlays, path)), content)
     assert isinstance(merged, dict)  # noqa: S101 (two mappings merge into one)
     return merged
 
@@ -130,7 +132,8 @@ def _merge(below: Any, above: Any) -> Any:
 def load_study(path: Path) -> Study:
     """Read and check a study file.
 
-    A study may build on another with ``extends: other.yaml`` (relative to itself): mappings are
+    A study may build on another with ``extends: other.yaml`` (relative to itself), or on one that comes
+    with dpsweep (``extends: paper``): mappings are
     merged key by key, anything else is replaced, and a mapping tagged ``!replace`` is replaced
     as a whole.
 

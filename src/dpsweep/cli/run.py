@@ -1,0 +1,95 @@
+"""The command that runs the workflow of the package, in the folder of a study."""
+
+import itertools
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpsweep.base.errors import DpsweepError
+from dpsweep.cli.options import find_study
+from dpsweep.study import Study
+from dpsweep.study.commands import CALL
+from dpsweep.study.find import PROJECT, split_study
+from dpsweep.study.messages import unknown
+from dpsweep.study.paths import Paths
+
+app = typer.Typer()
+_RULES = ("all", "report", "explore", "audit", "release", "plan")
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[STUDY] [TARGETS]... [OPTIONS OF SNAKEMAKE]...",
+            help="the study; figures, tables, problems or files to make (by default all); and, from the "
+            "first - on, what Snakemake is told",
+        ),
+    ] = None,
+) -> None:
+    """Run a study with Snakemake, in the folder of the study.
+
+    Options of Snakemake that help: -n (what would run), --cores 4, --profile slurm.
+    """
+    called = shlex.join(["dpsweep", "run", *(words or [])])
+    own = list(itertools.takewhile(lambda word: not word.startswith("-"), words or []))
+    options = (words or [])[len(own) :]
+    named, targets = split_study(own)
+    file, study, paths = find_study(named)
+    files = [target_file(study, paths, target) for target in targets]
+    if "--config" in options:
+        options.insert(options.index("--config") + 1, f"study={file}")
+    else:
+        options = ["--config", f"study={file}", *options]
+    _bring_profile(options)
+    os.environ[CALL] = called
+    os.execv(  # noqa: S606 (Snakemake takes the place of this process, and gets its signals)
+        sys.executable,
+        [
+            *(sys.executable, "-m", "snakemake", "--snakefile", str(PROJECT / "Snakefile")),
+            *("--workflow-profile", str(PROJECT / "profiles" / "default"), *options),
+            *(["--", *files] if files else []),
+        ],
+    )
+
+
+def target_file(study: Study, paths: Paths, target: str) -> str:
+    """Return what Snakemake calls a target.
+
+    Args:
+        study: the study.
+        paths: its files.
+        target: a figure, a table, a problem, a rule, or a file, which is its own name.
+
+    Raises:
+        DpsweepError: there is nothing of that name; the message has the nearest ones.
+    """
+    if "/" in target or target in _RULES:
+        return target
+    if target in study.figures:
+        return str(paths.figure(target, "pdf"))
+    if target in study.tables:
+        return str(paths.table(target, "md"))
+    if target in study.problems:
+        return str(paths.problem(target))
+    names = [*_RULES, *study.figures, *study.tables, *study.problems]
+    raise DpsweepError(f"target: {unknown(target, names)}, or a file below {study.results}/")
+
+
+def _bring_profile(options: list[str]) -> None:
+    """Copy a profile of the package into the folder of the study, where it is edited."""
+    if "--profile" not in options[:-1]:
+        return
+    name = options[options.index("--profile") + 1]
+    packaged, own = PROJECT / "profiles" / name, Path("profiles") / name
+    if not Path(name).is_dir() and packaged.is_dir():
+        if not own.exists():
+            shutil.copytree(packaged, own)
+            typer.echo(f"{own}: copied from the package; its settings are yours to edit")
+        options[options.index("--profile") + 1] = str(own)

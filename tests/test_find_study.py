@@ -1,0 +1,88 @@
+"""Every command finds its study, and says what it looked for where there is none."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dpsweep.base.errors import DpsweepError
+from dpsweep.cli.main import app
+from dpsweep.cli.run import target_file
+from dpsweep.study import find, load_study
+from dpsweep.study.paths import Paths
+
+TEXT = "extends: demo\nresults: results/pets\nfigures: !replace {}\ntables: !replace {}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Somebody's own folder, with one study."""
+    (tmp_path / "pets.yaml").write_text(TEXT)
+    (tmp_path / "other.yaml").write_text("name: no study\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*words: str) -> str:
+    """Output of a command, or its error."""
+    done = CliRunner().invoke(app, words)
+    return str(done.exception) if done.exception else done.output
+
+
+@pytest.mark.parametrize(
+    "words", [["pets.yaml"], ["--study", "pets.yaml"], []], ids=["argument", "option", "only one"]
+)
+def test_a_study_is_found(folder: Path, words: list[str]) -> None:
+    said = call("plan", *words)
+    assert said.startswith("0 of 271 cells are done."), said
+
+
+def test_a_study_elsewhere_is_run_in_its_own_folder(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "results" / "pets").mkdir(parents=True)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    assert "digits_vit-weak_film" in call("status", str(folder / "pets.yaml"))
+    assert Path.cwd() == folder
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_status_names_results_that_are_missing(folder: Path) -> None:
+    said = call("status")
+    assert f"{folder / 'results' / 'pets'}: no such folder" in said
+    assert "begin with: " in said
+
+
+def test_no_study_and_several_are_refused(folder: Path) -> None:
+    (folder / "cats.yaml").write_text(TEXT)
+    assert "found cats.yaml, pets.yaml in" in call("status")
+    for name in ("cats.yaml", "pets.yaml"):
+        (folder / name).unlink()
+    assert "found no study in" in call("status")
+    assert "did you mean demo?" in call("check", "dmo")
+
+
+def test_a_study_extends_one_of_the_package_by_its_name(folder: Path) -> None:
+    study = load_study(Path("pets.yaml"))
+    assert study.datasets == load_study(find.packaged_studies()["demo"]).datasets
+    Path("pets.yaml").write_text(TEXT.replace("demo", "dmo"))
+    with pytest.raises(DpsweepError, match=r"did you mean demo\?"):
+        load_study(Path("pets.yaml"))
+
+
+def test_targets_are_named_as_in_the_study() -> None:
+    study = load_study(find.packaged_studies()["demo"])
+    paths = Paths(Path("results"))
+
+    def file(target: str) -> str:
+        return target_file(study, paths, target)
+
+    assert file("fig1_accuracy_heatmaps") == "results/figures/fig1_accuracy_heatmaps.pdf"
+    assert file("tab1_tuning_implications") == "results/tables/tab1_tuning_implications.md"
+    assert file("digits_vit-weak_film") == "results/problems/digits_vit-weak_film.parquet"
+    assert file("report") == "report"
+    assert file("results/explore.html") == "results/explore.html"
+    for wrong, right in (("alll", "all"), ("fig1_acuracy_heatmaps", "fig1_accuracy_heatmaps")):
+        with pytest.raises(DpsweepError, match=rf"did you mean {right}\?"):
+            file(wrong)
