@@ -32,7 +32,8 @@ from dpsweep.base.files import read_json, write_json
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.figures import style
 from dpsweep.models.build import build_head
-from dpsweep.privacy import Calibration, calibrate
+from dpsweep.privacy import Calibration
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import load_study
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.paths import Paths
@@ -51,9 +52,8 @@ from dpsweep.theory import (
     tuned_progress_bound,
 )
 from dpsweep.training.gradients import make_engine
-from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.optimizer import PrivateOptimizer
-from dpsweep.training.sampling import PoissonSampler
+from dpsweep.training.randomness import GaussianNoise, PoissonSampler
 
 REPOSITORY = Path(__file__).parents[1]
 STUDY = REPOSITORY / "studies" / "frozen-features.yaml"

@@ -26,7 +26,9 @@ from scipy.optimize import brentq
 
 from benchmarks.environment import environment
 from dpsweep.base.files import read_json, write_json, write_text
-from dpsweep.privacy import calibrate, gaussian_noise_multiplier, pld_epsilon
+from dpsweep.privacy.accountants import pld_epsilon
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 from dpsweep.study import load_study
 from dpsweep.study.cells import optimizer_steps
 

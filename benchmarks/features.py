@@ -25,7 +25,7 @@ from dpsweep.data.prepared import FeatureIdentity
 from dpsweep.data.write import Split, write_prepared
 from dpsweep.models.backbone import Architecture, write_backbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names
-from dpsweep.privacy import calibrate
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Study
 from dpsweep.study.clipping import FlatClipping
@@ -34,9 +34,8 @@ from dpsweep.study.paths import Paths
 from dpsweep.training.cell import OpenCell, run_cell
 from dpsweep.training.features import VERSION
 from dpsweep.training.gradients import make_engine
-from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.optimizer import PrivateOptimizer
-from dpsweep.training.sampling import PoissonSampler
+from dpsweep.training.randomness import GaussianNoise, PoissonSampler
 
 REPOSITORY = Path(__file__).parents[1]
 RESULT = REPOSITORY / "benchmarks" / "results" / "features.json"

@@ -21,7 +21,7 @@ from benchmarks.step_cost import RESULTS, timed
 from benchmarks.step_rows import ROWS, make_model
 from dpsweep.base.files import write_json
 from dpsweep.models.build import trainable_parameters
-from dpsweep.training.noise import GaussianNoise
+from dpsweep.training.randomness import GaussianNoise
 
 ROUNDS = 5
 

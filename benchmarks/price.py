@@ -37,21 +37,27 @@ from scipy.stats import t
 from dpsweep.base.files import read_json, write_json
 from dpsweep.figures import style
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.privacy import Calibration, calibrate
+from dpsweep.privacy import Calibration
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.recommend.references import read_references, unrelated
 from dpsweep.recommend.rule import Recommendation, recommend
 from dpsweep.recommend.situation import situation_of
 from dpsweep.release import ReleaseError
-from dpsweep.release.train import Candidate, Schedules, train_and_score, tuning_noise
+from dpsweep.release.train import (
+    Candidate,
+    Schedules,
+    select_privately,
+    train_and_score,
+    tuning_noise,
+)
 from dpsweep.study import Study, load_study
 from dpsweep.study.config import Release
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import TrialSettings
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
-from dpsweep.training.private_selection import select_privately
+from dpsweep.training.randomness import numpy_stream
 from dpsweep.training.specification import specify
-from dpsweep.training.streams import numpy_stream
 
 RESULTS = Path(__file__).parent / "results" / "price.json"
 IMAGE = Path(__file__).parents[1] / "docs" / "images" / "price"

@@ -34,7 +34,8 @@ import torch
 
 from benchmarks.environment import environment
 from dpsweep.base.files import read_json, write_text
-from dpsweep.privacy import Calibration, calibrate
+from dpsweep.privacy import Calibration
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning_noise import calibrate_tuning
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.inputs import target_inputs

@@ -14,8 +14,8 @@ from benchmarks.step_rows import Row, make_batch, make_model
 from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.gradients import make_engine
-from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.optimizer import PrivateOptimizer
+from dpsweep.training.randomness import GaussianNoise
 
 REFERENCE = "without privacy"
 Step = Callable[[], object]

@@ -30,7 +30,7 @@ from benchmarks.environment import environment, peak_bytes
 from benchmarks.step_contenders import CONTENDERS, REFERENCE, Setting, Step
 from benchmarks.step_rows import ROWS, Row
 from dpsweep.base.files import read_json, write_json
-from dpsweep.training.precision import full_precision
+from dpsweep.training.device import full_precision
 
 RESULTS = Path(__file__).parent / "results"
 MEMORY_RUNS = 3

@@ -19,7 +19,7 @@ import numpy as np
 from dpsweep.base.files import checksum
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.data.write import Split, write_prepared
-from dpsweep.privacy import calibrate
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import verify
 
 

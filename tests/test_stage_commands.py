@@ -11,7 +11,7 @@ from dpsweep.analysis import tails
 from dpsweep.analysis.audit import AuditFailedError, check_audit, verdict
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli.main import app
-from dpsweep.privacy import calibrate
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import StudyError, load_study
 from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows

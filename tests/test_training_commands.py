@@ -14,7 +14,7 @@ import yaml
 
 from dpsweep.base.gpus import TAKEN, Gpu, offer
 from dpsweep.cli import releases, stages
-from dpsweep.training.interruption import Interrupted, interruption
+from dpsweep.training.job import Interrupted, interruption
 from tests.workflow.chain import STUDY
 
 PROBLEM, CELL = "digits_vit_film", "eps8_epochs2_B128_C1"
@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], list[Any], str]] = {
     ),
     "theory": (stages.theory, [PROBLEM, CELL], "training.theory.measure_overlap"),
     "features": (stages.compute_features, ["digits", "vit"], "training.features.compute_features"),
-    "audit": (stages.audit_setting, [CELL], "training.audit.measure_setting"),
+    "audit": (stages.audit_setting, [CELL], "training.canaries.measure_setting"),
     "release": (releases.release, [], "release.write.write_release"),
 }
 
@@ -58,7 +58,7 @@ def study_file(tmp_path: Path) -> Path:
 def workstation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two GPUs that the workflow offers; a signal that nobody takes does no harm to the tests."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the locks are
-    monkeypatch.setattr("dpsweep.training.offline.refuse_network", lambda: None)
+    monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: None)
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     with patch.dict(os.environ):
         offer(GPUS)

@@ -27,7 +27,7 @@ def prepare_inputs(folder: Path) -> None:
     from benchmarks.gpu.trials import STUDY  # noqa: PLC0415
     from dpsweep.data.prepare import prepare  # noqa: PLC0415
     from dpsweep.models.prepare import prepare as prepare_backbone  # noqa: PLC0415
-    from dpsweep.privacy import calibrate  # noqa: PLC0415
+    from dpsweep.privacy.calibration import calibrate  # noqa: PLC0415
     from dpsweep.privacy.stored import write_calibration  # noqa: PLC0415
     from dpsweep.study import load_study  # noqa: PLC0415
     from dpsweep.study.paths import Paths  # noqa: PLC0415

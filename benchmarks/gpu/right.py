@@ -16,7 +16,7 @@ from dpsweep.models.build import head_parameter_names
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.gradients import GradientEngine, make_engine
 from dpsweep.training.gradients.interface import GradientSum
-from dpsweep.training.noise import GaussianNoise
+from dpsweep.training.randomness import GaussianNoise
 
 EXAMPLES = 6
 CLIPPING = FlatClipping(1.0)

@@ -20,8 +20,8 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.study.config import Film
 from dpsweep.training.context import TrialContext
+from dpsweep.training.device import resolve_precision
 from dpsweep.training.optimizer import PrivateOptimizer
-from dpsweep.training.precision import resolve_precision
 from dpsweep.training.trial import train_trial
 
 SUN397 = {

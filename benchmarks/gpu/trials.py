@@ -23,7 +23,7 @@ from dpsweep.study.trials import TrialSettings
 from dpsweep.training import trial as trial_module
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import TrialContext
-from dpsweep.training.interruption import Interrupted, interruption, watched
+from dpsweep.training.job import Interrupted, interruption, watched
 from dpsweep.training.specification import TrialSpec, specify
 from dpsweep.training.store import TrialStore
 from dpsweep.training.trial import train_trial

@@ -8,15 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpsweep.privacy import calibrate
+    from dpsweep.privacy.calibration import calibrate
     from dpsweep.release.verify import verify
     from dpsweep.study.cells import optimizer_steps
     from dpsweep.study.clipping import AutomaticClipping, FlatClipping
     from dpsweep.training.gradients import make_engine
-    from dpsweep.training.noise import GaussianNoise
     from dpsweep.training.optimizer import PrivateOptimizer
-    from dpsweep.training.sampling import PoissonSampler, microbatches
-    from dpsweep.training.streams import new_secret
+    from dpsweep.training.randomness import GaussianNoise, PoissonSampler, microbatches, new_secret
 
 __version__ = "0.1.0"
 
@@ -31,13 +29,13 @@ DRAWING_VERSION = 2
 _MODULES = {
     "AutomaticClipping": "study.clipping",
     "FlatClipping": "study.clipping",
-    "GaussianNoise": "training.noise",
-    "PoissonSampler": "training.sampling",
+    "GaussianNoise": "training.randomness",
+    "PoissonSampler": "training.randomness",
     "PrivateOptimizer": "training.optimizer",
-    "calibrate": "privacy",
+    "calibrate": "privacy.calibration",
     "make_engine": "training.gradients",
-    "microbatches": "training.sampling",
-    "new_secret": "training.streams",
+    "microbatches": "training.randomness",
+    "new_secret": "training.randomness",
     "optimizer_steps": "study.cells",
     "verify": "release.verify",
 }

@@ -21,7 +21,7 @@ from dpsweep.planning.cost import (
 from dpsweep.planning.device import GPU
 from dpsweep.study import Study, load_study
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
-from dpsweep.training.context import REQUIRE_GPU
+from dpsweep.training.device import REQUIRE_GPU
 
 ROOT = Path(__file__).parents[2]
 SETTINGS: dict[str, Any] = {

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from dpsweep.privacy.audit import (
-    Evidence,
+from dpsweep.privacy.gaussian import gaussian_noise_multiplier
+from dpsweep.privacy.guesses import (
+    AuditOutcome,
     count_correct,
     epsilon_lower_bound,
     likelihood_scores,
     p_value,
 )
-from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -74,8 +74,8 @@ def test_what_a_coin_explains_proves_nothing() -> None:
 
 
 def test_verdict() -> None:
-    stands = Evidence(claimed_epsilon=2.0, delta=1e-5, canaries=1000, guesses=200, correct=150)
-    refuted = Evidence(claimed_epsilon=2.0, delta=1e-5, canaries=1000, guesses=200, correct=190)
+    stands = AuditOutcome(claimed_epsilon=2.0, delta=1e-5, canaries=1000, guesses=200, correct=150)
+    refuted = AuditOutcome(claimed_epsilon=2.0, delta=1e-5, canaries=1000, guesses=200, correct=190)
     assert stands.consistent and 0 < stands.lower_bound < 2 and stands.p_value > 0.05
     assert not refuted.consistent and refuted.lower_bound > 2 and refuted.p_value < 0.05
 

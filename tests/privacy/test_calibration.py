@@ -11,20 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsweep.base.files import read_json, write_json
-from dpsweep.privacy import (
-    Calibration,
-    CalibrationError,
-    calibrate,
-    cumulative_effective_noise,
-    cumulative_noise,
-    effective_noise,
-    gaussian_noise_multiplier,
-    noise_multiplier,
-    opacus_epsilon,
-    pld_epsilon,
-    prv_epsilon,
-)
+from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy import calibration as module
+from dpsweep.privacy.accountants import opacus_epsilon, pld_epsilon
+from dpsweep.privacy.calibration import calibrate, noise_multiplier
+from dpsweep.privacy.gaussian import gaussian_noise_multiplier
+from dpsweep.privacy.prv import prv_epsilon
+from dpsweep.privacy.record import cumulative_effective_noise, cumulative_noise, effective_noise
 
 DELTA = 1e-5
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from dpsweep.privacy import calibrate
-from dpsweep.privacy.calibration import certify_again
+from dpsweep.privacy.accountants import composed_epsilon, pld_epsilon, pld_interval
+from dpsweep.privacy.calibration import calibrate, certify_again
 from dpsweep.privacy.gaussian import gaussian_epsilon
-from dpsweep.privacy.pld import composed_epsilon, pld_epsilon, pld_interval
 from dpsweep.privacy.tuning_noise import calibrate_tuning, certify_tuning_again
 
 DELTA = 1e-5

@@ -8,13 +8,9 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from dpsweep.privacy import (
-    CalibrationError,
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_noise_multiplier,
-    pld_epsilon,
-)
+from dpsweep.privacy import CalibrationError
+from dpsweep.privacy.accountants import pld_epsilon
+from dpsweep.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_noise_multiplier
 
 REFERENCE = {
     0.25: 13.285525,

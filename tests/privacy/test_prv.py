@@ -12,13 +12,10 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dpsweep.privacy import (
-    CalibrationError,
-    gaussian_epsilon,
-    pld_epsilon,
-    prv,
-    prv_epsilon,
-)
+from dpsweep.privacy import CalibrationError, prv
+from dpsweep.privacy.accountants import pld_epsilon
+from dpsweep.privacy.gaussian import gaussian_epsilon
+from dpsweep.privacy.prv import prv_epsilon
 
 DELTA = 1e-5
 # (noise multiplier, sampling rate, steps): heavy and light tails, few and many steps.

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dpsweep.base.files import DamagedFileError, read_json, write_checked_json, write_json
-from dpsweep.privacy import Calibration, CalibrationError, calibrate, noise_multiplier
+from dpsweep.privacy import Calibration, CalibrationError
+from dpsweep.privacy.calibration import calibrate, noise_multiplier
 from dpsweep.privacy.stored import read_calibration, verify, write_calibration
 
 Edit = Callable[[dict[str, Any]], dict[str, Any]]

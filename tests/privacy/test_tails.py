@@ -10,12 +10,7 @@ from scipy import integrate, special, stats
 
 from dpsweep.analysis.tails import tail_costs, tail_lines
 from dpsweep.privacy import Calibration
-from dpsweep.privacy.tails import (
-    GENERATORS,
-    box_muller_radius,
-    outside_probability,
-    tail_delta,
-)
+from dpsweep.privacy.gaussian import GENERATORS, box_muller_radius, outside_probability, tail_delta
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.2, 1.0, 2.3, 6.0])

@@ -8,8 +8,8 @@ import pytest
 
 from dpsweep.privacy.tuning import trial_count_probabilities
 from dpsweep.privacy.tuning_noise import TuningNoise
-from dpsweep.training import private_selection
-from dpsweep.training.private_selection import select_privately
+from dpsweep.release import train as private_selection
+from dpsweep.release.train import select_privately
 
 
 def noise(score_noise: float, mean: float = 3) -> TuningNoise:

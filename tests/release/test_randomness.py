@@ -25,21 +25,23 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import write_backbone
 from dpsweep.models.build import build_model, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
-from dpsweep.privacy import calibrate
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning import total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning, gaussian_profile
 from dpsweep.release import CERTIFICATE, FROZEN, TRAINED
 from dpsweep.release import train as release_training
 from dpsweep.release.certificate import Releases, second_opinion
-from dpsweep.release.train import Candidate, TrainedModel, train_release
+from dpsweep.release.train import Candidate, TrainedModel, Winner, train_release
 from dpsweep.release.write import save_parameters, write_release
 from dpsweep.study import StudyError
 from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows
-from dpsweep.training import noise, sampling, streams, trial
+from dpsweep.training import randomness as noise
+from dpsweep.training import randomness as sampling
+from dpsweep.training import randomness as streams
+from dpsweep.training import trial
 from dpsweep.training.context import Examples, TrialContext
-from dpsweep.training.private_selection import Winner
-from dpsweep.training.streams import new_secret
+from dpsweep.training.randomness import new_secret
 
 LONG = {"epochs": [3, 4], "learning_rate": [0.03, 0.1], "epsilon": 50.0}
 """Settings that learn enough to tell accuracies apart."""

@@ -36,16 +36,16 @@ from dpsweep.models.build import linear_head
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.privacy import CalibrationError
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError, write
+from dpsweep.release import train as private_selection
 from dpsweep.release.section import compare
 from dpsweep.release.verify import not_known, verify
 from dpsweep.release.write import Swept, swept_before, write_release
 from dpsweep.study import Study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.paths import Paths
-from dpsweep.training import private_selection
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import compute_features
-from dpsweep.training.sampling import Indices, PoissonSampler
+from dpsweep.training.randomness import Indices, PoissonSampler
 from dpsweep.training.store import StoredTrial, TrialStore
 
 FIXED: dict[str, Any] = {
@@ -265,7 +265,7 @@ def test_a_job_that_is_told_to_end_does_so_between_two_steps(
         steps.append(step)
         return batch(sampler, step)
 
-    monkeypatch.setattr("dpsweep.training.offline.refuse_network", lambda: None)
+    monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: None)
     monkeypatch.setattr(PoissonSampler, "batch", told)
     with pytest.raises(SystemExit) as stop:
         app(["release", "--study", str(file)], standalone_mode=False)

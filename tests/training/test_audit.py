@@ -31,19 +31,18 @@ from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.prepare import prepare as prepare_backbone
-from dpsweep.privacy import calibrate
-from dpsweep.privacy.audit import Evidence
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.guesses import AuditOutcome
 from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.study.config import Backbone, Dataset, DigitsSource, Film, RandomWeights
 from dpsweep.study.paths import Paths
-from dpsweep.training.audit import AuditedTrial, AuditError, CanaryContext, audit_trial, judge
+from dpsweep.training.canaries import AuditedTrial, AuditError, CanaryContext, audit_trial, judge
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients import GradientSum
 from dpsweep.training.gradients.factored import FactoredEngine
 from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
-from dpsweep.training.sampling import Indices, PoissonSampler
+from dpsweep.training.randomness import Indices, PoissonSampler, numpy_stream
 from dpsweep.training.specification import TrialSpec
-from dpsweep.training.streams import numpy_stream
 
 MicroBatches = Iterable[tuple[Tensor, Tensor, Tensor]]
 FILM = Film(kind="film")
@@ -129,7 +128,7 @@ def spec(epsilon: float = 1.0, batch_size: int = FULL, steps: int = 4, **changes
     return replace(plain, **changes)
 
 
-def evidence(audit: Audit, trial: TrialSpec) -> Evidence:
+def evidence(audit: Audit, trial: TrialSpec) -> AuditOutcome:
     return judge(audit(trial), trial, GUESSES)
 
 

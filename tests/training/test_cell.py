@@ -8,7 +8,8 @@ import pytest
 from tests.training.tiny_study import N, prepare, tiny_sections
 
 from dpsweep.base.files import read_json, write_json
-from dpsweep.privacy import CalibrationError, calibrate
+from dpsweep.privacy import CalibrationError
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths

@@ -9,11 +9,11 @@ import pytest
 import torch
 from tests.training.tiny_study import prepare, specs_of, tiny_sections
 
-from dpsweep.privacy import calibrate
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import Study
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
-from dpsweep.training.interruption import Interrupted
+from dpsweep.training.job import Interrupted
 from dpsweep.training.physical import DoesNotFitError
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.trial import train_trial

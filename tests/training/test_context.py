@@ -11,7 +11,7 @@ from PIL import Image
 from tests.training.tiny_study import prepare, specs_of, tiny_study
 
 from dpsweep.data.resize import Resize
-from dpsweep.privacy import calibrate
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import Cell
 from dpsweep.training.context import TrialContext
 from dpsweep.training.trial import train_trial

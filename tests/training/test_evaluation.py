@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.training.context import Examples, TrialContext
-from dpsweep.training.evaluation import evaluate
 from dpsweep.training.physical import PhysicalBatch
+from dpsweep.training.trial import evaluate
 
 CLASSES = 4
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 3])

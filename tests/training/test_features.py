@@ -19,7 +19,7 @@ from dpsweep.data.resize import Resize
 from dpsweep.models.backbone import BackboneError, PreparedBackbone, write_backbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
-from dpsweep.privacy import calibrate
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.clipping import FlatClipping

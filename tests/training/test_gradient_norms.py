@@ -22,7 +22,7 @@ from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.training import gradient_norms, trajectory
 from dpsweep.training.context import TrialContext, load_trainable
-from dpsweep.training.interruption import EXIT_AGAIN, Interrupted
+from dpsweep.training.job import EXIT_AGAIN, Interrupted
 from dpsweep.training.store import TrialStore
 from dpsweep.training.trajectory import TrajectoryError
 

@@ -13,7 +13,8 @@ from tests.training.tiny_study import N, prepare, tiny_study
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.data.write import Split, write_prepared
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.privacy import CalibrationError, calibrate
+from dpsweep.privacy import CalibrationError
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths

@@ -16,7 +16,7 @@ import pytest
 from tests.waiting import PATIENCE
 from tests.workflow.chain import STUDY, Chain
 
-from dpsweep.training.interruption import EXIT_AGAIN, EXIT_TERMINATED, interruption, watched
+from dpsweep.training.job import EXIT_AGAIN, EXIT_TERMINATED, interruption, watched
 
 SWEEP = "digits_vit_film"
 CELL = "eps8_epochs20_B32_C1"

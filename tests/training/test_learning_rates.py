@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from tests.training.tiny_study import N, prepare, tiny_sections
 
-from dpsweep.privacy import calibrate
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths

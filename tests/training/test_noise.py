@@ -6,8 +6,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from dpsweep.training import noise as noise_module
-from dpsweep.training.noise import GaussianNoise
+from dpsweep.training import randomness as noise_module
+from dpsweep.training.randomness import GaussianNoise
 
 SIZE = 1 << 20
 

@@ -154,7 +154,7 @@ def test_training_asks_the_hub_for_nothing(tmp_path: Path, hub: tuple[str, list[
 
 REFUSED = """
 import socket
-from dpsweep.training.offline import NetworkRefusedError, refuse_network
+from dpsweep.training.job import NetworkRefusedError, refuse_network
 
 def reach():
     from huggingface_hub import HfApi, constants

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.training.gradients import GradientSum, make_engine
-from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.optimizer import PrivateOptimizer
-from dpsweep.training.sampling import PoissonSampler, microbatches
+from dpsweep.training.randomness import GaussianNoise, PoissonSampler, microbatches
 
 WIDTH, CLASSES, EXAMPLES = 6, 4, 40
 HEAD = frozenset({"head.weight", "head.bias"})

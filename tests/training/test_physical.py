@@ -11,13 +11,13 @@ import pytest
 import torch
 from tests.training.tiny_study import prepare, specs_of, tiny_sections
 
-from dpsweep.privacy import calibrate
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import Study
 from dpsweep.study.clipping import NoClipping
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients.rule_engines import ExpandedEngine
-from dpsweep.training.interruption import Interrupted
+from dpsweep.training.job import Interrupted
 from dpsweep.training.physical import (
     DoesNotFitError,
     PhysicalBatch,
@@ -25,7 +25,7 @@ from dpsweep.training.physical import (
     padded_size,
     usual_batch,
 )
-from dpsweep.training.sampling import PoissonSampler
+from dpsweep.training.randomness import PoissonSampler
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.trial import train_trial
 

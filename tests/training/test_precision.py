@@ -11,8 +11,8 @@ from tests.training.tiny_study import N, prepare, tiny_study
 
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.context import TrialContext
+from dpsweep.training.device import resolve_precision
 from dpsweep.training.gradients import make_engine
-from dpsweep.training.precision import resolve_precision
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.trial import train_trial
 

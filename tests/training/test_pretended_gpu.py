@@ -13,20 +13,20 @@ from tests.training.tiny_models import CASES, make
 from tests.training.tiny_study import prepare, specs_of, tiny_sections
 from torch import Tensor, nn
 
-from dpsweep.privacy import calibrate
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import Study
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training import trial as trial_module
-from dpsweep.training.audit import CanaryContext, audit_trial
+from dpsweep.training.canaries import CanaryContext, audit_trial
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradient_norms import training_set_norms
 from dpsweep.training.gradients import make_engine
-from dpsweep.training.interruption import Interrupted
+from dpsweep.training.job import Interrupted
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.physical import PhysicalBatch
+from dpsweep.training.randomness import numpy_stream
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays
-from dpsweep.training.streams import numpy_stream
 from dpsweep.training.trial import train_trial
 
 STEPS, B, AT_ONCE = 6, 30, 20

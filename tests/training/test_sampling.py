@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpsweep.training.sampling import PoissonSampler, microbatches
+from dpsweep.training.randomness import PoissonSampler, microbatches
 
 # A correct sampler fails a test at this level once in a million runs of other seeds; the seeds
 # are fixed, so it never does.

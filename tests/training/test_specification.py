@@ -11,7 +11,7 @@ from tests.training.tiny_study import N, prepare, tiny_study
 import dpsweep.training.specification as module
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.privacy import calibrate
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import Cell, Study
 from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.study.config import LoRA

@@ -4,7 +4,7 @@ import random
 import numpy as np
 import torch
 
-from dpsweep.training.streams import new_secret, numpy_stream, stream_key
+from dpsweep.training.randomness import new_secret, numpy_stream, stream_key
 
 
 def test_streams_are_equal_for_equal_names_only() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dpsweep.privacy import cumulative_effective_noise, cumulative_noise, effective_noise
+from dpsweep.privacy.record import cumulative_effective_noise, cumulative_noise, effective_noise
 
 Array = npt.NDArray[np.float64]
 NoiseQuantity = Literal["effective", "cumulative", "cumulative_effective"]

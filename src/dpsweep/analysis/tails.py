@@ -5,8 +5,9 @@ import math
 from dataclasses import dataclass
 
 from dpsweep.base.files import read_json
-from dpsweep.privacy import Calibration, calibrate
-from dpsweep.privacy.tails import GENERATORS, NoiseGenerator, tail_delta
+from dpsweep.privacy import Calibration
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.gaussian import GENERATORS, NoiseGenerator, tail_delta
 from dpsweep.study import Study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.paths import Paths

@@ -47,8 +47,7 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
     SIGTERM and SIGUSR1 end it between two steps. Nothing is saved: the next call starts again.
     """
     from dpsweep.release.write import write_release
-    from dpsweep.training.interruption import watched
-    from dpsweep.training.offline import refuse_network
+    from dpsweep.training.job import refuse_network, watched
 
     study, paths = open_study(study_file)
     section = _section(study_file, study)

@@ -75,8 +75,7 @@ def compute_features(dataset: str, backbone: str, study_file: StudyFile = DEFAUL
     """
     from dpsweep.study.cells import FeatureSource
     from dpsweep.training.features import compute_features as compute
-    from dpsweep.training.interruption import watched
-    from dpsweep.training.offline import refuse_network
+    from dpsweep.training.job import refuse_network, watched
 
     study, paths = open_study(study_file)
     chosen = FeatureSource(dataset, backbone)
@@ -100,7 +99,7 @@ def calibrate(
     study_file: StudyFile = DEFAULT_STUDY,
 ) -> None:
     """Find the noise multiplier of one (dataset, epsilon, epochs, batch size)."""
-    from dpsweep.privacy import calibrate as calibrate_noise
+    from dpsweep.privacy.calibration import calibrate as calibrate_noise
     from dpsweep.privacy.stored import write_calibration
     from dpsweep.study.cells import BatchSize
 
@@ -125,11 +124,10 @@ def calibrate(
 def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Train a cell: tune the learning rate, repeat the best, write the trials.
 
-    SIGTERM and SIGUSR1 end it with saved state (see `dpsweep.training.interruption`).
+    SIGTERM and SIGUSR1 end it with saved state (see `dpsweep.training.job`).
     """
     from dpsweep.training.cell import OpenCell, run_cell
-    from dpsweep.training.interruption import watched
-    from dpsweep.training.offline import refuse_network
+    from dpsweep.training.job import refuse_network, watched
 
     study, paths = open_study(study_file)
     chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
@@ -157,8 +155,7 @@ def gradient_norms(
     SIGTERM and SIGUSR1 end it as they end `train`: between two steps, or between two epochs.
     """
     from dpsweep.training.gradient_norms import measure_gradient_norms
-    from dpsweep.training.interruption import watched
-    from dpsweep.training.offline import refuse_network
+    from dpsweep.training.job import refuse_network, watched
 
     study, paths = open_study(study_file)
     keys = dict.fromkeys(map(NormsKey.of, cells_of(study, problem)))
@@ -180,8 +177,7 @@ def theory(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> No
 
     SIGTERM and SIGUSR1 end it as they end `train`: between two steps, or between two epochs.
     """
-    from dpsweep.training.interruption import watched
-    from dpsweep.training.offline import refuse_network
+    from dpsweep.training.job import refuse_network, watched
     from dpsweep.training.theory import measure_overlap
 
     study, paths = open_study(study_file)
@@ -198,9 +194,8 @@ def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
 
     SIGTERM and SIGUSR1 end it between two steps. Nothing is saved: the next call starts again.
     """
-    from dpsweep.training.audit import measure_setting
-    from dpsweep.training.interruption import watched
-    from dpsweep.training.offline import refuse_network
+    from dpsweep.training.canaries import measure_setting
+    from dpsweep.training.job import refuse_network, watched
 
     study, paths = open_study(study_file)
     cell = pick("setting of the audit", setting, {each.name: each for each in study.audit_cells()})
@@ -316,8 +311,8 @@ def probe(
     write_step(steps, "command", code())
     if not gpu:
         return
-    from dpsweep.training.interruption import watched
-    from dpsweep.training.probe import try_gpu, wait_for_signal
+    from dpsweep.training.device import try_gpu, wait_for_signal
+    from dpsweep.training.job import watched
 
     study, _ = open_study(study_file)
     with watched():

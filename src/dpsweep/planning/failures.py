@@ -16,7 +16,7 @@ from dpsweep.base.units import duration
 # more lines: hints of ours, a CUDA error's advice.
 _OWN_ERROR = re.compile(r"error: ")
 _EXCEPTION = re.compile(r"(\w+\.)*\w*(Error|Exception)(: |$)")
-# How a job says that it was told to end (`dpsweep.training.interruption`).
+# How a job says that it was told to end (`dpsweep.training.job`).
 STOPPED = re.compile(r"stopped by \w+, exit status \d+")
 # What was added after the job's end.
 _NOTE = "ended: "

@@ -11,11 +11,10 @@ from dataclasses import replace
 
 from scipy.optimize import brentq
 
-from dpsweep.privacy.errors import CalibrationError
+from dpsweep.privacy.accountants import pld_epsilon, pld_interval
 from dpsweep.privacy.gaussian import gaussian_epsilon, gaussian_noise_multiplier
-from dpsweep.privacy.pld import pld_epsilon, pld_interval
 from dpsweep.privacy.prv import prv_epsilon
-from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.record import Calibration, CalibrationError
 
 # What the certificate may exceed the exact epsilon by: the noise it costs is about the same share.
 CERTIFICATE_ERROR = 5e-4
@@ -276,7 +275,7 @@ def _ask_opacus(
     """Return Opacus' epsilon, or None and the reason why there is none."""
     if math.isinf(epsilon):
         return None, "there is nothing to account for without privacy"
-    from dpsweep.privacy.opacus_accountant import opacus_epsilon  # noqa: PLC0415 (imports torch)
+    from dpsweep.privacy.accountants import opacus_epsilon  # noqa: PLC0415 (imports torch)
 
     try:
         return opacus_epsilon(sigma, sampling_rate, steps, delta, epsilon / 100), ""

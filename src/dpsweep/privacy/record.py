@@ -4,10 +4,17 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from dpsweep.privacy.errors import CalibrationError
+from dpsweep.base.errors import DpsweepError
 
 # JSON does not tell 8.0 from 8.
 _JSON_TYPES: dict[Any, tuple[type, ...]] = {float: (float, int), int: (int,), str: (str,)}
+
+
+class CalibrationError(DpsweepError, ValueError):
+    """A privacy target, mechanism or accountant that gives no trustworthy noise level.
+
+    Raised instead of returning a noise multiplier that is not certified.
+    """
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.base.files import checked, read_json, write_checked_json
+from dpsweep.privacy.accountants import pld_epsilon, pld_interval
 from dpsweep.privacy.calibration import CROSS_CHECK_TOLERANCE
-from dpsweep.privacy.errors import CalibrationError
 from dpsweep.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from dpsweep.privacy.pld import pld_epsilon, pld_interval
-from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.record import Calibration, CalibrationError
 
 # Another machine may round the last digits differently.
 _ROUNDING = 1e-9

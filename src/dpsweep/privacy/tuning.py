@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.optimize import brentq
 
-from dpsweep.privacy.errors import CalibrationError
+from dpsweep.privacy.record import CalibrationError
 
 Profile = Callable[[float], float]
 """From epsilon >= 0 to the smallest delta, the larger of both directions; it does not rise."""

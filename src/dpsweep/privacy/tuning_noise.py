@@ -18,21 +18,20 @@ from dataclasses import dataclass, replace
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 
+from dpsweep.privacy.accountants import pld_interval
 from dpsweep.privacy.calibration import (
     CERTIFICATE_ERROR,
     CROSS_CHECK_TOLERANCE,
     calibrate,
     certify_again,
 )
-from dpsweep.privacy.errors import CalibrationError
 from dpsweep.privacy.gaussian import (
     gaussian_delta,
     gaussian_epsilon,
     gaussian_noise_multiplier,
 )
-from dpsweep.privacy.pld import pld_interval
 from dpsweep.privacy.prv import prv_epsilon
-from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.record import Calibration, CalibrationError
 from dpsweep.privacy.tuning import Profile, gamma_of_mean, second_epsilon, total_epsilon
 
 # The total lies in [1 - SLACK, 1] times what is asked for.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.privacy import noise_multiplier
+from dpsweep.privacy.calibration import noise_multiplier
 from dpsweep.study.cells import optimizer_steps
 
 TOLERANCE = 0.05

@@ -17,13 +17,13 @@ from pydantic import (
 from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.resize import Resize
 from dpsweep.privacy import Calibration
-from dpsweep.privacy.pld import composed_epsilon
+from dpsweep.privacy.accountants import composed_epsilon
 from dpsweep.privacy.tuning import gamma_of_mean, largest_profile, total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
 from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.study.config import Method
 from dpsweep.study.config.section import LearningRate
-from dpsweep.training.precision import Precision
+from dpsweep.training.device import Precision
 
 ReleaseEngine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop"]
 """All engines but opacus, whose norms may be too small by rounding."""

@@ -3,10 +3,10 @@
 import logging
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -14,8 +14,9 @@ import torch
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model, linear_head
-from dpsweep.privacy import Calibration, calibrate
-from dpsweep.privacy.tuning import trial_count_probabilities
+from dpsweep.privacy import Calibration
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.tuning import draw_trial_count, trial_count_probabilities
 from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning
 from dpsweep.release import ReleaseError
 from dpsweep.study import Cell, Study
@@ -26,17 +27,17 @@ from dpsweep.study.shares import held_out_rows
 from dpsweep.study.trials import TrialSettings
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import TrialContext, load_trainable
-from dpsweep.training.evaluation import evaluate
 from dpsweep.training.features import open_inputs
-from dpsweep.training.private_selection import Winner, select_privately
+from dpsweep.training.randomness import new_secret, numpy_stream
 from dpsweep.training.specification import TrialSpec, check_size, specify
-from dpsweep.training.streams import new_secret, numpy_stream
-from dpsweep.training.trial import train_trial
+from dpsweep.training.trial import evaluate, train_trial
 
 log = logging.getLogger(__name__)
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Candidate = tuple[Cell, float]
+Choice = TypeVar("Choice")
+Model = TypeVar("Model")
 _RARE = 1e-4
 
 
@@ -163,6 +164,45 @@ def train_release(
             candidates, train, tuning, random
         )
     return winner.model, tuning, winner.score
+
+
+@dataclass(frozen=True)
+class Winner(Generic[Choice, Model]):
+    """The one trial that is released."""
+
+    candidate: Choice
+    model: Model
+    score: float
+    """right answers on the held-out part, plus noise"""
+
+
+def select_privately(
+    candidates: Sequence[Choice],
+    train: Callable[[Choice], tuple[Model, int]],
+    noise: TuningNoise,
+    random: np.random.Generator,
+) -> Winner[Choice, Model]:
+    """Train a random number of random candidates, and return the one with the highest score.
+
+    Everything lies in the memory of one process: the number of trials, their settings, scores and
+    parameters. A process that is killed leaves nothing, and the next one starts with other randomness.
+
+    Args:
+        candidates: equally likely in each trial; the list does not depend on the data.
+        train: trains a candidate with randomness of its own, and returns a model and how many
+            examples of the held-out part it gets right.
+        noise: mean and shape of the number of trials, and the noise of scores.
+        random: nobody else may know its state.
+    """
+    winner: Winner[Choice, Model] | None = None
+    for _ in range(draw_trial_count(noise.mean, noise.shape, random)):
+        candidate = candidates[int(random.integers(len(candidates)))]
+        model, right = train(candidate)
+        score = right + noise.score_noise * random.standard_normal()
+        if winner is None or score > winner.score:
+            winner = Winner(candidate, model, score)
+    assert winner is not None  # noqa: S101 (there is at least one trial)
+    return winner
 
 
 @contextmanager

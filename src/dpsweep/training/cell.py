@@ -32,7 +32,7 @@ from dpsweep.study.records import TRIALS, trial_table
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, TrialSettings
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
-from dpsweep.training.interruption import interruption
+from dpsweep.training.job import interruption
 from dpsweep.training.specification import TrialSpec, cell_noise, check_size, specify
 from dpsweep.training.store import Arrays, StoredTrial, TrialStore
 from dpsweep.training.trial import train_trial

@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 
 @dataclass
-class Progress:
+class TrialState:
     """The state of a running trial that is not in the model or the optimizer."""
 
     step: int
@@ -44,7 +44,7 @@ def save_checkpoint(
     path: Path,
     parameters: dict[str, nn.Parameter],
     optimizer: PrivateOptimizer,
-    progress: Progress,
+    progress: TrialState,
 ) -> None:
     """Write the state after a step, atomically.
 
@@ -66,7 +66,7 @@ def save_checkpoint(
 
 def load_checkpoint(
     path: Path, parameters: dict[str, nn.Parameter], optimizer: PrivateOptimizer
-) -> Progress | None:
+) -> TrialState | None:
     """Put parameters and optimizer into the state of a checkpoint.
 
     Returns:
@@ -75,7 +75,7 @@ def load_checkpoint(
     """
     try:
         state = torch.load(path, weights_only=True, map_location="cpu")
-        progress = Progress(**state["progress"])
+        progress = TrialState(**state["progress"])
         saved = {name: state["parameters"][name] for name in parameters}
         for name, parameter in parameters.items():
             if saved[name].shape != parameter.shape:

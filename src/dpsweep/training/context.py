@@ -1,7 +1,6 @@
 """What the trials of a cell share: the data on the device, the backbone, the device itself."""
 
 import logging
-import os
 import warnings
 from dataclasses import dataclass
 from functools import partial
@@ -11,14 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpsweep.base.errors import DpsweepError
-from dpsweep.base.gpus import TAKEN
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study.clipping import NoClipping
 from dpsweep.study.config import Method
+from dpsweep.training.device import Precision, autocast_dtype, default_device, full_precision
 from dpsweep.training.gradients import GradientEngine, make_engine
 from dpsweep.training.physical import (
     ON_THE_CPU,
@@ -26,49 +24,8 @@ from dpsweep.training.physical import (
     PhysicalBatchSize,
     usual_batch,
 )
-from dpsweep.training.precision import Precision, autocast_dtype, full_precision
 
 log = logging.getLogger(__name__)
-
-_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-REQUIRE_GPU = "DPSWEEP_REQUIRE_GPU"
-"""Environment variable, set in jobs of a cluster that have asked for a GPU: there is no other device."""
-
-
-class GpuError(DpsweepError):
-    """A GPU was asked for, and this process cannot use one."""
-
-
-def default_device() -> torch.device:
-    """The first GPU, or the CPU where there is none.
-
-    Raises:
-        GpuError: there is no GPU, and the environment requires one (`REQUIRE_GPU`).
-    """
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    if os.environ.get(REQUIRE_GPU):
-        built = torch.version.cuda or torch.version.hip
-        visible = {name: os.environ.get(name) for name in _VISIBLE_DEVICES if name in os.environ}
-        raise GpuError(
-            f"this job has asked for a GPU and cannot use one on {os.uname().nodename}: "
-            + (
-                f"torch {torch.__version__} finds no device that works (driver, container or "
-                f"devices of the job: {visible or 'none is set'}). Try `nvidia-smi` or `rocm-smi` in a job"
-                if built
-                else f"torch {torch.__version__} is a build for CPUs. Install one for CUDA or ROCm"
-            )
-            + "; to train on the CPU on purpose, set `require_gpu: false` in site.yaml"
-        )
-    if TAKEN in os.environ:
-        log.warning(
-            "torch %s cannot use GPU %s: training on the CPU. For as many jobs at once as there are "
-            "cores, set CUDA_VISIBLE_DEVICES to nothing",
-            torch.__version__,
-            os.environ[TAKEN],
-        )
-    return torch.device("cpu")
-
 
 _TEST_BATCH = 512
 _STEP_BYTES = 20

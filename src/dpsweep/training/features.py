@@ -33,9 +33,8 @@ from dpsweep.study import Study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.config import Features, HeadOnly
 from dpsweep.study.paths import Paths
-from dpsweep.training.context import default_device
-from dpsweep.training.interruption import interruption
-from dpsweep.training.precision import full_precision
+from dpsweep.training.device import default_device, full_precision
+from dpsweep.training.job import interruption
 
 log = logging.getLogger(__name__)
 

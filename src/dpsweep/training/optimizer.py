@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dpsweep.study.clipping import Clipping
 from dpsweep.training.gradients import GradientEngine
-from dpsweep.training.noise import GaussianNoise
 from dpsweep.training.physical import DoesNotFitError, first_line, is_out_of_memory
+from dpsweep.training.randomness import GaussianNoise
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from dpsweep.study.clipping import Clipping
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import TrialSettings
 from dpsweep.training.context import TrialContext
+from dpsweep.training.device import Precision, resolve_precision
 from dpsweep.training.physical import PhysicalBatchSize
-from dpsweep.training.precision import Precision, resolve_precision
 
 
 @dataclass(frozen=True)

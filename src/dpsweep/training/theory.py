@@ -17,7 +17,7 @@ from dpsweep.base.files import atomic_path
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.theory.sums import ClippedSums, Rows
-from dpsweep.training.streams import numpy_stream
+from dpsweep.training.randomness import numpy_stream
 from dpsweep.training.trajectory import Trajectory
 
 NOT_PRIVATE = "not private: computed from raw gradients of the training data"

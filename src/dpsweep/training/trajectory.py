@@ -27,7 +27,7 @@ from dpsweep.training.cell import OpenCell
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.gradients import GradientEngine
-from dpsweep.training.interruption import interruption
+from dpsweep.training.job import interruption
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays, TrialStore
 from dpsweep.training.trial import train_trial

@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from dpsweep import __version__
 from dpsweep.base.gpus import TAKEN
 from dpsweep.models.build import head_parameter_names, trainable_parameters
-from dpsweep.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from dpsweep.training.context import TrialContext
-from dpsweep.training.evaluation import evaluate
-from dpsweep.training.interruption import interruption
-from dpsweep.training.noise import GaussianNoise
+from dpsweep.training.checkpoint import TrialState, load_checkpoint, save_checkpoint
+from dpsweep.training.context import Examples, TrialContext
+from dpsweep.training.device import full_precision
+from dpsweep.training.job import interruption
 from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
 from dpsweep.training.physical import padded_size
-from dpsweep.training.sampling import PoissonSampler, microbatches
+from dpsweep.training.randomness import GaussianNoise, PoissonSampler, microbatches
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays, StoredTrial
 
@@ -119,12 +119,12 @@ def _take_steps(
     sampler: PoissonSampler,
     checkpoint: Path | None,
     checkpoint_seconds: float,
-) -> Progress:
+) -> TrialState:
     """Take all steps, those that a checkpoint has excepted; save the state now and then."""
     parameters = dict(optimizer.engine.parameters)
     physical = context.physical_batch(spec.physical_batch, optimizer.engine, spec.batch_size)
     found = checkpoint and load_checkpoint(checkpoint, parameters, optimizer)
-    progress = found or Progress(0, 0.0, [], {}, physical.size)
+    progress = found or TrialState(0, 0.0, [], {}, physical.size)
     # The checkpoint was read to the CPU.
     progress.statistics = [each.to(context.device) for each in progress.statistics]
     physical.size = progress.physical_batch
@@ -180,6 +180,54 @@ def _microbatches(
     for padded, mask in microbatches(indices, size):
         inputs, labels = context.batch(context.train, torch.from_numpy(padded))
         yield inputs, labels, context.on_device(torch.from_numpy(mask))
+
+
+# -- evaluation ----------------------------------------------------------------------------
+
+
+def _outputs(
+    model: nn.Module, context: TrialContext, examples: Examples, first: int, count: int
+) -> tuple[Tensor, Tensor]:
+    """What a model gives for some examples, and their labels."""
+    rows = torch.arange(first, min(first + count, len(examples.labels)))
+    inputs, labels = context.batch(examples, rows)
+    return model(inputs).float(), labels
+
+
+@torch.no_grad()
+@full_precision()
+def evaluate(model: nn.Module, context: TrialContext, examples: Examples) -> dict[str, Any]:
+    """Accuracy (all, macro, per class), mean loss and divergence of a model on some examples.
+
+    Macro accuracy is the mean over classes that have an example; a class without one has
+    per-class accuracy NaN. Outputs that are not finite count as wrong.
+    """
+    labels = examples.labels
+    loss = torch.zeros((), dtype=torch.float64, device=context.device)
+    correct = torch.zeros_like(labels, dtype=torch.bool)
+    done = 0
+    while done < len(labels):
+        outputs, wanted = context.evaluated_at_once.fit(
+            partial(_outputs, model, context, examples, done)
+        )
+        loss += functional.cross_entropy(outputs, wanted, reduction="sum").double()
+        finite = outputs.isfinite().all(dim=1)
+        correct[done : done + len(wanted)] = (outputs.argmax(dim=1) == wanted) & finite
+        done += len(wanted)
+    counts = torch.bincount(labels, minlength=context.classes).double()
+    right = torch.bincount(labels[correct], minlength=context.classes).double()
+    per_class = right / counts
+    finite_parameters = all(
+        bool(parameter.isfinite().all()) for parameter in trainable_parameters(model).values()
+    )
+    mean_loss = float(loss) / len(labels)
+    return {
+        "accuracy": float(correct.double().mean()),
+        "macro_accuracy": float(per_class[counts > 0].mean()),
+        "per_class_accuracy": per_class.tolist(),
+        "loss": mean_loss,
+        "diverged": not (finite_parameters and np.isfinite(mean_loss)),
+    }
 
 
 # -- statistics of steps ---------------------------------------------------------------------

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.study.clipping import Clipping, NoClipping
+from dpsweep.training.device import full_precision
 from dpsweep.training.gradients.interface import (
     GradientEngine,
     GradientSum,
@@ -20,7 +21,6 @@ from dpsweep.training.gradients.interface import (
 )
 from dpsweep.training.gradients.loop import LoopEngine
 from dpsweep.training.physical import is_out_of_memory
-from dpsweep.training.precision import full_precision
 
 log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.study.clipping import Clipping
+from dpsweep.training.device import full_precision
 from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,
@@ -17,7 +18,6 @@ from dpsweep.training.gradients.interface import (
     example_losses,
 )
 from dpsweep.training.gradients.per_example import Instantiated, PerExampleGradients, only_usable
-from dpsweep.training.precision import full_precision
 
 # Gradients of up to that many numbers cost less to copy than to handle one by one.
 _SMALL = 2**14

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.study.clipping import Clipping, NoClipping
-from dpsweep.training.precision import sum_dtype
+from dpsweep.training.device import sum_dtype
 
 
 class UnsupportedModelError(DpsweepError, ValueError):

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpsweep.study.clipping import Clipping
+from dpsweep.training.device import full_precision
 from dpsweep.training.gradients.interface import GradientSum, UnsupportedModelError
 from dpsweep.training.gradients.per_example import only_usable, scaled
-from dpsweep.training.precision import full_precision
 
 
 class LinearEngine:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.study.clipping import Clipping
+from dpsweep.training.device import full_precision, sum_dtype
 from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,
@@ -13,7 +14,6 @@ from dpsweep.training.gradients.interface import (
     example_losses,
     one_by_one,
 )
-from dpsweep.training.precision import full_precision, sum_dtype
 
 
 class LoopEngine:

@@ -12,6 +12,7 @@ from opacus.validators.errors import IllegalModuleConfigurationError
 from torch import Tensor, nn
 
 from dpsweep.study.clipping import Clipping
+from dpsweep.training.device import full_precision, sum_dtype
 from dpsweep.training.gradients.interface import (
     GradientSum,
     UnsupportedModelError,
@@ -20,7 +21,6 @@ from dpsweep.training.gradients.interface import (
     one_by_one,
 )
 from dpsweep.training.gradients.loop import LoopEngine
-from dpsweep.training.precision import full_precision, sum_dtype
 
 # What Opacus leaves on parameters and layers.
 _LEFT_ON_PARAMETERS = ("_norm_sample", "_current_grad_sample", "grad_sample", "_forward_counter")

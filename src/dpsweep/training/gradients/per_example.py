@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dpsweep.training.precision import sum_dtype
+from dpsweep.training.device import sum_dtype
 
 ALL = slice(None)
 """All examples."""

@@ -24,12 +24,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
+from dpsweep.training.device import sum_dtype
 from dpsweep.training.gradients.convolutions import Convolutions
 from dpsweep.training.gradients.derived import Standardization
 from dpsweep.training.gradients.per_example import Lookups
 from dpsweep.training.gradients.recorded import RecordedUses
 from dpsweep.training.gradients.uses import Layer, Rule, Uses, plain, tracked_in, trains
-from dpsweep.training.precision import sum_dtype
 
 EXPANDED: dict[Any, Rule] = {}
 """Rules of the engine ``expanded``, by function of torch."""

@@ -1,4 +1,4 @@
-"""Ending a training job in an orderly way when it is told to stop.
+"""A training job as a process: it ends in an orderly way when told to, and reaches no other machine.
 
 While `watched` is active, SIGTERM and SIGUSR1 only leave a note. The running trial reads it at
 its next step, saves its state and raises `Interrupted`, which ends the process:
@@ -7,13 +7,20 @@ its next step, saves its state and raises `Interrupted`, which ends the process:
 * SIGTERM ends the job for good (scancel, preemption, shutdown): exit status 143.
 
 In both cases the next call of the same cell goes on from the step that was saved.
+
+Compute nodes often have no network, and a job must not wait. Datasets and weights are fetched when
+they are prepared. A library that tries to ask for more while a trial runs (a newer revision, a missing
+file, statistics of use) meets a `NetworkRefusedError` after `refuse_network`.
 """
 
 import logging
 import signal
+import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +29,8 @@ EXIT_AGAIN = 75
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
 """Exit status of a process that was told to end."""
+
+_CONNECTING = frozenset({"socket.connect", "socket.getaddrinfo", "socket.gethostbyname"})
 
 _received: signal.Signals | None = None
 
@@ -67,3 +76,26 @@ def interruption(*, saved: bool) -> Interrupted | None:
         return None
     again = saved and _received == signal.SIGUSR1
     return Interrupted(EXIT_AGAIN if again else EXIT_TERMINATED)
+
+
+class NetworkRefusedError(OSError):
+    """A training job tried to reach another machine."""
+
+
+def refuse_network() -> None:
+    """Refuse every connection that Python code of this process tries to open from now on.
+
+    Sockets within this machine that have no address (``AF_UNIX``) stay possible.
+    """
+    sys.addaudithook(_refuse)
+
+
+def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    if event not in _CONNECTING:
+        return
+    if event == "socket.connect" and arguments[0].family == socket.AF_UNIX:
+        return
+    raise NetworkRefusedError(
+        f"{event} {arguments[-1] if event == 'socket.connect' else arguments[0]}: a training job "
+        "reads prepared files only; fetch what it needs with prepare-dataset or prepare-backbone"
+    )

@@ -1,4 +1,7 @@
-"""Privacy loss distributions (dp-accounting): the fast accountant, and the independent check."""
+"""Accountants of other libraries: dp-accounting, fast and the independent check, and Opacus.
+
+The first computes with privacy loss distributions (PLD).
+"""
 
 import math
 from collections.abc import Sequence
@@ -89,3 +92,24 @@ def composed_epsilon(
     if delta >= sum(own for _, own in stated):
         return min(found, sum(epsilon for epsilon, _ in stated))
     return found
+
+
+def opacus_epsilon(
+    noise_multiplier: float, sampling_rate: float, steps: int, delta: float, epsilon_error: float
+) -> float:
+    """Return the upper bound on epsilon of Opacus' PRV accountant, for removing an example.
+
+    Args:
+        noise_multiplier: standard deviation of the noise over the sensitivity, per step.
+        sampling_rate: probability that an example takes part in a step, in (0, 1].
+        steps: number of steps that are composed.
+        delta: of the (epsilon, delta) guarantee.
+        epsilon_error: by which the bound exceeds the accountant's estimate. Time and memory go as
+            its inverse.
+    """
+    # It imports torch.
+    from opacus.accountants import PRVAccountant  # noqa: PLC0415
+
+    accountant = PRVAccountant()
+    accountant.history = [(noise_multiplier, sampling_rate, steps)]
+    return float(accountant.get_epsilon(delta, eps_error=epsilon_error))

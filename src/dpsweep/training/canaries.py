@@ -27,21 +27,21 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_json
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.privacy import calibrate
-from dpsweep.privacy.audit import Coins, Evidence, Floats, count_correct, likelihood_scores
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.guesses import AuditOutcome, Coins, Floats, count_correct, likelihood_scores
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.config import Audit, Method
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import TrialSettings
-from dpsweep.training.context import Examples, TrialContext, default_device
+from dpsweep.training.context import Examples, TrialContext
+from dpsweep.training.device import Precision, default_device
 from dpsweep.training.features import open_inputs
 from dpsweep.training.gradients import GradientEngine, GradientSum
-from dpsweep.training.precision import Precision
+from dpsweep.training.randomness import new_secret, numpy_stream
 from dpsweep.training.specification import TrialSpec, check_size, specify
 from dpsweep.training.store import StoredTrial
-from dpsweep.training.streams import new_secret, numpy_stream
 from dpsweep.training.trial import train_trial
 
 CANARY_NORM = 1e6
@@ -297,12 +297,12 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
     )
 
 
-def judge(audited: AuditedTrial, spec: TrialSpec, guesses: int) -> Evidence:
+def judge(audited: AuditedTrial, spec: TrialSpec, guesses: int) -> AuditOutcome:
     """Guess the coins of an audited trial, and say what the right guesses prove."""
     scores = likelihood_scores(
         audited.observations, spec.noise_multiplier, spec.batch_size / spec.train_size
     )
-    return Evidence(
+    return AuditOutcome(
         claimed_epsilon=spec.epsilon,
         delta=spec.delta,
         canaries=len(audited.included),

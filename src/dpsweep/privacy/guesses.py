@@ -26,7 +26,7 @@ _IRREFUTABLE = 40.0
 
 
 @dataclass(frozen=True)
-class Evidence:
+class AuditOutcome:
     """The outcome of one audited run, and what it proves.
 
     Attributes:

@@ -1,0 +1,164 @@
+"""The randomness of a trial: named streams, Poisson sampling and Gaussian noise.
+
+Every use of randomness (sampling, noise, the coins of an audit) has a stream of its own, so that no
+stream can shift another: ``stream_key(trial_key, "noise")``. Equal names give equal streams on every
+machine, different names give independent ones. A key has 128 bits: among a million streams the
+probability that any two are equal is below 1e-26. What a step draws is a function of (stream, step):
+resuming needs no state, and no step can repeat the noise of another.
+
+A stream is as secret as its name. Trials are named by their public configuration, so anybody can
+replay their noise. That is right for research on public data. A model that is released under its
+privacy guarantee needs a ``secret``, drawn by `new_secret` and never stored.
+"""
+
+import hmac
+import math
+import secrets
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dpsweep.base.files import canonical_json
+
+KEY_BITS = 128
+"""Length of a stream's key, which is that of numpy's Philox generator."""
+
+Indices = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+# Numbers of noise that are drawn at once: noise for all parameters of a network never lies in memory.
+_CHUNK = 1 << 20
+
+
+def stream_key(*parts: str | int, secret: bytes = b"") -> int:
+    """Return the 128-bit key of a stream.
+
+    It is the first half of the HMAC-SHA-256 of the parts as canonical JSON, so ``"1"`` and ``1``
+    are different parts, and ``("ab", "c")`` differs from ``("a", "bc")``.
+
+    Args:
+        parts: the stream's name.
+        secret: without it, the key is public.
+    """
+    digest = hmac.digest(secret, canonical_json(list(parts)).encode(), "sha256")
+    return int.from_bytes(digest[: KEY_BITS // 8], "little")
+
+
+def new_secret() -> bytes:
+    """Return 256 bits from the operating system, for streams that nobody can replay."""
+    return secrets.token_bytes(32)
+
+
+def numpy_stream(*parts: str | int, secret: bytes = b"") -> np.random.Generator:
+    """Return the numpy generator (counter-based Philox) of a stream; without a secret it is public."""
+    return np.random.Generator(np.random.Philox(key=stream_key(*parts, secret=secret)))
+
+
+class PoissonSampler:
+    """Samples every example independently with probability ``batch_size / train_size``, each step.
+
+    The batch of a step is a function of (stream, step): the generator is counter-based (Philox,
+    Salmon et al. 2011), with the step in the upper half of its counter. Resuming needs no state.
+
+    The probability is exactly the rational number that the accountant is told: an example is in
+    the batch where a uniform integer below ``train_size`` is below ``batch_size``. With
+    ``batch_size == train_size`` every batch is the whole data set.
+    """
+
+    def __init__(
+        self, train_size: int, batch_size: int, *stream_parts: str | int, secret: bytes = b""
+    ):
+        """Sample from ``train_size`` examples, ``batch_size`` (at most that many) on average.
+
+        Args:
+            train_size: N.
+            batch_size: B, the expected batch size.
+            stream_parts: the stream's name.
+            secret: with it nobody else can draw the same batches.
+
+        Raises:
+            ValueError: unless 1 <= batch_size <= train_size.
+        """
+        if not 1 <= batch_size <= train_size:
+            raise ValueError(
+                f"expected batch size {batch_size} is not possible with {train_size} training "
+                f"examples: choose it between 1 and {train_size}"
+            )
+        self.train_size = train_size
+        self.batch_size = batch_size
+        self._key = stream_key(*stream_parts, secret=secret)
+
+    def batch(self, step: int) -> Indices:
+        """Return the sorted indices of the examples of a step; the array may be empty."""
+        philox = np.random.Philox(key=self._key, counter=step << 128)
+        draws = np.random.Generator(philox).integers(self.train_size, size=self.train_size)
+        return np.flatnonzero(draws < self.batch_size)
+
+
+def microbatches(indices: Indices, physical_batch: int) -> Iterator[tuple[Indices, Mask]]:
+    """Split a sampled batch into micro-batches of exactly ``physical_batch`` rows.
+
+    Yields ``(indices, mask)``, both of shape ``(physical_batch,)``. The last micro-batch is padded
+    by repeating the batch's first index, with a false mask. An empty batch yields nothing.
+    """
+    if physical_batch < 1:
+        raise ValueError(f"physical batch of {physical_batch} examples: it must be at least 1")
+    for start in range(0, len(indices), physical_batch):
+        chunk = indices[start : start + physical_batch]
+        padded = np.full(physical_batch, indices[0])
+        padded[: len(chunk)] = chunk
+        yield padded, np.arange(physical_batch) < len(chunk)
+
+
+class GaussianNoise:
+    """Independent standard normal numbers for every step of a trial, whose tails are there.
+
+    The usual draw, ``torch.randn`` in float32, never exceeds 5.77 on a CPU and 6.76 on a GPU,
+    because it transforms uniform numbers of 24 and 33 bits. A Gaussian mechanism with such noise has
+    outcomes that only one of two neighbouring training sets can produce; see docs/privacy.md and
+    `dpsweep.privacy.gaussian.tail_delta`. Both generators here draw float64.
+
+    On a CPU they come from numpy's Philox generator: a 128-bit key, with the step in the upper half
+    of its counter. On a GPU they come from torch's generator, whose seed has 64 bits. So two
+    draws with different seeds are added and divided by the square root of 2, which is normal too,
+    and both seeds together are derived from the key and the step.
+    """
+
+    def __init__(self, *stream_parts: str | int, secret: bytes = b""):
+        """Name the stream; with a ``secret`` nobody else can draw the same noise."""
+        self._key = stream_key(*stream_parts, secret=secret)
+
+    def add_to(self, total: Tensor, step: int, standard_deviation: float) -> None:
+        """Add the noise of a step in place.
+
+        Args:
+            total: shape (d,), float64, on any device.
+            step: 0 or more. The same step gets the same noise, so never use one twice.
+            standard_deviation: of every coordinate.
+        """
+        chunks = torch.split(total, _CHUNK)
+        draws = self._on_cpu if total.device.type == "cpu" else self._on_gpu
+        for chunk, noise in zip(chunks, draws(chunks, step), strict=True):
+            chunk.add_(noise, alpha=standard_deviation)
+
+    def _on_cpu(self, chunks: tuple[Tensor, ...], step: int) -> Iterator[Tensor]:
+        generator = np.random.Generator(np.random.Philox(key=self._key, counter=step << 128))
+        buffer = np.empty(max(map(len, chunks), default=0))
+        for chunk in chunks:
+            yield torch.from_numpy(generator.standard_normal(out=buffer[: len(chunk)]))
+
+    def _on_gpu(self, chunks: tuple[Tensor, ...], step: int) -> Iterator[Tensor]:
+        seeds = stream_key(hex(self._key), step)
+        generators = [
+            torch.Generator(chunks[0].device).manual_seed(seed)
+            for seed in (seeds & (1 << 64) - 1, seeds >> 64)
+        ]
+        for chunk in chunks:
+            first, second = (
+                torch.randn(len(chunk), generator=each, dtype=torch.float64, device=chunk.device)
+                for each in generators
+            )
+            yield first.add_(second).mul_(math.sqrt(0.5))
