@@ -132,7 +132,7 @@ include: "workflow/rules/plan.smk"
 
 onstart:
     hold_lock()  # again: when another call ends, Snakemake removes the folder of its lock
-    if SITE is None:
+    if not workflow.non_local_exec:
         preload.start()
     else:
         # Jobs of a cluster are long and elsewhere. To end this process is to end them, as Ctrl-C does:

@@ -61,6 +61,49 @@ def test_a_study_runs_in_an_empty_folder(installed: dict[str, str], tmp_path: Pa
     assert place.stdout.startswith(installed["PYTHONPATH"])
 
 
+# One trial on a network without weights.
+TINY = """\
+extends: demo
+results: results/tiny
+privacy: {check_with_opacus: false}
+audit: null
+sweeps: !replace
+  tiny: {dataset: digits-tenth, backbone: vit-random, method: film, epsilon: [8], epochs: [1],
+    batch_size: [full], clipping_bound: [1], learning_rate: [0.01], seeds: 1}
+roles: !replace
+  datasets: {main: digits-tenth}
+  backbones: {weak: vit-random}
+  methods: {main: film}
+figures: !replace {}
+tables: !replace {taba2_datasets: {family: datasets, section: Data, caption: Datasets.}}
+"""
+SUBMIT = """\
+#!/bin/sh
+# As the command of a scheduler does: start the job elsewhere, and print its number.
+nohup sh "$1" > /dev/null 2>&1 &
+echo $! | tee -a submitted
+"""
+
+
+@pytest.mark.slow
+def test_a_study_runs_by_the_commands_of_another_scheduler(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    submit = tmp_path / "submit.sh"
+    submit.write_text(SUBMIT)
+    submit.chmod(0o755)
+    done = dpsweep(
+        installed, tmp_path,
+        "run", "--executor", "cluster-generic", "--cluster-generic-submit-cmd", str(submit),
+        "--jobs", "2",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "results" / "tiny" / "report.html").exists()
+    # Calibration, the cell, its problem's table, the table of datasets and the page to explore cells.
+    assert len((tmp_path / "submitted").read_text().splitlines()) >= 4
+
+
 @pytest.mark.slow
 def test_a_profile_is_copied_to_be_edited(installed: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(STUDY)
