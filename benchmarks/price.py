@@ -53,7 +53,6 @@ from dpsweep.release.train import (
 from dpsweep.study import Study, load_study
 from dpsweep.study.config import Release
 from dpsweep.study.paths import Paths
-from dpsweep.study.trials import TrialSettings
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
 from dpsweep.training.randomness import numpy_stream
@@ -113,8 +112,8 @@ class Problem:
             method = self.study.methods[self.parts.method]
             self._contexts[share] = TrialContext(self._data, self._backbone, method, share)
         context = self._contexts[share]
-        settings = TrialSettings.of(self.study, cell)
-        spec = specify(settings, noise, self._data, self._backbone, context.device, rate, seed)
+        inputs = self._data, self._backbone, context.device
+        spec = specify(self.study, cell, noise, *inputs, rate, seed)
         spec = replace(spec, holdout=len(context.holdout.labels))
         record, _, right = train_and_score(spec, context, b"")
         return float(record["macro_accuracy"]), right

@@ -40,7 +40,6 @@ from dpsweep.privacy.tuning_noise import calibrate_tuning
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.inputs import target_inputs
 from dpsweep.study.paths import Paths
-from dpsweep.study.trials import TrialSettings
 from dpsweep.training.specification import specify
 
 REPOSITORY = Path(__file__).parents[1]
@@ -117,7 +116,6 @@ def cells() -> Items:
 
 def _trial_keys(study: Study, cell: Cell) -> Iterator[str]:
     problem, grid = study.problems[cell.problem], study.sweeps[study.sweep_of(cell)]
-    settings = TrialSettings.of(study, cell)
     noise = Calibration(
         epsilon=cell.epsilon,
         delta=study.privacy.delta,
@@ -140,7 +138,7 @@ def _trial_keys(study: Study, cell: Cell) -> Iterator[str]:
     cpu = torch.device("cpu")
     for rate in grid.learning_rates:
         for seed in range(1, grid.seeds + 1):
-            yield specify(settings, noise, data, backbone, cpu, rate, seed).key
+            yield specify(study, cell, noise, data, backbone, cpu, rate, seed).key
 
 
 def noise() -> Items:

@@ -19,7 +19,6 @@ from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.clipping import NoClipping
 from dpsweep.study.config import Film
 from dpsweep.study.paths import Paths
-from dpsweep.study.trials import TrialSettings
 from dpsweep.training import trial as trial_module
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import TrialContext
@@ -105,8 +104,7 @@ def train(kit: Kit, cells: list[Cell]) -> dict[str, Any]:
                 read_json(paths.noise(problem.dataset, cell.epsilon, cell.epochs, cell.batch_size))
             )
         for rate in study.sweeps[study.sweep_of(cell)].learning_rates:
-            settings = TrialSettings.of(study, cell)
-            spec = specify(settings, noise, data, backbone, context.device, rate, seed=1)
+            spec = specify(study, cell, noise, data, backbone, context.device, rate, seed=1)
             stored = store.load(spec.key)
             if stored is None:
                 if stop := interruption(saved=bool(rows)):

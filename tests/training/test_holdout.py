@@ -19,7 +19,6 @@ from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows
-from dpsweep.study.trials import TrialSettings
 from dpsweep.training.cell import OpenCell, run_cell
 from dpsweep.training.context import TrialContext
 from dpsweep.training.specification import CellError, cell_noise, specify
@@ -54,7 +53,7 @@ def train(
     study: Study, data: PreparedDataset, backbone: PreparedBackbone, folder: Path
 ) -> tuple[StoredTrial, Any]:
     noise = calibrate(8.0, 1e-5, study.train_size("digits"), study.batch_size(CELL), 3)
-    spec = specify(TrialSettings.of(study, CELL), noise, data, backbone, CPU, 0.003, seed=1)
+    spec = specify(study, CELL, noise, data, backbone, CPU, 0.003, seed=1)
     context = TrialContext(data, backbone, study.methods["method"], study.holdout_share, CPU)
     return train_trial(spec, context, folder / "checkpoint", 1e9)
 

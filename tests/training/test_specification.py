@@ -16,7 +16,6 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.study.config import LoRA
 from dpsweep.study.inputs import trainer_fingerprint
-from dpsweep.study.trials import TrialSettings
 from dpsweep.training.specification import TrialSpec, specify
 
 PROBLEM = "digits_vit_method"
@@ -116,9 +115,7 @@ def test_what_is_specified_is_what_the_cell_and_its_noise_say(
     cell = Cell(PROBLEM, math.inf if bound == "none" else 8.0, 3, 30, bound)
     noise = calibrate(cell.epsilon, 1e-5, N, 30, 27)
     data, backbone = prepared
-    found = specify(
-        TrialSettings.of(study, cell), noise, data, backbone, torch.device("cpu"), 0.05, 4
-    )
+    found = specify(study, cell, noise, data, backbone, torch.device("cpu"), 0.05, 4)
     assert (found.data, found.backbone) == (data.metadata.checksum, backbone.metadata.checksum)
     assert (found.epsilon, found.delta) == (cell.epsilon, 1e-5)
     assert found.noise_multiplier == noise.noise_multiplier
@@ -136,7 +133,8 @@ def test_other_classes_or_another_device_give_another_key(
 
     def key(data: PreparedDataset, device: str) -> str:
         return specify(
-            TrialSettings.of(study, cell),
+            study,
+            cell,
             noise,
             data,
             backbone,
@@ -166,9 +164,7 @@ def test_an_engine_is_set_for_a_study_a_method_or_a_sweep(
                 "sweeps": study.sweeps | {"digits": sweep.model_copy(update={"engine": own})},
             }
         )
-        spec = specify(
-            TrialSettings.of(changed, cell), noise, *prepared, torch.device("cpu"), 0.1, 1
-        )
+        spec = specify(changed, cell, noise, *prepared, torch.device("cpu"), 0.1, 1)
         return spec.engine, spec.key, trainer_fingerprint(changed, PROBLEM)
 
     assert with_engines("loop", "vmap", "bookkeeping")[0] == "bookkeeping"

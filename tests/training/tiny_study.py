@@ -12,9 +12,7 @@ from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.privacy import Calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
-from dpsweep.study.trials import TrialSettings
-from dpsweep.training.cell import trial_specs
-from dpsweep.training.specification import TrialSpec
+from dpsweep.training.specification import TrialSpec, trial_specs
 
 N = 269
 
@@ -83,5 +81,4 @@ def specs_of(
     study: Study, cell: Cell, noise: Calibration, data: PreparedDataset, backbone: PreparedBackbone
 ) -> dict[tuple[float, int], TrialSpec]:
     """The trials of a cell on the CPU, by learning rate and seed."""
-    settings, sweep = TrialSettings.of(study, cell), study.sweeps["digits"]
-    return trial_specs(settings, sweep, noise, data, backbone, torch.device("cpu"))
+    return trial_specs(study, cell, noise, data, backbone, torch.device("cpu"))

@@ -24,7 +24,6 @@ from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.config import HeadOnly, Release
 from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows
-from dpsweep.study.trials import TrialSettings
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.features import open_inputs
@@ -142,8 +141,7 @@ def train_release(
         else:
             own = tuning.calibration(size, steps)
         check_size(own, context, data)
-        settings = TrialSettings.of(study, cell)
-        spec = specify(settings, own, data, backbone, context.device, rate, seed=1)
+        spec = specify(study, cell, own, data, backbone, context.device, rate, seed=1)
         spec = replace(spec, holdout=schedules.held_out)
         trained, parameters, right = train_and_score(spec, context, new_secret())
         named = {f"{prefix}{name}": each for name, each in parameters.items()}

@@ -34,7 +34,6 @@ from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.config import Audit, Method
 from dpsweep.study.paths import Paths
-from dpsweep.study.trials import TrialSettings
 from dpsweep.training.context import Examples, TrialContext
 from dpsweep.training.device import Precision, default_device
 from dpsweep.training.features import open_inputs
@@ -267,13 +266,14 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
     batch_size = size if isinstance(cell.batch_size, str) else cell.batch_size
     steps = optimizer_steps(size, batch_size, cell.epochs, study.privacy.step_rounding)
     noise = calibrate(cell.epsilon, study.privacy.delta, size, batch_size, steps)
-    settings = TrialSettings.of(study, cell)
-    spec = specify(settings, noise, data, backbone, device, audit.learning_rate, seed=1)
+    spec = specify(study, cell, noise, data, backbone, device, audit.learning_rate, seed=1)
     # A release trains with a secret, and whoever audits it must not know the coins before.
     secret = new_secret() if audit.randomness == "secret" else b""
     coins = numpy_stream(spec.key, "canaries", secret=secret)
     canaries = audit.canaries
-    context = CanaryContext(data, backbone, settings.method, canaries, coins, holdout, device)
+    context = CanaryContext(
+        data, backbone, study.methods[sweep.method], canaries, coins, holdout, device
+    )
     check_size(noise, context, data)
     audited = audit_trial(spec, context, secret)
     evidence = judge(audited, spec, audit.guesses)

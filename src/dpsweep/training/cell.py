@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,22 +20,20 @@ import torch
 
 from dpsweep.base.files import atomic_path
 from dpsweep.base.gpus import TAKEN
-from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.bracket import bracket_maximum
 from dpsweep.study.cells import Problem
-from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.config.training import Training
 from dpsweep.study.paths import Paths
 from dpsweep.study.records import TRIALS, trial_table
-from dpsweep.study.trials import KEPT_PARAMETER_BYTES, TrialSettings
+from dpsweep.study.trials import KEPT_PARAMETER_BYTES
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
 from dpsweep.training.job import interruption
-from dpsweep.training.specification import TrialSpec, cell_noise, check_size, specify
-from dpsweep.training.store import Arrays, StoredTrial, TrialStore
+from dpsweep.training.specification import TrialSpec, cell_noise, check_size, trial_specs
+from dpsweep.training.store import StoredTrial, TrialStore
 from dpsweep.training.trial import train_trial
 
 log = logging.getLogger(__name__)
@@ -75,14 +74,13 @@ class OpenCell:
             DatasetError: the dataset is not prepared.
         """
         started = time.monotonic()
-        settings, sweep = TrialSettings.of(study, cell), study.sweeps[study.sweep_of(cell)]
-        problem = settings.problem
+        problem = study.problems[cell.problem]
         data = open_inputs(study, paths, cell.problem)
         backbone = PreparedBackbone.open(paths.backbone(problem.backbone))
         noise = cell_noise(study, paths, cell)
-        context = TrialContext(data, backbone, settings.method, study.holdout_share)
+        context = TrialContext(data, backbone, study.methods[problem.method], study.holdout_share)
         check_size(noise, context, data)
-        specs = trial_specs(settings, sweep, noise, data, backbone, context.device)
+        specs = trial_specs(study, cell, noise, data, backbone, context.device)
         return cls(cell, problem, noise, context, specs, time.monotonic() - started)
 
 
@@ -90,50 +88,50 @@ class OpenCell:
 class _Run:
     """The trials of one cell, and where its time goes."""
 
-    specs: dict[tuple[float, int], TrialSpec]
-    context: TrialContext
+    opened: OpenCell
     store: TrialStore
     checkpoint_seconds: float
     progress: Callable[[dict[str, Any]], None]
+    seconds: defaultdict[str, float]
     trials: dict[tuple[float, int], StoredTrial] = field(default_factory=dict)
     trained: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
 
     def ensure(self, learning_rate: float, seed: int, *, keep_parameters: bool) -> StoredTrial:
         """Return a trial: from the store, or trained now and stored.
 
         With ``keep_parameters``, its parameters are stored too, where they are small enough.
         """
-        spec = self.specs[learning_rate, seed]
-        stored = self.store.load(spec.key)
-        trained = stored is None
-        if stored is None:
-            if stop := interruption(saved=self.trained > 0):
-                raise stop
-            started = time.monotonic()
-            stored, parameters = train_trial(
-                spec, self.context, self.store.checkpoint_path(spec.key), self.checkpoint_seconds
-            )
-            self._count("training", stored.record["wall_seconds"])
-            self._count("evaluation", stored.record["evaluation_seconds"])
-            saving = time.monotonic()
-            if keep_parameters and _bytes(parameters) <= KEPT_PARAMETER_BYTES:
-                self.store.save_parameters(spec.key, parameters)
-            self.store.save(spec.key, stored)
-            self._count("store", time.monotonic() - saving)
-            self.trained += 1
-            log.info(
-                "learning rate %g, seed %d: macro accuracy %.4f (%.1f s)%s",
-                learning_rate,
-                seed,
-                stored.record["macro_accuracy"],
-                time.monotonic() - started,
-                " DIVERGED" if stored.record["diverged"] else "",
-            )
-        self.trials[learning_rate, seed] = stored
-        if trained:
-            self.progress(self.timing())
-        return stored
+        spec = self.opened.specs[learning_rate, seed]
+        if stored := self.store.load(spec.key):
+            self.trials[learning_rate, seed] = stored
+            return stored
+        if stop := interruption(saved=self.trained > 0):
+            raise stop
+        started = time.monotonic()
+        checkpoint = self.store.checkpoint_path(spec.key)
+        trial, parameters = train_trial(
+            spec, self.opened.context, checkpoint, self.checkpoint_seconds
+        )
+        self.seconds["training"] += trial.record["wall_seconds"]
+        self.seconds["evaluation"] += trial.record["evaluation_seconds"]
+        saving = time.monotonic()
+        size = sum(array.nbytes for array in parameters.values())
+        if keep_parameters and size <= KEPT_PARAMETER_BYTES:
+            self.store.save_parameters(spec.key, parameters)
+        self.store.save(spec.key, trial)
+        self.seconds["store"] += time.monotonic() - saving
+        self.trained += 1
+        log.info(
+            "learning rate %g, seed %d: macro accuracy %.4f (%.1f s)%s",
+            learning_rate,
+            seed,
+            trial.record["macro_accuracy"],
+            time.monotonic() - started,
+            " DIVERGED" if trial.record["diverged"] else "",
+        )
+        self.trials[learning_rate, seed] = trial
+        self.progress(self.timing())
+        return trial
 
     def timing(self) -> dict[str, Any]:
         """Where the time of this job has gone, and what the cell's trials have cost at any time."""
@@ -149,13 +147,6 @@ class _Run:
             ),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }
-
-    def _count(self, what: str, seconds: float) -> None:
-        self.seconds[what] = self.seconds.get(what, 0.0) + seconds
-
-
-def _bytes(parameters: Arrays) -> int:
-    return sum(array.nbytes for array in parameters.values())
 
 
 def run_cell(
@@ -182,16 +173,15 @@ def run_cell(
     torch.set_num_threads(training.threads)
     cell = opened.cell
     run = _Run(
-        opened.specs,
-        opened.context,
+        opened,
         TrialStore(paths.trials),
-        checkpoint_seconds=60 * training.checkpoint_minutes,
-        progress=progress,
-        seconds={"start": now - opened.seconds - started, "load": opened.seconds},
+        60 * training.checkpoint_minutes,
+        progress,
+        defaultdict(float, {"start": now - opened.seconds - started, "load": opened.seconds}),
     )
     log.info("%s/%s on %s", cell.problem, cell.name, _place(opened.context.device))
     best = _train(run, training.selection)
-    _write_outputs(paths.cell(cell), opened, run, best)
+    _write_outputs(paths.cell(cell), run, best)
     run.seconds["total"] = time.monotonic() - started
     progress(run.timing())
     record = next(iter(run.trials.values())).record
@@ -214,38 +204,14 @@ def _place(device: torch.device) -> str:
     return f"{device.type} (Slurm job {job}, GPU {gpu})" if job else device.type
 
 
-def trial_specs(
-    settings: TrialSettings,
-    grid: Sweep,
-    noise: Calibration,
-    data: PreparedDataset,
-    backbone: PreparedBackbone,
-    device: torch.device,
-) -> dict[tuple[float, int], TrialSpec]:
-    """The specification of every (learning rate, seed) that a cell may train on a device.
-
-    Args:
-        settings: of the trials of the cell.
-        grid: a sweep that has the cell, for its learning rates and seeds.
-        noise: of the cell.
-        data: the prepared dataset, or its features.
-        backbone: the prepared backbone.
-        device: where the cell is trained.
-    """
-    return {
-        (rate, seed): specify(settings, noise, data, backbone, device, rate, seed)
-        for rate in grid.learning_rates
-        for seed in range(1, grid.seeds + 1)
-    }
-
-
 def _train(run: _Run, selection: str) -> float:
     """Train what the selection asks for; return the best learning rate.
 
     Best is the highest selection accuracy of the first seed; the smallest rate wins a tie.
     """
-    rates = list(dict.fromkeys(rate for rate, _ in run.specs))
-    seeds = max(seed for _, seed in run.specs)
+    specs = run.opened.specs
+    rates = list(dict.fromkeys(rate for rate, _ in specs))
+    seeds = max(seed for _, seed in specs)
     scores: dict[float, float] = {}
 
     def tune(position: int) -> float:
@@ -255,7 +221,7 @@ def _train(run: _Run, selection: str) -> float:
         scores[rate] = float(trial.record["selection_accuracy"])
         # Parameters are large: only the best so far keeps them.
         for loser in rivals - {_best(scores)}:
-            run.store.drop_parameters(run.specs[loser, 1].key)
+            run.store.drop_parameters(specs[loser, 1].key)
         return scores[rate]
 
     if selection == "bracket":
@@ -274,44 +240,39 @@ def _best(scores: dict[float, float]) -> float:
     return max(sorted(scores), key=scores.__getitem__)
 
 
-def _write_outputs(folder: Path, opened: OpenCell, run: _Run, best: float) -> None:
-    keys = sorted(run.trials)
+def _write_outputs(folder: Path, run: _Run, best: float) -> None:
+    found = [(run.opened.specs[key], run.trials[key]) for key in sorted(run.trials)]
     rows = [
-        _row(opened, run.specs[key], run.trials[key].record)
-        | {"best": run.specs[key].learning_rate == best}
-        for key in keys
+        _row(run.opened, spec, trial.record) | {"best": spec.learning_rate == best}
+        for spec, trial in found
     ]
     with atomic_path(folder / "trials.parquet") as partial:
         pq.write_table(trial_table(rows), partial)
-    steps = pd.concat([_step_rows(run.trials[key], run.specs[key]) for key in keys])
+    steps = pd.concat([_step_rows(trial, spec) for spec, trial in found])
     with atomic_path(folder / "steps.parquet") as partial:
         steps.to_parquet(partial, index=False)
 
 
+# Columns that are fields of a problem, and of a specification.
+_OF_PROBLEM = ("dataset", "backbone", "method", "optimizer")
+_SPECIFIED = (
+    *("epsilon", "delta", "epochs", "batch_size", "train_size", "steps", "learning_rate", "seed"),
+    *("noise_multiplier", "precision"),
+)
+
+
 def _row(opened: OpenCell, spec: TrialSpec, record: dict[str, Any]) -> dict[str, Any]:
-    """The record of a trial, without what its cell chose (see `dpsweep.study.records`)."""
-    problem, rate = opened.problem, spec.batch_size / spec.train_size
+    """The row of a trial, without what its cell chose (see `dpsweep.study.records`)."""
+    rate = spec.batch_size / spec.train_size
     known = {
-        "dataset": problem.dataset,
-        "backbone": problem.backbone,
-        "method": problem.method,
-        "optimizer": problem.optimizer,
-        "epsilon": spec.epsilon,
-        "delta": spec.delta,
-        "epochs": spec.epochs,
-        "batch_size": spec.batch_size,
+        **{name: getattr(opened.problem, name) for name in _OF_PROBLEM},
+        **{name: getattr(spec, name) for name in _SPECIFIED},
         "full_batch": opened.cell.batch_size == "full",
-        "train_size": spec.train_size,
-        "steps": spec.steps,
         "sampling_rate": rate,
         "passes": spec.steps * rate,
         "clipping": spec.clipping.kind,
         "clipping_bound": getattr(spec.clipping, "bound", float("nan")),
-        "learning_rate": spec.learning_rate,
-        "seed": spec.seed,
-        "noise_multiplier": spec.noise_multiplier,
         "certified_epsilon": opened.noise.certified_epsilon,
-        "precision": spec.precision,
         "physical_batch": record.get("physical_batch", spec.physical_batch),
         "versions": json.dumps(record["versions"], sort_keys=True),
         "trial_key": spec.key,

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import atomic_path
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import number
 from dpsweep.study.choice import choose
@@ -20,7 +19,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients import GradientEngine
 from dpsweep.training.physical import PhysicalBatch
-from dpsweep.training.trajectory import Trajectory
+from dpsweep.training.trajectory import Trajectory, measure_along
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +82,6 @@ def measure_gradient_norms(
     """Write the gradient norms of the best (B, learning rate), first seed, in eval mode.
 
     Rows: one per (epoch, training example), in the order of the training set; see docs/design.md.
-    A job that is killed keeps the epochs that are done, and a trial that was trained again.
     Arguments are those of `best_cell`.
 
     Raises:
@@ -96,28 +94,25 @@ def measure_gradient_norms(
     torch.set_num_threads(study.training.threads)
     cell, row = best_cell(study, paths, problem, epsilon, epochs, clipping_bound)
     log.info("%s: best cell %s, learning rate %g", problem, cell.name, row["learning_rate"])
-    output = paths.gradient_norms(problem, epsilon, epochs, clipping_bound)
-    with Trajectory.along(study, paths, cell, row, output) as trajectory:
+
+    def measure(trajectory: Trajectory, epoch: int) -> pd.DataFrame:
         engine, context = trajectory.engine, trajectory.context
         physical = context.physical_batch(
             study.physical_batch(problem), engine, int(row["batch_size"])
         )
-
-        def measure(epoch: int) -> pd.DataFrame:
-            norms, head_norms = training_set_norms(engine, context, physical)
-            labels = context.train.labels.cpu().numpy()
-            return pd.DataFrame(
-                {"epoch": epoch, "label": labels, "norm": norms, "head_norm": head_norms}
-            )
-
-        frame = trajectory.after_each(range(1, epochs + 1), measure).assign(
-            batch_size=int(row["batch_size"]),
-            learning_rate=float(row["learning_rate"]),
-            seed=int(row["seed"]),
-            trial_key=row["trial_key"],
+        norms, head_norms = training_set_norms(engine, context, physical)
+        labels = context.train.labels.cpu().numpy()
+        return pd.DataFrame(
+            {"epoch": epoch, "label": labels, "norm": norms, "head_norm": head_norms}
         )
-        with atomic_path(output) as partial_file:
-            frame.to_parquet(partial_file, index=False)
+
+    measure_along(
+        *(study, paths, cell, row),
+        paths.gradient_norms(problem, epsilon, epochs, clipping_bound),
+        epochs=range(1, epochs + 1),
+        measure=measure,
+        columns=("batch_size", "learning_rate", "seed", "trial_key"),
+    )
 
 
 def training_set_norms(

@@ -14,7 +14,6 @@ from dpsweep.privacy import Calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.paths import Paths
-from dpsweep.study.trials import TrialSettings
 from dpsweep.training.context import TrialContext
 from dpsweep.training.device import Precision, resolve_precision
 from dpsweep.training.physical import PhysicalBatchSize
@@ -102,7 +101,8 @@ def check_size(noise: Calibration, context: TrialContext, data: PreparedDataset)
 
 
 def specify(
-    settings: TrialSettings,
+    study: Study,
+    cell: Cell,
     noise: Calibration,
     data: PreparedDataset,
     backbone: PreparedBackbone,
@@ -115,7 +115,8 @@ def specify(
     N, B, T and sigma are those of the calibration: what is trained is what was accounted for.
 
     Args:
-        settings: of the trials of the cell.
+        study: the study.
+        cell: of one of its problems, whether or not a sweep has it.
         noise: of the cell.
         data: the prepared dataset, or its features.
         backbone: the prepared backbone.
@@ -123,27 +124,57 @@ def specify(
         learning_rate: of the trial.
         seed: of the trial.
     """
+    problem, training = study.problems[cell.problem], study.training
+    engine = study.engine(cell.problem)
+    # A linear layer gains nothing from fewer digits.
+    precision = "float32" if study.features(cell.problem) else training.precision
     return TrialSpec(
         data=data.metadata.checksum,
         classes=fingerprint(data.metadata.classes),
         backbone=backbone.metadata.checksum,
-        method=settings.method.identity(),
-        optimizer=settings.problem.optimizer,
+        method=study.methods[problem.method].identity(),
+        optimizer=problem.optimizer,
         epsilon=noise.epsilon,
         delta=noise.delta,
         noise_multiplier=noise.noise_multiplier,
         train_size=noise.train_size,
-        holdout=settings.holdout,
+        holdout=study.holdout_size(problem.dataset),
         batch_size=noise.batch_size,
-        epochs=settings.epochs,
+        epochs=cell.epochs,
         steps=noise.steps,
-        clipping=settings.clipping,
+        clipping=study.clipping(cell),
         learning_rate=learning_rate,
         seed=seed,
-        engine=settings.engine,
-        physical_batch=settings.physical_batch,
-        threads=settings.threads,
+        engine=engine,
+        physical_batch=study.physical_batch(cell.problem),
+        threads=training.threads,
         device=device.type,
-        compile=settings.compile,
-        precision=resolve_precision(settings.precision, settings.engine, device),
+        compile=training.compile,
+        precision=resolve_precision(precision, engine, device),
     )
+
+
+def trial_specs(
+    study: Study,
+    cell: Cell,
+    noise: Calibration,
+    data: PreparedDataset,
+    backbone: PreparedBackbone,
+    device: torch.device,
+) -> dict[tuple[float, int], TrialSpec]:
+    """The specification of every (learning rate, seed) that a cell of a sweep may train on a device.
+
+    Args:
+        study: the study.
+        cell: the cell.
+        noise: of the cell.
+        data: the prepared dataset, or its features.
+        backbone: the prepared backbone.
+        device: where the cell is trained.
+    """
+    grid = study.sweeps[study.sweep_of(cell)]
+    return {
+        (rate, seed): specify(study, cell, noise, data, backbone, device, rate, seed)
+        for rate in grid.learning_rates
+        for seed in range(1, grid.seeds + 1)
+    }

@@ -9,16 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
-from dpsweep.base.files import atomic_path
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.theory.sums import ClippedSums, Rows
 from dpsweep.training.randomness import numpy_stream
-from dpsweep.training.trajectory import Trajectory
+from dpsweep.training.trajectory import Trajectory, measure_along
 
 NOT_PRIVATE = "not private: computed from raw gradients of the training data"
 """Stands in the metadata of the files, and in the column ``privacy`` of what is drawn from them."""
@@ -43,7 +40,7 @@ def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
     Rows: one per (epoch, draw, example of the draw with a gradient that is not zero), ascending in the
     norm; see docs/design.md. Batches have the trial's expected size, or ``theory.largest_batch`` if
     that is smaller, and are drawn without replacement. They are the same after every epoch, and for
-    all trials on as many examples. A job that is killed keeps the epochs that are done.
+    all trials on as many examples.
 
     Raises:
         CalibrationError: the noise of the trial cannot be believed.
@@ -52,30 +49,25 @@ def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
         TrajectoryError: the study describes another trial, or this device cannot repeat it.
     """
     torch.set_num_threads(study.training.threads)
-    row, output = best_trial(paths, cell), paths.theory(cell)
-    with Trajectory.along(study, paths, cell, row, output) as trajectory:
-        batches = draw_batches(
-            len(trajectory.context.train.labels),
-            min(int(row["batch_size"]), study.theory.largest_batch),
-            study.theory.draws,
-        )
+    row = best_trial(paths, cell)
+    size = min(int(row["batch_size"]), study.theory.largest_batch)
 
-        def measure(epoch: int) -> pd.DataFrame:
-            draws = [_overlap(trajectory, each).assign(draw=draw) for draw, each in batches.items()]
-            return pd.concat(draws).assign(epoch=epoch)
+    def measure(trajectory: Trajectory, epoch: int) -> pd.DataFrame:
+        examples = len(trajectory.context.train.labels)
+        batches = draw_batches(examples, size, study.theory.draws)
+        draws = [_overlap(trajectory, each).assign(draw=draw) for draw, each in batches.items()]
+        return pd.concat(draws).assign(epoch=epoch)
 
-        frame = trajectory.after_each(range(cell.epochs + 1), measure).assign(
-            batch_size=int(row["batch_size"]),
-            noise_multiplier=float(row["noise_multiplier"]),
-            trainable_parameters=int(row["trainable_parameters"]),
-            learning_rate=float(row["learning_rate"]),
-            seed=int(row["seed"]),
-            trial_key=row["trial_key"],
-        )
-        table = pa.Table.from_pandas(frame, preserve_index=False)
-        marked = {**(table.schema.metadata or {}), b"privacy": NOT_PRIVATE.encode()}
-        with atomic_path(output) as partial:
-            pq.write_table(table.replace_schema_metadata(marked), partial)
+    measure_along(
+        *(study, paths, cell, row, paths.theory(cell)),
+        epochs=range(cell.epochs + 1),
+        measure=measure,
+        columns=(
+            *("batch_size", "noise_multiplier", "trainable_parameters"),
+            *("learning_rate", "seed", "trial_key"),
+        ),
+        metadata={b"privacy": NOT_PRIVATE.encode()},
+    )
 
 
 def draw_batches(examples: int, size: int, draws: int) -> dict[int, npt.NDArray[np.int64]]:

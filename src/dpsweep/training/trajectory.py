@@ -8,13 +8,15 @@ cheaper than a disk for the parameters of all of them.
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch import nn
 
@@ -39,48 +41,83 @@ class TrajectoryError(DpsweepError):
     """A trial that cannot be looked at again; the message says what to do."""
 
 
+def measure_along(
+    study: Study,
+    paths: Paths,
+    cell: Cell,
+    row: "pd.Series[Any]",
+    output: Path,
+    *,
+    epochs: Iterable[int],
+    measure: Callable[["Trajectory", int], pd.DataFrame],
+    columns: Sequence[str],
+    metadata: Mapping[bytes, bytes] = MappingProxyType({}),
+) -> None:
+    """Measure the model of a finished trial after some epochs, and write one table of it all.
+
+    A job that is killed keeps the epochs that are done, and a trial that was trained again.
+
+    Args:
+        study: the study.
+        paths: its files.
+        cell: of the trial.
+        row: of the trial, from ``trials.parquet``.
+        output: the table.
+        epochs: as `Trajectory.go_to` takes them, ascending.
+        measure: what to keep of the model as it is after an epoch.
+        columns: of the row, that the table has too.
+        metadata: of the table.
+
+    Raises:
+        CalibrationError, CellError, TrajectoryError: as `Trajectory.open`.
+        Interrupted: a signal asked to stop (see `interruption`).
+    """
+    # No declared output, so that it survives a killed job.
+    folder = output.with_suffix(".unfinished")
+    unfinished = folder / row["trial_key"]
+    trajectory = Trajectory.open(study, paths, cell, row, unfinished)
+    saved, files = trajectory.trained_again, list[Path]()
+    for epoch in epochs:
+        files.append(unfinished / f"epoch{epoch}.parquet")
+        if files[-1].exists():
+            continue
+        if stop := interruption(saved=saved):
+            raise stop
+        started = time.monotonic()
+        trajectory.go_to(epoch)
+        with atomic_path(files[-1]) as partial:
+            measure(trajectory, epoch).to_parquet(partial, index=False)
+        saved = True
+        log.info("epoch %d (%.1f s)", epoch, time.monotonic() - started)
+    frame = pd.concat(map(pd.read_parquet, files), ignore_index=True)
+    table = pa.Table.from_pandas(
+        frame.assign(**{name: row[name] for name in columns}), preserve_index=False
+    )
+    with atomic_path(output) as partial:
+        pq.write_table(
+            table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}), partial
+        )
+    shutil.rmtree(folder)
+    TrialStore(paths.trials).checkpoint_path(row["trial_key"]).unlink(missing_ok=True)
+
+
 @dataclass
 class Trajectory:
-    """A trial to go along.
+    """A finished trial, replayed by epoch.
 
     Attributes:
         context: its data and device.
         model: in eval mode; `go_to` loads its parameters.
         engine: of its gradients, in the precision of the trial, wherever this job runs.
         trained_again: whether this process has trained it, and saved the parameters.
-        unfinished: the folder of what is kept until the stage is done.
     """
 
     context: TrialContext
     model: nn.Module
     engine: GradientEngine
     trained_again: bool
-    unfinished: Path
     _seed: int
     _stored: Arrays
-
-    @classmethod
-    @contextmanager
-    def along(
-        cls, study: Study, paths: Paths, cell: Cell, row: "pd.Series[Any]", output: Path
-    ) -> Iterator["Trajectory"]:
-        """Open a trial for a stage, and remove what the stage kept when it has written its output.
-
-        Args:
-            study: the study.
-            paths: its files.
-            cell: of the trial.
-            row: of the trial, from ``trials.parquet``.
-            output: the file that the stage writes.
-
-        Raises:
-            CalibrationError, CellError, TrajectoryError: as `open`.
-        """
-        # No declared output, so that it survives a killed job.
-        unfinished = output.with_suffix(".unfinished")
-        yield cls.open(study, paths, cell, row, unfinished / row["trial_key"])
-        shutil.rmtree(unfinished)
-        TrialStore(paths.trials).checkpoint_path(row["trial_key"]).unlink(missing_ok=True)
 
     @classmethod
     def open(
@@ -112,34 +149,7 @@ class Trajectory:
             retrained.save_parameters(spec.key, stored)
         model = context.model(int(row["seed"]))
         engine = context.engine(study.engine(cell.problem), model, row["precision"])
-        return cls(context, model, engine, missing, unfinished, int(row["seed"]), stored)
-
-    def after_each(
-        self, epochs: Iterable[int], measure: Callable[[int], pd.DataFrame]
-    ) -> pd.DataFrame:
-        """Measure the model after some epochs; a job that is killed keeps the epochs that are done.
-
-        Args:
-            epochs: as `go_to` takes them, ascending.
-            measure: what to keep of the model as it is after an epoch.
-
-        Raises:
-            Interrupted: a signal asked to stop (see `interruption`).
-        """
-        saved, files = self.trained_again, list[Path]()
-        for epoch in epochs:
-            files.append(self.unfinished / f"epoch{epoch}.parquet")
-            if files[-1].exists():
-                continue
-            if stop := interruption(saved=saved):
-                raise stop
-            started = time.monotonic()
-            self.go_to(epoch)
-            with atomic_path(files[-1]) as partial:
-                measure(epoch).to_parquet(partial, index=False)
-            saved = True
-            log.info("epoch %d (%.1f s)", epoch, time.monotonic() - started)
-        return pd.concat(map(pd.read_parquet, files), ignore_index=True)
+        return cls(context, model, engine, missing, int(row["seed"]), stored)
 
     def go_to(self, epoch: int) -> None:
         """Give the model the parameters that it had after an epoch; 0 is before the first step."""

@@ -1,0 +1,288 @@
+"""Gradient norms, and what the theory needs of a finished trial: right, and not measured twice."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from tests.synthetic import make_study, write_cells
+from tests.training.tiny_study import N, tiny_sections, tiny_study
+
+from dpsweep.analysis.frames import load_trials
+from dpsweep.base.files import read_json, write_json
+from dpsweep.cli import stages
+from dpsweep.privacy import CalibrationError
+from dpsweep.study import Cell, load_study
+from dpsweep.study.choice import choose
+from dpsweep.study.paths import Paths
+from dpsweep.theory import ClippedSums
+from dpsweep.training import gradient_norms, theory, trajectory
+from dpsweep.training.checkpoint import parameters_after
+from dpsweep.training.context import load_trainable
+from dpsweep.training.gradients.interface import GradientEngine
+from dpsweep.training.gradients.loop import LoopEngine
+from dpsweep.training.job import EXIT_AGAIN, Interrupted
+from dpsweep.training.store import TrialStore
+from dpsweep.training.trajectory import Trajectory, TrajectoryError
+
+PROBLEM, EPOCHS = "digits_vit_method", 3
+CELL = Cell.parse(PROBLEM, f"eps8_epochs{EPOCHS}_B30_C1")
+SECTIONS = tiny_sections({}, {"kind": "film"}) | {"theory": {"draws": 2, "largest_batch": 20}}
+SECTIONS["sweeps"]["digits"] |= {
+    "epochs": [EPOCHS],
+    "batch_size": [30],
+    "learning_rate": [0.05],
+    "physical_batch": 32,
+}
+# Each with the function that is called once for a measurement, and how often after an epoch.
+STAGES = {"norms": (gradient_norms, "training_set_norms", 1), "theory": (theory, "_overlap", 2)}
+
+
+@pytest.fixture(scope="module")
+def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study whose one cell is trained."""
+    folder = tmp_path_factory.mktemp("trajectory")
+    file = folder / "study.yaml"
+    file.write_text(yaml.safe_dump(SECTIONS | {"results": str(folder / "results")}))
+    stages.prepare_dataset("digits", file)
+    stages.prepare_backbone("vit", file)
+    stages.calibrate("digits", 8.0, EPOCHS, "30", file)
+    stages.train(PROBLEM, CELL.name, file)
+    return file
+
+
+def results(file: Path) -> Paths:
+    return Paths(Path(load_study(file).results))
+
+
+def measure(file: Path, stage: str) -> pd.DataFrame:
+    """Measure, see that nothing unfinished is left, and take the output away."""
+    study, paths = load_study(file), results(file)
+    if stage == "norms":
+        gradient_norms.measure_gradient_norms(study, paths, PROBLEM, 8.0, EPOCHS, 1.0)
+        output = paths.gradient_norms(PROBLEM, 8.0, EPOCHS, 1.0)
+    else:
+        theory.measure_overlap(study, paths, CELL)
+        output = paths.theory(CELL)
+        assert pq.read_schema(output).metadata[b"privacy"].startswith(b"not private")
+    assert [path.name for path in output.parent.iterdir()] == [output.name]
+    found = pd.read_parquet(output)
+    output.unlink()
+    return found
+
+
+# -- which trial is measured -------------------------------------------------------------------
+
+
+def test_norms_are_of_the_batch_size_that_every_figure_chooses(tmp_path: Path) -> None:
+    study, paths = make_study({"s": {"batch_size": [100, 200], "seeds": 2}}), Paths(tmp_path)
+    accuracy = {100: [0.8, 0.6], 200: [0.7, 0.9]}  # the first seed alone would choose 100
+    write_cells(
+        study,
+        paths,
+        lambda cell, rate, seed: {"macro_accuracy": accuracy[int(cell.batch_size)][seed - 1]},
+    )
+    cell, row = gradient_norms.best_cell(study, paths, "digits_small_film", 8.0, 2, 1.0)
+    drawn = choose(load_trials(paths, study.sweep_cells("s")), by=["clipping_bound"]).iloc[0]
+    assert cell.batch_size == drawn["batch_size"] == 200
+    assert row["trial_key"] == drawn["trial_key"]
+    assert row["seed"] == 1
+
+
+@pytest.mark.parametrize("seeds", [(1, 2, 3), (2, 3)])
+def test_theory_is_of_the_first_seed_at_the_best_learning_rate(
+    seeds: tuple[int, ...], tmp_path: Path
+) -> None:
+    paths = Paths(tmp_path)
+    (cell,) = tiny_study({}, {"kind": "film"}).all_cells()
+    tried = ((0.1, 1), (0.01, 3), (0.01, 1), (0.001, 1), (0.01, 2))  # in no order
+    rows = [
+        {"learning_rate": rate, "seed": seed, "best": rate == 0.01, "trial_key": f"{rate}-{seed}"}
+        for rate, seed in tried
+        if seed in seeds or rate != 0.01
+    ]
+    paths.cell(cell).mkdir(parents=True)
+    pd.DataFrame(rows).to_parquet(paths.cell(cell) / "trials.parquet")
+    assert theory.best_trial(paths, cell)["trial_key"] == f"0.01-{seeds[0]}"
+
+
+@pytest.mark.parametrize(
+    ("edit", "error", "message"),
+    [
+        ("calibration", CalibrationError, "noise_multiplier: found"),
+        ("study", TrajectoryError, "another study"),
+    ],
+)
+def test_a_trial_of_something_else_is_refused(
+    study_file: Path, edit: str, error: type[Exception], message: str
+) -> None:
+    sections, file = yaml.safe_load(study_file.read_text()), study_file.with_name("edited.yaml")
+    sections["sweeps"]["digits"]["physical_batch"] = 16 if edit == "study" else 32
+    file.write_text(yaml.safe_dump(sections))
+    noise = results(file).noise("digits", 8.0, EPOCHS, 30)
+    honest = read_json(noise)
+    if edit == "calibration":
+        write_json(noise, honest | {"noise_multiplier": honest["noise_multiplier"] / 2})
+    with pytest.raises(error, match=message) as raised:
+        measure(file, "norms")
+    write_json(noise, honest)
+    if isinstance(raised.value, TrajectoryError):
+        (trials,) = raised.value.remake
+        assert str(raised.value).startswith(f"{trials}: found trial")
+
+
+# -- numbers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_numbers_are_those_of_the_loop_after_every_epoch(
+    study_file: Path, tmp_path: Path, stage: str
+) -> None:
+    found = measure(study_file, stage)
+    study, paths = load_study(study_file), results(study_file)
+    row = theory.best_trial(paths, CELL)
+    replayed = Trajectory.open(study, paths, CELL, row, tmp_path)
+    context, model = replayed.context, replayed.model
+    stored = TrialStore(paths.trials).load_parameters(row["trial_key"])
+    assert stored is not None
+    first = 0 if stage == "theory" else 1
+    assert sorted(found["epoch"].unique()) == list(range(first, EPOCHS + 1))
+    for column in set(row.index) & set(found.columns):
+        assert found[column].unique().tolist() == [row[column]]
+    for epoch, rows in found.groupby("epoch"):
+        context.model(int(row["seed"]))
+        if epoch:
+            after = parameters_after(int(epoch), stored)
+            load_trainable(model, {name: torch.from_numpy(each) for name, each in after.items()})
+        if stage == "norms":
+            loop = context.engine("loop", model)
+            inputs, labels = context.batch(context.train, torch.arange(N))
+            wanted = loop.norms(inputs, labels, torch.ones(N, dtype=torch.bool))
+            for column, norms in zip(("norm", "head_norm"), wanted, strict=True):
+                np.testing.assert_allclose(rows[column], norms.numpy(), rtol=1e-4)
+            assert rows["label"].tolist() == labels.tolist()
+        else:
+            check_overlaps(LoopEngine(model, frozenset()), replayed, rows)
+    assert found["norm"].groupby(found["epoch"]).mean().nunique() == EPOCHS + 1 - first
+
+
+def check_overlaps(loop: LoopEngine, replayed: Trajectory, rows: pd.DataFrame) -> None:
+    """Compare what one epoch's draws have with the loop's gradients."""
+    context = replayed.context
+    for draw, batch in theory.draw_batches(N, 20, 2).items():
+        drawn = rows[rows["draw"] == draw]
+        gradients, _ = loop.gradients(*context.batch(context.train, torch.from_numpy(batch)))
+        wanted = ClippedSums.of((gradients.double() @ gradients.double().T).numpy())
+        np.testing.assert_allclose(drawn["norm"], wanted.norms, rtol=1e-4)
+        scale = float(wanted.norms.sum())
+        for column, values, size in (
+            ("dot_smaller", wanted.smaller, scale**2),
+            ("dot_larger", wanted.larger, scale**2),
+            ("dot_larger_units", wanted.larger_units, scale * len(drawn)),
+        ):
+            np.testing.assert_allclose(drawn[column], values, atol=1e-5 * size)
+        # Heads start at zero, and the gradient of everything before them too.
+        assert drawn["trainable_parameters"].unique().tolist() == [gradients.shape[1]]
+
+
+def test_batches_of_the_theory(study_file: Path) -> None:
+    """They are of the trial's size, or the largest allowed, and all examples are drawn once."""
+    study, paths = load_study(study_file), results(study_file)
+    for largest, size in ((20, 20), (100, 30)):
+        section = study.theory.model_copy(update={"largest_batch": largest})
+        theory.measure_overlap(study.model_copy(update={"theory": section}), paths, CELL)
+        assert pd.read_parquet(paths.theory(CELL))["examples"].unique().tolist() == [size]
+        paths.theory(CELL).unlink()
+    assert {draw: len(batch) for draw, batch in theory.draw_batches(5, 5, 3).items()} == {1: 5}
+    several = theory.draw_batches(50, 5, 3)
+    assert [len(set(batch)) for batch in several.values()] == [5, 5, 5]
+    assert len({tuple(batch) for batch in several.values()}) == 3
+
+
+def test_gradients_that_do_not_fit_in_memory_are_computed_twice(
+    study_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = measure(study_file, "theory")
+    monkeypatch.setattr(theory, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(theory, "_AT_ONCE", 7 * int(whole["trainable_parameters"].iloc[0]))
+    again = measure(study_file, "theory")
+    scale = float(whole["norm"].max()) ** 2 * 20
+    np.testing.assert_allclose(again["norm"], whole["norm"], rtol=1e-4)
+    np.testing.assert_allclose(again["dot_larger"], whole["dot_larger"], atol=1e-5 * scale)
+
+
+def test_gradients_that_are_not_finite_are_left_out_and_counted(
+    study_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(
+        engine: GradientEngine, inputs: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = torch.ones(len(labels), sum(each.numel() for each in engine.parameters.values()))
+        rows[0] = 0
+        return rows, torch.arange(len(labels)) == 0
+
+    monkeypatch.setattr("dpsweep.training.gradients.checked.CheckedEngine.gradients", broken)
+    monkeypatch.setattr(theory, "_BLOCK", 20)  # so that it is asked for all of them at once
+    found = measure(study_file, "theory")
+    assert found.groupby(["epoch", "draw"]).size().unique().tolist() == [19]
+    assert found["nonfinite_examples"].unique().tolist() == [1]
+
+
+# -- jobs that end early -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("how", ["killed", "told"])
+def test_finished_epochs_are_kept(
+    study_file: Path, monkeypatch: pytest.MonkeyPatch, how: str, stage: str
+) -> None:
+    whole, (module, function, per_epoch) = measure(study_file, stage), STAGES[stage]
+    original, calls = getattr(module, function), []
+    last = (whole["epoch"].nunique() - 1) * per_epoch
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        if how == "killed" and len(calls) == last + per_epoch:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    def told(*, saved: bool) -> Interrupted | None:
+        stops = how == "told" and len(calls) == last
+        return Interrupted(EXIT_AGAIN if saved else 1) if stops else None
+
+    monkeypatch.setattr(module, function, counted)
+    monkeypatch.setattr(trajectory, "interruption", told)
+    with pytest.raises((KeyboardInterrupt, Interrupted)) as stop:
+        measure(study_file, stage)
+    if isinstance(stop.value, Interrupted):
+        assert stop.value.code == EXIT_AGAIN
+    # The last epoch is all that is left to measure.
+    how = "goes on"
+    calls.clear()
+    pd.testing.assert_frame_equal(measure(study_file, stage), whole)
+    assert len(calls) == per_epoch
+
+
+def test_a_trial_is_trained_again_once(study_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = measure(study_file, "norms")
+    store = TrialStore(results(study_file).trials)
+    key = whole["trial_key"].iloc[0]
+    parameters = store.load_parameters(key)
+    assert parameters is not None
+    store.drop_parameters(key)
+
+    def told(*, saved: bool) -> Interrupted:
+        return Interrupted(EXIT_AGAIN if saved else 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trajectory, "interruption", told)
+        with pytest.raises(Interrupted) as stop:
+            measure(study_file, "norms")
+    assert stop.value.code == EXIT_AGAIN
+    monkeypatch.delattr(trajectory, "train_trial")
+    pd.testing.assert_frame_equal(measure(study_file, "norms"), whole)
+    store.save_parameters(key, parameters)
