@@ -39,7 +39,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.training.canaries import AuditedTrial, AuditError, CanaryContext, audit_trial, judge
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients import GradientSum
-from dpsweep.training.gradients.factored import FactoredEngine
+from dpsweep.training.gradients.engines import FactoredEngine
 from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
 from dpsweep.training.randomness import Indices, PoissonSampler, numpy_stream
 from dpsweep.training.specification import TrialSpec

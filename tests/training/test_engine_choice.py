@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.gradients import GradientSum, make_engine
 from dpsweep.training.gradients.checked import CheckedEngine
-from dpsweep.training.gradients.rule_engines import ExpandedEngine
+from dpsweep.training.gradients.engines import ExpandedEngine
 
 HEAD = frozenset({"head.weight", "head.bias"})
 TOKENS, WIDTH, EXAMPLES = 4, 40, 5
@@ -270,7 +270,7 @@ def test_chunks_of_vmap_are_one_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = wanted.clipped_sum(case.inputs, case.labels, case.mask, bound)
     norms = wanted.norms(case.inputs, case.labels, case.mask)
     size = sum(each.numel() for each in case.model.parameters())
-    monkeypatch.setattr("dpsweep.training.gradients.vmap._AT_ONCE", (4 * size + 1, 1))
+    monkeypatch.setattr("dpsweep.training.gradients.engines._AT_ONCE", (4 * size + 1, 1))
     cut = make_engine("vmap", case.model, case.head)
     assert_equal(cut.clipped_sum(case.inputs, case.labels, case.mask, bound), whole)
     torch.testing.assert_close(cut.norms(case.inputs, case.labels, case.mask), norms)

@@ -17,7 +17,7 @@ from dpsweep.training.gradients import (
     UnsupportedModelError,
     make_engine,
 )
-from dpsweep.training.gradients.rule_engines import BookkeepingEngine
+from dpsweep.training.gradients.engines import BookkeepingEngine
 
 ENGINES = ["loop", "expanded", "bookkeeping", "vmap", "opacus"]
 OURS = ["expanded", "bookkeeping", "vmap"]

@@ -16,7 +16,7 @@ from dpsweep.study import Study
 from dpsweep.study.clipping import NoClipping
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
-from dpsweep.training.gradients.rule_engines import ExpandedEngine
+from dpsweep.training.gradients.engines import ExpandedEngine
 from dpsweep.training.job import Interrupted
 from dpsweep.training.physical import (
     DoesNotFitError,

@@ -11,7 +11,6 @@ canaries, when they were sampled, and the noise. So the sum of the real examples
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -51,7 +50,7 @@ class AuditError(DpsweepError):
     """An audit that cannot be run; the message says what to do."""
 
 
-class CanaryEngine:
+class CanaryEngine(GradientEngine):
     """A gradient engine for micro-batches with canaries, and the auditor's eyes on the release.
 
     A row with label ``classes + j`` is canary j. Its gradient is ``CANARY_NORM`` at its coordinate
@@ -69,6 +68,7 @@ class CanaryEngine:
             coordinates: of the canaries among all trainable parameters, shape (m,), int64,
                 without repeats.
         """
+        self.parameters = engine.parameters
         self.included = included
         self.observations: list[Tensor] = []
         self._engine = engine
@@ -76,11 +76,6 @@ class CanaryEngine:
         self._coordinates = coordinates
         self._sign = 1
         self._real = self._seen = torch.zeros(())
-
-    @property
-    def parameters(self) -> Mapping[str, nn.Parameter]:
-        """See ``GradientEngine``."""
-        return self._engine.parameters
 
     def clipped_sum(
         self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping

@@ -13,13 +13,11 @@
 first step, each engine but ``loop`` and ``opacus`` is compared with ``loop`` on the model.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import nn
 
-from dpsweep.training.gradients.checked import Build, CheckedEngine
+from dpsweep.training.gradients.checked import CheckedEngine, Kind
+from dpsweep.training.gradients.engines import BookkeepingEngine, ExpandedEngine, VmapEngine
 from dpsweep.training.gradients.interface import (
     GradientEngine,
     GradientSum,
@@ -27,8 +25,6 @@ from dpsweep.training.gradients.interface import (
 )
 from dpsweep.training.gradients.linear import LinearEngine
 from dpsweep.training.gradients.loop import LoopEngine
-from dpsweep.training.gradients.rule_engines import BookkeepingEngine, ExpandedEngine
-from dpsweep.training.gradients.vmap import VmapEngine
 
 __all__ = [
     "GradientEngine",
@@ -82,22 +78,17 @@ def make_engine(
     if name == "loop":
         return LoopEngine(model, head_parameters, autocast=autocast)
 
-    def build(engine: Callable[..., GradientEngine], **wanted: Any) -> Build:
-        return lambda model, as_wanted: engine(
-            model, head_parameters, **(wanted if as_wanted else {})
-        )
-
-    engines: dict[str, Build] = {
-        "linear": build(LinearEngine, autocast=autocast),
-        "expanded": build(ExpandedEngine, autocast=autocast, compile=compile),
-        "bookkeeping": build(BookkeepingEngine, autocast=autocast),
-        "vmap": build(VmapEngine, autocast=autocast),
-        "loop": build(LoopEngine, autocast=autocast),
+    engines: dict[str, Kind] = {
+        "linear": (LinearEngine, {}),
+        "expanded": (ExpandedEngine, {"compile": compile}),
+        "bookkeeping": (BookkeepingEngine, {}),
+        "vmap": (VmapEngine, {}),
+        "loop": (LoopEngine, {}),
     }
     if name == "auto":
         few = _copied(model, head_parameters) <= _FEW_PARAMETERS
         unfit = {"linear": not isinstance(model, nn.Linear), "expanded": not few}
-        engines = {key: build for key, build in engines.items() if not unfit.get(key)}
+        engines = {key: kind for key, kind in engines.items() if not unfit.get(key)}
     elif name in engines:
         engines = {name: engines[name]}
     else:

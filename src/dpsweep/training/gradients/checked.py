@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,6 @@ from dpsweep.training.gradients.interface import (
     GradientEngine,
     GradientSum,
     UnsupportedModelError,
-    alone,
-    check_model,
     example_losses,
 )
 from dpsweep.training.gradients.loop import LoopEngine
@@ -24,8 +23,8 @@ from dpsweep.training.physical import is_out_of_memory
 
 log = logging.getLogger(__name__)
 
-Build = Callable[[nn.Module, bool], GradientEngine]
-"""Makes an engine for a model: as it is wanted, or without autocast and compiled code."""
+Kind = tuple[type[GradientEngine], Mapping[str, Any]]
+"""A class of engines, and options that one is made with beside autocast."""
 
 # How many examples are compared.
 _EXAMPLES = 3
@@ -37,7 +36,7 @@ _TIMED = 8
 _SLOW = ("vmap", "loop")
 
 
-class CheckedEngine:
+class CheckedEngine(GradientEngine):
     """The first of some engines that gives the gradients of the loop, with this very model.
 
     The comparison comes with the first call: three examples, one by one and parameter by parameter,
@@ -49,7 +48,7 @@ class CheckedEngine:
         self,
         model: nn.Module,
         head_parameters: frozenset[str],
-        engines: Mapping[str, Build],
+        engines: Mapping[str, Kind],
         *,
         autocast: torch.dtype | None = None,
     ):
@@ -64,11 +63,8 @@ class CheckedEngine:
         Raises:
             UnsupportedModelError: see `check_model`.
         """
-        self.model = model
-        self.parameters: Mapping[str, nn.Parameter] = check_model(model, head_parameters)
-        self._head = head_parameters
+        super().__init__(model, head_parameters, autocast=autocast)
         self._engines = engines
-        self._autocast = autocast
         self._chosen: tuple[str, GradientEngine] | None = None
 
     def clipped_sum(
@@ -102,13 +98,13 @@ class CheckedEngine:
     def _compare(self, inputs: Tensor, labels: Tensor) -> tuple[str, GradientEngine]:
         model = _with_other_values(self.model)
         batch = _example_batch(inputs, labels)
-        wanted = alone(LoopEngine(model, self._head), *batch)
+        wanted = LoopEngine(model, self._head).alone(*batch)
         _refuse_mixing(model, *batch, wanted)
         reasons: dict[str, str] = {}
-        for name, build in self._engines.items():
+        for name, (kind, options) in self._engines.items():
             try:
-                difference = _difference(_among_others(build(model, False), *batch), wanted)
-                engine = build(self.model, True)
+                difference = _difference(_among_others(kind(model, self._head), *batch), wanted)
+                engine = kind(self.model, self._head, autocast=self._autocast, **options)
                 if self._autocast is not None and difference is None:
                     engine.norms(inputs, labels, torch.ones_like(labels, dtype=torch.bool))
             except Exception as error:

@@ -1,8 +1,8 @@
 """The interface of every per-example gradient engine, and the models that all of them refuse."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -37,19 +37,38 @@ class GradientSum:
     nonfinite: Tensor
 
 
-class GradientEngine(Protocol):
+class GradientEngine(ABC):
     """Per-example gradients of the cross entropy of ``model(inputs)``, which returns logits.
 
     Inputs are a tensor whose first dimension is the example, labels are int64 class indices, mask
     is bool; each has ``physical_batch`` rows, and rows with a false mask count for nothing. The
     model runs in the mode (train or eval) that it is in. Nothing waits for the device, except in
     ``opacus`` and in the first call, which may compare engines.
+
+    Attributes:
+        parameters: the trainable parameters by name, in the model's order.
     """
 
-    @property
-    def parameters(self) -> Mapping[str, nn.Parameter]:
-        """The trainable parameters by name, in the model's order."""
+    parameters: Mapping[str, nn.Parameter]
 
+    def __init__(
+        self,
+        model: nn.Module,
+        head_parameters: frozenset[str] = frozenset(),
+        *,
+        autocast: torch.dtype | None = None,
+    ):
+        """Prepare a model; see ``make_engine``.
+
+        Raises:
+            UnsupportedModelError: see `check_model`.
+        """
+        self.parameters = check_model(model, head_parameters)
+        self.model = model
+        self._head = head_parameters
+        self._autocast = autocast
+
+    @abstractmethod
     def clipped_sum(
         self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
     ) -> GradientSum:
@@ -62,6 +81,7 @@ class GradientEngine(Protocol):
             clipping: from the norm of a gradient to its factor.
         """
 
+    @abstractmethod
     def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the norms over all trainable parameters, and over those of the head.
 
@@ -76,24 +96,20 @@ class GradientEngine(Protocol):
             Gradients of shape (physical_batch, d), with the parameters one after the other in the
             model's order, zero where they are not finite; and which of them are not finite.
         """
+        found = self.alone(inputs, labels)
+        rows = [
+            torch.cat([each.gradients[name].flatten() for name in self.parameters])
+            for each in found
+        ]
+        return torch.stack(rows), torch.cat([each.nonfinite for each in found])
 
-
-def alone(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> list[GradientSum]:
-    """Return the gradient of each example, from a batch of its own."""
-    mask = torch.ones_like(labels[:1], dtype=torch.bool)
-    return [
-        engine.clipped_sum(x[None], y[None], mask, NoClipping())
-        for x, y in zip(inputs, labels, strict=True)
-    ]
-
-
-def one_by_one(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute ``gradients`` of any engine from sums over single examples."""
-    found = alone(engine, inputs, labels)
-    rows = [
-        torch.cat([each.gradients[name].flatten() for name in engine.parameters]) for each in found
-    ]
-    return torch.stack(rows), torch.cat([each.nonfinite for each in found])
+    def alone(self, inputs: Tensor, labels: Tensor) -> list[GradientSum]:
+        """Return the gradient of each example, from a batch of its own."""
+        mask = torch.ones_like(labels[:1], dtype=torch.bool)
+        return [
+            self.clipped_sum(x[None], y[None], mask, NoClipping())
+            for x, y in zip(inputs, labels, strict=True)
+        ]
 
 
 def example_losses(

@@ -1,18 +1,16 @@
 """The engine for a linear layer alone: a head on features that are computed once."""
 
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpsweep.study.clipping import Clipping
 from dpsweep.training.device import full_precision
-from dpsweep.training.gradients.interface import GradientSum, UnsupportedModelError
+from dpsweep.training.gradients.interface import GradientEngine, GradientSum, UnsupportedModelError
 from dpsweep.training.gradients.per_example import only_usable, scaled
 
 
-class LinearEngine:
+class LinearEngine(GradientEngine):
     """Norms and sums of a softmax layer in closed form, without autograd.
 
     With the residual ``r = softmax(W x + b) - onehot(y)`` the gradient of an example is the outer
@@ -47,9 +45,8 @@ class LinearEngine:
                 f"engine 'linear' knows a linear layer whose weight and bias train, found "
                 f"{type(model).__name__} with {', '.join(sorted(trains)) or 'nothing'} that trains"
             )
+        super().__init__(model, frozenset(trains), autocast=autocast)
         self._layer = model
-        self._autocast = autocast
-        self.parameters: Mapping[str, nn.Parameter] = dict(model.named_parameters())
 
     @torch.no_grad()
     @full_precision()

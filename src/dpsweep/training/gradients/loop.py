@@ -1,40 +1,22 @@
 """The slow engine that every other one is compared with."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpsweep.study.clipping import Clipping
 from dpsweep.training.device import full_precision, sum_dtype
 from dpsweep.training.gradients.interface import (
+    GradientEngine,
     GradientSum,
     UnsupportedModelError,
-    check_model,
     example_losses,
-    one_by_one,
 )
 
 
-class LoopEngine:
+class LoopEngine(GradientEngine):
     """One forward and backward pass for each example, by plain autograd: the oracle."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        head_parameters: frozenset[str],
-        *,
-        autocast: torch.dtype | None = None,
-    ):
-        """Prepare a model.
-
-        Raises:
-            UnsupportedModelError: see `check_model`.
-        """
-        self.model = model
-        self.parameters: Mapping[str, nn.Parameter] = check_model(model, head_parameters)
-        self._head = head_parameters
-        self._autocast = autocast
 
     @full_precision()
     def clipped_sum(
@@ -71,10 +53,6 @@ class LoopEngine:
             found.append((_norm(gradients.values()), _norm(head or [torch.zeros_like(loss)])))
         norms, head_norms = (torch.stack(each) for each in zip(*found, strict=True))
         return torch.where(mask, norms, 0), torch.where(mask, head_norms, 0)
-
-    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``GradientEngine``."""
-        return one_by_one(self, inputs, labels)
 
     def _per_example(
         self, inputs: Tensor, labels: Tensor

@@ -1,7 +1,7 @@
 """Opacus' ghost and fast gradient clipping as an engine, with our factors."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from dpsweep.study.clipping import Clipping
 from dpsweep.training.device import full_precision, sum_dtype
 from dpsweep.training.gradients.interface import (
+    GradientEngine,
     GradientSum,
     UnsupportedModelError,
-    check_model,
     example_losses,
-    one_by_one,
 )
 from dpsweep.training.gradients.loop import LoopEngine
 
@@ -35,7 +34,7 @@ def _no_warning() -> Iterator[None]:
         yield
 
 
-class OpacusEngine:
+class OpacusEngine(GradientEngine):
     """Norms from the hooks of Opacus; the sum from a second backward pass of rescaled losses.
 
     Only the norms are Opacus' own: its factor C / (norm + 1e-6) is replaced by ours. Layers that
@@ -55,9 +54,7 @@ class OpacusEngine:
         Raises:
             UnsupportedModelError: if our checks or Opacus refuse the model.
         """
-        self.model = model
-        self.parameters: Mapping[str, nn.Parameter] = check_model(model, head_parameters)
-        self._head = head_parameters
+        super().__init__(model, head_parameters)
         _refuse_what_opacus_refuses(model)
         for handle in getattr(model, "autograd_grad_sample_hooks", ()):
             handle.remove()
@@ -99,10 +96,6 @@ class OpacusEngine:
         of_head = [each for name, each in squared.items() if name in self._head]
         head = torch.stack([torch.zeros_like(total), *of_head]).sum(0)
         return torch.where(mask, total.sqrt(), 0), torch.where(mask, head.sqrt(), 0)
-
-    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``GradientEngine``."""
-        return one_by_one(self, inputs, labels)
 
     def _pass(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses, still in their graph, and the squared norms of each parameter."""

@@ -26,6 +26,7 @@ from dpsweep.training.gradients.per_example import (
     factors_are_cheaper,
 )
 from dpsweep.training.gradients.uses import (
+    Call,
     Rule,
     TrackedParameter,
     Uses,
@@ -83,19 +84,15 @@ class RecordedUses(Uses):
                 receive(gradient)
         return self._rows, self._factored
 
-    def compute(
-        self,
-        parameter: TrackedParameter,
-        func: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def compute(self, call: Call) -> Any:
         """See ``Uses``; a function of parameters and constants gives a derived parameter."""
-        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        tensors = [
+            each for each in tree_leaves((call.args, call.kwargs)) if isinstance(each, Tensor)
+        ]
         alone = all(self._same_for_all(each) for each in tensors)
-        if alone and func not in _NOT_DERIVED:
-            return self.derive(parameter, func, args, kwargs)
-        return super().compute(parameter, func, args, kwargs)
+        if alone and call.function not in _NOT_DERIVED:
+            return self.derive(call)
+        return super().compute(call)
 
     def copies(self, parameter: Tensor | None) -> Tensor | None:
         """See ``Uses``."""
@@ -184,37 +181,28 @@ class RecordedUses(Uses):
         """Return how a derived weight was standardised; None if it was not."""
         return self._standardized.get(weight.parameter_name) if trains(weight) else None
 
-    def derive(
-        self,
-        parameter: TrackedParameter,
-        func: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        origin: Standardization | None = None,
-    ) -> TrackedParameter:
+    def derive(self, call: Call, origin: Standardization | None = None) -> TrackedParameter:
         """Compute a function of parameters alone; its result stands for them.
 
         Args:
-            parameter: see ``compute``.
-            func: see ``compute``.
-            args: see ``compute``.
-            kwargs: see ``compute``.
-            origin: how the function standardises; without it, it is seen whether it does.
+            call: of the function.
+            origin: how it standardises; without it, it is seen whether it does.
         """
-        parents = list(tracked_in(*args, *kwargs.values()))
-        args, kwargs = tree_map_only(TrackedParameter, plain, (args, kwargs))
-        value = func(*args, **kwargs)
+        function = call.function
+        parents = list(tracked_in(*call.args, *call.kwargs.values()))
+        args, kwargs = tree_map_only(TrackedParameter, plain, (call.args, call.kwargs))
+        value = function(*args, **kwargs)
         if not isinstance(value, Tensor) or not value.requires_grad:
-            raise self.refusal(parameter, f"is used by {func.__name__}()")
-        name = f"{func.__name__}({', '.join(each.parameter_name for each in parents)})"
+            raise self.refusal(call.parameter, f"is used by {function.__name__}()")
+        name = f"{function.__name__}({', '.join(each.parameter_name for each in parents)})"
         name = f"{name} #{len(self._sources)}"
         self._sources[name] = {}
         for each in parents:
             itself = {each.parameter_name: each.value}
             self._sources[name] |= self._sources.get(each.parameter_name, itself)
-        if func is F.batch_norm:
+        if function is F.batch_norm:
             origin = Standardization.by_batch_norm(*args, **kwargs)
-        elif func in _RESHAPES:
+        elif function in _RESHAPES:
             origin = self.standardization(parents[0])
         if origin is not None:
             self._standardized[name] = origin

@@ -29,7 +29,7 @@ from dpsweep.training.gradients.convolutions import Convolutions
 from dpsweep.training.gradients.derived import Standardization
 from dpsweep.training.gradients.per_example import Lookups
 from dpsweep.training.gradients.recorded import RecordedUses
-from dpsweep.training.gradients.uses import Layer, Rule, Uses, plain, tracked_in, trains
+from dpsweep.training.gradients.uses import Call, Layer, Rule, Uses, plain, tracked_in, trains
 
 EXPANDED: dict[Any, Rule] = {}
 """Rules of the engine ``expanded``, by function of torch."""
@@ -303,7 +303,7 @@ def standardized_weight(uses: RecordedUses, weight: Tensor, gain: Tensor) -> Ten
         raise uses.refusal(used, "is used by standardize() with one that does not train")
     epsilon = SMALLEST_SQUARES / weight[0].numel()
     origin = Standardization(weight.value, gain.value, epsilon)
-    return uses.derive(used, standardize, (weight, gain), {}, origin)
+    return uses.derive(Call(used, standardize, (weight, gain), {}), origin)
 
 
 def _linear(

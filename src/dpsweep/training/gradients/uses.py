@@ -6,6 +6,7 @@ function the model hands it to, `Uses` looks up the rule of that function
 computes, not because of its class, and no use of a parameter can go unnoticed.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
@@ -59,7 +60,7 @@ class TrackedParameter(Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         parameter = next(tracked_in(*args, *kwargs.values()))
-        return parameter.uses.compute(parameter, func, args, kwargs)
+        return parameter.uses.compute(Call(parameter, func, args, kwargs))
 
 
 def tracked_in(*values: Any) -> Iterator[TrackedParameter]:
@@ -82,6 +83,16 @@ _Value = TypeVar("_Value", Tensor, Tensor | None)
 def plain(value: _Value) -> _Value:
     """Return the tensor behind a tracked parameter; other values as they are."""
     return value.value if isinstance(value, TrackedParameter) else value
+
+
+class Call(NamedTuple):
+    """A use of parameters: the model hands one to a function of torch."""
+
+    parameter: TrackedParameter
+    """the first one among the arguments"""
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
 
 class Layer(NamedTuple):
@@ -126,7 +137,7 @@ class _PerExample(torch.autograd.Function):
         return None, dx, None, None, dweight, dbias
 
 
-class Uses:
+class Uses(ABC):
     """The uses of the trainable parameters in one forward pass over ``examples`` examples.
 
     Rules compute with batches: tensors whose first dimension is the example. It may also have
@@ -150,12 +161,12 @@ class Uses:
         self._rules = rules
         self._layers = layers
 
+    @abstractmethod
     def copies(self, parameter: Tensor | None) -> Tensor | None:
         """Return the copies of a tracked parameter: shape (examples, *shape), one an example.
 
         None stands for a parameter that is absent or does not train.
         """
-        raise NotImplementedError
 
     def layer(
         self, layer: Layer, x: Tensor, weight: Tensor | None, bias: Tensor | None = None
@@ -176,35 +187,26 @@ class Uses:
         y: Tensor = _PerExample.apply(layer, x, plain(weight), plain(bias), *copies)
         return y
 
+    @abstractmethod
     def keeps_factors(self, x: Tensor, weight: Tensor) -> bool:
         """Whether ``outer_products`` suits a linear layer on the batch ``x``, or else copies."""
-        raise NotImplementedError
 
+    @abstractmethod
     def outer_products(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Compute ``F.linear``; keep the gradients of its weight as factors."""
-        raise NotImplementedError
 
-    def compute(
-        self,
-        parameter: TrackedParameter,
-        func: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Compute ``func``, one of whose arguments is ``parameter``.
-
-        Args:
-            parameter: the first tracked one among the arguments.
-            func: a function of torch.
-            args: its positional arguments.
-            kwargs: its other arguments.
+    def compute(self, call: Call) -> Any:
+        """Compute a function of torch by its rule.
 
         Raises:
             UnsupportedModelError: if there is no rule for it.
         """
-        if func not in self._rules:
-            raise self.refusal(parameter, f"is used by {getattr(func, '__name__', func)}()")
-        return self._rules[func](self, *args, **kwargs)
+        function = call.function
+        if function not in self._rules:
+            raise self.refusal(
+                call.parameter, f"is used by {getattr(function, '__name__', function)}()"
+            )
+        return self._rules[function](self, *call.args, **call.kwargs)
 
     def refusal(self, parameter: Tensor | None, use: str) -> UnsupportedModelError:
         """Return the error for an impossible use."""

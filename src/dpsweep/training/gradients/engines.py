@@ -1,0 +1,372 @@
+"""The fast engines: from per-example gradients, as they are cheapest to keep, to norms and sums.
+
+Two use the rules: `ExpandedEngine` for few trainable parameters, and `BookkeepingEngine` for all.
+`VmapEngine` is for what has no rule.
+"""
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from dpsweep.study.clipping import Clipping
+from dpsweep.training.device import full_precision
+from dpsweep.training.gradients.interface import (
+    GradientEngine,
+    GradientSum,
+    UnsupportedModelError,
+    example_losses,
+)
+from dpsweep.training.gradients.per_example import (
+    Instantiated,
+    OuterProducts,
+    PerExampleGradients,
+    only_usable,
+    slices,
+)
+from dpsweep.training.gradients.recorded import RecordedUses
+from dpsweep.training.gradients.rules import BOOKKEEPING, EXPANDED, LINEAR
+from dpsweep.training.gradients.uses import TrackedParameter, Uses, trains
+
+# Gradients of up to that many numbers cost less to copy than to handle one by one.
+_SMALL = 2**14
+# How many numbers the gradients of a chunk of `VmapEngine` may have: 256 MB on the CPU, elsewhere 2 GB.
+_AT_ONCE = 2**26, 2**29
+
+
+class FactoredEngine(GradientEngine):
+    """One forward and one backward pass for all examples; gradients come as `PerExampleGradients`.
+
+    Attributes:
+        sums: dtype in which scaled gradients are summed, at least.
+    """
+
+    sums: ClassVar[torch.dtype] = torch.float32
+
+    def __init__(
+        self,
+        model: nn.Module,
+        head_parameters: frozenset[str] = frozenset(),
+        *,
+        autocast: torch.dtype | None = None,
+    ):
+        """Prepare a model; what the engine does not know is refused when it is met."""
+        super().__init__(model, head_parameters, autocast=autocast)
+        self._layers = {
+            name: type(model.get_submodule(name.rpartition(".")[0])).__name__
+            for name in self.parameters
+        }
+        self._shared = _shared_parameters(model)
+
+    @abstractmethod
+    def _per_example(
+        self, inputs: Tensor, labels: Tensor
+    ) -> tuple[Tensor, list[PerExampleGradients]]:
+        """Return the losses, and the gradients: each parameter once, head and others apart."""
+
+    @full_precision()
+    def clipped_sum(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+    ) -> GradientSum:
+        """See ``GradientEngine``."""
+        losses, per_example = self._per_example(inputs, labels)
+        gradients: dict[str, Tensor] = {}
+        norms = _norms(per_example, losses)
+        finite = norms.isfinite()
+        usable = mask & finite
+        factors = torch.where(usable, clipping.factors(norms), 0)
+        factors = factors.to(torch.promote_types(factors.dtype, self.sums))
+        while per_example:  # the memory of each is free once it is summed
+            gradients |= per_example.pop().weighted_sums(factors, usable)
+        return GradientSum(
+            gradients=gradients,
+            norms=torch.where(usable, norms, 0),
+            losses=torch.where(mask, losses, 0),
+            nonfinite=mask & ~finite,
+        )
+
+    @full_precision()
+    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientEngine``."""
+        losses, per_example = self._per_example(inputs, labels)
+        total = _norms(per_example, losses)
+        head = _norms((each for each in per_example if each.names[0] in self._head), losses)
+        return torch.where(mask, total, 0), torch.where(mask, head, 0)
+
+    @full_precision()
+    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientEngine``."""
+        _, per_example = self._per_example(inputs, labels)
+        found: dict[str, Tensor] = {}
+        while per_example:
+            found |= per_example.pop().instantiated()
+        rows = torch.cat([found[name].flatten(1) for name in self.parameters], dim=1)
+        finite = rows.isfinite().all(1)
+        return only_usable(finite, rows), ~finite
+
+    def _losses(self, parameters: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+        """Run the model with other tensors in the place of its trainable parameters."""
+        # torch would look for shared parameters in every step, and would not put those of a layer
+        # with two names back.
+        shared = {name: parameters[first] for name, first in self._shared.items()}
+        model = partial(
+            torch.func.functional_call, self.model, {**parameters, **shared}, tie_weights=False
+        )
+        return example_losses(model, inputs, labels, self._autocast)
+
+    def _grouped(self, gradients: Mapping[str, Tensor]) -> list[PerExampleGradients]:
+        """Return gradients as rows: many small ones together, head and others apart."""
+        groups: dict[str | bool, dict[str, Tensor]] = {}
+        for name, rows in gradients.items():
+            small = rows[0].numel() <= _SMALL
+            groups.setdefault(name in self._head if small else name, {})[name] = rows
+        return [Instantiated(group) for group in groups.values()]
+
+    def _check_used(self, gradients: Iterable[PerExampleGradients]) -> None:
+        """Check that there are gradients of every trainable parameter, and each only once.
+
+        Raises:
+            UnsupportedModelError: naming the parameters that the forward pass leaves out, or uses
+                in two ways, so that the norm is not known.
+        """
+        uses = Counter(name for each in gradients for name in each.names)
+        if unused := sorted(self.parameters.keys() - uses.keys()):
+            raise UnsupportedModelError(
+                f"trainable parameters {unused} have no influence on the loss, so they have no "
+                "per-example gradient: freeze them"
+            )
+        if several := sorted(name for name, count in uses.items() if count > 1):
+            raise UnsupportedModelError(
+                f"trainable parameters {several} are used more than once, so that their norms are "
+                "not known from factors; engine auto takes one that instantiates them"
+            )
+
+
+def _shared_parameters(model: nn.Module) -> dict[str, str]:
+    """Return the layers' further names of trainable parameters that several layers hold.
+
+    The value is the name that ``named_parameters`` has. A layer that itself has several names, as
+    where a network uses it at several places, counts once.
+    """
+    first: dict[nn.Parameter, str] = {}
+    further = {}
+    for layer, module in model.named_modules():
+        for name, parameter in module.named_parameters(layer, recurse=False):
+            known = first.setdefault(parameter, name)
+            if known != name and parameter.requires_grad:
+                further[name] = known
+    return further
+
+
+def _norms(gradients: Iterable[PerExampleGradients], like: Tensor) -> Tensor:
+    squared = like.new_zeros(like.shape)
+    for each in gradients:
+        squared = squared + each.squared_norms()
+    return squared.sqrt()
+
+
+class ExpandedEngine(FactoredEngine):
+    """For FiLM, LoRA, head: every example gets its own copy of the trainable parameters.
+
+    The copies are views, which cost no memory; autograd returns the gradient of each, and these
+    are the per-example gradients. A linear layer on one feature vector an example (the head) never
+    instantiates them: there autograd is asked for the gradients of the layer's outputs, and with
+    the features these give norm and sum in closed form (see `OuterProducts`).
+
+    There are no hooks, and the forward pass is a function of tensors alone, so it can be compiled
+    (``compile=True``) with its backward pass: physical batches of fixed shape compile once.
+
+    Few parameters can be summed in float64 at no cost that counts: then a sum does not depend on
+    how examples are put into micro-batches.
+    """
+
+    sums: ClassVar[torch.dtype] = torch.float64
+
+    def __init__(
+        self,
+        model: nn.Module,
+        head_parameters: frozenset[str] = frozenset(),
+        *,
+        autocast: torch.dtype | None = None,
+        compile: bool = False,
+    ):
+        """Prepare a model; what has no rule is refused when it is met."""
+        super().__init__(model, head_parameters, autocast=autocast)
+        self._forward = torch.compile(self._run, fullgraph=True) if compile else self._run
+
+    def _per_example(
+        self, inputs: Tensor, labels: Tensor
+    ) -> tuple[Tensor, list[PerExampleGradients]]:
+        examples = len(inputs)
+        copies = {
+            name: each.detach().expand(examples, *each.shape).requires_grad_()
+            for name, each in self.parameters.items()
+        }
+        probes = {
+            name: each.new_zeros(()).expand(examples, len(each)).requires_grad_()
+            for name, each in self.parameters.items()
+            if each.shape[2:].numel() == 1 and each.dim() > 1
+        }
+        with torch.enable_grad():
+            losses, features = self._forward(copies, probes, inputs, labels)
+            leaves = [*copies.values(), *probes.values()]
+            gradients = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
+        outputs = dict(zip(probes, gradients[len(copies) :], strict=True))
+        rows = dict(zip(copies, gradients[: len(copies)], strict=True))
+        per_example: list[PerExampleGradients] = [
+            OuterProducts(name, self.parameters[name].shape, features[name][:, None], each[:, None])
+            for name, each in outputs.items()
+            if each is not None
+        ]
+        per_example += self._grouped({k: each for k, each in rows.items() if each is not None})
+        self._check_used(per_example)
+        return losses.detach(), per_example
+
+    def _run(
+        self, copies: dict[str, Tensor], probes: dict[str, Tensor], inputs: Tensor, labels: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the losses, and the features that met a linear weight, by the weight's name."""
+        uses = _ExpandedUses(len(inputs), self._layers, copies, probes)
+        tracked = {
+            name: TrackedParameter.of(name, each.detach(), uses)
+            for name, each in self.parameters.items()
+        }
+        losses = self._losses(tracked, inputs, labels)
+        return losses, uses.features
+
+
+class _ExpandedUses(Uses):
+    def __init__(
+        self,
+        examples: int,
+        layers: Mapping[str, str],
+        copies: dict[str, Tensor],
+        probes: dict[str, Tensor],
+    ):
+        super().__init__("expanded", EXPANDED, examples, layers)
+        self._copies = copies
+        self._probes = probes
+        self.features: dict[str, Tensor] = {}
+
+    def copies(self, parameter: Tensor | None) -> Tensor | None:
+        return self._copies[parameter.parameter_name] if trains(parameter) else None
+
+    def keeps_factors(self, x: Tensor, weight: Tensor) -> bool:
+        return trains(weight) and x.dim() == 2 and len(x) == self.examples
+
+    def outer_products(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        assert trains(weight)  # noqa: S101 (see keeps_factors)
+        name = weight.parameter_name
+        if name in self.features:
+            raise self.refusal(weight, "is used twice")
+        self.features[name] = x.detach()
+        y = self.layer(LINEAR, x, weight.value.flatten(1), bias)
+        # The probe is zero, and its gradient is that of the layer's output.
+        return y + self._probes[name]
+
+
+class BookkeepingEngine(FactoredEngine):
+    """For all parameters: one backward pass, from which norms and sum are both made (Bu et al. 2023).
+
+    The forward pass records the inputs of all linear, convolutional and embedding layers. One
+    backward pass returns the gradients of their outputs (and computes no weight gradients). From
+    these two factors come the norms and then the clipped sum, without a second backward pass and
+    without instantiating per-example gradients. Where these are smaller than the factors (linear
+    layers of narrow networks), the backward pass returns them instead.
+
+    Weights that the model computes from parameters before it uses them, as in weight-standardised
+    convolutions or tables of relative positions, get their per-example gradients through that
+    computation.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        head_parameters: frozenset[str] = frozenset(),
+        *,
+        autocast: torch.dtype | None = None,
+    ):
+        """Prepare a model; what has no rule is refused when it is met."""
+        super().__init__(model, head_parameters, autocast=autocast)
+        # What is the same for all examples: buffers, and parameters that do not train.
+        self._constants = frozenset(
+            id(each) for each in (*model.buffers(), *model.parameters()) if not each.requires_grad
+        )
+
+    def _per_example(
+        self, inputs: Tensor, labels: Tensor
+    ) -> tuple[Tensor, list[PerExampleGradients]]:
+        uses = RecordedUses(BOOKKEEPING, len(inputs), self._layers, self._constants)
+        with torch.enable_grad():
+            tracked = {
+                name: TrackedParameter.of(name, each, uses)
+                for name, each in self.parameters.items()
+            }
+            losses = self._losses(tracked, inputs, labels)
+            rows, gradients = uses.gradients(losses.sum())
+        gradients += self._grouped(rows)
+        self._check_used(gradients)
+        return losses.detach(), gradients
+
+
+class VmapEngine(FactoredEngine):
+    """``torch.func.vmap`` of the gradient of one example: every example is a batch of its own.
+
+    Knows whatever vmap knows, but instantiates every gradient, so that it is slower and needs more
+    memory. Micro-batches are cut into chunks whose gradients are as large as memory is good for.
+    """
+
+    def clipped_sum(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+    ) -> GradientSum:
+        """See ``GradientEngine``."""
+        parts = []
+        total: dict[str, Tensor] = {}
+        for some in self._chunks(inputs):
+            part = super().clipped_sum(inputs[some], labels[some], mask[some], clipping)
+            if total:
+                torch._foreach_add_(list(total.values()), [part.gradients[name] for name in total])
+                part.gradients.clear()
+            else:
+                total = dict(part.gradients)
+            parts.append(part)
+        return GradientSum(
+            gradients=total,
+            norms=torch.cat([part.norms for part in parts]),
+            losses=torch.cat([part.losses for part in parts]),
+            nonfinite=torch.cat([part.nonfinite for part in parts]),
+        )
+
+    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientEngine``."""
+        parts = [
+            super(VmapEngine, self).norms(inputs[some], labels[some], mask[some])
+            for some in self._chunks(inputs)
+        ]
+        norms, head_norms = (torch.cat(each) for each in zip(*parts, strict=True))
+        return norms, head_norms
+
+    def _per_example(
+        self, inputs: Tensor, labels: Tensor
+    ) -> tuple[Tensor, list[PerExampleGradients]]:
+        def loss(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            value = self._losses(parameters, x[None], y[None]).sum()
+            return value, value
+
+        gradient = torch.func.vmap(torch.func.grad(loss, has_aux=True), in_dims=(None, 0, 0))
+        shared = {name: each.detach() for name, each in self.parameters.items()}
+        # The CPU's kernel for attention has no vectorised form, and the plain one no autocast.
+        plain = inputs.device.type == "cpu" and self._autocast is None
+        with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
+            gradients, losses = gradient(shared, inputs, labels)
+        return losses, self._grouped(gradients)
+
+    def _chunks(self, inputs: Tensor) -> Iterator[slice]:
+        size = sum(each.numel() for each in self.parameters.values())
+        return slices(len(inputs), size, inputs.device, _AT_ONCE)
