@@ -4,14 +4,24 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from benchmarks import findings
 
 from dpsweep.base.files import read_json
+from dpsweep.study import load_study
 
 ROOT = Path(__file__).parents[1]
 NUMBERS: dict[str, Any] = read_json(findings.NUMBERS)
 FILM: dict[str, Any] | None = findings.film_numbers()
+
+
+def test_the_numbers_are_those_of_the_trials() -> None:
+    study = load_study(ROOT / "studies" / "frozen-features.yaml")
+    found = findings.collect(study, pd.read_parquet(findings.TRIALS))
+    assert found == {name: NUMBERS[name] for name in found}, (
+        "run: python -m benchmarks.findings --page"
+    )
 
 
 def test_the_page_is_that_of_the_numbers() -> None:
@@ -22,6 +32,20 @@ def test_the_page_is_that_of_the_numbers() -> None:
 def test_the_pictures_are_those_of_the_numbers() -> None:
     found = {file.stem: findings.digest(file) for file in findings.IMAGES.glob("*.png")}
     assert found == NUMBERS["pictures"]
+
+
+def test_the_readme_says_what_the_numbers_say() -> None:
+    losses = [
+        [max(row["accuracy"]) - each for each in row["accuracy"]] for row in NUMBERS["by_bound"]
+    ]
+    smallest, largest = (100 * max(row[place] for row in losses) for place in (0, -1))
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"Over {len(losses)} settings the smallest C costs at most {smallest:.1f} points" in said
+    assert f"a C above the norms up to {largest:.1f}." in said
+    about_bounds = [row for row in NUMBERS["rules"] if row["rule"].endswith("larger_bound")]
+    assert [row["verdict"] for row in about_bounds] == 3 * ["no difference here"]
+    about_sizes = [row for row in NUMBERS["rules"] if row["rule"].endswith("smaller_batch")]
+    assert [row["verdict"] for row in about_sizes] == 2 * ["not resolved"]
 
 
 @pytest.mark.parametrize("section", ["by_bound", "by_batch_size"])

@@ -1,6 +1,16 @@
 """The page docs/findings.md, its figures and its numbers."""
 
 from benchmarks.findings.document import IMAGES, PAGE, page, write_page
-from benchmarks.findings.numbers import NUMBERS, digest, film_numbers
+from benchmarks.findings.numbers import NUMBERS, TRIALS, collect, digest, film_numbers
 
-__all__ = ["IMAGES", "NUMBERS", "PAGE", "digest", "film_numbers", "page", "write_page"]
+__all__ = [
+    "IMAGES",
+    "NUMBERS",
+    "PAGE",
+    "TRIALS",
+    "collect",
+    "digest",
+    "film_numbers",
+    "page",
+    "write_page",
+]

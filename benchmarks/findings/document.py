@@ -43,7 +43,7 @@ def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
         **_about_the_study(numbers),
         at_an_end=ends["at_an_end"],
         tuned=ends["cells"],
-        rules=rules_section(numbers["rules"]),
+        rules=rules_section(numbers),
         advice=advice(numbers),
         best=best_settings(numbers),
         by_bound=along_bounds(numbers),

@@ -1,4 +1,8 @@
-"""The numbers of docs/findings.md, from the results of both studies."""
+"""The numbers of docs/findings.md, from the trials of both studies.
+
+The trials of the frozen features are committed in a compact form, so that another analysis of them needs
+no training.
+"""
 
 import hashlib
 from pathlib import Path
@@ -7,38 +11,54 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dpsweep.analysis.evidence import compare, comparison_table, evidence_table
 from dpsweep.analysis.frames import load_trials
+from dpsweep.analysis.grids import CONDITIONS, grids
 from dpsweep.base.files import read_json
 from dpsweep.study import Study
 from dpsweep.study.choice import choose, repeats
+from dpsweep.study.config.datasets import related_datasets
 from dpsweep.study.paths import Paths
 
 REPOSITORY = Path(__file__).parents[2]
 NUMBERS = REPOSITORY / "benchmarks" / "results" / "findings.json"
 FILM_NUMBERS = NUMBERS.with_name("film.json")
+TRIALS = NUMBERS.with_name("frozen_features.parquet")
 PROBLEM = ["dataset", "backbone", "epsilon", "epochs"]
 RULE_COLUMNS = [
-    "condition", "implication", "effect_measured", "unit", "margin", "effect", "lower_here", "upper_here",
-    "smallest_visible_here", "comparisons", "in_favour", "against", "verdict",
+    "rule", "condition", "implication", "effect_measured", "unit", "margin", "threshold", "effect",
+    "lower_here", "upper_here", "smallest_visible_here", "comparisons", "in_favour", "against",
+    "at_an_end", "verdict",
 ]  # fmt: skip
 
 
-def collect(study: Study, paths: Paths) -> dict[str, Any]:
-    """Everything that the page says, as plain numbers."""
-    cells = study.all_cells()
-    trials = load_trials(paths, cells)
-    costs = pd.concat(
-        pd.read_parquet(
-            paths.problem(name),
-            columns=["trial_key", "wall_seconds", "train_size"],
-        )
+def gather(study: Study, paths: Paths) -> pd.DataFrame:
+    """Return all trials of a study with the columns that its analysis needs, and their seconds.
+
+    Keys of trials become numbers: they tell trials apart, and take most of the space.
+    """
+    trials = load_trials(paths, study.all_cells())
+    seconds = pd.concat(
+        pd.read_parquet(paths.problem(name), columns=["trial_key", "wall_seconds"])
         for name in study.problems
     ).drop_duplicates("trial_key")
+    trials = trials.merge(seconds.round({"wall_seconds": 2}), on="trial_key", how="left")
+    return trials.assign(trial_key=trials["trial_key"].factorize()[0])
+
+
+def collect(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
+    """Return everything that the page says, as plain numbers.
+
+    Args:
+        study: the study of the trials.
+        trials: from `gather`.
+    """
+    costs = trials.drop_duplicates("trial_key")
     flat, automatic = (trials[trials["clipping"] == kind] for kind in ("flat", "automatic"))
-    rules = pd.read_csv(paths.table("tab1_tuning_implications", "csv"))
+    comparisons = compare(grids(flat))
     return {
         "study": {
-            "cells": len(cells),
+            "cells": len(study.all_cells()),
             "trials": len(costs),
             "hours": round(float(costs["wall_seconds"].sum()) / 3600, 2),
             "seconds_of_a_trial": {
@@ -52,7 +72,10 @@ def collect(study: Study, paths: Paths) -> dict[str, Any]:
         "by_bound": _along(flat, "clipping_bound"),
         "by_batch_size": _along(flat, "batch_size"),
         "automatic": _automatic(flat, automatic),
-        "rules": _plain(rules[RULE_COLUMNS]),
+        "rules": _plain(
+            evidence_table(comparisons, related_datasets(study.datasets))[RULE_COLUMNS]
+        ),
+        "compared": _plain(comparison_table(comparisons)[["rule", *CONDITIONS, "effect"]]),
         "titles": {
             name: each.title for name, each in [*study.datasets.items(), *study.backbones.items()]
         },

@@ -4,22 +4,17 @@ from typing import Any
 
 from benchmarks.findings.wording import table
 
-WITHDRAWN = (
-    "Not computed yet with the effects that [statistics.md](statistics.md) explains. The verdicts that "
-    "stood here before were about the best C and B; below the gradient norms, where every C trains alike, "
-    "those mean nothing. The tables below show the accuracies themselves."
-)
+Row = dict[str, Any]
 
 
-def rules_section(rules: list[dict[str, Any]]) -> str:
-    """Return a line for each rule: effect, interval, smallest visible effect and verdict."""
-    if not rules:
-        return WITHDRAWN
+def rules_section(numbers: Row) -> str:
+    """Return a line for each rule (effect, interval, visible effect, verdict), and what it compares."""
+    rules = numbers["rules"]
     rows = [
         [
             f"{row['condition']}: {_begun_small(row['implication'])}",
             _effect(row),
-            f"{row['margin']:g}",
+            _short(row["threshold"]),
             _short(row["smallest_visible_here"]),
             f"{row['comparisons']} ({row['in_favour']}, {row['against']})",
             row["verdict"],
@@ -27,17 +22,49 @@ def rules_section(rules: list[dict[str, Any]]) -> str:
         for row in rules
     ]
     head = [
-        "rule", "gain [interval]", "margin", "visible", "comparisons (for, against)", "verdict",
+        "rule", "gain [interval]", "must exceed", "visible", "comparisons (for, against)", "verdict",
     ]  # fmt: skip
-    return "\n\n".join([table(head, rows), *_verdicts(rules), _NOTE])
+    compared = "\n".join(
+        f"- {row['condition']}: {_begun_small(row['implication'])}: {_compared(row, numbers)}"
+        for row in rules
+    )
+    return "\n\n".join(
+        [table(head, rows), *_verdicts(rules), _NOTE, f"What is compared:\n\n{compared}"]
+    )
 
 
 _NOTE = (
-    "Gains are positive where things go as the rule says. All intervals hold together with 95 %. "
+    "Gains are positive where things go as the rule says. All intervals hold together with 95 %. A rule is "
+    "supported if its interval lies beyond the margin (0.1 points per halving, 0.5 points otherwise) and "
+    'beyond the standard error of the reference, whichever is larger: "must exceed". '
     '"Visible" is the smallest true gain that the study would have found with a probability of 80 %. '
     '"Here" is about these datasets and networks; nothing is said about other datasets, since two of the '
     "three share their images and count as one ([statistics.md](statistics.md))."
 )
+
+
+def _compared(rule: Row, numbers: Row) -> str:
+    """The conditions of a rule's comparisons, those with the same values of epsilon together."""
+    found: dict[str, list[str]] = {}
+    for row in numbers["compared"]:
+        if row["rule"] == rule["rule"]:
+            names = [_titled(row[part], numbers["titles"]) for part in ("dataset", "backbone")]
+            place = ", ".join([*names, f"{_against(row['epochs'])} epochs"])
+            found.setdefault(place, []).append(_against(row["epsilon"]))
+    places: dict[str, list[str]] = {}
+    for place, epsilons in found.items():
+        places.setdefault(", ".join(dict.fromkeys(epsilons)), []).append(place)
+    return "; ".join(f"ε = {values}: {'; '.join(same)}" for values, same in places.items())
+
+
+def _titled(names: str, titles: dict[str, str]) -> str:
+    return " against ".join(titles[name] for name in names.split(", "))
+
+
+def _against(values: str) -> str:
+    """Values of a condition: the easiest, and those that are compared with it."""
+    easiest, _, others = values.partition(", ")
+    return f"{easiest} against {others}" if others else easiest
 
 
 def _verdicts(rules: list[dict[str, Any]]) -> list[str]:
