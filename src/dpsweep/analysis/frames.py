@@ -5,7 +5,7 @@ how to make it; with it the absent files are noted there and the frame holds wha
 that a study can be looked at while it runs.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Selection
+from dpsweep.study.targets import Panel, Selection
 
 # What the statistics read; the other columns of trials.parquet stay in the problem's table.
 TRIAL_COLUMNS = [
@@ -133,14 +133,30 @@ def load_gradient_norms(
 
 
 def stack(frames: Iterable[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
-    """The rows of all frames under each other, with these columns.
+    """The rows of all frames under each other, with these columns and those of `seed_columns`.
 
     Frames without rows are left out: they know no types, and would take those of the others away.
     """
     filled = [frame for frame in frames if len(frame)]
     if not filled:
         return pd.DataFrame(columns=list(columns))
-    return pd.concat(filled, ignore_index=True)[list(columns)]
+    rows = pd.concat(filled, ignore_index=True)
+    return rows[[*columns, *seed_columns(rows)]]
+
+
+def stack_panels(
+    panels: Sequence[Panel], numbers: Callable[[Panel], pd.DataFrame], columns: Sequence[str]
+) -> pd.DataFrame:
+    """Compute the numbers of each panel, and `stack` them with ``panel`` (its position) and ``title``."""
+    frames = [
+        numbers(panel).assign(panel=place, title=panel.title) for place, panel in enumerate(panels)
+    ]
+    return stack(frames, columns)
+
+
+def seed_columns(points: pd.DataFrame) -> list[str]:
+    """The columns that hold a value for every seed alone: ``seed_1``, ``seed_2``, ..."""
+    return [name for name in points.columns if name.startswith("seed_")]
 
 
 def write_problem(study: Study, paths: Paths, problem: str) -> None:

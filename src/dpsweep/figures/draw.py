@@ -7,21 +7,16 @@ from typing import Any, Protocol
 import pandas as pd
 from matplotlib.figure import Figure
 
+from dpsweep.analysis.predictions import predicted_bounds
 from dpsweep.base.files import atomic_path
 from dpsweep.figures import (
-    clipping_curve,
-    error_decomposition,
-    gradient_norm_distribution,
-    gradient_norm_histogram,
+    accuracy_lines,
+    clipping_theory,
+    gradient_norms,
     heatmap,
-    method_comparison,
     noise_curve,
-    norm_trace,
-    optimal_batch_size,
-    optimal_clipping_trace,
     per_class,
     predicted_clipping,
-    privacy_effects,
     style,
 )
 from dpsweep.study import Study, StudyError
@@ -29,7 +24,7 @@ from dpsweep.study.paths import Paths
 
 
 class Compute(Protocol):
-    """What computes the numbers of the figures of a family."""
+    """Compute the numbers of a figure: the first function of a family."""
 
     def __call__(
         self, study: Study, paths: Paths, figure: Any, missing: list[Path] | None = None
@@ -52,27 +47,30 @@ class Compute(Protocol):
 
 
 FAMILIES: dict[str, tuple[Compute, Callable[[Any, pd.DataFrame], Figure]]] = {
-    "clipping_curve": (clipping_curve.accuracy_by_clipping_bound, clipping_curve.plot),
+    "clipping_curve": (
+        accuracy_lines.accuracy_by_clipping_bound,
+        accuracy_lines.plot_clipping_curve,
+    ),
     "gradient_norm_distribution": (
-        gradient_norm_distribution.gradient_norm_densities,
-        gradient_norm_distribution.plot,
+        gradient_norms.gradient_norm_densities,
+        gradient_norms.plot_distribution,
     ),
-    "gradient_norm_histogram": (
-        gradient_norm_histogram.gradient_norm_shares,
-        gradient_norm_histogram.plot,
-    ),
+    "gradient_norm_histogram": (gradient_norms.gradient_norm_shares, gradient_norms.plot_histogram),
     "heatmap": (heatmap.accuracy_over_grid, heatmap.plot),
-    "method_comparison": (method_comparison.accuracy_by_method, method_comparison.plot),
+    "method_comparison": (accuracy_lines.accuracy_by_method, accuracy_lines.plot_method_comparison),
     "noise_curve": (noise_curve.noise_of_runs, noise_curve.plot),
-    "norm_trace": (norm_trace.gradient_norms_by_step, norm_trace.plot),
-    "optimal_batch_size": (optimal_batch_size.best_batch_size_by_epochs, optimal_batch_size.plot),
-    "error_decomposition": (error_decomposition.errors_by_bound, error_decomposition.plot),
-    "optimal_clipping_trace": (optimal_clipping_trace.optima_by_epoch, optimal_clipping_trace.plot),
-    "privacy_effects": (privacy_effects.optima_by_epsilon, privacy_effects.plot),
-    "predicted_clipping": (predicted_clipping.predictions, predicted_clipping.plot),
+    "norm_trace": (gradient_norms.gradient_norms_by_step, gradient_norms.plot_trace),
+    "optimal_batch_size": (
+        accuracy_lines.best_batch_size_by_epochs,
+        accuracy_lines.plot_optimal_batch_size,
+    ),
+    "error_decomposition": (clipping_theory.errors_by_bound, clipping_theory.plot_decomposition),
+    "optimal_clipping_trace": (clipping_theory.optima_by_epoch, clipping_theory.plot_trace),
+    "privacy_effects": (clipping_theory.optima_by_epsilon, clipping_theory.plot_effects),
+    "predicted_clipping": (predicted_bounds, predicted_clipping.plot),
     "per_class": (per_class.effects_on_classes, per_class.plot),
 }
-"""For every family what computes its numbers, and what draws them."""
+"""The functions of every family: one computes its numbers, one draws them."""
 
 
 def draw(study: Study, paths: Paths, target: str) -> None:

@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from dpsweep.analysis.frames import load_trials, stack
+from dpsweep.analysis.frames import load_trials, stack_panels
 from dpsweep.analysis.statistics import best_position
 from dpsweep.figures import style
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Heatmap
+from dpsweep.study.targets import Heatmap, Panel
 
 _LABELS = {
     "batch_size": style.BATCH_SIZE_LABEL,
@@ -46,16 +46,14 @@ def accuracy_over_grid(
 
     Arguments are those of `dpsweep.figures.draw.Compute`.
     """
-    panels = []
-    for index, panel in enumerate(figure.panels):
+
+    def of_panel(panel: Panel) -> pd.DataFrame:
         trials = load_trials(paths, study.cells(panel), missing)
         cells = choose(trials, by=[figure.y, figure.x])
         cells = cells.rename(columns={"centre": "macro_accuracy"})
-        cells["best"] = cells.index == best_position(cells["selection_accuracy"])
-        cells["panel"] = index
-        cells["title"] = panel.title
-        panels.append(cells)
-    return stack(panels, COLUMNS)
+        return cells.assign(best=cells.index == best_position(cells["selection_accuracy"]))
+
+    return stack_panels(figure.panels, of_panel, COLUMNS)
 
 
 def plot(figure: Heatmap, numbers: pd.DataFrame) -> Figure:

@@ -3,18 +3,20 @@
 The numbers have a row for each point, with ``panel, title, line, label``, what lies along the x
 axis, ``centre, minimum, maximum, repeats``, the chosen settings, and the columns of `with_repeats`.
 Legends list lines in the order of ``line``.
+
+Optimal bounds are lines with the range of their draws (`plot_bounds`). A bound may be 0, which a
+logarithmic axis does not have: a band down to it would fill the panel. So ranges are bars, and whatever
+is far below the lines is on the lower edge.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dpsweep.analysis import frames as tidy
+from dpsweep.analysis.frames import seed_columns
 from dpsweep.figures import style
 from dpsweep.study.captions import FEWEST_FOR_A_BAND
 from dpsweep.study.choice import CELL, repeats
@@ -22,32 +24,11 @@ from dpsweep.study.choice import CELL, repeats
 _STRIP, _TALL_STRIP = 0.4, 0.64
 """Heights of a strip of chosen settings, inches: with two labels on its axis, and with three."""
 _APART = 1.2  # points between lines, where those of the same values would hide each other
+_BARS_APART = 2.2  # points between the bars of lines that share their horizontal positions
 _LETTERS = {"batch_size": "B", "learning_rate": "η", "clipping_bound": "C"}
 
-
-@dataclass(frozen=True)
-class _Look:
-    """How the lines of a panel are drawn.
-
-    Attributes:
-        colours: by label, in the order of the lines.
-        markers: by label.
-        bands: whether repeats are a band; if not, every one is a point. It is the same in the whole
-            figure, as a band of five seeds is wider than one of three that says the same.
-    """
-
-    colours: dict[str, str]
-    markers: dict[str, str]
-    bands: bool
-
-    def handle(self, label: str) -> Line2D:
-        """An entry of a legend."""
-        return Line2D([], [], color=self.colours[label], marker=self.markers[label], label=label)
-
-    def apart(self, axes: Axes, label: str) -> AbstractContextManager[None]:
-        """Draw a line a little above or below its values, so that it hides no other."""
-        places = list(self.colours)
-        return style.aside(axes, up=_APART * (places.index(label) - (len(places) - 1) / 2))
+EDGE = "The lower edge stands for all that is below it, 0 too. "
+"""What a figure says of its bounds below the lower edge."""
 
 
 def with_repeats(points: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
@@ -56,91 +37,83 @@ def with_repeats(points: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     return points.merge(accuracy.add_prefix("seed_"), left_on=CELL, right_index=True, how="left")
 
 
-def seed_columns(points: pd.DataFrame) -> list[str]:
-    """The columns of `with_repeats`."""
-    return [name for name in points.columns if name.startswith("seed_")]
-
-
-def stack(frames: Iterable[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
-    """The rows of all frames, with these columns and those of `with_repeats`."""
-    frames = list(frames)
-    seeds = dict.fromkeys(name for frame in frames for name in seed_columns(frame))
-    return tidy.stack(frames, [*columns, *seeds])
-
-
 def plot(
     numbers: pd.DataFrame,
     x: str,
-    colours: Sequence[Sequence[str]],
+    palettes: Sequence[dict[str, str]],
     *,
     chosen: Sequence[str],
     height: float,
+    x_label: str,
+    y_label: str,
     share_y: bool,
+    base: float = 10,
     apart: bool = False,
-) -> tuple[Figure, list[Axes]]:
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
     """Draw a panel for each ``panel``, a line in it for each ``label``, strips of settings below.
 
     Args:
         numbers: what is drawn.
-        x: the column along the x axis; its axis is left to the caller (the last axes of a column).
-        colours: for every panel, one for each of its lines.
+        x: the column along the x axis.
+        palettes: for every panel the colours of its lines by label, in the order of the lines.
         chosen: the settings that have a strip: ``batch_size``, ``learning_rate``, ``clipping_bound``.
         height: of a panel without strips, inches.
+        x_label: what lies along the x axis, which is logarithmic.
+        y_label: of the first panel.
         share_y: whether all panels have one vertical axis; where not, a note says so.
+        base: of the logarithm of the x axis.
         apart: whether lines of the same centres are common: they are then drawn a little apart, as
             those of the strips always are.
 
     Returns:
-        The figure and the panels' axes, from left to right.
+        The figure, and the axes and numbers of each panel, from left to right.
     """
     panels = [panel for _, panel in numbers.groupby("panel", sort=False)]
-    strips = _strip_heights([numbers] if share_y else panels, chosen)
-    drawing = style.panels_figure(len(panels), height + sum(strips))
-    ratios = [height, *strips]
+    heights = [height, *_strip_heights([numbers] if share_y else panels, chosen)]
+    drawing = style.panels_figure(len(panels), sum(heights))
     grid = drawing.subplots(
-        len(ratios), len(panels), squeeze=False, sharex="col", height_ratios=ratios,
+        len(heights), len(panels), squeeze=False, sharex="col", height_ratios=heights,
         sharey="row" if share_y else False,
     )  # fmt: skip
     legends = []
     everywhere = numbers.drop_duplicates(["panel", "label"]).sort_values("line")["label"]
     order = list(everywhere.unique())
+    # The same in the whole figure: a band of five seeds is wider than one of three that says the same.
     bands = bool(numbers["repeats"].min() >= FEWEST_FOR_A_BAND)
-    for axes, panel, its_colours in zip(grid.T, panels, colours, strict=True):
-        labels = list(dict.fromkeys(panel["label"]))
+    for (top, *strips), panel, colours in zip(grid.T, panels, palettes, strict=True):
         # Panels that share lines share their markers.
-        marked = order if everywhere.duplicated().any() else labels
-        look = _Look(
-            colours=dict(zip(labels, its_colours, strict=True)),
-            markers=dict(zip(marked, style.MARKERS * len(marked), strict=False)),
-            bands=bands,
-        )
-        for label in labels:
-            line = panel[panel["label"] == label]
-            with look.apart(axes[0], label) if apart else nullcontext():
-                _repeats(axes[0], line, x, label, look)
-                _line(axes[0], line, x, "centre", label, look)
-            for strip, setting in zip(axes[1:], chosen, strict=True):
-                with look.apart(strip, label):
-                    _line(strip, line, x, setting, label, look)
-        for strip in axes[1:]:
+        marked = order if everywhere.duplicated().any() else list(colours)
+        markers = dict(zip(marked, style.MARKERS * len(marked), strict=False))
+        for place, (label, colour) in enumerate(colours.items()):
+            line, look = panel[panel["label"] == label], {"color": colour, "marker": markers[label]}
+            up = _APART * (place - (len(colours) - 1) / 2)
+            with style.aside(top, up=up if apart else 0):
+                _repeats(top, line, x, look, bands)
+                _line(top, line, x, "centre", look)
+            for strip, setting in zip(strips, chosen, strict=True):
+                with style.aside(strip, up=up):
+                    _line(strip, line, x, setting, look)
+        for strip, setting in zip(strips, chosen, strict=True):
             strip.margins(y=0.25)
-            for line in strip.lines:
-                line.set(linewidth=0.8, markersize=2.8)
-        legends.append(
-            (
-                axes[0],
-                str(panel["title"].iloc[0]),
-                [look.handle(each) for each in labels],
-            )
-        )  # fmt: skip
-    for row, setting in zip(grid[1:], chosen, strict=True):
-        for strip, panel in zip(row, panels, strict=True):
+            for drawn in strip.lines:
+                drawn.set(linewidth=0.8, markersize=2.8)
             _setting_axis(strip, numbers if share_y else panel, setting)
-        row[0].set_ylabel(_LETTERS[setting], rotation=0, va="center", ha="right")
+        style.value_axis(
+            top, "x", list(panel[x]), base=base, labels=style.room_for_labels(len(panels))
+        )
+        [top, *strips][-1].set_xlabel(style.log_label(x_label, len(panels)))
+        handles = [
+            Line2D([], [], color=colour, marker=markers[label], label=label)
+            for label, colour in colours.items()
+        ]
+        legends.append((top, str(panel["title"].iloc[0]), handles))
+    for strip, setting in zip(grid[1:, 0], chosen, strict=True):
+        strip.set_ylabel(_LETTERS[setting], rotation=0, va="center", ha="right")
+    grid[0, 0].set_ylabel(y_label)
     style.legends(drawing, legends, order)
     if len(panels) > 1 and not share_y:
         style.note(drawing, "The vertical axes of the panels differ.")
-    return drawing, list(grid[0])
+    return drawing, list(zip(grid[0], panels, strict=True))
 
 
 def _strip_heights(panels: Sequence[pd.DataFrame], chosen: Sequence[str]) -> list[float]:
@@ -151,23 +124,19 @@ def _strip_heights(panels: Sequence[pd.DataFrame], chosen: Sequence[str]) -> lis
     ]
 
 
-def _line(axes: Axes, line: pd.DataFrame, x: str, y: str, label: str, look: _Look) -> None:
+def _line(axes: Axes, line: pd.DataFrame, x: str, y: str, look: dict[str, str]) -> None:
     # A line ends where there is no number, and goes on after it.
-    colour, marker = look.colours[label], look.markers[label]
-    axes.plot(line[x], line[y].astype(float), color=colour, marker=marker, markeredgewidth=0)
+    axes.plot(line[x], line[y].astype(float), markeredgewidth=0, **look)  # type: ignore[arg-type]
 
 
-def _repeats(axes: Axes, line: pd.DataFrame, x: str, label: str, look: _Look) -> None:
-    colour, marker = look.colours[label], look.markers[label]
-    if look.bands:
+def _repeats(axes: Axes, line: pd.DataFrame, x: str, look: dict[str, str], bands: bool) -> None:
+    if bands:
         axes.fill_between(
-            line[x], line["minimum"], line["maximum"], color=colour, alpha=0.2, linewidth=0
+            line[x], line["minimum"], line["maximum"], color=look["color"], alpha=0.2, linewidth=0
         )
     elif line["repeats"].max() > 1:
         for seed in seed_columns(line):
-            axes.scatter(
-                line[x], line[seed], color=colour, marker=marker, s=7, alpha=0.6, linewidth=0
-            )
+            axes.scatter(line[x], line[seed], s=7, alpha=0.6, linewidth=0, **look)  # type: ignore[arg-type]
 
 
 def _setting_axis(axes: Axes, points: pd.DataFrame, setting: str) -> None:
@@ -187,3 +156,41 @@ def _setting_axis(axes: Axes, points: pd.DataFrame, setting: str) -> None:
             texts = [style.write_value(bound) for bound in values[setting]]
     style.value_axis(axes, "y", list(values[setting]), texts, labels=3)
     axes.tick_params(axis="y", labelsize=style.SMALL)
+
+
+def plot_bounds(
+    axes: Axes, lines: Iterable[tuple[str, pd.DataFrame]], x: str, lower_edge: float
+) -> None:
+    """Draw lines through ``best_bound``, each with bars from ``smallest`` to ``largest``.
+
+    Args:
+        axes: where to draw.
+        lines: colour and points of each line.
+        x: the column along the horizontal axis.
+        lower_edge: of the axis; see `lower_edge`.
+    """
+    lines = list(lines)
+    for place, (colour, points) in enumerate(lines):
+        drawn = points[["best_bound", "smallest", "largest"]].clip(lower=lower_edge)
+        middle = drawn["best_bound"]
+        with style.aside(axes, right=_BARS_APART * (place - (len(lines) - 1) / 2)):
+            axes.errorbar(
+                points[x], middle, yerr=(middle - drawn["smallest"], drawn["largest"] - middle),
+                color=colour, elinewidth=0.8, linewidth=1.1, marker="o", markersize=3,
+            )  # fmt: skip
+    axes.set_yscale("log")
+
+
+def lower_edge(points: pd.DataFrame) -> float:
+    """Half of the smallest ``best_bound`` that is not 0."""
+    bounds = points.loc[points["best_bound"] > 0, "best_bound"]
+    return float(bounds.min()) / 2 if len(bounds) else 0.1
+
+
+def end_at(axes: Axes, points: pd.DataFrame, lower_edge: float) -> bool:
+    """End the axis at its lower edge if anything is below it; whether that is so."""
+    below = bool((points["smallest"] < lower_edge).any())
+    if below:
+        axes.set_ylim(bottom=lower_edge)
+    style.log_axis(axes, "y")
+    return below

@@ -14,7 +14,7 @@ from dpsweep.analysis.frames import (
     UnreadableResultsError,
     load_gradient_norms,
     load_trials,
-    stack,
+    stack_panels,
 )
 from dpsweep.analysis.statistics import (
     class_order,
@@ -64,12 +64,8 @@ def effects_on_classes(
 
     Arguments are those of `dpsweep.figures.draw.Compute`.
     """
-    return stack(
-        [
-            _panel(study, paths, figure, panel, missing).assign(panel=index, title=panel.title)
-            for index, panel in enumerate(figure.panels)
-        ],
-        COLUMNS,
+    return stack_panels(
+        figure.panels, lambda panel: _panel(study, paths, figure, panel, missing), COLUMNS
     )
 
 
@@ -173,8 +169,8 @@ def _class_names(paths: Paths, dataset: str, order: np.ndarray) -> list[str]:
 def plot(figure: PerClass, numbers: pd.DataFrame) -> Figure:
     """Draw a row for each quantity and a column for each panel, one line per C."""
     panels = [panel for _, panel in numbers.groupby("panel")]
-    bounds = sorted(numbers["clipping_bound"].unique())
-    colours = dict(zip(bounds, style.ordered_colours(len(bounds)), strict=True))
+    colours = style.colours_by(numbers["clipping_bound"])
+    bounds = list(colours)
     markers = dict(zip(bounds, style.MARKERS * len(bounds), strict=False))
     named = max(panel["class"].nunique() for panel in panels) <= _NAMED
     names = max(map(len, _short_names(numbers))) if named else 0

@@ -1,7 +1,5 @@
 """The best clipping bound as the theory predicts it, beside the measured one, over many problems."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import seaborn as sns
@@ -10,18 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpsweep.analysis.overlaps import NOTE
-from dpsweep.analysis.predictions import PREDICTIONS, predicted_bounds
+from dpsweep.analysis.predictions import PREDICTIONS
 from dpsweep.figures import style
-from dpsweep.study import Study
-from dpsweep.study.paths import Paths
 from dpsweep.study.targets import PredictedClipping
-
-
-def predictions(
-    study: Study, paths: Paths, figure: PredictedClipping, missing: list[Path] | None = None
-) -> pd.DataFrame:
-    """See `dpsweep.analysis.predictions.predicted_bounds`."""
-    return predicted_bounds(study, paths, figure, missing)
 
 
 def plot(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
@@ -30,8 +19,7 @@ def plot(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
     # Apart, so that the long names of rules below do not narrow the panels above.
     above, below = drawing.subfigures(2, 1, height_ratios=[1.3, 1], squeeze=False)[:, 0]
     grid = dict(zip(PREDICTIONS, above.subplots(1, len(PREDICTIONS)), strict=True))
-    budgets = sorted(numbers["epsilon"].unique())
-    colours = dict(zip(budgets, style.ordered_colours(len(budgets)), strict=True))
+    colours = style.colours_by(numbers["epsilon"])
     positive = numbers.loc[numbers["predicted"] > 0, ["predicted", "measured"]].to_numpy()
     floor = positive.min() / 2 if len(positive) else 0.1
     # Problems with the same measured bound lie on one line: moved apart a little, in a fixed way.
@@ -54,11 +42,11 @@ def plot(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
         axes.set(xlabel="Predicted C", ylabel="")
         axes.set_box_aspect(1)
         style.title(axes, rule, "rank correlation", _correlation(rows))
-    grid[next(iter(PREDICTIONS))].set_ylabel("Measured best C")
+    grid[PREDICTIONS[0]].set_ylabel("Measured best C")
     _draw_losses(below.subplots(), numbers)
     handles = [
-        Line2D([], [], color=colours[each], marker="o", linestyle="", label=f"ε = {style.write_value(each)}")
-        for each in budgets
+        Line2D([], [], color=colour, marker="o", linestyle="", label=f"ε = {style.write_value(each)}")
+        for each, colour in colours.items()
     ]  # fmt: skip
     above.legend(handles=handles, loc="outside upper center", ncols=8)
     style.note(

@@ -102,8 +102,28 @@ def panels_figure(count: int, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def row_of_panels(
+    numbers: pd.DataFrame, height: float, *, wide: bool = False, **shared: Any
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """Make a figure with an axes for each ``panel``, side by side.
+
+    Args:
+        numbers: rows with a column ``panel``.
+        height: inches.
+        wide: whether a single panel takes the whole line too.
+        shared: ``sharex`` or ``sharey``, as `matplotlib.figure.Figure.subplots` has them.
+
+    Returns:
+        The figure, and the axes and rows of each panel, from left to right.
+    """
+    panels = [panel for _, panel in numbers.groupby("panel")]
+    drawing = panels_figure(len(panels) + wide, height)
+    axes = drawing.subplots(1, len(panels), squeeze=False, **shared)[0]
+    return drawing, list(zip(axes, panels, strict=True))
+
+
 def empty_figure() -> Figure:
-    """What stands in for a figure of which no result is there yet."""
+    """Stand in for a figure of which no result is there yet."""
     figure = panels_figure(1, height=1.0)
     figure.text(0.5, 0.6, "no results yet", ha="center", va="center", color=GREY)
     return figure
@@ -133,6 +153,12 @@ def ordered_colours(count: int) -> list[str]:
     if count == 1:
         return [EASY]
     return list(sns.color_palette(SEQUENTIAL, count).as_hex())
+
+
+def colours_by(values: "pd.Series[Any]") -> dict[Any, str]:
+    """A colour for every distinct value, in ascending order; see `ordered_colours`."""
+    distinct = sorted(values.unique())
+    return dict(zip(distinct, ordered_colours(len(distinct)), strict=True))
 
 
 def line_colours(difficulties: Sequence[str | None]) -> list[str]:

@@ -1,0 +1,231 @@
+"""Three families of lines: accuracy over C, accuracy of methods over epsilon, best B over epochs.
+
+Whatever is not along the horizontal axis is tuned for every point, and strips under a panel show what was
+chosen.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from dpsweep.analysis.frames import load_trials, seed_columns, stack, stack_panels
+from dpsweep.analysis.statistics import best_centre, best_position
+from dpsweep.figures import lines, style
+from dpsweep.study import Study
+from dpsweep.study.choice import choose
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import ClippingCurve, MethodComparison, OptimalBatchSize, Panel
+
+CLIPPING_CURVE_COLUMNS = [
+    "panel", "title", "line", "label", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
+    "full_batch", "learning_rate", "centre", "cross_fitted", "minimum", "maximum", "repeats",
+    "diverged", "best", "difficulty",
+]  # fmt: skip
+METHOD_COLUMNS = [
+    "panel", "title", "line", "label", "problem", "epsilon", "epochs", "batch_size", "full_batch",
+    "clipping", "clipping_bound", "learning_rate", "centre", "minimum", "maximum",
+    "macro_accuracy", "cross_fitted", "cross_fitted_difference", "repeats", "diverged",
+]  # fmt: skip
+BATCH_SIZE_COLUMNS = [
+    "panel", "title", "problem", "epsilon", "epochs", "mean_batch_size", "minimum", "maximum", "repeats",
+    "batch_size", "train_size", "clipping_bound", "learning_rate",
+]  # fmt: skip
+_BUDGET = ["epsilon", "epochs"]
+# What is further below the best is written as a number: the axis is for telling good from nearly good.
+_FLOOR = -0.1
+
+
+# -- accuracy over the clipping bound ------------------------------------------------------
+
+
+def accuracy_by_clipping_bound(
+    study: Study, paths: Paths, figure: ClippingCurve, missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """One row per point: its centre, band and repeats, as accuracy or as difference to the best.
+
+    The number without optimism (``cross_fitted``) is then a difference to that of the line's own
+    choice of C.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
+    """
+    frames = []
+    for panel_index, panel in enumerate(figure.panels):
+        for line_index, line in enumerate(panel.lines):
+            trials = load_trials(paths, study.cells(line), missing)
+            points = choose(trials, by=["clipping_bound"], centre=figure.centre)
+            points = lines.with_repeats(points, trials)
+            points["best"] = points.index == best_position(points["selection_accuracy"])
+            if figure.quantity == "difference":
+                band = ["centre", "minimum", "maximum", *seed_columns(points)]
+                points[band] -= best_centre(points["centre"])
+                points["cross_fitted"] -= best_centre(
+                    choose(trials, by=["problem"])["cross_fitted"]
+                )
+            frames.append(
+                points.assign(
+                    panel=panel_index, title=panel.title, line=line_index, label=line.label,
+                    difficulty=line.difficulty,
+                )
+            )  # fmt: skip
+    return stack(frames, CLIPPING_CURVE_COLUMNS)
+
+
+def plot_clipping_curve(figure: ClippingCurve, numbers: pd.DataFrame) -> Figure:
+    """Draw a line for each problem, its best point ringed, and the chosen B and learning rates."""
+    difference = figure.quantity == "difference"
+    palettes = [_by_difficulty(panel) for _, panel in numbers.groupby("panel", sort=False)]
+    drawing, panels = lines.plot(
+        numbers, "clipping_bound", palettes, chosen=["batch_size", "learning_rate"], height=1.9,
+        x_label=style.CLIPPING_LABEL, y_label="Accuracy − best" if difference else "Macro accuracy",
+        share_y=difference,
+    )  # fmt: skip
+    lowest = float(numbers["centre"].min())
+    floor = 1.2 * _FLOOR if difference and lowest < 2 * _FLOOR else lowest
+    for (axes, panel), palette in zip(panels, palettes, strict=True):
+        best = panel[panel["best"]]
+        axes.scatter(
+            best["clipping_bound"], best["centre"], s=60, facecolors="none",
+            edgecolors=[palette[label] for label in best["label"]], linewidths=1.1, zorder=3,
+        )  # fmt: skip
+        ends = {panel["clipping_bound"].min(): "left", panel["clipping_bound"].max(): "right"}
+        for bound, points in panel[panel["centre"] < floor].groupby("clipping_bound"):
+            for height, (_, point) in enumerate(points.iterrows()):
+                axes.annotate(
+                    f"↓ {point['centre']:.2f}".replace("-", "−"), (bound, floor),
+                    (0, 2 + 8 * height), textcoords="offset points", va="bottom",
+                    ha=ends.get(bound, "center"), fontsize=style.SMALL,
+                    color=palette[point["label"]],
+                )  # fmt: skip
+    first = panels[0][0]
+    first.margins(y=0.12)
+    if floor > lowest:
+        highest = float(np.nanmax(numbers[["centre", "maximum"]].to_numpy(dtype=float)))
+        first.set_ylim(floor, highest - 0.1 * floor)
+    return drawing
+
+
+def _by_difficulty(panel: pd.DataFrame) -> dict[str, str]:
+    of_lines = panel.drop_duplicates("line")
+    colours = style.line_colours(
+        [None if pd.isna(each) else str(each) for each in of_lines["difficulty"]]
+    )
+    return dict(zip(of_lines["label"], colours, strict=True))
+
+
+# -- methods over the privacy budget -------------------------------------------------------
+
+
+def accuracy_by_method(
+    study: Study, paths: Paths, figure: MethodComparison, missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """One row per point: mean, band and repeats, minus the best line's mean at that epsilon.
+
+    A method with more to tune gains more from being measured by the seeds that chose. Which is better
+    is therefore a matter of ``cross_fitted`` and its difference to the best line's.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
+    """
+    frames = []
+    for panel_index, panel in enumerate(figure.panels):
+        for line_index, line in enumerate(panel.lines):
+            trials = load_trials(paths, study.cells(line), missing)
+            points = lines.with_repeats(choose(trials, by=["epsilon"]), trials)
+            frames.append(
+                points.assign(
+                    panel=panel_index,
+                    title=panel.title,
+                    line=line_index,
+                    label=line.label,
+                    macro_accuracy=points["centre"],
+                    cross_fitted_difference=points["cross_fitted"],
+                )
+            )
+    points = stack(frames, METHOD_COLUMNS)
+    best = points.groupby(["panel", "epsilon"])[["macro_accuracy", "cross_fitted"]].transform("max")
+    for column in ("centre", "minimum", "maximum", *seed_columns(points)):
+        points[column] -= best["macro_accuracy"]
+    points["cross_fitted_difference"] -= best["cross_fitted"]
+    return points
+
+
+def plot_method_comparison(_: MethodComparison, numbers: pd.DataFrame) -> Figure:
+    """Draw a line for each method, a panel for each problem, and what was chosen for each point."""
+    palettes = []
+    for _panel, rows in numbers.groupby("panel"):
+        labels = list(rows["label"].unique())
+        palettes.append(dict(zip(labels, style.category_colours(len(labels)), strict=True)))
+    drawing, _panels = lines.plot(
+        numbers, "epsilon", palettes, chosen=["clipping_bound", "batch_size", "learning_rate"],
+        height=1.7, x_label=style.EPSILON_LABEL, y_label="Accuracy − best", share_y=False, base=2,
+    )  # fmt: skip
+    return drawing
+
+
+# -- the best batch size over the epochs ---------------------------------------------------
+
+
+def best_batch_size_by_epochs(
+    study: Study, paths: Paths, figure: OptimalBatchSize, missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """One row per (panel, epsilon, epochs): the best B of every seed alone, and that of all together.
+
+    ``mean_batch_size``, ``minimum`` and ``maximum`` are of the B that each seed alone would choose: the
+    paper draws their mean. ``batch_size`` is the choice of all seeds together, with its C and learning
+    rate. A choice without an accuracy is none.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
+    """
+
+    def of_panel(panel: Panel) -> pd.DataFrame:
+        trials = load_trials(paths, study.cells(panel), missing)
+        if trials.empty:
+            return trials  # partial: nothing to choose from yet
+        alone = [
+            _best_batch_sizes(group).assign(seed=seed) for seed, group in trials.groupby("seed")
+        ]
+        by_seed = pd.concat(alone).pivot(index=_BUDGET, columns="seed", values="batch_size")
+        over_seeds = by_seed.agg(["mean", "min", "max", "count"], axis=1)
+        over_seeds.columns = ["mean_batch_size", "minimum", "maximum", "repeats"]
+        choices = _best_batch_sizes(trials).join(over_seeds, on=_BUDGET)
+        return choices.join(by_seed.add_prefix("seed_"), on=_BUDGET).assign(
+            problem=panel.problem.name, train_size=study.train_size(panel.problem.dataset)
+        )
+
+    return stack_panels(figure.panels, of_panel, BATCH_SIZE_COLUMNS)
+
+
+def _best_batch_sizes(trials: pd.DataFrame) -> pd.DataFrame:
+    choices = choose(trials, by=_BUDGET)
+    columns = [*_BUDGET, "batch_size", "clipping_bound", "learning_rate"]
+    return choices.loc[choices["selection_accuracy"].notna(), columns]
+
+
+def plot_optimal_batch_size(_: OptimalBatchSize, numbers: pd.DataFrame) -> Figure:
+    """Draw the mean over seeds as a line for every epsilon, and seeds around it; N is a dotted line."""
+    labels = numbers["epsilon"].map(lambda epsilon: f"ε = {style.write_value(epsilon)}")
+    points = numbers.assign(
+        centre=numbers["mean_batch_size"], line=numbers["epsilon"], label=labels
+    )
+    colours = style.colours_by(numbers["epsilon"])
+    palettes = [
+        {row["label"]: colours[row["epsilon"]] for _, row in panel.iterrows()}
+        for _, panel in points.groupby("panel")
+    ]
+    drawing, panels = lines.plot(
+        points, "epochs", palettes, chosen=["clipping_bound", "learning_rate"], height=2.0,
+        x_label="Epochs", y_label=style.log_label("Mean best batch size", panels=3), share_y=True,
+        base=2, apart=True,
+    )  # fmt: skip
+    for axes, panel in panels:
+        full = int(panel["train_size"].iloc[0])
+        axes.axhline(full, color=style.GREY, linestyle=":", linewidth=1)
+        axes.annotate(
+            "Full", (1, full), (2, 0), xycoords=axes.get_yaxis_transform(),
+            textcoords="offset points", ha="left", va="center", size=6.5, color=style.GREY,
+        )  # fmt: skip
+        axes.set_yscale("log", base=2)
+        axes.margins(y=0.08)
+    style.note(drawing, "Lines are drawn a little apart where they would hide each other.")
+    return drawing

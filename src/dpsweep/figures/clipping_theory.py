@@ -1,0 +1,320 @@
+"""Three families of the theory of clipping, from how gradients overlap: MSE(C), C* by epoch, C* by epsilon.
+
+What they hold is not private, and every figure and CSV says so.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from dpsweep.analysis.frames import stack_panels
+from dpsweep.analysis.overlaps import NOTE, PRIVACY, Overlap, load_overlaps
+from dpsweep.figures import lines, style
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import ErrorDecomposition, OptimalClippingTrace, Panel, PrivacyEffects
+from dpsweep.theory import (
+    ClippedSums,
+    direction_optimal_clipping,
+    mean_squared_error,
+    mse_optimal_clipping,
+)
+from dpsweep.theory import PrivacyEffects as Effects
+
+DECOMPOSITION_COLUMNS = [
+    "panel", "title", "problem", "epsilon", "epochs", "batch_size", "learning_rate",
+    "trained_with_bound", "epoch", "clipping_bound", "bias", "noise", "error", "smallest", "largest",
+    "draws", "best_bound", "noise_multiplier", "privacy", "full_batch",
+]  # fmt: skip
+TRACE_COLUMNS = [
+    "panel", "title", "problem", "epsilon", "epochs", "batch_size", "learning_rate",
+    "trained_with_bound", "epoch", "best_bound", "smallest", "largest", "median_norm",
+    "direction_bound", "plateau_lower", "plateau_upper", "draws", "noise_multiplier", "privacy",
+]  # fmt: skip
+EFFECTS_COLUMNS = [
+    "panel", "title", "problem", "epochs", "batch_size", "trained_with_bound", "rule", "epsilon",
+    "loose_epsilon", "effect", "best_bound", "smallest", "largest", "draws", "privacy",
+]  # fmt: skip
+_POINTS = 61
+_PARTS: dict[str, Literal["-", ":", "--"]] = {"error": "-", "bias": ":", "noise": "--"}
+_EFFECTS = {"tight": "both", "direct": "noise alone", "indirect": "gradients alone"}
+
+
+def _of_the_cell(overlap: Overlap) -> dict[str, Any]:
+    """The settings of the trial that an overlap was measured in."""
+    return {
+        "problem": overlap.cell.problem,
+        "epsilon": overlap.cell.epsilon,
+        "epochs": overlap.cell.epochs,
+        "batch_size": overlap.batch_size,
+        "learning_rate": overlap.learning_rate,
+        "trained_with_bound": overlap.cell.clipping_bound,
+        "noise_multiplier": overlap.noise_multiplier,
+        "privacy": PRIVACY,
+    }
+
+
+# -- the error over the clipping bound -----------------------------------------------------
+
+
+def errors_by_bound(
+    study: Study, paths: Paths, figure: ErrorDecomposition, missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """One row per (panel, epoch, C): parts of the error over |g|^2, mean over draws.
+
+    An error of 1 is that of adding nothing. ``smallest`` and ``largest`` are of the whole error, over
+    draws. Epochs are the start (0), the middle and the end.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
+    """
+
+    def of_panel(panel: Panel) -> pd.DataFrame:
+        overlaps = [
+            each
+            for each in load_overlaps(paths, study.cells(panel), missing)
+            if each.epoch in (0, each.cell.epochs // 2, each.cell.epochs)
+            and each.sums.total_square > 0
+        ]
+        if not overlaps:
+            return pd.DataFrame()
+        norms = np.concatenate([each.sums.norms for each in overlaps])
+        bounds = np.geomspace(np.quantile(norms, 0.01) / 100, 2 * norms.max(), _POINTS)
+        every = pd.concat([_errors(each, bounds) for each in overlaps])
+        by = every.groupby(["epoch", "clipping_bound"])
+        means = by[["bias", "noise", "error", "best_bound"]].mean()
+        full = study.train_size(panel.problem.dataset)
+        return (
+            means.assign(smallest=by["error"].min(), largest=by["error"].max(), draws=by.size())
+            .reset_index()
+            .assign(full_batch=overlaps[0].batch_size == full, **_of_the_cell(overlaps[0]))
+        )
+
+    return stack_panels(figure.panels, of_panel, DECOMPOSITION_COLUMNS)
+
+
+def _errors(overlap: Overlap, bounds: np.ndarray) -> pd.DataFrame:
+    noise_multiplier, square = overlap.scaled(overlap.noise_multiplier), overlap.sums.total_square
+    error = mean_squared_error(overlap.sums, bounds, noise_multiplier, overlap.dimension)
+    return pd.DataFrame(
+        {
+            "epoch": overlap.epoch,
+            "clipping_bound": bounds,
+            "bias": error.bias / square,
+            "noise": error.noise / square,
+            "error": error.total / square,
+            "best_bound": mse_optimal_clipping(overlap.sums, noise_multiplier, overlap.dimension),
+        }
+    )
+
+
+def plot_decomposition(_: ErrorDecomposition, numbers: pd.DataFrame) -> Figure:
+    """Draw a panel for each cell: the error as a line with its parts, a colour for each epoch."""
+    drawing, panels = style.row_of_panels(numbers, height=2.4, sharey=True)
+    colours = style.colours_by(numbers["epoch"])
+    for axes, panel in panels:
+        # The error last: where it is nearly all bias or all noise, it is one line.
+        for part, line in reversed(_PARTS.items()):
+            sns.lineplot(
+                panel, x="clipping_bound", y=part, hue="epoch", palette=colours, linestyle=line,
+                linewidth=1.1, estimator=None, errorbar=None, legend=False, ax=axes,
+            )  # fmt: skip
+        for epoch, rows in panel.groupby("epoch"):
+            axes.fill_between(
+                rows["clipping_bound"], rows["smallest"], rows["largest"], color=colours[epoch],
+                alpha=0.2, linewidth=0,
+            )  # fmt: skip
+            axes.axvline(rows["best_bound"].iloc[0], color=colours[epoch], linewidth=0.7)
+        axes.set_yscale("log")
+        axes.set_ylim(1e-3, 1e2)
+        style.log_axis(axes, "x")
+        axes.set(xlabel=style.log_label(style.CLIPPING_LABEL, len(panels)), ylabel="")
+        style.title(axes, str(panel["title"].iloc[0]), style.write_chosen(panel.iloc[0]))
+    panels[0][0].set_ylabel("MSE(C) / |g|² (log scale)")
+    handles = [
+        *(Line2D([], [], color="black", linestyle=line, label=part)
+          for part, line in _PARTS.items()),
+        *(Line2D([], [], color=colour, linewidth=3, label=f"epoch {each}")
+          for each, colour in colours.items()),
+    ]  # fmt: skip
+    drawing.legend(handles=handles, loc="outside upper center", ncols=6)
+    style.note(
+        drawing, f"1 is the error of adding nothing. A vertical line: C* of that epoch. {NOTE}"
+    )
+    return drawing
+
+
+# -- C* over the epochs --------------------------------------------------------------------
+
+
+def optima_by_epoch(
+    study: Study, paths: Paths, figure: OptimalClippingTrace, missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """One row per (panel, epsilon, epoch): C*, median norm and scale-free C, medians over draws.
+
+    ``smallest`` and ``largest`` are of C*, over draws; the plateau is that of the scale-free C.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
+    """
+
+    def of_panel(panel: Panel) -> pd.DataFrame:
+        overlaps = load_overlaps(paths, study.cells(panel), missing)
+        if not overlaps:
+            return pd.DataFrame()
+        by = pd.DataFrame([_optima(each) for each in overlaps]).groupby(
+            ["problem", "privacy", "epsilon", "epoch"]
+        )
+        bounds = by["best_bound"]
+        return (
+            by.median()
+            .assign(smallest=bounds.min(), largest=bounds.max(), draws=by.size())
+            .reset_index()
+        )
+
+    return stack_panels(figure.panels, of_panel, TRACE_COLUMNS)
+
+
+def _optima(overlap: Overlap) -> dict[str, Any]:
+    noise_multiplier = overlap.scaled(overlap.noise_multiplier)
+    direction = direction_optimal_clipping(overlap.sums, noise_multiplier, overlap.dimension)
+    norms = overlap.sums.norms
+    return _of_the_cell(overlap) | {
+        "trained_with_bound": float(overlap.cell.clipping_bound),
+        "epoch": overlap.epoch,
+        "best_bound": mse_optimal_clipping(overlap.sums, noise_multiplier, overlap.dimension),
+        "median_norm": float(np.median(norms)) if len(norms) else 0.0,
+        "direction_bound": direction.clipping_bound,
+        "plateau_lower": direction.lower,
+        "plateau_upper": direction.upper,
+    }
+
+
+def plot_trace(_: OptimalClippingTrace, numbers: pd.DataFrame) -> Figure:
+    """Draw a panel for each problem: C* solid with its range over draws, the median norm dashed."""
+    drawing, panels = style.row_of_panels(numbers, height=2.5, sharey=True)
+    colours = style.colours_by(numbers["epsilon"])
+    edge = lines.lower_edge(numbers)
+    for axes, panel in panels:
+        sns.lineplot(
+            panel, x="epoch", y="median_norm", hue="epsilon", palette=colours, linestyle="--",
+            linewidth=1, estimator=None, errorbar=None, legend=False, ax=axes,
+        )  # fmt: skip
+        of_budgets = [(colours[epsilon], points) for epsilon, points in panel.groupby("epsilon")]
+        lines.plot_bounds(axes, of_budgets, "epoch", edge)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        axes.set(title=panel["title"].iloc[0], xlabel="Epoch", ylabel="")
+    below = lines.end_at(panels[0][0], numbers, edge)
+    panels[0][0].set_ylabel("C* and median norm (log scale)")
+    handles = [
+        Line2D([], [], color="black", marker="o", markersize=2.5, label="C*"),
+        Line2D([], [], color="black", linestyle="--", linewidth=1, label="median norm"),
+        *(Line2D([], [], color=colour, linewidth=3, label=f"ε = {style.write_value(each)}")
+          for each, colour in colours.items()),
+    ]  # fmt: skip
+    drawing.legend(handles=handles, loc="outside upper center", ncols=5 if len(panels) > 1 else 3)
+    style.note(drawing, f"Epoch 0 is before the first step. {lines.EDGE if below else ''}{NOTE}")
+    return drawing
+
+
+# -- C* over epsilon, its causes apart -----------------------------------------------------
+
+
+def _scale_free(sums: ClippedSums, noise_multiplier: float, dimension: int) -> float:
+    return direction_optimal_clipping(sums, noise_multiplier, dimension).clipping_bound
+
+
+RULES: dict[str, Callable[[ClippedSums, float, int], float]] = {
+    "C*": mse_optimal_clipping,
+    "scale-free C": _scale_free,
+}
+"""The definitions of a best bound."""
+
+
+def optima_by_epsilon(
+    study: Study, paths: Paths, figure: PrivacyEffects, missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """One row per (panel, rule, epsilon, effect): the best bound after the last epoch.
+
+    Against the largest epsilon: ``direct`` has its gradients and the noise of the row's epsilon,
+    ``indirect`` the gradients of the row's epsilon and its noise, ``both`` what the row's epsilon has.
+    Medians over draws, which are the same batches for every epsilon, with smallest and largest.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
+    """
+
+    def of_panel(panel: Panel) -> pd.DataFrame:
+        last = [
+            each
+            for each in load_overlaps(paths, study.cells(panel), missing)
+            if each.epoch == each.cell.epochs and each.sums.total_square > 0
+        ]
+        if not last:
+            return pd.DataFrame()
+        loose = max(each.cell.epsilon for each in last)
+        references = {each.draw: each for each in last if each.cell.epsilon == loose}
+        rows = [
+            row
+            for each in last
+            if each.draw in references
+            for row in _effects(references[each.draw], each)
+        ]
+        by = pd.DataFrame(rows).groupby(["rule", "epsilon", "effect"], sort=False)["best_bound"]
+        constant = {
+            name: value for name, value in _of_the_cell(last[0]).items() if name != "epsilon"
+        }
+        return (
+            by.agg(best_bound="median", smallest="min", largest="max", draws="size")
+            .reset_index()
+            .assign(loose_epsilon=loose, **constant)
+        )
+
+    return stack_panels(figure.panels, of_panel, EFFECTS_COLUMNS)
+
+
+def _effects(loose: Overlap, tight: Overlap) -> list[dict[str, float | str]]:
+    noises = loose.scaled(loose.noise_multiplier), tight.scaled(tight.noise_multiplier)
+    found = []
+    for name, rule in RULES.items():
+        effects = Effects.of(rule, loose.sums, tight.sums, noises, tight.dimension)
+        found += [
+            {"rule": name, "epsilon": tight.cell.epsilon, "effect": label,
+             "best_bound": getattr(effects, effect)}
+            for effect, label in _EFFECTS.items()
+        ]  # fmt: skip
+    return found
+
+
+def plot_effects(_: PrivacyEffects, numbers: pd.DataFrame) -> Figure:
+    """Draw a column for each problem, a row for each rule, a line for each effect."""
+    panels = [panel for _, panel in numbers.groupby("panel")]
+    drawing = style.panels_figure(len(panels), height=3.6)
+    grid = drawing.subplots(len(RULES), len(panels), squeeze=False, sharex="col", sharey="row")
+    colours = dict(zip(_EFFECTS.values(), ["black", style.HARD, style.EASY], strict=True))
+    below = False
+    for row, rule in zip(grid, RULES, strict=True):
+        of_rule = numbers[numbers["rule"] == rule].sort_values("epsilon")
+        edge = lines.lower_edge(of_rule)
+        for axes, panel in zip(row, panels, strict=True):
+            points = of_rule[of_rule["panel"] == panel["panel"].iloc[0]]
+            of_effects = [(colours[each], points[points["effect"] == each]) for each in colours]
+            lines.plot_bounds(axes, of_effects, "epsilon", edge)
+        below |= lines.end_at(row[0], of_rule, edge)
+        row[0].set_ylabel(f"{rule} (log scale)")
+    for column, panel in zip(grid.T, panels, strict=True):
+        style.value_axis(column[-1], "x", list(panel["epsilon"].unique()), base=2)
+        column[-1].set_xlabel(style.log_label(style.EPSILON_LABEL, len(panels)))
+        column[0].set_title(str(panel["title"].iloc[0]))
+    handles = [Line2D([], [], color=colours[each], marker="o", label=each) for each in colours]
+    drawing.legend(handles=handles, loc="outside upper center", ncols=3)
+    style.note(
+        drawing,
+        "Against the largest ε, after the last epoch. Bars: from the lowest to the highest draw. "
+        f"{lines.EDGE if below else ''}{NOTE}",
+    )
+    return drawing

@@ -1,0 +1,315 @@
+"""Three families of per-example gradient norms: distribution by epoch, histogram, mean by step."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from dpsweep.analysis.frames import (
+    load_gradient_norms,
+    load_steps,
+    load_trials,
+    stack,
+    stack_panels,
+)
+from dpsweep.analysis.statistics import log_density, running_mean
+from dpsweep.figures import style
+from dpsweep.study import Study
+from dpsweep.study.choice import choose
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import GradientNormDistribution, GradientNormHistogram, NormTrace, Panel
+
+_CELL = ["problem", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate"]
+DISTRIBUTION_COLUMNS = [
+    "panel", "title", *_CELL, "epoch", "quantity", "norm", "value", "full_batch",
+]  # fmt: skip
+HISTOGRAM_COLUMNS = [
+    "panel", "title", *_CELL, "lower", "upper", "share", "share_above_bound", "full_batch",
+]  # fmt: skip
+TRACE_COLUMNS = [
+    "panel", "title", "problem", "epsilon", "epochs", "batch_size", "clipping_bound",
+    "learning_rate", "seed", "step", "mean_gradient_norm", "mean_gradient_norm_smooth",
+    "running_mean_over", "full_batch",
+]  # fmt: skip
+_DECADES = (-16, 10)  # of the density's grid; a well learnt example has a very small gradient
+_STEP = 0.02  # of the density's grid, in decades of the norm
+_BIN = 0.05  # width of a bin of the histogram, in decades of the norm
+_VIOLINS_IN_A_ROW = 50
+_QUANTILES = (0.25, 0.5, 0.75)
+_MANY_STEPS = 100  # with more, a running mean over about 2% of them carries the line
+
+
+# -- the distribution after every epoch ----------------------------------------------------
+
+
+def gradient_norm_densities(
+    study: Study,
+    paths: Paths,
+    figure: GradientNormDistribution,
+    missing: list[Path] | None = None,
+) -> pd.DataFrame:
+    """The distribution of every panel and epoch, in one long frame.
+
+    Rows with ``quantity`` = density hold ``value``, the density of log10(norm) at ``norm``; rows
+    with quantile hold the ``norm`` below which a share ``value`` of the examples lies; rows with
+    share above C hold that share. Zero and non-finite norms have no logarithm: they count in the
+    share and the quantiles as they are (a NaN does not), not in the density.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
+    """
+
+    def of_panel(panel: Panel) -> pd.DataFrame:
+        norms = load_gradient_norms(study, paths, [panel], missing=missing)
+        if norms.empty:
+            return norms
+        every = [
+            _distribution(group).assign(epoch=epoch) for epoch, group in norms.groupby("epoch")
+        ]
+        return pd.concat(every).assign(**_of_the_cell(study, panel, norms))
+
+    return stack_panels(figure.panels, of_panel, DISTRIBUTION_COLUMNS)
+
+
+def _of_the_cell(study: Study, panel: Panel, norms: pd.DataFrame) -> dict[str, Any]:
+    """The settings of the trial whose norms were measured, which are the same in every row."""
+    first = norms.iloc[0]
+    full = study.train_size(panel.problem.dataset)
+    return {name: first[name] for name in _CELL} | {"full_batch": first["batch_size"] == full}
+
+
+def _distribution(norms: pd.DataFrame) -> pd.DataFrame:
+    """Density, quantiles and share above C of the norms of one epoch."""
+    grid = np.round(np.arange(*_DECADES, _STEP), 2)
+    values = norms["norm"].to_numpy(dtype=np.float64)
+    known = values[~np.isnan(values)]
+    bound = float(norms["clipping_bound"].iloc[0])
+    density = log_density(values, grid)
+    drawn = _support(density)
+    parts = [
+        ("density", 10 ** grid[drawn], density[drawn]),
+        ("quantile", np.quantile(known, _QUANTILES) if known.size else np.nan, _QUANTILES),
+        ("share above C", bound, [float(np.mean(known > bound)) if known.size else np.nan]),
+    ]
+    return pd.concat(
+        pd.DataFrame({"quantity": quantity, "norm": norm, "value": value})
+        for quantity, norm, value in parts
+    )
+
+
+def _support(density: np.ndarray) -> slice:
+    """From the first to the last point that can be seen: what is thinner is less than a hair's breadth."""
+    visible = np.flatnonzero(density > 0.02 * np.nanmax(density, initial=0.0))
+    return slice(visible[0], visible[-1] + 1) if visible.size else slice(0)
+
+
+def plot_distribution(_: GradientNormDistribution, numbers: pd.DataFrame) -> Figure:
+    """Draw a violin for every epoch, quartiles and median inside, C as a line."""
+    panels = [panel for _, panel in numbers.groupby("panel")]
+    violins = sum(panel["epoch"].nunique() for panel in panels)
+    rows = -(-violins // _VIOLINS_IN_A_ROW)
+    columns = -(-len(panels) // rows)
+    drawing = style.panels_figure(columns, height=2.1 * rows + 0.3)
+    grid = drawing.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for index, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
+        last = index % columns == columns - 1 or index == len(panels) - 1
+        _draw_violins(axes, panel, name_bound=last)
+        chosen = style.write_chosen(panel.iloc[0]).split(", ")
+        style.title(
+            axes, str(panel["title"].iloc[0]), *(chosen if columns > 3 else [", ".join(chosen)])
+        )
+        if index + columns >= len(panels):
+            axes.set_xlabel("Epoch")
+            axes.tick_params(labelbottom=True)
+        if index % columns == 0:
+            axes.set_ylabel(style.log_label("Per-example gradient norm", panels=3))
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    style.note(
+        drawing,
+        "Every violin is as wide as the others: it shows the shape of a distribution. Bar: quartiles; "
+        "point: median.",
+    )
+    return drawing
+
+
+def _draw_violins(axes: Axes, numbers: pd.DataFrame, name_bound: bool) -> None:
+    for epoch, here in numbers.groupby("epoch"):
+        density = here[here["quantity"] == "density"]
+        # With equal areas, one narrow distribution would make slivers of all others.
+        half = 0.44 * density["value"] / density["value"].max()
+        axes.fill_betweenx(
+            density["norm"], epoch - half, epoch + half, color=style.EASY, alpha=0.45, linewidth=0
+        )
+    quartiles = numbers[numbers["quantity"] == "quantile"].pivot(
+        index="epoch", columns="value", values="norm"
+    )
+    axes.vlines(quartiles.index, quartiles[0.25], quartiles[0.75], color="black", linewidth=0.9)
+    sns.scatterplot(
+        x=quartiles.index, y=quartiles[0.5], color="white", edgecolor="black", linewidth=0.7, s=5,
+        zorder=3, ax=axes,
+    )  # fmt: skip
+    bound = numbers["clipping_bound"].iloc[0]
+    axes.axhline(bound, color=style.HARD, linestyle="--", linewidth=1)
+    if name_bound:
+        axes.annotate(
+            f"C = {style.write_value(bound)}", (1.0, bound), (2, 0),
+            xycoords=axes.get_yaxis_transform(), textcoords="offset points",
+            ha="left", va="center", size=7, color=style.HARD,
+        )  # fmt: skip
+    axes.set(xlabel="", ylabel="")
+    style.log_axis(axes, "y")
+    first, last = int(numbers["epoch"].min()), int(numbers["epoch"].max())
+    axes.set_xticks(sorted({first, (first + last) // 2, last}))
+    axes.set_xticks(range(first, last + 1), minor=True)
+    axes.grid(axis="x", visible=False)
+
+
+# -- the histogram after the last epoch ----------------------------------------------------
+
+
+def gradient_norm_shares(
+    study: Study, paths: Paths, figure: GradientNormHistogram, missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """One row per bin: the share of all examples whose norm is in [lower, upper).
+
+    All panels have the same bins, equally wide in the logarithm. Zero and non-finite norms lie in
+    no bin, so the shares of a panel add up to 1 only without them.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
+    """
+    panels = [
+        load_gradient_norms(study, paths, [panel], epoch="last", missing=missing)
+        for panel in figure.panels
+    ]
+    logs = [_logarithms(norms) for norms in panels]
+    known = np.concatenate([[0.0] if not any(map(len, logs)) else [], *logs])
+    first, last = np.floor(known.min() / _BIN), np.floor(known.max() / _BIN)
+    # Edges are whole multiples of the step, so that they do not depend on the data's extremes.
+    edges = np.round(np.arange(first, last + 2) * _BIN, 10)
+    frames = []
+    for index, (panel, norms, values) in enumerate(zip(figure.panels, panels, logs, strict=True)):
+        if norms.empty:
+            continue
+        frames.append(
+            pd.DataFrame(
+                {
+                    "lower": 10 ** edges[:-1],
+                    "upper": 10 ** edges[1:],
+                    "share": np.histogram(values, edges)[0] / len(norms),
+                }
+            ).assign(
+                panel=index,
+                title=panel.title,
+                share_above_bound=float((norms["norm"] > norms["clipping_bound"]).mean()),
+                **_of_the_cell(study, panel, norms),
+            )
+        )
+    return stack(frames, HISTOGRAM_COLUMNS)
+
+
+def _logarithms(norms: pd.DataFrame) -> np.ndarray:
+    values = norms["norm"].to_numpy(dtype=np.float64)
+    logs: np.ndarray = np.log10(values[np.isfinite(values) & (values > 0)])
+    return logs
+
+
+def plot_histogram(_: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
+    """Draw a panel for each problem on one horizontal axis, C as a line.
+
+    Vertical axes are their own: where one distribution is a spike, the others would lie flat.
+    """
+    drawing, panels = style.row_of_panels(numbers, height=2.1, sharex=True)
+    for axes, panel in panels:
+        # On a logarithmic axis seaborn takes the logarithms of the bins' edges.
+        axes.set_xscale("log")
+        edges = np.log10([*panel["lower"], panel["upper"].iloc[-1]])
+        middles = np.sqrt(panel["lower"] * panel["upper"])
+        sns.histplot(
+            x=middles, weights=panel["share"], bins=list(edges), element="step", linewidth=0,
+            color=style.EASY, alpha=0.6, ax=axes,
+        )  # fmt: skip
+        style.log_axis(axes, "x")
+        axes.set_ylim(0, 1.35 * panel["share"].max())  # room for the text above the bars
+        bound = panel["clipping_bound"].iloc[0]
+        above = style.write_percentage(panel["share_above_bound"].iloc[0])
+        axes.axvline(bound, color=style.HARD, linestyle="--", linewidth=1)
+        axes.text(
+            0.03, 0.97,
+            f"C = {style.write_value(bound)}\n{above} above",
+            transform=axes.transAxes, va="top", size=7, color=style.HARD,
+        )  # fmt: skip
+        axes.set(xlabel=style.log_label("Gradient norm", len(panels)), ylabel="")
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
+        style.title(axes, str(panel["title"].iloc[0]), style.write_chosen(panel.iloc[0]))
+    panels[0][0].set_ylabel("Share of examples")
+    if len(panels) > 1:
+        style.note(drawing, "The vertical axes of the panels differ.")
+    return drawing
+
+
+# -- the mean at every step ----------------------------------------------------------------
+
+
+def gradient_norms_by_step(
+    study: Study, paths: Paths, figure: NormTrace, missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """One row per step of every (panel, epsilon): the first seed of the best cell.
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
+    """
+
+    def of_panel(panel: Panel) -> pd.DataFrame:
+        cells = {cell.name: cell for cell in study.cells(panel)}
+        chosen = choose(load_trials(paths, cells.values(), missing), by=["epsilon"])
+        traces = []
+        for row in chosen.to_dict("records"):
+            steps = load_steps(paths, [cells[row["cell"]]], missing)
+            trace = steps[steps["trial_key"] == row["trial_key"]].sort_values("step")
+            norms = trace["mean_gradient_norm"].to_numpy(dtype=float)
+            window = 1 if norms.size <= _MANY_STEPS else 2 * (norms.size // 100) + 1
+            traces.append(
+                trace[["step", "mean_gradient_norm"]].assign(
+                    mean_gradient_norm_smooth=running_mean(norms, window),
+                    running_mean_over=window,
+                    full_batch=row["full_batch"],
+                    **{name: row[name] for name in [*_CELL, "seed"]},
+                )
+            )
+        return stack(traces, TRACE_COLUMNS[2:])
+
+    return stack_panels(figure.panels, of_panel, TRACE_COLUMNS)
+
+
+def plot_trace(_: NormTrace, numbers: pd.DataFrame) -> Figure:
+    """Draw a line for every epsilon: every step thinly, and a running mean where there are many."""
+    drawing, panels = style.row_of_panels(numbers, height=2.1, wide=True, sharey=True)
+    colours = style.colours_by(numbers["epsilon"])
+    for axes, panel in panels:
+        drawn = {"x": "step", "hue": "epsilon", "palette": colours, "legend": False}
+        drawn |= {"estimator": None, "errorbar": None, "ax": axes}
+        if panel["running_mean_over"].max() > 1:
+            sns.lineplot(panel, y="mean_gradient_norm", alpha=0.25, linewidth=0.4, **drawn)
+        sns.lineplot(panel, y="mean_gradient_norm_smooth", **drawn)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.set(title=panel["title"].iloc[0], xlabel="Optimizer step", ylabel="")
+        axes.legend(
+            handles=[
+                Line2D(
+                    [], [], color=colours[line["epsilon"]],
+                    label=f"ε = {style.write_value(line['epsilon'])} ({style.write_chosen(line)})",
+                )
+                for _, line in panel.drop_duplicates("epsilon").iterrows()
+            ],
+            loc="center left", bbox_to_anchor=(1.0, 0.5),
+        )  # fmt: skip
+    panels[0][0].set_ylabel("Mean gradient norm")
+    window = int(numbers["running_mean_over"].max())
+    if window > 1:
+        style.note(drawing, f"Thin: every step. Thick: running mean over up to {window} steps.")
+    return drawing
