@@ -101,7 +101,7 @@ def test_noise_without_tails_is_refused_where_it_is_used(
 def test_an_audit_whose_claim_is_refuted_fails_and_says_so() -> None:
     import pandas as pd
 
-    from dpsweep.figures.tables import audit
+    from dpsweep.figures import audit
 
     rows = [
         {"epsilon": epsilon, "lower_bound": bound, "consistent": bound <= epsilon}

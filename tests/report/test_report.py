@@ -30,7 +30,7 @@ from dpsweep import report
 from dpsweep.analysis.evidence import compare, evidence_table
 from dpsweep.analysis.frames import UnreadableResultsError, write_problem
 from dpsweep.base.files import fingerprint
-from dpsweep.figures.tables.hyperparameter_grid import grids_of_sweeps
+from dpsweep.figures.tables.inputs import grids_of_sweeps
 from dpsweep.report.checks import check_trials
 from dpsweep.report.embed import download_content, picture
 from dpsweep.report.found import best_settings, verdicts

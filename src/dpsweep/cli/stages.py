@@ -213,12 +213,10 @@ def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
 @app.command()
 def audit_evidence(study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Collect the results of the audit: numbers, figure and table."""
-    from dpsweep.figures.audit import draw_audit
-    from dpsweep.figures.tables.audit import write_audit
+    from dpsweep.figures.audit import write_audit
 
     study, paths = open_study(study_file)
     with making(paths, Outputs(study, paths).audit()):
-        draw_audit(study, paths)
         write_audit(study, paths)
 
 

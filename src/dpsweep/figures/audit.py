@@ -1,18 +1,23 @@
-"""Claimed epsilon against the lower bound that the audit measures."""
+"""The audit of every setting: claimed epsilon against the measured lower bound, drawn and in numbers."""
 
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from dpsweep.analysis.audit import load_audit
-from dpsweep.base.files import atomic_path
+from dpsweep.analysis.audit import load_audit, verdict
+from dpsweep.base.files import atomic_path, write_text
 from dpsweep.figures import style
+from dpsweep.figures.tables.text import TextTable, group_starts
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
+_HEADER = [
+    "B", "q", "T", "σ", "Claimed ε", "Measured ε, at least", "Right guesses", "Claim",
+]  # fmt: skip
 
-def draw_audit(study: Study, paths: Paths) -> None:
-    """Write the audit's ``csv`` and, drawn from nothing but its numbers, ``pdf`` and ``png``.
+
+def write_audit(study: Study, paths: Paths) -> None:
+    """Write the audit's ``csv`` and, made from nothing but its numbers, ``pdf``, ``png``, ``tex``, ``md``.
 
     Raises:
         StudyError: the study has no audit.
@@ -23,6 +28,9 @@ def draw_audit(study: Study, paths: Paths) -> None:
         style.save(plot(numbers), paths.audit("pdf"), paths.audit("png"))
     with atomic_path(paths.audit("csv")) as file:
         numbers.to_csv(file, index=False, lineterminator="\n")
+    said, printed = caption(numbers), show(numbers)
+    write_text(paths.audit("tex"), printed.latex(said, "tab:audit"))
+    write_text(paths.audit("md"), printed.markdown(said))
 
 
 def plot(numbers: pd.DataFrame) -> Figure:
@@ -55,3 +63,36 @@ def plot(numbers: pd.DataFrame) -> Figure:
     handles, _ = axes.get_legend_handles_labels()
     style.legend_above(axes, "", handles)
     return drawing
+
+
+def caption(numbers: pd.DataFrame) -> str:
+    """How the audit was made, and its verdict."""
+    first = numbers.iloc[0]
+    return (
+        f"Privacy audit in one training run per row: {first['canaries']} canaries among "
+        f"{first['examples']} real examples, δ = {first['delta']:g}. Each bound holds with "
+        f"{first['confidence']:.0%} confidence. {verdict(numbers)}"
+    )
+
+
+def show(numbers: pd.DataFrame) -> TextTable:
+    """One row per setting, a rule between batch sizes."""
+    rows = [
+        [
+            "full" if row["full_batch"] else str(row["batch_size"]),
+            f"{row['sampling_rate']:.3g}",
+            str(row["steps"]),
+            f"{row['noise_multiplier']:.3f}",
+            f"{row['epsilon']:g}",
+            f"{row['lower_bound']:.2f}",
+            f"{row['correct']} of {row['guesses']}",
+            "stands" if row["consistent"] else "REFUTED",
+        ]
+        for row in numbers.to_dict(orient="records")
+    ]
+    return TextTable(
+        header=_HEADER,
+        rows=rows,
+        columns=["r"] * 7 + ["l"],
+        groups=group_starts(list(numbers["batch_size"])),
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from dpsweep.figures.tables import audit
+from dpsweep.figures import audit
 from dpsweep.figures.tables.text import TextTable
 from dpsweep.figures.tables.write import read, read_numbers
 from dpsweep.report.embed import Download, Picture, download, picture

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dpsweep.base.files import atomic_path, write_text
-from dpsweep.figures.tables import comparison, datasets, hyperparameter_grid, tuning_implications
+from dpsweep.figures.tables import comparison, inputs, tuning_implications
 from dpsweep.figures.tables.text import TextTable
 from dpsweep.study import Study, StudyError
 from dpsweep.study.paths import Paths
@@ -42,14 +42,14 @@ FAMILIES = {
         lambda table: [*table.row_titles, "column"],
     ),
     "datasets": Family(
-        lambda study, paths, _, missing: {"csv": datasets.prepared_datasets(study, paths, missing)},
-        lambda _, numbers: datasets.show(numbers),
+        lambda study, paths, _, missing: {"csv": inputs.prepared_datasets(study, paths, missing)},
+        lambda _, numbers: inputs.show_datasets(numbers),
         words=lambda _: ("revision", "description"),
     ),
     "hyperparameter_grid": Family(
-        lambda study, *_: {"csv": hyperparameter_grid.grids_of_sweeps(study)},
-        lambda _, numbers: hyperparameter_grid.show(numbers),
-        words=lambda _: hyperparameter_grid.LISTS,
+        lambda study, *_: {"csv": inputs.grids_of_sweeps(study)},
+        lambda _, numbers: inputs.show_grids(numbers),
+        words=lambda _: inputs.LISTS,
     ),
     "tuning_implications": Family(
         tuning_implications.evidence_and_comparisons,

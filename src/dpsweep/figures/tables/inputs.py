@@ -1,16 +1,22 @@
-"""The grid of every sweep, read off the study itself (Table A1)."""
+"""Tables of a study's inputs: the grid of every sweep (Table A1), and the prepared datasets (Table A2)."""
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from dpsweep.analysis.frames import MissingResultsError
+from dpsweep.base.files import read_checked_json
 from dpsweep.figures.tables.text import TextTable, group_starts, superscript
 from dpsweep.study import Study
 from dpsweep.study.cells import number
 from dpsweep.study.clipping import RULES
 from dpsweep.study.config import HubSource, LoRA, Sweep
+from dpsweep.study.inputs import swept_datasets
+from dpsweep.study.paths import Paths
 
 _PRINTED = {
     "dataset": "Dataset", "backbone": "Model", "method": "Method", "subset": "Subset",
@@ -54,7 +60,7 @@ def _joined(values: Sequence[float | str]) -> str:
     return " ".join(number(value) for value in values)
 
 
-def show(numbers: pd.DataFrame) -> TextTable:
+def show_grids(numbers: pd.DataFrame) -> TextTable:
     """A rule between datasets; small type, because a grid has many columns."""
     shown = numbers[list(_PRINTED)].copy()
     shown["subset"] = [f"{share:g}" for share in shown["subset"]]
@@ -103,3 +109,67 @@ def _rates(values: Sequence[str]) -> str:
     if len(rates) > 2 and max(ratios) / min(ratios) < 1 + 1e-4:
         return f"[{_value(values[0])}, {_value(values[-1])}] ({len(rates)})"
     return _listed(values)
+
+
+def prepared_datasets(
+    study: Study, paths: Paths, missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """One row per dataset that is trained on, read from the prepared files.
+
+    ``imbalance`` is the size of the largest training class over that of the smallest (1 is
+    balanced, infinite if a class has no example).
+
+    Raises:
+        MissingResultsError: a dataset has not been prepared, and ``missing`` is None.
+    """
+    rows = []
+    for name in swept_datasets(study):
+        file = paths.dataset(name) / "metadata.json"
+        if not file.exists():
+            if missing is None:
+                raise MissingResultsError(f"{file} is missing", (file,))
+            missing.append(file)
+            continue
+        metadata = read_checked_json(file)
+        counts = metadata["train_counts"]
+        rows.append(
+            {
+                "dataset": metadata["title"],
+                "source": metadata["source"],
+                "revision": metadata["revision"],
+                "classes": len(metadata["classes"]),
+                "train_size": metadata["train_size"],
+                "test_size": metadata["test_size"],
+                "smallest_class": min(counts),
+                "largest_class": max(counts),
+                "imbalance": max(counts) / min(counts) if min(counts) else float("inf"),
+                "description": study.datasets[name].description,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def show_datasets(numbers: pd.DataFrame) -> TextTable:
+    """Counts with thousands separated, balance as the ratio of class sizes."""
+    return TextTable(
+        header=["Dataset", "Source", "Classes", "Train", "Test", "Class sizes", "Description"],
+        rows=[
+            [
+                row["dataset"],
+                row["source"],
+                str(row["classes"]),
+                f"{row['train_size']:,}",
+                f"{row['test_size']:,}",
+                _sizes(row),
+                row["description"],
+            ]
+            for row in numbers.to_dict("records")
+        ],
+        columns=["l", "p0.15", "r", "r", "r", "p0.13", "p0.24"],
+    )
+
+
+def _sizes(row: dict[Hashable, Any]) -> str:
+    if row["smallest_class"] == row["largest_class"]:
+        return f"{row['largest_class']:,} each"
+    return f"{row['smallest_class']:,}–{row['largest_class']:,}"
