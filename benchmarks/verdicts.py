@@ -28,7 +28,7 @@ import numpy.typing as npt
 from dpsweep.analysis.evidence import Evidence, compare, gather, mean_here
 from dpsweep.analysis.grids import Grid, alike, at, mean_without, with_common
 from dpsweep.analysis.power import World, design, prospects, simulate
-from dpsweep.analysis.rules import RULES
+from dpsweep.analysis.rules import RULES, slope_weights
 from dpsweep.base.files import write_json
 from dpsweep.study import load_study
 from dpsweep.study.config.datasets import related_datasets
@@ -224,7 +224,7 @@ def rate_effects(
 def _slope(series: Sequence[Grid], values: Sequence[Array]) -> Array:
     halvings = -np.log2([grid.epsilon for grid in series])
     centred = halvings - halvings.mean()
-    slope: Array = np.tensordot(centred, np.stack(values), axes=1) / (centred @ centred)
+    slope: Array = np.tensordot(slope_weights(centred), np.stack(values), axes=1)
     return slope
 
 

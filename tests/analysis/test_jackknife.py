@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from dpsweep.analysis.jackknife import jackknife
+from dpsweep.analysis.statistics import jackknife
 
 
 def mean(rows: pd.DataFrame) -> float:

@@ -123,13 +123,17 @@ def mean_elsewhere(effects: Array, groups: Sequence[int]) -> Mean | None:
     Returns:
         None with a single group.
     """
-    members = [np.array(groups) == group for group in sorted(set(groups))]
-    count = len(members)
-    if count < 2:
+    if len(set(groups)) < 2:
         return None
-    means = np.stack([effects[..., own].mean(axis=-1) for own in members])
-    error = means.std(axis=0, ddof=1) / np.sqrt(count)
-    return Mean(means.mean(axis=0), error, np.full(error.shape, count - 1.0))
+    means = _means_of_groups(effects, groups)
+    error = means.std(axis=0, ddof=1) / np.sqrt(len(means))
+    return Mean(means.mean(axis=0), error, np.full(error.shape, len(means) - 1.0))
+
+
+def _means_of_groups(effects: Array, groups: Sequence[int]) -> Array:
+    """Return the mean effect in each group, shape (groups, ...)."""
+    members = [np.array(groups) == group for group in sorted(set(groups))]
+    return np.stack([effects[..., own].mean(axis=-1) for own in members])
 
 
 @dataclass(frozen=True)
@@ -174,9 +178,7 @@ class Evidence:
         if self.here is not None:
             return self.here.effect
         effects = np.stack([each.effect for each in self.comparisons], axis=-1)
-        groups = np.array(self.groups)
-        means = [effects[..., groups == group].mean(axis=-1) for group in set(self.groups)]
-        mean: Array = np.mean(means, axis=0)
+        mean: Array = _means_of_groups(effects, self.groups).mean(axis=0)
         return mean
 
     @property

@@ -7,7 +7,7 @@ direction, which is what counts for an optimizer that does not mind scale.
 
 A prediction takes the value of the grid that is nearest to it, on a logarithmic scale. What it loses is
 the accuracy of the best bound of the grid minus that of this value. Correlations and losses have intervals
-over problems (`dpsweep.analysis.jackknife`).
+over problems (`dpsweep.analysis.statistics`).
 """
 
 from collections.abc import Iterable
@@ -19,8 +19,8 @@ import pandas as pd
 from scipy import stats
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.analysis.jackknife import Estimate, jackknife
 from dpsweep.analysis.overlaps import PRIVACY, Overlap, load_overlaps
+from dpsweep.analysis.statistics import Estimate, jackknife
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
 from dpsweep.study.clipping import RULES

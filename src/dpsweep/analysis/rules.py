@@ -126,7 +126,7 @@ class Rule:
         if self.changes in ("epsilon", "epochs"):
             values = [getattr(grid, self.changes) for grid in series]
             distances = np.log2(values[0] / np.array(values[1:]))
-        weights = distances / (distances @ distances)
+        weights = slope_weights(distances)
         chosen = [_chosen(grid, self.axis) for grid in series]
         found = [f"{SYMBOL[self.axis]} = {number(value)}" for value in chosen]
         values = getattr(easiest, self.axis)
@@ -138,6 +138,12 @@ class Rule:
             100 * standard_error(easiest) * weights.sum(),
             ends.get(chosen[0], ""),
         )
+
+
+def slope_weights(distances: Array) -> Array:
+    """Return weights with which values at some distances add up to the least-squares slope through zero."""
+    weights: Array = distances / (distances @ distances)
+    return weights
 
 
 def gain_of_adapting(easier: Grid, harder: Grid, axis: Axis, side: Side) -> Array:

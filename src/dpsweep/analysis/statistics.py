@@ -1,14 +1,27 @@
-"""The paper's statistics: one function each, on plain arrays."""
+"""The paper's statistics on plain arrays, and 95% intervals of statistics of trials (the jackknife).
 
-from typing import Any, Literal
+Trials of one problem (a dataset, a backbone, a method and an optimizer) share data and network at every
+epsilon and batch size, so they are not independent evidence. Problems are the units: the statistic is
+computed again without each of them (the jackknife; Efron and Stein 1981), and Student's t with one degree
+less than there are problems makes an interval of how far these values lie apart. For the mean of problems
+with as many trials each it is the usual t interval of their means.
+
+The interval is about problems like these. Problems that share a dataset are not independent either, so it
+says nothing about other datasets.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.stats import t as student
 
 from dpsweep.privacy.record import cumulative_effective_noise, cumulative_noise, effective_noise
 
 Array = npt.NDArray[np.float64]
+LEVEL = 0.05
 NoiseQuantity = Literal["effective", "cumulative", "cumulative_effective"]
 
 
@@ -127,3 +140,35 @@ def noise(quantity: NoiseQuantity, noise_multiplier: float, steps: int, batch_si
             return cumulative_noise(noise_multiplier, steps)
         case "cumulative_effective":
             return cumulative_effective_noise(noise_multiplier, steps, batch_size)
+
+
+class Estimate(NamedTuple):
+    """A statistic with a 95% interval; all are NaN where the statistic is not defined."""
+
+    value: float
+    lower: float
+    upper: float
+    """NaN, as `lower`, with one problem, or where the statistic is not defined without one of them"""
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the interval lies on one side of 0."""
+        return self.lower > 0 or self.upper < 0
+
+
+def jackknife(rows: pd.DataFrame, statistic: Callable[[pd.DataFrame], float]) -> Estimate:
+    """Return a statistic and its interval.
+
+    Args:
+        rows: any number for each ``problem``.
+        statistic: of such rows; NaN where it is not defined.
+    """
+    value = float(statistic(rows)) if len(rows) else np.nan
+    units = rows["problem"].unique()
+    if len(units) < 2:
+        return Estimate(value, np.nan, np.nan)
+    without = np.array([statistic(rows[rows["problem"] != each]) for each in units])
+    count = len(units)
+    error = np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum())
+    reach = float(student.ppf(1 - LEVEL / 2, count - 1) * error)
+    return Estimate(value, value - reach, value + reach)

@@ -17,11 +17,14 @@ public data, not for choosing C on private data.
 
 from dpsweep.theory.convergence import ConvergenceBound, ConvergenceOptimum
 from dpsweep.theory.direction import DirectionOptimum, alignment, direction_optimal_clipping
-from dpsweep.theory.effects import PrivacyEffects
-from dpsweep.theory.gram import gram_matrix
-from dpsweep.theory.mse import MeanSquaredError, mean_squared_error, mse_optimal_clipping
+from dpsweep.theory.mse import (
+    MeanSquaredError,
+    PrivacyEffects,
+    mean_squared_error,
+    mse_optimal_clipping,
+)
 from dpsweep.theory.progress import (
-    Progress,
+    MeasuredProgress,
     best_step_size,
     measured_progress,
     progress_bound,
@@ -34,7 +37,7 @@ from dpsweep.theory.softmax import (
     softmax_residuals,
     softmax_smoothness,
 )
-from dpsweep.theory.sums import ClippedSums
+from dpsweep.theory.sums import ClippedSums, gram_matrix
 
 __all__ = [
     "ClippedSums",
@@ -42,8 +45,8 @@ __all__ = [
     "ConvergenceOptimum",
     "DirectionOptimum",
     "MeanSquaredError",
+    "MeasuredProgress",
     "PrivacyEffects",
-    "Progress",
     "alignment",
     "best_step_size",
     "direction_optimal_clipping",

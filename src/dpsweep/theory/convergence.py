@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpsweep.theory.gram import Array
+from dpsweep.theory.sums import Array
 
 # Steps and bounds are searched on logarithmic grids: the bound holds up to a constant anyway.
 _STEPS_PER_DECADE = 40

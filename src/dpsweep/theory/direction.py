@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dpsweep.theory.gram import Array
 from dpsweep.theory.mse import checked_bounds, inside, noise_variance
-from dpsweep.theory.sums import ClippedSums
+from dpsweep.theory.sums import Array, ClippedSums
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsweep.theory.direction import alignment, along_and_square
-from dpsweep.theory.gram import Array
 from dpsweep.theory.mse import checked_bounds, mean_squared_error, noise_variance
 from dpsweep.theory.softmax import (
     loss_and_residuals,
@@ -26,11 +25,11 @@ from dpsweep.theory.softmax import (
     softmax_smoothness,
     with_bias,
 )
-from dpsweep.theory.sums import ClippedSums
+from dpsweep.theory.sums import Array, ClippedSums
 
 
 @dataclass(frozen=True)
-class Progress:
+class MeasuredProgress:
     """The change of the summed loss by one private step, by step size and clipping bound.
 
     Shapes are those of the step sizes followed by those of the bounds.
@@ -141,7 +140,7 @@ def measured_progress(
     step_sizes: npt.ArrayLike | None = None,
     draws: int = 8,
     seed: int = 0,
-) -> Progress:
+) -> MeasuredProgress:
     """Take private steps from one point, with a softmax head, and compare them with Theorem 4.2.
 
     Args:
@@ -176,7 +175,7 @@ def measured_progress(
     changes = _changes(x, y, head, bounds, steps.ravel(), noises)
     shape = (*steps.shape, len(bounds))
     spread = changes.std(0, ddof=1) if draws > 1 else np.full(changes.shape[1:], np.nan)
-    return Progress(
+    return MeasuredProgress(
         bound=np.reshape(theorem, shape),
         measured=changes.mean(0).reshape(shape),
         standard_error=(spread / np.sqrt(draws)).reshape(shape),

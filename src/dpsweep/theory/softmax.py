@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
-from dpsweep.theory.gram import Array, finite
+from dpsweep.theory.sums import Array, finite
 
 
 def softmax_gram(features: npt.ArrayLike, residuals: npt.ArrayLike) -> Array:

@@ -4,7 +4,8 @@ At a bound C the gradients fall into two groups: the longer ones are clipped, th
 formulas of the paper's section 4 need inner products of three vectors alone: A, the sum of the
 unclipped gradients; G, the sum of the clipped ones; N, the sum of the clipped ones' unit vectors. As
 C grows, gradients go from the second group to the first in the order of their norms. So four numbers
-an example say all of this for every C, and no Gram matrix has to be kept.
+an example say all of this for every C, and no Gram matrix has to be kept. They come from the matrix, or
+from the gradients themselves.
 """
 
 from collections.abc import Callable
@@ -15,8 +16,9 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from dpsweep.theory.gram import Array, finite
+Array = npt.NDArray[np.float64]
 
+_BLOCK_BYTES = 2**28
 Rows = Callable[[npt.NDArray[np.int64]], npt.ArrayLike]
 """Returns the gradients of some examples, shape (examples, d)."""
 
@@ -168,3 +170,47 @@ def _up(steps: Array) -> Array:
 def _down(steps: Array) -> Array:
     """Sums of all steps but the first k, k = 0, ..., b."""
     return np.concatenate([np.cumsum(steps[::-1])[::-1], [0.0]])
+
+
+def gram_matrix(gradients: npt.ArrayLike, block_bytes: int = _BLOCK_BYTES) -> Array:
+    """Return the inner products of per-example gradients, summed in float64.
+
+    Coordinates are taken a block at a time, so a memory-mapped array is never in memory as a whole:
+    for 4,096 examples the result takes 134 MB and a block 268 MB, whatever the dimension.
+
+    Args:
+        gradients: shape (B, d), of any float type.
+        block_bytes: of float64 coordinates in memory at once.
+
+    Returns:
+        Shape (B, B).
+
+    Raises:
+        ValueError: not two dimensions, or gradients that are not finite.
+    """
+    rows = gradients if isinstance(gradients, np.ndarray) else np.asarray(gradients)
+    if rows.ndim != 2:
+        raise ValueError(f"gradients: found shape {rows.shape}; allowed: (examples, dimension)")
+    examples, dimension = rows.shape
+    gram = np.zeros((examples, examples))
+    step = max(1, block_bytes // (8 * max(examples, 1)))
+    for first in range(0, dimension, step):
+        block = np.asarray(rows[:, first : first + step], dtype=np.float64)
+        with np.errstate(invalid="ignore"):  # told below
+            gram += block @ block.T
+    finite(np.diagonal(gram))
+    return gram
+
+
+def finite(squared_norms: Array) -> None:
+    """Refuse gradients that are not finite.
+
+    Raises:
+        ValueError: says how many there are.
+    """
+    wrong = int((~np.isfinite(squared_norms)).sum())
+    if wrong:
+        raise ValueError(
+            f"{wrong} of {len(squared_norms)} gradients are not finite; leave them out, as training "
+            "does"
+        )
