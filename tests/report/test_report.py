@@ -403,8 +403,8 @@ def test_verdicts_are_those_of_the_table(study: Study, paths: Paths) -> None:
     assert "Always: tune C, B and learning rate jointly not resolved no comparison" in page.text()
     coloured = [each.get("class") for tag, each in page.elements if tag == "span"]
     assert coloured.count("status fail") == 1
-    (rules,) = verdicts(study, paths)
-    assert [row.status for row in rules.rows] == ["fail", "pass", *["open"] * 4]
+    rules = verdicts(study, paths)["rules"]
+    assert [row.status for row in rules] == ["fail", "pass", *["open"] * 4]
 
 
 def test_best_settings_are_chosen_by_the_one_rule(study: Study, paths: Paths) -> None:
@@ -490,9 +490,9 @@ def test_the_summary_says_how_many_examples_are_trained_on(study: Study, paths: 
     content["training"] = content.get("training", {}) | {"select_on": "holdout"}
     held_out = Study.model_validate(content)
     for each in (study, held_out):
-        grid = summarise(each, paths, read_trials(each, paths)).datasets
-        column = grid.columns.index("Training examples N")
-        names = [row[grid.columns.index("Name")] for row in grid.rows]
+        grid = summarise(each, paths, read_trials(each, paths)).inputs["Datasets"]
+        column = grid.header.index("Training examples N")
+        names = [row[grid.header.index("Name")] for row in grid.rows]
         for name, row in zip(names, grid.rows, strict=True):
             full, used = each.datasets[name].train_size, each.train_size(name)
             of = "" if each is study else f" of {full:,}"

@@ -1,16 +1,15 @@
 """What a careful reader would ask of the trials, answered from the trials."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 import pandas as pd
 
-from dpsweep.report.grid import Grid, count, percent, values
+from dpsweep.figures.tables.text import TextTable
 from dpsweep.report.trials import is_private
+from dpsweep.report.wording import count, percent, values
 from dpsweep.study import Study
 from dpsweep.study.cells import number
-from dpsweep.study.choice import choose
 from dpsweep.study.trials import trials_per_cell
 
 # A page that lists a thousand diverged trials helps nobody; the trial files hold them all.
@@ -24,7 +23,7 @@ class Check:
     title: str
     status: Literal["pass", "note", "fail"]
     finding: str
-    evidence: Grid | None = None
+    evidence: TextTable | None = None
 
 
 def check_trials(study: Study, trials: pd.DataFrame) -> list[Check]:
@@ -46,8 +45,8 @@ def check_trials(study: Study, trials: pd.DataFrame) -> list[Check]:
     ]
 
 
-def _trial_list(trials: pd.DataFrame, column: str, title: str) -> Grid:
-    return Grid(
+def _trial_list(trials: pd.DataFrame, column: str, title: str) -> TextTable:
+    return TextTable(
         ["Problem", "Cell", "Learning rate", "Seed", title],
         [
             [
@@ -59,7 +58,7 @@ def _trial_list(trials: pd.DataFrame, column: str, title: str) -> Grid:
             ]
             for row in trials.head(_LISTED_TRIALS).to_dict("records")
         ],
-        frozenset({"Learning rate", "Seed", title}),
+        "llrrr",
     )
 
 
@@ -147,10 +146,10 @@ def _complete(study: Study, trials: pd.DataFrame) -> Check:
         title,
         "note",
         "The study is not finished; what is drawn below is drawn from the trials that exist.",
-        Grid(
+        TextTable(
             ["Problem", "Cells planned", "Cells without trials", "Cells with some of their trials"],
             rows,
-            frozenset({"Cells planned", "Cells without trials", "Cells with some of their trials"}),
+            "lrrr",
         ),
     )
 
@@ -196,7 +195,11 @@ def _precision(trials: pd.DataFrame) -> Check:
         "note",
         "Some problems compare trials of different number formats, as jobs ran on different devices; "
         "training.precision sets one.",
-        Grid(["Problem", "Precision"], [[name, ", ".join(kinds)] for name, kinds in mixed.items()]),
+        TextTable(
+            ["Problem", "Precision"],
+            [[name, ", ".join(kinds)] for name, kinds in mixed.items()],
+            "ll",
+        ),
     )
 
 
@@ -237,44 +240,9 @@ def _grid_edge(study: Study, trials: pd.DataFrame) -> Check:
         "note",
         f"The best learning rate is at an end of its grid in {at_edge:,} of "
         f"{count(len(first), 'tuned cell')}; a wider grid might do better there.",
-        Grid(
+        TextTable(
             ["Sweep", "Grid from, to", "Tuned cells", "Best is the lowest", "Best is the highest"],
             rows,
-            frozenset({"Tuned cells", "Best is the lowest", "Best is the highest"}),
+            "llrrr",
         ),
     )
-
-
-def references(study: Study, trials: pd.DataFrame) -> Grid | None:
-    """The best non-private cell of every problem: what the backbone reaches without privacy.
-
-    The cell is the one that every figure would choose (`dpsweep.study.choice`).
-    """
-    rows = []
-    free = trials[(trials["epsilon"] == math.inf) & trials["best"].astype(bool)]
-    for name, problem in study.problems.items():
-        ours = free[free["problem"] == name]
-        chosen = choose(ours, by=["problem"]).dropna(subset=["selection_accuracy"])
-        if chosen.empty:
-            continue
-        cell = str(chosen["cell"].item())
-        best = ours[ours["cell"] == cell]
-        rows.append(
-            [
-                study.datasets[problem.dataset].title,
-                study.backbones[problem.backbone].title,
-                study.methods[problem.method].title,
-                percent(best["accuracy"].mean()),
-                f"{percent(best['accuracy'].min())} to {percent(best['accuracy'].max())}",
-                percent(best["macro_accuracy"].mean()),
-                percent(1 / study.datasets[problem.dataset].classes),
-                str(len(best)),
-                f"{name}/{cell}",
-            ]
-        )
-    columns = [
-        "Dataset", "Backbone", "Method", "Accuracy", "Over seeds", "Macro accuracy", "Chance",
-        "Seeds", "Cell",
-    ]  # fmt: skip
-    numeric = frozenset({"Accuracy", "Over seeds", "Macro accuracy", "Chance", "Seeds"})
-    return Grid(columns, rows, numeric) if rows else None

@@ -1,12 +1,18 @@
-"""Files as parts of the page: pictures and downloads as data URIs, so nothing is ever fetched."""
+"""Make pages that fetch nothing: templates, with pictures, downloads and scripts inside the page."""
 
 import base64
 import gzip
+import hashlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
+
+import dpsweep
+from dpsweep.report.wording import column_kinds, count, values
 
 # A page of 51 figures stays near 10 MB: figures are line art, which 256 colours show without a
 # visible difference at a third of the size. 2100 pixels are a full-width figure at 300 dpi.
@@ -46,6 +52,31 @@ class Download:
     name: str
     uri: str | None
     size: int
+
+
+def render(template: str, **content: Any) -> str:
+    """Fill in one of the templates beside this module."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"values": values, "column_kinds": column_kinds}
+    environment.globals |= {"count": count, "version": dpsweep.__version__}
+    return environment.get_template(template).render(**content)
+
+
+def script(name: str) -> str:
+    """Read one of the scripts beside this module."""
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def script_hash(source: str) -> str:
+    """The hash by which a page's policy lets a browser run a script of the page, and no other."""
+    digest = hashlib.sha256(source.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
 
 
 def data_uri(content: bytes, suffix: str) -> str:

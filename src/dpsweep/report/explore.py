@@ -6,23 +6,19 @@ browser unpacks those of a problem when one of its cells is clicked.
 
 import base64
 import gzip
-import hashlib
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.offline
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-import dpsweep
 from dpsweep.base.files import write_text
-from dpsweep.report.found import batch_text, bound_text
-from dpsweep.report.grid import values
+from dpsweep.report.embed import render, script, script_hash
 from dpsweep.report.trials import COLUMNS, read_trials
+from dpsweep.report.wording import batch_text, bound_text, values
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import CELL, choose, repeats, summarise
 from dpsweep.study.commands import make_command
@@ -52,23 +48,15 @@ def write(study: Study, study_file: Path, paths: Paths) -> None:
     trials = read_trials(study, paths, _READ).drop_duplicates("trial_key")
     found = problems(study, trials)
     content = {"problems": found, "command": _command(study_file, paths)}
-    folder = Path(__file__).parent
-    scripts = {
-        "plotly": plotly.offline.get_plotlyjs(),
-        "script": (folder / "explore.js").read_text(encoding="utf-8"),
-    }
-    environment = Environment(
-        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    page = environment.get_template("explore.html.j2").render(
+    scripts = {"plotly": plotly.offline.get_plotlyjs(), "script": script("explore.js")}
+    page = render(
+        "explore.html.j2",
         title=study.title,
         partial=paths.partial,
-        version=dpsweep.__version__,
         trial_count=len(trials),
         content=_json(content),
         packed=[packed(trials[trials["problem"] == each["name"]]) for each in found],
-        hashes=" ".join(f"'{_hash(script)}'" for script in scripts.values()),
+        hashes=" ".join(f"'{script_hash(source)}'" for source in scripts.values()),
         **scripts,
     )
     write_text(paths.explore, page)
@@ -151,8 +139,3 @@ def _command(study_file: Path, paths: Paths) -> str:
     shown = Path(study_file.name) if study_file.is_absolute() else study_file
     file = paths.results / "cells" / "PROBLEM" / "CELL" / "trials.parquet"
     return make_command(shown, [file])
-
-
-def _hash(script: str) -> str:
-    digest: Sequence[int] = hashlib.sha256(script.encode()).digest()
-    return f"sha256-{base64.b64encode(bytes(digest)).decode('ascii')}"

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from dpsweep.figures.tables.text import TextTable, signed
 from dpsweep.figures.tables.write import read_numbers
 from dpsweep.report.checks import Check
-from dpsweep.report.grid import Grid, percent, values
+from dpsweep.report.wording import batch_text, bound_text, percent, values
 from dpsweep.study import Cell, Study
-from dpsweep.study.cells import BatchSize, number
+from dpsweep.study.cells import number
 from dpsweep.study.choice import choose
-from dpsweep.study.clipping import RULES, ClippingBound
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import TuningImplications
 
@@ -33,25 +33,16 @@ class Verdict:
     status: str
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """The verdicts of one table of tuning rules."""
-
-    table: str
-    rows: list[Verdict]
-
-
-def verdicts(study: Study, paths: Paths) -> list[Verdicts]:
-    """The verdicts of every table of tuning rules that has been written."""
-    found = []
+def verdicts(study: Study, paths: Paths) -> dict[str, list[Verdict]]:
+    """The verdicts of every table of tuning rules that has been written, by the name of the table."""
+    found = {}
     for name, table in study.tables.items():
         file = paths.table(name, "csv")
         if isinstance(table, TuningImplications) and file.exists():
             try:
-                rows = [_verdict(row) for _, row in read_numbers(file).iterrows()]
+                found[name] = [_verdict(row) for _, row in read_numbers(file).iterrows()]
             except (KeyError, ValueError):
                 continue  # the table says in its place that it is damaged
-            found.append(Verdicts(name, rows))
     return found
 
 
@@ -62,8 +53,8 @@ def _verdict(row: "pd.Series[float]") -> Verdict:
     effect, lower, upper = (float(row[name]) for name in ("effect", "lower_here", "upper_here"))
     text = "no comparison"
     if not math.isnan(effect):
-        interval = "" if math.isnan(lower) else f" [{_signed(lower)}, {_signed(upper)}]"
-        text = f"{_signed(effect)}{interval} {row['unit']}"
+        interval = "" if math.isnan(lower) else f" [{signed(lower)}, {signed(upper)}]"
+        text = f"{signed(effect)}{interval} {row['unit']}"
     if not math.isnan(visible):
         text += f"; an effect of {visible:.2f} would have been seen"
     needs = str(row["needs"])  # a column without any words is read as numbers that are absent
@@ -79,7 +70,7 @@ def _verdict(row: "pd.Series[float]") -> Verdict:
     )
 
 
-def best_settings(study: Study, trials: pd.DataFrame) -> Grid | None:
+def best_settings(study: Study, trials: pd.DataFrame) -> TextTable | None:
     """The best cell of every problem and ε, all else tuned, as `dpsweep.study.choice` chooses.
 
     ``Accuracy`` is the mean macro accuracy over the seeds that chose, ``Cross-fitted`` that of seeds
@@ -105,17 +96,41 @@ def best_settings(study: Study, trials: pd.DataFrame) -> Grid | None:
                     str(best["repeats"]),
                 ]
             )
-    return Grid(_BEST_COLUMNS, rows, frozenset(_BEST_COLUMNS[3:])) if rows else None
+    return TextTable(_BEST_COLUMNS, rows, "lll" + "r" * 8) if rows else None
 
 
-def bound_text(bound: ClippingBound) -> str:
-    """A clipping bound as a reader writes it: 0.1, AUTO-S, none."""
-    return RULES[bound].title if isinstance(bound, str) else number(bound)
+def references(study: Study, trials: pd.DataFrame) -> TextTable | None:
+    """The best non-private cell of every problem: what the backbone reaches without privacy.
 
-
-def batch_text(size: BatchSize, examples: int) -> str:
-    """A batch size, and what the full batch comes to: 256, full (1,347)."""
-    return f"full ({examples:,})" if size == "full" else number(size)
+    The cell is the one that every figure would choose (`dpsweep.study.choice`).
+    """
+    rows = []
+    free = trials[(trials["epsilon"] == math.inf) & trials["best"].astype(bool)]
+    for name, problem in study.problems.items():
+        ours = free[free["problem"] == name]
+        chosen = choose(ours, by=["problem"]).dropna(subset=["selection_accuracy"])
+        if chosen.empty:
+            continue
+        cell = str(chosen["cell"].item())
+        best = ours[ours["cell"] == cell]
+        rows.append(
+            [
+                study.datasets[problem.dataset].title,
+                study.backbones[problem.backbone].title,
+                study.methods[problem.method].title,
+                percent(best["accuracy"].mean()),
+                f"{percent(best['accuracy'].min())} to {percent(best['accuracy'].max())}",
+                percent(best["macro_accuracy"].mean()),
+                percent(1 / study.datasets[problem.dataset].classes),
+                str(len(best)),
+                f"{name}/{cell}",
+            ]
+        )
+    columns = [
+        "Dataset", "Backbone", "Method", "Accuracy", "Over seeds", "Macro accuracy", "Chance",
+        "Seeds", "Cell",
+    ]  # fmt: skip
+    return TextTable(columns, rows, "lllrrrrrl") if rows else None
 
 
 def to_know(checks: Sequence[Check]) -> list[Check]:
@@ -124,7 +139,3 @@ def to_know(checks: Sequence[Check]) -> list[Check]:
         (check for check in checks if check.status != "pass"),
         key=lambda check: check.status != "fail",
     )
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")

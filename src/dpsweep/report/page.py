@@ -1,19 +1,14 @@
 """Put the page together."""
 
-import base64
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-import dpsweep
 from dpsweep.base.files import write_text
-from dpsweep.report.checks import check_trials, references
-from dpsweep.report.embed import download_content
-from dpsweep.report.found import best_settings, to_know, verdicts
-from dpsweep.report.grid import count, values
+from dpsweep.report.checks import check_trials
+from dpsweep.report.embed import download_content, render, script, script_hash
+from dpsweep.report.found import best_settings, references, to_know, verdicts
 from dpsweep.report.reference import paper_comparisons
 from dpsweep.report.summary import summarise
 from dpsweep.report.targets import sections
@@ -41,17 +36,16 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
     trials = read_trials(study, paths)
     trained = set(zip(trials["problem"], trials["cell"], strict=True))
     grouped = sections(study, paths, trained)
-    figures = [figure for section in grouped for figure in section.figures]
-    tables = [table for section in grouped for table in section.tables]
+    targets = [target for section in grouped.values() for target in section]
     # Sweeps may share a trial, which was trained once.
     once = trials.drop_duplicates("trial_key")
     private = is_private(trials)
     checks = check_trials(study, trials)
     planned = study.all_cells()
     configuration = study_yaml(study)
-    script = (Path(__file__).parent / "numbers.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    page = _template().render(
+    numbers = script("numbers.js")
+    page = render(
+        "page.html.j2",
         study=study,
         partial=paths.partial,
         lacking=lacking,
@@ -65,35 +59,21 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         references=references(study, trials),
         sections=grouped,
         comparisons=paper_comparisons(study, paths),
-        figures=figures,
-        tables=tables,
-        absent=[target.name for target in [*figures, *tables] if target.problem],
+        figures=[target for target in targets if target.is_figure],
+        target_count=len(targets),
+        absent=[target.name for target in targets if target.problem],
         planned_cells=len(planned),
         missing_cells=sum((cell.problem, cell.name) not in trained for cell in planned),
         trial_count=len(once),
         private_count=int(is_private(once).sum()),
-        targets=sorted({float(epsilon) for epsilon in trials.loc[private, "epsilon"]}),
+        epsilons=sorted({float(epsilon) for epsilon in trials.loc[private, "epsilon"]}),
         configuration=configuration,
         configuration_download=download_content("study.yaml", configuration.encode()),
         # The only script that a browser will run here.
-        script=script,
-        script_hash=f"sha256-{digest}",
-        version=dpsweep.__version__,
+        script=numbers,
+        script_hash=script_hash(numbers),
     )
     write_text(paths.report, page)
-
-
-def _template() -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["values"] = values
-    environment.globals["count"] = count
-    return environment.get_template("page.html.j2")
 
 
 def study_yaml(study: Study) -> str:

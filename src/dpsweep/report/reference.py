@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from dpsweep.report.grid import Grid, count
+from dpsweep.figures.tables.text import TextTable, signed
+from dpsweep.report.wording import count
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import Comparison
@@ -19,7 +20,7 @@ class PaperComparison:
 
     name: str
     finding: str
-    rows: Grid | None = None
+    rows: TextTable | None = None
 
 
 def paper_comparisons(study: Study, paths: Paths) -> list[PaperComparison]:
@@ -50,14 +51,10 @@ def _comparison(paths: Paths, name: str, table: Comparison) -> PaperComparison:
     return PaperComparison(
         name,
         _finding(numbers, known) if len(known) else "Not compared yet: nothing has been trained.",
-        Grid(
+        TextTable(
             [
                 *table.row_titles,
-                "Setting",
-                "Paper",
-                "Ours",
-                "Difference",
-                *(["In range"] if ranged else []),
+                *("Setting", "Paper", "Ours", "Difference", "In range")[: 4 + ranged],
             ],
             [
                 [
@@ -65,12 +62,12 @@ def _comparison(paths: Paths, name: str, table: Comparison) -> PaperComparison:
                     str(row["column"]),
                     _written(row["reference"], row["reference_minimum"], row["reference_maximum"]),
                     _written(row["macro_accuracy"], row["minimum"], row["maximum"]),
-                    "–" if math.isnan(row["difference"]) else _signed(row["difference"]),
+                    signed(row["difference"], 4),
                     *([_within(row)] if ranged else []),
                 ]
                 for row in numbers.to_dict("records")
             ],
-            frozenset({"Paper", "Ours", "Difference"}),
+            "l" * len(table.row_titles) + "lrrrl"[: 4 + ranged],
         ),
     )
 
@@ -79,8 +76,8 @@ def _finding(numbers: pd.DataFrame, known: pd.DataFrame) -> str:
     differences = known["difference"]
     text = (
         f"{len(known)} of {count(len(numbers), 'number')} can be compared. Ours minus the paper's: "
-        f"mean {_signed(differences.mean())}, from {_signed(differences.min())} to "
-        f"{_signed(differences.max())}."
+        f"mean {signed(differences.mean(), 4)}, from {signed(differences.min(), 4)} to "
+        f"{signed(differences.max(), 4)}."
     )
     ranged = known[known["reference_minimum"].notna()]
     if len(ranged):
@@ -101,7 +98,3 @@ def _written(middle: float, low: float, high: float) -> str:
     if math.isnan(middle):
         return "–"
     return f"{middle:.4f}" if math.isnan(low) else f"{middle:.4f} [{low:.4f}, {high:.4f}]"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.4f}".replace("-", "−")

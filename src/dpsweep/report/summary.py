@@ -8,8 +8,9 @@ from datetime import datetime
 import pandas as pd
 
 from dpsweep.base.units import duration
-from dpsweep.report.grid import Grid, count, span, values
+from dpsweep.figures.tables.text import TextTable
 from dpsweep.report.trials import newest_results
+from dpsweep.report.wording import count, span, values
 from dpsweep.study import Study
 from dpsweep.study.config import (
     FileWeights,
@@ -35,12 +36,10 @@ class Summary:
     sentence: str
     numbers: list[tuple[str, str]]
     newest_results: datetime | None
-    datasets: Grid
-    backbones: Grid
-    methods: Grid
-    sweeps: Grid
-    software: Grid
-    hardware: Grid
+    inputs: dict[str, TextTable]
+    """datasets, backbones, methods and sweeps, by their headings"""
+    software: TextTable
+    hardware: TextTable
 
 
 def summarise(study: Study, paths: Paths, trials: pd.DataFrame) -> Summary:
@@ -79,35 +78,41 @@ def summarise(study: Study, paths: Paths, trials: pd.DataFrame) -> Summary:
             ("seeds", _ranges(seeds) or "–"),
         ],
         newest_results=newest_results(study, paths),
-        datasets=_datasets(study, used["dataset"]),
-        backbones=_backbones(study, used["backbone"]),
-        methods=Grid(
-            ["Method", "Name", "Trains"],
-            [[study.methods[name].title, name, _method(study, name)] for name in used["method"]],
-        ),
-        sweeps=Grid(
-            _SWEEP_COLUMNS,
-            [_sweep(study, name, trials) for name in study.sweeps],
-            frozenset({"Seeds", "Cells", "Trials"}),
-        ),
+        inputs={
+            "Datasets": _datasets(study, used["dataset"]),
+            "Backbones": _backbones(study, used["backbone"]),
+            "Methods": TextTable(
+                ["Method", "Name", "Trains"],
+                [
+                    [study.methods[name].title, name, _method(study, name)]
+                    for name in used["method"]
+                ],
+                "lll",
+            ),
+            "Sweeps": TextTable(
+                _SWEEP_COLUMNS,
+                [_sweep(study, name, trials) for name in study.sweeps],
+                "l" * 10 + "rrr",
+            ),
+        },
         software=_software(once),
         hardware=_hardware(once),
     )
 
 
-def _hardware(once: pd.DataFrame) -> Grid:
-    return Grid(
+def _hardware(once: pd.DataFrame) -> TextTable:
+    return TextTable(
         ["Device", "Precision", "Trials", "Training"],
         [
             [str(device), str(precision), f"{len(rows):,}", duration(rows["wall_seconds"].sum())]
             for (device, precision), rows in once.groupby(["device", "precision"])
         ],
-        frozenset({"Trials", "Training"}),
+        "llrr",
     )
 
 
-def _datasets(study: Study, names: list[str]) -> Grid:
-    return Grid(
+def _datasets(study: Study, names: list[str]) -> TextTable:
+    return TextTable(
         ["Dataset", "Name", "Kind", "Classes", "Training examples N", "Test examples", "Notes"],
         [
             [
@@ -122,12 +127,12 @@ def _datasets(study: Study, names: list[str]) -> Grid:
             ]
             for name in names
         ],
-        frozenset({"Classes", "Training examples N", "Test examples"}),
+        "lllrrrl",
     )
 
 
-def _backbones(study: Study, names: list[str]) -> Grid:
-    return Grid(
+def _backbones(study: Study, names: list[str]) -> TextTable:
+    return TextTable(
         ["Backbone", "Name", "Architecture", "Weights"],
         [
             [
@@ -138,6 +143,7 @@ def _backbones(study: Study, names: list[str]) -> Grid:
             ]
             for name in names
         ],
+        "llll",
     )
 
 
@@ -201,12 +207,13 @@ def _sweep(study: Study, name: str, trials: pd.DataFrame) -> list[str]:
     ]
 
 
-def _software(trials: pd.DataFrame) -> Grid:
+def _software(trials: pd.DataFrame) -> TextTable:
     packages: dict[str, set[str]] = {}
     for recorded in trials["versions"].unique():
         for package, version in json.loads(recorded).items():
             packages.setdefault(package, set()).add(str(version))
-    return Grid(
+    return TextTable(
         ["Package", "Version in training"],
         [[package, ", ".join(sorted(packages[package]))] for package in sorted(packages)],
+        "ll",
     )

@@ -1,41 +1,23 @@
-"""Figures and tables as the report shows them: what is there, and what is said where it is not."""
+"""Figures and tables as the report shows them: each with its files, or the reason why it is missing."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from dpsweep.figures import audit
 from dpsweep.figures.tables.text import TextTable
 from dpsweep.figures.tables.write import read, read_numbers
 from dpsweep.report.embed import Download, Picture, download, picture
-from dpsweep.report.grid import Grid, count
+from dpsweep.report.wording import count
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import Table
 from dpsweep.study.targets import Figure, LinePanel, NoiseCurve, Selection
 from dpsweep.study.wording import how_chosen
-
-
-@dataclass(frozen=True)
-class Link:
-    """A file beside the report; ``address`` is relative to its folder."""
-
-    label: str
-    address: str
-
-
-@dataclass(frozen=True)
-class Written:
-    """A table's caption and rows, or why it has none."""
-
-    caption: str = ""
-    rows: Grid | None = None
-    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,76 +32,71 @@ class CellsOfProblem:
 
 @dataclass(frozen=True)
 class TargetView:
-    """A figure or table; ``problem`` says why it is not shown, where it is not."""
+    """A figure or table of the report.
+
+    Attributes:
+        name: of the target.
+        caption: as the page shows it.
+        is_figure: whether it has a ``picture``; a table has ``rows``.
+        problem: the reason why it is not shown, if it is not.
+        downloads: files inside the page.
+        links: files beside the page: label, and address relative to the page's folder.
+        cells: those that it is made from.
+        gradient_norms, missing_gradient_norms: files that it is made from, and that are not there.
+        picture: the figure.
+        alternative: the words for who does not see it.
+        rows: the table.
+    """
 
     name: str
     caption: str
+    is_figure: bool
     problem: str | None
-    downloads: list[Download]
-    links: list[Link]
-    cells: list[CellsOfProblem]
-    gradient_norms: list[str]
-    missing_gradient_norms: list[str]
+    downloads: Sequence[Download]
+    links: Sequence[tuple[str, str]]
+    cells: Sequence[CellsOfProblem] = ()
+    gradient_norms: Sequence[str] = ()
+    missing_gradient_norms: Sequence[str] = ()
+    picture: Picture | None = None
+    alternative: str = ""
+    rows: TextTable | None = None
 
     @property
     def cell_count(self) -> int:
-        """How many cells the target names."""
+        """Number of cells that the target names."""
         return sum(len(each.found) + len(each.missing) for each in self.cells)
 
     @property
     def missing_count(self) -> int:
-        """How many of them have no trial."""
+        """Number of them that have no trial."""
         return sum(len(each.missing) for each in self.cells)
 
 
-@dataclass(frozen=True)
-class FigureView(TargetView):
-    """A figure of the report."""
-
-    picture: Picture | None
-    alternative: str
-
-
-@dataclass(frozen=True)
-class TableView(TargetView):
-    """A table of the report."""
-
-    rows: Grid | None
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading with the figures and tables under it."""
-
-    title: str
-    figures: list[FigureView]
-    tables: list[TableView]
-
-
-def sections(study: Study, paths: Paths, trained: set[tuple[str, str]]) -> list[Section]:
-    """Every target under its section, in the order of the study; figures before tables.
+def sections(
+    study: Study, paths: Paths, trained: set[tuple[str, str]]
+) -> dict[str, list[TargetView]]:
+    """Every target by its section, in the order of the study; figures before tables.
 
     Args:
         study: the study.
         paths: its files.
         trained: (problem, cell name) of every cell that has trials.
     """
-    found: dict[str, Section] = {}
+    found: dict[str, list[TargetView]] = {}
     with ThreadPoolExecutor() as pool:  # pictures are compressed at the same time
         figures = study.figures.values()
         views = pool.map(partial(_figure, study, paths, trained), study.figures, figures)
         for figure, view in zip(figures, views, strict=True):
-            section = found.setdefault(figure.section, Section(figure.section, [], []))
-            section.figures.append(view)
+            found.setdefault(figure.section, []).append(view)
     for name, table in study.tables.items():
-        section = found.setdefault(table.section, Section(table.section, [], []))
-        section.tables.append(_table(study, paths, trained, name, table))
+        view = _table(study, paths, trained, name, table)
+        found.setdefault(table.section, []).append(view)
     if study.audit is not None:
         found["Privacy audit"] = _audit(paths)
-    return list(found.values())
+    return found
 
 
-def _audit(paths: Paths) -> Section:
+def _audit(paths: Paths) -> list[TargetView]:
     """The evidence of the privacy audit; it is made of runs of its own, not of cells."""
 
     def read() -> tuple[str, TextTable]:
@@ -127,50 +104,48 @@ def _audit(paths: Paths) -> Section:
         return audit.caption(numbers), audit.show(numbers)
 
     shown, missing_figure = _drawn(paths.audit("png"))
-    written = _printed(read, paths.audit("csv"))
-    stem = paths.audit("csv").with_suffix("")
-    own: dict[str, Any] = {"cells": [], "gradient_norms": [], "missing_gradient_norms": []}
-    figure = FigureView(
+    caption, rows, missing_table = _printed(read, paths.audit("csv"))
+    figure = TargetView(
         name="audit_bounds",
         caption=(
             "What an attacker can prove about the trainer that made this study: the epsilon that "
             "is claimed, against a lower bound measured with canaries in one training run. A "
             "point above the diagonal would refute the claim."
         ),
+        is_figure=True,
         problem=missing_figure,
         downloads=_downloads([paths.audit("csv")]),
-        links=_links(paths, stem, ("pdf", "png", "csv")),
+        links=_links(paths, [paths.audit(suffix) for suffix in ("pdf", "png", "csv")]),
         picture=shown,
         alternative="Measured lower bound on epsilon against the claimed epsilon.",
-        **own,
     )
-    table = TableView(
+    table = TargetView(
         name="audit_settings",
-        caption=written.caption,
-        problem=written.problem,
+        caption=caption,
+        is_figure=False,
+        problem=missing_table,
         downloads=[],
-        links=_links(paths, stem, ("tex", "md", "csv")),
-        rows=written.rows,
-        **own,
+        links=_links(paths, [paths.audit(suffix) for suffix in ("tex", "md", "csv")]),
+        rows=rows,
     )
-    return Section("Privacy audit", [figure], [table])
+    return [figure, table]
 
 
 def _figure(
     study: Study, paths: Paths, trained: set[tuple[str, str]], name: str, figure: Figure
-) -> FigureView:
+) -> TargetView:
     shown, problem = _drawn(paths.figure(name, "png"))
-    return FigureView(
+    norms, missing_norms = _gradient_norms(study, paths, figure.gradient_norms())
+    return TargetView(
         name=name,
         caption=f"{figure.caption} {how_chosen(study, figure)}",
+        is_figure=True,
         problem=problem,
         downloads=_downloads([paths.figure(name, "csv")]),
-        links=_links(paths, paths.figure(name, "csv").with_suffix(""), ("pdf", "png", "csv")),
+        links=_links(paths, [paths.figure(name, suffix) for suffix in ("pdf", "png", "csv")]),
         cells=_cells(study, paths, trained, figure.selections()),
-        gradient_norms=_gradient_norms(study, paths, figure.gradient_norms(), present=True),
-        missing_gradient_norms=_gradient_norms(
-            study, paths, figure.gradient_norms(), present=False
-        ),
+        gradient_norms=norms,
+        missing_gradient_norms=missing_norms,
         picture=shown,
         alternative=_alternative(figure),
     )
@@ -178,19 +153,18 @@ def _figure(
 
 def _table(
     study: Study, paths: Paths, trained: set[tuple[str, str]], name: str, table: Table
-) -> TableView:
-    file = paths.table(name, "csv")
-    written = _printed(lambda: read(study, paths, name), file)
-    return TableView(
+) -> TargetView:
+    files = [paths.table(name, suffix) for suffix in table.table_files]
+    caption, rows, problem = _printed(lambda: read(study, paths, name), paths.table(name, "csv"))
+    return TargetView(
         name=name,
-        caption=written.caption or table.caption,
-        problem=written.problem,
-        downloads=_downloads([paths.table(name, suffix) for suffix in table.table_files]),
-        links=_links(paths, file.with_suffix(""), table.table_files),
+        caption=caption or table.caption,
+        is_figure=False,
+        problem=problem,
+        downloads=_downloads(files),
+        links=_links(paths, files),
         cells=_cells(study, paths, trained, table.selections()),
-        gradient_norms=[],
-        missing_gradient_norms=[],
-        rows=written.rows,
+        rows=rows,
     )
 
 
@@ -205,17 +179,17 @@ def _drawn(source: Path) -> tuple[Picture | None, str | None]:
         return None, f"This figure cannot be shown: its PNG is damaged ({reason})."
 
 
-def _printed(read: Callable[[], tuple[str, TextTable]], source: Path) -> Written:
-    """A table from the CSV behind it, or why there is none."""
+def _printed(
+    read: Callable[[], tuple[str, TextTable]], source: Path
+) -> tuple[str, TextTable | None, str | None]:
+    """Caption and rows of a table from the CSV behind it, or why there are none."""
     try:
-        caption, text = read()
+        return *read(), None
     except FileNotFoundError:
-        return Written(problem="This table has not been written: the file is not there.")
+        return "", None, "This table has not been written: the file is not there."
     except (OSError, ValueError) as error:
         reason = _without(source, error)
-        return Written(problem=f"This table cannot be shown: its CSV is damaged ({reason}).")
-    numeric = (title for title, kind in zip(text.header, text.columns, strict=True) if kind == "r")
-    return Written(caption, Grid(text.header, text.rows, frozenset(numeric)))
+        return "", None, f"This table cannot be shown: its CSV is damaged ({reason})."
 
 
 def _without(path: Path, error: Exception) -> str:
@@ -223,13 +197,12 @@ def _without(path: Path, error: Exception) -> str:
     return str(error).replace(str(path), path.name)
 
 
-def _links(paths: Paths, file: Path, suffixes: Iterable[str]) -> list[Link]:
-    """The files of a target that lie beside the report."""
-    found = ((suffix, file.with_name(f"{file.name}.{suffix}")) for suffix in suffixes)
+def _links(paths: Paths, files: Iterable[Path]) -> list[tuple[str, str]]:
+    """Label and address of the files of a target that lie beside the report."""
     return [
-        Link(suffix.upper(), quote(_relative(paths, each)))
-        for suffix, each in found
-        if each.exists()
+        (file.name.partition(".")[2].upper(), quote(_relative(paths, file)))
+        for file in files
+        if file.exists()
     ]
 
 
@@ -273,11 +246,16 @@ def _cells(
 
 
 def _gradient_norms(
-    study: Study, paths: Paths, selections: list[Selection], *, present: bool
-) -> list[str]:
+    study: Study, paths: Paths, selections: list[Selection]
+) -> tuple[list[str], list[str]]:
+    """The files of gradient norms that are there, and those that are not."""
     files = dict.fromkeys(
         paths.gradient_norms(cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
         for selection in selections
         for cell in study.cells(selection)
     )
-    return [_relative(paths, file) for file in files if file.exists() == present]
+    there, missing = (
+        [_relative(paths, file) for file in files if file.exists() == present]
+        for present in (True, False)
+    )
+    return there, missing

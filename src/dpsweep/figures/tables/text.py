@@ -3,6 +3,7 @@
 Cells are plain Unicode (ε, 2⁸, 10⁻³, –), which Markdown takes as it is and LaTeX as mathematics.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ def superscript(number: int) -> str:
     return str(number).translate(_SUPERSCRIPTS)
 
 
+def signed(value: float, decimals: int = 2) -> str:
+    """A number with its sign, a dash where there is none: +0.50, −0.12."""
+    return "–" if math.isnan(value) else f"{value:+.{decimals}f}".replace("-", "−")
+
+
 def latex(text: str) -> str:
     """Plain text as LaTeX: what has a meaning there is escaped, known Unicode becomes mathematics.
 
@@ -47,7 +53,8 @@ class TextTable:
     Attributes:
         header: column titles.
         rows: cells, as many in each row as there are titles.
-        columns: LaTeX column types; ``p0.2`` is a ragged paragraph of 0.2 line widths.
+        columns: of each column ``l`` (flush left), ``r`` (flush right: numbers), or ``p0.2``, a ragged
+            paragraph of 0.2 line widths.
         groups: rows before which a rule is drawn.
         size: LaTeX type size.
     """

@@ -13,7 +13,7 @@ from dpsweep.analysis.evidence import (
 )
 from dpsweep.analysis.frames import load_trials
 from dpsweep.analysis.grids import grids
-from dpsweep.figures.tables.text import TextTable, group_starts
+from dpsweep.figures.tables.text import TextTable, group_starts, signed
 from dpsweep.study import Study
 from dpsweep.study.config.datasets import related_datasets
 from dpsweep.study.paths import Paths
@@ -75,7 +75,7 @@ def show(numbers: pd.DataFrame) -> TextTable:
                 str(row["condition"]),
                 str(row["implication"]),
                 f"{row['effect_measured']} ({row['unit']})",
-                f"{_signed(row['effect'])} {_interval(row['lower_here'], row['upper_here'])}",
+                f"{signed(row['effect'])} {_interval(row['lower_here'], row['upper_here'])}",
                 f"{_interval(row['lower_elsewhere'], row['upper_elsewhere'])}",
                 f"{row['margin']:g}",
                 "–" if pd.isna(row["smallest_visible_here"]) else f"{row['smallest_visible_here']:.2f}",
@@ -91,9 +91,5 @@ def show(numbers: pd.DataFrame) -> TextTable:
     )  # fmt: skip
 
 
-def _signed(number: float) -> str:
-    return "–" if pd.isna(number) else f"{number:+.2f}".replace("-", "−")
-
-
 def _interval(lower: float, upper: float) -> str:
-    return "" if pd.isna(lower) else f"[{_signed(lower)}, {_signed(upper)}]"
+    return "" if pd.isna(lower) else f"[{signed(lower)}, {signed(upper)}]"

@@ -1,28 +1,14 @@
-"""Small tables of text, and how numbers are written in them."""
+"""Write amounts, shares and settings for the pages."""
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from dpsweep.study.cells import number
+from dpsweep.figures.tables.text import TextTable
+from dpsweep.study.cells import BatchSize, number
+from dpsweep.study.clipping import RULES, ClippingBound
 
 # Cells longer than this are sentences, which need a wide column.
 _PROSE = 40
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table of text, of which the page shows every row; ``numeric`` columns are flush right."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numeric: frozenset[str] = frozenset()
-
-    def kind(self, column: int) -> str:
-        """How a column is set: number, prose or text."""
-        if self.columns[column] in self.numeric:
-            return "number"
-        return "prose" if any(len(row[column]) > _PROSE for row in self.rows) else "text"
 
 
 def count(amount: int, noun: str, plural: str | None = None) -> str:
@@ -45,3 +31,25 @@ def span(numbers: Sequence[float | str]) -> str:
     if len(numbers) <= 3:
         return values(numbers)
     return f"{number(numbers[0])} to {number(numbers[-1])} ({len(numbers)})"
+
+
+def bound_text(bound: ClippingBound) -> str:
+    """A clipping bound as a reader writes it: 0.1, AUTO-S, none."""
+    return RULES[bound].title if isinstance(bound, str) else number(bound)
+
+
+def batch_text(size: BatchSize, examples: int) -> str:
+    """A batch size, and the number of examples of the full batch: 256, full (1,347)."""
+    return f"full ({examples:,})" if size == "full" else number(size)
+
+
+def column_kinds(table: TextTable) -> list[str]:
+    """The kind of every column, which says how wide a page sets it: number, prose or text."""
+    return [
+        "number"
+        if kind == "r"
+        else "prose"
+        if any(len(row[place]) > _PROSE for row in table.rows)
+        else "text"
+        for place, kind in enumerate(table.columns)
+    ]
