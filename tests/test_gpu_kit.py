@@ -62,6 +62,7 @@ def start(folder: Path) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_kit_runs_to_its_end_and_goes_on_after_a_kill(tmp_path: Path) -> None:
     results = tmp_path / "inputs" / "rehearsal"
     first = start(tmp_path)
@@ -196,7 +197,7 @@ def test_a_piece_whose_time_is_over_saves_its_state_and_is_no_failure(
     long = pieces.Piece("long", lambda kit: {}, least_seconds=600)
     listed = [pieces.Piece("trains", train), long, pieces.Piece("short", lambda kit: {})]
     monkeypatch.setattr(pieces, "all_pieces", lambda kit: listed)
-    monkeypatch.setattr(kit_command, "PIECE_SECONDS", kit_command.SAVE_SECONDS + 10)
+    monkeypatch.setattr(kit_command, "PIECE_SECONDS", kit_command.SAVE_SECONDS + 4)
     kit = Kit(tmp_path, rehearse=True)
     assert run_all(kit, tmp_path, [], time.monotonic() + 590) == 2
     assert (tmp_path / "saved").exists()

@@ -12,8 +12,7 @@ from dpsweep.models.build import apply_method, trainable_parameters
 from dpsweep.release import FROZEN, TRAINED
 from dpsweep.release.card import loading_code
 from dpsweep.release.certificate import Network
-from dpsweep.release.parameters import head_layers
-from dpsweep.release.write import save_parameters
+from dpsweep.release.parameters import head_layers, save_parameters
 from dpsweep.study.config import AllParameters, Film, LoRA, Method
 
 VIT = Architecture(

@@ -8,7 +8,7 @@ import pytest
 
 from dpsweep.privacy.tuning import trial_count_probabilities
 from dpsweep.privacy.tuning_noise import TuningNoise
-from dpsweep.release import train as private_selection
+from dpsweep.release import train as release_training
 from dpsweep.release.train import select_privately
 
 
@@ -17,7 +17,7 @@ def noise(score_noise: float, mean: float = 3) -> TuningNoise:
 
 
 def test_the_highest_score_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private_selection, "draw_trial_count", lambda *_: 40)
+    monkeypatch.setattr(release_training, "draw_trial_count", lambda *_: 40)
     rights = {"a": 10, "b": 30, "c": 20}
     models = itertools.count()
     winner = select_privately(
@@ -32,7 +32,7 @@ def test_the_highest_score_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_scores_are_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private_selection, "draw_trial_count", lambda *_: 1)
+    monkeypatch.setattr(release_training, "draw_trial_count", lambda *_: 1)
     random = np.random.default_rng(0)
     scores = [
         select_privately(["a"], lambda _: (None, 100), noise(7), random).score for _ in range(2000)

@@ -31,15 +31,13 @@ from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning, gaussian
 from dpsweep.release import CERTIFICATE, FROZEN, TRAINED
 from dpsweep.release import train as release_training
 from dpsweep.release.certificate import Releases, second_opinion
+from dpsweep.release.parameters import save_parameters
 from dpsweep.release.train import Candidate, TrainedModel, Winner, train_release
-from dpsweep.release.write import save_parameters, write_release
+from dpsweep.release.write import write_release
 from dpsweep.study import StudyError
 from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows
-from dpsweep.training import randomness as noise
-from dpsweep.training import randomness as sampling
-from dpsweep.training import randomness as streams
-from dpsweep.training import trial
+from dpsweep.training import randomness, trial
 from dpsweep.training.context import Examples, TrialContext
 from dpsweep.training.randomness import new_secret
 
@@ -70,8 +68,7 @@ class Recorded:
         self.evaluated: list[str] = []
         self.trained_on: set[int] = set()
         monkeypatch.setattr(release_training, "new_secret", self._new_secret)
-        for module in (noise, sampling, streams):
-            monkeypatch.setattr(module, "stream_key", self._stream_key(streams.stream_key))
+        monkeypatch.setattr(randomness, "stream_key", self._stream_key(randomness.stream_key))
         for module in (release_training, trial):
             monkeypatch.setattr(module, "evaluate", self._evaluate(module.evaluate))
         batch = TrialContext.batch

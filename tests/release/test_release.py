@@ -36,7 +36,7 @@ from dpsweep.models.build import linear_head
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.privacy import CalibrationError
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError, write
-from dpsweep.release import train as private_selection
+from dpsweep.release import train as release_training
 from dpsweep.release.section import compare
 from dpsweep.release.verify import not_known, verify
 from dpsweep.release.write import Swept, swept_before, write_release
@@ -279,7 +279,7 @@ def test_nothing_tells_the_number_of_trials(
     caplog.set_level(logging.DEBUG, logger="dpsweep")
     found = []
     for count in (1, 6):
-        monkeypatch.setattr(private_selection, "draw_trial_count", lambda *_, count=count: count)
+        monkeypatch.setattr(release_training, "draw_trial_count", lambda *_, count=count: count)
         folder = release(PRIVATE, paths)
         paths.ledger.unlink()
         content = read_checked_json(folder / CERTIFICATE)
@@ -320,7 +320,7 @@ def test_no_line_of_a_gpu_tells_the_number_of_trials(
         "dpsweep.release.train.numpy_stream", lambda *_, **__: np.random.default_rng(0)
     )
     for count in (1, 3):
-        monkeypatch.setattr(private_selection, "draw_trial_count", lambda *_, count=count: count)
+        monkeypatch.setattr(release_training, "draw_trial_count", lambda *_, count=count: count)
         paths = Paths(Path(shutil.copytree(prepared, tmp_path / str(count) / "results")))
         caplog.clear()
         with PretendedGpu().pretended():

@@ -1,114 +1,122 @@
 """A training process that is told to stop, as a scheduler does it."""
 
-import copy
+import logging
+import multiprocessing
 import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
+from tests.training.tiny_study import tiny_sections
 from tests.waiting import PATIENCE
-from tests.workflow.chain import STUDY, Chain
 
+from dpsweep.cli import stages
+from dpsweep.study import load_study
 from dpsweep.training.job import EXIT_AGAIN, EXIT_TERMINATED, interruption, watched
 
-SWEEP = "digits_vit_film"
-CELL = "eps8_epochs20_B32_C1"
+PROBLEM, CELL = "digits_vit_method", "eps8_epochs60_B32_C1"
+SECTIONS = tiny_sections({}, {"kind": "film"})
+SECTIONS["sweeps"]["digits"] |= {"epochs": [60], "batch_size": [32]}
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    """A study whose one cell trains for many seconds, with everything but the cell."""
-    study = copy.deepcopy(STUDY)
-    study["sweeps"][SWEEP] |= {"epochs": [20], "batch_size": [32], "clipping_bound": [1.0]}
-    study["sweeps"][SWEEP] |= {"learning_rate": [0.01], "seeds": 1}
-    study["figures"] = study["tables"] = {}
-    chain = Chain(tmp_path_factory.mktemp("prepared"), study)
-    chain.run(
-        "results/data/digits/metadata.json",
-        "results/backbones/vit/metadata.json",
-        "results/noise/digits/eps8_epochs20_B32.json",
-    )
-    return chain
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study whose one cell trains for seconds, with everything but the cell."""
+    file = tmp_path_factory.mktemp("prepared") / "study.yaml"
+    write_study(file)
+    stages.prepare_dataset("digits", file)
+    stages.prepare_backbone("vit", file)
+    stages.calibrate("digits", 8.0, 60, "32", file)
+    return file
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(prepared: Chain, tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    chain = copied(prepared, tmp_path_factory.mktemp("uninterrupted"))
-    process = train(chain)
-    _, log = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, log
-    return _measured(chain)
+def write_study(file: Path) -> None:
+    file.write_text(yaml.safe_dump(SECTIONS | {"results": str(file.parent / "results")}))
+
+
+def copied(prepared: Path, folder: Path) -> Path:
+    shutil.copytree(prepared.parent, folder)
+    write_study(folder / "study.yaml")
+    return folder / "study.yaml"
 
 
 @pytest.fixture
-def chain(prepared: Chain, tmp_path: Path) -> Chain:
-    return copied(prepared, tmp_path)
+def file(prepared: Path, tmp_path: Path) -> Path:
+    return copied(prepared, tmp_path / "copy")
 
 
-def copied(prepared: Chain, folder: Path) -> Chain:
-    shutil.copytree(prepared.folder, folder / "copy")
-    return Chain(folder / "copy", prepared.study)
+def train(file: Path, log: Path) -> ForkProcess:
+    """Train the cell in a process of its own, as its job does; see that it has begun."""
+
+    def job() -> None:
+        logging.basicConfig(filename=log, level=logging.INFO, force=True)
+        stages.train(PROBLEM, CELL, file)
+
+    process = multiprocessing.get_context("fork").Process(target=job)
+    process.start()
+    deadline = time.monotonic() + PATIENCE
+    while not (log.exists() and f"{PROBLEM}/{CELL} on" in log.read_text()):
+        assert process.is_alive() and time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
 
 
-def train(chain: Chain) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "dpsweep.cli", "train", "--study", "study.yaml", SWEEP, CELL]
-    return subprocess.Popen(
-        command, cwd=chain.folder, env=chain.environment, stderr=subprocess.PIPE, text=True
-    )
+def ended(process: ForkProcess) -> int | None:
+    process.join(PATIENCE)
+    return process.exitcode
 
 
-def first_line(process: "subprocess.Popen[str]") -> str:
-    """Wait until training is under way."""
-    assert process.stderr is not None
-    return process.stderr.readline()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGUSR1, EXIT_AGAIN), (signal.SIGTERM, EXIT_TERMINATED)]
-)
-def test_stopped_trial_goes_on_and_ends_the_same(
-    uninterrupted: pd.DataFrame, chain: Chain, number: signal.Signals, status: int
-) -> None:
-    process = train(chain)
-    first_line(process)
-    time.sleep(1)
-    process.send_signal(number)
-    _, log = process.communicate(timeout=PATIENCE)
-    assert process.returncode == status
-    saved = re.search(r"checkpoint at step (\d+)", log)
-    assert saved, log
-    assert "Traceback" not in log
-    assert not chain.stored_trials()
-
-    again = train(chain)
-    _, log = again.communicate(timeout=PATIENCE)
-    assert again.returncode == 0, log
-    assert f"continuing from step {saved[1]}" in log
-    pd.testing.assert_frame_equal(_measured(chain), uninterrupted)
-
-
-@pytest.mark.slow
-def test_two_jobs_of_one_cell_do_no_harm(chain: Chain) -> None:
-    processes = [train(chain), train(chain)]
-    logs = [process.communicate(timeout=PATIENCE)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], logs
-    assert len(chain.stored_trials()) == len(_measured(chain)) == 1
-    leftovers = [path for path in chain.results.rglob("*") if ".partial" in path.name]
-    assert not leftovers
-    assert not list(chain.results.rglob("*.checkpoint"))
-
-
-def _measured(chain: Chain) -> pd.DataFrame:
-    rows = pd.read_parquet(chain.results / "cells" / SWEEP / CELL / "trials.parquet")
+def measured(file: Path) -> pd.DataFrame:
+    results = Path(load_study(file).results)
+    rows = pd.read_parquet(results / "cells" / PROBLEM / CELL / "trials.parquet")
     return rows[[column for column in rows if "second" not in column]]
+
+
+def stored(file: Path) -> list[Path]:
+    found = Path(load_study(file).results).glob("trials/*/*.safetensors")
+    return [each for each in found if ".parameters." not in each.name]
+
+
+def test_stopped_trial_goes_on_and_ends_the_same(
+    prepared: Path, file: Path, tmp_path: Path
+) -> None:
+    """First its time is over, then it is to end for good, then it is called once more."""
+    step = None
+    for number, status in ((signal.SIGUSR1, EXIT_AGAIN), (signal.SIGTERM, EXIT_TERMINATED)):
+        log = file.with_name(number.name)
+        process = train(file, log)
+        time.sleep(0.5)
+        assert process.pid is not None
+        os.kill(process.pid, number)
+        assert ended(process) == status
+        said = log.read_text()
+        assert step is None or f"continuing from step {step}" in said
+        saved = re.search(r"checkpoint at step (\d+)", said)
+        assert saved, said
+        step = saved[1]
+        assert "Traceback" not in said
+        assert not stored(file)
+    log = file.with_name("last")
+    assert ended(train(file, log)) == 0
+    assert f"continuing from step {step}" in log.read_text()
+    whole = copied(prepared, tmp_path / "whole")
+    assert ended(train(whole, tmp_path / "log")) == 0
+    pd.testing.assert_frame_equal(measured(file), measured(whole))
+
+
+def test_two_jobs_of_one_cell_do_no_harm(file: Path) -> None:
+    jobs = [train(file, file.with_name(name)) for name in ("one", "other")]
+    assert [ended(each) for each in jobs] == [0, 0]
+    assert len(stored(file)) == len(measured(file)) == 1
+    left = list(file.parent.rglob("*"))
+    assert not [each for each in left if ".partial" in each.name or each.suffix == ".checkpoint"]
 
 
 @pytest.fixture

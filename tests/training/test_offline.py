@@ -122,22 +122,25 @@ def test_training_asks_the_hub_for_nothing(tmp_path: Path, hub: tuple[str, list[
     fill_cache(tmp_path / "cache")
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(STUDY))
 
-    def dpsweep(*arguments: str) -> None:
+    def run(*commands: str) -> None:
+        """Run commands in one process."""
+        imports = "from pathlib import Path", "from dpsweep.cli import stages"
+        program = "; ".join([*imports, "file = Path('study.yaml')", *commands])
+        hub = {"HF_ENDPOINT": address, "HF_HUB_CACHE": str(tmp_path / "cache")}
         done = subprocess.run(
-            [sys.executable, "-m", "dpsweep.cli", *arguments, "--study", "study.yaml"],
+            [sys.executable, "-c", program],
             cwd=tmp_path,
-            env=os.environ
-            | {"HF_ENDPOINT": address, "HF_HUB_CACHE": str(tmp_path / "cache")}
-            | {"HF_HUB_OFFLINE": "0"}
-            | NO_PROXY,
+            env=os.environ | hub | {"HF_HUB_OFFLINE": "0"} | NO_PROXY,
             capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == 0, done.stderr
 
-    dpsweep("prepare-dataset", "pets")
-    dpsweep("prepare-backbone", "vit")
+    run(
+        "stages.prepare_dataset('pets', file)",
+        "stages.prepare_backbone('vit', file)",
+    )
     results = tmp_path / "results"
     # The study names no revision: what was found is recorded.
     assert read_json(results / "data" / "pets" / "metadata.json")["revision"] == COMMIT
@@ -146,9 +149,11 @@ def test_training_asks_the_hub_for_nothing(tmp_path: Path, hub: tuple[str, list[
     # Preparing asks the hub first, where it can.
     assert asked
     asked.clear()
-    dpsweep("calibrate", "pets", "8", "1", "20")
-    dpsweep("train", "pets_vit_film", "eps8_epochs1_B20_C1")
-    dpsweep("gradient-norms", "pets_vit_film", "8", "1", "1")
+    run(
+        "stages.calibrate('pets', 8.0, 1, '20', file)",
+        "stages.train('pets_vit_film', 'eps8_epochs1_B20_C1', file)",
+        "stages.gradient_norms('pets_vit_film', 8.0, 1, '1', file)",
+    )
     assert asked == []
 
 

@@ -15,10 +15,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 
-from dpsweep.privacy.accountants import pld_interval
+from dpsweep.privacy.accountants import pld_interval, privacy_loss
 from dpsweep.privacy.calibration import (
     CERTIFICATE_ERROR,
     CROSS_CHECK_TOLERANCE,
@@ -216,11 +215,8 @@ def training_profile(noise: Calibration) -> Profile:
     """Return the privacy profile of training, by PLD, or in closed form for the full batch."""
     if noise.batch_size == noise.train_size:
         return gaussian_profile(noise.noise_multiplier, noise.steps)
-    loss = privacy_loss_distribution.from_gaussian_mechanism(
-        noise.noise_multiplier,
-        sampling_prob=noise.sampling_rate,
-        value_discretization_interval=pld_interval(noise.epsilon / 2, noise.steps),
-    ).self_compose(noise.steps)
+    interval = pld_interval(noise.epsilon / 2, noise.steps)
+    loss = privacy_loss(noise.noise_multiplier, noise.sampling_rate, noise.steps, interval)
     return lambda epsilon: float(loss.get_delta_for_epsilon(epsilon))
 
 

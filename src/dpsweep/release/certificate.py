@@ -69,7 +69,7 @@ class Setting(_Part):
     learning_rate: LearningRate
 
 
-class Split(_Part):
+class DataSplit(_Part):
     """The training set and its part that was only scored on, drawn by a hash of the row's number."""
 
     examples: PositiveInt
@@ -110,7 +110,7 @@ class Tuning(_Part):
         )
 
 
-class Pretraining(BaseModel):
+class PublicWeights(BaseModel):
     """Where the public weights are from."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
@@ -139,7 +139,7 @@ class Network(_Part):
     method: Annotated[Method, PlainSerializer(plain_method)]
     head_layers: list[str]
     """Linear layers of the head; LoRA leaves them alone."""
-    pretraining: Pretraining
+    pretraining: PublicWeights
     trained_parameters: PositiveInt
 
 
@@ -186,7 +186,7 @@ class Certificate(_Part):
     device: Literal["cpu", "cuda"]
     noise: Noise
     """The calibration of the model that is released."""
-    split: Split
+    split: DataSplit
     tuning: Tuning | None
     randomness: Literal["secret, drawn from the operating system and never stored"] = RANDOMNESS
     earlier_sweeps: list[str]

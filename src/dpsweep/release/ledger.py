@@ -13,8 +13,9 @@ import json
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from pydantic import BaseModel, ConfigDict
 
@@ -26,7 +27,7 @@ from dpsweep.study.config.datasets import Origins, overlap
 log = logging.getLogger(__name__)
 
 
-class Line(BaseModel):
+class LedgerEntry(BaseModel):
     """One release."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -52,14 +53,14 @@ class Ledger:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._lines: list[Line] = []
+        self._lines: list[LedgerEntry] = []
         self._head = ""
         text = file.read_text(encoding="utf-8") if file.exists() else ""
         for number, content in enumerate(text.splitlines(), start=1):
             where = f"{file}: line {number}"
             try:
                 read = json.loads(content)
-                line = Line.model_validate(checked(Path(where), read))
+                line = LedgerEntry.model_validate(checked(Path(where), read))
             except DamagedFileError as error:
                 raise ReleaseError(str(error)) from None
             except ValueError as error:
@@ -86,8 +87,8 @@ class Ledger:
         ]
 
     def add(self, data: str, origins: Origins, model: ReleasedModel) -> None:
-        """Add a line; see `Line`."""
-        line = Line(data=data, origins=origins, model=model, previous=self._head)
+        """Add a line; see `LedgerEntry`."""
+        line = LedgerEntry(data=data, origins=origins, model=model, previous=self._head)
         content = with_fingerprint(line.model_dump(mode="json"))
         with self._file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(content) + "\n")
@@ -106,9 +107,31 @@ def open_ledger(file: Path) -> Iterator[Ledger]:
         OSError: the file cannot be written.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as lock:
+    with locked(file, "another call adds to the ledger"):
+        yield Ledger(file)
+
+
+def locked(path: Path, waiting: str) -> TextIO:
+    """Open a file for as long as this process alone may hold its lock; close it to let go.
+
+    A call waits until nobody else holds it, on any machine that shares the disk. A file that the one
+    who held it has removed is made anew.
+
+    Args:
+        path: the file, which is made where it is missing.
+        waiting: what is logged while another one holds it.
+    """
+    while True:
+        lock = path.open("a")
         try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning("%s; waiting for its end", waiting)
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:  # some network file systems have no locks
-            log.warning("%s: no lock (%s); start no other release beside this one", file, error)
-        yield Ledger(file)
+            log.warning("%s: no lock (%s); start no other release beside this one", path, error)
+            return lock
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                return lock
+        lock.close()

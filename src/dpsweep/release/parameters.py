@@ -1,9 +1,15 @@
 """Which parameters of a network go into which file of a release, and under which names."""
 
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from dpsweep.base.files import atomic_path
 from dpsweep.models.architectures import find_head
 from dpsweep.models.build import trainable_parameters
+from dpsweep.release import FROZEN, TRAINED
 
 # transformers' networks lie inside of dpsweep's wrapper; a reader of the release has no wrapper.
 _WRAPPER = "network."
@@ -32,3 +38,21 @@ def split_state(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]
     for name, each in model.state_dict().items():
         (trained if name in own else frozen)[outer_name(name)] = each
     return trained, frozen
+
+
+def save_parameters(model: nn.Module, trained: Mapping[str, Tensor], folder: Path) -> None:
+    """Write the trained parameters, and all else of a model's state.
+
+    Args:
+        model: as it was before training.
+        trained: the values of its trainable parameters, by name.
+        folder: where both files go.
+    """
+    _save(folder / TRAINED, {outer_name(name): each for name, each in trained.items()})
+    _save(folder / FROZEN, split_state(model)[1])
+
+
+def _save(path: Path, state: Mapping[str, Tensor]) -> None:
+    plain = {name: each.detach().clone() for name, each in state.items()}
+    with atomic_path(path) as partial:
+        save_file(plain, partial)

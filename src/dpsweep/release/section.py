@@ -6,7 +6,7 @@ from typing import Any
 
 from dpsweep.base.files import canonical_json, read_checked_json
 from dpsweep.release import CERTIFICATE, ReleaseError
-from dpsweep.release.certificate import Setting, Split, plain_method
+from dpsweep.release.certificate import DataSplit, Setting, plain_method
 from dpsweep.release.train import Candidate, Schedules
 from dpsweep.study import Study
 from dpsweep.study.config import Release
@@ -41,7 +41,7 @@ def decided(study: Study, release: Release) -> dict[str, Any]:
     """
     sweep, schedules = study.sweeps[release.sweep], Schedules.of(study, release)
     backbone, settings = study.backbones[sweep.backbone], candidates(study, release)
-    split = Split(
+    split = DataSplit(
         examples=schedules.examples, holdout_share=release.held_out, held_out=schedules.held_out
     )
     dumped = [each.model_dump(mode="json") for each in settings]

@@ -1,21 +1,17 @@
 """From a trained model to the folder of its release, which appears whole or not at all."""
 
-import fcntl
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
-from safetensors.torch import save_file
-from torch import Tensor, nn
 
-from dpsweep.base.files import atomic_path, checksum, fingerprint, write_checked_json, write_text
+from dpsweep.base.files import checksum, fingerprint, write_checked_json, write_text
 from dpsweep.data.prepared import DatasetError, read_metadata
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
@@ -30,8 +26,8 @@ from dpsweep.release.certificate import (
     released_together,
     second_opinion,
 )
-from dpsweep.release.ledger import open_ledger
-from dpsweep.release.parameters import head_layers, outer_name, split_state
+from dpsweep.release.ledger import locked, open_ledger
+from dpsweep.release.parameters import head_layers, save_parameters
 from dpsweep.release.section import candidates, decided, setting
 from dpsweep.release.train import Schedules, TrainedModel, train_release
 from dpsweep.study import Study
@@ -153,29 +149,11 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
 def _alone(folder: Path) -> Iterator[None]:
     """Wait until no other call holds the lock beside a folder, then hold it."""
     path = folder.with_name(f".{folder.name}.lock")
-    lock = _locked(path)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        lock.close()
-
-
-def _locked(path: Path) -> TextIO:
-    while True:
-        lock = path.open("a")
+    with locked(path, "another call makes the same release"):
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.warning("another call makes the same release; waiting for its end")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:  # some network file systems have no locks
-            log.warning("%s: no lock (%s); start no other call beside this one", path, error)
-            return lock
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
-                return lock
-        lock.close()  # the call that held it has removed the file
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _refuse_another(folder: Path) -> None:
@@ -225,24 +203,6 @@ def _write_parameters(
 def _plain(pretraining: Mapping[str, Any]) -> dict[str, Any]:
     """What may be said of the public weights: no path of this machine, no times."""
     return {key: each for key, each in pretraining.items() if key not in ("path", "seconds")}
-
-
-def save_parameters(model: nn.Module, trained: Mapping[str, Tensor], folder: Path) -> None:
-    """Write the trained parameters, and all else of a model's state.
-
-    Args:
-        model: as it was before training.
-        trained: the values of its trainable parameters, by name.
-        folder: where both files go.
-    """
-    _save(folder / TRAINED, {outer_name(name): each for name, each in trained.items()})
-    _save(folder / FROZEN, split_state(model)[1])
-
-
-def _save(path: Path, state: Mapping[str, Tensor]) -> None:
-    plain = {name: each.detach().clone() for name, each in state.items()}
-    with atomic_path(path) as partial:
-        save_file(plain, partial)
 
 
 def _certificate(
