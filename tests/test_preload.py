@@ -52,6 +52,18 @@ def outcome(command: list[str], environment: dict[str, str], folder: Path) -> tu
     return ended.returncode, ended.stdout, ended.stderr
 
 
+def test_a_long_folder_for_temporary_files_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    deep = tmp_path / ("a" * 90)
+    deep.mkdir()
+    monkeypatch.setenv("TMPDIR", str(deep))
+    _, environment = request.getfixturevalue("starter")
+    status, said, _ = outcome([*COMMAND, "--help"], environment, tmp_path)
+    assert status == 0 and "Usage" in said
+    assert not list(deep.iterdir())
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["check", "--seconds", "0"], ["train", "no-sweep", "eps8_epochs8_B64_C1"], ["no-command"]],

@@ -13,7 +13,7 @@ from tests.planning.finished import finish_all, finish_cell, finish_output
 from tests.workflow.chain import STUDY
 
 from dpsweep.planning.outputs import Output, Outputs
-from dpsweep.planning.provenance import explain, making, problems
+from dpsweep.planning.provenance import clear_the_way, explain, making, problems
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
@@ -263,3 +263,35 @@ def test_the_papers_outputs_are_listed_once() -> None:
     assert len(names) == len(set(names))
     cells = sum(len(paper.sweep_cells(name)) for name in paper.sweeps)
     assert sum(name.startswith("cells/") for name in names) == cells
+
+
+def test_what_stands_in_the_place_of_a_file_is_set_aside(study: Study, paths: Paths) -> None:
+    finish_all(study, paths)
+    outputs = list(Outputs(study, paths).every())
+    assert list(clear_the_way(paths, outputs)) == []
+    full, empty, link, pipe, *_ = [
+        each for output in outputs if output.name.startswith("figures/") for each in output.files
+    ]
+    parent = next(output.files[0] for output in outputs if output.name.startswith("tables/"))
+    for file in (full, empty, link, pipe):
+        file.unlink()
+    full.mkdir()
+    (full / "mine").write_text("kept")
+    empty.mkdir()
+    link.symlink_to(paths.results / "nothing")
+    os.mkfifo(pipe)
+    shutil.rmtree(parent.parent)
+    parent.parent.write_text("a file")
+    record = paths.provenance(outputs[-1].name)
+    record.unlink()
+    record.mkdir()
+
+    said = list(clear_the_way(paths, outputs))
+    assert len(said) == 6
+    assert (full.with_name(f"{full.name}.set-aside") / "mine").read_text() == "kept"
+    assert parent.parent.with_name(f"{parent.parent.name}.set-aside").read_text() == "a file"
+    for file in (full, empty, link, pipe, parent.parent, record):
+        assert not os.path.lexists(file), file
+    assert list(clear_the_way(paths, outputs)) == []
+    finish_all(study, paths)
+    assert lacking(study, paths) == {}

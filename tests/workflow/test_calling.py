@@ -31,7 +31,7 @@ def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path, how: str) -> N
 
 
 HERE = socket.gethostname()
-BEGAN = psutil.Process().create_time()
+BEGAN = psutil.Process().create_time() - psutil.boot_time()
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_lock_of_a_call_that_was_killed_is_in_nobodys_way(
     locks.mkdir(parents=True)
     (locks / "0.output.lock").write_text(f"{NOISE}\n")
     if call is not None:
-        (locks / f"{call}.call").write_text(f"{began}")
+        (locks / f"{call}.call").write_text(f"{began:.1f}")
     done = snakemake(tmp_path, "--config", f"study={study}")
     said = done.stdout + done.stderr
     assert (done.returncode != 0) == ("cannot be locked" in said) == refused, said

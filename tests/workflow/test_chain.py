@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import time
 from base64 import urlsafe_b64decode
 from pathlib import Path
 
@@ -118,6 +119,40 @@ def test_deleted_cell_is_rebuilt_without_training(chain: Chain) -> None:
     chain.run()  # what draws the cell is drawn again
     pd.testing.assert_frame_equal(trials(chain), rows)
     assert chain.drawn_numbers() == numbers
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["records kept", "records lost"])
+def test_times_of_files_decide_nothing(chain: Chain, finished: Chain, lost: bool) -> None:
+    files = sorted(file for file in chain.results.rglob("*") if file.is_file())
+    for number, file in enumerate(files):
+        moment = time.time() + (600 if number % 2 else -(10**8))
+        os.utime(file, (moment, moment))
+    if lost:
+        shutil.rmtree(chain.folder / ".snakemake")
+    assert "Nothing to be done" in chain.run()
+    shutil.rmtree(chain.results / "cells" / SWEEP / CELL)
+    chain.run()
+    pd.testing.assert_frame_equal(
+        trials(chain).drop(columns="wall_seconds"),
+        trials(finished).drop(columns="wall_seconds"),
+        check_exact=True,
+    )
+    assert chain.stored_trials().keys() == finished.stored_trials().keys()
+    assert "Nothing to be done" in chain.run()
+
+
+def test_a_folder_in_the_place_of_an_output_is_set_aside(chain: Chain) -> None:
+    figure = chain.results / "figures" / "heatmap.pdf"
+    record = chain.results / "provenance" / "figures" / "norms.json"
+    for file in (figure, record):
+        file.unlink()
+        file.mkdir()
+    (figure / "mine").write_text("kept")
+    said = chain.run()
+    assert "found a folder in the place of a file; it is now" in said
+    assert figure.is_file() and record.is_file()
+    assert (figure.with_name("heatmap.pdf.set-aside") / "mine").read_text() == "kept"
+    assert "Nothing to be done" in chain.run()
 
 
 def test_norms_of_a_trial_that_kept_no_parameters(chain: Chain) -> None:

@@ -11,10 +11,15 @@ LOCKS = Path(".snakemake/locks").absolute()
 CALL = LOCKS / f"{socket.gethostname()} {os.getpid()}.call"
 
 
+def begin(process):
+    # The number of a process is given again, for example after the machine was started anew. Since the start of
+    # the machine: the time of day changes for all processes if the clock is set.
+    return f"{process.create_time() - psutil.boot_time():.1f}"
+
+
 def hold_lock():
     LOCKS.mkdir(parents=True, exist_ok=True)
-    # The number of a process is given again, for example after the machine was started anew.
-    CALL.write_text(f"{psutil.Process().create_time()}")
+    CALL.write_text(begin(psutil.Process()))
 
 
 def is_over(call):
@@ -22,8 +27,8 @@ def is_over(call):
     if host != socket.gethostname():
         return False
     try:
-        return psutil.Process(int(process)).create_time() != float(call.read_text())
-    except (psutil.NoSuchProcess, FileNotFoundError, ValueError):
+        return begin(psutil.Process(int(process))) != call.read_text()
+    except (psutil.NoSuchProcess, FileNotFoundError):
         return True
 
 

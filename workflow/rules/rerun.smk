@@ -1,15 +1,20 @@
 # Snakemake decides by times of writing and by its own records, which may be lost. dpsweep knows what
-# every output was made from: what is not as the study asks for it depends on a file that is newer.
+# every output was made from: what is not as the study asks for it depends on a file that counts as newer
+# (snakemake.smk).
 import uuid
 
 from dpsweep.base.files import write_text
 from dpsweep.planning.outputs import Outputs
-from dpsweep.planning.provenance import explain, problems
+from dpsweep.planning.provenance import clear_the_way, explain, problems
 
 NEWER = Path(".snakemake/newer")  # a dry run leaves nothing among the results
 NOT_CURRENT = {}
 if workflow.is_main_process and not PARTIAL:
-    NOT_CURRENT = problems(PATHS, Outputs(STUDY, PATHS).every())
+    outputs = list(Outputs(STUDY, PATHS).every())
+    if not {"-n", "--dry-run", "--dryrun"} & set(sys.argv):
+        for line in clear_the_way(PATHS, outputs):
+            logger.warning(line)
+    NOT_CURRENT = problems(PATHS, outputs)
     # Snakemake compares contents too.
     write_text(NEWER, f"{uuid.uuid4()}\n")
     for problem in explain(

@@ -60,6 +60,7 @@ _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent ends
 _INTEGER_BYTES = 4
 _LARGEST_MESSAGE = 1 << 16
+_LONGEST_ADDRESS = 100  # of a socket, in bytes; TMPDIR may be longer
 
 
 # Keeps the connection to a server open that tells it to go on.
@@ -92,6 +93,9 @@ def start() -> None:
         return
     # A private folder: who can write to the socket can run commands as this user.
     address = Path(tempfile.mkdtemp(prefix="dpsweep-")) / "socket"
+    if len(str(address)) > _LONGEST_ADDRESS:
+        address.parent.rmdir()
+        address = Path(tempfile.mkdtemp(prefix="dpsweep-", dir="/tmp")) / "socket"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(address))
         listener.listen(socket.SOMAXCONN)

@@ -7,9 +7,12 @@ today. That does not depend on times of writing or on Snakemake's memory, so it 
 crash, a deletion, an edit by hand, or a copy from a backup.
 """
 
+import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,6 +114,45 @@ class Problem:
     kind: Literal["missing", "changed", "outdated", "inputs"]
     """a file is missing; was changed since; was made for something else; an input is not current"""
     text: str
+
+
+def clear_the_way(paths: Paths, outputs: Iterable[Output]) -> Iterator[str]:
+    """Set aside what stands in the place of a file: a folder, a dangling link, a device.
+
+    What holds nothing is removed; a folder with content, and a file in the place of a folder, get
+    another name.
+
+    Args:
+        paths: the study's files.
+        outputs: whose files, and whose provenance.
+
+    Yields:
+        A line for everything that was in the way.
+    """
+    for output in outputs:
+        for file in (*output.files, paths.provenance(output.name)):
+            try:
+                mode = file.lstat().st_mode
+            except FileNotFoundError:
+                continue
+            except NotADirectoryError:
+                blocking = next(each for each in file.parents if each.is_file())
+                yield _set_aside(blocking, "a file in the place of a folder")
+                continue
+            if stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and file.is_file()):
+                continue
+            if stat.S_ISDIR(mode) and any(file.iterdir()):
+                yield _set_aside(file, "a folder in the place of a file")
+            else:
+                file.rmdir() if stat.S_ISDIR(mode) else file.unlink()
+                yield f"{file}: removed an empty folder, a link without a file, or a device"
+
+
+def _set_aside(place: Path, what: str) -> str:
+    names = (place.with_name(f"{place.name}.set-aside{number or ''}") for number in count())
+    other = next(name for name in names if not os.path.lexists(name))
+    place.rename(other)
+    return f"{place}: found {what}; it is now {other}"
 
 
 def problems(paths: Paths, outputs: Iterable[Output]) -> dict[str, Problem]:
