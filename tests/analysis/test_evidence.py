@@ -98,18 +98,6 @@ def test_datasets_are_the_units_elsewhere() -> None:
     assert found.interval(0.05) == pytest.approx((expected.low, expected.high))
 
 
-def test_many_studies_at_once() -> None:
-    effects, groups = np.random.default_rng(0).normal(0, 1, (5, 6)), [0, 1, 1, 2, 2, 2]
-    for mean in (mean_here, mean_elsewhere):
-        together = mean(effects, groups)
-        alone = [mean(each, groups) for each in effects]
-        assert together is not None
-        for name in ("effect", "error", "degrees"):
-            np.testing.assert_allclose(
-                getattr(together, name), [getattr(one, name) for one in alone]
-            )
-
-
 def test_nothing_is_known_without_replication() -> None:
     assert mean_here(np.array([1.0]), [0]) is None
     assert mean_elsewhere(np.array([1.0, 2.0]), [0, 0]) is None

@@ -1,6 +1,5 @@
 """What is drawn from the numbers: marks, colours and labels in the right places."""
 
-import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -322,14 +321,6 @@ def best_sizes(tmp_path: Path) -> tuple[Figure, pd.DataFrame]:
     return plotted(study, Paths(tmp_path))
 
 
-def test_the_best_batch_size_is_the_mean_of_what_each_seed_alone_chooses(tmp_path: Path) -> None:
-    drawing, numbers = best_sizes(tmp_path)
-    assert set(numbers["mean_batch_size"]) == {300}
-    assert set(numbers["batch_size"]) == {400}
-    (line, *_) = [each for each in drawing.axes[0].lines if len(each.get_xdata()) == 2]
-    assert line.get_ydata().tolist() == [300, 300]
-
-
 def test_a_legend_of_all_panels_is_in_the_order_of_epsilon(tmp_path: Path) -> None:
     drawing, _ = best_sizes(tmp_path)
     (legend,) = drawing.legends
@@ -381,33 +372,6 @@ def test_panels_whose_vertical_axes_differ_say_so(
     limits = {axes.get_ylim() for axes in drawing.axes[:count]}
     said = "The vertical axes of the panels differ." in drawing.get_supxlabel()
     assert said == (len(limits) > 1) == (count == 2 and quantity == "accuracy")
-
-
-@pytest.mark.parametrize("values", [2, 3, 5])
-def test_labels_of_chosen_settings_do_not_touch(tmp_path: Path, values: int) -> None:
-    bounds = [10.0**power for power in range(-2, values - 2)]
-    sizes = [2**power for power in range(5, 5 + values)]
-    lines = [{"label": "a", "epsilon": 8.0}]
-    study = study_with(
-        {"epsilon": [8.0], "clipping_bound": bounds, "batch_size": sizes},
-        family="clipping_curve", panels=[{"title": "Digits", "lines": lines}],
-    )  # fmt: skip
-    chosen = dict(zip(bounds, sizes, strict=True))
-
-    def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
-        return {"macro_accuracy": 0.5 + 0.1 * (chosen[cell.clipping_bound] == cell.batch_size)}
-
-    write_cells(study, Paths(tmp_path), outcome)
-    _, strip, _ = plotted(study, Paths(tmp_path))[0].axes
-    boxes = [label.get_window_extent() for label in strip.get_yticklabels()]
-    assert len(boxes) == min(values, 3)
-    assert all(upper.y0 > lower.y1 for lower, upper in itertools.pairwise(boxes))
-
-
-def test_a_missing_point_leaves_a_gap(tmp_path: Path) -> None:
-    axes = curve(tmp_path, ["easy"], worst=math.nan).axes[0]
-    (line,) = axes.lines
-    assert np.isfinite(line.get_ydata()).tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize(("steps", "window"), [(40, None), (400, 9)])
@@ -497,16 +461,6 @@ def test_a_spike_in_one_histogram_does_not_flatten_another(tmp_path: Path) -> No
     for axes, high in zip(drawing.axes, highest, strict=True):
         assert high < axes.get_ylim()[1] < 1.5 * high
     assert "vertical axes of the panels differ" in drawing.get_supxlabel()
-
-
-def test_histograms_draw_the_shares_that_stand_in_the_frame(tmp_path: Path) -> None:
-    drawing, numbers = histograms(tmp_path)
-    for index, axes in enumerate(drawing.axes):
-        panel = numbers[numbers["panel"] == index]
-        (bars,) = [each for each in axes.collections if isinstance(each, PolyCollection)]
-        heights = bars.get_paths()[0].vertices[:, 1]
-        assert heights.max() == pytest.approx(panel["share"].max())
-        assert axes.texts[-1].get_text() == "B = 100, η = 0.01"
 
 
 def test_the_full_batch_has_its_name_above_a_histogram(tmp_path: Path) -> None:

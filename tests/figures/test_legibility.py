@@ -171,12 +171,3 @@ def test_logarithmic_axes_are_named(tmp_path: Path, family: str) -> None:
         if axis.get_scale() == "log" and axis.get_label_text() not in strips
     ]
     assert all("(log scale)" in label for label in labels if label), labels
-
-
-def test_the_privacy_budget_has_one_name(tmp_path: Path) -> None:
-    made = {"family": "heatmap", "caption": "c", "section": "s", "x": "epsilon", "y": "clipping_bound",
-            "panels": [{"title": "Digits"}]}  # fmt: skip
-    study = make_study({"s": PAPER}, figures={"over": made})
-    write_cells(study, Paths(tmp_path), outcome)
-    drawing = draw(study, tmp_path, "over")
-    assert drawing.axes[0].get_xlabel().startswith(style.EPSILON_LABEL)

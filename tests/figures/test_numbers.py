@@ -15,6 +15,7 @@ from tests.synthetic import make_study, write_cells, write_gradient_norms, write
 from dpsweep.figures.draw import FAMILIES
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
+from dpsweep.theory import direction_optimal_clipping
 
 CELL = ["problem", "cell"]
 GRID = {
@@ -120,18 +121,24 @@ SETTING = ["batch_size", "clipping_bound", "learning_rate"]
 BAND = ["centre", "minimum", "maximum", "seed_1", "seed_2", "seed_3"]
 
 
-def test_heatmap(tmp_path: Path) -> None:
-    target = figure("heatmap", panels=[each | {"epochs": 2, "epsilon": 1.0} for each in TWO_PANELS])
+@pytest.mark.parametrize(
+    ("x", "y"), [("clipping_bound", "batch_size"), ("epsilon", "clipping_bound")]
+)
+def test_heatmap(tmp_path: Path, x: str, y: str) -> None:
+    settings: dict[str, Any] = {"epochs": 2}
+    settings |= {"epsilon": 1.0} if x != "epsilon" else {}
+    panels = [each | settings for each in TWO_PANELS]
+    target = figure("heatmap", x=x, y=y, panels=panels)
     study, paths, trials = written(tmp_path, target)
     found = numbers_of(study, paths)
     for panel, method in enumerate(("film", "lora")):
         own = of_problem(trials, method)
-        own = own[(own["epochs"] == 2) & (own["epsilon"] == 1)]
-        wanted = winners(own, ["clipping_bound", "batch_size"])
+        own = own[(own["epochs"] == 2) & ((own["epsilon"] == 1) | (x == "epsilon"))]
+        wanted = winners(own, [y, x])
         wanted["best"] = wanted["chosen_by"] == wanted["chosen_by"].max()
         here = found[found["panel"] == panel].rename(columns={"macro_accuracy": "centre"})
         values = ["centre", "minimum", "maximum", "cross_fitted", "learning_rate", "best"]
-        same(here, wanted, ["clipping_bound", "batch_size"], values)
+        same(here, wanted, [y, x], values)
         # The best of test accuracy is another one, so that it is seen which one chooses.
     on_test = found.loc[found.groupby("panel")["macro_accuracy"].idxmax()]
     assert not on_test["best"].all()
@@ -219,9 +226,11 @@ def test_optimal_batch_size(tmp_path: Path) -> None:
         ]
         by_seed = pd.concat(alone, axis=1)
         wanted = wanted.join(by_seed).assign(
-            minimum=by_seed.min(axis=1), maximum=by_seed.max(axis=1)
+            mean_batch_size=by_seed.mean(axis=1),
+            minimum=by_seed.min(axis=1),
+            maximum=by_seed.max(axis=1),
         )
-        values = [*SETTING, "minimum", "maximum", "seed_1", "seed_2", "seed_3"]
+        values = [*SETTING, "mean_batch_size", "minimum", "maximum", "seed_1", "seed_2", "seed_3"]
         same(found[found["panel"] == panel], wanted, keys, values)
 
 
@@ -273,6 +282,7 @@ def test_gradient_norms(tmp_path: Path, family: str) -> None:
     for panel, bound in enumerate((0.1, 1.0)):
         here = found[found["panel"] == panel]
         if family == "gradient_norm_histogram":
+            assert here["lower"].tolist() == found.loc[found["panel"] == 0, "lower"].tolist()
             last = norms[bound][1]
             # A norm that is not a number is not above C, and counts among the examples.
             assert set(here["share_above_bound"]) == {np.sum(last > bound) / 300}
@@ -290,6 +300,19 @@ def test_gradient_norms(tmp_path: Path, family: str) -> None:
                 assert np.mean(known <= norm) == pytest.approx(share, abs=1 / 150)
             above = rows.loc[rows["quantity"] == "share above C", "value"].item()
             assert above == np.mean(known > bound)
+
+
+@pytest.mark.parametrize("decade", [-12, 0, 6])
+def test_very_small_and_large_norms_are_in_the_density(tmp_path: Path, decade: int) -> None:
+    target = figure("gradient_norm_distribution", panels=[{"title": "t"}])
+    study, paths = make_study({"s": {}}, figures=target), Paths(tmp_path)
+    norms = 10 ** np.random.default_rng(0).normal(decade, 0.3, 200)
+    for cell in study.all_cells():
+        write_gradient_norms(study, paths, cell, 0.01, [(np.zeros(200), norms)] * 2)
+    density = numbers_of(study, paths).query("epoch == 1 and quantity == 'density'")
+    logs = np.log10(density["norm"].to_numpy(dtype=float))
+    assert np.trapezoid(density["value"], logs) == pytest.approx(1.0, abs=0.02)
+    assert np.average(logs, weights=density["value"]) == pytest.approx(decade, abs=0.1)
 
 
 DIMENSION, EXAMPLES, DRAWS = 6, 12, 4
@@ -335,9 +358,15 @@ def best_bound(rows: np.ndarray, sigma: float) -> float:
     return float(bounds[np.argmin([sum(error(rows, each, sigma)) for each in bounds])])
 
 
+def best_direction(rows: np.ndarray, sigma: float) -> float:
+    """The bound with the best direction; tests/theory has it by brute force."""
+    return direction_optimal_clipping(rows @ rows.T, sigma, DIMENSION).clipping_bound
+
+
 def test_error_decomposition(tmp_path: Path) -> None:
     study, paths, gradients = theory_study("error_decomposition", tmp_path, epsilon=1.0)
     found = numbers_of(study, paths)
+    assert set(found["privacy"]) == {"not private"}
     (cell,) = (each for each in gradients if each.epsilon == 1)
     assert sorted(found["epoch"].unique()) == [0, 2, 4]
     for epoch, rows in found.groupby("epoch"):
@@ -373,15 +402,17 @@ def test_optimal_clipping_trace(tmp_path: Path) -> None:
 def test_privacy_effects(tmp_path: Path) -> None:
     study, paths, gradients = theory_study("privacy_effects", tmp_path)
     found = numbers_of(study, paths)
+    assert set(found["privacy"]) == {"not private"}
     of = {cell.epsilon: each[4] for cell, each in gradients.items()}  # after the last epoch
     sources = {"both": (0, 0), "noise alone": (0, 1), "gradients alone": (1, 0)}
     for epsilon, (effect, (other_noise, other_gradients)) in itertools.product(
         (1.0, 8.0), sources.items()
     ):
         sigma = 2 / (8.0 if other_noise else epsilon)
-        optima = [best_bound(each, sigma) for each in of[8.0 if other_gradients else epsilon]]
-        rows = found[(found["rule"] == "C*") & (found["epsilon"] == epsilon)]
-        row = rows[rows["effect"] == effect].iloc[0]
-        assert row["best_bound"] == pytest.approx(np.median(optima), rel=0.01)
-        assert row["smallest"] == pytest.approx(min(optima), rel=0.01)
-        assert row["largest"] == pytest.approx(max(optima), rel=0.01)
+        for rule, best in (("C*", best_bound), ("scale-free C", best_direction)):
+            optima = [best(each, sigma) for each in of[8.0 if other_gradients else epsilon]]
+            rows = found[(found["rule"] == rule) & (found["epsilon"] == epsilon)]
+            row = rows[rows["effect"] == effect].iloc[0]
+            assert row["best_bound"] == pytest.approx(np.median(optima), rel=0.01)
+            assert row["smallest"] == pytest.approx(min(optima), rel=0.01)
+            assert row["largest"] == pytest.approx(max(optima), rel=0.01)

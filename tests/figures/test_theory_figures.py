@@ -59,49 +59,12 @@ def draw(study: Study, folder: Path, accuracy: Any = None, examples: int = 8) ->
 AT_ONE = {"clipping_bound": 1.0, "title": "t"}
 
 
-def test_the_error_is_bias_and_noise_over_the_error_of_adding_nothing(tmp_path: Path) -> None:
-    study = study_with("error_decomposition", AT_ONE | {"epsilon": 1.0})
-    found = draw(study, tmp_path)
-    np.testing.assert_allclose(found["error"], found["bias"] + found["noise"])
-    bounds = found["clipping_bound"].to_numpy()
-    np.testing.assert_allclose(found["noise"], bounds**2 * 8**2 * DIMENSION / (8 * 30) ** 2)
-    np.testing.assert_allclose(found["bias"], np.maximum(1 - bounds / 30, 0) ** 2, atol=1e-12)
-    assert found["best_bound"].unique() == pytest.approx([closed_form(30, 8)])
-    assert sorted(found["epoch"].unique()) == [0, 1, 2]
-
-
-def test_the_optimum_is_traced_for_every_epsilon(tmp_path: Path) -> None:
-    found = draw(study_with("optimal_clipping_trace", AT_ONE), tmp_path)
-    assert len(found) == 9  # three budgets, the start and two epochs
-    for _, row in found.iterrows():
-        epsilon = row["epsilon"]
-        assert row["best_bound"] == pytest.approx(closed_form(NORM[epsilon], SIGMA[epsilon]))
-        assert row["median_norm"] == pytest.approx(NORM[epsilon])
-        assert row["direction_bound"] == pytest.approx(NORM[epsilon])
-
-
 def test_noise_of_a_smaller_batch_is_smaller_by_as_much(tmp_path: Path) -> None:
     found = draw(study_with("optimal_clipping_trace", AT_ONE), tmp_path, examples=2)
     tight = found[found["epsilon"] == 1.0].iloc[0]
     # Two of eight examples, with a quarter of the noise: what a step says of C* is the same.
     assert tight["best_bound"] == pytest.approx(closed_form(30, 8 * 2 / 8, 2))
     assert tight["best_bound"] == pytest.approx(closed_form(30, 8))
-
-
-def test_direct_and_indirect_effects_are_those_of_noise_and_of_gradients(tmp_path: Path) -> None:
-    found = draw(study_with("privacy_effects", AT_ONE), tmp_path)
-    theorem = found[found["rule"] == "C*"].set_index(["epsilon", "effect"])["best_bound"]
-    for epsilon in (1.0, 2.0, 8.0):
-        wanted = {
-            "both": closed_form(NORM[epsilon], SIGMA[epsilon]),
-            "noise alone": closed_form(NORM[8.0], SIGMA[epsilon]),
-            "gradients alone": closed_form(NORM[epsilon], SIGMA[8.0]),
-        }
-        for effect, value in wanted.items():
-            assert theorem[epsilon, effect] == pytest.approx(value)
-    free = found[found["rule"] == "scale-free C"].set_index(["epsilon", "effect"])["best_bound"]
-    assert free[1.0, "noise alone"] == pytest.approx(10)
-    assert free[1.0, "gradients alone"] == pytest.approx(30)
 
 
 def test_predictions_are_held_against_what_was_measured(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import gzip
-import html
 import io
 import itertools
 import json
@@ -10,10 +9,9 @@ import math
 import os
 import re
 import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote
 
 import matplotlib.image
@@ -24,7 +22,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 from tests.browser import CHROMIUM, chromium
 from tests.synthetic import make_study, write_cells, write_gradient_norms
-from tests.waiting import PATIENCE
 
 from dpsweep import report
 from dpsweep.analysis.evidence import compare, evidence_table
@@ -167,6 +164,14 @@ def written(study: Study, paths: Paths, study_file: Path = STUDY_FILE) -> str:
     return paths.report.read_text(encoding="utf-8")
 
 
+@pytest.fixture
+def page(study: Study, paths: Paths) -> "Page":
+    """The page of the study when everything is there."""
+    write_trials(study, paths)
+    write_targets(paths)
+    return Page(written(study, paths))
+
+
 # -- reading a page -------------------------------------------------------------------------
 
 VOID = {"br", "hr", "img", "input", "link", "meta", "wbr"}
@@ -224,10 +229,7 @@ def check_named(page: Page, title: str) -> str:
 # -- what the page holds --------------------------------------------------------------------
 
 
-def test_the_page_is_well_formed_and_links_only_to_itself(study: Study, paths: Paths) -> None:
-    write_trials(study, paths)
-    write_targets(paths)
-    page = Page(written(study, paths))
+def test_the_page_is_well_formed_and_links_only_to_itself(paths: Paths, page: Page) -> None:
     identifiers = page.values("id")
     assert len(identifiers) == len(set(identifiers))
     # What is embedded is no path, and may be longer than a path can be.
@@ -242,10 +244,7 @@ def test_the_page_is_well_formed_and_links_only_to_itself(study: Study, paths: P
     assert all(below <= above + 1 for above, below in itertools.pairwise(levels))
 
 
-def test_every_figure_and_table_stands_under_its_section(study: Study, paths: Paths) -> None:
-    write_trials(study, paths)
-    write_targets(paths)
-    page = Page(written(study, paths))
+def test_every_figure_and_table_stands_under_its_section(study: Study, page: Page) -> None:
     order = [name for name in page.values("id") if name.startswith(("section-", "target-"))]
     assert order == [
         "section-1", "target-squares", "target-curve", "target-rules",
@@ -258,10 +257,7 @@ def test_every_figure_and_table_stands_under_its_section(study: Study, paths: Pa
     assert "Harder dataset Try larger C (easier: smaller C)" in page.text("target-rules")
 
 
-def test_figures_are_embedded_with_words_and_thumbnails(study: Study, paths: Paths) -> None:
-    write_trials(study, paths)
-    write_targets(paths)
-    page = Page(written(study, paths))
+def test_figures_are_embedded_with_words_and_thumbnails(page: Page) -> None:
     images = [attributes for tag, attributes in page.elements if tag == "img"]
     shown = [image for image in images if image["alt"]]
     assert [image["alt"] for image in shown] == [
@@ -376,22 +372,14 @@ def test_the_cells_behind_a_figure_are_listed_with_what_is_missing(
 # -- what was found -------------------------------------------------------------------------
 
 
-def test_what_was_found_comes_first_then_figures_then_checks_and_grids(
-    study: Study, paths: Paths
-) -> None:
-    write_trials(study, paths)
-    write_targets(paths)
-    page = Page(written(study, paths))
+def test_what_was_found_comes_first_then_figures_then_checks_and_grids(page: Page) -> None:
     headings = ("found", "gallery", "results", "checks", "grids", "privacy", "configuration")
     assert [name for name in page.values("id") if name in headings] == list(headings)
     assert "incomplete" not in page.values("id")
     assert "unfinished" not in page.text()
 
 
-def test_verdicts_are_those_of_the_table(study: Study, paths: Paths) -> None:
-    write_trials(study, paths)
-    write_targets(paths)
-    page = Page(written(study, paths))
+def test_verdicts_are_those_of_the_table(study: Study, paths: Paths, page: Page) -> None:
     assert (
         "Lower ε: increase C contradicted −0.25 [−0.50, −0.12] points per halving of ε; an effect of 0.38 "
         "would have been seen 2 for, 7 against" in page.text()
@@ -748,84 +736,51 @@ def test_words_of_a_study_stay_words(paths: Paths, words: str) -> None:
 
 # -- in a browser ---------------------------------------------------------------------------
 
-PROBE = """
-<script>
-addEventListener("load", async () => {
+SEEN = """
+async () => {
   for (const details of document.querySelectorAll("details")) details.open = true;
   await Promise.all([...document.images].map(image => image.decode().catch(() => {})));
   const root = document.documentElement;
-  parent.postMessage({
-    width: innerWidth,
+  return {
     overflow: root.scrollWidth - root.clientWidth,
     images: document.images.length,
     broken: [...document.images].filter(image => !image.naturalWidth).map(image => image.alt),
-    fetched: performance.getEntriesByType("resource").map(entry => entry.name)
-      .filter(name => !name.startsWith("data:")),
     dangling: [...document.querySelectorAll("a[href^='#']")].map(link => link.hash.slice(1))
       .filter(hash => !document.getElementById(hash)),
     background: getComputedStyle(document.body).backgroundColor,
     navigation: getComputedStyle(document.querySelector("nav")).position,
-  }, "*");
-});
-</script>
-"""
-HARNESS = """<!doctype html><meta charset="utf-8"><pre id="seen"></pre>
-<script>
-const seen = [];
-addEventListener("message", event => {
-  seen.push(event.data);
-  document.getElementById("seen").textContent = JSON.stringify(seen);
-});
-</script>
-<iframe src="probed.html" width="360" height="800" style="border:0"></iframe>
-<iframe src="probed.html" width="1280" height="800" style="border:0"></iframe>
+  };
+}
 """
 
 
-def look(folder: Path, source: str, *flags: str) -> dict[int, dict[str, Any]]:
-    """What headless Chromium sees of a page, by width of its window (360 and 1280 pixels).
-
-    The page is shown in frames, because no desktop browser makes a window of 360 pixels.
-    """
-    assert CHROMIUM is not None
-    # The policy of the page forbids the probe, and would hide what the page tries to fetch.
-    probed, policies = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", source)
-    assert policies == 1
-    (folder / "probed.html").write_text(probed.replace("</body>", f"{PROBE}</body>"))
-    (folder / "harness.html").write_text(HARNESS)
-    browser = subprocess.run(
-        [
-            CHROMIUM, "--headless", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
-            "--disable-quic", "--no-first-run", "--disable-background-networking",
-            "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND",
-            f"--user-data-dir={folder / 'profile'}", "--window-size=1700,900",
-            "--virtual-time-budget=20000", *flags,
-            "--dump-dom", (folder / "harness.html").as_uri(),
-        ],
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    found = re.search(r'<pre id="seen">(.+?)</pre>', browser.stdout)
-    assert found is not None, f"the browser saw nothing:\n{browser.stderr[-2000:]}"
-    return {each["width"]: each for each in json.loads(html.unescape(found[1]))}
+def look(paths: Paths, width: int, scheme: Literal["light", "dark"] = "light") -> dict[str, Any]:
+    """Open the report in headless Chromium, and return what it shows and fetches."""
+    fetched: list[str] = []
+    with chromium(width, 800) as page:
+        page.on("request", lambda request: fetched.append(request.url))
+        page.emulate_media(color_scheme=scheme)
+        page.goto(paths.report.as_uri())
+        seen: dict[str, Any] = page.evaluate(SEEN)
+    return seen | {"fetched": [each for each in fetched if not each.startswith("data:")]}
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium or google-chrome on the PATH")
 class TestInABrowser:
+    @pytest.mark.parametrize("width", [360, 1280])
     def test_it_loads_fits_and_fetches_nothing(
-        self, study: Study, paths: Paths, tmp_path: Path
+        self, study: Study, paths: Paths, width: int
     ) -> None:
         write_trials(study, paths, certified_epsilon=9.0, diverged=True)
         write_targets(paths)
         paths.figure("curve", "png").unlink()
-        seen = look(tmp_path, written(study, paths))
-        assert set(seen) == {360, 1280}
-        for each in seen.values():
-            assert each["images"] == 6
-            assert each["broken"] == []
-            assert each["fetched"] == []
-            assert each["dangling"] == []
-            assert each["overflow"] <= 0
-        assert seen[1280]["navigation"] == "sticky"
+        written(study, paths)
+        seen = look(paths, width)
+        assert seen["images"] == 6
+        assert seen["broken"] == seen["dangling"] == []
+        assert seen["fetched"] == [paths.report.as_uri()]
+        assert seen["overflow"] <= 0
+        assert (seen["navigation"] == "sticky") == (width == 1280)
 
     def test_tables_of_settings_fit_a_laptop(self, paths: Paths) -> None:
         content = study_content()
@@ -842,9 +797,7 @@ class TestInABrowser:
                 assert table.get_by_role("columnheader", name="Seeds").count() == 1
                 assert table.evaluate("each => each.scrollWidth - each.clientWidth") <= 0
 
-    def test_a_click_opens_the_numbers_of_a_figure(
-        self, study: Study, paths: Paths, tmp_path: Path
-    ) -> None:
+    def test_a_click_opens_the_numbers_of_a_figure(self, study: Study, paths: Paths) -> None:
         write_trials(study, paths)
         write_targets(paths)
         many = pd.DataFrame({"x": np.arange(30_000) / 7, "words": 'a, "b"', "trial_key": "k"})
@@ -873,7 +826,7 @@ class TestInABrowser:
             assert image.bounding_box()["width"] > 900  # type: ignore[index]
             assert page.evaluate("document.documentElement.scrollWidth") == 390
 
-    def test_long_words_do_not_widen_a_phone(self, paths: Paths, tmp_path: Path) -> None:
+    def test_long_words_do_not_widen_a_phone(self, paths: Paths) -> None:
         content = study_content()
         words = "unbreakable" * 30
         content["title"] = words
@@ -883,17 +836,13 @@ class TestInABrowser:
         study = Study.model_validate(content)
         write_trials(study, paths, device=words)
         write_targets(paths)
-        for each in look(tmp_path, written(study, paths)).values():
-            assert each["overflow"] <= 0
+        written(study, paths)
+        assert look(paths, 360)["overflow"] <= 0
 
-    def test_it_is_dark_where_the_reader_wants_it_dark(
-        self, study: Study, paths: Paths, tmp_path: Path
-    ) -> None:
-        source = written(study, paths)
-        light = look(tmp_path, source)
-        dark = look(tmp_path, source, "--blink-settings=preferredColorScheme=0")
-        assert light[360]["background"] == "rgb(255, 255, 255)"
-        channels = re.findall(r"\d+", dark[360]["background"])
+    def test_it_is_dark_where_the_reader_wants_it_dark(self, study: Study, paths: Paths) -> None:
+        written(study, paths)
+        assert look(paths, 360)["background"] == "rgb(255, 255, 255)"
+        channels = re.findall(r"\d+", look(paths, 360, "dark")["background"])
         assert all(int(channel) < 50 for channel in channels)
 
 
