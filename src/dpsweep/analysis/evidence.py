@@ -190,7 +190,7 @@ class Evidence:
 
     @property
     def needs(self) -> str:
-        """What is missing for a verdict, in words; empty where nothing is."""
+        """Name what is missing for a verdict; empty where nothing is."""
         count, datasets = len(self.comparisons), len(set(self.groups))
         if count < FEWEST_COMPARISONS:
             return f"{count} of {FEWEST_COMPARISONS} comparisons"

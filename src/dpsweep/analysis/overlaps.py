@@ -1,4 +1,4 @@
-"""How the gradients of trials overlap, from files to `dpsweep.theory`. Not private."""
+"""Read the overlaps of the gradients of trials, for `dpsweep.theory`. Not private."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -162,7 +162,7 @@ def simulate(
 
 @dataclass(frozen=True)
 class Prospect:
-    """What a study can say of one rule, in a world.
+    """The verdicts of simulated studies on one rule, in a world.
 
     Attributes:
         evidence: the comparisons of all simulated studies.

@@ -25,17 +25,9 @@ LEVEL = 0.05
 NoiseQuantity = Literal["effective", "cumulative", "cumulative_effective"]
 
 
-def best_centre(centres: npt.ArrayLike) -> float:
-    """The largest centre; NaN only if there is no number among them."""
-    values = np.asarray(centres, dtype=np.float64)
-    finite = values[~np.isnan(values)]
-    return float(finite.max()) if finite.size else float("nan")
-
-
-def best_position(centres: npt.ArrayLike) -> int | None:
-    """Where the largest centre is: the first one on ties, None if there is no number."""
-    values = np.asarray(centres, dtype=np.float64)
-    return None if np.isnan(values).all() else int(np.nanargmax(values))
+def first_best(values: "pd.Series[float]") -> "pd.Series[bool]":
+    """Mark the largest value, the first one on ties; none where there is no number."""
+    return values.astype(float).rank(method="first", ascending=False) == 1
 
 
 def retained_weight(
@@ -74,7 +66,7 @@ def _ratio(sums: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Array:
 
 def relative_retained_weight(weights: npt.ArrayLike, baseline: npt.ArrayLike) -> Array:
     """Retained weights divided by the largest class value at the baseline C (paper, figure 4)."""
-    reference = best_centre(baseline)
+    reference = pd.Series(baseline, dtype=np.float64).max()
     relative: Array = np.asarray(weights, dtype=np.float64) / reference
     return relative
 
@@ -152,7 +144,7 @@ class Estimate(NamedTuple):
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval lies on one side of 0."""
+        """True if the interval lies on one side of 0."""
         return self.lower > 0 or self.upper < 0
 
 

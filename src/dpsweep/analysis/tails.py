@@ -1,4 +1,4 @@
-"""How much of delta the missing tails of noise generators cost, over the calibrations of a study."""
+"""Cost in delta of the missing tails of noise generators, over the calibrations of a study."""
 
 import logging
 import math
@@ -20,7 +20,7 @@ TOLERATED = 1e-3
 
 @dataclass(frozen=True)
 class TailCost:
-    """What a generator costs over all calibrations.
+    """The cost of a generator over all calibrations.
 
     Attributes:
         generator: which one.
@@ -32,7 +32,7 @@ class TailCost:
 
     @property
     def refused(self) -> bool:
-        """Whether dpsweep draws from it although it costs more than is tolerated."""
+        """True if dpsweep draws from it although it costs more than is tolerated."""
         return self.generator.used and max(self.shares, default=0) > TOLERATED
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dpsweep.analysis.frames import load_trials, seed_columns, stack, stack_panels
-from dpsweep.analysis.statistics import best_centre, best_position
+from dpsweep.analysis.statistics import first_best
 from dpsweep.figures import lines, style
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
@@ -56,13 +56,11 @@ def accuracy_by_clipping_bound(
             trials = load_trials(paths, study.cells(line), missing)
             points = choose(trials, by=["clipping_bound"], centre=figure.centre)
             points = lines.with_repeats(points, trials)
-            points["best"] = points.index == best_position(points["selection_accuracy"])
+            points["best"] = first_best(points["selection_accuracy"])
             if figure.quantity == "difference":
                 band = ["centre", "minimum", "maximum", *seed_columns(points)]
-                points[band] -= best_centre(points["centre"])
-                points["cross_fitted"] -= best_centre(
-                    choose(trials, by=["problem"])["cross_fitted"]
-                )
+                points[band] -= points["centre"].max()
+                points["cross_fitted"] -= choose(trials, by=["problem"])["cross_fitted"].max()
             frames.append(
                 points.assign(
                     panel=panel_index, title=panel.title, line=line_index, label=line.label,

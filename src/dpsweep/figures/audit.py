@@ -66,7 +66,7 @@ def plot(numbers: pd.DataFrame) -> Figure:
 
 
 def caption(numbers: pd.DataFrame) -> str:
-    """How the audit was made, and its verdict."""
+    """Describe the audit, and give its verdict."""
     first = numbers.iloc[0]
     return (
         f"Privacy audit in one training run per row: {first['canaries']} canaries among "

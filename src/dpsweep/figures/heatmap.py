@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from dpsweep.analysis.frames import load_trials, stack_panels
-from dpsweep.analysis.statistics import best_position
+from dpsweep.analysis.statistics import first_best
 from dpsweep.figures import style
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
@@ -51,7 +51,7 @@ def accuracy_over_grid(
         trials = load_trials(paths, study.cells(panel), missing)
         cells = choose(trials, by=[figure.y, figure.x])
         cells = cells.rename(columns={"centre": "macro_accuracy"})
-        return cells.assign(best=cells.index == best_position(cells["selection_accuracy"]))
+        return cells.assign(best=first_best(cells["selection_accuracy"]))
 
     return stack_panels(figure.panels, of_panel, COLUMNS)
 

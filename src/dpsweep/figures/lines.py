@@ -28,7 +28,7 @@ _BARS_APART = 2.2  # points between the bars of lines that share their horizonta
 _LETTERS = {"batch_size": "B", "learning_rate": "η", "clipping_bound": "C"}
 
 EDGE = "The lower edge stands for all that is below it, 0 too. "
-"""What a figure says of its bounds below the lower edge."""
+"""The note of a figure that has bounds below the lower edge."""
 
 
 def with_repeats(points: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:

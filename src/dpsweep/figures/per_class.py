@@ -1,4 +1,4 @@
-"""What clipping does to each class, from the easiest class to the hardest."""
+"""Effect of clipping on each class, from the easiest class to the hardest."""
 
 from pathlib import Path
 

@@ -242,7 +242,7 @@ def log_label(text: str, panels: int = 1) -> str:
 
 
 def room_for_labels(panels: int) -> int:
-    """How many labels a horizontal axis has room for where so many panels are side by side."""
+    """Number of labels that fit under a panel where so many are side by side."""
     return 24 // max(panels, 2)
 
 

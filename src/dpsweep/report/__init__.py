@@ -1,4 +1,4 @@
-"""What a reader opens: the report of everything that a study found, and a page to explore it with.
+"""The pages of a study: the report of its results, and a page to explore its cells with.
 
 Each is one self-contained HTML file.
 """

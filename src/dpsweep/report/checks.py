@@ -1,4 +1,4 @@
-"""What a careful reader would ask of the trials, answered from the trials."""
+"""Check the trials: privacy guarantee, completeness, divergence, width of the grids."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What a study found, for the head of the report: verdicts, best settings, and what failed."""
+"""Results for the head of the report: verdicts, best settings, and checks that failed."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _BEST_COLUMNS = [
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the study says of one tuning rule; ``status`` is the colour of the verdict."""
+    """The verdict on one tuning rule; ``status`` is its colour."""
 
     rule: str
     effect: str

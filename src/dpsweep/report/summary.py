@@ -1,4 +1,4 @@
-"""What was run, in words and numbers."""
+"""Describe the study and its trials in words and numbers."""
 
 import json
 from collections.abc import Iterable

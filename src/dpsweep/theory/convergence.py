@@ -28,7 +28,7 @@ _NEAR = 2.0
 
 @dataclass(frozen=True)
 class ConvergenceOptimum:
-    """Where the bound is smallest."""
+    """The settings for which the bound is smallest."""
 
     clipping_bound: float
     step_size: float

@@ -1,4 +1,4 @@
-"""How well the noisy clipped sum points along the gradient, and the bound for which it does best.
+"""Alignment of the noisy clipped sum with the gradient, and the bound with the best one.
 
 Adam, or any optimizer with a tuned learning rate, does not mind the scale of a step. What is left of the
 mean squared error when the step may be rescaled is |g|^2 (1 - R(C)) with the alignment

@@ -25,7 +25,7 @@ Rows = Callable[[npt.NDArray[np.int64]], npt.ArrayLike]
 
 @dataclass(frozen=True)
 class ClippedSums:
-    """How the gradients of a batch overlap: four numbers an example, in the order of the norms.
+    """The overlaps of the gradients of a batch: four numbers an example, in the order of the norms.
 
     Gradients that are zero are left out: they add nothing, whatever the bound.
 

@@ -69,7 +69,7 @@ def accuracies_and_references(
 
 
 def which_is_better(table: Comparison, numbers: pd.DataFrame) -> str:
-    """What the accuracies without optimism say of the columns, two by two; empty for one column."""
+    """Compare the columns, two by two, by accuracies without optimism; empty for one column."""
     rows = numbers.pivot_table(index=table.row_titles, columns="column", values="cross_fitted")
     columns = [name for name in dict.fromkeys(numbers["column"]) if name in rows]
     said = []

@@ -33,7 +33,7 @@ NOTE = (
     f"{FEWEST_COMPARISONS} comparisons, one for other datasets {FEWEST_DATASETS} datasets. Visible: the "
     "smallest true effect that this study would have found with a probability of 80 %."
 )
-"""What a reader must know to read the table; it follows the caption."""
+"""The explanation of the columns, which follows the caption."""
 
 
 def evidence_and_comparisons(

@@ -18,7 +18,7 @@ from dpsweep.study.wording import how_chosen
 
 @dataclass(frozen=True)
 class Family:
-    """How the tables of a family are made.
+    """The functions that make the tables of a family.
 
     Attributes:
         compute: from (study, paths, table, missing) to the frame of every CSV, by its suffix;
