@@ -66,7 +66,7 @@ def _ratio(sums: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Array:
 
 def relative_retained_weight(weights: npt.ArrayLike, baseline: npt.ArrayLike) -> Array:
     """Retained weights divided by the largest class value at the baseline C (paper, figure 4)."""
-    reference = pd.Series(baseline, dtype=np.float64).max()
+    reference = float(np.fmax.reduce(np.asarray(baseline, dtype=np.float64)))  # without NaN
     relative: Array = np.asarray(weights, dtype=np.float64) / reference
     return relative
 
