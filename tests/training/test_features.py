@@ -9,13 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from tests.training.tiny_study import prepare, specs_of, tiny_sections
-from torch import nn
 
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import DatasetError, PreparedDataset
-from dpsweep.data.resize import Resize
 from dpsweep.models.backbone import BackboneError, PreparedBackbone, write_backbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
@@ -23,7 +20,7 @@ from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.study.config import Features, HeadOnly
+from dpsweep.study.config import HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.training import features as stage
 from dpsweep.training.context import TrialContext
@@ -184,39 +181,29 @@ def test_a_killed_job_goes_on_where_it_was(
     assert not (found.folder / "unfinished").exists()
 
 
-def test_features_of_something_else_are_not_read(template: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["features", "backbone", "dataset", "version"])
+def test_features_of_something_else_are_not_read(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     study, paths, *_ = prepared(template, tmp_path)
     with pytest.raises(DatasetError, match=r"metadata\.json is missing"):
         open_features(study, paths, SOURCE)
     compute_features(study, paths, SOURCE)
-    other = feature_study({"layer": "blocks.0"})
-    with pytest.raises(DatasetError, match=r"found features .*None.* expected .*blocks\.0"):
-        open_features(other, paths, SOURCE)
-    with_weights(paths.backbone("vit"), scale=1.5)
-    with pytest.raises(DatasetError, match=r"found backbone .* computed again") as complaint:
+    match what:
+        case "features":
+            study = feature_study({"layer": "blocks.0"})
+        case "backbone":
+            with_weights(paths.backbone("vit"), scale=1.5)
+        case "dataset":
+            section = study.datasets["digits"]
+            source = section.source.model_copy(update={"seed": 5})
+            other = section.model_copy(update={"source": source})
+            prepare_dataset("digits", other, paths.dataset("digits"))
+        case "version":
+            monkeypatch.setattr(stage, "VERSION", stage.VERSION + 1)
+    with pytest.raises(DatasetError, match=f"found {what} .* computed again") as complaint:
         open_features(study, paths, SOURCE)
     assert complaint.value.remake == (paths.features(*SOURCE) / "metadata.json",)
-
-
-def test_features_of_another_dataset_are_not_read(template: Path, tmp_path: Path) -> None:
-    study, paths, *_ = prepared(template, tmp_path)
-    compute_features(study, paths, SOURCE)
-    section = study.datasets["digits"]
-    source = section.source.model_copy(update={"seed": 5})
-    other = section.model_copy(update={"source": source})
-    prepare_dataset("digits", other, paths.dataset("digits"))
-    with pytest.raises(DatasetError, match="found dataset "):
-        open_features(study, paths, SOURCE)
-
-
-def test_features_of_another_version_are_not_read(
-    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study, paths, *_ = prepared(template, tmp_path)
-    compute_features(study, paths, SOURCE)
-    monkeypatch.setattr(stage, "VERSION", stage.VERSION + 1)
-    with pytest.raises(DatasetError, match="found version"):
-        open_features(study, paths, SOURCE)
 
 
 def test_a_damaged_cache_is_not_read(template: Path, tmp_path: Path) -> None:
@@ -247,69 +234,3 @@ def test_a_full_disk_is_named_before_anything_is_computed(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(DatasetError, match="are needed for the features"):
         compute_features(study, paths, SOURCE)
-
-
-@pytest.mark.parametrize(
-    ("features", "complaint"),
-    [
-        ({"layer": "blocks.9"}, 'found "blocks.9".* allowed: blocks.0, blocks.1'),
-        ({"layer": "patch_embed", "pooling": "token"}, None),
-        ({"layer": "blocks.0.attn.qkv", "pooling": "mean"}, None),
-        ({"layer": "head_drop", "pooling": "mean"}, None),
-    ],
-)
-def test_layers(
-    template: Path, tmp_path: Path, features: dict[str, Any], complaint: str | None
-) -> None:
-    study, paths, *_ = prepared(template, tmp_path, features)
-    if complaint is None:
-        assert compute_features(study, paths, SOURCE).train_inputs.ndim == 2
-        return
-    with pytest.raises(BackboneError, match=complaint):
-        compute_features(study, paths, SOURCE)
-
-
-def test_what_is_not_finite_is_refused(template: Path, tmp_path: Path) -> None:
-    study, paths, _, backbone = prepared(template, tmp_path)
-    state = {name: value * float("nan") for name, value in backbone.state().items()}
-    metadata = backbone.metadata.model_dump(exclude={"checksum"})
-    write_backbone(backbone.folder, state, **metadata)
-    with pytest.raises(BackboneError, match="not finite"):
-        compute_features(study, paths, SOURCE)
-
-
-def test_the_network_runs_in_eval_mode_on_inputs_of_its_size(
-    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Dropout and stochastic depth are off in every module, and stored images are resized first."""
-    _, _, data, backbone = prepared(template, tmp_path)
-    seen: list[tuple[bool, tuple[int, ...]]] = []
-
-    def look(network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-        seen.append((any(each.training for each in network.modules()), tuple(inputs.shape[1:])))
-        return torch.zeros(len(inputs), 3)
-
-    monkeypatch.setattr(stage, "represent", look)
-    resize = Resize(size=16, interpolation="bicubic")
-    for known, size in (
-        (data.metadata, 8),
-        (data.metadata.model_copy(update={"resize": resize}), 16),
-    ):
-        run = stage._network(known, backbone, Features(), CPU)
-        run(data.train_inputs[:2])
-        assert seen.pop() == (False, (1, size, size))
-
-
-def test_features_of_dropout_are_the_same_every_time(template: Path, tmp_path: Path) -> None:
-    _, paths, data, backbone = prepared(template, tmp_path)
-    architecture = backbone.metadata.architecture
-    dropout = {"drop_rate": 0.5, "proj_drop_rate": 0.5}
-    noisy = architecture.model_copy(update={"arguments": architecture.arguments | dropout})
-    state = load_file(paths.backbone("vit") / "model.safetensors")
-    known = backbone.metadata.model_dump(exclude={"checksum"}) | {
-        "architecture": noisy.model_dump()
-    }
-    dropping = write_backbone(paths.backbone("vit"), state, **known)
-    run = stage._network(data.metadata, dropping, Features(), CPU)
-    first = run(data.train_inputs[:20])
-    torch.testing.assert_close(run(data.train_inputs[:20]), first, rtol=0, atol=0)

@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from tests.training.tiny_models import CASES, Case, make
 from torch import nn
 
-from dpsweep.study.clipping import FlatClipping
+from dpsweep.study.clipping import FlatClipping, NoClipping
 from dpsweep.training.gradients import GradientEngine, GradientSum, make_engine
+from dpsweep.training.gradients.linear import LinearEngine
+from dpsweep.training.gradients.loop import LoopEngine
 
 UNKNOWN = {
     "expanded": {name for name in CASES if name.endswith("-all")},
@@ -109,9 +111,9 @@ def test_engine_equals_loop(engine: str, name: str) -> None:
 def test_engine_equals_loop_in_float32(engine: str, name: str) -> None:
     case = make(name, torch.float32)
     bound = middle_norm(case)
-    wanted = clipped_sum(build("loop", case), case, bound)
     # Gradients go on through standardised weights.
     tolerance = 2e-5 if name == "wide_resnet-all" else 1e-5
+    wanted = clipped_sum(build("loop", case), case, bound)
     assert_close(clipped_sum(build(engine, case), case, bound), wanted, tolerance)
 
 
@@ -260,3 +262,33 @@ def test_autocast_keeps_norms_and_sums_in_float32(engine: str, name: str) -> Non
         flat = torch.cat([gradient.float().flatten() for gradient in each.gradients.values()])
         # A norm taken from numbers in bfloat16 would miss by 1e-3.
         torch.testing.assert_close(flat.norm(), torch.tensor(1.0), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("bound", [None, 0.5, 5.0])
+def test_under_autocast_the_linear_engines_gradients_are_those_of_the_loop_to_its_precision(
+    bound: float | None,
+) -> None:
+    """Of a layer whose bias is as large as its weights."""
+    case, head = make("linear-head", torch.float32, examples=40), frozenset({"weight", "bias"})
+    layer, inputs, labels, mask = case.model, case.inputs, case.labels, case.mask
+    assert isinstance(layer, nn.Linear)
+    with torch.no_grad():
+        layer.bias.copy_(torch.tensor([3.0, -2.0, 0.5, -1.0, 0.0]))
+    clipping = NoClipping() if bound is None else FlatClipping(bound)
+    engine = LinearEngine(layer, autocast=torch.bfloat16)
+    found = engine.clipped_sum(inputs, labels, mask, clipping)
+    wanted = LoopEngine(layer, head).clipped_sum(inputs, labels, mask, clipping)
+    # bfloat16 has 8 bits: logits differ by a share of 2^-8 of their largest term.
+    torch.testing.assert_close(found.losses, wanted.losses, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(found.norms, wanted.norms, rtol=0.05, atol=0.05)
+    for name in head:
+        difference = found.gradients[name].float() - wanted.gradients[name]
+        assert difference.norm() < 0.05 * wanted.gradients[name].norm()
+    # What is left of the example without its bias is another gradient.
+    rows, _ = engine.gradients(inputs, labels)
+    exact, _ = LoopEngine(layer, head).gradients(inputs, labels)
+    assert (rows - exact).norm() < 0.05 * exact.norm()
+    with torch.no_grad():
+        layer.bias.zero_()
+    without, _ = LoopEngine(layer, head).gradients(inputs, labels)
+    assert (without - exact).norm() > 0.25 * exact.norm()

@@ -353,23 +353,18 @@ def test_optimizer_must_hold_the_trainable_parameters() -> None:
         private(model, sgd(model))
 
 
-@pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
-def test_impossible_noise(value: float) -> None:
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        *(({"noise_multiplier": value}, "noise multiplier") for value in (-1.0, np.inf, np.nan)),
+        ({"clipping": NoClipping(), "noise_multiplier": 1.0}, "without clipping gives no privacy"),
+        ({"batch_size": 0}, "expected batch size 0"),
+    ],
+)
+def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
     model = net()
-    with pytest.raises(ValueError, match="noise multiplier"):
-        private(model, sgd(model), noise_multiplier=value)
-
-
-def test_noise_without_clipping() -> None:
-    model = net()
-    with pytest.raises(ValueError, match="without clipping gives no privacy"):
-        private(model, sgd(model), NoClipping(), noise_multiplier=1.0)
-
-
-def test_impossible_batch_size() -> None:
-    model = net()
-    with pytest.raises(ValueError, match="expected batch size 0"):
-        private(model, sgd(model), batch_size=0)
+    with pytest.raises(ValueError, match=message):
+        private(model, sgd(model), **settings)
 
 
 @pytest.mark.parametrize("fused", [False, True])
