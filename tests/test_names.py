@@ -7,7 +7,6 @@ import pytest
 
 from dpsweep.cli import main as cli
 
-DEMO = Path(__file__).parents[1] / "studies" / "demo.yaml"
 FILM = "digits_vit-strong_film"
 
 
@@ -34,10 +33,12 @@ FILM = "digits_vit-strong_film"
 def test_a_wrong_name_is_answered_with_the_right_ones(
     command: str, allowed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    study = tmp_path / "mine.yaml"
+    study.write_text("extends: demo\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["dpsweep", *command.split(), "--study", str(DEMO)])
+    monkeypatch.setattr(sys, "argv", ["dpsweep", *command.split(), "--study", str(study)])
     with pytest.raises(SystemExit) as stopped:
         cli.main()
     message = str(stopped.value.code)
     assert message.startswith("error: ") and allowed in message.partition("allowed: ")[2], message
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [study]

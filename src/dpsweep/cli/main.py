@@ -1,16 +1,20 @@
 """The command line: commands for people (`studies`, `releases`), and one per stage (`stages`).
 
 A problem that the user can fix (a study that does not fit, a missing file, a full disk) ends
-in one message and exit status 1; anything else keeps its traceback.
+in one message and exit status 1. Of anything else the message names a file with the traceback.
 """
 
 import logging
+import shlex
 import sys
+import tempfile
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from dpsweep import __version__
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import releases, run, stages, studies
 from dpsweep.study.commands import DEFAULT_STUDY, make_command
@@ -49,3 +53,19 @@ def main(call: "Callable[..., None]" = app) -> None:
         sys.exit(message)
     except OSError as error:
         sys.exit(f"error: {error}")
+    except Exception as error:
+        sys.exit(_unexpected(error))
+
+
+def _unexpected(error: Exception) -> str:
+    """Keep the traceback of a mistake of ours; return what to do with it."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="dpsweep-error-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as file:
+        file.write(f"dpsweep {__version__}: {shlex.join(sys.argv)}\n\n")
+        file.writelines(traceback.format_exception(error))
+    first = str(error).splitlines()[0] if str(error) else ""
+    return (
+        f"error: {type(error).__name__}: {first}\n"
+        f"This is a mistake in dpsweep. Please report it with this file: {file.name}"
+    )

@@ -75,7 +75,12 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
             content = yaml.load(stream, Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except OSError as error:
         raise StudyError(f"{whole}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise StudyError(
+            f"{whole}: not valid YAML: brackets inside of brackets, too deep"
+        ) from None
+    except (yaml.YAMLError, ValueError, AttributeError) as error:
+        # PyYAML lets errors of int() and of dates through.
         raise StudyError(f"{whole}: not valid YAML\n{error}") from None
     if not isinstance(content, dict):
         raise StudyError(

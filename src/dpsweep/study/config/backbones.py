@@ -2,9 +2,17 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, FiniteFloat, PositiveInt
 
-from dpsweep.study.config.section import Commit, HubId, LayerName, Name, PositiveFloat, Section
+from dpsweep.study.config.section import (
+    Commit,
+    HubId,
+    LayerName,
+    LocalPath,
+    Name,
+    PositiveFloat,
+    Section,
+)
 
 
 class RandomWeights(Section):
@@ -38,7 +46,7 @@ class FileWeights(Section):
     """A local safetensors file."""
 
     kind: Literal["file"]
-    path: str
+    path: LocalPath
 
     def local_files(self) -> dict[str, str]:
         """The file."""
@@ -62,7 +70,7 @@ class FileTokenizer(Section):
     """A local ``tokenizer.json``, or a ``vocab.txt`` of BERT's WordPiece."""
 
     kind: Literal["file"]
-    path: str
+    path: LocalPath
 
     def local_files(self) -> dict[str, str]:
         """The file."""
@@ -121,7 +129,7 @@ class Backbone(Section):
     architecture: str
     arguments: dict[str, bool | int | float | str] = {}
     weights: Weights
-    mean: Annotated[list[float], Field(min_length=1)] = [0.5, 0.5, 0.5]
+    mean: Annotated[list[FiniteFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]
     std: Annotated[list[PositiveFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]
     tokenizer: Annotated[
         Tokenizer | None,

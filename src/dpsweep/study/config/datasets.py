@@ -11,6 +11,7 @@ from dpsweep.study.config.section import (
     Commit,
     FolderName,
     HubId,
+    LocalPath,
     ModuleName,
     Section,
     require_disjoint,
@@ -70,7 +71,9 @@ class HubSource(SourceSection):
     kind: Literal["hub"]
     id: HubId
     revision: Annotated[Commit | None, Field(description="a commit")] = None
-    path: Annotated[str | None, Field(description="a local copy, used instead of the hub")] = None
+    path: Annotated[
+        LocalPath | None, Field(description="a local copy, used instead of the hub")
+    ] = None
     configuration: Annotated[
         str | None, Field(description="which one, where the repository has several")
     ] = None
@@ -100,7 +103,7 @@ class FolderSource(SourceSection):
     """A folder of images, ``<path>/<split>/<class>/<image>``."""
 
     kind: Literal["folder"]
-    path: str
+    path: LocalPath
     train_folders: Annotated[
         list[FolderName], Field(min_length=1, description="merged; [.] is the folder itself")
     ] = ["train"]

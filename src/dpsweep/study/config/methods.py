@@ -6,6 +6,8 @@ from pydantic import Field, PositiveInt
 
 from dpsweep.study.config.section import Engine, Section
 
+LARGEST_RANK = 4096  # as many as the widest layers have inputs
+
 
 class MethodSection(Section):
     """What all methods have."""
@@ -50,7 +52,7 @@ class LoRA(MethodSection):
 
     title: str = "LoRA"
     kind: Literal["lora"]
-    rank: PositiveInt
+    rank: Annotated[PositiveInt, Field(le=LARGEST_RANK)]
     target_modules: Annotated[
         list[str], Field(min_length=1, description="names of linear layers, as in peft")
     ]

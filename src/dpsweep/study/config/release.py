@@ -41,7 +41,8 @@ class Release(Section):
     clipping_bound: Grid | PrivateRule
     learning_rate: LearningRates
     mean_trials: Annotated[
-        float, Field(gt=1, allow_inf_nan=False, description="expected number of trials; private")
+        float,
+        Field(gt=1, le=1e6, allow_inf_nan=False, description="expected number of trials; private"),
     ] = 3.0
     shape: Annotated[
         float,

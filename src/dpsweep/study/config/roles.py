@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from dpsweep.study.config.section import Name, PositiveFloat, Section
+from dpsweep.study.config.section import Name, PositiveFloat, Section, strictly_increasing
 
 Bound = Annotated[Name | None, Field(default=None)]
 
@@ -55,7 +55,14 @@ class Roles(Section):
     backbones: BackboneRoles = BackboneRoles()
     methods: MethodRoles = MethodRoles()
     neighbours: Annotated[
-        dict[Name, Annotated[list[PositiveFloat], Field(min_length=3, max_length=3)]],
+        dict[
+            Name,
+            Annotated[
+                list[PositiveFloat],
+                Field(min_length=3, max_length=3),
+                AfterValidator(strictly_increasing),
+            ],
+        ],
         Field(
             description="for a method: the small, baseline and large clipping bound that figures "
             "contrast; by default the bound nearest to 1 and its neighbours on the grid"

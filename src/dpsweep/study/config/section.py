@@ -3,6 +3,7 @@
 import itertools
 import posixpath
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
@@ -39,6 +40,16 @@ def strictly_increasing(values: list[float]) -> list[float]:
     return values
 
 
+def distinct_when_printed(values: list[float]) -> list[float]:
+    """Refuse numbers that differ after their sixth digit only: tables and logs show them as one."""
+    for smaller, larger in itertools.pairwise(values):
+        if f"{smaller:.6g}" == f"{larger:.6g}":
+            raise ValueError(
+                f"allowed: values that differ in six digits, but {smaller!r} and {larger!r} do not"
+            )
+    return values
+
+
 def strictly_increasing_integers(values: list[int]) -> list[int]:
     """`strictly_increasing` for integers, which keep their type."""
     strictly_increasing([float(value) for value in values])
@@ -67,13 +78,47 @@ def require_disjoint(train_key: str, train: Sequence[str], test_key: str, test: 
         )
 
 
+def usable_path(text: str) -> str:
+    """Refuse a path that no file can have."""
+    if any(ord(character) < ord(" ") for character in text):
+        raise ValueError("allowed: a path without control characters")
+    try:
+        parts = Path(text).expanduser().parts
+    except RuntimeError:
+        raise ValueError(
+            "allowed: a path of a user that exists, or one that does not start with ~"
+        ) from None
+    if any(len(part.encode()) > _LONGEST_NAME for part in parts):
+        raise ValueError(f"allowed: names of at most {_LONGEST_NAME} bytes")
+    return text
+
+
+def usable_folder(text: str) -> str:
+    """Refuse a folder that Snakemake would read as a pattern."""
+    if set("{}") & set(text):
+        raise ValueError("allowed: a path without { and }")
+    return usable_path(text)
+
+
+_LONGEST_NAME = 255  # of a file, on Linux and macOS
+LONGEST_AXIS = 1000
+"""Values of an axis of a grid, at most."""
+
+LocalPath = Annotated[str, AfterValidator(usable_path)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Epsilon = Annotated[float, Field(gt=0, description="target epsilon; .inf trains without privacy")]
-Grid = Annotated[list[PositiveFloat], Field(min_length=1), AfterValidator(strictly_increasing)]
+Grid = Annotated[
+    list[PositiveFloat],
+    Field(min_length=1, max_length=LONGEST_AXIS),
+    AfterValidator(strictly_increasing),
+]
 # Above 1e30 the arithmetic of the optimizer itself overflows.
 LearningRate = Annotated[float, Field(gt=0, le=1e30)]
 LearningRates = Annotated[
-    list[LearningRate], Field(min_length=1), AfterValidator(strictly_increasing)
+    list[LearningRate],
+    Field(min_length=1, max_length=LONGEST_AXIS),
+    AfterValidator(strictly_increasing),
+    AfterValidator(distinct_when_printed),
 ]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
 from dpsweep.study.clipping import Clipping, clipping_rule
@@ -18,7 +18,7 @@ from dpsweep.study.config.methods import HeadOnly, Method
 from dpsweep.study.config.privacy import Privacy
 from dpsweep.study.config.release import Release
 from dpsweep.study.config.roles import Roles
-from dpsweep.study.config.section import Engine, Name, Section
+from dpsweep.study.config.section import Engine, Name, Section, usable_folder
 from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.config.theory import Theory
 from dpsweep.study.config.training import Training
@@ -41,9 +41,11 @@ class Study(Section):
     model_config = ConfigDict(serialize_by_alias=True)
 
     title: str
-    results: Annotated[str, Field(min_length=1, description="the folder of all outputs")] = (
-        "results"
-    )
+    results: Annotated[
+        str,
+        Field(min_length=1, description="the folder of all outputs"),
+        AfterValidator(usable_folder),
+    ] = "results"
     privacy: Privacy = Privacy()
     training: Training = Training()
     theory: Theory = Theory()

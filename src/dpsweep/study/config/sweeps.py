@@ -13,6 +13,7 @@ from dpsweep.study.cells import (
 )
 from dpsweep.study.clipping import RULES, ClippingBound, RuleName
 from dpsweep.study.config.section import (
+    LONGEST_AXIS,
     Engine,
     Epsilon,
     Grid,
@@ -30,7 +31,7 @@ class Geometric(Section):
 
     first: PositiveFloat
     last: PositiveFloat
-    count: Annotated[int, Field(ge=2)]
+    count: Annotated[int, Field(ge=2, le=LONGEST_AXIS)]
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -56,17 +57,27 @@ class Sweep(Section):
     backbone: Name
     method: Name
     optimizer: Literal["adam", "sgd"] = "adam"
-    epsilon: Annotated[list[Epsilon], Field(min_length=1), AfterValidator(strictly_increasing)]
-    epochs: Annotated[list[PositiveInt], Field(min_length=1), AfterValidator(strictly_increasing)]
+    epsilon: Annotated[
+        list[Epsilon],
+        Field(min_length=1, max_length=LONGEST_AXIS),
+        AfterValidator(strictly_increasing),
+    ]
+    epochs: Annotated[
+        list[PositiveInt],
+        Field(min_length=1, max_length=LONGEST_AXIS),
+        AfterValidator(strictly_increasing),
+    ]
     batch_size: Annotated[
-        list[PositiveInt | Full], Field(min_length=1), AfterValidator(batch_sizes_ascend)
+        list[PositiveInt | Full],
+        Field(min_length=1, max_length=LONGEST_AXIS),
+        AfterValidator(batch_sizes_ascend),
     ]
     clipping_bound: Annotated[
         Grid | RuleName,
         Field(description="a list of C, or automatic (AUTO-S), or none (epsilon .inf only)"),
     ]
     learning_rate: LearningRates | Geometric
-    seeds: Annotated[PositiveInt, Field(description="how many: 1, 2, ...")]
+    seeds: Annotated[PositiveInt, Field(le=LONGEST_AXIS, description="how many: 1, 2, ...")]
     physical_batch: Annotated[
         PositiveInt | Literal["auto"] | None,
         Field(description="overrides training.physical_batch"),

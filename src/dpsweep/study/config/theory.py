@@ -11,7 +11,7 @@ class Theory(Section):
     """Batches whose per-example gradients are measured along a trial. Not private."""
 
     draws: Annotated[
-        PositiveInt, Field(description="batches that are measured after every epoch")
+        PositiveInt, Field(le=1000, description="batches that are measured after every epoch")
     ] = 3
     largest_batch: Annotated[
         PositiveInt,

@@ -1,0 +1,133 @@
+"""Whatever a study file holds, it is a study, or one error says what is wrong with it."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.workflow.chain import STUDY
+
+from dpsweep.cli import main as command_line
+from dpsweep.study import StudyError, load_study
+
+SWEEP = "sweeps: {digits_vit_film: {%s}}"
+MANY = ", ".join(f"{0.1 + number / 1000}" for number in range(50_000))
+
+
+def loaded(text: str | bytes, folder: Path) -> None:
+    """Load a study that extends the smallest one."""
+    (folder / "base.yaml").write_text(yaml.safe_dump(STUDY | {"results": "results"}))
+    file = folder / "mine.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    load_study(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("title: !!int abc", "not valid YAML"),
+        ("title: !!timestamp x", "not valid YAML"),
+        ("title: 2024-13-45", "not valid YAML"),
+        (f"privacy: {{delta: {'1' * 5000}}}", "not valid YAML"),
+        (f"title: {'[' * 500}{']' * 500}", "brackets inside of brackets"),
+        (b"title: \xff", "not valid YAML"),
+        ("datasets: {digits: {source: !replace {kind: folder, path: ~nosuchuser/x}}}", "a user that exists"),
+        ('datasets: {digits: {source: !replace {kind: folder, path: "a\\0b"}}}', "control characters"),
+        ('results: "a\\0b"', "control characters"),
+        (f"results: {'r' * 300}", "at most 255 bytes"),
+        ('results: "res{cell}"', "a path without { and }"),
+        (SWEEP % "learning_rate: {first: 0.001, last: 0.1, count: 1000000000}", "at most 1000"),
+        (SWEEP % f"epsilon: [{MANY}]", "at most 1000"),
+        (SWEEP % "learning_rate: [0.1, 0.10000000000001]", "values that differ in six digits"),
+        (SWEEP % "seeds: 1000000000", "at most 1000"),
+        ("methods: {film: !replace {kind: lora, rank: 10000000, target_modules: [qkv]}}", "at most 4096"),
+        ("backbones: {vit: {mean: [.nan]}}", "a finite number"),
+        ("roles: {neighbours: {film: [3, 2, 1]}}", "sorted from small to large"),
+        ("theory: {draws: 1000000000}", "at most 1000"),
+    ],
+)  # fmt: skip
+def test_what_no_study_can_hold_is_refused(text: str | bytes, said: str, tmp_path: Path) -> None:
+    head = b"extends: base.yaml\n"
+    with pytest.raises(StudyError) as refusal:
+        loaded(head + (text if isinstance(text, bytes) else text.encode()), tmp_path)
+    assert said in " ".join(str(refusal.value).split())
+    assert len(str(refusal.value)) < 3000
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["full", "automatic", "../x", "~", "{", ".inf", "1e400"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+def places(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of all values in a study."""
+    items = (
+        content.items()
+        if isinstance(content, dict)
+        else enumerate(content)
+        if isinstance(content, list)
+        else ()
+    )
+    return [found for key, inner in items for found in [(*path, key), *places(inner, (*path, key))]]
+
+
+PLACES = places(STUDY)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(PLACES), VALUES)
+def test_any_value_anywhere_is_accepted_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, place: tuple[Any, ...], value: Any
+) -> None:
+    content = copy.deepcopy(STUDY) | {"results": "results"}
+    *way, last = place
+    section: Any = content
+    for key in way:
+        section = section[key]
+    section[last] = value
+    file = tmp_path_factory.getbasetemp() / "any.yaml"
+    file.write_text(json.dumps(content), encoding="utf-8", errors="replace")
+    try:
+        load_study(file)
+    except StudyError as refusal:
+        assert str(refusal)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=60) | st.text(alphabet="abc:{}[]&*!-|>?'\"\n 0159e.~,%@", max_size=40))
+def test_any_bytes_are_a_study_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, text: bytes | str
+) -> None:
+    with pytest.raises(StudyError):
+        loaded(text, tmp_path_factory.getbasetemp())
+
+
+def test_a_mistake_of_ours_is_one_message_and_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: Path) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr("dpsweep.cli.options.load_study", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["dpsweep", "status", "config.yaml"])
+    with pytest.raises(SystemExit) as end:
+        command_line.main()
+    first, second = str(end.value).splitlines()
+    assert first == "error: ZeroDivisionError: by nothing"
+    (file,) = tmp_path.glob("dpsweep-error-*.txt")
+    assert second.endswith(f"Please report it with this file: {file}")
+    assert "Traceback" in file.read_text()
