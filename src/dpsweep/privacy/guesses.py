@@ -1,4 +1,4 @@
-"""What an auditor's guesses prove: a lower bound on epsilon from one training run.
+"""A lower bound on epsilon from an auditor's guesses about one training run.
 
 Steinke, Nasr and Jagielski 2023, "Privacy Auditing with One (1) Training Run". Each of m canaries
 is a training example or not, by its own fair coin. The auditor sees what training released,

@@ -119,7 +119,7 @@ class PublicWeights(BaseModel):
 
 
 class Network(_Part):
-    """What the parameters belong to."""
+    """The network that the parameters belong to."""
 
     library: Literal["timm", "transformers", "dpsweep"]
     architecture: str
@@ -171,7 +171,7 @@ class Certificate(_Part):
     title: str
     dataset: str
     epsilon: Positive
-    """What is guaranteed."""
+    """The guarantee."""
     delta: Probability
     adjacency: Literal["add or remove one example"] = ADJACENCY
     unit: Literal["one training example"] = UNIT

@@ -50,12 +50,12 @@ class TrainedModel:
     parameters: Arrays
     """The trained ones, by their names in the network."""
     record: dict[str, Any]
-    """What is known of the trial; most of it is not private (see `certificate`)."""
+    """Everything measured of the trial; most of it is not private (see `certificate`)."""
 
 
 @dataclass(frozen=True)
 class Schedules:
-    """What candidates of a release train on: N, and B and T of each."""
+    """N of a release, and B and T of each candidate."""
 
     examples: int
     """Of the whole training set."""
@@ -216,7 +216,7 @@ def _silence() -> Iterator[None]:
 
 
 def _head_prefix(data: PreparedDataset, backbone: PreparedBackbone) -> str:
-    """What names in a head on features lack of those in the network; nothing without features."""
+    """Return the head's prefix in the network's names; empty where the network itself trains."""
     if data.metadata.features is None:
         return ""
     network = build_model(

@@ -43,7 +43,7 @@ _UNFINISHED = ".partial-release-"
 
 @dataclass(frozen=True)
 class Swept:
-    """What was trained on a release's data without an account; whatever was chosen by it leaks."""
+    """Training on a release's data without an account; whatever was chosen by it leaks."""
 
     sweeps: list[str]
     """Sweeps of the study with a finished cell."""
@@ -201,7 +201,7 @@ def _write_parameters(
 
 
 def _plain(pretraining: Mapping[str, Any]) -> dict[str, Any]:
-    """What may be said of the public weights: no path of this machine, no times."""
+    """Leave out of a description of weights the path on this machine, and times."""
     return {key: each for key, each in pretraining.items() if key not in ("path", "seconds")}
 
 

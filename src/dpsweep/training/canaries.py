@@ -188,7 +188,7 @@ class CanaryContext(TrialContext):
 
 @dataclass(frozen=True)
 class AuditedTrial:
-    """What the auditor knows after a trial.
+    """The auditor's knowledge after a trial.
 
     Attributes:
         included: the coins, shape (m,).

@@ -1,4 +1,4 @@
-"""What the trials of a cell share: the data on the device, the backbone, the device itself."""
+"""Everything that the trials of a cell share: the data on the device, the backbone, the device itself."""
 
 import logging
 import warnings
@@ -45,7 +45,7 @@ class Examples:
 
 
 class TrialContext:
-    """What the trials of a cell share: the data on the device, the backbone, the device itself.
+    """Everything that the trials of a cell share: the data on the device, the backbone, the device itself.
 
     Args:
         data: the prepared dataset, or its features where the method trains a head on them.

@@ -120,7 +120,7 @@ def full_precision() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ComputeDevice:
-    """What training would compute on."""
+    """The device that training would take."""
 
     name: str
     gigabytes: float

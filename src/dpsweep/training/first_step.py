@@ -28,7 +28,7 @@ _EXAMPLES = 2
 
 @dataclass
 class FirstSteps:
-    """What came of it."""
+    """Problems that were found, and how many networks were tried."""
 
     problems: list[str] = field(default_factory=list)
     """each with the sweeps that it stops"""

@@ -66,7 +66,7 @@ def watched() -> Iterator[None]:
 
 
 def interruption(*, saved: bool) -> Interrupted | None:
-    """What to raise now that a signal asks to stop, or None while there is no such signal.
+    """Return the exception to raise once a signal asks to stop, or None before that.
 
     Args:
         saved: whether this process has brought a trial forward. If it has not, a call with the

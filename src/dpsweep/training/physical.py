@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 PhysicalBatchSize = int | Literal["auto"]
 ON_THE_CPU = 256
-"""What ``auto`` means there: memory runs out for the whole machine, and cannot be tried out."""
+"""The size that ``auto`` takes there: memory runs out for the whole machine, and cannot be tried out."""
 
 _OUT_OF_MEMORY = (
     "out of memory",  # the driver, and torch's own error inside that of a compiler

@@ -188,7 +188,7 @@ def _microbatches(
 def _outputs(
     model: nn.Module, context: TrialContext, examples: Examples, first: int, count: int
 ) -> tuple[Tensor, Tensor]:
-    """What a model gives for some examples, and their labels."""
+    """Return a model's outputs for some examples, and their labels."""
     rows = torch.arange(first, min(first + count, len(examples.labels)))
     inputs, labels = context.batch(examples, rows)
     return model(inputs).float(), labels
