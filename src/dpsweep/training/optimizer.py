@@ -16,7 +16,9 @@ from dpsweep.training.randomness import GaussianNoise
 
 @dataclass(frozen=True)
 class StepStatistics:
-    """Counts of one step's examples and gradients, as scalar tensors on the device. Not private: see docs/privacy.md.
+    """Counts of one step's examples and gradients, as scalar tensors on the device.
+
+    They are not private: see docs/privacy.md.
 
     Attributes:
         sampled_examples: size of the sampled batch, int64.
