@@ -160,40 +160,31 @@ def test_another_process_with_other_settings_draws_the_same_bytes(paths: Paths) 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_fonts_are_embedded_as_truetype_and_no_date_is_written(drawn: Paths, family: str) -> None:
-    pdf = drawn.figure(family, "pdf").read_bytes()
-    assert b"/FontFile2" in pdf
-    assert b"DejaVuSans" in pdf
+def test_files_are_fit_to_be_printed(drawn: Paths, family: str) -> None:
+    pdf, png = (drawn.figure(family, suffix).read_bytes() for suffix in ("pdf", "png"))
+    assert b"/FontFile2" in pdf and b"DejaVuSans" in pdf  # embedded as TrueType
     assert b"/Type3" not in pdf
     assert b"CreationDate" not in pdf
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_png_has_300_dots_per_inch_and_fits_the_text(drawn: Paths, family: str) -> None:
-    png = drawn.figure(family, "png").read_bytes()
-    width = int.from_bytes(png[16:20], "big")
-    assert 1.5 * 300 < width <= 5.5 * 300
+    assert 1.5 * 300 < int.from_bytes(png[16:20], "big") <= 5.5 * 300
     position = png.index(b"pHYs") + 4
     assert int.from_bytes(png[position : position + 4], "big") == round(300 / 0.0254)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_csv_is_the_same_numbers_in_full_precision(drawn: Paths, family: str) -> None:
     compute, _ = FAMILIES_OF_FIGURES[family]
     numbers = compute(STUDY, drawn, STUDY.figures[family])
     read = pd.read_csv(drawn.figure(family, "csv"))
     assert list(read.columns) == list(numbers.columns)
     for column in numbers.select_dtypes("number"):
-        np.testing.assert_array_equal(read[column], numbers[column])
+        np.testing.assert_array_equal(read[column], numbers[column])  # in full precision
+
+
+def measured(paths: Paths) -> list[Path]:
+    """All result files that figures are drawn from."""
+    folders = ("gradnorms/*/*", "theory/*/*", "cells/*/*/*")
+    return sorted(file for each in folders for file in paths.results.glob(each))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_absent_results_are_an_error_that_names_what_to_make(paths: Paths, family: str) -> None:
-    for file in [
-        *paths.results.glob("gradnorms/*/*"),
-        *paths.results.glob("theory/*/*"),
-        *paths.results.glob("cells/*/*/*"),
-    ]:
+    for file in measured(paths):
         file.unlink()
     with pytest.raises(MissingResultsError) as raised:
         draw(STUDY, paths, family)
@@ -205,13 +196,6 @@ def test_absent_results_are_an_error_that_names_what_to_make(paths: Paths, famil
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("absent", ["a third", "one line or panel", "all"])
 def test_partial_draws_what_is_there(paths: Paths, family: str, absent: str) -> None:
-    found = sorted(
-        [
-            *paths.results.glob("gradnorms/*/*"),
-            *paths.results.glob("theory/*/*"),
-            *paths.results.glob("cells/*/*/*"),
-        ]
-    )
     kept = {
         "a third": lambda index, file: index % 3 > 0,
         "one line or panel": lambda index, file: (
@@ -219,7 +203,7 @@ def test_partial_draws_what_is_there(paths: Paths, family: str, absent: str) -> 
         ),
         "all": lambda index, file: False,
     }[absent]
-    for index, file in enumerate(found):
+    for index, file in enumerate(measured(paths)):
         if not kept(index, file):
             file.unlink()
     watched = Paths(paths.results, partial=True)

@@ -100,11 +100,7 @@ def draw(study: Study, folder: Path, name: str) -> Figure:
 
 
 def assert_legible(study: Study, folder: Path) -> None:
-    found = {}
-    for name, figure in study.figures.items():
-        compute, plot = PLOTS[figure.family]
-        with style.style():
-            found[name] = illegible(plot(figure, compute(study, Paths(folder), figure)))
+    found = {name: illegible(draw(study, folder, name)) for name in study.figures}
     assert {name: texts for name, texts in found.items() if texts} == {}
 
 

@@ -452,9 +452,7 @@ def test_files_are_links_where_they_lie_beside_the_report(study: Study, paths: P
 # -- the numbers ----------------------------------------------------------------------------
 
 
-def test_the_summary_counts_cells_trials_and_hours(study: Study, paths: Paths) -> None:
-    write_trials(study, paths)
-    page = Page(written(study, paths))
+def test_the_summary_counts_cells_trials_and_hours(page: Page) -> None:
     assert (
         "2 sweeps over 1 dataset, 1 backbone and 1 method: 40 trials in 10 of 10 planned cells, "
         "60 min of training on a small CPU." in page.text()
@@ -545,27 +543,34 @@ def test_damaged_trials_are_an_error_that_names_the_file(study: Study, paths: Pa
         report.write(study, STUDY_FILE, paths)
 
 
+GUARANTEE = "Certified ε is at most the target"
+FIRST = ["digits_strong_film", "eps1_epochs2_B64_C0.1", "0.001", "1"]
+
+
 @pytest.mark.parametrize(
-    ("certified", "status"),
-    [(1.0, "Pass"), (math.nextafter(1.0, 2.0), "Fail"), (math.nan, "Fail"), (math.inf, "Fail")],
-)
-def test_a_certificate_above_the_target_or_missing_fails(
-    study: Study, paths: Paths, certified: float, status: str
+    ("changes", "title", "status", "finding"),
+    [
+        ({"certified_epsilon": 1.0}, GUARANTEE, "pass", "True of all 32"),
+        ({"certified_epsilon": math.nextafter(1, 2)}, GUARANTEE, "fail", "1 private trial of 32 exceed"),
+        ({"certified_epsilon": math.nan}, GUARANTEE, "fail", "1 private trial of 32 exceed"),
+        ({"certified_epsilon": math.inf}, GUARANTEE, "fail", "1 private trial of 32 exceed"),
+        ({"delta": 1e-4}, "Private trials are calibrated to the study's δ", "fail", "1 private trial of 32"),
+        ({"diverged": True}, "Diverged trials", "note", "1 trial of 40"),
+        ({"nonfinite_examples": 7}, "Gradients that are not finite", "note", "7 per-example"),
+    ],
+)  # fmt: skip
+def test_a_trial_that_breaks_a_promise_is_named(
+    study: Study, paths: Paths, changes: dict[str, Any], title: str, status: str, finding: str
 ) -> None:
-    write_trials(study, paths, certified_epsilon=certified)
-    finding = check_named(Page(written(study, paths)), "Certified ε is at most the target")
-    assert finding.startswith(status)
-    if status == "Fail":
-        assert "1 private trial of 32 exceed" in finding
-        assert "digits_strong_film eps1_epochs2_B64_C0.1 0.001 1" in finding
-
-
-def test_another_delta_fails(study: Study, paths: Paths) -> None:
-    write_trials(study, paths, delta=1e-4)
-    finding = check_named(
-        Page(written(study, paths)), "Private trials are calibrated to the study's δ"
+    write_trials(study, paths, **changes)
+    (check,) = (
+        each for each in check_trials(study, read_trials(study, paths)) if each.title == title
     )
-    assert finding.startswith("Fail 1 private trial of 32")
+    assert check.status == status
+    assert check.finding.startswith(finding)
+    if check.evidence is not None:
+        (row,) = check.evidence.rows
+        assert row[:4] == FIRST
 
 
 def test_a_problem_of_two_precisions_is_named(study: Study, paths: Paths) -> None:
@@ -587,15 +592,6 @@ def test_a_problem_of_two_precisions_is_named(study: Study, paths: Paths) -> Non
     assert evidence.rows == [["digits_strong_film", "bfloat16, float32"]]
 
 
-def test_diverged_trials_are_listed(study: Study, paths: Paths) -> None:
-    write_trials(study, paths, diverged=True, accuracy=0.125, nonfinite_examples=7)
-    page = Page(written(study, paths))
-    finding = check_named(page, "Diverged trials")
-    assert finding.startswith("Note 1 trial of 40")
-    assert "digits_strong_film eps1_epochs2_B64_C0.1 0.001 1 12.5 %" in finding
-    assert check_named(page, "Gradients that are not finite").startswith("Note 7 per-example")
-
-
 def test_the_best_learning_rate_at_an_end_of_its_grid_is_counted(
     study: Study, paths: Paths
 ) -> None:
@@ -610,9 +606,7 @@ def test_the_best_learning_rate_at_an_end_of_its_grid_is_counted(
     assert found.evidence.rows == [["digits_film", "0.001, 0.1", "9", "1", "0"]]
 
 
-def test_reference_accuracy_is_that_of_the_best_nonprivate_cell(study: Study, paths: Paths) -> None:
-    write_trials(study, paths)
-    page = Page(written(study, paths))
+def test_reference_accuracy_is_that_of_the_best_nonprivate_cell(page: Page) -> None:
     # By hand: B = 256 has macro accuracies 0.7 and 0.8 (mean 0.75), B = 64 has 0.5 and 0.6.
     assert (
         "Digits ViT strong FiLM 85.0 % 80.0 % to 90.0 % 75.0 % 25.0 % 2 "
@@ -628,11 +622,7 @@ def test_without_nonprivate_trials_the_page_says_so(paths: Paths) -> None:
     assert "There is no trial without privacy" in Page(written(study, paths)).text()
 
 
-def test_the_privacy_statement_names_the_guarantee_and_its_limits(
-    study: Study, paths: Paths
-) -> None:
-    write_trials(study, paths)
-    page = Page(written(study, paths))
+def test_the_privacy_statement_names_the_guarantee_and_its_limits(page: Page) -> None:
     statement = page.text().partition("Privacy statement This study has ")[2]
     assert statement.startswith("32 private trials with target ε 1, 8 and 8 trials without")
     for word in ("1e-05", "adding or removing", "Poisson", "PRV", "tuning", "test set", "seed"):

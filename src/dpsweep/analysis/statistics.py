@@ -26,7 +26,11 @@ NoiseQuantity = Literal["effective", "cumulative", "cumulative_effective"]
 
 
 def first_best(values: "pd.Series[float]") -> "pd.Series[bool]":
-    """Mark the largest value, the first one on ties; none where there is no number."""
+    """Mark the largest value, the first one on ties; none where there is no number.
+
+    >>> first_best(pd.Series([0.5, 0.9, 0.9])).tolist()
+    [False, True, False]
+    """
     return values.astype(float).rank(method="first", ascending=False) == 1
 
 
@@ -34,6 +38,9 @@ def retained_weight(
     norms: npt.ArrayLike, labels: npt.ArrayLike, bound: float, classes: int
 ) -> Array:
     """Retained weight w_y(C) of every class (paper, eq. retained_weight).
+
+    >>> retained_weight([1.0, 4.0, 8.0], labels=[0, 0, 1], bound=2.0, classes=2)
+    array([0.75, 0.25])
 
     w_y(C) is the mean over the class's examples of min(1, C / norm). A zero gradient is kept whole
     (weight 1); an example whose norm is not finite is left out; a class without examples is NaN.
@@ -73,6 +80,9 @@ def relative_retained_weight(weights: npt.ArrayLike, baseline: npt.ArrayLike) ->
 
 def class_order(accuracy: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """Classes from easy to hard: by falling per-class accuracy.
+
+    >>> class_order([0.5, 0.9, 0.7])
+    array([1, 2, 0])
 
     Ties keep the order of the classes; a class without a test example (NaN) comes last.
     """

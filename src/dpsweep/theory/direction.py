@@ -89,6 +89,10 @@ def direction_optimal_clipping(
 ) -> DirectionOptimum:
     """Return the bound that maximises R(C), and the range around it in which R is nearly as large.
 
+    >>> best = direction_optimal_clipping(9 * np.ones((8, 8)), noise_multiplier=0.8, dimension=100)
+    >>> best.clipping_bound, best.alignment  # eight equal gradients of norm 3
+    (3.0, 0.5)
+
     Between two norms R is the square of a linear function over a quadratic one, so its stationary point
     and the places where it crosses a level are known exactly.
 
