@@ -13,6 +13,7 @@ over problems (`dpsweep.analysis.statistics`).
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,11 +48,8 @@ _Key = tuple[str, float, int]
 class _Measured:
     """One problem at one epsilon and batch size: accuracy over the grid of clipping bounds."""
 
-    title: str
-    problem: str
-    epsilon: float
-    epochs: int
-    batch_size: int
+    setting: dict[str, Any]
+    """title, problem, epsilon, epochs and batch size, as they stand in a row"""
     accuracy: dict[float, float]
     """by clipping bound, learning rate tuned, mean over repeats"""
     best: float
@@ -172,13 +170,14 @@ def _measured(
     missing: list[Path] | None,
 ) -> Iterable[_Measured]:
     for key, cells in _accuracies(study, paths, panel, missing).items():
-        problem, epsilon, batch_size = key
         yield _Measured(
-            title=getattr(panel, "title", ""),
-            problem=problem,
-            epsilon=epsilon,
-            epochs=int(cells["epochs"].iloc[0]),
-            batch_size=batch_size,
+            setting={
+                "title": getattr(panel, "title", ""),
+                "problem": key[0],
+                "epsilon": key[1],
+                "epochs": int(cells["epochs"].iloc[0]),
+                "batch_size": key[2],
+            },
             accuracy=dict(zip(cells["clipping_bound"], cells["centre"], strict=True)),
             best=float(cells["clipping_bound"].iloc[int(cells["selection_accuracy"].argmax())]),
             named={
@@ -192,12 +191,9 @@ def _measured(
 def _predictions(
     measured: _Measured, overlaps: list[Overlap], fixed: float
 ) -> list[dict[str, object]]:
-    overlaps = [each for each in overlaps if each.batch_size == measured.batch_size]
-    own = [
-        each
-        for each in overlaps
-        if each.cell.epsilon == measured.epsilon and each.sums.total_square > 0
-    ]
+    epsilon, batch_size = measured.setting["epsilon"], measured.setting["batch_size"]
+    overlaps = [each for each in overlaps if each.batch_size == batch_size]
+    own = [each for each in overlaps if each.cell.epsilon == epsilon and each.sums.total_square > 0]
     rows = [_row(FIXED, measured, fixed)]
     rows += [_row(rule, measured, np.nan, value) for rule, value in measured.named.items()]
     if not own:
@@ -236,11 +232,7 @@ def _row(
     best = measured.accuracy[measured.best]
     return {
         "rule": rule,
-        "problem": measured.problem,
-        "title": measured.title,
-        "epsilon": measured.epsilon,
-        "epochs": measured.epochs,
-        "batch_size": measured.batch_size,
+        **measured.setting,
         "predicted": bound,
         "grid_bound": chosen,
         "measured": measured.best,
