@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dpsweep import __version__
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli.main import app
 from dpsweep.cli.run import target_file
@@ -86,3 +87,16 @@ def test_targets_are_named_as_in_the_study() -> None:
     for wrong, right in (("alll", "all"), ("fig1_acuracy_heatmaps", "fig1_accuracy_heatmaps")):
         with pytest.raises(DpsweepError, match=rf"did you mean {right}\?"):
             file(wrong)
+
+
+def test_the_version_is_printed() -> None:
+    assert call("--version") == f"dpsweep {__version__}\n"
+
+
+def test_many_targets_that_are_not_drawn_are_one_line(folder: Path) -> None:
+    Path("pets.yaml").write_text("extends: demo\nresults: results/pets\nroles: !replace {}\n")
+    few = call("check", "--seconds", "0")
+    assert "targets that need other roles or cells; --all lists them" in few
+    every = call("check", "--seconds", "0", "--all")
+    assert "not drawn: fig1_accuracy_heatmaps" in every
+    assert len(every.splitlines()) > len(few.splitlines()) + 5

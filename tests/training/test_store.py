@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpsweep.training.store import StoredTrial, TrialStore
+from dpsweep.training.store import StoredTrial, TrialStore, read_checked, write_checked
 
 KEY = "ab" * 16
 TRIAL = StoredTrial(
@@ -59,3 +59,15 @@ def test_parameters_are_kept_and_dropped(store: TrialStore) -> None:
     store.drop_parameters(KEY)
     assert store.load_parameters(KEY) is None
     assert store.load(KEY) is not None
+
+
+def test_the_same_content_is_the_same_bytes(tmp_path: Path) -> None:
+    arrays = {"epoch1/b": np.ones(3), "epoch1/a": np.zeros((2, 2), dtype=np.float32)}
+    record = {"trial_key": "ab", "title": 'ε = 8, "quoted"\n'}
+    files = [tmp_path / f"{number}.safetensors" for number in range(20)]
+    for file in files:
+        write_checked(file, record, arrays)
+    assert len({file.read_bytes() for file in files}) == 1
+    found, read = read_checked(files[0])
+    assert found == record
+    assert all(np.array_equal(read[name], array) for name, array in arrays.items())

@@ -13,19 +13,22 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.targets import PerClass
 from dpsweep.study.trials import trials_per_cell
 
+_FEW = 5  # targets, whose reasons are told unasked
 
-def check(study: Study, paths: Paths, seconds: float) -> Iterator[str]:
+
+def check(study: Study, paths: Paths, seconds: float, every_target: bool = False) -> Iterator[str]:
     """Yield what there is to say, line by line.
 
     Args:
         study: the study.
         paths: its files.
         seconds: how long the first steps of networks are tried; 0 looks at no network.
+        every_target: say of each target that is not drawn what the study lacks for it.
 
     Raises:
         StudyError: in the end, naming everything that would fail.
     """
-    yield from _sizes(study)
+    yield from _sizes(study, every_target)
     yield from outlook(study)
     wrong = list(problems(study, paths))
     classes: dict[str, list[str]] = {}
@@ -50,7 +53,7 @@ def check(study: Study, paths: Paths, seconds: float) -> Iterator[str]:
         raise StudyError("\n".join(wrong))
 
 
-def _sizes(study: Study) -> Iterator[str]:
+def _sizes(study: Study, every_target: bool) -> Iterator[str]:
     cells = trials = 0
     for cell in study.all_cells():
         cells += 1
@@ -62,14 +65,19 @@ def _sizes(study: Study) -> Iterator[str]:
         f"{len(study.sweeps)} sweeps, {cells} cells, {trials} trials ({study.training.selection}), "
         f"{len(study.figures)} figures, {len(study.tables)} tables"
     )
-    yield from _undrawn(study)
+    yield from _undrawn(study, every_target)
 
 
-def _undrawn(study: Study) -> Iterator[str]:
-    """What the study draws, by name, and what it does not, with the reason."""
+def _undrawn(study: Study, every_target: bool) -> Iterator[str]:
+    """Yield what the study draws, by name, and how much it does not; or each of that with the reason."""
     reasons = study.targets.reasons()
-    if reasons:
-        yield f"drawn: {', '.join([*study.figures, *study.tables]) or 'nothing'}"
+    if not reasons:
+        return
+    yield f"drawn: {', '.join([*study.figures, *study.tables]) or 'nothing'}"
+    count = len(study.targets.undrawn)
+    if count > _FEW and not every_target:
+        yield f"not drawn: {count} targets that need other roles or cells; --all lists them"
+        return
     for reason, names in reasons.items():
         yield f"not drawn: {', '.join(names)}"
         yield from (f"  {each}" for each in reason.split("; "))

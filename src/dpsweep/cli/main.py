@@ -10,7 +10,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,11 +23,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Find and explain good hyperparameters for differentially private deep transfer learning.",
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"dpsweep {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="print the version and exit"
+        ),
+    ] = False,
+) -> None:
+    """Find and explain good hyperparameters for differentially private deep transfer learning."""
+
+
 app.add_typer(studies.app)
 app.add_typer(run.app)
 app.add_typer(releases.app)

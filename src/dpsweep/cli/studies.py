@@ -93,6 +93,9 @@ def check(
         float,
         typer.Option(help="seconds for trying the first step of every network; 0 skips networks"),
     ] = 20.0,
+    every_target: Annotated[
+        bool, typer.Option("--all", help="say of each target that is not drawn what it lacks")
+    ] = False,
 ) -> None:
     """Check a study, its local data and its networks, and print its size."""
     from dpsweep.cli.check import check as check_study
@@ -102,7 +105,7 @@ def check(
         _check_noise(study, paths)
         return
     typer.echo(f"{file}: {study.title}")
-    for line in check_study(study, paths, seconds):
+    for line in check_study(study, paths, seconds, every_target):
         typer.echo(line)
 
 

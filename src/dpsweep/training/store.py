@@ -44,12 +44,26 @@ def _digest(record: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
 
 
 def write_checked(path: Path, record: Mapping[str, Any], arrays: Arrays) -> None:
-    """Write a record and arrays into one safetensors file with a checksum, atomically."""
+    """Write a record and arrays into one safetensors file with a checksum, atomically.
+
+    The same content is the same bytes.
+    """
     text = json.dumps(record, sort_keys=True)
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     metadata = {"record": text, "checksum": _digest(text, contiguous)}
     with atomic_path(path) as partial:
         save_file(contiguous, partial, metadata=metadata)
+        _sort_header(partial)
+
+
+def _sort_header(path: Path) -> None:
+    """Sort the header of a safetensors file, whose metadata are written in a random order."""
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        content = json.loads(file.read(length))
+        header = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        file.seek(8)
+        file.write(header.encode().ljust(length))
 
 
 def read_checked(path: Path) -> tuple[dict[str, Any], Arrays]:
