@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 from tests.training.tiny_study import prepare, specs_of, tiny_sections
+from torch import nn
 
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import DatasetError, PreparedDataset
+from dpsweep.data.resize import Resize
 from dpsweep.models.backbone import BackboneError, PreparedBackbone, write_backbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
@@ -20,7 +22,7 @@ from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.study.config import HeadOnly
+from dpsweep.study.config import Features, HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.training import features as stage
 from dpsweep.training.context import TrialContext
@@ -234,3 +236,54 @@ def test_a_full_disk_is_named_before_anything_is_computed(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(DatasetError, match="are needed for the features"):
         compute_features(study, paths, SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("features", "complaint"),
+    [
+        ({"layer": "blocks.9"}, 'found "blocks.9".* allowed: blocks.0, blocks.1'),
+        ({"layer": "patch_embed", "pooling": "token"}, None),
+        ({"layer": "blocks.0.attn.qkv", "pooling": "mean"}, None),
+        ({"layer": "head_drop", "pooling": "mean"}, None),
+    ],
+)
+def test_layers(
+    template: Path, tmp_path: Path, features: dict[str, Any], complaint: str | None
+) -> None:
+    study, paths, *_ = prepared(template, tmp_path, features)
+    if complaint is None:
+        assert compute_features(study, paths, SOURCE).train_inputs.ndim == 2
+        return
+    with pytest.raises(BackboneError, match=complaint):
+        compute_features(study, paths, SOURCE)
+
+
+def test_what_is_not_finite_is_refused(template: Path, tmp_path: Path) -> None:
+    study, paths, _, backbone = prepared(template, tmp_path)
+    state = {name: value * float("nan") for name, value in backbone.state().items()}
+    metadata = backbone.metadata.model_dump(exclude={"checksum"})
+    write_backbone(backbone.folder, state, **metadata)
+    with pytest.raises(BackboneError, match="not finite"):
+        compute_features(study, paths, SOURCE)
+
+
+def test_the_network_runs_in_eval_mode_on_inputs_of_its_size(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropout and stochastic depth are off in every module, and stored images are resized first."""
+    _, _, data, backbone = prepared(template, tmp_path)
+    seen: list[tuple[bool, tuple[int, ...]]] = []
+
+    def look(network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        seen.append((any(each.training for each in network.modules()), tuple(inputs.shape[1:])))
+        return torch.zeros(len(inputs), 3)
+
+    monkeypatch.setattr(stage, "represent", look)
+    resize = Resize(size=16, interpolation="bicubic")
+    for known, size in (
+        (data.metadata, 8),
+        (data.metadata.model_copy(update={"resize": resize}), 16),
+    ):
+        run = stage._network(known, backbone, Features(), CPU)
+        run(data.train_inputs[:2])
+        assert seen.pop() == (False, (1, size, size))
