@@ -60,7 +60,13 @@ class Network:
             library=self.library, name=self.name, arguments=self.small if small else {}
         )
         with seeded(0):
-            return create(architecture, CLASSES).eval()
+            model = create(architecture, CLASSES).eval()
+            for module in model.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    # As those of public weights: not those that it starts with.
+                    nn.init.normal_(module.running_mean, std=0.3)
+                    nn.init.uniform_(module.running_var, 0.5, 1.5)
+            return model
 
     def inputs(self, examples: int, *, small: bool) -> Tensor:
         """Random images, or texts of different lengths."""
@@ -138,8 +144,8 @@ NETWORKS = [
     Network("edgenext_xx_small", ("xca.qkv",), 64, {"depths": (1, 1, 2, 1)}),
     Network("poolformer_s12", size=32),
     Network("caformer_s18", ("token_mixer.qkv",), 32),
-    Network("convnext_atto", size=32, small=STAGES),
-    Network("convnextv2_atto", size=32, small=STAGES),
+    Network("convnext_atto", ("mlp.fc1",), size=32, small=STAGES),
+    Network("convnextv2_atto", ("mlp.fc1",), size=32, small=STAGES),
     Network("focalnet_tiny_srf", size=32),
     Network("mambaout_femto", ("fc1",), 32, STAGES),
     Network("rdnet_tiny", size=32),
@@ -150,6 +156,13 @@ NETWORKS = [
     Network("resnetv2_50x1_bit", ("conv1",)),
     Network("resnet50_gn", ("conv1",), 32, {"layers": (1, 1, 1, 1)}),
     Network("nf_resnet26", ("conv1",)),
+    Network("resnet18", ("downsample.0",), 32, {"layers": (1, 1, 1, 1)}),
+    Network("efficientnet_b0", ("conv_pw",)),
+    Network("mobilenetv3_small_100", ("conv_pw",)),
+    Network("regnety_002", ("conv1.conv",)),
+    Network("xcit_nano_12_p16_224", size=32, small={"img_size": 32, "depth": 1}),
+    Network("maxvit_rmlp_pico_rw_256", ("attn.qkv",), 64, {"img_size": 64}),
+    Network("volo_d1_224", ("attn.qkv",), 64, {"img_size": 64}),
     Network("bert", ("query", "value"), small=BERT, library="transformers"),
     Network(
         "distilbert",

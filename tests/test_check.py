@@ -96,7 +96,11 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
         "sweeps.one: found architecture 'vit_tiny_patch16_224' of library 'dpsweep'",
     ),
     "batch normalisation": (
-        {ARCHITECTURE: "resnet18", "backbones.vit.arguments": {}},
+        {
+            ARCHITECTURE: "resnet18",
+            "backbones.vit.arguments": {},
+            "backbones.vit.weights": {"kind": "random"},
+        },
         "sweeps.one: ResNet has batch normalisation",
     ),
     "another size of image": ({"datasets.pets.image_size": 48}, r"sweeps\.one: .*48.*32"),

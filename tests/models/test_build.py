@@ -36,6 +36,8 @@ SMALL_VIT: dict[str, Any] = {
     "num_heads": 2,
 }
 
+SMALL_RESNET: dict[str, Any] = {"stem_width": 4}
+
 
 def make_backbone(
     folder: Path,
@@ -197,9 +199,34 @@ def test_the_global_random_state_is_left_alone(random: Path, method: Method) -> 
 # -- refusals --------------------------------------------------------------------------------
 
 
-def test_batch_normalisation_is_refused_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", [FILM, HEAD, ALL, SCRATCH])
+def test_batch_normalisation_needs_public_statistics(tmp_path: Path, method: Method) -> None:
     with pytest.raises(BackboneError, match=r"ResNet has batch normalisation \(bn1: BatchNorm"):
-        build_model(make_backbone(tmp_path, "resnet18"), FILM, 10, seed=1)
+        build_model(make_backbone(tmp_path, "resnet18"), method, 10, seed=1)
+
+
+def test_public_statistics_are_loaded_and_film_trains_scale_and_bias(tmp_path: Path) -> None:
+    folder = make_backbone(tmp_path, "resnet10t", SMALL_RESNET, pretrained=True)
+    stored = PreparedBackbone.open(folder)
+    state = {key: 0.5 + torch.rand_like(value) if key.endswith(("_mean", "_var")) else value
+             for key, value in stored.state().items()}  # fmt: skip
+    write_backbone(folder, state=state, **stored.metadata.model_dump(exclude={"checksum"}))
+    model = build_model(folder, FILM, 10, seed=1)
+    for name, value in model.named_buffers():
+        assert torch.equal(value, state[name])
+    layers = {name for name, each in model.named_modules() if isinstance(each, nn.BatchNorm2d)}
+    expected = {f"{name}.{each}" for name in layers for each in ("weight", "bias")}
+    assert set(trainable_parameters(model)) == expected | {"fc.weight", "fc.bias"}
+
+
+def test_lora_adapts_pointwise_convolutions_as_peft_does(tmp_path: Path) -> None:
+    folder = make_backbone(tmp_path, "convnext_atto", pretrained=True)
+    method = LoRA(kind="lora", rank=2, target_modules=["mlp.fc1"])
+    model = build_model(folder, method, 10, seed=1)
+    names = [name for name in trainable_parameters(model) if ".lora_" in name]
+    assert len(names) == 2 * sum(name.endswith("mlp.fc1") for name, _ in model.named_modules())
+    with pytest.raises(BackboneError, match=r"conv_dw, which is not linear.*mlp\.fc1"):
+        build_model(folder, method.model_copy(update={"target_modules": ["conv_dw"]}), 10, seed=1)
 
 
 def test_pretrained_weights_do_not_train_from_scratch(pretrained: Path) -> None:
@@ -226,9 +253,9 @@ def test_lora_must_adapt_more_than_the_head(pretrained: Path, targets: list[str]
         build_model(pretrained, method, 10, seed=1)
 
 
-def test_lora_in_a_network_without_linear_layers(tmp_path: Path) -> None:
+def test_lora_leaves_a_head_that_is_a_convolution_alone(tmp_path: Path) -> None:
     folder = make_backbone(tmp_path, "resnetv2_50x1_bit")
-    with pytest.raises(BackboneError, match=r"head\.fc, which is not linear.*no linear layer but"):
+    with pytest.raises(BackboneError, match=r"head\.fc, which is not linear.*0\.conv1"):
         build_model(folder, LoRA(kind="lora", rank=1, target_modules=["fc"]), 10, seed=1)
 
 

@@ -21,6 +21,9 @@ TRIED = [
     ("convnextv2_atto", "all", "bookkeeping"),  # normalised responses, convolutions by channel
     ("resnetv2_50x1_bit", "film", "expanded"),  # group normalisation, a convolution as the head
     ("gmlp_ti16_224", "lora", "expanded"),  # products of tokens
+    ("resnet18", "film", "expanded"),  # batch normalisation with fixed statistics
+    ("xcit_nano_12_p16_224", "lora", "expanded"),  # frozen batch normalisation
+    ("convnext_atto", "lora", "bookkeeping"),  # adapters of convolutions of single pixels
     ("albert", "all", "bookkeeping"),  # one layer at several places
     ("deberta-v2", "lora", "expanded"),  # relative positions in texts
     ("modernbert", "film", "expanded"),  # texts without padding
@@ -33,12 +36,9 @@ def test_a_step_is_that_of_the_loop(network: str, method: str, engine: str) -> N
     assert try_step(BY_NAME[network], method) == engine
 
 
-@pytest.mark.parametrize(
-    ("network", "method"), [("nf_resnet26", "film"), ("convnext_atto", "lora")]
-)
-def test_a_method_that_finds_nothing_to_train(network: str, method: str) -> None:
-    with pytest.raises(BackboneError, match=r"has none|no linear layer but its head"):
-        prepare(BY_NAME[network], method, small=True)
+def test_a_method_that_finds_nothing_to_train() -> None:
+    with pytest.raises(BackboneError, match="has none"):
+        prepare(BY_NAME["nf_resnet26"], "film", small=True)
 
 
 def test_at_least_twenty_networks_of_timm() -> None:

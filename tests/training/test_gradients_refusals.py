@@ -37,20 +37,43 @@ def run(engine: GradientEngine, width: int = WIDTH) -> GradientSum:
 
 @pytest.mark.parametrize("engine", [*ENGINES, "auto"])
 @pytest.mark.parametrize(
-    ("layer", "problem"),
+    "layer",
     [
-        (nn.BatchNorm1d(TOKENS), "mixes the examples"),
-        (BatchNormAct2d(TOKENS), "mixes the examples"),
-        (
-            nn.InstanceNorm1d(TOKENS, affine=True, track_running_stats=True),
-            "keeps statistics of all examples",
-        ),
+        nn.BatchNorm1d(TOKENS),
+        BatchNormAct2d(TOKENS),
+        nn.InstanceNorm1d(TOKENS, affine=True, track_running_stats=True),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_layers_that_know_other_examples(engine: str, layer: nn.Module, problem: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=f"'layer'.*{problem}"):
+def test_statistics_of_other_examples_in_train_mode(engine: str, layer: nn.Module) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"'layer'.*train mode.*mixes the examples"):
         make_engine(engine, Net(layer), HEAD)
+
+
+@pytest.mark.parametrize("engine", [*ENGINES, "auto"])
+def test_batch_norm_without_running_statistics(engine: str) -> None:
+    layer = nn.BatchNorm1d(TOKENS, track_running_stats=False)
+    with pytest.raises(UnsupportedModelError, match=r"'layer'.*no running statistics.*mixes"):
+        make_engine(engine, Net(layer).eval(), HEAD)
+
+
+@pytest.mark.parametrize("engine", [*OURS, "loop", "auto"])
+def test_batch_norm_that_is_put_in_train_mode_later(engine: str) -> None:
+    net = Net(nn.BatchNorm1d(TOKENS)).eval()
+    made = make_engine(engine, net, HEAD)
+    run(made)
+    before = net.layer.running_mean.clone()
+    net.train()
+    with pytest.raises(UnsupportedModelError, match="BatchNorm1d is in train mode"):
+        run(made)
+    assert torch.equal(net.layer.running_mean, before)
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(TOKENS), BatchNormAct2d(TOKENS)], ids=type)
+def test_opacus_would_put_batch_norm_in_train_mode(layer: nn.Module) -> None:
+    net = Net(layer).eval()
+    with pytest.raises(UnsupportedModelError, match=r"'layer'.*hooks of Opacus"):
+        make_engine("opacus", net, HEAD)
 
 
 def two_layers() -> tuple[nn.Linear, nn.Linear]:

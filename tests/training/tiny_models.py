@@ -95,6 +95,12 @@ def bit() -> nn.Module:
     )
 
 
+def resnet() -> nn.Module:
+    return timm.create_model(  # type: ignore[no-any-return]
+        "resnet10t", layers=(1, 1), channels=(8, 16), stem_width=4, num_classes=CLASSES
+    )
+
+
 class Net(nn.Module):
     """A layer on tokens of some width, and a head on their mean."""
 
@@ -114,6 +120,14 @@ class TokensFirst(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         tokens = input.transpose(0, 1)
         return super().forward(tokens.flatten(0, 1)).view_as(tokens).transpose(0, 1)
+
+
+def set_statistics(model: nn.Module) -> None:
+    """Give batch normalisation statistics as public pretraining leaves them."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.running_mean = 0.3 * torch.randn_like(module.running_mean)
+            module.running_var = 0.5 + torch.rand_like(module.running_var)
 
 
 def train_only(model: nn.Module, *parts: str) -> None:
@@ -153,6 +167,8 @@ _BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "vit-all": vit,
     "bit-film": partial(_selected, bit, "norm", "head"),
     "bit-all": bit,
+    "resnet-film": partial(_selected, resnet, "bn", "fc"),
+    "resnet-all": resnet,
     "convolutions-all": ConvolutionalNet,
     "wide_resnet-all": partial(WideResNet, CLASSES, depth=10, width=1),
     "distilbert-lora": _text_lora,
@@ -171,6 +187,7 @@ def make(name: str, dtype: torch.dtype = torch.float64, examples: int = 6) -> Ca
         for parameter in model.parameters():
             # No zeros (LoRA, heads) and ones (normalisation) that would hide an error.
             parameter.data += 0.2 * torch.randn_like(parameter)
+        set_statistics(model)
         if name.startswith("distilbert"):
             inputs = torch.randint(VOCABULARY, (examples, TOKENS))
             # Tokens occur twice in an example.
@@ -189,7 +206,7 @@ def make(name: str, dtype: torch.dtype = torch.float64, examples: int = 6) -> Ca
         else frozenset(
             key
             for key, value in model.named_parameters()
-            if value.requires_grad and (key.startswith("head") or name == "linear-head")
+            if value.requires_grad and (key.startswith(("head", "fc")) or name == "linear-head")
         )
     )
     return Case(model, head, inputs, labels, torch.arange(examples) < examples - 1)

@@ -48,7 +48,7 @@ def create(architecture: Architecture, classes: int) -> nn.Module:
     """Return a network with its library's standard initialisation (see `seeded`).
 
     Raises:
-        BackboneError: an unknown name or argument, or a network with batch normalisation.
+        BackboneError: an unknown name or argument.
     """
     try:
         if architecture.library == "timm":
@@ -73,7 +73,6 @@ def create(architecture: Architecture, classes: int) -> nn.Module:
             f"{architecture.library} cannot build {architecture.name!r} with "
             f"{architecture.arguments}: {error}"
         ) from error
-    _refuse_batch_norm(model)
     return cast(nn.Module, model)
 
 
@@ -145,11 +144,28 @@ def state_without_head(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _refuse_batch_norm(model: nn.Module) -> None:
+def has_statistics(module: nn.Module) -> bool:
+    """Whether a layer normalises with statistics of other examples: batch normalisation, mostly."""
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) or (
+        isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
+    )
+
+
+def public_statistics(model: nn.Module) -> int:
+    """Return how many layers normalise with fixed statistics, which are public."""
+    return sum(has_statistics(module) for module in model.modules())
+
+
+def refuse_unknown_statistics(model: nn.Module) -> None:
+    """Refuse a network without public weights whose layers need statistics from them.
+
+    Raises:
+        BackboneError: the network has batch normalisation or the like.
+    """
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if has_statistics(module):
             raise BackboneError(
                 f"{type(model).__name__} has batch normalisation ({name}: {type(module).__name__}), "
-                "which mixes the examples of a batch, so one example's gradient cannot be bounded; "
-                "allowed: group or layer normalisation"
+                "whose statistics would be estimated on the private examples; allowed: pretrained "
+                "weights, which have public statistics, or group or layer normalisation"
             )

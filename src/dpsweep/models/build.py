@@ -4,12 +4,18 @@ from pathlib import Path
 
 from torch import nn
 
-from dpsweep.models.architectures import Head, create, find_head, seeded
+from dpsweep.models.architectures import (
+    Head,
+    create,
+    find_head,
+    refuse_unknown_statistics,
+    seeded,
+)
 from dpsweep.models.backbone import BackboneError, PreparedBackbone
 from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
 
 # Layers whose scale and bias FiLM trains. timm's own normalisation layers derive from these.
-_NORMALISATION = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_NORMALISATION = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
 
 
 def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Module:
@@ -26,8 +32,8 @@ def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Mod
             random state is neither read nor changed.
 
     Raises:
-        BackboneError: the backbone is missing, damaged or has batch normalisation, or the method
-            finds nothing to train in it.
+        BackboneError: the backbone is missing or damaged, has batch normalisation without public
+            statistics, or the method finds nothing to train in it.
     """
     backbone = PreparedBackbone.open(folder)
     if isinstance(method, Scratch) and backbone.metadata.pretrained:
@@ -37,15 +43,25 @@ def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Mod
         )
     with seeded(seed):
         model = create(backbone.metadata.architecture, classes)
-        head = find_head(model)
         if backbone.metadata.pretrained:
-            _load(model, head, backbone)
-        if not isinstance(method, Scratch):
-            for output in head.outputs:
-                for parameter in model.get_submodule(output).parameters():
-                    nn.init.zeros_(parameter)
-        apply_method(model, method)
+            _load(model, find_head(model), backbone)
+        else:
+            refuse_unknown_statistics(model)
+        make_trainable(model, method)
     return model
+
+
+def make_trainable(model: nn.Module, method: Method) -> None:
+    """Let the head start at zero, and train what a method says; see `build_model`.
+
+    Raises:
+        BackboneError: the method finds nothing to train in it.
+    """
+    if not isinstance(method, Scratch):
+        for output in find_head(model).outputs:
+            for parameter in model.get_submodule(output).parameters():
+                nn.init.zeros_(parameter)
+    apply_method(model, method)
 
 
 def build_head(features: int, classes: int) -> nn.Linear:
@@ -144,6 +160,11 @@ def _normalisation_parameters(model: nn.Module) -> set[str]:
     return names
 
 
+def _is_pointwise(module: nn.Module) -> bool:
+    """Whether a layer is a convolution that is linear in the channels of each pixel."""
+    return isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and module.groups == 1
+
+
 def _add_adapters(model: nn.Module, method: LoRA) -> set[str]:
     # peft takes seconds to import and only this method needs it.
     from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415
@@ -151,6 +172,11 @@ def _add_adapters(model: nn.Module, method: LoRA) -> set[str]:
     head = find_head(model)
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     in_head = {name for name in linear if head.holds(f"{name}.weight")}
+    linear |= {
+        name
+        for name, module in model.named_modules()
+        if _is_pointwise(module) and not head.holds(f"{name}.weight")
+    }
     modules = [name for name, _ in model.named_modules()]
     for target in method.target_modules:
         matches = {name for name in modules if name == target or name.endswith(f".{target}")}

@@ -141,6 +141,8 @@ class Network(_Part):
     """Linear layers of the head; LoRA leaves them alone."""
     pretraining: PublicWeights
     trained_parameters: PositiveInt
+    public_statistics: Annotated[NonNegativeInt, Field(exclude_if=lambda layers: not layers)] = 0
+    """Layers of batch normalisation; their statistics are public, and training left them as they were."""
 
 
 class ReleasedModel(_Part):

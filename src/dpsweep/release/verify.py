@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from dpsweep.base.files import DamagedFileError, checksum, read_checked_json
-from dpsweep.models.architectures import create
+from dpsweep.models.architectures import create, public_statistics
 from dpsweep.models.backbone import (
     Architecture,
     BackboneError,
@@ -281,6 +281,8 @@ def _parameter_mistakes(
         model = create(_architecture(network), len(network.classes))
         apply_method(model, network.method)
     yield from _differs("network.head_layers", network.head_layers, head_layers(model))
+    statistics = public_statistics(model)
+    yield from _differs("network.public_statistics", network.public_statistics, statistics)
     trained, frozen = split_state(model)
     numbers = sum(each.numel() for each in trained.values())
     yield from _differs("network.trained_parameters", network.trained_parameters, numbers)

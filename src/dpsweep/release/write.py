@@ -13,6 +13,7 @@ import torch
 
 from dpsweep.base.files import checksum, fingerprint, write_checked_json, write_text
 from dpsweep.data.prepared import DatasetError, read_metadata
+from dpsweep.models.architectures import public_statistics
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.privacy.tuning_noise import TuningNoise
@@ -195,6 +196,7 @@ def _write_parameters(
             "method": method,
             "head_layers": head_layers(empty),
             "pretraining": _plain(backbone.pretraining),
+            "public_statistics": public_statistics(empty),
             "trained_parameters": sum(each.size for each in model.parameters.values()),
         }
     )

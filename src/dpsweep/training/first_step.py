@@ -5,18 +5,21 @@ does not exist or reads inputs of another size, a method that finds nothing to t
 per-example gradients that the engine does not know.
 """
 
-import tempfile
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from dpsweep.base.files import canonical_json
-from dpsweep.models.architectures import create, described_architecture
-from dpsweep.models.backbone import BackboneError, write_backbone
-from dpsweep.models.build import build_head, build_model, head_parameter_names, select
+from dpsweep.models.architectures import (
+    create,
+    described_architecture,
+    refuse_unknown_statistics,
+    seeded,
+)
+from dpsweep.models.backbone import BackboneError
+from dpsweep.models.build import build_head, head_parameter_names, make_trainable, select
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
 from dpsweep.study.clipping import FlatClipping
@@ -99,6 +102,8 @@ def _outline(study: Study, sweep: str) -> int:
     dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
     with torch.device("meta"):
         model = create(described_architecture(backbone), dataset.classes).eval()
+        if backbone.weights.kind == "random":
+            refuse_unknown_statistics(model)
         size = sum(parameter.numel() for parameter in model.parameters())
         select(model, study.methods[grid.method])
         preprocess = make_preprocess(*backbone.normalisation)
@@ -129,23 +134,11 @@ def _step(study: Study, sweep: str) -> None:
     """
     grid = study.sweeps[sweep]
     dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
-    mean, std = backbone.normalisation
-    with tempfile.TemporaryDirectory() as folder:
-        write_backbone(
-            Path(folder),
-            state={},
-            name=grid.backbone,
-            title=backbone.title,
-            architecture=described_architecture(backbone),
-            mean=mean,
-            std=std,
-            pretraining={"kind": "random"},
-            parameters=0,
-        )
-        model = build_model(
-            Path(folder), study.methods[grid.method], dataset.classes, seed=1
-        ).eval()
-    inputs = make_preprocess(mean, std)(_inputs(dataset))
+    with seeded(1):
+        model = create(described_architecture(backbone), dataset.classes)
+        make_trainable(model, study.methods[grid.method])
+    model.eval()
+    inputs = make_preprocess(*backbone.normalisation)(_inputs(dataset))
     if (features := study.features(grid.problem.name)) is not None:
         inputs = represent(Representation(model, features), inputs)
         model = build_head(inputs.shape[1], dataset.classes)

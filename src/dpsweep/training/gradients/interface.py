@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.models.architectures import has_statistics
 from dpsweep.study.clipping import Clipping, NoClipping
 from dpsweep.training.device import sum_dtype
 
@@ -135,8 +136,8 @@ def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, 
     """Return the trainable parameters of a model by name, in the model's order.
 
     Raises:
-        UnsupportedModelError: if nothing trains, a head parameter does not train, a layer keeps
-            statistics of the batches that it sees, or two trainable weights share their memory.
+        UnsupportedModelError: if nothing trains, a head parameter does not train, a layer would use
+            statistics of the batch, or two trainable weights share their memory.
     """
     parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
     if not parameters:
@@ -150,16 +151,28 @@ def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, 
 
 def _refuse_batch_statistics(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if not has_statistics(module):
+            continue
+        kind = f"layer {name!r} ({type(module).__name__})"
+        if module.running_mean is None or module.running_var is None:
             raise UnsupportedModelError(
-                f"layer {name!r} ({type(module).__name__}) mixes the examples of a batch, so no "
+                f"{kind} has no running statistics, so that it mixes the examples of a batch, and no "
                 "example has a gradient of its own: use group or layer normalisation instead"
             )
-        if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
-            raise UnsupportedModelError(
-                f"layer {name!r} ({type(module).__name__}) keeps statistics of all examples that "
-                "it sees, without noise: switch track_running_stats off"
-            )
+        _refuse_train_mode(module, kind)
+        # The mode may change after the engine is made.
+        if _refuse_train_mode not in module._forward_pre_hooks.values():
+            module.register_forward_pre_hook(_refuse_train_mode)
+
+
+def _refuse_train_mode(module: nn.Module, kind: object) -> None:
+    """Refuse statistics of the batch; before a forward pass, ``kind`` is the input."""
+    if module.training:
+        name = kind if isinstance(kind, str) else f"a {type(module).__name__}"
+        raise UnsupportedModelError(
+            f"{name} is in train mode, where it mixes the examples of a batch and keeps their "
+            "statistics without noise: call model.eval(), so that those of public pretraining stay"
+        )
 
 
 def _refuse_shared_memory(model: nn.Module) -> None:

@@ -11,6 +11,7 @@ from opacus.validators import ModuleValidator
 from opacus.validators.errors import IllegalModuleConfigurationError
 from torch import Tensor, nn
 
+from dpsweep.models.architectures import has_statistics
 from dpsweep.study.clipping import Clipping
 from dpsweep.training.device import full_precision, sum_dtype
 from dpsweep.training.gradients.interface import (
@@ -161,6 +162,11 @@ def _refuse_what_opacus_refuses(model: nn.Module) -> None:
                 "know: choose another engine"
             )
     for name, module in trainable_modules(model):
+        if has_statistics(module):
+            raise UnsupportedModelError(
+                f"layer {name!r} ({type(module).__name__}) trains, and the hooks of Opacus would put it "
+                "in train mode, where it mixes the examples of a batch: choose another engine"
+            )
         if type(module) not in ModuleValidator.VALIDATORS:
             continue
         for error in ModuleValidator.validate(module):

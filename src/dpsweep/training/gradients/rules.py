@@ -131,6 +131,49 @@ def group_norm(
     return uses.layer(layer, x, weight, bias)
 
 
+@rule(F.batch_norm)
+def batch_norm(
+    uses: Uses,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Compute ``F.batch_norm`` with fixed statistics: an affine map of every channel."""
+    if training or running_mean is None or running_var is None:
+        used = next(tracked_in(input, weight, bias))
+        raise uses.refusal(used, "is used by batch_norm() with statistics of the batch")
+    x = uses.batch(input, weight, bias)
+    examples, channels = uses.examples, x.shape[1]
+    along = channels, *[1] * (x.dim() - 2)
+
+    def forward(x: Tensor, weight: Any, bias: Any) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        y = F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+        rate = (running_var + eps).rsqrt()
+        return y, (x, running_mean.view(along), rate.view(along), weight)
+
+    def input_gradient(
+        g: Tensor, x: Tensor, mean: Tensor, rate: Tensor, weight: Tensor | None
+    ) -> Tensor:
+        return g * (rate if weight is None else rate * weight.view(along)).to(g.dtype)
+
+    def summed(rows: Tensor) -> Tensor:
+        return rows.reshape(examples, -1, channels, rows[0, 0].numel()).sum((1, 3))
+
+    def weight_rows(g: Tensor, x: Tensor, mean: Tensor, rate: Tensor, _: Any) -> Tensor:
+        return summed((x - mean).mul_(rate).mul_(g))
+
+    def bias_rows(g: Tensor, *_: Any) -> Tensor:
+        return summed(g)
+
+    layer = Layer(forward, input_gradient, weight_rows, bias_rows, contiguous=True)
+    return uses.layer(layer, x, weight, bias)
+
+
 @rule(F.rms_norm)
 def rms_norm(
     uses: Uses,
