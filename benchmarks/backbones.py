@@ -154,7 +154,7 @@ NETWORKS = [
     Network("gmlp_ti16_224", ("mlp_channels.fc1",), 32, {"img_size": 32}),
     Network("sequencer2d_s", ("mlp_channels.fc1",), 64, {"layers": (1, 1, 1, 1), "img_size": 64}),
     Network("resnetv2_50x1_bit", ("conv1",)),
-    Network("resnet50_gn", ("conv1",), 32, {"layers": (1, 1, 1, 1)}),
+    Network("resnet50_gn", ("downsample.0",), 32, {"layers": (1, 1, 1, 1)}),
     Network("nf_resnet26", ("conv1",)),
     Network("resnet18", ("downsample.0",), 32, {"layers": (1, 1, 1, 1)}),
     Network("efficientnet_b0", ("conv_pw",)),
