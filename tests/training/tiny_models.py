@@ -97,7 +97,7 @@ def bit() -> nn.Module:
 
 def resnet() -> nn.Module:
     return timm.create_model(  # type: ignore[no-any-return]
-        "resnet10t", layers=(1, 1), channels=(8, 16), stem_width=4, num_classes=CLASSES
+        "resnet18", layers=(1, 1, 1, 1), channels=(4, 4, 8, 8), stem_width=4, num_classes=CLASSES
     )
 
 
