@@ -112,3 +112,17 @@ def test_heavy_packages_stay_out(modules: str, banned: set[str]) -> None:
     code = f"import sys, {modules}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not banned & set(run.stdout.split())
+
+
+def test_the_ways_of_numbers_name_what_is_there() -> None:
+    text = DESIGN.read_text().split("## The way of a number")[1].split("\n## ")[0]
+    steps = re.findall(r"^\d\. `([\w.]+)`", text, re.MULTILINE)
+    assert len(steps) == 14
+    for step in steps:
+        *way, name = step.split(".")
+        owner = way.pop() if way[-1][0].isupper() else ""
+        tree: ast.AST = ast.parse((SOURCE / Path(*way)).with_suffix(".py").read_text())
+        for each in (owner, name) if owner else (name,):
+            defined = {getattr(node, "name", ""): node for node in ast.iter_child_nodes(tree)}
+            assert each in defined, step
+            tree = defined[each]
