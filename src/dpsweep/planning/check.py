@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.planning.plan import Plan
+from dpsweep.study import Study
 from dpsweep.study.cells import number
-from dpsweep.study.config import FileWeights, Pretraining, Study, TrainedTokenizer
+from dpsweep.study.config import FileWeights, Pretraining, TrainedTokenizer
 from dpsweep.study.config.section import Section
 from dpsweep.study.inputs import swept_datasets
 from dpsweep.study.paths import Paths

@@ -24,8 +24,9 @@ from dpsweep.planning.cost import (
 from dpsweep.planning.device import GPU, TERAFLOPS, Device
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.slurm import Request
+from dpsweep.study import Study
 from dpsweep.study.cells import FeatureSource
-from dpsweep.study.config import Release, Study
+from dpsweep.study.config import Release
 from dpsweep.study.paths import Paths
 
 # How much longer than its estimate a job may take before it is interrupted and requeued.

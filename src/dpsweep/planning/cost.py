@@ -14,6 +14,7 @@ from typing import Any
 from dpsweep.base.files import read_json
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.pixels import stored_bytes
+from dpsweep.study import Study
 from dpsweep.study.cells import Cell, optimizer_steps
 from dpsweep.study.config import (
     AllParameters,
@@ -24,7 +25,6 @@ from dpsweep.study.config import (
     HeadOnly,
     LoRA,
     Scratch,
-    Study,
 )
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
 

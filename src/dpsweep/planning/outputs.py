@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpsweep.base.files import fingerprint
+from dpsweep.study import Study
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource
 from dpsweep.study.clipping import ClippingBound
-from dpsweep.study.config import Pretraining, Study
+from dpsweep.study.config import Pretraining
 from dpsweep.study.inputs import (
     backbone_inputs,
     dataset_inputs,

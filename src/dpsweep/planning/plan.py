@@ -27,8 +27,8 @@ from dpsweep.planning.cost import (
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.outputs import NormsKey, Output, Outputs
 from dpsweep.planning.status import Status
+from dpsweep.study import Study
 from dpsweep.study.cells import Cell, FeatureSource
-from dpsweep.study.config import Study
 from dpsweep.study.inputs import norms_cells
 from dpsweep.study.messages import unknown
 from dpsweep.study.paths import Paths

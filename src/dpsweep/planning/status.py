@@ -20,8 +20,8 @@ from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.failures import STOPPED, Failure, describe, error_lines, tail
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import problems, read_provenance
+from dpsweep.study import Study
 from dpsweep.study.cells import Cell
-from dpsweep.study.config import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
+from dpsweep.study import Study
 from dpsweep.study.cells import number
-from dpsweep.study.config import Study, Sweep
+from dpsweep.study.config import Sweep
 from dpsweep.study.find import IN_CLONE, PROJECT, packaged_studies
 from dpsweep.study.load import StudyError
 from dpsweep.study.messages import NAME_PATTERN, unknown

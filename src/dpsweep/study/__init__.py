@@ -1,7 +1,7 @@
 """The study: what is run and drawn, read from YAML, checked, and expanded into cells and targets."""
 
 from dpsweep.study.cells import Cell
-from dpsweep.study.config import Study
 from dpsweep.study.load import StudyError, load_study
+from dpsweep.study.study import Study
 
 __all__ = ["Cell", "Study", "StudyError", "load_study"]

@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from dpsweep.study.captions import facts, shared, tell_apart
 from dpsweep.study.compared import ComparedCells
+from dpsweep.study.config.study import StudyFile
 from dpsweep.study.selections import AXES, Line, LinePanel, Panel, Selection
 from dpsweep.study.table_targets import Comparison
 from dpsweep.study.targets import NoiseCurve
 from dpsweep.study.words import MistakeError, NotDrawnError
-
-if TYPE_CHECKING:
-    from dpsweep.study.config.study import Study
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Written:
 
 
 def assemble(
-    study: "Study",
+    study: StudyFile,
     where: str,
     target: Any,
     parts: Sequence[Written],
@@ -110,7 +108,7 @@ def _lines(target: Any, lines: list[Line], labels: list[str]) -> list[Line]:
     ]
 
 
-def _entry(study: "Study", table: Comparison, entry: ComparedCells) -> ComparedCells:
+def _entry(study: StudyFile, table: Comparison, entry: ComparedCells) -> ComparedCells:
     said = facts(study, entry)
     row = {**said, "epsilon": " ".join(f"{value:g}" for value in entry.values("epsilon"))}
     reference = next((each for each in study.reference_values if each.is_of(entry)), None)

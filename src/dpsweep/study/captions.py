@@ -12,15 +12,13 @@ A caption may hold these in braces:
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpsweep.study.cells import number
 from dpsweep.study.clipping import RULES
+from dpsweep.study.config.study import StudyFile
+from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.selections import AXES, PARTS, Selection
-
-if TYPE_CHECKING:
-    from dpsweep.study.config.study import Study
-    from dpsweep.study.config.sweeps import Sweep
 
 # In the order of titles.
 _TOLD_APART = (*PARTS, "optimizer", "clipping", "epsilon", "clipping_bound", "epochs")
@@ -44,7 +42,7 @@ def listed(values: Iterable[Any]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def facts(study: "Study", selection: Selection) -> Facts:
+def facts(study: StudyFile, selection: Selection) -> Facts:
     """What a selection is about, in words; None for an axis with several values."""
     bounds = selection.values("clipping_bound")
     problem = selection.problem
@@ -82,7 +80,7 @@ def tell_apart(parts: Sequence[Facts]) -> list[str]:
 
 
 def caption(
-    study: "Study",
+    study: StudyFile,
     text: str,
     selections: Sequence[Selection],
     own: Mapping[str, float | str],
@@ -116,7 +114,7 @@ def _single(values: Sequence[Any], text: str) -> str | None:
 
 
 def _said(
-    study: "Study", name: str, selections: Sequence[Selection], own: Mapping[str, float | str]
+    study: StudyFile, name: str, selections: Sequence[Selection], own: Mapping[str, float | str]
 ) -> str:
     match name:
         case "dataset" | "backbone" | "method" | "optimizer":
@@ -155,13 +153,13 @@ def _spread(fewest: int, most: int) -> str:
     return f"{points}, of which some lines have more than others" if fewest < most else points
 
 
-def _seeds(study: "Study", selections: Sequence[Selection]) -> tuple[int, int]:
+def _seeds(study: StudyFile, selections: Sequence[Selection]) -> tuple[int, int]:
     """The fewest and the most seeds of the sweeps that are drawn."""
     found = {sweep.seeds for sweep in _sweeps(study, selections)}
     return min(found, default=0), max(found, default=0)
 
 
-def _sweeps(study: "Study", selections: Sequence[Selection]) -> "Iterator[Sweep]":
+def _sweeps(study: StudyFile, selections: Sequence[Selection]) -> Iterator[Sweep]:
     """The sweeps that are drawn."""
     for sweep in study.sweeps.values():
         grid: dict[str, Sequence[Any]] = {
@@ -178,7 +176,7 @@ def _sweeps(study: "Study", selections: Sequence[Selection]) -> "Iterator[Sweep]
             yield sweep
 
 
-def _tuned(study: "Study", selections: Sequence[Selection], drawn: Collection[str]) -> str:
+def _tuned(study: StudyFile, selections: Sequence[Selection], drawn: Collection[str]) -> str:
     """What is chosen for every point, and what has one value: "learning rate tuned (C = 1)"."""
     tuned, fixed = [], []
     for axis, noun, symbol in _TUNED:
@@ -207,7 +205,7 @@ def _tuned(study: "Study", selections: Sequence[Selection], drawn: Collection[st
     return f"{listed(tuned)} tuned ({once})" if fixed else f"{listed(tuned)} tuned"
 
 
-def _epochs(study: "Study", selections: Sequence[Selection]) -> str:
+def _epochs(study: StudyFile, selections: Sequence[Selection]) -> str:
     datasets: dict[str, dict[str, None]] = {}
     for each in selections:
         title = study.datasets[each.problem.dataset].title

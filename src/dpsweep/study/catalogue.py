@@ -7,9 +7,9 @@ import re
 import sys
 from pathlib import Path
 
-from dpsweep.study.config import Study
 from dpsweep.study.load import load_study
 from dpsweep.study.paths import Paths
+from dpsweep.study.study import Study
 from dpsweep.study.table_targets import Table
 from dpsweep.study.targets import Figure
 

@@ -9,21 +9,19 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from dpsweep.study.assemble import Written, assemble
 from dpsweep.study.captions import CAPTION_WORDS, caption
 from dpsweep.study.cells import number
 from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.compared import ComparedCells
+from dpsweep.study.config.study import StudyFile
 from dpsweep.study.messages import NAME_PATTERN, unknown
 from dpsweep.study.selections import PARTS, SEVERAL, Foreach, LinePanel, Panel, Selection
 from dpsweep.study.table_targets import Comparison, Table, TuningImplications
 from dpsweep.study.targets import Figure, PerClass
 from dpsweep.study.words import MistakeError, NotDrawnError, Words
-
-if TYPE_CHECKING:
-    from dpsweep.study.config.study import Study
 
 _NUMERIC = ("epochs", "epsilon", "clipping_bound")
 _Template = TypeVar("_Template", Figure, Table)
@@ -54,7 +52,7 @@ class Targets:
         return found
 
 
-def expand(study: "Study", figures: Mapping[str, Figure], tables: Mapping[str, Table]) -> Targets:
+def expand(study: StudyFile, figures: Mapping[str, Figure], tables: Mapping[str, Table]) -> Targets:
     """Write out the targets of a study.
 
     Args:
@@ -66,7 +64,7 @@ def expand(study: "Study", figures: Mapping[str, Figure], tables: Mapping[str, T
 
 
 class _Expansion:
-    def __init__(self, study: "Study") -> None:
+    def __init__(self, study: StudyFile) -> None:
         self._study = study
         self._words = Words(study)
         self._found = Targets()

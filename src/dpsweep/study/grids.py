@@ -5,12 +5,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.selections import AXES
-
-if TYPE_CHECKING:
-    from dpsweep.study.config.sweeps import Sweep
 
 Values = tuple[Any, ...]
 _Place = tuple[int, float, Any, Any]  # the axes of a cell, in the order of AXES
@@ -44,7 +42,7 @@ class Grids:
         sweeps: all of them; a cell that two of them have counts once.
     """
 
-    def __init__(self, sweeps: Iterable["Sweep"]) -> None:
+    def __init__(self, sweeps: Iterable[Sweep]) -> None:
         self._cells: dict[tuple[str, str], dict[_Place, None]] = {}
         for sweep in sweeps:
             bound = sweep.clipping_bound

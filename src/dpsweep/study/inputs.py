@@ -15,11 +15,11 @@ from dpsweep.study.config import (
     FolderSource,
     HubSource,
     Pretraining,
-    Study,
     TrainedTokenizer,
 )
 from dpsweep.study.config.section import Section
 from dpsweep.study.paths import Paths
+from dpsweep.study.study import Study
 from dpsweep.study.table_targets import Comparison, Datasets, Table
 from dpsweep.study.targets import Figure, NormTrace, PerClass
 

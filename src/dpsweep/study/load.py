@@ -9,9 +9,9 @@ import yaml
 from pydantic import ValidationError
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.study.config import Study
 from dpsweep.study.find import PAPER, named_study
 from dpsweep.study.messages import explain, screen, value
+from dpsweep.study.study import Study
 
 
 class StudyError(DpsweepError):

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from dpsweep.study.config import Study
+from dpsweep.study.study import Study
 
 _HEADER = (
     "# Every section and key of a study, and what is allowed in it. Made from dpsweep.study.config by\n"

@@ -1,7 +1,7 @@
 """The trials of a cell: how many there are, and what is kept of the best."""
 
 from dpsweep.study.bracket import bracket_trials
-from dpsweep.study.config import Study
+from dpsweep.study.study import Study
 
 # The best trial of a cell keeps its parameters after every epoch where they take at most this
 # much. That is every FiLM, LoRA and head-only trial of the paper; gradient norms of a larger

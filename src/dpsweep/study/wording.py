@@ -1,6 +1,6 @@
 """What captions say about how things were chosen; the rule itself is `dpsweep.study.choice`."""
 
-from dpsweep.study.config import Study
+from dpsweep.study.study import Study
 from dpsweep.study.target import Target
 
 

@@ -3,19 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpsweep.study.captions import listed
 from dpsweep.study.cells import Problem, number
 from dpsweep.study.clipping import RULES, clipping_kind
+from dpsweep.study.config.study import StudyFile
 from dpsweep.study.grids import Chosen, Grids
 from dpsweep.study.messages import unknown
 from dpsweep.study.selections import AXES, DEFAULTS, PARTS, VALUES, Selection
 from dpsweep.study.table_targets import Table
 from dpsweep.study.targets import Figure, PerClass
-
-if TYPE_CHECKING:
-    from dpsweep.study.config.study import Study
 
 # Steps of an epoch that can be drawn one by one.
 _MOST_STEPS = 100
@@ -56,7 +54,7 @@ class Words:
         study: the study; its sections have been checked.
     """
 
-    def __init__(self, study: "Study") -> None:
+    def __init__(self, study: StudyFile) -> None:
         self._study = study
         self._grids = Grids(study.sweeps.values())
 

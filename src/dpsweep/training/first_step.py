@@ -22,8 +22,9 @@ from dpsweep.models.backbone import BackboneError
 from dpsweep.models.build import build_head, head_parameter_names, make_trainable, select
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
+from dpsweep.study import Study
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.study.config import Dataset, Study
+from dpsweep.study.config import Dataset
 from dpsweep.training.gradients import make_engine
 
 _EXAMPLES = 2

@@ -18,7 +18,7 @@ from dpsweep.planning.cluster import Jobs, Site
 from dpsweep.planning.doctor import requests
 from dpsweep.planning.doctor.findings import STEPS, Patient, Problem, read_steps
 from dpsweep.planning.doctor.probe import Probe, explain
-from dpsweep.study.config import Study
+from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
 _LOOK_SECONDS = 1.0

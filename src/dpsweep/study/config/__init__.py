@@ -1,6 +1,6 @@
 """The schema of a study: every section and key of the YAML, with what is allowed in it.
 
-The classes are plain data. `dpsweep.study.load` reads YAML into a `Study` and turns every
+The classes are plain data. `dpsweep.study.load` reads YAML into a `dpsweep.study.study.Study` and turns every
 validation failure into a message for the person who wrote the file.
 """
 
@@ -31,7 +31,7 @@ from dpsweep.study.config.datasets import (
 from dpsweep.study.config.methods import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
 from dpsweep.study.config.privacy import Privacy
 from dpsweep.study.config.release import Release
-from dpsweep.study.config.study import Study
+from dpsweep.study.config.study import StudyFile
 from dpsweep.study.config.sweeps import Geometric, Sweep
 from dpsweep.study.config.training import Training
 
@@ -62,7 +62,7 @@ __all__ = [
     "Release",
     "Scratch",
     "Source",
-    "Study",
+    "StudyFile",
     "Sweep",
     "Tokenizer",
     "TrainedTokenizer",

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpsweep.study.cells import Cell, number
 from dpsweep.study.config.backbones import (
@@ -15,16 +15,14 @@ from dpsweep.study.config.backbones import (
 )
 from dpsweep.study.config.datasets import FolderSource, HubSource, shares_examples
 from dpsweep.study.config.methods import HeadOnly, Method, Scratch
+from dpsweep.study.config.study import StudyFile
 from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.messages import unknown
 from dpsweep.study.selections import PARTS
 from dpsweep.study.shares import held_out_rows
 
-if TYPE_CHECKING:
-    from dpsweep.study.config.study import Study
 
-
-def disagreements(study: "Study") -> Iterator[str]:
+def disagreements(study: StudyFile) -> Iterator[str]:
     """What does not fit together, the sections of figures and tables aside: a line each."""
     yield from _data_problems(study)
     yield from _sweep_problems(study)
@@ -34,7 +32,7 @@ def disagreements(study: "Study") -> Iterator[str]:
     yield from _release_problems(study)
 
 
-def _data_problems(study: "Study") -> Iterator[str]:
+def _data_problems(study: StudyFile) -> Iterator[str]:
     readers = [name for name, each in study.backbones.items() if each.reads_with is not None]
     for name, dataset in study.datasets.items():
         where = f"datasets.{name}"
@@ -87,7 +85,7 @@ def _data_problems(study: "Study") -> Iterator[str]:
         yield from _backbone_problems(study, f"backbones.{name}", backbone)
 
 
-def _backbone_problems(study: "Study", where: str, backbone: Backbone) -> Iterator[str]:
+def _backbone_problems(study: StudyFile, where: str, backbone: Backbone) -> Iterator[str]:
     weights, tokenizer = backbone.weights, backbone.reads_with
     if backbone.library == "transformers" and tokenizer is None:
         yield (
@@ -126,7 +124,7 @@ def _feature_problems(where: str, backbone: Backbone, method: Method) -> Iterato
         )
 
 
-def _reads(study: "Study", backbone: Backbone, dataset: str) -> bool:
+def _reads(study: StudyFile, backbone: Backbone, dataset: str) -> bool:
     """Whether a backbone reads a dataset: images, or texts in the tokens that it knows."""
     made_for = study.datasets[dataset].tokenizer
     if made_for not in study.backbones:
@@ -134,13 +132,13 @@ def _reads(study: "Study", backbone: Backbone, dataset: str) -> bool:
     return backbone.reads_with == study.backbones[made_for].reads_with
 
 
-def _unreadable(study: "Study", dataset: str) -> str:
+def _unreadable(study: StudyFile, dataset: str) -> str:
     tokenizer = study.datasets[dataset].tokenizer
     made_for = f"texts in the tokens of {tokenizer}" if tokenizer else "images"
     return f"found {dataset} ({made_for}); allowed: what the backbone reads"
 
 
-def _sweep_problems(study: "Study") -> Iterator[str]:
+def _sweep_problems(study: StudyFile) -> Iterator[str]:
     for name, sweep in study.sweeps.items():
         where = f"sweeps.{name}"
         if sweep.dataset in study.datasets:
@@ -186,7 +184,9 @@ def _sweep_problems(study: "Study") -> Iterator[str]:
             )
 
 
-def _public_problems(study: "Study", where: str, sweep: Sweep, backbone: Backbone) -> Iterator[str]:
+def _public_problems(
+    study: StudyFile, where: str, sweep: Sweep, backbone: Backbone
+) -> Iterator[str]:
     """What a private dataset went into before, epsilon does not count."""
     if sweep.epsilon == [math.inf]:
         return
@@ -204,7 +204,7 @@ def _public_problems(study: "Study", where: str, sweep: Sweep, backbone: Backbon
             )
 
 
-def _shared_cell_problems(study: "Study") -> Iterator[str]:
+def _shared_cell_problems(study: StudyFile) -> Iterator[str]:
     """Sweeps that share a name, a cell or a problem, and disagree about it."""
     for (first, other), (name, sweep) in itertools.combinations(study.sweeps.items(), 2):
         where = f"sweeps.{name}"
@@ -243,7 +243,7 @@ def _shared_cell_problems(study: "Study") -> Iterator[str]:
                 )
 
 
-def _audit_problems(study: "Study") -> Iterator[str]:
+def _audit_problems(study: StudyFile) -> Iterator[str]:
     if study.audit is None:
         return
     if study.audit.sweep not in study.sweeps:
@@ -264,7 +264,7 @@ def _audit_problems(study: "Study") -> Iterator[str]:
         )
 
 
-def _release_problems(study: "Study") -> Iterator[str]:
+def _release_problems(study: StudyFile) -> Iterator[str]:
     release = study.release
     if release is None:
         return
@@ -315,7 +315,7 @@ def _release_problems(study: "Study") -> Iterator[str]:
         )
 
 
-def _role_problems(study: "Study") -> Iterator[str]:
+def _role_problems(study: StudyFile) -> Iterator[str]:
     for part in PARTS:
         section = getattr(study, f"{part}s")
         for role in study.roles.roles_of(part):

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
 from dpsweep.study.clipping import Clipping, clipping_rule
 from dpsweep.study.compared import Reference
 from dpsweep.study.config.audit import Audit
 from dpsweep.study.config.backbones import Backbone, Features
-from dpsweep.study.config.checks import disagreements
 from dpsweep.study.config.datasets import Dataset
 from dpsweep.study.config.methods import HeadOnly, Method
 from dpsweep.study.config.privacy import Privacy
@@ -22,21 +21,19 @@ from dpsweep.study.config.section import Engine, Name, Section, usable_folder
 from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.config.theory import Theory
 from dpsweep.study.config.training import Training
-from dpsweep.study.expand import Targets, expand
 from dpsweep.study.messages import TARGET_PATTERN
 from dpsweep.study.selections import Selection
 from dpsweep.study.shares import held_out_rows
-from dpsweep.study.table_targets import Datasets, Table
+from dpsweep.study.table_targets import Table
 from dpsweep.study.targets import Figure
-from dpsweep.study.words import Words
 
 # The name of a target, or of a series: what tells its members apart is in braces.
 TargetName = Annotated[str, StringConstraints(pattern=TARGET_PATTERN, max_length=100)]
 _CELL_AXES = ("epsilon", "epochs", "batch_size", "clipping_bound")
 
 
-class Study(Section):
-    """Everything that is run and drawn."""
+class StudyFile(Section):
+    """The sections of a study, and the cells that its sweeps span."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -66,29 +63,6 @@ class Study(Section):
     audit: Audit | None = None
     release: Release | None = None
 
-    @model_validator(mode="after")
-    def _sections_agree(self) -> Self:
-        # Targets are looked at where all that they speak of is as it should be.
-        problems = list(disagreements(self)) or self.targets.mistakes
-        if problems:
-            raise ValueError("\n".join(problems))
-        return self
-
-    @cached_property
-    def targets(self) -> Targets:
-        """What is drawn, written out; what is not, and why."""
-        return expand(self, self.figure_templates, self.table_templates)
-
-    @property
-    def figures(self) -> dict[str, Figure]:
-        """The figures that are drawn, by name."""
-        return self.targets.figures
-
-    @property
-    def tables(self) -> dict[str, Table]:
-        """The tables that are written, by name."""
-        return self.targets.tables
-
     @property
     def reference_values(self) -> list[Reference]:
         """Numbers that a paper prints."""
@@ -108,16 +82,8 @@ class Study(Section):
             for epsilon in self.audit.epsilon
         ]
 
-    def cells(self, selection: Selection) -> list[Cell]:
-        """The cells of a selection, in grid order.
-
-        Raises:
-            NotDrawnError: a role is not bound, or there is no such cell.
-            MistakeError: a name or a value does not exist.
-        """
-        if not selection.is_complete or selection.problem.name not in self.problems:
-            words, anything = Words(self), Datasets(family="datasets", section="-", caption="-")
-            (selection,), _ = words.resolve(anything, [("selection", selection)])
+    def product(self, selection: Selection) -> list[Cell]:
+        """The cells of a selection with names and values, in grid order."""
         return _product(selection.problem.name, *map(selection.values, _CELL_AXES))
 
     def sweep_cells(self, sweep: str) -> list[Cell]:
@@ -160,7 +126,7 @@ class Study(Section):
 
     def has_all(self, selection: Selection) -> bool:
         """Whether all cells of a selection are in the grid of the study."""
-        return all(map(self.has, self.cells(selection)))
+        return all(map(self.has, self.product(selection)))
 
     def sweep_of(self, cell: Cell) -> str:
         """The first sweep that has a cell; another one that has it too agrees about its training.

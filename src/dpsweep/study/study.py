@@ -1,0 +1,54 @@
+"""A study: a file whose sections agree with each other, and what is drawn of it."""
+
+from functools import cached_property
+from typing import Self
+
+from pydantic import model_validator
+
+from dpsweep.study.cells import Cell
+from dpsweep.study.config.checks import disagreements
+from dpsweep.study.config.study import StudyFile
+from dpsweep.study.expand import Targets, expand
+from dpsweep.study.selections import Selection
+from dpsweep.study.table_targets import Datasets, Table
+from dpsweep.study.targets import Figure
+from dpsweep.study.words import Words
+
+
+class Study(StudyFile):
+    """Everything that is run and drawn."""
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        # Resolve targets only if the sections are valid.
+        problems = list(disagreements(self)) or self.targets.mistakes
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    @cached_property
+    def targets(self) -> Targets:
+        """What is drawn, written out; what is not, and why."""
+        return expand(self, self.figure_templates, self.table_templates)
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """The figures that are drawn, by name."""
+        return self.targets.figures
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """The tables that are written, by name."""
+        return self.targets.tables
+
+    def cells(self, selection: Selection) -> list[Cell]:
+        """The cells of a selection, in grid order.
+
+        Raises:
+            NotDrawnError: a role is not bound, or there is no such cell.
+            MistakeError: a name or a value does not exist.
+        """
+        if not selection.is_complete or selection.problem.name not in self.problems:
+            words, anything = Words(self), Datasets(family="datasets", section="-", caption="-")
+            (selection,), _ = words.resolve(anything, [("selection", selection)])
+        return self.product(selection)
