@@ -126,3 +126,13 @@ def test_the_ways_of_numbers_name_what_is_there() -> None:
             defined = {getattr(node, "name", ""): node for node in ast.iter_child_nodes(tree)}
             assert each in defined, step
             tree = defined[each]
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    modules: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert len(modules) > 100
+    assert {name: found for name, found in modules.items() if len(found) > 1} == {}

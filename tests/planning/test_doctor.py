@@ -11,7 +11,7 @@ from dpsweep.planning import slurm
 from dpsweep.planning.cluster import GpuClass, Jobs, Kind
 from dpsweep.planning.doctor import examine
 from dpsweep.planning.doctor.examine import Examination, _together
-from dpsweep.planning.doctor.findings import STEPS, Patient, Problem, read_steps, write_step
+from dpsweep.planning.doctor.findings import STEPS, Fault, Patient, read_steps, write_step
 from dpsweep.planning.doctor.probe import Probe
 from dpsweep.planning.doctor.requests import refusal
 from dpsweep.planning.outputs import Outputs
@@ -248,7 +248,7 @@ def test_kinds_of_gpu_that_differ_in_precision_are_a_problem() -> None:
 
 
 def test_the_table_shows_the_first_step_that_failed() -> None:
-    setup = Problem("setup", "module: command not found", "correct slurm.setup")
+    setup = Fault("setup", "module: command not found", "correct slurm.setup")
     made = dict.fromkeys(("request", "start", "snakemake"), "ok")
     broken = [Patient(name, STEPS, dict(made), [setup]) for name in ("gpu:a", "gpu:b")]
     waits = Patient("gpu:c", STEPS, {"request": "ok"}, waits="not started within 120 s: Priority")

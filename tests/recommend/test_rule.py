@@ -20,9 +20,9 @@ from dpsweep.recommend.references import (
 )
 from dpsweep.recommend.rule import (
     LEAST_STEPS,
-    Estimate,
     NoReferenceError,
     Reference,
+    SettingEstimate,
     Situation,
     batch_size,
     recommend,
@@ -106,9 +106,9 @@ def test_the_expected_gradient_norm_is_that_of_a_head(
 
 
 def test_grids_are_never_too_narrow_or_wide() -> None:
-    assert Estimate(1.0, 1.0).grid == [0.5, 1, 2]
-    assert Estimate(1.0, 4.0).grid == [0.25, 1, 4]
-    assert Estimate(1.0, 100.0).grid == [0.1, 1, 10]
+    assert SettingEstimate(1.0, 1.0).grid == [0.5, 1, 2]
+    assert SettingEstimate(1.0, 4.0).grid == [0.25, 1, 4]
+    assert SettingEstimate(1.0, 100.0).grid == [0.1, 1, 10]
 
 
 def test_data_of_the_same_source_say_nothing() -> None:

@@ -10,9 +10,9 @@ import yaml
 
 from dpsweep.recommend import text
 from dpsweep.recommend.rule import (
-    Estimate,
     Recommendation,
     Reference,
+    SettingEstimate,
     Situation,
     batch_size,
     recommend,
@@ -50,7 +50,9 @@ def read_back(lines: list[str], *, tuned: bool) -> dict[str, Any]:
 @pytest.fixture
 def made() -> Recommendation:
     """A recommendation none of whose numbers is another one's."""
-    return Recommendation(512, 88, Estimate(0.35, 3.0), Estimate(0.0072, 4.0), (POINT,))
+    return Recommendation(
+        512, 88, SettingEstimate(0.35, 3.0), SettingEstimate(0.0072, 4.0), (POINT,)
+    )
 
 
 @pytest.mark.parametrize("size", [512, "full"])

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from dpsweep.study import Study, load_study
-from dpsweep.study.table_targets import Comparison
+from dpsweep.study.table_targets import ComparisonTable
 from dpsweep.study.targets import Heatmap
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ def test_no_text_speaks_of_the_papers_data(demo: Study) -> None:
 
 
 def test_the_papers_numbers_stand_beside_nothing(demo: Study) -> None:
-    compared = [each for each in demo.tables.values() if isinstance(each, Comparison)]
+    compared = [each for each in demo.tables.values() if isinstance(each, ComparisonTable)]
     assert len(compared) == 2
     assert len(demo.reference_values) == 40
     assert not any(entry.reference for table in compared for entry in table.entries)

@@ -11,7 +11,7 @@ import pytest
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.inputs import target_inputs
 from dpsweep.study.paths import Paths
-from dpsweep.study.table_targets import Comparison
+from dpsweep.study.table_targets import ComparisonTable
 from dpsweep.study.targets import NoiseCurve, PerClass
 
 ROOT = Path(__file__).parents[2]
@@ -330,7 +330,7 @@ CIFAR-100 8   0.846 0.845 0.847 0.847 0.847 0.848
 def printed(paper: Study, name: str) -> dict[tuple[str, ...], tuple[float | None, ...]]:
     """The paper's numbers beside the entries of a table, by row and column."""
     table = paper.tables[name]
-    assert isinstance(table, Comparison)
+    assert isinstance(table, ComparisonTable)
     found: dict[tuple[str, ...], tuple[float | None, ...]] = {}
     for entry in table.entries:
         assert entry.reference is not None

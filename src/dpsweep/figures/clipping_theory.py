@@ -19,14 +19,19 @@ from dpsweep.analysis.overlaps import NOTE, PRIVACY, Overlap, load_overlaps
 from dpsweep.figures import lines, style
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import ErrorDecomposition, OptimalClippingTrace, Panel, PrivacyEffects
+from dpsweep.study.targets import (
+    ErrorDecomposition,
+    OptimalClippingTrace,
+    Panel,
+    PrivacyEffectsFigure,
+)
 from dpsweep.theory import (
     ClippedSums,
+    PrivacyEffects,
     direction_optimal_clipping,
     mean_squared_error,
     mse_optimal_clipping,
 )
-from dpsweep.theory import PrivacyEffects as Effects
 
 DECOMPOSITION_COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "batch_size", "learning_rate",
@@ -237,7 +242,7 @@ RULES: dict[str, Callable[[ClippedSums, float, int], float]] = {
 
 
 def optima_by_epsilon(
-    study: Study, paths: Paths, figure: PrivacyEffects, missing: list[Path] | None = None
+    study: Study, paths: Paths, figure: PrivacyEffectsFigure, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per (panel, rule, epsilon, effect): the best bound after the last epoch.
 
@@ -281,7 +286,7 @@ def _effects(loose: Overlap, tight: Overlap) -> list[dict[str, float | str]]:
     noises = loose.scaled(loose.noise_multiplier), tight.scaled(tight.noise_multiplier)
     found = []
     for name, rule in RULES.items():
-        effects = Effects.of(rule, loose.sums, tight.sums, noises, tight.dimension)
+        effects = PrivacyEffects.of(rule, loose.sums, tight.sums, noises, tight.dimension)
         found += [
             {"rule": name, "epsilon": tight.cell.epsilon, "effect": label,
              "best_bound": getattr(effects, effect)}
@@ -290,7 +295,7 @@ def _effects(loose: Overlap, tight: Overlap) -> list[dict[str, float | str]]:
     return found
 
 
-def plot_effects(_: PrivacyEffects, numbers: pd.DataFrame) -> Figure:
+def plot_effects(_: PrivacyEffectsFigure, numbers: pd.DataFrame) -> Figure:
     """Draw a column for each problem, a row for each rule, a line for each effect."""
     panels = [panel for _, panel in numbers.groupby("panel")]
     drawing = style.panels_figure(len(panels), height=3.6)

@@ -108,7 +108,7 @@ def making(paths: Paths, output: Output) -> Iterator[Making]:
 
 
 @dataclass(frozen=True)
-class Problem:
+class NotCurrent:
     """Why an output is not current."""
 
     kind: Literal["missing", "changed", "outdated", "inputs"]
@@ -155,14 +155,14 @@ def _set_aside(place: Path, what: str) -> str:
     return f"{place}: found {what}; it is now {other}"
 
 
-def problems(paths: Paths, outputs: Iterable[Output]) -> dict[str, Problem]:
+def problems(paths: Paths, outputs: Iterable[Output]) -> dict[str, NotCurrent]:
     """Find the outputs that are not current, by name.
 
     Args:
         paths: the study's files.
         outputs: outputs, each after those that it is made from.
     """
-    found: dict[str, Problem] = {}
+    found: dict[str, NotCurrent] = {}
     checksums: dict[Path, str] = {}
     for output in outputs:
         problem = _problem(paths, output, checksums)
@@ -171,14 +171,14 @@ def problems(paths: Paths, outputs: Iterable[Output]) -> dict[str, Problem]:
     return found
 
 
-def explain(found: Mapping[str, Problem]) -> list[str]:
+def explain(found: Mapping[str, NotCurrent]) -> list[str]:
     """A line for every output that is not current by itself, and one for what is made from these."""
     lines = [f"{name}: {each.text}" for name, each in found.items() if each.kind != "inputs"]
     rest = len(found) - len(lines)
     return [*lines, f"{rest} more that are made from these"] if rest else lines
 
 
-def _problem(paths: Paths, output: Output, checksums: dict[Path, str]) -> Problem | None:
+def _problem(paths: Paths, output: Output, checksums: dict[Path, str]) -> NotCurrent | None:
     """Look at one output; add the checksums of its files if it is current."""
     # Of a study that has just begun most is missing, and what was said of it need not be read.
     said = output.files[0].exists()
@@ -192,15 +192,17 @@ def _problem(paths: Paths, output: Output, checksums: dict[Path, str]) -> Proble
                 continue
             file.stat()
         except (FileNotFoundError, NotADirectoryError):
-            return Problem("missing", f"{file} is missing")
+            return NotCurrent("missing", f"{file} is missing")
         if provenance.made_for is None or known is None:
-            return Problem("outdated", f"{paths.provenance(output.name)} does not say what it is")
-        return Problem("changed", f"{file} was changed since it was made")
+            return NotCurrent(
+                "outdated", f"{paths.provenance(output.name)} does not say what it is"
+            )
+        return NotCurrent("changed", f"{file} was changed since it was made")
     remade = next((file for file in output.inputs if file not in checksums), None)
     if remade is not None:
-        return Problem("inputs", f"{remade} is to be made again")
+        return NotCurrent("inputs", f"{remade} is to be made again")
     if provenance.made_for != _made_for(paths, output, checksums):
-        return Problem("outdated", "was made for other settings or from other files")
+        return NotCurrent("outdated", "was made for other settings or from other files")
     checksums |= written
     return None
 

@@ -85,7 +85,7 @@ def source(dataset: str) -> str:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class SettingEstimate:
     """A value on a logarithmic axis, and the factor by which reference points scatter around it."""
 
     value: float
@@ -106,8 +106,8 @@ class Recommendation:
 
     batch_size: int
     steps: int
-    clipping_bound: Estimate
-    learning_rate: Estimate
+    clipping_bound: SettingEstimate
+    learning_rate: SettingEstimate
     references: tuple[Reference, ...]
 
 
@@ -193,7 +193,7 @@ def recommend(
 
 def _estimate(
     situation: Situation, references: Sequence[Reference], value: Callable[[Reference], float]
-) -> Estimate:
+) -> SettingEstimate:
     """Return the mean over sources of the weighted mean of a value over the points of each."""
     logarithms = np.log([value(each) for each in references])
     weights = np.array(
@@ -204,4 +204,4 @@ def _estimate(
         weights[sources == name] /= weights[sources == name].sum()
     mean = np.average(logarithms, weights=weights)
     spread = np.average((logarithms - mean) ** 2, weights=weights)
-    return Estimate(math.exp(mean), math.exp(math.sqrt(spread)))
+    return SettingEstimate(math.exp(mean), math.exp(math.sqrt(spread)))

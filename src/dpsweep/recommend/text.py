@@ -12,9 +12,9 @@ from dpsweep.recommend.references import (
 )
 from dpsweep.recommend.rule import (
     LEAST_STEPS,
-    Estimate,
     Recommendation,
     Reference,
+    SettingEstimate,
     Situation,
     recommend,
 )
@@ -59,7 +59,7 @@ def _table(made: Recommendation) -> Iterator[str]:
     yield f"read: the study's file and {points}; no data"
 
 
-def _sure(estimate: Estimate) -> str:
+def _sure(estimate: SettingEstimate) -> str:
     return f"{estimate.value:.2g}, reference points scatter by a factor of {estimate.factor:.1f}"
 
 

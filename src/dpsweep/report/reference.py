@@ -11,7 +11,7 @@ from dpsweep.figures.tables.text import TextTable, signed
 from dpsweep.report.wording import count
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
-from dpsweep.study.table_targets import Comparison
+from dpsweep.study.table_targets import ComparisonTable
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ def paper_comparisons(study: Study, paths: Paths) -> list[PaperComparison]:
     return [
         _comparison(paths, name, table)
         for name, table in study.tables.items()
-        if isinstance(table, Comparison) and study.reference_values
+        if isinstance(table, ComparisonTable) and study.reference_values
     ]
 
 
-def _comparison(paths: Paths, name: str, table: Comparison) -> PaperComparison:
+def _comparison(paths: Paths, name: str, table: ComparisonTable) -> PaperComparison:
     if not any(entry.reference for entry in table.entries):
         return PaperComparison(
             name,

@@ -8,7 +8,7 @@ from dpsweep.study.captions import facts, shared, tell_apart
 from dpsweep.study.compared import ComparedCells
 from dpsweep.study.config.study import StudyFile
 from dpsweep.study.selections import AXES, Line, LinePanel, Panel, Selection
-from dpsweep.study.table_targets import Comparison
+from dpsweep.study.table_targets import ComparisonTable
 from dpsweep.study.targets import NoiseCurve
 from dpsweep.study.words import MistakeError, NotDrawnError
 
@@ -55,7 +55,7 @@ def assemble(
     """
     if isinstance(target, NoiseCurve):
         return target.model_copy(update={"cells": selections[0]})
-    if isinstance(target, Comparison):
+    if isinstance(target, ComparisonTable):
         entries = [_entry(study, target, each) for each in cast(list[ComparedCells], selections)]
         places = [(*entry.row, entry.column) for entry in entries]
         for place in places:
@@ -108,7 +108,7 @@ def _lines(target: Any, lines: list[Line], labels: list[str]) -> list[Line]:
     ]
 
 
-def _entry(study: StudyFile, table: Comparison, entry: ComparedCells) -> ComparedCells:
+def _entry(study: StudyFile, table: ComparisonTable, entry: ComparedCells) -> ComparedCells:
     said = facts(study, entry)
     row = {**said, "epsilon": " ".join(f"{value:g}" for value in entry.values("epsilon"))}
     reference = next((each for each in study.reference_values if each.is_of(entry)), None)

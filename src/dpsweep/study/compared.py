@@ -9,7 +9,7 @@ from dpsweep.study.clipping import PrivateRule
 from dpsweep.study.selections import Foreach, Selection, Settings
 
 
-class Reference(Settings):
+class PaperNumber(Settings):
     """A number that a paper prints, beside which ours is shown, and the cells that it is about."""
 
     dataset: str
@@ -45,7 +45,7 @@ class ComparedCells(Selection):
 
     _row: list[str] = PrivateAttr(default_factory=list)
     _column: str = PrivateAttr(default="")
-    _reference: Reference | None = PrivateAttr(default=None)
+    _reference: PaperNumber | None = PrivateAttr(default=None)
 
     @property
     def row(self) -> list[str]:
@@ -58,11 +58,11 @@ class ComparedCells(Selection):
         return self._column
 
     @property
-    def reference(self) -> Reference | None:
+    def reference(self) -> PaperNumber | None:
         """The paper's number for these cells, if there is one."""
         return self._reference
 
-    def placed(self, row: Sequence[str], column: str, reference: Reference | None) -> Self:
+    def placed(self, row: Sequence[str], column: str, reference: PaperNumber | None) -> Self:
         """The entry at its place in the table."""
         entry = self.model_copy()
         entry._row, entry._column, entry._reference = list(row), column, reference

@@ -19,7 +19,7 @@ from dpsweep.study.compared import ComparedCells
 from dpsweep.study.config.study import StudyFile
 from dpsweep.study.messages import NAME_PATTERN, unknown
 from dpsweep.study.selections import PARTS, SEVERAL, Foreach, LinePanel, Panel, Selection
-from dpsweep.study.table_targets import Comparison, Table, TuningImplications
+from dpsweep.study.table_targets import ComparisonTable, Table, TuningImplications
 from dpsweep.study.targets import Figure, PerClass
 from dpsweep.study.words import MistakeError, NotDrawnError, Words
 
@@ -313,7 +313,7 @@ class _Expansion:
         for part in parts:
             first, *_ = [next(values) for _ in part.leaves()]
             axes = [first.values(axis) for axis in part.pending]
-            if not isinstance(target, Comparison):
+            if not isinstance(target, ComparisonTable):
                 # From the easy problem to the hard one.
                 axes = [
                     each[::-1] if axis == "epsilon" else each

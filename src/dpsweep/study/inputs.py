@@ -20,7 +20,7 @@ from dpsweep.study.config import (
 from dpsweep.study.config.section import Section
 from dpsweep.study.paths import Paths
 from dpsweep.study.study import Study
-from dpsweep.study.table_targets import Comparison, Datasets, Table
+from dpsweep.study.table_targets import ComparisonTable, Datasets, Table
 from dpsweep.study.targets import Figure, NormTrace, PerClass
 
 
@@ -149,7 +149,7 @@ def target_fingerprint(study: Study, target: Figure | Table) -> str:
     drawn = {study.sweep_of(cell) for each in target.selections() for cell in study.cells(each)}
     sweeps = {name: study.sweeps[name] for name in study.sweeps if name in drawn or not drawn}
     parts: dict[str, Any] = {"target": _plain(target), "drawing": DRAWING_VERSION}
-    if isinstance(target, Comparison):
+    if isinstance(target, ComparisonTable):
         parts["references"] = [each.reference and _plain(each.reference) for each in target.entries]
     parts["sweeps"] = {name: _plain(sweep) for name, sweep in sweeps.items()}
     for kind in ("dataset", "backbone", "method"):

@@ -37,7 +37,7 @@ LABEL_TITLES = {
 }  # fmt: skip
 
 
-class Comparison(Target):
+class ComparisonTable(Target):
     """Best accuracy of each selection in a grid of rows and columns, mean [min, max] over repeats.
 
     With the number of the study's ``references`` beside it, where there is one for the same cells.
@@ -86,6 +86,6 @@ class TuningImplications(Target):
 
 
 Table = Annotated[
-    HyperparameterGrid | Datasets | Comparison | TuningImplications,
+    HyperparameterGrid | Datasets | ComparisonTable | TuningImplications,
     Field(discriminator="family"),
 ]

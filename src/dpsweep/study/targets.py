@@ -292,7 +292,7 @@ class OptimalClippingTrace(_Overlaps):
         return ("epochs", "batch_size", "clipping_bound")
 
 
-class PrivacyEffects(_Overlaps):
+class PrivacyEffectsFigure(_Overlaps):
     """Best C over epsilon: of its noise alone, of the gradients that it leads to alone, and of both."""
 
     family: Literal["privacy_effects"]
@@ -357,7 +357,7 @@ Figure = Annotated[
     | OptimalBatchSize
     | ErrorDecomposition
     | OptimalClippingTrace
-    | PrivacyEffects
+    | PrivacyEffectsFigure
     | PredictedClipping,
     Field(discriminator="family"),
 ]

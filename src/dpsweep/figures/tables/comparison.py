@@ -11,7 +11,7 @@ from dpsweep.figures.tables.text import TextTable, group_starts
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
-from dpsweep.study.table_targets import Comparison
+from dpsweep.study.table_targets import ComparisonTable
 
 _OF_THE_CELL = [
     "problem", "epsilon", "epochs", "batch_size", "clipping", "clipping_bound", "learning_rate",
@@ -19,7 +19,7 @@ _OF_THE_CELL = [
 
 
 def accuracies_and_references(
-    study: Study, paths: Paths, table: Comparison, missing: list[Path] | None = None
+    study: Study, paths: Paths, table: ComparisonTable, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per entry: our mean and range over repeats, the reference, and the difference.
 
@@ -68,7 +68,7 @@ def accuracies_and_references(
     return pd.DataFrame(rows)
 
 
-def which_is_better(table: Comparison, numbers: pd.DataFrame) -> str:
+def which_is_better(table: ComparisonTable, numbers: pd.DataFrame) -> str:
     """Compare the columns, two by two, by accuracies without optimism; empty for one column."""
     rows = numbers.pivot_table(index=table.row_titles, columns="column", values="cross_fitted")
     columns = [name for name in dict.fromkeys(numbers["column"]) if name in rows]
@@ -84,7 +84,7 @@ def which_is_better(table: Comparison, numbers: pd.DataFrame) -> str:
     return f"Measured by seeds that did not choose: {'; '.join(said)}." if said else ""
 
 
-def show(table: Comparison, numbers: pd.DataFrame) -> TextTable:
+def show(table: ComparisonTable, numbers: pd.DataFrame) -> TextTable:
     """Rows and columns as the entries name them; a column for the paper where it has a number."""
     columns = list(dict.fromkeys(numbers["column"]))
     referred = {

@@ -16,7 +16,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.planning import failures, slurm
 from dpsweep.planning.cluster import Jobs, Site
 from dpsweep.planning.doctor import requests
-from dpsweep.planning.doctor.findings import STEPS, Patient, Problem, read_steps
+from dpsweep.planning.doctor.findings import STEPS, Fault, Patient, read_steps
 from dpsweep.planning.doctor.probe import Probe, explain
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -34,7 +34,7 @@ class Examination:
     """What was found: by kind of job, and for all of them."""
 
     patients: list[Patient]
-    problems: list[Problem]
+    problems: list[Fault]
 
     @property
     def healthy(self) -> bool:
@@ -56,7 +56,7 @@ class Examination:
             if "gpu" in patient.passed:
                 yield f"{patient.name}: {patient.passed['gpu']}"
         # What several kinds of job have in common is one problem, in the words of the first.
-        alike: dict[tuple[str, str], list[tuple[str, Problem]]] = {}
+        alike: dict[tuple[str, str], list[tuple[str, Fault]]] = {}
         for name, problem in self._all_problems():
             alike.setdefault((problem.check, problem.remedy), []).append((name, problem))
         for number, same in enumerate(alike.values(), start=1):
@@ -74,7 +74,7 @@ class Examination:
         else:
             yield "Everything works."
 
-    def _all_problems(self) -> Iterator[tuple[str, Problem]]:
+    def _all_problems(self) -> Iterator[tuple[str, Fault]]:
         yield from (("", problem) for problem in self.problems)
         for patient in self.patients:
             yield from ((patient.name, problem) for problem in patient.problems)
@@ -116,7 +116,7 @@ def examine(
     free = shutil.disk_usage(folder).free
     if free < _LEAST_FREE_BYTES:
         found = f"{paths.results.absolute()} has {free / 1e9:.2g} GB left"
-        problems.append(Problem("disk", found, "make room, or move `results` of the study"))
+        problems.append(Fault("disk", found, "make room, or move `results` of the study"))
     here = _Here(command, folder)
     probes = []
     patients = [here.patient]
@@ -202,11 +202,11 @@ def _run(probes: list[Probe], name: str, tell: Callable[[str], None]) -> None:
         slurm.cancel(probe.number for probe in probes if probe.number)
 
 
-def _together(patients: list[Patient]) -> Iterator[Problem]:
+def _together(patients: list[Patient]) -> Iterator[Fault]:
     """What only a comparison of the kinds of job shows."""
     codes = {patient.passed.get("command") for patient in patients} - {None}
     if len(codes | {code()}) > 1:
-        yield Problem(
+        yield Fault(
             "version",
             "different code runs: " + "; ".join(sorted(map(str, codes | {code()}))),
             "let slurm.command start this clone: `pip install --no-deps -e .` in its environment",
@@ -215,7 +215,7 @@ def _together(patients: list[Patient]) -> Iterator[Problem]:
         patient.passed["gpu"].rpartition(", ")[2] for patient in patients if "gpu" in patient.passed
     }
     if len(precisions) > 1:
-        yield Problem(
+        yield Fault(
             "precision",
             f"kinds of GPU compute in different precisions: {', '.join(sorted(precisions))}",
             "set training.precision of the study to float32, so that all trials agree",

@@ -34,7 +34,7 @@ def read_steps(path: Path) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Fault:
     """Something that does not work."""
 
     check: str
@@ -53,7 +53,7 @@ class Patient:
     steps: tuple[str, ...]
     passed: dict[str, str] = field(default_factory=dict)
     """step -> what was found"""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Fault] = field(default_factory=list)
     waits: str = ""
     """why its job waits in the queue, where that is no mistake"""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpsweep.planning import failures, slurm
 from dpsweep.planning.cluster import Kind
-from dpsweep.planning.doctor.findings import STEPS, WITHOUT_GPU, Patient, Problem, read_steps
+from dpsweep.planning.doctor.findings import STEPS, WITHOUT_GPU, Fault, Patient, read_steps
 
 # From one step to the next: a container and torch take their time to start.
 _STEP_SECONDS = 90.0
@@ -92,7 +92,7 @@ class Probe:
         """Note that Slurm did not take the job although it said it would."""
         self.finished = True
         remedy = "ask for the limits of your account: `sacctmgr show qos`, `sacctmgr show assoc`"
-        self.patient.problems.append(Problem("request", words, remedy))
+        self.patient.problems.append(Fault("request", words, remedy))
 
     def look(self, state: str | None) -> None:
         """Take in what the job has written, and what Slurm says of it.
@@ -137,7 +137,7 @@ class Probe:
         gigabytes = written["gigabytes"]
         if 0 < gigabytes < _LEAST_MEMORY_SHARE * gpu.memory_gigabytes:
             self.patient.problems.append(
-                Problem(
+                Fault(
                     "gpu memory",
                     f"{written['found']} has {gigabytes:g} GB; slurm.gpus says "
                     f"{gpu.memory_gigabytes:g} for {gpu.request}",
@@ -160,7 +160,7 @@ class Probe:
         if not _BUSY.match(reason) and now - self._reason_since > _REASON_SECONDS:
             self.finished = True
             self.patient.problems.append(
-                Problem(
+                Fault(
                     "queue",
                     f"Slurm does not start the job: {reason}",
                     f"see `sinfo -p {self._kind.partition}`: the partition may be down, or closed to "
@@ -182,12 +182,12 @@ class Probe:
         self.patient.problems.append(explain(step, words))
 
 
-def explain(step: str, words: str) -> Problem:
+def explain(step: str, words: str) -> Fault:
     """The problem that a step was not made for."""
     setup = re.search(r"this line of slurm\.setup failed: (.*)", words)
     if setup:
         remedy = f"correct slurm.setup; it works where this does in a job: {setup[1]}"
-        return Problem("setup", words, remedy)
+        return Fault("setup", words, remedy)
     about, remedy = {
         "start": (
             "folder",
@@ -212,4 +212,4 @@ def explain(step: str, words: str) -> Problem:
             "slurm.options, and see that scontrol is on PATH in a job",
         ),
     }[step]
-    return Problem(about, words, remedy)
+    return Fault(about, words, remedy)

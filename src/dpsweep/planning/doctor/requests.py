@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from dpsweep.planning import slurm
 from dpsweep.planning.cluster import Kind, Site
-from dpsweep.planning.doctor.findings import Problem
+from dpsweep.planning.doctor.findings import Fault
 
 # What Slurm says of a request that it refuses, and what that is about.
 _REFUSALS = (
@@ -23,12 +23,12 @@ _REFUSALS = (
 )
 
 
-def controller() -> Problem | None:
+def controller() -> Fault | None:
     """Whether Slurm is here and answers."""
     try:
         slurm.partitions()
     except slurm.SlurmError as error:
-        return Problem(
+        return Fault(
             "controller",
             str(error),
             "run this on a login node of the cluster, where `sinfo` works; if it fails there too, "
@@ -37,7 +37,7 @@ def controller() -> Problem | None:
     return None
 
 
-def refusal(kind: Kind, site: Site) -> Problem | None:
+def refusal(kind: Kind, site: Site) -> Fault | None:
     """Why Slurm would refuse a kind of job, or let it wait for ever; nothing is submitted."""
     for problem in _beyond_limits(kind, site):
         return problem
@@ -48,12 +48,12 @@ def refusal(kind: Kind, site: Site) -> Problem | None:
     return None
 
 
-def _beyond_limits(kind: Kind, site: Site) -> Iterator[Problem]:
+def _beyond_limits(kind: Kind, site: Site) -> Iterator[Fault]:
     """What no node of the partition has. Many clusters take such a job, and never start it."""
     partitions = slurm.partitions()
     nodes = partitions.get(kind.partition)
     if nodes is None:
-        yield Problem(
+        yield Fault(
             "partition",
             f"there is no partition {kind.partition!r}",
             f"set slurm.{kind.partition_key} to one of: {', '.join(partitions)}",
@@ -61,7 +61,7 @@ def _beyond_limits(kind: Kind, site: Site) -> Iterator[Problem]:
         return
     limit = max(each.minutes for each in nodes)
     if site.time_limit_minutes > limit:
-        yield Problem(
+        yield Fault(
             "time limit",
             f"slurm.time_limit_minutes is {site.time_limit_minutes}; jobs of partition "
             f"{kind.partition} may take {limit:g}",
@@ -69,7 +69,7 @@ def _beyond_limits(kind: Kind, site: Site) -> Iterator[Problem]:
         )
     cpus = max(each.cpus for each in nodes)
     if kind.cpus > cpus:
-        yield Problem(
+        yield Fault(
             "cpus",
             f"a job asks for {kind.cpus} CPUs; nodes of partition {kind.partition} have {cpus}",
             f"set training.threads of the study to {cpus} at most",
@@ -77,7 +77,7 @@ def _beyond_limits(kind: Kind, site: Site) -> Iterator[Problem]:
     megabytes = max(each.megabytes for each in nodes)
     # Options of the site come last on the command line, and win.
     if kind.request.megabytes > megabytes and "--mem" not in site.options:
-        yield Problem(
+        yield Fault(
             "memory",
             f"a job asks for {kind.request.megabytes:,} MB; nodes of partition {kind.partition} "
             f"have {megabytes:,} MB",
@@ -89,7 +89,7 @@ def _beyond_limits(kind: Kind, site: Site) -> Iterator[Problem]:
     there = sorted({each.gres for each in nodes if "gpu" in each.gres})
     wanted = re.fullmatch(r"gpu:(\D[\w.]*):1", kind.gpu.request)
     if not there or (wanted and not any(f"gpu:{wanted[1]}" in gres for gres in there)):
-        yield Problem(
+        yield Fault(
             "gpu request",
             f"no node of partition {kind.partition} has what {kind.gpu.request!r} asks for; Slurm "
             f"lists {', '.join(there) or 'no GPUs'} there",
@@ -97,7 +97,7 @@ def _beyond_limits(kind: Kind, site: Site) -> Iterator[Problem]:
         )
 
 
-def _explain(kind: Kind, site: Site, words: str) -> Problem:
+def _explain(kind: Kind, site: Site, words: str) -> Fault:
     """Say what a refusal is about: by Slurm's words, or by what it takes a part away to be taken."""
     about = next((name for text, name in _REFUSALS if re.search(text, words, re.IGNORECASE)), "")
     if not about:
@@ -114,7 +114,7 @@ def _explain(kind: Kind, site: Site, words: str) -> Problem:
         "options": f"correct slurm.options, which is {site.options!r}",
     }
     asked = " ".join(kind.request.arguments())
-    return Problem(
+    return Fault(
         about or "request",
         f"{words}\n(sbatch --test-only {asked})",
         remedies.get(about, "change site.yaml until sbatch takes the job"),

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
 from dpsweep.study.clipping import Clipping, clipping_rule
-from dpsweep.study.compared import Reference
+from dpsweep.study.compared import PaperNumber
 from dpsweep.study.config.audit import Audit
 from dpsweep.study.config.backbones import Backbone, Features
 from dpsweep.study.config.datasets import Dataset
@@ -54,7 +54,7 @@ class StudyFile(Section):
     figure_templates: Annotated[dict[TargetName, Figure], Field(alias="figures")] = {}
     table_templates: Annotated[dict[TargetName, Table], Field(alias="tables")] = {}
     references: Annotated[
-        list[Reference] | str,
+        list[PaperNumber] | str,
         Field(
             description="numbers of a paper for comparison tables, or a CSV file with a column for each "
             "of their keys (its path starts at the study's file)"
@@ -64,7 +64,7 @@ class StudyFile(Section):
     release: Release | None = None
 
     @property
-    def reference_values(self) -> list[Reference]:
+    def reference_values(self) -> list[PaperNumber]:
         """Numbers that a paper prints."""
         return [] if isinstance(self.references, str) else self.references
 
