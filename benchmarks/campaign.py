@@ -1,4 +1,4 @@
-"""What campaigns of random kills and random histories share: calls that may hang, and results that grow."""
+"""Shared code of campaigns of kills and histories: calls that may hang, and results that grow."""
 
 import argparse
 import os
@@ -119,7 +119,7 @@ def undisturbed(scratch: Path) -> TinyChain:
 
 
 def wrong(chain: TinyStudy, expected: Path, status: int | None) -> list[str]:
-    """What passes for something else after a run with this exit status."""
+    """Find what passes for something else after a run with this exit status."""
     succeeded = differences(chain.parsed, chain.results, expected) if status == 0 else ()
     return [*wrongly_current(chain, expected), *succeeded]
 

@@ -1,4 +1,4 @@
-"""What a result was measured with, and how much memory a process has needed."""
+"""Environment of a measurement, and the memory that a process has needed."""
 
 import os
 import platform

@@ -24,7 +24,7 @@ Found = dict[str, Any]
 
 
 class PlaceNotFoundError(ValueError):
-    """What should be changed is not there, or more than once."""
+    """The code to change is missing, or there more than once."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Mutation:
         _Exchange(old, self._instead(old, found)).visit(place)
 
     def _instead(self, old: ast.AST, found: Found) -> list[ast.AST]:
-        """What stands in the place of a node: one expression, or statements."""
+        """Replacement of a node: one expression, or statements."""
         if self.drop is not None:
             return [ast.Pass()]
         if self.negate is not None:
@@ -106,7 +106,7 @@ class Mutation:
 
 
 def matched(pattern: ast.AST, node: ast.AST) -> Found | None:
-    """What the placeholders of a pattern stand for in a node; None if the node is another.
+    """Match a node with a pattern: values of its placeholders; None if they differ.
 
     A name that is assigned to is no match for an expression.
     """

@@ -54,7 +54,7 @@ class Picture:
 
     @property
     def verdicts(self) -> Path:
-        """What the study says of the tuning rules."""
+        """Verdicts of the study on the tuning rules."""
         return self.stem.with_suffix(".rules.csv")
 
     @property

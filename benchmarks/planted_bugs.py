@@ -158,7 +158,7 @@ class _FirstFailure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the tests of a bug say.
+    """Verdict of the tests on a bug.
 
     Attributes:
         caught_by: the first test that failed, or None.

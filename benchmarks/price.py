@@ -74,7 +74,7 @@ AGAIN = f"{BEST}, trained again"
 
 
 class Problem:
-    """What is trained, and how."""
+    """A problem with its cells and trainings."""
 
     def __init__(self, study: Study, paths: Paths, sweep: str, epochs: int) -> None:
         self.study, self.sweep, self.epochs = study, sweep, epochs
@@ -220,13 +220,13 @@ def _plain(candidate: Candidate) -> list[Any]:
 
 
 def commit() -> str:
-    """What is measured."""
+    """Return the commit that is measured."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def pieces() -> list[dict[str, Any]]:
-    """What has been measured."""
+    """Read the finished pieces."""
     return list(read_json(RESULTS)["pieces"]) if RESULTS.exists() else []
 
 

@@ -54,7 +54,7 @@ HABITS = {
     "C = 0.1, B = 256": (0.1, 256),
     "AUTO-S, B = 256": (None, 256),
 }
-"""What people use without a search: clipping bound (None is AUTO-S) and batch size."""
+"""Habits without a search: clipping bound (None is AUTO-S) and batch size."""
 SEARCH = "search of the whole grid, on other seeds"
 
 
@@ -85,7 +85,7 @@ def accuracy(
 
 
 def searched(folders: list[Path]) -> "pd.Series[float]":
-    """What a search of the whole grid is worth on every problem: seeds that did not choose measure it."""
+    """Measure a search of the whole grid on every problem, by seeds that did not choose."""
     files = [file for folder in folders for file in sorted(folder.glob("*.parquet"))]
     trials = pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
     chosen = choose(trials[trials["epsilon"] < math.inf], by=PROBLEM)
@@ -93,7 +93,7 @@ def searched(folders: list[Path]) -> "pd.Series[float]":
 
 
 def trained_batch_size(problem: pd.DataFrame) -> int:
-    """What the rule says among the batch sizes that were trained, by the noise that they had."""
+    """Apply the rule to the batch sizes that were trained, by the noise that they had."""
     rows = problem.drop_duplicates("batch_size")
     steps = dict(zip(rows["batch_size"].astype(int), rows["steps"].astype(int), strict=True))
     noise = dict(zip(steps, rows["noise_multiplier"] * np.sqrt(rows["steps"]), strict=True))

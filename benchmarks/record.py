@@ -178,7 +178,7 @@ def _calibrated_tuning(setting: tuple[float, float, float]) -> tuple[str, str, l
 
 
 def demo() -> Items:
-    """What the demo has made; nothing where it has not run."""
+    """Outputs of the demo; empty where it has not run."""
     for file in sorted([*DEMO.glob("figures/*.csv"), *DEMO.glob("tables/*.csv")]):
         yield file.parent.name, file.name, short_hash([file.read_text(encoding="utf-8")])
     for file in sorted(DEMO.glob("noise/*/*.json")):

@@ -30,7 +30,7 @@ RESULT = REPOSITORY / "benchmarks" / "results" / "selection.json"
 
 
 def choices(accuracy: pd.DataFrame) -> list[dict[str, Any]]:
-    """What each seed would choose in a cell.
+    """Choice of each seed in a cell.
 
     Args:
         accuracy: a row a learning rate (ascending), a column a seed.

@@ -20,7 +20,7 @@ CLASSES = 100
 
 @dataclass(frozen=True)
 class Row:
-    """What is measured: backbone and method of config.yaml, and the size of a batch."""
+    """One measurement: backbone and method of config.yaml, and the size of a batch."""
 
     title: str
     backbone: str
@@ -65,7 +65,7 @@ REHEARSAL = [
 
 
 def rows(rehearse: bool) -> list[Row]:
-    """What is measured, or what only shows that everything runs."""
+    """List the measurements, or the few that only show that everything runs."""
     return REHEARSAL if rehearse else ROWS
 
 

@@ -1,4 +1,4 @@
-"""What it costs a job to verify what it reads: prepared arrays, and its calibration.
+"""Cost of verifying a job's inputs: prepared arrays, and its calibration.
 
     python -m benchmarks.verification                     # arrays of 0.1, 10 and 150 MB
     python -m benchmarks.verification --megabytes 1000    # of other sizes

@@ -1,4 +1,4 @@
-"""What the numbers come to."""
+"""Summarize the numbers."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from benchmarks.findings.wording import points, table
 
 
 def advice(numbers: dict[str, Any]) -> str:
-    """What the numbers come to."""
+    """Summarize the numbers."""
     said = "\n".join(f"- {line}" for line in _about_bounds(numbers))
     return f"{said}\n\n{_about_batches(numbers)}"
 
@@ -36,7 +36,7 @@ def _about_bounds(numbers: dict[str, Any]) -> list[str]:
 
 
 def _about_batches(numbers: dict[str, Any]) -> str:
-    """What the full batch costs, as a table."""
+    """Table of the cost of the full batch."""
     epsilons = sorted({row["epsilon"] for row in numbers["by_batch_size"]})
     groups: dict[str, dict[float, str]] = {}
     for row in numbers["by_batch_size"]:

@@ -168,7 +168,7 @@ def _automatic(flat: pd.DataFrame, automatic: pd.DataFrame) -> list[dict[str, An
 
 
 def film_numbers() -> dict[str, Any] | None:
-    """What was measured with FiLM; None before its study has been run."""
+    """Measurements with FiLM; None before its study has been run."""
     return read_json(FILM_NUMBERS) if FILM_NUMBERS.exists() else None
 
 

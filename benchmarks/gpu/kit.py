@@ -1,4 +1,4 @@
-"""What the pieces of the GPU kit share."""
+"""Shared code of the pieces of the GPU kit."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Kit:
-    """What the pieces share."""
+    """Shared state of the pieces."""
 
     inputs: Path
     """like the results folder of the study gpu-cifar100, with a folder `packages`"""
@@ -31,7 +31,7 @@ class Kit:
         return self.inputs / "unfinished"
 
     def environment(self) -> dict[str, Any]:
-        """What is measured with what."""
+        """Versions and the device of a measurement."""
         names = ("torch", "timm", "peft", "transformers", "opacus")
         device = "CPU, a rehearsal" if self.rehearse else torch.cuda.get_device_name()
         described = environment(*filter(find_spec, names), device=device)

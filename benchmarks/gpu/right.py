@@ -35,7 +35,7 @@ _FLOAT32_LARGEST = 5.768  # of a normal float32 draw of torch, see docs/privacy.
 
 
 class WrongNumberError(Exception):
-    """What was computed is not what it must be."""
+    """A computed value is wrong."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _errors(
 
 @contextmanager
 def _tf32() -> Iterator[None]:
-    """What a user may have switched on: engines have to set it back for themselves."""
+    """Settings that a user may have switched on: engines have to set it back for themselves."""
     settings = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = [each.fp32_precision for each in settings]
     try:

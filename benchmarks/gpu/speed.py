@@ -1,4 +1,4 @@
-"""What steps, noise and a cell cost on a GPU."""
+"""Cost of steps, noise and a cell on a GPU."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def steps(kit: Kit, row: Row, compiled: bool = False) -> dict[str, Any]:
 
 
 def noise_cost(kit: Kit) -> dict[str, Any]:
-    """What noise with tails adds to a step."""
+    """Cost of noise with full tails in a step."""
     cases = noise_of_a_step.REHEARSAL if kit.rehearse else noise_of_a_step.CASES
     return {"rows": [noise_of_a_step.time_noise(case, kit.device) for case in cases]}
 

@@ -10,7 +10,7 @@ from benchmarks.tables.markdown import grid
 
 
 def selection(result: dict[str, Any]) -> list[str]:
-    """What the search of the learning rate saves and loses."""
+    """Savings and losses of the search of the learning rate."""
     rows = []
     for name, each in {**result["problems"], "both": result["all"]}.items():
         rows += [

@@ -1,4 +1,4 @@
-"""What was checked and measured on a GPU."""
+"""Checks and measurements on a GPU."""
 
 from typing import Any
 

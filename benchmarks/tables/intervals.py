@@ -54,7 +54,7 @@ def lowest_coverage(result: Row) -> list[str]:
 
 
 def power(result: Row) -> list[str]:
-    """What each study can find, if effects are as large as the paper's."""
+    """Effects that each study can find, if they are as large as the paper's."""
     designs = list(dict.fromkeys(row["design"] for row in result["power"]))
     rows = []
     for key in dict.fromkeys(row["rule"] for row in result["power"]):

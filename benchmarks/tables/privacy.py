@@ -45,7 +45,7 @@ def calibration(result: dict[str, Any]) -> list[str]:
 
 
 def audit() -> list[str]:
-    """What the audit of the demo measured: results/demo/audit/audit.csv, copied to the results."""
+    """Measurements of the demo's audit: results/demo/audit/audit.csv, copied to the results."""
     with (RESULTS / "audit.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     columns = {

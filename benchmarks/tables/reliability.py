@@ -1,4 +1,4 @@
-"""What became of studies that were killed, and of those that live through other events."""
+"""Outcome of studies that were killed, and of those that live through other events."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from benchmarks.tables.markdown import grid, where
 
 
 def kills(result: dict[str, Any]) -> list[str]:
-    """What became of killed runs, by what was killed and how, and of the histories that they make up."""
+    """Outcome of killed runs, by what was killed and how, and of whole histories."""
     kinds: dict[str, list[dict[str, Any]]] = {}
     for history in result["histories"]:
         for each in history["kills"]:

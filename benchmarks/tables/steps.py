@@ -1,4 +1,4 @@
-"""What steps and cells cost on the CPU, and noise within a step."""
+"""Cost of steps and cells on the CPU, and of noise within a step."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def step_cost(result: dict[str, Any]) -> list[str]:
 
 
 def noise_cost(result: dict[str, Any]) -> list[str]:
-    """What noise with tails adds to a step."""
+    """Cost of noise with full tails in a step."""
     rows = [
         [
             row["case"],
@@ -83,7 +83,7 @@ def cell(result: dict[str, Any]) -> list[str]:
 
 
 def features(result: dict[str, Any]) -> list[str]:
-    """What a head on cached features costs: a step beside others, and cells of 12 trials."""
+    """Cost of a head on cached features: a step beside others, and cells of 12 trials."""
     step, size = result["step"], result["size"]
     ours = step["seconds"]["cached features"]
     steps = [
@@ -126,6 +126,6 @@ def features(result: dict[str, Any]) -> list[str]:
 
 
 def size_of_a_cell(size: dict[str, Any]) -> str:
-    """What the trials of a cell train on, as a sentence before another one."""
+    """Hardware of a cell's trials, as a sentence before another one."""
     pixels = f"{size['pixels']} x {size['pixels']} pixels"
     return f"N = {size['train']:,}, {pixels}, B = {size['batch']}, {size['epochs']} epochs. "

@@ -1,4 +1,4 @@
-"""What a whole study costs, from its plan to its figures."""
+"""Cost of a whole study, from its plan to its figures."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def plan() -> list[str]:
 
 
 def workflow(result: dict[str, Any]) -> list[str]:
-    """What Snakemake needs before anything runs."""
+    """Time of Snakemake before anything runs."""
     rows = [
         [name, f"{each['cpu_seconds']:.1f} s", f"{each['megabytes']:.0f} MB"]
         for name, each in result["calls"].items()
@@ -50,7 +50,7 @@ def workflow(result: dict[str, Any]) -> list[str]:
 
 
 def demo(result: dict[str, Any]) -> list[str]:
-    """What the demo costs, and how long its jobs need to get going."""
+    """Cost of the demo, and how long its jobs take to start."""
     beside, whole = result["seconds_beside_steps"], result["seconds_of_a_cell"]
     rows = [
         [

@@ -52,7 +52,7 @@ def theory_effects(folder: Path = THEORY) -> list[str]:
 
 
 def _effects_said(title: str, loose: pd.Series, tight: pd.Series, effects: pd.DataFrame) -> str:
-    """What the noise alone and the gradients alone do to C*, between the largest and the smallest epsilon."""
+    """Effect of noise alone and of gradients alone on C*, between the largest and the smallest epsilon."""
     gradients, noise = (
         effects.loc[(title, effect)].drop(loose["epsilon"])
         for effect in ("gradients alone", "noise alone")
@@ -83,7 +83,7 @@ def _range(row: pd.Series, loose: pd.Series) -> tuple[float, float]:
 
 
 def theory_rules(file: Path) -> list[str]:
-    """What each rule for C loses, with intervals, and what can be told apart."""
+    """Loss of each rule for C, with intervals, and which rules can be told apart."""
     numbers = read_numbers(file)
     firsts = numbers.drop_duplicates("rule").set_index("rule")
     rows = []

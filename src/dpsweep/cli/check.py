@@ -1,4 +1,4 @@
-"""What is known of a study before anything runs: its file, its local data, its networks, its texts."""
+"""Check a study before anything runs: its file, its local data, its networks, its texts."""
 
 from collections.abc import Generator, Iterator
 
@@ -109,7 +109,7 @@ def _networks(study: Study, seconds: float) -> Generator[str, None, list[str]]:
 
 
 def _unwritable(study: Study, classes: dict[str, list[str]]) -> list[str]:
-    """What the figures cannot write: titles, and names of classes where they draw these."""
+    """Find text that the figures cannot write: titles, and names of classes where they draw these."""
     # It takes a second to import.
     from dpsweep.figures.fonts import UnwritableTextError, require_fonts
 

@@ -1,4 +1,4 @@
-"""What commands share: their options, and how they open a study."""
+"""Options that commands share, and how they open a study."""
 
 import contextlib
 import os

@@ -183,7 +183,7 @@ class EncodedImages:
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """What a source of images turns into."""
+    """Result of reading a source of images."""
 
     train: EncodedImages
     test: EncodedImages

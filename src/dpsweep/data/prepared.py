@@ -73,7 +73,7 @@ class FeatureIdentity(BaseModel):
 
 
 class DatasetMetadata(BaseModel):
-    """What is known about a prepared dataset; the content of its ``metadata.json``."""
+    """Facts about a prepared dataset; the content of its ``metadata.json``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -221,7 +221,7 @@ def _file_checksum(path: Path, mapped: "np.memmap[Any, Any]") -> str:
 
 
 def signature(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """What a checksum begins with: the type and shape of the array."""
+    """Begin a checksum with the type and shape of the array."""
     return json.dumps([dtype.str, list(shape)]).encode()
 
 

@@ -31,7 +31,7 @@ class Resize(BaseModel):
     crop: float | None = None
 
     def geometry(self, height: int, width: int) -> Geometry:
-        """What an image of this height and width is resized to, and where the square lies."""
+        """Compute the size after resizing an image of this height and width, and where the square lies."""
         if self.crop is None:
             return Geometry(self.size, self.size, 0, 0)
         short = int(self.size / self.crop)

@@ -59,7 +59,7 @@ class _Full:
 
 @dataclass(frozen=True)
 class Texts:
-    """What a source of texts turns into."""
+    """Result of reading a source of texts."""
 
     train: TextSplit
     test: TextSplit

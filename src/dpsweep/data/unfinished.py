@@ -54,7 +54,7 @@ class Record:
         self._path, self._work, self._identity = path, work, identity
 
     def read(self) -> dict[str, Any]:
-        """What was recorded last; nothing where the work has to start anew."""
+        """Return the last record; empty where the work has to start anew."""
         try:
             found = read_json(self._path)
             if found["identity"] == self._identity and self._work.exists():

@@ -19,7 +19,7 @@ _OWN: dict[str, Callable[..., nn.Module]] = {"wide_resnet": WideResNet}
 
 @runtime_checkable
 class _Classifier(Protocol):
-    """What timm's networks offer, and ours; a network with several heads averages them."""
+    """Interface of timm's networks and ours; a network with several heads averages them."""
 
     def get_classifier(self) -> nn.Module | tuple[nn.Module, ...]: ...
 

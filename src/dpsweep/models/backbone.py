@@ -46,14 +46,14 @@ class Architecture(BaseModel):
 
 
 class BackboneMetadata(BaseModel):
-    """What is known about a prepared backbone; the content of its ``metadata.json``."""
+    """Facts about a prepared backbone; the content of its ``metadata.json``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     title: str
     kind: str = "image"
-    """What it reads: image or text."""
+    """Kind of its input: image or text."""
     architecture: Architecture
     mean: tuple[float, ...]
     """Per channel, of images scaled to [0, 1]; empty for a network that reads text."""

@@ -21,7 +21,7 @@ _TEST_BATCH = 1024
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What pretraining leaves."""
+    """Result of pretraining."""
 
     state: dict[str, Tensor]
     """Without the head."""

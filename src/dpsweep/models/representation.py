@@ -1,4 +1,4 @@
-"""What a frozen network says of each example: the outputs of one of its layers, as one vector."""
+"""Represent each example by one vector: the outputs of one layer of a frozen network."""
 
 import contextlib
 from typing import Any

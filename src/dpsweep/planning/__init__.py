@@ -1,1 +1,1 @@
-"""What a study costs, what is left of it, how far it is, and how its jobs run on a cluster."""
+"""Cost, remaining work and progress of a study, and its jobs on a cluster."""

@@ -1,4 +1,4 @@
-"""What is wrong with a study, as far as its file and this machine tell."""
+"""Find the mistakes of a study that its file and this machine can show."""
 
 import math
 import os

@@ -58,7 +58,7 @@ class GpuClass(BaseModel):
 
     @property
     def device(self) -> Device:
-        """What its jobs train on."""
+        """Hardware that its jobs train on."""
         return replace(GPU, name=self.request, teraflops=self.teraflops)
 
 
@@ -132,7 +132,7 @@ class Kind:
 
 
 class Jobs:
-    """What the jobs of a study ask for.
+    """Requests of a study's jobs.
 
     Args:
         study: the study.
@@ -187,7 +187,7 @@ class Jobs:
 
     @property
     def limits(self) -> dict[str, int]:
-        """What there is of the resources that jobs ask for on one machine; unlimited without a GPU."""
+        """Resources of one machine that jobs ask for; unlimited without a GPU."""
         return {"gpu_seats": SEATS * len(self._gpus)} if self._gpus else {}
 
     def gpu_seats(self, stage: Stage, problem: str, epochs: int) -> int:
@@ -267,7 +267,7 @@ class Jobs:
         ]
 
     def _stages(self) -> Iterator[tuple[Stage, str, int]]:
-        """What the study runs on GPUs: stage, problem and epochs."""
+        """GPU jobs of the study: stage, problem and epochs."""
         study = self._study
         for problem, epochs in study.kinds():
             yield "train", problem, epochs

@@ -1,4 +1,4 @@
-"""What a study costs, from the study alone: trials, seconds, memory, disk.
+"""Estimate the cost of a study from its file alone: trials, seconds, memory, disk.
 
 The estimate packs short cells into jobs, asks a cluster for time and memory, and gives the first
 forecast of a run (`dpsweep.planning.plan`). No result depends on it: a job that needs more time goes
@@ -70,7 +70,7 @@ _HEAD_FLOOR = _Floor(start=3.0, step=0.002)
 
 @dataclass(frozen=True)
 class CellCost:
-    """What the cells of one (problem, epochs) cost, each."""
+    """Cost of each cell of one (problem, epochs)."""
 
     trials: int
     seconds: float
@@ -148,7 +148,7 @@ def _network(backbone: Backbone, dataset: Dataset) -> _Network:
 
 @cache
 def _described(path: str) -> dict[str, Any]:
-    """What the ``config.json`` beside a local file of weights says; nothing where there is none."""
+    """Read the ``config.json`` beside a local file of weights; empty where there is none."""
     try:
         return dict(read_json(Path(path).expanduser().with_name("config.json")))
     except (OSError, ValueError, TypeError):
@@ -284,7 +284,7 @@ def theory_seconds(study: Study, problem: str, epochs: int, device: Device = GPU
 
 
 def _repeated_seconds(study: Study, problem: str, epochs: int, device: Device) -> float:
-    """What it takes to train a trial again whose parameters are not kept."""
+    """Estimate the time to train a trial again whose parameters are not kept."""
     if _kept_bytes(study, problem, epochs):
         return 0.0
     cell = cell_cost(study, problem, epochs, device)

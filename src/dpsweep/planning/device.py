@@ -1,4 +1,4 @@
-"""What trains where no site says it: a GPU of this machine, or its CPU at the speed that it shows."""
+"""Find the device where no site names one: a GPU of this machine, or its CPU at its measured speed."""
 
 import shutil
 import time
@@ -16,7 +16,7 @@ _TRIES = 10
 
 @dataclass(frozen=True)
 class Device:
-    """What trains, for estimates of time."""
+    """Device that trains, for estimates of time."""
 
     name: str
     unit: str

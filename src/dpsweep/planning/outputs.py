@@ -34,7 +34,7 @@ from dpsweep.study.paths import Paths
 
 @dataclass(frozen=True)
 class Output:
-    """What one job makes."""
+    """Files that one job makes."""
 
     name: str
     """stage and name, for example ``cells/<problem>/<cell>`` or ``figures/<figure>``"""
@@ -241,7 +241,7 @@ class Outputs:
         )
 
     def audited(self, cell: Cell) -> Output:
-        """What the audit of one setting found."""
+        """Result of the audit of one setting."""
         study = self._study
         assert study.audit is not None  # noqa: S101 (it has settings)
         left_out = {"epsilon", "batch_size"}

@@ -1,4 +1,4 @@
-"""What is left to do for some targets, and what it will cost, before anything is spent.
+"""Plan the remaining work for some targets and its cost, before anything is spent.
 
 Only what is missing counts. All numbers are estimates (`dpsweep.planning.cost`), corrected by what
 finished cells of the study really took.
@@ -43,7 +43,7 @@ class PlanError(DpsweepError):
 
 @dataclass
 class CostEstimate:
-    """What is missing, and what it costs."""
+    """Missing outputs and their cost."""
 
     cells: int = 0
     trials: int = 0
@@ -64,7 +64,7 @@ class CostEstimate:
 
 
 class Plan:
-    """What some targets of a study still need.
+    """Find what some targets of a study still need.
 
     Args:
         study: the study.
@@ -99,7 +99,7 @@ class Plan:
             self._add(target)
 
     def estimates(self) -> dict[str, CostEstimate]:
-        """What is missing by problem, then features, norms, theory and audit, where anything is."""
+        """List what is missing: by problem, then features, norms, theory and audit."""
         study = self._study
         estimates: dict[str, CostEstimate] = {}
         for cell in self._missing_cells():

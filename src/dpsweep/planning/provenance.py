@@ -1,4 +1,4 @@
-"""What each output was made from, and whether that is still so.
+"""Record what each output was made from, and tell whether that is still so.
 
 Every job leaves one small JSON file: a hash of what its output was made for (settings of the study
 and checksums of the files that it read), and the checksums of the files that it wrote. An output is
@@ -52,7 +52,7 @@ class WrittenFile:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a job says of its output."""
+    """Record of an output, written by its job."""
 
     made_for: str | None = None
     """hash of settings and inputs; None while the job is not done"""

@@ -54,7 +54,7 @@ class SlurmError(DpsweepError):
 
 @dataclass(frozen=True)
 class Request:
-    """What one job asks of Slurm."""
+    """Request of one job to Slurm."""
 
     options: str
     """options of sbatch as one would type them: account, partition, GPU"""
@@ -156,7 +156,7 @@ def signal(number: str, name: str) -> None:
 
 
 def show(kind: str, name: str) -> dict[str, str]:
-    """What ``scontrol show`` says about a job, a partition or a node.
+    """Ask ``scontrol show`` about a job, a partition or a node.
 
     Raises:
         SlurmError: it is not known, or the controller does not answer.
@@ -219,7 +219,7 @@ def partitions() -> dict[str, list[Nodes]]:
 
 
 def accounts() -> list[str]:
-    """What the user may charge, as ``account/partition/qos``; nothing where that is not known."""
+    """List what the user may charge, as ``account/partition/qos``; empty where that is unknown."""
     try:
         user = getpass.getuser()
         said = _run(

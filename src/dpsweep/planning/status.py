@@ -193,11 +193,11 @@ class Forecast:
         return self.ratio * self._estimate(*kind) if mean is None else mean
 
     def _kind(self, cell: Cell) -> tuple[str, int, int]:
-        """What cells that cost the same have in common: problem, epochs, number of trials."""
+        """Features that cells of equal cost share: problem, epochs, number of trials."""
         return cell.problem, cell.epochs, trials_per_cell(self._study, self._study.sweep_of(cell))
 
     def device(self, problem: str, epochs: int) -> Device:
-        """What trains the cells of a problem."""
+        """Hardware that trains the cells of a problem."""
         site = self._site
         return site.gpu(self._study, problem, epochs).device if site else self._device
 

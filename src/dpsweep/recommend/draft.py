@@ -28,7 +28,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9./~-][\w./~-]*")
 
 @dataclass(frozen=True)
 class FoundDataset:
-    """What was found in a dataset."""
+    """Facts found in a dataset."""
 
     kind: str
     """image or text"""
@@ -133,7 +133,7 @@ def draft_study(
 
 
 def _extended(base_file: Path, file: Path) -> str:
-    """What ``extends`` says of the base study: its name outside of a clone, else its path."""
+    """Name the base study for ``extends``: by its name outside of a clone, else by its path."""
     if not (IN_CLONE and file.resolve().is_relative_to(PROJECT)):
         for name, packaged in packaged_studies().items():
             if base_file == packaged:

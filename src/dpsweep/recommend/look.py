@@ -1,4 +1,4 @@
-"""What is in a dataset that no study describes yet: layout, classes and sizes, from labels alone."""
+"""Describe a dataset that no study has yet, from labels alone: layout, classes and sizes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from dpsweep.recommend.draft import FoundDataset
 from dpsweep.study.config import FilesSource, FolderSource, HubSource
 
 TEST_SHARE = 0.2
-"""What is cut out of the training images where there is no test folder."""
+"""Share of the training images that is held out where there is no test folder."""
 
 # Names of splits, as folders and on the hub.
 _TRAIN = ("train", "training")
@@ -147,7 +147,7 @@ def _found(
 
 
 def _splits(train: str, found: Sequence[str]) -> tuple[list[str], str | None]:
-    """What to train on and what to test on: validation is for whichever has nothing else."""
+    """Choose the splits to train and to test on; validation takes the place of a missing one."""
     test, validation = _first(_TEST, found), _first(_VALIDATION, found)
     if test is None:
         return [train], validation

@@ -39,7 +39,7 @@ class NoReferenceError(DpsweepError):
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known of a problem before anything is trained."""
+    """Facts about a problem that are known before training."""
 
     train_size: int
     epsilon: float
@@ -75,12 +75,12 @@ class Reference:
 
     @property
     def source(self) -> str:
-        """What its dataset is made of."""
+        """Name of the dataset that its data are part of."""
         return source(self.dataset)
 
 
 def source(dataset: str) -> str:
-    """What a dataset is made of: names begin with it (digits-tenth is a part of digits)."""
+    """Name the dataset that another is part of: names begin with it (digits-tenth is a part of digits)."""
     return dataset.partition("-")[0]
 
 

@@ -1,4 +1,4 @@
-"""What is known of a problem of a study before anything is trained, and without a look at its data."""
+"""Collect the facts about a problem that are known before training, without a look at its data."""
 
 import math
 

@@ -22,7 +22,7 @@ class Written:
     pending: tuple[str, ...] = ()
 
     def leaves(self) -> list[tuple[str, Selection]]:
-        """What selects cells: the part, or its lines."""
+        """Selections of the part: itself, or its lines."""
         if isinstance(self.part, LinePanel):
             return [
                 (f"{self.where}.lines[{index}]", line.over(self.part))

@@ -43,7 +43,7 @@ def listed(values: Iterable[Any]) -> str:
 
 
 def facts(study: StudyFile, selection: Selection) -> Facts:
-    """What a selection is about, in words; None for an axis with several values."""
+    """Describe a selection in words; None for an axis with several values."""
     bounds = selection.values("clipping_bound")
     problem = selection.problem
     method = study.methods[problem.method]
@@ -63,7 +63,7 @@ def facts(study: StudyFile, selection: Selection) -> Facts:
 
 
 def shared(parts: Sequence[Facts]) -> Facts:
-    """What several selections have in common."""
+    """Keep the facts that several selections share."""
     first, *others = parts
     return {
         name: text if all(each[name] == text for each in others) else None
@@ -177,7 +177,7 @@ def _sweeps(study: StudyFile, selections: Sequence[Selection]) -> Iterator[Sweep
 
 
 def _tuned(study: StudyFile, selections: Sequence[Selection], drawn: Collection[str]) -> str:
-    """What is chosen for every point, and what has one value: "learning rate tuned (C = 1)"."""
+    """Say what is chosen for every point, and what has one value: "learning rate tuned (C = 1)"."""
     tuned, fixed = [], []
     for axis, noun, symbol in _TUNED:
         if axis in drawn:

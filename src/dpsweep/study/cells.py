@@ -47,7 +47,7 @@ def optimizer_steps(train_size: int, batch_size: int, epochs: int, rounding: str
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is trained with what: the parts of a study whose hyperparameters are tuned together."""
+    """Dataset, backbone, method and optimizer whose hyperparameters are tuned together."""
 
     dataset: str
     backbone: str
@@ -61,7 +61,7 @@ class Problem:
         return f"{self.dataset}_{self.backbone}_{self.method}{optimizer}"
 
     def optimizer_title(self, epsilons: Iterable[float]) -> str:
-        """What a reader calls the optimizer of trainings at some epsilons: DP-Adam, SGD."""
+        """Title of the optimizer at some epsilons: DP-Adam, SGD."""
         title = {"adam": "Adam", "sgd": "SGD"}[self.optimizer]
         return f"DP-{title}" if any(map(math.isfinite, epsilons)) else title
 

@@ -49,12 +49,12 @@ class ComparedCells(Selection):
 
     @property
     def row(self) -> list[str]:
-        """What the table says in front of the entry."""
+        """Labels of the entry's row."""
         return self._row
 
     @property
     def column(self) -> str:
-        """What the table says above the entry."""
+        """Label of the entry's column."""
         return self._column
 
     @property

@@ -30,7 +30,7 @@ _Part = Panel | LinePanel | ComparedCells | Selection
 
 @dataclass
 class Targets:
-    """What a study draws.
+    """Figures and tables of a study.
 
     Attributes:
         figures: figures by name; every selection has names and values.

@@ -1,4 +1,4 @@
-"""What each output depends on: the arrows of the workflow, as lists of files."""
+"""Dependencies of each output: the arrows of the workflow, as lists of files."""
 
 import os
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What is wrong with a study, for the person who wrote it: the key, what was found, what is allowed."""
+"""Messages about mistakes in a study: the key, what was found, what is allowed."""
 
 import difflib
 import json

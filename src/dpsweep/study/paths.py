@@ -123,7 +123,7 @@ class Paths:
         return name.removesuffix(".comparisons") if inside.parts[0] == "tables" else name
 
     def provenance(self, output: str) -> Path:
-        """What an output was made from, by its name."""
+        """Record of what an output was made from, by its name."""
         return self.results.joinpath("provenance", f"{output}.json")
 
     @property
@@ -140,7 +140,7 @@ class Paths:
         return self.drawn / "tables" / f"{target}.{suffix}"
 
     def audited(self, cell: Cell | str) -> Path:
-        """What the audit of one setting found; by cell, or by the name of one."""
+        """Result of the audit of one setting; by cell, or by the name of one."""
         name = cell if isinstance(cell, str) else cell.name
         return self.results / "audit" / f"{name}.json"
 
@@ -155,7 +155,7 @@ class Paths:
 
     @property
     def ledger(self) -> Path:
-        """What was released before, by this study and by those whose results lie beside its own."""
+        """Ledgers of earlier releases, of this study and of those whose results lie beside its own."""
         return self.results.parent / "releases.jsonl"
 
     @property

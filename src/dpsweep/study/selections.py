@@ -29,7 +29,7 @@ from dpsweep.study.cells import BatchSize, Problem
 from dpsweep.study.clipping import RULES, ClippingBound
 
 PARTS = ("dataset", "backbone", "method")
-"""What a role or a name stands for."""
+"""Keys whose value is a role or a name."""
 AXES = ("epochs", "epsilon", "clipping_bound", "batch_size")
 """The axes of a grid, in the order in which words are given values."""
 DEFAULTS = {"dataset": "main", "backbone": "weak", "method": "main", "optimizer": "adam"}
@@ -96,7 +96,7 @@ class Selection(Settings):
 
     @property
     def problem(self) -> Problem:
-        """What is trained with what, once names stand for roles."""
+        """Problem of the selection, once names stand for roles."""
         dataset, backbone, method = (str(getattr(self, part)) for part in PARTS)
         return Problem(dataset, backbone, method, self.optimizer or "adam")
 

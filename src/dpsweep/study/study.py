@@ -28,7 +28,7 @@ class Study(StudyFile):
 
     @cached_property
     def targets(self) -> Targets:
-        """What is drawn, written out; what is not, and why."""
+        """Resolved targets, and the reasons for those that are not drawn."""
         return expand(self, self.figure_templates, self.table_templates)
 
     @property

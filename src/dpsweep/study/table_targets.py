@@ -21,7 +21,7 @@ class HyperparameterGrid(Target):
 
 
 class Datasets(Target):
-    """What was prepared: sizes, classes, balance, source (Table A2)."""
+    """Prepared datasets: sizes, classes, balance, source (Table A2)."""
 
     family: Literal["datasets"]
 

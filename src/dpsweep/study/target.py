@@ -1,4 +1,4 @@
-"""What figures and tables have in common: a heading, a caption, and the cells that they select."""
+"""Base of figures and tables: a heading, a caption, and the cells that they select."""
 
 from typing import Annotated, ClassVar
 
@@ -23,7 +23,7 @@ class Target(Settings):
     shows_means: ClassVar[bool] = False
     """Whether accuracies are means over the seeds that chose; the caption then says what that means."""
     tuning_note: ClassVar[str] = ""
-    """What the caption says besides of how settings were chosen."""
+    """Further words of the caption on how settings were chosen."""
 
     family: str
     section: Annotated[
@@ -73,5 +73,5 @@ class Target(Settings):
         return ()
 
     def caption_end(self) -> str:
-        """What the caption ends with, once the selections have names and values."""
+        """End of the caption, once the selections have names and values."""
         return ""

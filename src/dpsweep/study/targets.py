@@ -239,7 +239,7 @@ class NoiseCurve(Target):
         return self.minimum_steps.get(self.cells.problem.name)
 
     def caption_end(self) -> str:
-        """What the vertical line means, where there is one."""
+        """Explain the vertical line, where there is one."""
         steps = self.marked_steps
         if steps is None:
             return ""

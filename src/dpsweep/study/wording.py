@@ -1,11 +1,11 @@
-"""What captions say about how things were chosen; the rule itself is `dpsweep.study.choice`."""
+"""Words of captions for how things were chosen; the rule itself is `dpsweep.study.choice`."""
 
 from dpsweep.study.study import Study
 from dpsweep.study.target import Target
 
 
 def how_chosen(study: Study, target: Target) -> str:
-    """What the end of a caption says of the choice; empty where nothing was chosen."""
+    """End a caption with how settings were chosen; empty where nothing was chosen."""
     where = "the test set" if study.training.select_on == "test" else "held-out training examples"
     said = []
     if target.tunes:

@@ -209,7 +209,7 @@ class Words:
         return [value for value in group[0] if all(value in each for each in group)]
 
     def _stands_for(self, word: str, axis: str, leaf: _Leaf, common: list[Any]) -> list[Any]:
-        """What a word stands for, of the values that all selections with it have, ascending."""
+        """Give a word its values, of those that all selections with it have, ascending."""
         match (word, axis):
             case ("usual", _):
                 return self._usual_epochs(leaf.dataset, common)

@@ -74,7 +74,7 @@ class Pack:
         return [file for job in self.jobs for file in job.output]
 
     def get_target_spec(self) -> list[Any]:
-        """What the inner Snakemake has to do."""
+        """Targets of the inner Snakemake."""
         return [target for job in self.jobs for target in job.get_target_spec()]
 
     def get_wait_for_files(self) -> list[str]:
@@ -82,7 +82,7 @@ class Pack:
         return list(dict.fromkeys(file for job in self.jobs for file in job.get_wait_for_files()))
 
     def request(self) -> slurm.Request:
-        """What the pack asks of Slurm: members take turns, so their times add up."""
+        """Request of the pack to Slurm: members take turns, so their times add up."""
         resources = [job.resources for job in self.jobs]
         minutes = sum(each["runtime"] for each in resources)
         return slurm.Request(
@@ -301,7 +301,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
 
 def _words(log: Path) -> list[str]:
-    """What the log of a job of Slurm says: Slurm's own errors, or else the error that it ends with."""
+    """Read the log of a job: Slurm's own errors, or else the error that it ends with."""
     return slurm.own_words(log) or failures.error_lines(failures.tail(log))
 
 

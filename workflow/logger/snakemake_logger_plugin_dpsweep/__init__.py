@@ -90,7 +90,7 @@ class Forecast:
         return max(work - under_way, 0.0) / at_once
 
     def running_stages(self) -> str:
-        """What runs now, for example ``2 train``."""
+        """Jobs that run now, for example ``2 train``."""
         kinds = Counter(self._stage.get(job, "job") for job in self.running)
         return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
 

@@ -31,7 +31,7 @@ _REQUEUE = Path("workflow/scripts/requeue.sh")
 
 @dataclass
 class Examination:
-    """What was found: by kind of job, and for all of them."""
+    """Findings for each kind of job, and for all of them."""
 
     patients: list[Patient]
     problems: list[Fault]
@@ -203,7 +203,7 @@ def _run(probes: list[Probe], name: str, tell: Callable[[str], None]) -> None:
 
 
 def _together(patients: list[Patient]) -> Iterator[Fault]:
-    """What only a comparison of the kinds of job shows."""
+    """Yield faults that only a comparison of the kinds of job shows."""
     codes = {patient.passed.get("command") for patient in patients} - {None}
     if len(codes | {code()}) > 1:
         yield Fault(

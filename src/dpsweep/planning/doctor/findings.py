@@ -1,4 +1,4 @@
-"""What a doctor finds: how the steps of a kind of job went, and what does not work."""
+"""Findings of the doctor: how the steps of a kind of job went, and what does not work."""
 
 import json
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 STEPS = ("request", "start", "snakemake", "command", "gpu", "signal", "requeue")
-"""What a job does, in this order, after Slurm has taken its request"""
+"""Steps of a job, in this order, after Slurm has accepted its request"""
 
 WITHOUT_GPU = STEPS[:4]
 

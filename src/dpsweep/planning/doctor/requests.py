@@ -49,7 +49,7 @@ def refusal(kind: Kind, site: Site) -> Fault | None:
 
 
 def _beyond_limits(kind: Kind, site: Site) -> Iterator[Fault]:
-    """What no node of the partition has. Many clusters take such a job, and never start it."""
+    """Find requests that no node can meet. Many clusters accept such a job and never start it."""
     partitions = slurm.partitions()
     nodes = partitions.get(kind.partition)
     if nodes is None:

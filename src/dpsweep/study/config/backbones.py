@@ -89,7 +89,7 @@ Tokenizer = Annotated[HubTokenizer | FileTokenizer | TrainedTokenizer, Field(dis
 
 
 class Features(Section):
-    """What a head reads of each example, where it trains on features that are computed once.
+    """Features that a head trains on, computed once for each example.
 
     A transformation uses one example alone. What is estimated from the data (standardisation,
     whitening, principal components) would not be private.

@@ -1,4 +1,4 @@
-"""What must agree between the sections of a study."""
+"""Check that the sections of a study agree."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ from dpsweep.study.shares import held_out_rows
 
 
 def disagreements(study: StudyFile) -> Iterator[str]:
-    """What does not fit together, the sections of figures and tables aside: a line each."""
+    """Yield a line for each disagreement, those of figures and tables aside."""
     yield from _data_problems(study)
     yield from _sweep_problems(study)
     yield from _shared_cell_problems(study)
@@ -107,7 +107,7 @@ def _backbone_problems(study: StudyFile, where: str, backbone: Backbone) -> Iter
 
 
 def _feature_problems(where: str, backbone: Backbone, method: Method) -> Iterator[str]:
-    """What a section for features does not go with."""
+    """Refuse what does not go with a section for features."""
     features = backbone.features
     if features is None:
         return
@@ -187,7 +187,7 @@ def _sweep_problems(study: StudyFile) -> Iterator[str]:
 def _public_problems(
     study: StudyFile, where: str, sweep: Sweep, backbone: Backbone
 ) -> Iterator[str]:
-    """What a private dataset went into before, epsilon does not count."""
+    """Refuse weights that were pretrained on the private data."""
     if sweep.epsilon == [math.inf]:
         return
     for part, section in (("tokenizer", backbone.reads_with), ("weights", backbone.weights)):

@@ -20,7 +20,7 @@ from dpsweep.study.config.section import (
 
 
 class SourceSection(Section):
-    """What all sources have."""
+    """Base of all sources."""
 
     holds: ClassVar[tuple[str, ...]] = ("image",)
     """kinds of datasets: image, text"""

@@ -10,12 +10,12 @@ LARGEST_RANK = 4096  # as many as the widest layers have inputs
 
 
 class MethodSection(Section):
-    """What all methods have."""
+    """Base of all methods."""
 
     engine: Annotated[Engine | None, Field(description="overrides training.engine")] = None
 
     def identity(self) -> dict[str, Any]:
-        """What decides which parameters train, as it is written in the keys of stored trials."""
+        """Part of the keys of stored trials that says which parameters train."""
         return self.model_dump(mode="json", exclude={"title", "engine"})
 
 

@@ -74,7 +74,7 @@ class Roles(Section):
     ] = {}
 
     def bound(self, part: str, name: str) -> list[str] | None:
-        """What a role is bound to.
+        """Names that a role is bound to.
 
         Args:
             part: dataset, backbone or method.

@@ -1,4 +1,4 @@
-"""What all sections of a study are built of: the base class, names, and lists of numbers."""
+"""Building blocks of all sections: the base class, names, and lists of numbers."""
 
 import itertools
 import posixpath

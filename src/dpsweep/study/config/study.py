@@ -93,7 +93,7 @@ class StudyFile(Section):
 
     @cached_property
     def problems(self) -> dict[str, Problem]:
-        """What is trained with what, by name, in the order of the sweeps."""
+        """Problems by name, in the order of the sweeps."""
         return {sweep.problem.name: sweep.problem for sweep in self.sweeps.values()}
 
     def sweeps_of(self, problem: str) -> list[str]:
@@ -152,7 +152,7 @@ class StudyFile(Section):
         return copy
 
     def method_title(self, problem: str) -> str:
-        """What a reader calls the method of a problem; another optimizer than Adam is named."""
+        """Title of a problem's method; another optimizer than Adam is named."""
         parts = self.problems[problem]
         title = self.methods[parts.method].title
         return title if parts.optimizer == "adam" else f"{title}, {parts.optimizer.upper()}"

@@ -103,7 +103,7 @@ class Sweep(Section):
 
     @property
     def problem(self) -> Problem:
-        """What is trained with what."""
+        """Dataset, backbone, method and optimizer of the sweep."""
         return Problem(self.dataset, self.backbone, self.method, self.optimizer)
 
     @property
