@@ -44,7 +44,7 @@ def test_noise_is_that_of_what_is_trained(
         asked.append(given)
         return calibrate(8.0, 3e-6, 200, 200, 1)
 
-    monkeypatch.setattr("dpsweep.privacy.calibrate", noted)
+    monkeypatch.setattr("dpsweep.privacy.calibration.calibrate", noted)
     call("calibrate", "digits", "8", "3", batch, "--study", study_file)
     size = N - len(held_out_rows(N, 0.25))
     steps = {"full": 3, "100": 3 * -(-size // 100)}[batch]

@@ -232,6 +232,7 @@ def test_time_left_is_for_the_gpus_of_this_machine(
         return CliRunner().invoke(app, options, catch_exceptions=False).stdout
 
     monkeypatch.chdir(tmp_path)
+    Path("results").mkdir()
     assert "with 1 at once" in said()
     assert "on this machine" not in said()
     program = programs / "nvidia-smi"

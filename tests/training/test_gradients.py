@@ -16,7 +16,7 @@ from dpsweep.training.gradients.loop import LoopEngine
 
 UNKNOWN = {
     "expanded": {name for name in CASES if name.endswith("-all")},
-    "opacus": {"distilbert-all", "convolutions-all"},
+    "opacus": {"distilbert-all", "convolutions-all", "resnet-film", "resnet-all"},
 }
 PAIRS = [
     ("linear", "linear-head"),

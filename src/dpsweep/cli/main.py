@@ -9,7 +9,6 @@ import shlex
 import sys
 import tempfile
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +16,8 @@ import typer
 from dpsweep import __version__
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import releases, run, stages, studies
-from dpsweep.study.commands import DEFAULT_STUDY, make_command
+from dpsweep.cli.options import OPENED
+from dpsweep.study.commands import make_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,13 +60,12 @@ def main(call: "Callable[..., None]" = app) -> None:
         format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr, force=True
     )
     logging.getLogger("dpsweep").setLevel(logging.INFO)
-    called: dict[str, Path] = {}
     try:
-        call(prog_name="dpsweep", obj=called)
+        call(prog_name="dpsweep")
     except DpsweepError as error:
         message = f"error: {error}"
         if error.remake:
-            command = make_command(called.get("study", DEFAULT_STUDY), error.remake)
+            command = make_command(OPENED.get(), error.remake)
             message += f"\nTo make it again:\n  {command}"
         sys.exit(message)
     except OSError as error:

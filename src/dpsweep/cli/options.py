@@ -4,10 +4,10 @@ import contextlib
 import os
 import sys
 import time
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
 
 from dpsweep.base import gpus
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 STARTED = time.monotonic()
 
 
-def _remember(context: typer.Context, study_file: Path) -> Path:
-    """Tell `main` which study a command is about."""
-    if context.obj is not None:
-        context.obj["study"] = study_file
+OPENED: ContextVar[Path] = ContextVar("study file", default=DEFAULT_STUDY)
+"""The study that the command is about, for messages about it."""
+
+
+def _remember(study_file: Path) -> Path:
+    OPENED.set(study_file)
     return study_file
 
 
@@ -88,9 +90,7 @@ def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
         file = file.resolve()
         os.chdir(folder)
         file = file.relative_to(folder) if file.is_relative_to(folder) else file
-    context = click.get_current_context(silent=True)
-    if context is not None and context.obj is not None:
-        context.obj["study"] = file
+    OPENED.set(file)
     return file, study, Paths(Path(study.results))
 
 
