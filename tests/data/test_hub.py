@@ -118,6 +118,43 @@ def test_class_names_may_stand_in_the_label_column(tmp_path: Path) -> None:
     assert made.train_labels.tolist() == [1, 0, 1]
 
 
+def test_classes_are_merged_into_coarser_ones(tmp_path: Path) -> None:
+    labels = ["dog", "cat", "ant", "dog"] * 5
+    save(tmp_path / "raw", "train", labels)
+    save(tmp_path / "raw", "test", ["cat", "ant"])
+    options = {"train_share": 0.8}
+    coarser = {"pets": ["cat", "dog"], "insects": ["ant"]}
+    made = prepare(
+        "animals",
+        section(tmp_path / "raw", 16, 2, merge_classes=coarser, **options),
+        tmp_path / "out",
+    )
+    assert made.metadata.classes == ("pets", "insects")
+    kept = red(made.train_inputs)
+    assert made.train_labels.tolist() == [int(labels[level] == "ant") for level in kept]
+    assert made.test_labels.tolist() == [0, 1]
+    fine = section(tmp_path / "raw", 16, 2, **options).model_copy(update={"classes": 3})
+    # Merging chooses no other examples.
+    assert red(prepare("fine", fine, tmp_path / "fine").train_inputs) == kept
+
+
+@pytest.mark.parametrize(
+    ("merged", "said"),
+    [
+        ({"pets": ["cat", "cow"]}, "found 'cow'; allowed: classes, which are cat, dog"),
+        ({"pets": ["cat"], "dogs": ["dog", "cat"]}, "dogs: found 'cat' a second time"),
+        ({"pets": ["cat"]}, "no coarser class for dog"),
+    ],
+)
+def test_every_class_is_merged_once(
+    merged: dict[str, list[str]], said: str, tmp_path: Path
+) -> None:
+    save(tmp_path / "raw", "train", [0, 1])
+    save(tmp_path / "raw", "test", [1, 0])
+    with pytest.raises(DatasetError, match=said):
+        prepare("p", section(tmp_path / "raw", 2, 2, merge_classes=merged), tmp_path / "out")
+
+
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P"])
 def test_every_image_becomes_rgb_of_one_size(tmp_path: Path, mode: str) -> None:
     save(tmp_path / "raw", "train", [0, 1], size=(9, 5), mode=mode)

@@ -67,6 +67,19 @@ def test_weights_of_another_network_are_refused(tmp_path: Path, changes: dict[st
         load_weights(NETWORK, path)
 
 
+def test_a_network_is_cut_after_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "published.safetensors"
+    published = save_network(path, depth=3)
+    state = load_weights(NETWORK, path, ["blocks.1", "blocks.2"])
+    assert not [key for key in state if key.startswith(("blocks.1", "blocks.2"))]
+    for name, value in state.items():
+        torch.testing.assert_close(value, published[name], rtol=0, atol=0)
+    with pytest.raises(BackboneError, match="Unexpected"):
+        load_weights(NETWORK, path, ["blocks.2"])
+    with pytest.raises(BackboneError, match=r"leave_out: found blocks\.3; allowed"):
+        load_weights(NETWORK, path, ["blocks.3"])
+
+
 def test_a_missing_parameter_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "published.safetensors"
     state = save_network(path)

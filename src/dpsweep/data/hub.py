@@ -8,7 +8,7 @@ decoded from the bytes in the files.
 import itertools
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from dpsweep.base.files import fingerprint
 from dpsweep.data.images import Content, EncodedImages, LabelledImages
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.shares import stratified_share
-from dpsweep.data.texts import LabelColumn, Texts, TextSplit, encode_labels
+from dpsweep.data.texts import LabelColumn, Texts, TextSplit, encode_labels, shorten
 from dpsweep.study.config import HubSource
 
 log = logging.getLogger(__name__)
@@ -157,13 +157,45 @@ def _parts(source: HubSource, splits: Any) -> tuple[_Part, _Part, list[str]]:
     labels, test_numbers, classes = encode_labels(
         train_labels, test_labels, getattr(feature, "names", None)
     )
+    # Shares are stratified by the classes of the source: merging them leaves the examples alone.
     kept = stratified_share(labels, train.name, source.train_share, source.seed)
     tested = stratified_share(test_numbers, test.name, source.test_share, source.seed)
+    if source.merge_classes is not None:
+        coarser = _coarser(source, source.merge_classes, classes)
+        labels, test_numbers = coarser[labels], coarser[test_numbers]
+        classes = list(source.merge_classes)
     return (
         _Part(train, kept, labels[kept]),
         _Part(test, tested, test_numbers[tested]),
         classes,
     )
+
+
+def _coarser(
+    source: HubSource, merged: Mapping[str, Sequence[str]], classes: Sequence[str]
+) -> npt.NDArray[np.int64]:
+    """Return the number of the coarser class of every class.
+
+    Args:
+        source: of the dataset, for messages.
+        merged: the names of the classes by the name of their coarser class.
+        classes: names of the classes of the source.
+    """
+    numbers: dict[str, int] = {}
+    for number, (coarser, names) in enumerate(merged.items()):
+        for name in names:
+            where = f"{source.id}: merge_classes.{coarser}: found {name!r}"
+            if name not in classes:
+                raise DatasetError(f"{where}; allowed: classes, which are {shorten(classes)}")
+            if name in numbers:
+                raise DatasetError(f"{where} a second time; allowed: every class once")
+            numbers[name] = number
+    if missing := [name for name in classes if name not in numbers]:
+        raise DatasetError(
+            f"{source.id}: merge_classes: found no coarser class for {shorten(missing)}; allowed: "
+            "every class once"
+        )
+    return np.array([numbers[name] for name in classes], dtype=np.int64)
 
 
 def _label_columns(

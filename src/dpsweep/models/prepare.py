@@ -81,11 +81,11 @@ def _weights(
                 "examples": result.examples,
                 "accuracy": result.accuracy,
             }
-        case FileWeights(path=path):
-            return load_weights(architecture, Path(path).expanduser()), {"path": path}
+        case FileWeights(path=path, leave_out=modules):
+            return load_weights(architecture, Path(path).expanduser(), modules), {"path": path}
         case HubWeights() as weights:
             file = download_weights(weights.id, weights.revision)
-            state = load_weights(architecture, file)
+            state = load_weights(architecture, file, weights.leave_out)
             return state, {"id": weights.id, "revision": commit(file)}
     return {}, {}  # drawn from the seed of each trial
 

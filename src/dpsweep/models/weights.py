@@ -4,6 +4,7 @@ Only safetensors are read: a pickled checkpoint can run code when it is opened.
 """
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,18 @@ _NOT_ARCHITECTURE = {
 }
 
 
-def load_weights(architecture: Architecture, path: Path) -> dict[str, Tensor]:
+def load_weights(
+    architecture: Architecture, path: Path, leave_out: Sequence[str] = ()
+) -> dict[str, Tensor]:
     """Return the float32 state of a network with the weights of a safetensors file, without head.
 
     For timm, its own conversions apply (names of older checkpoints, another image size). Every
     tensor must find its place and every parameter its tensor; the head alone may be anything.
+
+    Args:
+        architecture: the network.
+        path: of the file.
+        leave_out: names of modules of the file that the network does not have.
 
     Raises:
         BackboneError: the file is missing, not safetensors, or does not fit the architecture.
@@ -55,6 +63,15 @@ def load_weights(architecture: Architecture, path: Path) -> dict[str, Tensor]:
         raise BackboneError(f"{path}: no such file; put the weights there") from None
     except SafetensorError as error:
         raise BackboneError(f"{path}: not a safetensors file ({error})") from None
+    for module in leave_out:
+        left_out = [key for key in tensors if key.startswith(f"{module}.")]
+        if not left_out:
+            modules = sorted({key.rpartition(".")[0] for key in tensors})
+            raise BackboneError(
+                f"{path}: leave_out: found {module}; allowed: a module of the file, such as {modules[-1]}"
+            )
+        for key in left_out:
+            del tensors[key]
 
     with seeded(0):
         model = create(architecture, classes=2)

@@ -34,7 +34,21 @@ class Pretraining(Section):
     seed: int = 0
 
 
-class HubWeights(Section):
+class PublishedWeights(Section):
+    """Weights of a network, or of a part of it."""
+
+    leave_out: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        Field(
+            description="modules that the file has and the network has not, such as blocks.11 of a "
+            "network that is cut before it",
+            # Studies without it stay as they are, and so do their prepared networks.
+            exclude_if=lambda modules: not modules,
+        ),
+    ] = []
+
+
+class HubWeights(PublishedWeights):
     """Published weights, in safetensors, at a pinned revision of the Hugging Face hub."""
 
     kind: Literal["hub"]
@@ -42,7 +56,7 @@ class HubWeights(Section):
     revision: Annotated[Commit | None, Field(description="a commit")] = None
 
 
-class FileWeights(Section):
+class FileWeights(PublishedWeights):
     """A local safetensors file."""
 
     kind: Literal["file"]

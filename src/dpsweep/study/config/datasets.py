@@ -81,6 +81,15 @@ class HubSource(SourceSection):
     test_split: str = "test"
     input_column: str = "image"
     label_column: str = "label"
+    merge_classes: Annotated[
+        dict[str, Annotated[list[str], Field(min_length=1)]] | None,
+        Field(
+            description="coarser classes by name, each with the names of the classes that it "
+            "takes the place of; every class once",
+            # Studies without it stay as they are, and so do their prepared data.
+            exclude_if=lambda merged: merged is None,
+        ),
+    ] = None
     train_share: Annotated[
         float, Field(gt=0, le=1, description="stratified share of the training set")
     ] = 1.0
