@@ -82,6 +82,20 @@ ARCHITECTURE = "backbones.vit.architecture"
 LORA = {"kind": "lora", "rank": 1}
 TEXT = {"title": "BERT", "library": "transformers", "architecture": "distilbert"}
 
+DIGITS = {
+    **{"title": "Digits", "source": {"kind": "sklearn-digits"}, "image_size": 8},
+    **{"classes": 10, "train_size": 1347, "test_size": 450},
+}
+GLYPHS = DIGITS | {"source": {"kind": "glyphs", "characters": "abc"}, "classes": 3}
+DOCSTRINGS = {
+    **{"title": "Docstrings", "kind": "text", "classes": 2, "train_size": 40, "test_size": 4},
+    **{"tokenizer": "vit", "max_length": 8},
+    "source": {
+        **{"kind": "docstrings", "modules": ["numpy.linalg", "numpy.fft"]},
+        **{"train_per_class": 10, "test_per_class": 2},
+    },
+}
+
 ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     "no such architecture": (
         {ARCHITECTURE: "vit_tyni"},
@@ -138,6 +152,26 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
         r"datasets.pets.classes: the study says 3, 2 found\n  the classes are: cat, dog",
     ),
     "another size": ({"datasets.pets.train_size": 61}, "train_size: the study says 61, 60 found"),
+    "another size of digits": (
+        {"datasets.pets": DIGITS | {"train_size": 1348}},
+        "datasets.pets.train_size: the study says 1348, 1347 found",
+    ),
+    "digits of another size in pixels": (
+        {"datasets.pets": DIGITS | {"image_size": 32}},
+        "datasets.pets.image_size: found 32, allowed: 8",
+    ),
+    "another size of glyphs": (
+        {"datasets.pets": GLYPHS},
+        "train_size: the study says 1347, 900 found\n.*test_size: the study says 450, 90 found",
+    ),
+    "another size of docstrings": (
+        {
+            "datasets.pets": DOCSTRINGS,
+            "backbones.vit": TEXT
+            | {"weights": {"kind": "random"}, "tokenizer": {"kind": "hub", "id": "a/b"}},
+        },
+        "datasets.pets.train_size: the study says 40, 20 found",
+    ),
     "no such folder": (
         {"datasets.pets.source.path": "dogs"},
         "datasets.pets.source.path: found dogs, which is not there; allowed: a folder",
@@ -173,7 +207,7 @@ def test_what_would_fail_is_an_error(
     edits, message = ERRORS[kind]
     if "pth" in str(edits):
         Path("pets/vit.pth").write_bytes(b"")
-    lines, errors = said(study, edits)
+    lines, errors = said(study, edits, seconds=PATIENCE if "sweeps" in message else 0)
     assert re.search(message, errors), (lines, errors)
 
 
@@ -252,3 +286,5 @@ def test_prepared_data_is_not_asked_for_again(study: dict[str, Any]) -> None:
     prepare("pets", load_study(Path("study.yaml")).datasets["pets"], Path("results/data/pets"))
     Path("pets").rename("elsewhere")
     assert said(study, {}, seconds=0)[1] == ""
+    _, errors = said(study, {"datasets.pets.train_size": 61}, seconds=0)
+    assert "datasets.pets: pets: no such folder" in errors  # preparing it again would fail

@@ -85,10 +85,13 @@ def _undrawn(study: Study, every_target: bool) -> Iterator[str]:
 
 def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
     """The names of a dataset's classes, as prepared or as its local source has them."""
-    folder = paths.dataset(dataset)
+    folder, section = paths.dataset(dataset), study.datasets[dataset]
     if (folder / "metadata.json").exists():
-        return list(PreparedDataset.open(folder).metadata.classes)
-    return inspect(dataset, study.datasets[dataset])
+        found = PreparedDataset.open(folder).metadata
+        declared = section.classes, section.train_size, section.test_size
+        if (len(found.classes), found.train_size, found.test_size) == declared:
+            return list(found.classes)
+    return inspect(dataset, section)
 
 
 def _networks(study: Study, seconds: float) -> Generator[str, None, list[str]]:

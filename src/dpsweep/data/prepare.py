@@ -25,6 +25,7 @@ from dpsweep.data.write import Split, write_prepared
 from dpsweep.study.config import (
     Dataset,
     DigitsSource,
+    DocstringsSource,
     FilesSource,
     FolderSource,
     GlyphsSource,
@@ -59,7 +60,7 @@ def inspect(name: str, dataset: Dataset) -> list[str] | None:
     """Compare labels with what the study declares, and decode one image of each class of a folder.
 
     Returns:
-        The names of the classes; None for a source that is not on this machine, or holds no files.
+        The names of the classes; None for a source that is not on this machine.
 
     Raises:
         DatasetError: the source cannot be read, or is not what the study declares.
@@ -84,6 +85,8 @@ def inspect(name: str, dataset: Dataset) -> list[str] | None:
             load = load_hub_images if dataset.kind == "image" else load_hub_texts
             found = load(source)
             classes, labels = found.classes, (found.train.labels, found.test.labels)
+        elif isinstance(source, DigitsSource | GlyphsSource | DocstringsSource):
+            classes, labels = _made_labels(name, dataset, source)
         else:
             return None
     if dataset.corrupt == "refuse" or isinstance(source, FilesSource):
@@ -91,6 +94,32 @@ def inspect(name: str, dataset: Dataset) -> list[str] | None:
         _compare(name, dataset, classes, *labels, skipped)
         _refuse_or_warn(name, dataset, corrupt)
     return classes
+
+
+def _made_labels(
+    name: str, dataset: Dataset, source: DigitsSource | GlyphsSource | DocstringsSource
+) -> tuple[list[str], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Return classes, and training and test labels, of what is made here; nothing is drawn for it."""
+    if isinstance(source, DigitsSource):
+        _require_size(name, dataset, digits.SIZE)
+        train, test = _digits(source)
+        return list(map(str, source.digits)), (train.labels, test.labels)
+    classes = list(source.characters if isinstance(source, GlyphsSource) else source.modules)
+    numbers = np.arange(len(classes))
+    return classes, (
+        np.repeat(numbers, source.train_per_class),
+        np.repeat(numbers, source.test_per_class),
+    )
+
+
+def _digits(source: DigitsSource) -> tuple[Split, Split]:
+    return digits.load_digits_splits(
+        source.test_share,
+        source.seed,
+        digits=source.digits,
+        train_share=source.train_share,
+        imbalance=source.imbalance,
+    )
 
 
 @contextmanager
@@ -157,13 +186,7 @@ def _prepare_drawn(
         origin, revision = "rendered from the fonts of matplotlib", version("matplotlib")
     else:
         _require_size(name, dataset, digits.SIZE)
-        train, test = digits.load_digits_splits(
-            source.test_share,
-            source.seed,
-            digits=source.digits,
-            train_share=source.train_share,
-            imbalance=source.imbalance,
-        )
+        train, test = _digits(source)
         classes = [str(digit) for digit in source.digits]
         origin, revision = "scikit-learn, load_digits", version("scikit-learn")
     _compare(name, dataset, classes, train.labels, test.labels)
