@@ -17,6 +17,7 @@ from dpsweep.data.images import Transform
 from dpsweep.data.prepare import prepare
 from dpsweep.data.resize import Resize
 from dpsweep.study.config import Dataset
+from dpsweep.study.inputs import source_fingerprint
 
 SIZE = 16
 # Squares, because equal steps of 16 bits are the right ones of 8 even where they overflow.
@@ -36,13 +37,16 @@ def pets(tmp_path: Path) -> Path:
     return tmp_path / "pets"
 
 
-def made(pets: Path, **keys: Any) -> PreparedDataset:
+def section(pets: Path, **keys: Any) -> Dataset:
     expected: dict[str, Any] = {"classes": 2, "train_size": 4, "test_size": 2} | keys
     source = {"kind": "folder", "path": str(pets)} | expected.pop("source", {})
-    dataset = Dataset.model_validate(
+    return Dataset.model_validate(
         {"title": "Pets", "image_size": SIZE, "source": source} | expected
     )
-    return prepare("pets", dataset, pets.parent / "out")
+
+
+def made(pets: Path, **keys: Any) -> PreparedDataset:
+    return prepare("pets", section(pets, **keys), pets.parent / "out")
 
 
 # -- images that are read --------------------------------------------------------------------
@@ -310,8 +314,14 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
 def test_a_folder_that_cannot_be_right_is_refused(pets: Path, kind: str) -> None:
     change, message = FOLDERS[kind]
     change(pets)
+    assert source_fingerprint(section(pets)), "the workflow reads this before the job runs"
     with pytest.raises(DatasetError, match=rf"(?s)datasets\.pets.*{message}"):
         made(pets)
+
+
+def test_a_hidden_file_may_have_any_name(pets: Path) -> None:
+    (pets / "train" / "cat" / os.fsdecode(b".\xe4")).touch()
+    assert made(pets).metadata.ignored == ("train/cat/.\ufffd",)
 
 
 def test_a_folder_that_may_not_be_read_is_named(

@@ -1,5 +1,7 @@
 """What people have in their tables of texts: each kind is read rightly or refused by name."""
 
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +77,9 @@ READ: dict[str, tuple[str, bytes | dict[str, Any], list[int], list[str]]] = {
         [0, 1],
         ["x", "y"],
     ),
-    "a text of three megabytes": (
+    "a text of 30 megabytes": (
         ".csv",
-        b"text,label\n" + b"long " * 600_000 + b",1\nb,0\n",
+        b"text,label\n" + b"long " * 6_000_000 + b",1\nb,0\n",
         [1, 0],
         ["0", "1"],
     ),
@@ -120,7 +122,17 @@ REFUSED: dict[str, tuple[bytes | dict[str, Any], str]] = {
     "NaN": (b"text,label\na,spam\nb,nan\n", "row 2, column 'label': found the label 'nan'"),
     "Latin-1": ("text,label\nJürgen,1\nb,0\n".encode("latin-1"), "UTF8.*Save it as UTF-8"),
     "Latin-1 in the header": ("text,label,größe\na,1,2\n".encode("latin-1"), "Save it as UTF-8"),
-    "UTF-16": (GOOD.decode().encode("utf-16"), "(cannot be read|found no column)"),
+    "UTF-16": (GOOD.decode().encode("utf-16"), "looks like UTF-16; allowed: UTF-8.*: iconv -f"),
+    "UTF-16 without a mark": (GOOD.decode().encode("utf-16-be"), "looks like UTF-16"),
+    "a label of 30 MB": (
+        b"text,label\na,0\nb,0." + b"1" * 30_000_000 + b"\n",
+        r"row 2, column 'label': found the label '0\.1+\.\.\.; allowed: whole numbers",
+    ),
+    "a header of 30 MB": (b"t" * 30_000_000 + b",label\na,0\n", r"one, of t+\.\.\., label"),
+    "a row of 30 MB that lacks a label": (
+        b"text,label\n" + b"t" * 30_000_000 + b"\n",
+        "cannot be read as .csv",
+    ),
     "semicolons": (GOOD.replace(b",", b";"), "'text'; allowed: one, of text;label .*by commas"),
     "a column twice": (b"text,text,label\na,b,1\n", "found 2 columns 'text'; allowed: one"),
     "no such column": (
@@ -139,8 +151,9 @@ REFUSED: dict[str, tuple[bytes | dict[str, Any], str]] = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_a_table_that_cannot_be_right_is_refused(tmp_path: Path, kind: str) -> None:
     content, message = REFUSED[kind]
-    with pytest.raises(DatasetError, match=rf"(?s)train\.csv.*{message}"):
+    with pytest.raises(DatasetError, match=rf"(?s)train\.csv.*{message}") as refusal:
         read(tmp_path, content, GOOD)
+    assert len(str(refusal.value)) < 1000
 
 
 PARQUET: dict[str, tuple[dict[str, Any], str]] = {
@@ -194,13 +207,15 @@ def test_test_labels_are_those_of_training(
         read(tmp_path, train, test)
 
 
-@pytest.mark.parametrize("what", ["missing", "folder", "forbidden"])
+@pytest.mark.parametrize("what", ["missing", "folder", "pipe", "forbidden"])
 def test_a_file_that_cannot_be_opened_is_named(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "test.csv", GOOD)
     if what == "folder":
         (tmp_path / "train.csv").mkdir()
+    if what == "pipe":
+        os.mkfifo(tmp_path / "train.csv")
     if what == "forbidden":
 
         def refuse(path: Path, **_: Any) -> Any:
@@ -212,8 +227,19 @@ def test_a_file_that_cannot_be_opened_is_named(
         load_files(FilesSource.model_validate({"kind": "files", **files}))
 
 
-@pytest.mark.parametrize("text", ["", "  ", "\u3000\t"])
-def test_an_empty_text_is_refused_or_left_out(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "an empty text"),
+        ("  ", "an empty text"),
+        ("\u3000\t", "an empty text"),
+        ("\u200b \ufeff\u2060", "an empty text (of characters that cannot be seen)"),
+        ("one\0", "a text with a NUL character"),
+    ],
+)
+def test_a_text_that_says_nothing_is_refused_or_left_out(
+    tmp_path: Path, text: str, what: str
+) -> None:
     lines = ["one", text, "two", "three"]
     table = {"text": lines, "label": [0, 1, 1, 0]}
     files = {split: str(write(tmp_path / f"{split}.parquet", table)) for split in ("train", "test")}
@@ -223,13 +249,13 @@ def test_an_empty_text_is_refused_or_left_out(tmp_path: Path, text: str) -> None
     }
     tokenizer = tmp_path / "tokenizer.json"
     _save(_train(lines, 200), tokenizer)
-    with pytest.raises(DatasetError, match=r"train\.parquet, data row 2: an empty text"):
+    with pytest.raises(DatasetError, match=rf"train\.parquet, data row 2: {re.escape(what)}"):
         prepare("mails", Dataset.model_validate(keys), tmp_path / "out", tokenizer)
     skipping = Dataset.model_validate(keys | {"corrupt": "skip"})
     made = prepare("mails", skipping, tmp_path / "out", tokenizer)
     assert made.train_labels.tolist() == [0, 1, 0]
     assert len(made.train_inputs) == 3
     assert [each.rpartition("/")[2] for each in made.metadata.skipped] == [
-        "train.parquet, data row 2: an empty text",
-        "test.parquet, data row 2: an empty text",
+        f"train.parquet, data row 2: {what}",
+        f"test.parquet, data row 2: {what}",
     ]

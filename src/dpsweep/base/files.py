@@ -1,5 +1,6 @@
 """Atomic writes, canonical JSON and checksums: how every stage leaves its results."""
 
+import errno
 import hashlib
 import json
 import os
@@ -49,6 +50,18 @@ def atomic_path(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def require_file(path: Path) -> None:
+    """Refuse a pipe or a device in the place of a file: reading it might wait for ever.
+
+    What is missing or forbidden passes, and a folder: opening it says so.
+
+    Raises:
+        OSError: it is there, and is no file.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "found a pipe or a device; allowed: a file", str(path))
+
+
 def canonical_json(value: Any) -> str:
     """Render ``value`` as JSON that is the same for equal values (sorted keys, no spaces).
 
@@ -59,7 +72,9 @@ def canonical_json(value: Any) -> str:
 
 def fingerprint(value: Any) -> str:
     """Return the SHA-256 of the canonical JSON of ``value``, as 64 hexadecimal digits."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    # Names of files need not be UTF-8; Python reads them with surrogates.
+    encoded = canonical_json(value).encode(errors="surrogatepass")
+    return hashlib.sha256(encoded).hexdigest()
 
 
 def checksum(path: Path) -> str:

@@ -5,10 +5,10 @@ from collections.abc import Generator, Iterator
 from dpsweep.analysis.power import outlook
 from dpsweep.data.prepare import inspect
 from dpsweep.data.prepared import DatasetError, PreparedDataset
-from dpsweep.data.texts import shorten
 from dpsweep.planning.check import drawn_texts, notes, problems, used_datasets
 from dpsweep.study import Study, StudyError
 from dpsweep.study.config import HubSource
+from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import PerClass
 from dpsweep.study.trials import trials_per_cell
@@ -33,11 +33,12 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
     wrong = list(problems(study, paths))
     classes: dict[str, list[str]] = {}
     for name in used_datasets(study):
+        if any(each.startswith(f"datasets.{name}.") for each in wrong):
+            continue  # a file that is missing has been named
         try:
             found = _classes(study, paths, name)
         except DatasetError as error:
-            # A file that is missing has been named already.
-            wrong += [] if wrong and "no such" in str(error) else [str(error)]
+            wrong.append(str(error))
             continue
         if found is not None:
             classes[name] = found

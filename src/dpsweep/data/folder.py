@@ -1,6 +1,7 @@
 """A folder of images: a folder for each class, inside one for each split."""
 
 import logging
+import os
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +13,13 @@ from dpsweep.data.images import Content, EncodedImages, LabelledImages
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.shares import stratified_share
 from dpsweep.study.config import FolderSource
+from dpsweep.study.messages import shorten
 from dpsweep.study.shares import is_within
 
 log = logging.getLogger(__name__)
 
 # What desktops leave behind, beside hidden files.
 _LITTER = {"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx"}
-_MOST_NAMED = 10
 
 
 def load_folder(source: FolderSource) -> LabelledImages:
@@ -49,8 +50,8 @@ def load_folder(source: FolderSource) -> LabelledImages:
     ignored = sorted(folder.ignored)
     if ignored:
         log.warning(
-            "%s: ignored %d files that are no images, or in no class: %s%s",
-            root, len(ignored), ", ".join(ignored[:_MOST_NAMED]), ", ..." * (len(ignored) > _MOST_NAMED),
+            "%s: ignored %d files that are no images, or in no class: %s",
+            root, len(ignored), shorten(ignored),
         )  # fmt: skip
     return LabelledImages(
         train=_encoded(train),
@@ -141,7 +142,8 @@ class _Folder:
                 yield entry
 
     def _ignore(self, entry: Path) -> None:
-        self.ignored.add(str(entry.relative_to(self.root)))
+        name = os.fsencode(entry.relative_to(self.root))
+        self.ignored.add(name.decode(errors="replace"))
 
     def _check(self, entry: Path) -> None:
         """Refuse names that cannot be written, links that leave the folder, and links to folders."""

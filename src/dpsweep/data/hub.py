@@ -21,8 +21,9 @@ from dpsweep.base.files import fingerprint
 from dpsweep.data.images import Content, EncodedImages, LabelledImages
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.shares import stratified_share
-from dpsweep.data.texts import LabelColumn, Texts, TextSplit, encode_labels, shorten
+from dpsweep.data.texts import LabelColumn, Texts, TextSplit, encode_labels
 from dpsweep.study.config import HubSource
+from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 

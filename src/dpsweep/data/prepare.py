@@ -19,7 +19,7 @@ from dpsweep.data.images import LabelledImages, decode_images, first_corrupt, ma
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.data.resize import Resize
 from dpsweep.data.sources import load_texts
-from dpsweep.data.texts import TextSplit, shorten
+from dpsweep.data.texts import TextSplit
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.data.write import Split, write_prepared
 from dpsweep.study.config import (
@@ -31,6 +31,7 @@ from dpsweep.study.config import (
     GlyphsSource,
     HubSource,
 )
+from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ def inspect(name: str, dataset: Dataset) -> list[str] | None:
         if isinstance(source, FilesSource):
             texts = load_texts(name, dataset)
             (train, empty), (test, empty_test) = (
-                split.without_empty() for split in (texts.train, texts.test)
+                split.readable() for split in (texts.train, texts.test)
             )
             skipped = [*empty, *empty_test]
             classes, labels = texts.classes, (train.labels, test.labels)
@@ -221,7 +222,7 @@ def _prepare_texts(
     with _named(name):
         texts = load_texts(name, dataset)
         (train, empty), (test, empty_test) = (
-            split.without_empty() for split in (texts.train, texts.test)
+            split.readable() for split in (texts.train, texts.test)
         )
     skipped = [*empty, *empty_test]
     _refuse_or_warn(name, dataset, skipped)

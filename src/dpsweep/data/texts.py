@@ -10,19 +10,18 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from dpsweep.base.files import require_file
 from dpsweep.data.prepared import DatasetError
 from dpsweep.study.config import FilesSource
+from dpsweep.study.messages import shorten
 
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9]\d*")
 _OTHER_NUMBER = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+e[-+]?\d+|nan|inf)", re.IGNORECASE)
 _LONGEST_ROW = 2**28  # bytes
-_MOST_NAMED = 10
-
-
-def shorten(names: Sequence[Any]) -> str:
-    """List names for a message: the first ten of them."""
-    more = ", ..." if len(names) > _MOST_NAMED else ""
-    return ", ".join(map(str, names[:_MOST_NAMED])) + more or "nothing"
+# Spaces and line ends, and what cannot be seen: control characters, those of zero width.
+_UNSEEN = {"Cc", "Cf", "Zl", "Zp", "Zs"}
+# How a file of UTF-16 begins: with its mark, or with a letter beside a zero.
+_UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|\0[^\0]\0[^\0]|[^\0]\0[^\0]\0")
 
 
 # -- texts -----------------------------------------------------------------------------------
@@ -37,24 +36,35 @@ class TextSplit:
     where: Callable[[int], str] = str
     """what the text at a place is called, for messages"""
 
-    def without_empty(self) -> tuple["TextSplit", list[str]]:
+    def readable(self) -> tuple["TextSplit", list[str]]:
         """Return the texts that say something, and what is wrong with each of the others."""
-        empty = [place for place, text in enumerate(self.texts) if not text.strip()]
-        kept = np.delete(np.arange(len(self.labels)), empty)
-        full = TextSplit(
-            _Full(self.texts), self.labels[kept], lambda place: self.where(int(kept[place]))
+        wrong = {
+            place: found for place, text in enumerate(self.texts) if (found := _unreadable(text))
+        }
+        kept = np.delete(np.arange(len(self.labels)), list(wrong))
+        readable = TextSplit(
+            _Readable(self.texts), self.labels[kept], lambda place: self.where(int(kept[place]))
         )
-        return full, [f"{self.where(place)}: an empty text" for place in empty]
+        return readable, [f"{self.where(place)}: {found}" for place, found in wrong.items()]
+
+
+def _unreadable(text: str) -> str | None:
+    """Say what is wrong with a text that no network should read."""
+    if "\0" in text:
+        return "a text with a NUL character"
+    if all(unicodedata.category(character) in _UNSEEN for character in text):
+        return "an empty text" + (" (of characters that cannot be seen)" if text.strip() else "")
+    return None
 
 
 @dataclass(frozen=True)
-class _Full:
-    """Texts without the empty ones."""
+class _Readable:
+    """Texts without those that say nothing."""
 
     texts: Iterable[str]
 
     def __iter__(self) -> Iterator[str]:
-        return (text for text in self.texts if text.strip())
+        return (text for text in self.texts if not _unreadable(text))
 
 
 @dataclass(frozen=True)
@@ -109,7 +119,8 @@ class LabelColumn:
             DatasetError: always.
         """
         raise DatasetError(
-            f"{self.where(place)}, column {self.name!r}: found the label {label!r}; allowed: {allowed}"
+            f"{self.where(place)}, column {self.name!r}: found the label {shorten([repr(label)])}; "
+            f"allowed: {allowed}"
         )
 
 
@@ -240,7 +251,8 @@ def _read(source: FilesSource, path: Path) -> tuple[list[str], LabelColumn]:
     for place, text in enumerate(texts):
         if not isinstance(text, str):
             raise DatasetError(
-                f"{where(place)}, column {source.input_column!r}: found {text!r}; allowed: text"
+                f"{where(place)}, column {source.input_column!r}: found {shorten([repr(text)])}; "
+                "allowed: text"
             )
     return texts, LabelColumn(str(path), source.label_column, labels, where)
 
@@ -281,6 +293,9 @@ def _table(source: FilesSource, path: Path) -> Any:
             f"{path}: found a {path.suffix or 'nameless'} file; allowed: {', '.join(readers)}"
         )
     try:
+        require_file(path)
+        if suffix != ".parquet":
+            _refuse_utf_16(path)
         table = readers[suffix]()
         return table.rename_columns(table.column_names)  # names are decoded when they are asked for
     except FileNotFoundError:
@@ -288,3 +303,13 @@ def _table(source: FilesSource, path: Path) -> Any:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         encoding = ". Save it as UTF-8" if "UTF8" in str(error) or "utf-8" in str(error) else ""
         raise DatasetError(f"{path}: cannot be read as {suffix} ({error}){encoding}") from error
+
+
+def _refuse_utf_16(path: Path) -> None:
+    with path.open("rb") as stream:
+        beginning = stream.read(4)
+    if _UTF_16.match(beginning):
+        raise DatasetError(
+            f"{path}: looks like UTF-16; allowed: UTF-8. Convert it: iconv -f UTF-16 -t UTF-8 "
+            f"{path} > utf-8{path.suffix}"
+        )

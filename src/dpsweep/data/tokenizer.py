@@ -128,8 +128,13 @@ def _copy(source: Path, path: Path) -> None:
     """Copy a ``tokenizer.json``, or make one from a vocabulary of BERT's WordPiece."""
     import tokenizers  # noqa: PLC0415
 
-    if source.suffix == ".txt" and source.is_file():
-        pieces = source.read_text(encoding="utf-8").splitlines()
+    if not source.is_file():
+        raise DatasetError(f"{source}: no such file; put the tokenizer there")
+    if source.suffix == ".txt":
+        try:
+            pieces = source.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise DatasetError(f"{source}: found {error}; allowed: UTF-8") from None
         if missing := [piece for piece in _SPECIAL if piece not in pieces]:
             raise DatasetError(f"{source}: not a vocabulary of BERT, {', '.join(missing)} missing")
         _save(_word_pieces(pieces), path)
@@ -137,8 +142,9 @@ def _copy(source: Path, path: Path) -> None:
     try:
         library = tokenizers.Tokenizer.from_file(str(source))
     except Exception as error:  # the library raises nothing narrower
-        problem = f"not a tokenizer.json ({error})" if source.is_file() else "no such file"
-        raise DatasetError(f"{source}: {problem}; put the tokenizer there") from error
+        raise DatasetError(
+            f"{source}: not a tokenizer.json ({error}); put the tokenizer there"
+        ) from error
     _save(library, path)
 
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from dpsweep.base.files import read_json
+from dpsweep.base.files import read_json, require_file
 from dpsweep.data.hub_file import fetch_file
 from dpsweep.models.architectures import create, find_head, seeded, state_without_head
 from dpsweep.models.backbone import Architecture, BackboneError
@@ -58,9 +58,12 @@ def load_weights(
             "checkpoints can run code when they are opened)"
         )
     try:
+        require_file(path)
         tensors = load_file(path)
     except FileNotFoundError:
         raise BackboneError(f"{path}: no such file; put the weights there") from None
+    except OSError as error:
+        raise BackboneError(f"{path}: cannot be read: {error.strerror or error}") from None
     except SafetensorError as error:
         raise BackboneError(f"{path}: not a safetensors file ({error})") from None
     for module in leave_out:

@@ -38,7 +38,9 @@ def problems(study: Study, paths: Paths) -> Iterator[str]:
     """Say what will fail, each with its key, what was found and what is allowed."""
     for key, path, is_folder in _local_files(study, paths):
         if not (path.is_dir() if is_folder else path.is_file()):
-            yield f"{key}: found {path}, which is not there; allowed: a {'folder' if is_folder else 'file'}"
+            kind = "folder" if is_folder else "file"
+            state = f"no {kind}" if path.exists() else "not there"
+            yield f"{key}: found {path}, which is {state}; allowed: a {kind}"
     for name in used_backbones(study):
         weights = study.backbones[name].weights
         if isinstance(weights, FileWeights) and not weights.path.endswith(".safetensors"):

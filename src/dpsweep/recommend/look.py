@@ -10,9 +10,10 @@ import numpy.typing as npt
 from dpsweep.data.folder import load_folder
 from dpsweep.data.hub import load_hub_images, load_hub_texts, open_hub
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.texts import Texts, load_files, shorten
+from dpsweep.data.texts import Texts, load_files
 from dpsweep.recommend.draft import FoundDataset
 from dpsweep.study.config import FilesSource, FolderSource, HubSource
+from dpsweep.study.messages import shorten
 
 TEST_SHARE = 0.2
 """Share of the training images that is held out where there is no test folder."""
@@ -121,9 +122,7 @@ def look_at_tables(
 
 
 def _of_texts(source: dict[str, Any], texts: Texts) -> FoundDataset:
-    (train, empty), (test, empty_test) = (
-        split.without_empty() for split in (texts.train, texts.test)
-    )
+    (train, empty), (test, empty_test) = (split.readable() for split in (texts.train, texts.test))
     skipped = len(empty) + len(empty_test)
     return _found("text", source, texts.classes, train.labels, test.labels, skipped)
 

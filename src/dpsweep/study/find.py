@@ -60,7 +60,8 @@ def only_study(folder: Path) -> Path:
         file
         for pattern in ("*.yaml", "*.yml")
         for file in sorted(folder.glob(pattern))
-        if re.search(
+        if file.is_file()
+        and re.search(
             r"^(extends|sweeps):", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE
         )
     ]

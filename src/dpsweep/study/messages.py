@@ -70,6 +70,7 @@ _RENAMED = {
 
 _WIDTH, _LINES = 80, 24  # a terminal
 _NAMES = 12
+_FIRST_NAMES = 5
 _LONGEST_VALUE = 80
 
 
@@ -96,9 +97,19 @@ def pick(kind: str, name: str, named: Mapping[str, T]) -> T:
     return named[name]
 
 
+def shorten(names: Iterable[Any]) -> str:
+    """List names for a message: the first five of them, and how many more there are."""
+    texts = [_cut(str(name)) for name in names]
+    more = f" and {len(texts) - _FIRST_NAMES} more" if len(texts) > _FIRST_NAMES else ""
+    return ", ".join(texts[:_FIRST_NAMES]) + more or "nothing"
+
+
 def value(found: Any) -> str:
     """Write a value as YAML has it, on one line, shortened if it is long."""
-    text = _flow(found)
+    return _cut(_flow(found))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 

@@ -152,8 +152,8 @@ class FilesSource(SourceSection):
 
     holds: ClassVar[tuple[str, ...]] = ("text",)
     kind: Literal["files"]
-    train: str
-    test: str
+    train: LocalPath
+    test: LocalPath
     input_column: str = "text"
     label_column: str = "label"
 
