@@ -21,14 +21,14 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 from tests.browser import CHROMIUM, chromium
-from tests.synthetic import make_study, write_cells, write_gradient_norms
+from tests.synthetic import make_study, write_cells, write_dataset, write_gradient_norms
 
 from dpsweep import report
 from dpsweep.analysis.evidence import compare, evidence_table
 from dpsweep.analysis.frames import UnreadableResultsError, write_problem
 from dpsweep.base.files import fingerprint
 from dpsweep.figures.tables.inputs import grids_of_sweeps
-from dpsweep.report.checks import check_trials
+from dpsweep.report.checks import check_data, check_trials
 from dpsweep.report.embed import download_content, picture
 from dpsweep.report.found import best_settings, verdicts
 from dpsweep.report.summary import summarise
@@ -571,6 +571,18 @@ def test_a_trial_that_breaks_a_promise_is_named(
     if check.evidence is not None:
         (row,) = check.evidence.rows
         assert row[:4] == FIRST
+
+
+@pytest.mark.parametrize(("duplicates", "status"), [([], "pass"), (["row 1 = row 7"], "note")])
+def test_test_examples_of_the_training_set_are_counted(
+    study: Study, paths: Paths, duplicates: list[str], status: str
+) -> None:
+    write_dataset(paths, "digits", [500, 500], duplicates=duplicates)
+    (check,) = check_data(study, paths)
+    assert check.status == status
+    if duplicates:
+        assert check.evidence is not None
+        assert check.evidence.rows == [["Digits", "1", "200"]]
 
 
 def test_a_problem_of_two_precisions_is_named(study: Study, paths: Paths) -> None:

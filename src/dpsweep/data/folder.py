@@ -194,4 +194,5 @@ def _encoded(images: Sequence[_Image]) -> EncodedImages:
             (image.name, state.st_size, state.st_mtime_ns)
             for image, state in zip(images, states, strict=True)
         ],
+        where=lambda place: images[place].name,
     )

@@ -149,6 +149,10 @@ class _Part:
     labels: npt.NDArray[np.int64]
     """of the kept rows"""
 
+    def where(self, place: int) -> str:
+        """The kept row at a place, for messages."""
+        return self.rows.where(int(self.kept[place]))
+
 
 def _parts(source: HubSource, splits: Any) -> tuple[_Part, _Part, list[str]]:
     """Return what to train on, what to test on, and the names of the classes."""
@@ -209,10 +213,7 @@ def _label_columns(
 
 
 def _texts(source: HubSource, opened: HubFiles, part: _Part) -> TextSplit:
-    def where(place: int) -> str:
-        return part.rows.where(int(part.kept[place]))
-
-    return TextSplit(_HubTexts(source, opened, part), part.labels, where)
+    return TextSplit(_HubTexts(source, opened, part), part.labels, part.where)
 
 
 @dataclass(frozen=True)
@@ -281,6 +282,7 @@ def _encoded(source: HubSource, opened: HubFiles, part: _Part) -> EncodedImages:
             "splits": list(part.rows.splits),
             "rows": fingerprint(part.kept.tolist()),
         },
+        where=part.where,
     )
 
 

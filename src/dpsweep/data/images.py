@@ -179,6 +179,8 @@ class EncodedImages:
     """Gives name and content of the images from a position on."""
     identity: Any
     """Plain values that change when the images do."""
+    where: Callable[[int], str] = str
+    """what the image at a position is called, for messages"""
 
 
 @dataclass(frozen=True)
@@ -243,8 +245,9 @@ def decode_images(
         stream.seek(0)
         write_array_header(stream, np.dtype(np.uint8), (read - len(corrupt), *shape))
         sync(stream)
-    kept = np.delete(images.labels, [place for place, _ in corrupt])
-    return Split(pixels, kept), [what for _, what in corrupt]
+    kept = np.delete(np.arange(read), [place for place, _ in corrupt])
+    decoded = Split(pixels, images.labels[kept], lambda row: images.where(int(kept[row])))
+    return decoded, [what for _, what in corrupt]
 
 
 # -- decoding --------------------------------------------------------------------------------

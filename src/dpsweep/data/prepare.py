@@ -166,6 +166,7 @@ def _prepare_images(name: str, dataset: Dataset, folder: Path) -> PreparedDatase
             skipped=skipped,
             ignored=images.ignored,
             resize=resize,
+            refuse_duplicates=dataset.duplicates == "refuse",
         )
     unfinished.release(decoded)
     return prepared
@@ -200,6 +201,7 @@ def _prepare_drawn(
         classes=classes,
         train=train,
         test=test,
+        refuse_duplicates=dataset.duplicates == "refuse",
     )
 
 
@@ -230,7 +232,7 @@ def _prepare_texts(
     reader, length = Tokenizer.open(tokenizer), dataset.max_length
 
     def tokens(split: TextSplit) -> Split:
-        return Split(reader.blocks(split.texts, length), split.labels)
+        return Split(reader.blocks(split.texts, length), split.labels, split.where)
 
     return write_prepared(
         folder,
@@ -244,6 +246,7 @@ def _prepare_texts(
         kind="text",
         skipped=skipped,
         tokenizer=reader.identity,
+        refuse_duplicates=dataset.duplicates == "refuse",
     )
 
 

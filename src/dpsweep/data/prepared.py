@@ -16,12 +16,12 @@ A prepared dataset is a folder::
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import DamagedFileError, read_checked_json
@@ -90,12 +90,14 @@ class DatasetMetadata(BaseModel):
     test_counts: tuple[int, ...]
     shape: tuple[int, ...]
     """Shape of one input: (height, width, channels) for an image, (length,) for a text, (features,)."""
-    resize: Resize | None = None
+    resize: Annotated[Resize | None, Field(exclude_if=lambda resize: resize is None)] = None
     """How images that are stored smaller than the network's input are resized with their batch."""
     skipped: tuple[str, ...] = ()
     """Examples that could not be read and are left out, with the reason."""
     ignored: tuple[str, ...] = ()
     """Files that lay among the images and are none: hidden ones, those of a desktop."""
+    duplicates: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
+    """Test examples whose inputs are those of a training example, with its name."""
     checksum: str
     """SHA-256 over type, shape and content of the four arrays, and how they are resized; a part of
     every trial's key."""

@@ -1,15 +1,19 @@
 """Check the trials: privacy guarantee, completeness, divergence, width of the grids."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 import pandas as pd
 
+from dpsweep.base.files import DamagedFileError, read_checked_json
 from dpsweep.figures.tables.text import TextTable
 from dpsweep.report.trials import is_private
 from dpsweep.report.wording import count, percent, values
 from dpsweep.study import Study
 from dpsweep.study.cells import number
+from dpsweep.study.inputs import swept_datasets
+from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
 
 # A page that lists a thousand diverged trials helps nobody; the trial files hold them all.
@@ -42,6 +46,33 @@ def check_trials(study: Study, trials: pd.DataFrame) -> list[Check]:
         _precision(trials),
         _passes(once),
         _grid_edge(study, trials),
+    ]
+
+
+def check_data(study: Study, paths: Paths) -> list[Check]:
+    """Ask whether test examples are training examples too; nothing where no dataset is prepared."""
+    title = "Test examples are not in the training set"
+    rows = []
+    prepared = 0
+    for name in swept_datasets(study):
+        with suppress(FileNotFoundError, DamagedFileError):  # it is yet to be made
+            metadata = read_checked_json(paths.dataset(name) / "metadata.json")
+            prepared += 1
+            if same := len(metadata.get("duplicates", [])):
+                rows.append([study.datasets[name].title, f"{same:,}", f"{metadata['test_size']:,}"])
+    if not prepared:
+        return []
+    if not rows:
+        return [Check(title, "pass", "No test example has the inputs of a training example.")]
+    return [
+        Check(
+            title,
+            "note",
+            "A network reads some test examples as the same pixels or tokens as a training example, and "
+            "may have learned them by heart. The dataset's metadata.json names them; duplicates: refuse "
+            "makes them an error.",
+            TextTable(["Dataset", "In both", "Test examples"], rows, "lrr"),
+        )
     ]
 
 

@@ -72,6 +72,7 @@ _WIDTH, _LINES = 80, 24  # a terminal
 _NAMES = 12
 _FIRST_NAMES = 5
 _LONGEST_VALUE = 80
+_LONGEST_NAME = 200  # of a file, or of two
 
 
 def unknown(found: str, allowed: Iterable[str]) -> str:
@@ -99,18 +100,18 @@ def pick(kind: str, name: str, named: Mapping[str, T]) -> T:
 
 def shorten(names: Iterable[Any]) -> str:
     """List names for a message: the first five of them, and how many more there are."""
-    texts = [_cut(str(name)) for name in names]
+    texts = [_cut(str(name), _LONGEST_NAME) for name in names]
     more = f" and {len(texts) - _FIRST_NAMES} more" if len(texts) > _FIRST_NAMES else ""
     return ", ".join(texts[:_FIRST_NAMES]) + more or "nothing"
 
 
 def value(found: Any) -> str:
     """Write a value as YAML has it, on one line, shortened if it is long."""
-    return _cut(_flow(found))
+    return _cut(_flow(found), _LONGEST_VALUE)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def _flow(found: Any) -> str:

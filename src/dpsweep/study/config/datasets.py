@@ -258,6 +258,15 @@ class Dataset(Section):
             description="images that cannot be read, and empty texts; skipped ones count for no size"
         ),
     ] = "refuse"
+    duplicates: Annotated[
+        Literal["warn", "refuse"],
+        Field(
+            description="test examples that a network reads as the same pixels or tokens as a training "
+            "example",
+            # Studies without it stay as they are, and so do their prepared data.
+            exclude_if=lambda value: value == "warn",
+        ),
+    ] = "warn"
     train_counts: Annotated[
         PositiveInt | list[PositiveInt] | None,
         Field(description="training examples of every class, or of each in the order of classes"),
