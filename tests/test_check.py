@@ -126,6 +126,14 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
         {"methods.film": LORA | {"target_modules": ["query"]}},
         "sweeps.one: LoRA target 'query' matches no layer",
     ),
+    "adapters that nothing can move": (
+        {
+            # Scales of float32 that are zero, as of residual blocks that start as the identity.
+            "backbones.vit.arguments": TINY | {"init_values": 1e-46},
+            "methods.film": LORA | {"target_modules": ["qkv", "fc1"]},
+        },
+        "sweeps.one: nothing but the head would train: .* at blocks.0.attn.qkv, blocks.0.mlp.fc1",
+    ),
     "too long a text": (
         {
             "backbones.vit": TEXT
@@ -227,6 +235,11 @@ def test_a_kind_of_image_that_is_refused_is_known_before_anything_runs(
 NOTES: dict[str, tuple[dict[str, Any], str]] = {
     "delta": ({"privacy.delta": 0.02}, "note: privacy.delta: 0.02 is not below 1/N of pets"),
     "results elsewhere": ({"results": "../results"}, "note: results: ../results lies outside"),
+    "normalisation that FiLM does not know": (
+        {ARCHITECTURE: "convnextv2_atto", "backbones.vit.arguments": {}},
+        r"note: sweeps.one: FiLM leaves out GlobalResponseNorm \(stages.0.blocks.0.mlp.grn, .* and 7 "
+        r"more\): it trains layer, group",
+    ),
     "few held out": (
         {"training.select_on": "holdout"},
         "note: training.holdout_share: holds . examples of pets out, ... for each of 2 classes",
@@ -245,7 +258,7 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("kind", NOTES)
 def test_what_may_not_be_meant_is_a_note(study: dict[str, Any], kind: str) -> None:
     edits, message = NOTES[kind]
-    lines, errors = said(study, edits, seconds=0)
+    lines, errors = said(study, edits, seconds=PATIENCE if "sweeps" in message else 0)
     assert errors == "" and re.search(message, lines), (lines, errors)
 
 
@@ -265,6 +278,12 @@ def test_an_engine_that_refuses_is_an_error(
 
     monkeypatch.setattr("dpsweep.training.first_step.make_engine", refuse)
     assert said(study, {})[1] == "sweeps.one: no gradients here"
+
+
+def test_pretrained_adapters_are_not_taken_for_dead(study: dict[str, Any]) -> None:
+    edits = ERRORS["adapters that nothing can move"][0]
+    weights = {"kind": "hub", "id": "a/vit"}
+    assert said(study, edits | {"backbones.vit.weights": weights})[1] == ""
 
 
 def test_without_time_no_step_is_tried_and_that_is_said(study: dict[str, Any]) -> None:

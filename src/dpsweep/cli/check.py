@@ -104,6 +104,7 @@ def _networks(study: Study, seconds: float) -> Generator[str, None, list[str]]:
         f"networks: {found.outlined} fit their data and methods; a first step of {found.tried} was tried, "
         "with random weights"
     )
+    yield from (f"note: {each}" for each in found.notes)
     if found.untried:
         yield (
             f"note: no time was left for a first step of {shorten(found.untried)}; give it more: "

@@ -1,5 +1,6 @@
 """From a prepared backbone and a method to a model that is ready to train."""
 
+import logging
 from pathlib import Path
 
 from torch import nn
@@ -13,8 +14,11 @@ from dpsweep.models.architectures import (
 )
 from dpsweep.models.backbone import BackboneError, PreparedBackbone
 from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
+from dpsweep.study.messages import shorten
 
-# Layers whose scale and bias FiLM trains. timm's own normalisation layers derive from these.
+log = logging.getLogger(__name__)
+
+# Layers whose scale and bias FiLM trains. Most normalisation layers of timm derive from these.
 _NORMALISATION = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
 
 
@@ -48,6 +52,8 @@ def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Mod
         else:
             refuse_unknown_statistics(model)
         make_trainable(model, method)
+    if left_out := left_out_by_film(model, method):
+        log.warning("%s: %s", backbone.metadata.name, left_out)
     return model
 
 
@@ -120,7 +126,8 @@ def _load(model: nn.Module, head: Head, backbone: PreparedBackbone) -> None:
     if set(state) != expected:
         raise BackboneError(
             f"{backbone.folder}: the weights do not fit {backbone.metadata.architecture.name}: "
-            f"missing {sorted(expected - set(state))}, unexpected {sorted(set(state) - expected)}"
+            f"missing {shorten(sorted(expected - set(state)))}, unexpected "
+            f"{shorten(sorted(set(state) - expected))}"
         )
     try:
         model.load_state_dict(state, strict=False)
@@ -160,6 +167,24 @@ def _normalisation_parameters(model: nn.Module) -> set[str]:
     return names
 
 
+def left_out_by_film(model: nn.Module, method: Method) -> str:
+    """Name the layers that normalise, as their names tell, and that FiLM does not know; '' for none."""
+    if not isinstance(method, Film):
+        return ""
+    head = find_head(model)
+    left_out: dict[str, list[str]] = {}
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        own = [f"{name}.{each}" for each, _ in module.named_parameters(recurse=False)]
+        known = "norm" not in kind.lower() or isinstance(module, _NORMALISATION)
+        if not known and not all(map(head.holds, own)):
+            left_out.setdefault(kind, []).append(name)
+    if not left_out:
+        return ""
+    listed = "; ".join(f"{kind} ({shorten(names)})" for kind, names in left_out.items())
+    return f"FiLM leaves out {listed}: it trains layer, group, batch and RMS normalisation of torch"
+
+
 def _is_pointwise(module: nn.Module) -> bool:
     """Whether a layer is a convolution that is linear in the channels of each pixel."""
     return isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and module.groups == 1
@@ -181,17 +206,15 @@ def _add_adapters(model: nn.Module, method: LoRA) -> set[str]:
     for target in method.target_modules:
         matches = {name for name in modules if name == target or name.endswith(f".{target}")}
         if matches and matches <= in_head:
-            found = (
-                f"only the classification head ({', '.join(sorted(matches))}), which trains whole"
-            )
+            found = f"only the classification head ({shorten(sorted(matches))}), which trains whole"
         elif others := sorted(matches - linear):
-            found = f"{', '.join(others)}, which is not linear,"
+            found = f"{shorten(others)} (not linear)"
         elif not matches:
             found = "no layer"
         else:
             continue
         endings = sorted({".".join(name.split(".")[-2:]) for name in linear - in_head})
-        allowed = f"names of linear layers, such as {', '.join(endings)}"
+        allowed = f"names of linear layers, such as {shorten(endings)}"
         if not endings:
             allowed = "another method, because the network has no linear layer but its head"
         raise BackboneError(

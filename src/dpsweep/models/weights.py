@@ -18,6 +18,7 @@ from dpsweep.data.hub_file import fetch_file
 from dpsweep.models.architectures import create, find_head, seeded, state_without_head
 from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 
@@ -129,8 +130,8 @@ def _load_sequence_classifier(
     wrong = sorted(str(key) for key in report["mismatched_keys"])
     if missing or unexpected or wrong:
         raise BackboneError(
-            f"{path}: does not fit {network.config.model_type}: missing {missing}, unexpected "
-            f"{unexpected}, of another shape {wrong}"
+            f"{path}: does not fit {network.config.model_type}: missing {shorten(missing)}, unexpected "
+            f"{shorten(unexpected)}, of another shape {shorten(wrong)}"
         )
     network.load_state_dict(loaded.state_dict())
 
@@ -139,7 +140,7 @@ def _finite(model: nn.Module, path: Path) -> dict[str, Tensor]:
     state = state_without_head(model)
     broken = [key for key, value in state.items() if not torch.isfinite(value).all()]
     if broken:
-        raise BackboneError(f"{path}: numbers that are not finite in {', '.join(broken)}")
+        raise BackboneError(f"{path}: numbers that are not finite in {shorten(broken)}")
     return state
 
 

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpsweep.base.files import canonical_json
 from dpsweep.models.architectures import (
@@ -19,12 +19,19 @@ from dpsweep.models.architectures import (
     seeded,
 )
 from dpsweep.models.backbone import BackboneError
-from dpsweep.models.build import build_head, head_parameter_names, make_trainable, select
+from dpsweep.models.build import (
+    build_head,
+    head_parameter_names,
+    left_out_by_film,
+    make_trainable,
+    select,
+)
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
 from dpsweep.study import Study
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.config import Dataset
+from dpsweep.study.messages import shorten
 from dpsweep.training.gradients import make_engine
 
 _EXAMPLES = 2
@@ -40,6 +47,8 @@ class FirstSteps:
     tried: int = 0
     untried: list[str] = field(default_factory=list)
     """sweeps whose networks fit, but for whose first step there was no time"""
+    notes: list[str] = field(default_factory=list)
+    """what may not be meant, each with its sweeps"""
 
 
 def try_first_steps(study: Study, seconds: float) -> FirstSteps:
@@ -55,10 +64,12 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
     sizes: dict[str, int] = {}
     for sweeps in _alike(study, exclude={"title"}):
         try:
-            size = _outline(study, sweeps[0])
+            size, left_out = _outline(study, sweeps[0])
         except Exception as error:  # libraries refuse their arguments with all kinds of exceptions
-            found.problems.append(_problem(sweeps, error))
+            found.problems.append(_said(sweeps, str(error) or type(error).__name__))
         else:
+            if left_out:
+                found.notes.append(_said(sweeps, left_out))
             found.outlined += 1
             sizes |= dict.fromkeys(sweeps, size)
     started = time.monotonic()
@@ -72,13 +83,13 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
         try:
             _step(study, sweeps[0])
         except Exception as error:
-            found.problems.append(_problem(sweeps, error))
+            found.problems.append(_said(sweeps, str(error) or type(error).__name__))
     return found
 
 
-def _problem(sweeps: list[str], error: Exception) -> str:
+def _said(sweeps: list[str], what: object) -> str:
     more = f" and {len(sweeps) - 1} more" if len(sweeps) > 1 else ""
-    return f"sweeps.{sweeps[0]}{more}: {error or type(error).__name__}"
+    return f"sweeps.{sweeps[0]}{more}: {what}"
 
 
 def _alike(study: Study, exclude: set[str]) -> list[list[str]]:
@@ -93,63 +104,92 @@ def _alike(study: Study, exclude: set[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _outline(study: Study, sweep: str) -> int:
-    """Build a network without numbers and send inputs through it; return how many parameters it has.
+def _outline(study: Study, sweep: str) -> tuple[int, str]:
+    """Build a network without numbers and send inputs through it.
+
+    Returns:
+        How many parameters it has, and what FiLM leaves out of it.
 
     Raises:
         Exception: of any kind, where that is not possible.
     """
     grid = study.sweeps[sweep]
     dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
+    method = study.methods[grid.method]
     with torch.device("meta"):
         model = create(described_architecture(backbone), dataset.classes).eval()
         if backbone.weights.kind == "random":
             refuse_unknown_statistics(model)
         size = sum(parameter.numel() for parameter in model.parameters())
-        select(model, study.methods[grid.method])
+        select(model, method)
+        left_out = left_out_by_film(model, method)
         preprocess = make_preprocess(*backbone.normalisation)
     features = study.features(grid.problem.name)
     try:
         inputs = preprocess(_inputs(dataset).to("meta"))
         if features is not None:
             Representation(model, features)(inputs)
-            return size
+            return size, left_out
         outputs = model(inputs)
     except (NotImplementedError, RuntimeError) as error:
         if "meta" in str(error):  # it asks for a value; the step will tell
-            return size
+            return size, left_out
         raise
     if tuple(outputs.shape) != (_EXAMPLES, dataset.classes):
         raise BackboneError(
             f"{backbone.architecture} gives outputs of shape {tuple(outputs.shape)} for {_EXAMPLES} "
             f"examples; allowed: {(_EXAMPLES, dataset.classes)}, a number for each class"
         )
-    return size
+    return size, left_out
 
 
 def _step(study: Study, sweep: str) -> None:
     """Compute the clipped gradients of two random examples.
 
     Raises:
-        Exception: of any kind, where that is not possible.
+        BackboneError: adapters have no gradient.
+        Exception: of any kind, where a step is not possible.
     """
     grid = study.sweeps[sweep]
     dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
     with seeded(1):
         model = create(described_architecture(backbone), dataset.classes)
         make_trainable(model, study.methods[grid.method])
+        _leave_zero(model, all_of_it=backbone.weights.kind != "random")
     model.eval()
     inputs = make_preprocess(*backbone.normalisation)(_inputs(dataset))
     if (features := study.features(grid.problem.name)) is not None:
         inputs = represent(Representation(model, features), inputs)
         model = build_head(inputs.shape[1], dataset.classes)
     engine = make_engine(study.engine(grid.problem.name), model, head_parameter_names(model))
-    engine.clipped_sum(
+    step = engine.clipped_sum(
         inputs,
         torch.arange(_EXAMPLES),
         torch.ones(_EXAMPLES, dtype=torch.bool),
         FlatClipping(1.0),
     )
+    # The first factor of an adapter has no gradient before the second one has moved.
+    adapters = {name: each for name, each in step.gradients.items() if ".lora_B." in name}
+    if adapters and not any(each.any() for each in adapters.values()):
+        raise BackboneError(
+            f"nothing but the head would train: all gradients of the adapters are zero, at "
+            f"{shorten(name.partition('.lora_B.')[0] for name in adapters)}. Random weights that start "
+            "at zero, as the last normalisation of a residual block, may hide them; allowed: another "
+            "method, pretrained weights, or other target_modules"
+        )
+
+
+def _leave_zero(model: nn.Module, all_of_it: bool) -> None:
+    """Give small numbers to the head, and so a gradient to what is below it.
+
+    Args:
+        model: as training starts with it, with a head of zeros.
+        all_of_it: give them to all that is zero: pretrained weights will not be.
+    """
+    head = head_parameter_names(model)
+    for name, parameter in model.named_parameters():
+        if name in head or (all_of_it and ".lora_" not in name and not parameter.any()):
+            nn.init.normal_(parameter, std=0.02)
 
 
 def _inputs(dataset: Dataset) -> Tensor:
