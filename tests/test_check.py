@@ -4,9 +4,11 @@ import re
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
+from huggingface_hub.errors import HfHubHTTPError
 from PIL import Image
 
 from dpsweep.cli.check import check
@@ -278,6 +280,30 @@ def test_an_engine_that_refuses_is_an_error(
 
     monkeypatch.setattr("dpsweep.training.first_step.make_engine", refuse)
     assert said(study, {})[1] == "sweeps.one: no gradients here"
+
+
+def test_a_network_of_the_hub_is_looked_at_where_the_hub_answers(
+    study: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    edits = {ARCHITECTURE: "hf-hub:timm/vit"}
+    lines, errors = said(study, edits)
+    assert errors == ""
+    assert "note: backbones.vit.architecture: not looked at: cannot fetch config.json" in lines
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise HfHubHTTPError("404: no such repository", response=Mock())
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
+    assert re.search(r"^backbones.vit.architecture: cannot .* 404: no", said(study, edits)[1])
+
+
+def test_a_mistake_of_several_sweeps_is_said_once(study: dict[str, Any]) -> None:
+    other = {"dataset": "pets", "backbone": "vit", "method": "head", **CELLS}
+    edits = {ARCHITECTURE: "vit_tyni", "methods.head": {"kind": "head"}, "sweeps.two": other}
+    (line,) = said(study, edits)[1].splitlines()
+    assert line.startswith("sweeps.one and 1 more: timm cannot build 'vit_tyni'")
 
 
 def test_pretrained_adapters_are_not_taken_for_dead(study: dict[str, Any]) -> None:

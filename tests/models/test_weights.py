@@ -203,3 +203,47 @@ def test_what_a_published_configuration_loses_is_said(
     assert found.arguments["n_layers"] == 2  # the study has the last word
     (message,) = [record.getMessage() for record in caplog.records]
     assert "left out unheard_of," in message
+
+
+# -- networks that are named by a repository or a folder -------------------------------------
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def publish(folder: Path) -> None:
+    """Write a network and its description as timm publishes them."""
+    folder.mkdir(parents=True)
+    save_network(folder / "model.safetensors")
+    described = {"architecture": NETWORK.name, "pretrained_cfg": {}, "model_args": ARGUMENTS}
+    write_json(folder / "config.json", described)
+
+
+@pytest.mark.parametrize(
+    "source", ["hf-hub:timm/vit_tiny", "hf-hub:timm/vit_tiny@main", "local-dir:"]
+)
+def test_a_published_description_names_the_network_and_no_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    repository = tmp_path / "cache" / "models--timm--vit_tiny"
+    publish(repository / "snapshots" / COMMIT)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    name = source if source.startswith("hf") else f"{source}{repository / 'snapshots' / COMMIT}"
+    mine = save_network(tmp_path / "mine.safetensors")
+    weights = {"kind": "file", "path": str(tmp_path / "mine.safetensors")}
+    named = section(weights).model_copy(update={"architecture": name, "arguments": {}})
+    backbone = prepare("tiny", named, Paths(tmp_path))
+    assert backbone.metadata.architecture == NETWORK
+    torch.testing.assert_close(backbone.state()["pos_embed"], mine["pos_embed"])
+
+
+@pytest.mark.parametrize(
+    "content", [[], {}, {"architecture": "vit", "model_args": {"layers": [1]}}]
+)
+def test_what_does_not_describe_a_network_of_timm(tmp_path: Path, content: Any) -> None:
+    write_json(tmp_path / "config.json", content)
+    named = section({"kind": "random"}).model_copy(update={"architecture": f"local-dir:{tmp_path}"})
+    with pytest.raises(BackboneError, match=rf"{tmp_path}"):
+        prepare("tiny", named, Paths(tmp_path))

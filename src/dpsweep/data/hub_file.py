@@ -13,6 +13,10 @@ class HubError(DpsweepError):
     """A file that cannot be had from the hub; the message says what to fetch and where to put it."""
 
 
+class UnreachableHubError(HubError):
+    """The hub does not answer, so nobody knows whether it has the file."""
+
+
 def fetch_file(
     repository: str, file: str, revision: str | None, instead: str, others: Sequence[str] = ()
 ) -> Path:
@@ -30,7 +34,7 @@ def fetch_file(
             has no such file.
     """
     from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415
-    from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
 
     try:
         return Path(hf_hub_download(repository, file, revision=revision, local_files_only=True))
@@ -44,7 +48,8 @@ def fetch_file(
         at = f" at revision {revision}" if revision else ""
         files = " ".join([file, *others])
         cache = os.environ.get("HF_HOME", "~/.cache/huggingface")
-        raise HubError(
+        kind = HubError if isinstance(error, HfHubHTTPError) else UnreachableHubError
+        raise kind(
             f"cannot fetch {file} of {repository}{at} from https://huggingface.co "
             f"({type(error).__name__}: {error}).\nWhere there is a network, run: hf download "
             f"{repository} {files}{f' --revision {revision}' if revision else ''}\nThen copy its "

@@ -1,13 +1,17 @@
 """Empty networks by name, what is refused in them, and where their classification head is."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from dpsweep.base.files import read_json, require_file
+from dpsweep.data.hub_file import fetch_file
 from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.wide_resnet import WideResNet
@@ -15,6 +19,10 @@ from dpsweep.study.config import Backbone, TrainedTokenizer
 
 # Architectures that dpsweep builds itself.
 _OWN: dict[str, Callable[..., nn.Module]] = {"wide_resnet": WideResNet}
+
+
+# Names that timm reads a repository or a folder in.
+_PUBLISHED = re.compile(r"(hf-hub|hf_hub|local-dir):(.+)", re.IGNORECASE)
 
 
 @runtime_checkable
@@ -37,11 +45,55 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def described_architecture(backbone: Backbone) -> Architecture:
-    """Return the architecture of a backbone as its section of a study has it, before it is prepared."""
-    arguments = dict(backbone.arguments)
-    if isinstance(backbone.reads_with, TrainedTokenizer):
-        arguments = {"vocab_size": backbone.reads_with.vocab_size} | arguments
-    return Architecture(library=backbone.library, name=backbone.architecture, arguments=arguments)
+    """Return the architecture of a backbone as far as it is known before its tokenizer is prepared.
+
+    Raises:
+        HubError: see `named_architecture`.
+        BackboneError: likewise.
+    """
+    architecture = named_architecture(backbone)
+    if not isinstance(backbone.reads_with, TrainedTokenizer):
+        return architecture
+    arguments = {"vocab_size": backbone.reads_with.vocab_size} | architecture.arguments
+    return architecture.model_copy(update={"arguments": arguments})
+
+
+def named_architecture(backbone: Backbone) -> Architecture:
+    """Return the architecture that the section of a backbone names.
+
+    A network of timm that is named by a repository or a folder (``hf-hub:...``, ``local-dir:...``) gets
+    the name and arguments of the ``config.json`` there. timm itself would ask the hub whenever it builds
+    the network, and load the weights that lie there in the place of those of the study.
+
+    Raises:
+        HubError: the hub has no such file, or cannot be reached.
+        BackboneError: the file is not the description of a network of timm.
+    """
+    name, arguments = backbone.architecture, dict(backbone.arguments)
+    if backbone.library == "timm" and (found := _PUBLISHED.fullmatch(name)):
+        name, published = _published(*found.groups())
+        arguments = published | arguments
+    try:
+        return Architecture(library=backbone.library, name=name, arguments=arguments)
+    except ValueError as error:
+        raise BackboneError(
+            f"{backbone.architecture}: found arguments that are no plain values ({error})"
+        ) from None
+
+
+def _published(source: str, place: str) -> tuple[str, dict[str, Any]]:
+    """Return timm's name and arguments of a network from its ``config.json``."""
+    file = Path(place).expanduser() / "config.json"
+    if source.lower() != "local-dir":
+        repository, _, revision = place.partition("@")
+        instead = "architecture: local-dir:..., with the folder of the copy"
+        file = fetch_file(repository, "config.json", revision or None, instead)
+    try:
+        require_file(file)
+        found = read_json(file)
+        return found["architecture"], found.get("model_args") or {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BackboneError(f"{file}: not a config.json of timm ({error!r})") from None
 
 
 def create(architecture: Architecture, classes: int) -> nn.Module:

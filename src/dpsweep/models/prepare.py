@@ -9,7 +9,7 @@ from dpsweep.data import PreparedDataset
 from dpsweep.data.hub_file import commit, fetch_file
 from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.tokenizer import Tokenizer
-from dpsweep.models.architectures import create, seeded, state_without_head
+from dpsweep.models.architectures import create, named_architecture, seeded, state_without_head
 from dpsweep.models.backbone import (
     Architecture,
     BackboneError,
@@ -36,9 +36,7 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
         BackboneError: the network cannot be built, or its weights cannot be had or do not fit.
         DatasetError: the public dataset is not prepared.
     """
-    architecture = Architecture(
-        library=backbone.library, name=backbone.architecture, arguments=backbone.arguments
-    )
+    architecture = named_architecture(backbone)
     tokenizer = None
     if backbone.reads_with is not None:
         tokenizer = Tokenizer.open(paths.tokenizer(name)).identity

@@ -6,19 +6,22 @@ per-example gradients that the engine does not know.
 """
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import canonical_json
+from dpsweep.data.hub_file import UnreachableHubError
 from dpsweep.models.architectures import (
     create,
     described_architecture,
     refuse_unknown_statistics,
     seeded,
 )
-from dpsweep.models.backbone import BackboneError
+from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.build import (
     build_head,
     head_parameter_names,
@@ -62,14 +65,28 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
     """
     found = FirstSteps()
     sizes: dict[str, int] = {}
-    for sweeps in _alike(study, exclude={"title"}):
+    architectures: dict[str, Architecture] = {}
+    wrong: defaultdict[str, list[str]] = defaultdict(list)
+    unusual: defaultdict[str, list[str]] = defaultdict(list)
+    for name in dict.fromkeys(sweep.backbone for sweep in study.sweeps.values()):
+        where = f"backbones.{name}.architecture"
         try:
-            size, left_out = _outline(study, sweeps[0])
+            architectures[name] = described_architecture(study.backbones[name])
+        except UnreachableHubError as error:
+            found.notes.append(f"{where}: not looked at: {error}")
+        except DpsweepError as error:
+            found.problems.append(f"{where}: {error}")
+    for sweeps in _alike(study, exclude={"title"}):
+        architecture = architectures.get(study.sweeps[sweeps[0]].backbone)
+        if architecture is None:
+            continue
+        try:
+            size, left_out = _outline(study, sweeps[0], architecture)
         except Exception as error:  # libraries refuse their arguments with all kinds of exceptions
-            found.problems.append(_said(sweeps, str(error) or type(error).__name__))
+            wrong[str(error) or type(error).__name__] += sweeps
         else:
             if left_out:
-                found.notes.append(_said(sweeps, left_out))
+                unusual[left_out] += sweeps
             found.outlined += 1
             sizes |= dict.fromkeys(sweeps, size)
     started = time.monotonic()
@@ -81,13 +98,15 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
             continue
         found.tried += 1
         try:
-            _step(study, sweeps[0])
+            _step(study, sweeps[0], architectures[study.sweeps[sweeps[0]].backbone])
         except Exception as error:
-            found.problems.append(_said(sweeps, str(error) or type(error).__name__))
+            wrong[str(error) or type(error).__name__] += sweeps
+    found.problems += [_said(sweeps, what) for what, sweeps in wrong.items()]
+    found.notes += [_said(sweeps, what) for what, sweeps in unusual.items()]
     return found
 
 
-def _said(sweeps: list[str], what: object) -> str:
+def _said(sweeps: list[str], what: str) -> str:
     more = f" and {len(sweeps) - 1} more" if len(sweeps) > 1 else ""
     return f"sweeps.{sweeps[0]}{more}: {what}"
 
@@ -104,7 +123,7 @@ def _alike(study: Study, exclude: set[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _outline(study: Study, sweep: str) -> tuple[int, str]:
+def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int, str]:
     """Build a network without numbers and send inputs through it.
 
     Returns:
@@ -117,7 +136,7 @@ def _outline(study: Study, sweep: str) -> tuple[int, str]:
     dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
     method = study.methods[grid.method]
     with torch.device("meta"):
-        model = create(described_architecture(backbone), dataset.classes).eval()
+        model = create(architecture, dataset.classes).eval()
         if backbone.weights.kind == "random":
             refuse_unknown_statistics(model)
         size = sum(parameter.numel() for parameter in model.parameters())
@@ -137,13 +156,13 @@ def _outline(study: Study, sweep: str) -> tuple[int, str]:
         raise
     if tuple(outputs.shape) != (_EXAMPLES, dataset.classes):
         raise BackboneError(
-            f"{backbone.architecture} gives outputs of shape {tuple(outputs.shape)} for {_EXAMPLES} "
+            f"{architecture.name} gives outputs of shape {tuple(outputs.shape)} for {_EXAMPLES} "
             f"examples; allowed: {(_EXAMPLES, dataset.classes)}, a number for each class"
         )
     return size, left_out
 
 
-def _step(study: Study, sweep: str) -> None:
+def _step(study: Study, sweep: str, architecture: Architecture) -> None:
     """Compute the clipped gradients of two random examples.
 
     Raises:
@@ -153,7 +172,7 @@ def _step(study: Study, sweep: str) -> None:
     grid = study.sweeps[sweep]
     dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
     with seeded(1):
-        model = create(described_architecture(backbone), dataset.classes)
+        model = create(architecture, dataset.classes)
         make_trainable(model, study.methods[grid.method])
         _leave_zero(model, all_of_it=backbone.weights.kind != "random")
     model.eval()
