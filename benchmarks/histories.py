@@ -3,8 +3,9 @@
     python -m benchmarks.histories 30    # goes on where it was stopped
 
 A history is 3 to 6 events: an edit of the study (an axis, the seeds, a dataset's name, the pretraining,
-a caption), an output or a folder deleted, an output damaged, a trial store that cannot be used, a
-run that is killed, an earlier copy of the results put back. Between events the same command may run. What
+a caption), an output or a folder deleted, an output damaged, times of files set forward or back, a
+folder or a link in the place of an output, a trial store that cannot be used, a run that is killed or
+interrupted, two calls at once, an earlier copy of the results put back. Between events the same command may run. What
 it makes when it ends with 0 must be what a fresh run of the study gives, and so it must at
 the end, when nothing is in its way.
 
@@ -16,6 +17,7 @@ import os
 import random
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,7 @@ class History:
         event = self._draw.choice(
             [
                 *(self._edit, self._edit, self._delete, self._delete_folder, self._damage),
+                *(self._redate, self._obstruct, self._call_twice),
                 *(self._break_store, self._kill, self._put_back),
             ]
         )
@@ -164,6 +167,41 @@ class History:
         file.write_bytes(content)
         return f"{file.relative_to(self.chain.folder)} {how}"
 
+    def _redate(self) -> str:
+        """Give a file the time of another clock."""
+        file = self._file() or self.chain.folder / "study.yaml"
+        seconds = self._draw.choice([600, 31_536_000, -31_536_000])
+        moment = time.time() + seconds
+        os.utime(file, (moment, moment))
+        return f"{file.relative_to(self.chain.folder)} by {seconds} s"
+
+    def _obstruct(self) -> str:
+        """Put something else in the place of an output, or of its provenance."""
+        outputs = list(Outputs(self.chain.parsed, Paths(self.chain.results)).every())
+        output = self._draw.choice(outputs)
+        provenance = Paths(self.chain.results).provenance(output.name)
+        place = self._draw.choice([*output.files, provenance])
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
+        place.unlink(missing_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        how = self._draw.choice(["an empty folder", "a folder", "a link to nothing"])
+        if how == "a link to nothing":
+            place.symlink_to(self.chain.folder / "nothing")
+        else:
+            place.mkdir()
+            if how == "a folder":
+                (place / "file").touch()
+        return f"{how} in the place of {place.relative_to(self.chain.folder)}"
+
+    def _call_twice(self) -> str:
+        """Call the command while it runs: one of the two does the work."""
+        runs = [campaign.start(self.chain), campaign.start(self.chain)]
+        statuses = [campaign.wait(run, self.chain.folder) for run in runs]
+        left = campaign.left_in(self.chain.folder)
+        assert None not in statuses and not left, (statuses, left)
+        return f"exits {statuses[0]} and {statuses[1]}"
+
     def _break_store(self) -> str:
         store = self.chain.results / "trials"
         if store.is_dir():
@@ -175,7 +213,7 @@ class History:
 
     def _kill(self) -> str:
         run = campaign.start(self.chain)
-        number = self._draw.choice([signal.SIGKILL, signal.SIGTERM])
+        number = self._draw.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
         moment = wait_for_moment(run, self.chain.results, self._draw)
         if moment is not None:
             os.killpg(run.pid, number)
