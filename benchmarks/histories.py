@@ -5,8 +5,8 @@
 A history is 3 to 6 events: an edit of the study (an axis, the seeds, a dataset's name, the pretraining,
 a caption), an output or a folder deleted, an output damaged, times of files set forward or back, a
 folder or a link in the place of an output, a trial store that cannot be used, a run that is killed or
-interrupted, two calls at once, an earlier copy of the results put back. Between events the same command may run. What
-it makes when it ends with 0 must be what a fresh run of the study gives, and so it must at
+interrupted, two calls at once, an earlier copy of the results put back. Between events the same command
+may run. What it makes when it ends with 0 must be what a fresh run of the study gives, and so it must at
 the end, when nothing is in its way.
 
 The result goes to benchmarks/results/histories.json, a line for every history.
