@@ -30,7 +30,7 @@ from dpsweep.base.files import fingerprint
 from dpsweep.figures.tables.inputs import grids_of_sweeps
 from dpsweep.report.checks import check_data, check_trials
 from dpsweep.report.embed import download_content, picture
-from dpsweep.report.found import best_settings, verdicts
+from dpsweep.report.found import best_settings, choice_costs, to_know, verdicts
 from dpsweep.report.summary import summarise
 from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study, load_study
@@ -261,6 +261,7 @@ def test_figures_are_embedded_with_words_and_thumbnails(page: Page) -> None:
     images = [attributes for tag, attributes in page.elements if tag == "img"]
     shown = [image for image in images if image["alt"]]
     assert [image["alt"] for image in shown] == [
+        "Heatmap, 1 panel: tight.",  # the first figure opens the report too
         "Heatmap, 1 panel: tight.",
         "Clipping curve, 1 panel: digits. Lines: all of it.",
         "Per class, 1 panel: loose.",
@@ -401,15 +402,45 @@ def test_best_settings_are_chosen_by_the_one_rule(study: Study, paths: Paths) ->
     assert found is not None
     # By hand: no private cell has B = 256, so all tie and the smallest B, then C, is taken. Seed 2
     # alone measures, as seed 1 chooses.
-    tie = ["2", "0.1", "64", "0.01", "55.0 %", "60.0 %", "2"]
+    tie = ["2", "0.1", "64", "0.01", "55.0 %", "50.0 % to 60.0 %", "60.0 %", "2"]
     assert found.rows == [
         ["Digits", "ViT strong", "FiLM", "1", *tie],
         ["Digits", "ViT strong", "FiLM", "8", *tie],
         [
             *("Digits", "ViT strong", "FiLM", "∞", "2", "No clipping", "256", "0.01"),
-            *("75.0 %", "80.0 %", "2"),
+            *("75.0 %", "70.0 % to 80.0 %", "80.0 %", "2"),
         ],
     ]
+
+
+def test_the_report_opens_with_what_the_best_problem_reaches(study: Study, paths: Paths) -> None:
+    write_trials(study, paths)
+    said = Page(written(study, paths)).text("found-in-a-sentence")
+    reached = "55.0 % (mean over 2 seeds, 50.0 % to 60.0 %)"
+    assert said == (
+        f"The best macro accuracy at ε = 8 is {reached}: Digits, ViT strong, FiLM, with C = 0.1, B = 64, "
+        "learning rate 0.01 and 2 epochs. "
+        f"At ε = 1 the same problem reaches {reached}."
+    )
+
+
+def test_what_a_wrong_choice_costs(study: Study, paths: Paths) -> None:
+    write_trials(study, paths)
+    costs = choice_costs(study, read_trials(study, paths))
+    assert costs is not None
+    # By hand: the first seed reaches 0.3 at a wrong rate, 0.5 or (B = 256) 0.7 at the right one; C
+    # makes no difference, and there is none without clipping.
+    assert [row[3:] for row in costs.rows] == [
+        ["1", "0.0", "0.0", "20.0"],
+        ["8", "0.0", "0.0", "20.0"],
+        ["∞", "–", "20.0", "40.0"],
+    ]
+
+
+def test_headings_say_what_a_figure_shows_and_of_what(page: Page) -> None:
+    heading = "Accuracy over two axes: Digits, ViT strong, ε = 1 squares"
+    assert page.text("name-squares") == heading
+    assert page.text("name-grid") == "Hyperparameter grids grid"
 
 
 def test_what_failed_is_named_at_the_top_before_what_is_worth_knowing(
@@ -616,6 +647,8 @@ def test_the_best_learning_rate_at_an_end_of_its_grid_is_counted(
     assert "in 1 of 11 tuned cells" in found.finding
     assert found.evidence is not None
     assert found.evidence.rows == [["digits_film", "0.001, 0.1", "9", "1", "0"]]
+    assert found.remedy == "add to the sweeps' learning_rate (digits_film: 0.0001)"
+    assert to_know(checks)[0] == found
 
 
 def test_reference_accuracy_is_that_of_the_best_nonprivate_cell(page: Page) -> None:
@@ -778,7 +811,8 @@ class TestInABrowser:
         paths.figure("curve", "png").unlink()
         written(study, paths)
         seen = look(paths, width)
-        assert seen["images"] == 6
+        # Three figures with their thumbnails, and the first one above.
+        assert seen["images"] == 7
         assert seen["broken"] == seen["dangling"] == []
         assert seen["fetched"] == [paths.report.as_uri()]
         assert seen["overflow"] <= 0

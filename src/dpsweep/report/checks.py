@@ -28,6 +28,8 @@ class Check:
     status: Literal["pass", "note", "fail"]
     finding: str
     evidence: TextTable | None = None
+    remedy: str = ""
+    """the edit of the study that mends it"""
 
 
 def check_trials(study: Study, trials: pd.DataFrame) -> list[Check]:
@@ -254,7 +256,7 @@ def _grid_edge(study: Study, trials: pd.DataFrame) -> Check:
     sweep_of = pd.Series(
         [names.get(key) for key in zip(first["problem"], first["cell"], strict=True)], first.index
     )
-    rows, at_edge = [], 0
+    rows, wider, at_edge = [], list[str](), 0
     for name, sweep in study.sweeps.items():
         rates = sweep.learning_rates
         chosen = first.loc[sweep_of == name, "learning_rate"]
@@ -264,6 +266,11 @@ def _grid_edge(study: Study, trials: pd.DataFrame) -> Check:
             rows.append(
                 [name, values([rates[0], rates[-1]]), f"{len(chosen):,}", f"{low:,}", f"{high:,}"]
             )
+            # The next rates of a geometric grid.
+            added = [rates[0] ** 2 / rates[1]] * (low > 0) + [rates[-1] ** 2 / rates[-2]] * (
+                high > 0
+            )
+            wider.append(f"{name}: {values(float(f'{rate:.2g}') for rate in added)}")
     if not rows:
         return Check(title, "pass", "No cell's best learning rate is at an end of its grid.")
     return Check(
@@ -276,4 +283,6 @@ def _grid_edge(study: Study, trials: pd.DataFrame) -> Check:
             rows,
             "llrrr",
         ),
+        f"add to the sweeps' learning_rate ({'; '.join(wider[:5])}"
+        + (f"; and so for {len(wider) - 5} more)" if len(wider) > 5 else ")"),
     )

@@ -3,13 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from dpsweep.figures.tables.text import TextTable, signed
 from dpsweep.figures.tables.write import read_numbers
 from dpsweep.report.checks import Check
-from dpsweep.report.wording import batch_text, bound_text, percent, values
+from dpsweep.report.trials import is_private
+from dpsweep.report.wording import batch_text, bound_text, count, percent, values
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import number
 from dpsweep.study.choice import choose
@@ -18,8 +20,9 @@ from dpsweep.study.table_targets import TuningImplications
 
 _BEST_COLUMNS = [
     "Dataset", "Backbone", "Method", "ε", "Epochs", "C", "B", "Learning rate", "Accuracy",
-    "Cross-fitted", "Seeds",
+    "Lowest to highest", "Cross-fitted", "Seeds",
 ]  # fmt: skip
+_TUNED = {"clipping_bound": "C", "batch_size": "B", "learning_rate": "Learning rate"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,9 @@ def verdicts(study: Study, paths: Paths) -> dict[str, list[Verdict]]:
         file = paths.table(name, "csv")
         if isinstance(table, TuningImplications) and file.exists():
             try:
-                found[name] = [_verdict(row) for _, row in read_numbers(file).iterrows()]
+                rows = [_verdict(row) for _, row in read_numbers(file).iterrows()]
+                # Rules that the study decides come first.
+                found[name] = sorted(rows, key=lambda verdict: verdict.verdict == "not resolved")
             except (KeyError, ValueError):
                 continue  # the table says in its place that it is damaged
     return found
@@ -92,11 +97,87 @@ def best_settings(study: Study, trials: pd.DataFrame) -> TextTable | None:
                     batch_text(cell.batch_size, int(best["batch_size"])),
                     number(float(best["learning_rate"])),
                     percent(float(best["centre"])),
+                    f"{percent(float(best['minimum']))} to {percent(float(best['maximum']))}",
                     percent(float(best["cross_fitted"])),
                     str(best["repeats"]),
                 ]
             )
-    return TextTable(_BEST_COLUMNS, rows, "lll" + "r" * 8) if rows else None
+    return TextTable(_BEST_COLUMNS, rows, "lll" + "r" * 9) if rows else None
+
+
+def finding(study: Study, trials: pd.DataFrame) -> str:
+    """Say in a sentence what the best problem reaches at the largest and at the smallest finite ε."""
+    private = trials[is_private(trials)]
+    chosen = choose(private, by=["problem", "epsilon"]).dropna(subset=["centre"])
+    if chosen.empty:
+        return "No private cell has been trained."
+    loose = chosen[chosen["epsilon"] == chosen["epsilon"].max()].nlargest(1, "centre").squeeze()
+    problem = study.problems[str(loose["problem"])]
+    cell = Cell.parse(str(loose["problem"]), str(loose["cell"]))
+    about = ", ".join(
+        [
+            study.datasets[problem.dataset].title,
+            study.backbones[problem.backbone].title,
+            study.method_title(str(loose["problem"])),
+        ]
+    )
+    said = (
+        f"The best macro accuracy at ε = {number(cell.epsilon)} is {_reached(loose)}: {about}, with "
+        f"C = {bound_text(cell.clipping_bound)}, "
+        f"B = {batch_text(cell.batch_size, int(loose['batch_size']))}, learning rate "
+        f"{number(float(loose['learning_rate']))} and {count(cell.epochs, 'epoch')}."
+    )
+    same = chosen[chosen["problem"] == loose["problem"]]
+    tight = same.nsmallest(1, "epsilon").squeeze()
+    if tight["epsilon"] < loose["epsilon"]:
+        said += (
+            f" At ε = {number(float(tight['epsilon']))} the same problem reaches {_reached(tight)}."
+        )
+    return said
+
+
+def _reached(best: "pd.Series[Any]") -> str:
+    seeds = int(best["repeats"])
+    mean = percent(float(best["centre"]))
+    if seeds == 1:
+        return f"{mean} (one seed)"
+    lowest, highest = percent(float(best["minimum"])), percent(float(best["maximum"]))
+    return f"{mean} (mean over {count(seeds, 'seed')}, {lowest} to {highest})"
+
+
+def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable | None:
+    """How much the worst value of C, B and the learning rate costs, at every problem and ε.
+
+    It is the accuracy at the best value minus that at the worst one, the other hyperparameters tuned for
+    each. Learning rates are compared by the first seed, which tried all that were tried.
+    """
+    lost = {}
+    first = trials[trials["seed"] == 1]
+    for axis in _TUNED:
+        # AUTO-S and training without clipping have no C.
+        rows = (first if axis == "learning_rate" else trials).dropna(subset=[axis])
+        by = ["problem", "epsilon", axis]
+        if axis == "learning_rate":
+            found = rows.groupby(by)["macro_accuracy"].max()
+        else:
+            found = choose(rows, by=by).set_index(by)["centre"]
+        spread = found.groupby(level=["problem", "epsilon"])
+        lost[axis] = 100 * (spread.max() - spread.min())[spread.count() > 1]
+    costs = pd.DataFrame(lost).dropna(how="all").astype(float)
+    table = [
+        [
+            study.datasets[problem.dataset].title,
+            study.backbones[problem.backbone].title,
+            study.method_title(name),
+            values([float(epsilon)]),
+            *("–" if math.isnan(points) else f"{points:.1f}" for points in row),
+        ]
+        for name, problem in study.problems.items()
+        if name in costs.index
+        for epsilon, row in zip(costs.loc[name].index, costs.loc[name].to_numpy(), strict=True)
+    ]
+    columns = ["Dataset", "Backbone", "Method", "ε", *_TUNED.values()]
+    return TextTable(columns, table, "lll" + "r" * 4) if table else None
 
 
 def references(study: Study, trials: pd.DataFrame) -> TextTable | None:
@@ -134,8 +215,8 @@ def references(study: Study, trials: pd.DataFrame) -> TextTable | None:
 
 
 def to_know(checks: Sequence[Check]) -> list[Check]:
-    """The checks that did not pass, those that failed first."""
+    """The checks that did not pass: those that failed, those that an edit mends, the rest."""
     return sorted(
         (check for check in checks if check.status != "pass"),
-        key=lambda check: check.status != "fail",
+        key=lambda check: (check.status != "fail", not check.remedy),
     )

@@ -8,7 +8,14 @@ import yaml
 from dpsweep.base.files import write_text
 from dpsweep.report.checks import check_data, check_trials
 from dpsweep.report.embed import download_content, render, script, script_hash
-from dpsweep.report.found import best_settings, references, to_know, verdicts
+from dpsweep.report.found import (
+    best_settings,
+    choice_costs,
+    finding,
+    references,
+    to_know,
+    verdicts,
+)
 from dpsweep.report.reference import paper_comparisons
 from dpsweep.report.summary import summarise
 from dpsweep.report.targets import sections
@@ -52,7 +59,9 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         study_file=study_file.name if study_file.is_absolute() else study_file.as_posix(),
         summary=summarise(study, paths, trials),
         verdicts=verdicts(study, paths),
+        finding=finding(study, trials),
         best=best_settings(study, trials),
+        costs=choice_costs(study, trials),
         checks=checks,
         to_know=to_know(checks),
         explore=paths.explore.exists(),

@@ -14,6 +14,7 @@ from dpsweep.figures.tables.write import read, read_numbers
 from dpsweep.report.embed import Download, Picture, download, picture
 from dpsweep.report.wording import count
 from dpsweep.study import Cell, Study
+from dpsweep.study.captions import facts, shared
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import Table
 from dpsweep.study.targets import Figure, LinePanel, NoiseCurve, Selection
@@ -36,6 +37,7 @@ class TargetView:
 
     Attributes:
         name: of the target.
+        title: what it shows, and of what: the dataset, backbone and ε that all its parts share.
         caption: as the page shows it.
         is_figure: whether it has a ``picture``; a table has ``rows``.
         problem: the reason why it is not shown, if it is not.
@@ -49,6 +51,7 @@ class TargetView:
     """
 
     name: str
+    title: str
     caption: str
     is_figure: bool
     problem: str | None
@@ -107,6 +110,7 @@ def _audit(paths: Paths) -> list[TargetView]:
     caption, rows, missing_table = _printed(read, paths.audit("csv"))
     figure = TargetView(
         name="audit_bounds",
+        title="Measured lower bounds on ε",
         caption=(
             "What an attacker can prove about the trainer that made this study: the epsilon that "
             "is claimed, against a lower bound measured with canaries in one training run. A "
@@ -121,6 +125,7 @@ def _audit(paths: Paths) -> list[TargetView]:
     )
     table = TargetView(
         name="audit_settings",
+        title="Settings of the audit",
         caption=caption,
         is_figure=False,
         problem=missing_table,
@@ -138,6 +143,7 @@ def _figure(
     norms, missing_norms = _gradient_norms(study, paths, figure.gradient_norms())
     return TargetView(
         name=name,
+        title=_title(study, figure),
         caption=f"{figure.caption} {how_chosen(study, figure)}",
         is_figure=True,
         problem=problem,
@@ -158,6 +164,7 @@ def _table(
     caption, rows, problem = _printed(lambda: read(study, paths, name), paths.table(name, "csv"))
     return TargetView(
         name=name,
+        title=_title(study, table),
         caption=caption or table.caption,
         is_figure=False,
         problem=problem,
@@ -166,6 +173,13 @@ def _table(
         cells=_cells(study, paths, trained, table.selections()),
         rows=rows,
     )
+
+
+def _title(study: Study, target: Figure | Table) -> str:
+    selections = target.leaves()
+    said = shared([facts(study, each) for each in selections]) if selections else {}
+    about = [text for part in ("dataset", "backbone", "epsilon") if (text := said.get(part))]
+    return ": ".join([target.title, *filter(None, [", ".join(about)])])
 
 
 def _drawn(source: Path) -> tuple[Picture | None, str | None]:

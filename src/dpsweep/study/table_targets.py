@@ -13,6 +13,7 @@ from dpsweep.study.target import Target
 class HyperparameterGrid(Target):
     """The grid of every sweep, from the study itself (Table A1)."""
 
+    title: ClassVar[str] = "Hyperparameter grids"
     family: Literal["hyperparameter_grid"]
 
     def leaves(self) -> list[Selection]:
@@ -23,6 +24,7 @@ class HyperparameterGrid(Target):
 class Datasets(Target):
     """Prepared datasets: sizes, classes, balance, source (Table A2)."""
 
+    title: ClassVar[str] = "Datasets"
     family: Literal["datasets"]
 
     def leaves(self) -> list[Selection]:
@@ -43,6 +45,7 @@ class ComparisonTable(Target):
     With the number of the study's ``references`` beside it, where there is one for the same cells.
     """
 
+    title: ClassVar[str] = "Comparison"
     part: ClassVar[str] = "entries"
     tunes: ClassVar[bool] = True
     shows_means: ClassVar[bool] = True
@@ -68,6 +71,7 @@ class TuningImplications(Target):
     It is drawn from every private sweep that crosses batch sizes with clipping bounds.
     """
 
+    title: ClassVar[str] = "Tuning rules"
     table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv", "comparisons.csv")
 
     family: Literal["tuning_implications"]

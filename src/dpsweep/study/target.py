@@ -10,6 +10,8 @@ from dpsweep.study.selections import Foreach, LinePanel, Selection, Settings
 class Target(Settings):
     """A figure or a table of a study."""
 
+    title: ClassVar[str]
+    """What targets of the family show, as a heading."""
     part: ClassVar[str] = "panels"
     """The key of the target's selections."""
     needs_bounds: ClassVar[bool] = False

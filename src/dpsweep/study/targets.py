@@ -31,6 +31,7 @@ class _Overlaps(Target):
 class Heatmap(Target):
     """Mean macro accuracy over two axes; whatever is not an axis is tuned. The best cell is marked."""
 
+    title: ClassVar[str] = "Accuracy over two axes"
     tunes: ClassVar[bool] = True
     shows_means: ClassVar[bool] = True
 
@@ -64,6 +65,7 @@ class ClippingCurve(Target):
     The lines of a panel are listed from the easy problem to the hard one.
     """
 
+    title: ClassVar[str] = "Accuracy by clipping bound"
     needs_bounds: ClassVar[bool] = True
     ordered: ClassVar[bool] = True
     tunes: ClassVar[bool] = True
@@ -89,6 +91,7 @@ class ClippingCurve(Target):
 class GradientNormDistribution(Target):
     """Distribution of per-example gradient norms after every epoch, a panel per problem."""
 
+    title: ClassVar[str] = "Gradient norms by epoch"
     needs_bounds: ClassVar[bool] = True
     tunes: ClassVar[bool] = True
 
@@ -107,6 +110,7 @@ class GradientNormDistribution(Target):
 class GradientNormHistogram(Target):
     """Histogram of per-example gradient norms after the last epoch, a panel per problem."""
 
+    title: ClassVar[str] = "Gradient norms after training"
     needs_bounds: ClassVar[bool] = True
     tunes: ClassVar[bool] = True
 
@@ -128,6 +132,7 @@ class PerClass(Target):
     Each panel's selection names the clipping bounds that are drawn, the baseline among them.
     """
 
+    title: ClassVar[str] = "Classes: retained weight and accuracy"
     needs_bounds: ClassVar[bool] = True
     tunes: ClassVar[bool] = True
 
@@ -176,6 +181,7 @@ class PerClass(Target):
 class MethodComparison(Target):
     """Accuracy against epsilon, as a difference to the best line; everything else is tuned."""
 
+    title: ClassVar[str] = "Methods by ε"
     tunes: ClassVar[bool] = True
     shows_means: ClassVar[bool] = True
 
@@ -205,6 +211,7 @@ class NoiseAxes(Settings):
 class NoiseCurve(Target):
     """Noise against B or T, coloured by accuracy minus the best at that (epsilon, epochs)."""
 
+    title: ClassVar[str] = "Noise and accuracy"
     part: ClassVar[str] = "cells"
     tunes: ClassVar[bool] = True
     shows_means: ClassVar[bool] = True
@@ -249,6 +256,7 @@ class NoiseCurve(Target):
 class NormTrace(Target):
     """Mean per-example gradient norm at every optimizer step, a line per epsilon."""
 
+    title: ClassVar[str] = "Mean gradient norm by step"
     tunes: ClassVar[bool] = True
 
     family: Literal["norm_trace"]
@@ -262,6 +270,7 @@ class NormTrace(Target):
 class OptimalBatchSize(Target):
     """The mean over repeats of the best batch size against epochs, a line per epsilon."""
 
+    title: ClassVar[str] = "Best batch size by epochs"
     tunes: ClassVar[bool] = True
 
     family: Literal["optimal_batch_size"]
@@ -275,6 +284,7 @@ class OptimalBatchSize(Target):
 class ErrorDecomposition(_Overlaps):
     """MSE(C) of Theorem 4.1 split into bias and noise, at the start and at the end of training."""
 
+    title: ClassVar[str] = "Error of a private gradient"
     family: Literal["error_decomposition"]
 
     def single_axes(self) -> tuple[str, ...]:
@@ -285,6 +295,7 @@ class ErrorDecomposition(_Overlaps):
 class OptimalClippingTrace(_Overlaps):
     """C* of Theorem 4.1 and the median gradient norm after every epoch, a line per epsilon."""
 
+    title: ClassVar[str] = "Best clipping bound by the theory"
     family: Literal["optimal_clipping_trace"]
 
     def single_axes(self) -> tuple[str, ...]:
@@ -295,6 +306,7 @@ class OptimalClippingTrace(_Overlaps):
 class PrivacyEffectsFigure(_Overlaps):
     """Best C over epsilon: of its noise alone, of the gradients that it leads to alone, and of both."""
 
+    title: ClassVar[str] = "Effects of ε on the best clipping bound"
     family: Literal["privacy_effects"]
 
     def single_axes(self) -> tuple[str, ...]:
@@ -313,6 +325,7 @@ class PredictedClipping(_Overlaps):
     bound, such as AUTO-S, is that rule for the problems of the other panels.
     """
 
+    title: ClassVar[str] = "Predicted and measured clipping bounds"
     family: Literal["predicted_clipping"]
 
     def single_axes(self) -> tuple[str, ...]:
