@@ -437,8 +437,18 @@ def test_what_a_wrong_choice_costs(study: Study, paths: Paths) -> None:
     ]
 
 
+def test_figures_of_a_former_study_are_named(study: Study, paths: Paths) -> None:
+    write_trials(study, paths)
+    write_targets(paths)
+    title = "Figures of a former study"
+    assert title not in written(study, paths)
+    paths.figure("curve", "png").with_name("curve_eps0.5.png").touch()
+    said = check_named(Page(written(study, paths)), title)
+    assert said.startswith("Note") and "figures/curve_eps0.5.png" in said
+
+
 def test_headings_say_what_a_figure_shows_and_of_what(page: Page) -> None:
-    heading = "Accuracy over two axes: Digits, ViT strong, ε = 1 squares"
+    heading = "Accuracy map: Digits, ViT strong, ε = 1 squares"
     assert page.text("name-squares") == heading
     assert page.text("name-grid") == "Hyperparameter grids grid"
 

@@ -78,6 +78,36 @@ def check_data(study: Study, paths: Paths) -> list[Check]:
     ]
 
 
+def check_files(study: Study, paths: Paths) -> list[Check]:
+    """Name the figures and tables of a former version of the study, if there are any beside today's."""
+    title = "Figures of a former study"
+    drawn = {paths.figure(name, each) for name in study.figures for each in ("pdf", "png", "csv")}
+    drawn |= {
+        paths.table(name, each)
+        for name, table in study.tables.items()
+        for each in table.table_files
+    }
+    places = {paths.figure("any", "pdf").parent, paths.table("any", "md").parent}
+    former = sorted(
+        file.relative_to(paths.drawn).as_posix()
+        for place in places
+        if place.is_dir()
+        for file in place.iterdir()
+        if file not in drawn
+    )
+    if not former:
+        return []
+    return [
+        Check(
+            title,
+            "note",
+            f"{count(len(former), 'file')} in figures/ and tables/ are of a former version of this study. "
+            "They are not in this report, and can be removed.",
+            TextTable(["File"], [[name] for name in former], "l"),
+        )
+    ]
+
+
 def _trial_list(trials: pd.DataFrame, column: str, title: str) -> TextTable:
     return TextTable(
         ["Problem", "Cell", "Learning rate", "Seed", title],

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from dpsweep.base.files import write_text
-from dpsweep.report.checks import check_data, check_trials
+from dpsweep.report.checks import check_data, check_files, check_trials
 from dpsweep.report.embed import download_content, render, script, script_hash
 from dpsweep.report.found import (
     best_settings,
@@ -47,7 +47,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
     # Sweeps may share a trial, which was trained once.
     once = trials.drop_duplicates("trial_key")
     private = is_private(trials)
-    checks = [*check_trials(study, trials), *check_data(study, paths)]
+    checks = [*check_trials(study, trials), *check_data(study, paths), *check_files(study, paths)]
     planned = study.all_cells()
     configuration = study_yaml(study)
     numbers = script("numbers.js")

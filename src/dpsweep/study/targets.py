@@ -31,7 +31,7 @@ class _Overlaps(Target):
 class Heatmap(Target):
     """Mean macro accuracy over two axes; whatever is not an axis is tuned. The best cell is marked."""
 
-    title: ClassVar[str] = "Accuracy over two axes"
+    title: ClassVar[str] = "Accuracy map"
     tunes: ClassVar[bool] = True
     shows_means: ClassVar[bool] = True
 
