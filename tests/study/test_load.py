@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from tests.study.small import SMALL, load_small
 
 from dpsweep.study import Study, StudyError, load_study
+from dpsweep.study.config import FileWeights, HubWeights
 
 
 @pytest.fixture
@@ -82,6 +83,29 @@ def test_a_replaced_mapping_keeps_nothing_from_below(base: Path) -> None:
         """,
     )
     assert list(load_study(path).methods) == ["film"]
+
+
+def test_a_section_of_another_kind_keeps_nothing_from_below(base: Path) -> None:
+    path = overlay(
+        base,
+        """
+        backbones:
+          random: {weights: {kind: hub, id: someone/net}}
+        """,
+    )
+    changed = path.with_name("changed.yaml")
+    changed.write_text(
+        f"extends: {path.name}\nbackbones: {{random: {{weights: {{kind: file, path: a.safetensors}}}}}}\n"
+    )
+    weights = load_study(changed).backbones["random"].weights
+    assert weights == FileWeights(kind="file", path="a.safetensors")
+    # A section of the same kind is merged.
+    changed.write_text(
+        f"extends: {path.name}\n"
+        f"backbones: {{random: {{weights: {{kind: hub, revision: {'a' * 40}}}}}}}\n"
+    )
+    weights = load_study(changed).backbones["random"].weights
+    assert weights == HubWeights(kind="hub", id="someone/net", revision="a" * 40)
 
 
 def test_only_a_mapping_is_marked_as_replaced(base: Path) -> None:

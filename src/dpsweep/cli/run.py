@@ -5,16 +5,20 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import yaml
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import write_text
 from dpsweep.cli.options import find_study
-from dpsweep.study import Study
+from dpsweep.study import Study, load_study
 from dpsweep.study.commands import CALL
-from dpsweep.study.find import PROJECT, split_study
+from dpsweep.study.find import CHANGED, PROJECT, split_study
+from dpsweep.study.load import StudyLoader
 from dpsweep.study.messages import unknown
 from dpsweep.study.paths import Paths
 
@@ -36,12 +40,19 @@ def run(
     """Run a study with Snakemake, in the folder of the study.
 
     Options of Snakemake that help: -n (what would run), --cores 4, --profile slurm.
+
+    --set sweeps.pets.epsilon=[1,8] changes a value of the study for a quick look; it may be given more than
+    once. The changed study is written beside the study, as pets.set.yaml.
     """
     called = shlex.join(["dpsweep", "run", *(words or [])])
     own = list(itertools.takewhile(lambda word: not word.startswith("-"), words or []))
     options = (words or [])[len(own) :]
     named, targets = split_study(own)
     file, study, paths = find_study(named)
+    if changes := _taken(options, "--set"):
+        file = change_study(file, changes)
+        study = load_study(file)
+        typer.echo(f"{file}: the study with {', '.join(changes)}")
     files = [target_file(study, paths, target) for target in targets]
     if "--config" in options:
         options.insert(options.index("--config") + 1, f"study={file}")
@@ -57,6 +68,45 @@ def run(
             *(["--", *files] if files else []),
         ],
     )
+
+
+def _taken(options: list[str], name: str) -> list[str]:
+    """Take an option with its values off the options of Snakemake."""
+    found = []
+    while name in options[:-1]:
+        place = options.index(name)
+        found.append(options[place + 1])
+        del options[place : place + 2]
+    return found
+
+
+def change_study(study_file: Path, changes: Sequence[str]) -> Path:
+    """Write a study that extends another one with some values changed, beside it; return its file.
+
+    Args:
+        study_file: the other one.
+        changes: ``key.of.the.study=value`` each, with the value in YAML.
+
+    Raises:
+        DpsweepError: a change has no key or no value in YAML.
+    """
+    content: dict[str, Any] = {"extends": study_file.name}
+    for change in changes:
+        key, equals, text = change.partition("=")
+        try:
+            value = yaml.load(text, Loader=StudyLoader)  # noqa: S506 (a SafeLoader)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise DpsweepError(f"--set {change}: not valid YAML: {error}") from None
+        if not key or not equals:
+            raise DpsweepError(f"--set: found {change}; allowed: such as sweeps.pets.epsilon=[1,8]")
+        section = content
+        *outer, last = key.split(".")
+        for name in outer:
+            section = section.setdefault(name, {})
+        section[last] = value
+    changed = study_file.with_name(f"{study_file.stem}{CHANGED}")
+    write_text(changed, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    return changed
 
 
 def target_file(study: Study, paths: Paths, target: str) -> str:
@@ -78,6 +128,8 @@ def target_file(study: Study, paths: Paths, target: str) -> str:
         return str(paths.table(target, "md"))
     if target in study.problems:
         return str(paths.problem(target))
+    if target in study.targets.undrawn:
+        raise DpsweepError(f"target: {target} is not drawn: {study.targets.undrawn[target]}")
     names = [*_RULES, *study.figures, *study.tables, *study.problems]
     raise DpsweepError(f"target: {unknown(target, names)}, or a file below {study.results}/")
 

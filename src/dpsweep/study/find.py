@@ -16,6 +16,8 @@ IN_CLONE = not _COPIED.is_dir()
 """Whether the package is that of a clone, and not an installed one with copies."""
 PROJECT = _PACKAGE.parents[1] if IN_CLONE else _COPIED
 """The folder of ``Snakefile``, ``workflow/``, ``config.yaml`` and ``studies/``."""
+CHANGED = ".set.yaml"
+"""How the name of a study ends that `dpsweep run --set` has written beside another."""
 PAPER = "paper"
 """The name of the paper's study, ``config.yaml``."""
 
@@ -61,6 +63,7 @@ def only_study(folder: Path) -> Path:
         for pattern in ("*.yaml", "*.yml")
         for file in sorted(folder.glob(pattern))
         if file.is_file()
+        and not file.name.endswith(CHANGED)
         and re.search(
             r"^(extends|sweeps):", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE
         )

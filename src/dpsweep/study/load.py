@@ -23,7 +23,7 @@ class _Replace(dict[Any, Any]):
     """A mapping that replaces the one it overlays instead of merging with it."""
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class StudyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Safe YAML that reads 1e-5 as a number and refuses a key that is there twice.
 
     It is read by libyaml where PyYAML has it: every job reads the study, and this is ten times as
@@ -31,7 +31,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     """
 
 
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+def _mapping(loader: StudyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: dict[Any, int] = {}
     for key_node, _ in node.value:
         line = key_node.start_mark.line + 1
@@ -47,7 +47,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     return mapping
 
 
-def _replacing_mapping(loader: _Loader, node: yaml.Node) -> _Replace:
+def _replacing_mapping(loader: StudyLoader, node: yaml.Node) -> _Replace:
     if not isinstance(node, yaml.MappingNode):
         raise StudyError(
             f"{node.start_mark.name}, line {node.start_mark.line + 1}: found !replace before something "
@@ -56,10 +56,10 @@ def _replacing_mapping(loader: _Loader, node: yaml.Node) -> _Replace:
     return _Replace(_mapping(loader, node))
 
 
-_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
-_Loader.add_constructor("!replace", _replacing_mapping)
+StudyLoader.add_constructor("tag:yaml.org,2002:map", _mapping)
+StudyLoader.add_constructor("!replace", _replacing_mapping)
 # YAML 1.1 wants a dot in floats; everyone writes 1e-5.
-_Loader.add_implicit_resolver(
+StudyLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
     list("-+0123456789"),
@@ -74,7 +74,7 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
     try:
         require_file(path)
         with path.open(encoding="utf-8") as stream:
-            content = yaml.load(stream, Loader=_Loader)  # noqa: S506 (a SafeLoader)
+            content = yaml.load(stream, Loader=StudyLoader)  # noqa: S506 (a SafeLoader)
     except OSError as error:
         raise StudyError(f"{whole}: cannot be read: {error.strerror}") from None
     except RecursionError:
@@ -133,6 +133,9 @@ def _cell(text: str) -> float | int | str:
 
 def _merge(below: Any, above: Any) -> Any:
     if isinstance(below, dict) and isinstance(above, dict) and not isinstance(above, _Replace):
+        # The keys of another kind of section are others: what it replaces has none of them.
+        if "kind" in below and "kind" in above and below["kind"] != above["kind"]:
+            return dict(above)
         return below | {key: _merge(below.get(key), value) for key, value in above.items()}
     return dict(above) if isinstance(above, _Replace) else above
 
@@ -142,8 +145,8 @@ def load_study(path: Path) -> Study:
 
     A study may build on another with ``extends: other.yaml`` (relative to itself), or on one that comes
     with dpsweep (``extends: paper``): mappings are
-    merged key by key, anything else is replaced, and a mapping tagged ``!replace`` is replaced
-    as a whole.
+    merged key by key, anything else is replaced. A mapping tagged ``!replace`` takes the place of the
+    whole mapping below it, and so does one of another ``kind``.
 
     Raises:
         StudyError: the file is missing, is not YAML, or does not fit the schema. The message
