@@ -65,6 +65,11 @@ def test_no_study_and_several_are_refused(folder: Path) -> None:
     assert "did you mean demo?" in call("check", "dmo")
 
 
+def test_a_folder_does_not_hide_a_study_of_the_package(folder: Path) -> None:
+    (folder / "demo").mkdir()
+    assert find.named_study("demo", folder) == find.packaged_studies()["demo"]
+
+
 def test_a_study_extends_one_of_the_package_by_its_name(folder: Path) -> None:
     study = load_study(Path("pets.yaml"))
     assert study.datasets == load_study(find.packaged_studies()["demo"]).datasets

@@ -15,6 +15,11 @@ from dpsweep.cli import main as command_line
 from dpsweep.study import StudyError, load_study
 
 SWEEP = "sweeps: {digits_vit_film: {%s}}"
+DIGITS, VIT = (
+    json.dumps(STUDY[kind][name]) for kind, name in (("datasets", "digits"), ("backbones", "vit"))
+)
+LONG = "d" * 100  # as long as a name may be
+ONE = json.dumps(STUDY["sweeps"]["digits_vit_film"] | {"dataset": LONG, "backbone": LONG})
 MANY = ", ".join(f"{0.1 + number / 1000}" for number in range(50_000))
 
 
@@ -35,6 +40,8 @@ def loaded(text: str | bytes, folder: Path) -> None:
         (f"privacy: {{delta: {'1' * 5000}}}", "not valid YAML"),
         (f"title: {'[' * 500}{']' * 500}", "brackets inside of brackets"),
         (b"title: \xff", "not valid YAML"),
+        ("? ", "the study: found the name nothing; allowed: text"),
+        ("training: {2024-01-01: 3}", "training: found the name 2024-01-01; allowed: text"),
         ("datasets: {digits: {source: !replace {kind: folder, path: ~nosuchuser/x}}}", "a user that exists"),
         ('datasets: {digits: {source: !replace {kind: folder, path: "a\\0b"}}}', "control characters"),
         ('results: "a\\0b"', "control characters"),
@@ -48,6 +55,9 @@ def loaded(text: str | bytes, folder: Path) -> None:
         ("backbones: {vit: {mean: [.nan]}}", "a finite number"),
         ("roles: {neighbours: {film: [3, 2, 1]}}", "sorted from small to large"),
         ("theory: {draws: 1000000000}", "at most 1000"),
+        (f"datasets: {{'a{{cell}}': {DIGITS}}}", 'datasets: found the name "a{cell}"; allowed: letters'),
+        (f"datasets: {{'{LONG}': {DIGITS}}}\nbackbones: {{'{LONG}': {VIT}}}\nsweeps: {{one: {ONE}}}",
+         "sweeps.one: the names of its dataset, backbone and method have 206 characters together"),
     ],
 )  # fmt: skip
 def test_what_no_study_can_hold_is_refused(text: str | bytes, said: str, tmp_path: Path) -> None:

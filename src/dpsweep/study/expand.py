@@ -17,7 +17,7 @@ from dpsweep.study.cells import number
 from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.compared import ComparedCells
 from dpsweep.study.config.study import StudyFile
-from dpsweep.study.messages import NAME_PATTERN, unknown
+from dpsweep.study.messages import LONGEST_JOINED_NAME, NAME_PATTERN, unknown
 from dpsweep.study.selections import PARTS, SEVERAL, Foreach, LinePanel, Panel, Selection
 from dpsweep.study.table_targets import ComparisonTable, Table, TuningImplications
 from dpsweep.study.targets import Figure, PerClass
@@ -97,6 +97,11 @@ class _Expansion:
             if not re.match(NAME_PATTERN, written):
                 self._found.mistakes.append(
                     f"{where}: its name becomes {written}; allowed: letters, digits, '.', '_' and '-'"
+                )
+            elif len(written) > LONGEST_JOINED_NAME:
+                self._found.mistakes.append(
+                    f"{where}: its name becomes one of {len(written)} characters; "
+                    f"allowed: at most {LONGEST_JOINED_NAME}"
                 )
             elif written in self._found.figures or written in self._found.tables:
                 self._found.mistakes.append(

@@ -45,7 +45,7 @@ def named_study(name: str, folder: Path) -> Path:
         DpsweepError: there is no such file, and no study of this name.
     """
     file = folder / name
-    if file.exists() or re.search(r"[/\\]|\.ya?ml$", name):
+    if file.is_file() or re.search(r"[/\\]|\.ya?ml$", name):
         return file
     if name not in packaged_studies():
         raise DpsweepError(f"study: {unknown(name, packaged_studies())}, or the path of a file")

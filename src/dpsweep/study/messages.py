@@ -16,6 +16,8 @@ from dpsweep.base.errors import DpsweepError
 T = TypeVar("T")
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+LONGEST_JOINED_NAME = 200
+"""Of names that are joined: a file may have 255 bytes, with its suffix and what is temporary."""
 _SERIES = r"\{(?:dataset|backbone|method|epsilon|epochs|clipping_bound)\}"
 TARGET_PATTERN = rf"^(?:[A-Za-z0-9]|{_SERIES})(?:[A-Za-z0-9._-]|{_SERIES})*$"
 HUB_ID_PATTERN = r"^\w[\w.-]*/\w[\w.-]*$"
@@ -50,7 +52,7 @@ _KINDS = {
 
 _LIMITS = {
     "finite_number": "a finite number",
-    "invalid_key": "keys that are text",
+    "invalid_key": "text",
     "greater_than": "above {gt:g}",
     "greater_than_equal": "at least {ge:g}",
     "less_than": "below {lt:g}",
@@ -180,7 +182,10 @@ def _problems(
                 yield from str(error["ctx"]["error"]).splitlines()
             continue
         part, rest = location[0], location[1:]
-        if error["type"] == "missing" and not rest:
+        if rest == ("[key]",) or (error["type"] == "invalid_key" and not rest):
+            named = f"found the name {value(error['input'])}; allowed: {_allowed(error)}"
+            yield f"{where or 'the study'}: {named}"
+        elif error["type"] == "missing" and not rest:
             missing.append(str(part))
         elif error["type"] == "extra_forbidden" and not rest:
             unknown_keys.append(str(part))
@@ -199,10 +204,7 @@ def _problems(
         yield f"{_join(where, key)}: unknown key; {hint}allowed: {', '.join(allowed)}"
     for part, located in keys.items():
         below = _below(schemas, part, root, content[part])
-        named = [each for each in located if each[0] != ("[key]",)]
-        for _, error in located[: len(located) - len(named)]:
-            yield f"{where}: found the name {value(part)}; allowed: {_allowed(error)}"
-        yield from _problems(named, content[part], below, _join(where, part), root)
+        yield from _problems(located, content[part], below, _join(where, part), root)
     if alternatives:
         yield from _union(alternatives, content, schemas, where, root)
 

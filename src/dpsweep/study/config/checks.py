@@ -17,7 +17,7 @@ from dpsweep.study.config.datasets import FolderSource, HubSource, shares_exampl
 from dpsweep.study.config.methods import HeadOnly, Method, Scratch
 from dpsweep.study.config.study import StudyFile
 from dpsweep.study.config.sweeps import Sweep
-from dpsweep.study.messages import unknown
+from dpsweep.study.messages import LONGEST_JOINED_NAME, unknown
 from dpsweep.study.selections import PARTS
 from dpsweep.study.shares import held_out_rows
 
@@ -205,7 +205,14 @@ def _public_problems(
 
 
 def _shared_cell_problems(study: StudyFile) -> Iterator[str]:
-    """Sweeps that share a name, a cell or a problem, and disagree about it."""
+    """Sweeps that share a name, a cell or a problem, and disagree about it; names too long for a file."""
+    for name, sweep in study.sweeps.items():
+        if len(sweep.problem.name) > LONGEST_JOINED_NAME:
+            yield (
+                f"sweeps.{name}: the names of its dataset, backbone and method have "
+                f"{len(sweep.problem.name)} characters together; allowed: at most {LONGEST_JOINED_NAME}, "
+                "because they are joined to names of files"
+            )
     for (first, other), (name, sweep) in itertools.combinations(study.sweeps.items(), 2):
         where = f"sweeps.{name}"
         if other.problem.name != sweep.problem.name:
