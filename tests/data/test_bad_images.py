@@ -1,6 +1,7 @@
 """What people have among their images: each kind is read rightly or refused by name."""
 
 import os
+import shutil
 import struct
 import zlib
 from collections.abc import Callable
@@ -292,7 +293,10 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
         r"classes: the study says 2, 3 found\n  the classes are: bird, cat, dog\n"
         r"datasets\.pets: class 'bird' has no training example",
     ),
-    "a class in capitals for testing": (rename_test_class, r"test: found the classes \['Dog'\]"),
+    "a class in capitals for testing": (
+        rename_test_class,
+        "test: found the classes Dog; allowed: .*, cat, dog",
+    ),
     "classes that differ in capitals": (
         capital_twin,
         "the classes are: Cat, cat, dog; nearly the same: 'Cat' and 'cat'",
@@ -317,6 +321,18 @@ def test_a_folder_that_cannot_be_right_is_refused(pets: Path, kind: str) -> None
     assert source_fingerprint(section(pets)), "the workflow reads this before the job runs"
     with pytest.raises(DatasetError, match=rf"(?s)datasets\.pets.*{message}"):
         made(pets)
+
+
+def test_counts_that_differ_are_listed_up_to_five(pets: Path) -> None:
+    for split in ("train", "test"):
+        for number in range(6):
+            shutil.copytree(pets / split / "dog", pets / split / f"dog{number}")
+    with pytest.raises(DatasetError) as refusal:
+        made(pets, classes=8, train_size=16, test_size=8, train_counts=3)
+    first, *_, last = str(refusal.value).splitlines()
+    assert "train_counts: the study says 3 of class 'cat', 2 found" in first
+    assert last == "  and so of 3 more classes"
+    assert str(refusal.value).count("train_counts") == 5
 
 
 def test_a_hidden_file_may_have_any_name(pets: Path) -> None:

@@ -145,7 +145,7 @@ def test_a_class_without_training_example_is_refused(pets: Path, tmp_path: Path)
 
 def test_test_classes_are_those_of_training(pets: Path, tmp_path: Path) -> None:
     fill(pets / "test" / "bird; rm -rf", 1)
-    with pytest.raises(DatasetError, match=r"found the classes \['bird; rm -rf'\]"):
+    with pytest.raises(DatasetError, match="found the classes bird; rm -rf; allowed: those of"):
         prepare("pets", section(pets, 5, 3), tmp_path / "out")
 
 

@@ -230,5 +230,5 @@ def test_only_uint8_images_are_accepted(tmp_path: Path, inputs: Any) -> None:
 
 
 def test_class_names_are_unique(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="same name"):
+    with pytest.raises(DatasetError, match="found the class car twice; allowed: each once"):
         write(tmp_path, make(10, 0), make(4, 1), classes=["ball", "car", "car"])

@@ -319,7 +319,7 @@ def test_published_weights_and_configuration_are_taken(tmp_path: Path, published
 
 
 def test_weights_that_do_not_fit(tmp_path: Path, published: Path) -> None:
-    with pytest.raises(BackboneError, match=r"does not fit distilbert: missing \['distilbert"):
+    with pytest.raises(BackboneError, match=r"does not fit distilbert: missing distilbert"):
         prepare_published(tmp_path, published, arguments={"n_layers": 3})
     with pytest.raises(BackboneError, match=r"does not fit distilbert"):
         prepare_published(tmp_path, published, arguments={"hidden_dim": 32})

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.study.small import DELETE, SMALL, Edits, complaints, load_small, problems
 
 from dpsweep.study import StudyError, load_study
+from dpsweep.study.messages import brief, shorten
 
 FLAT = "sweeps/flat"
 NAMES = "letters, digits, '.', '_' and '-'"
@@ -605,3 +606,16 @@ def test_whatever_is_wrong_the_message_fits_one_screen(
             load_study(path)
         except StudyError as error:
             assert problems(error)
+
+
+def test_lists_of_names_are_cut_after_five() -> None:
+    assert shorten([]) == "nothing"
+    assert shorten("abcde") == "a, b, c, d, e"
+    assert shorten(range(17)) == "0, 1, 2, 3, 4 and 12 more"
+    assert len(shorten(["x" * 30_000_000] * 9)) < 1100
+
+
+def test_what_a_library_says_is_cut() -> None:
+    assert brief(ValueError("one\ntwo")) == "one\ntwo"
+    long = brief(RuntimeError("\n".join(["k" * 999] * 8)))
+    assert long.endswith("k...\n... and 3 more lines") and len(long) < 1100

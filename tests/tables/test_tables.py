@@ -9,9 +9,10 @@ import pytest
 from tests.synthetic import make_study, write_cells, write_dataset
 
 from dpsweep.analysis.frames import MissingResultsError
+from dpsweep.base.errors import DpsweepError
 from dpsweep.figures.tables import write
 from dpsweep.figures.tables.text import TextTable, group_starts, latex, superscript
-from dpsweep.study import Cell, Study, StudyError
+from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
 
@@ -375,7 +376,7 @@ def test_a_study_without_results_has_partial_tables(
 
 def test_an_unknown_table_is_named_with_those_that_exist(tmp_path: Path) -> None:
     study = make_study({"s": {}}, tables=table("hyperparameter_grid"))
-    with pytest.raises(StudyError, match="'tab9'; allowed: t"):
+    with pytest.raises(DpsweepError, match='"tab9"; allowed: t'):
         write(study, Paths(tmp_path), "tab9")
 
 

@@ -20,7 +20,7 @@ from dpsweep.planning.provenance import explain, making, problems
 from dpsweep.study import StudyError
 from dpsweep.study.cells import number
 from dpsweep.study.commands import DEFAULT_STUDY
-from dpsweep.study.messages import pick
+from dpsweep.study.messages import pick, shorten
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
@@ -80,9 +80,9 @@ def compute_features(dataset: str, backbone: str, study_file: StudyFile = DEFAUL
     study, paths = open_study(study_file)
     chosen = FeatureSource(dataset, backbone)
     if chosen not in study.feature_sources():
-        known = ", ".join(" ".join(each) for each in study.feature_sources())
+        known = shorten(" ".join(each) for each in study.feature_sources())
         raise StudyError(
-            f"{study_file}: found no head that trains on {' '.join(chosen)}; allowed: {known or 'none'}"
+            f"{study_file}: found no head that trains on {' '.join(chosen)}; allowed: {known}"
         )
     refuse_network()
     output = Outputs(study, paths).features(chosen)

@@ -111,7 +111,8 @@ class _Folder:
             inside = self.classes(split)
             if unknown := sorted(set(inside) - set(classes)):
                 raise DatasetError(
-                    f"{split}: found the classes {unknown}, which the first training folder has not"
+                    f"{split}: found the classes {shorten(unknown)}; allowed: those of the first "
+                    f"training folder, {shorten(classes)}"
                 )
             found += [
                 _Image(path, str(path.relative_to(self.root)), classes.index(name))
@@ -119,7 +120,9 @@ class _Folder:
                 for path in self._files(folder)
             ]
         if not found:
-            raise DatasetError(f"{self.root}: no image in {', '.join(folders)}")
+            raise DatasetError(
+                f"{self.root}: found no image in {shorten(folders)}; allowed: one or more"
+            )
         return found
 
     def _files(self, folder: Path) -> Iterator[Path]:
@@ -158,7 +161,9 @@ class _Folder:
         try:
             target = entry.resolve(strict=True)
         except (OSError, RuntimeError):  # it leads nowhere, or to itself
-            raise DatasetError(f"{str(entry)!r}: a symbolic link that leads nowhere") from None
+            raise DatasetError(
+                f"{str(entry)!r}: a symbolic link that leads nowhere; remove it"
+            ) from None
         if not (target.is_relative_to(self.root.resolve()) and target.is_file()):
             raise DatasetError(
                 f"{str(entry)!r}: a symbolic link to {str(target)!r}; allowed: links to files "

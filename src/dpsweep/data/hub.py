@@ -23,7 +23,7 @@ from dpsweep.data.prepared import DatasetError
 from dpsweep.data.shares import stratified_share
 from dpsweep.data.texts import LabelColumn, Texts, TextSplit, encode_labels
 from dpsweep.study.config import HubSource
-from dpsweep.study.messages import shorten
+from dpsweep.study.messages import brief, shorten
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def open_hub(source: HubSource) -> HubFiles:
         splits = datasets.load_dataset(str(folder), name=source.configuration, streaming=True)
     except (datasets.exceptions.DatasetsError, OSError, ValueError) as error:
         raise DatasetError(
-            f"{folder}: cannot be read as a dataset ({error}). The source's key configuration "
+            f"{folder}: cannot be read as a dataset ({brief(error)}). The source's key configuration "
             "chooses one of several"
         ) from error
     commit = None if source.path is not None else revision
@@ -242,13 +242,13 @@ class _HubTexts:
 
 def _label_column(source: HubSource, splits: Any, split: str) -> Iterator[Any]:
     if split not in splits:
-        raise DatasetError(f"{source.id}: found no split {split!r}; allowed: {', '.join(splits)}")
+        raise DatasetError(f"{source.id}: found no split {split!r}; allowed: {shorten(splits)}")
     columns = splits[split].column_names or list(next(iter(splits[split])))
     for column in (source.label_column, source.input_column):
         if column not in columns:
             raise DatasetError(
                 f"{source.id}, split {split}: found no column {column!r}; "
-                f"allowed: {', '.join(columns)}"
+                f"allowed: {shorten(columns)}"
             )
     for batch in splits[split].select_columns([source.label_column]).iter(10_000):
         yield from batch[source.label_column]

@@ -36,6 +36,7 @@ from dpsweep.study.messages import shorten
 log = logging.getLogger(__name__)
 
 _MOST_NAMED = 20
+_FEW_COUNTS = 5
 
 
 def prepare(
@@ -338,7 +339,9 @@ def _compare(
                 f"0 to {len(classes) - 1}; an example without a label cannot be used"
             )
     if not outside:
-        wrong += _wrong_counts(name, dataset, classes, train)
+        counts = _wrong_counts(name, dataset, classes, train)
+        more = len(counts) - _FEW_COUNTS
+        wrong += counts[:_FEW_COUNTS] + [f"  and so of {more} more classes"] * (more > 0)
         if untested := [classes[label] for label in _missing(test, classes)]:
             log.warning("%s: no test example of %s", name, shorten(untested))
     if wrong and skipped:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dpsweep.base.files import require_file
 from dpsweep.data.prepared import DatasetError
 from dpsweep.study.config import FilesSource
-from dpsweep.study.messages import shorten
+from dpsweep.study.messages import brief, shorten
 
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9]\d*")
 _OTHER_NUMBER = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+e[-+]?\d+|nan|inf)", re.IGNORECASE)
@@ -302,7 +302,9 @@ def _table(source: FilesSource, path: Path) -> Any:
         raise DatasetError(f"{path}: no such file; put the table there") from None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         encoding = ". Save it as UTF-8" if "UTF8" in str(error) or "utf-8" in str(error) else ""
-        raise DatasetError(f"{path}: cannot be read as {suffix} ({error}){encoding}") from error
+        raise DatasetError(
+            f"{path}: cannot be read as {suffix} ({brief(error)}){encoding}"
+        ) from error
 
 
 def _refuse_utf_16(path: Path) -> None:

@@ -130,8 +130,8 @@ def write_prepared(
 
 
 def _check_classes(name: str, classes: Sequence[str]) -> None:
-    if len(set(classes)) != len(classes):
-        raise DatasetError(f"{name}: two classes have the same name: {', '.join(sorted(classes))}")
+    if repeated := sorted({each for each in classes if classes.count(each) > 1}):
+        raise DatasetError(f"{name}: found the class {shorten(repeated)} twice; allowed: each once")
 
 
 def _write_split(

@@ -19,7 +19,8 @@ from dpsweep.figures import (
     predicted_clipping,
     style,
 )
-from dpsweep.study import Study, StudyError
+from dpsweep.study import Study
+from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 
 
@@ -79,13 +80,10 @@ def draw(study: Study, paths: Paths, target: str) -> None:
     With partial paths absent results are left out and counted in the figure.
 
     Raises:
-        StudyError: the study has no such figure.
+        DpsweepError: the study has no such figure.
         MissingResultsError: results are absent (and the paths are not partial).
     """
-    if target not in study.figures:
-        allowed = ", ".join(study.figures) or "none"
-        raise StudyError(f"no figure is called {target!r}; allowed: {allowed}")
-    figure = study.figures[target]
+    figure = pick("figure", target, study.figures)
     compute, plot = FAMILIES[figure.family]
     missing: list[Path] | None = [] if paths.partial else None
     numbers = compute(study, paths, figure, missing)

@@ -16,6 +16,7 @@ from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.wide_resnet import WideResNet
 from dpsweep.study.config import Backbone, TrainedTokenizer
+from dpsweep.study.messages import brief
 
 # Architectures that dpsweep builds itself.
 _OWN: dict[str, Callable[..., nn.Module]] = {"wide_resnet": WideResNet}
@@ -123,7 +124,7 @@ def create(architecture: Architecture, classes: int) -> nn.Module:
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
         raise BackboneError(
             f"{architecture.library} cannot build {architecture.name!r} with "
-            f"{architecture.arguments}: {error}"
+            f"{architecture.arguments}: {brief(error)}"
         ) from error
     return cast(nn.Module, model)
 

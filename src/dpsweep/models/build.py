@@ -14,7 +14,7 @@ from dpsweep.models.architectures import (
 )
 from dpsweep.models.backbone import BackboneError, PreparedBackbone
 from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
-from dpsweep.study.messages import shorten
+from dpsweep.study.messages import brief, shorten
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ def _load(model: nn.Module, head: Head, backbone: PreparedBackbone) -> None:
     try:
         model.load_state_dict(state, strict=False)
     except RuntimeError as error:
-        raise BackboneError(f"{backbone.folder}: {error}") from None
+        raise BackboneError(f"{backbone.folder}: {brief(error)}") from None
 
 
 def select(model: nn.Module, method: Method) -> set[str]:
@@ -162,7 +162,7 @@ def _normalisation_parameters(model: nn.Module) -> set[str]:
     if not names:
         raise BackboneError(
             f"FiLM trains the scale and bias of normalisation layers, but {type(model).__name__} "
-            "has none"
+            "has none; allowed: another method"
         )
     return names
 

@@ -56,7 +56,9 @@ class Representation(nn.Module):
             self.network(inputs)
         reached, self._reached = self._reached, None
         if reached is None:
-            raise BackboneError("features.layer: the network does not call that layer")
+            raise BackboneError(
+                "features.layer: found one that the network does not call; allowed: one that it calls"
+            )
         pooled = self._pooled(reached, inputs).float().contiguous()
         return transform(pooled, self._transformation)
 

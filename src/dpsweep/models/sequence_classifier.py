@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from dpsweep.data.prepared import PADDING
 from dpsweep.models.backbone import BackboneError
+from dpsweep.study.messages import shorten
 
 
 class SequenceClassifier(nn.Module):
@@ -49,7 +50,9 @@ class SequenceClassifier(nn.Module):
         default = AutoConfig.for_model(name)
         known = default.to_dict().keys() | default.attribute_map.keys()
         if unknown := sorted(arguments.keys() - known):
-            raise TypeError(f"unknown arguments {', '.join(unknown)}")
+            raise TypeError(
+                f"unknown arguments {shorten(unknown)}; allowed: {shorten(sorted(known))}"
+            )
         config = AutoConfig.for_model(name, num_labels=classes, **arguments)
         network = AutoModelForSequenceClassification.from_config(config)
         if network.config._attn_implementation == "sdpa":

@@ -18,7 +18,7 @@ from dpsweep.data.hub_file import fetch_file
 from dpsweep.models.architectures import create, find_head, seeded, state_without_head
 from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.study.messages import shorten
+from dpsweep.study.messages import brief, shorten
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def load_weights(
         else:
             model.load_state_dict(tensors)
     except RuntimeError as error:
-        raise BackboneError(f"{path}: does not fit {architecture.name}: {error}") from None
+        raise BackboneError(f"{path}: does not fit {architecture.name}: {brief(error)}") from None
     return _finite(model, path)
 
 
@@ -186,6 +186,6 @@ def configured(architecture: Architecture, path: Path) -> Architecture:
     if left_out:
         log.warning(
             "%s: left out %s, which are no plain arguments of a %s; check that the network is the "
-            "one that you mean", path, ", ".join(left_out), kind,
+            "one that you mean", path, shorten(left_out), kind,
         )  # fmt: skip
     return architecture.model_copy(update={"arguments": arguments | architecture.arguments})

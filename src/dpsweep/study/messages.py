@@ -107,6 +107,13 @@ def shorten(names: Iterable[Any]) -> str:
     return ", ".join(texts[:_FIRST_NAMES]) + more or "nothing"
 
 
+def brief(error: Exception) -> str:
+    """Cut what a library says: the first five lines, each as long as a name may be."""
+    lines = [_cut(line, _LONGEST_NAME) for line in str(error).splitlines()]
+    more = len(lines) - _FIRST_NAMES
+    return "\n".join(lines[:_FIRST_NAMES] + [f"... and {more} more lines"] * (more > 0))
+
+
 def value(found: Any) -> str:
     """Write a value as YAML has it, on one line, shortened if it is long."""
     return _cut(_flow(found), _LONGEST_VALUE)

@@ -10,7 +10,7 @@ from dpsweep.study.cells import Problem, number
 from dpsweep.study.clipping import RULES, clipping_kind
 from dpsweep.study.config.study import StudyFile
 from dpsweep.study.grids import Chosen, Grids
-from dpsweep.study.messages import unknown
+from dpsweep.study.messages import shorten, unknown
 from dpsweep.study.selections import AXES, DEFAULTS, PARTS, VALUES, Selection
 from dpsweep.study.table_targets import Table
 from dpsweep.study.targets import Figure, PerClass
@@ -258,7 +258,7 @@ class Words:
             if value not in allowed:
                 raise MistakeError(
                     f"{where}: found {number(value)}; allowed ({leaf.selection.problem.name}): "
-                    f"{', '.join(map(number, allowed)) or 'nothing'}"
+                    f"{shorten(map(number, allowed))}"
                 )
 
     def _baseline(self, leaves: list[_Leaf]) -> float | None:
@@ -278,7 +278,7 @@ class Words:
             values = leaf.selection.values(axis)
             if len(values) > 1 and not series:
                 raise MistakeError(
-                    f"{leaf.where}.{axis}: found {', '.join(map(number, values))}; allowed: one of "
+                    f"{leaf.where}.{axis}: found {shorten(map(number, values))}; allowed: one of "
                     f"them (a {target.family} draws one {axis} here)"
                 )
         for axis in leaf.drawn:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dpsweep.study.clipping import Clipping
+from dpsweep.study.messages import shorten
 from dpsweep.training.gradients import GradientEngine
 from dpsweep.training.physical import DoesNotFitError, first_line, is_out_of_memory
 from dpsweep.training.randomness import GaussianNoise
@@ -71,7 +72,7 @@ class PrivateOptimizer:
         if missing or len(held) != len(engine.parameters):
             raise ValueError(
                 "the optimizer must hold exactly the model's trainable parameters: "
-                f"it lacks {missing} and has {len(held) + len(missing) - len(engine.parameters)} "
+                f"it lacks {shorten(missing)} and has {len(held) + len(missing) - len(engine.parameters)} "
                 "that do not train"
             )
         if not 0 <= noise_multiplier < math.inf:

@@ -10,7 +10,8 @@ import pandas as pd
 from dpsweep.base.files import atomic_path, write_text
 from dpsweep.figures.tables import comparison, inputs, tuning_implications
 from dpsweep.figures.tables.text import TextTable
-from dpsweep.study import Study, StudyError
+from dpsweep.study import Study
+from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import Table
 from dpsweep.study.wording import how_chosen
@@ -67,13 +68,10 @@ def write(study: Study, paths: Paths, target: str) -> None:
     With partial paths absent results are left out and counted in the caption.
 
     Raises:
-        StudyError: the study has no such table.
+        DpsweepError: the study has no such table.
         MissingResultsError: results are absent (and the paths are not partial).
     """
-    if target not in study.tables:
-        allowed = ", ".join(study.tables) or "none"
-        raise StudyError(f"no table is called {target!r}; allowed: {allowed}")
-    table = study.tables[target]
+    table = pick("table", target, study.tables)
     family = FAMILIES[table.family]
     missing: list[Path] | None = [] if paths.partial else None
     frames = family.compute(study, paths, table, missing)

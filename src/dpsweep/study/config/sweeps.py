@@ -24,6 +24,7 @@ from dpsweep.study.config.section import (
     strictly_increasing,
     strictly_increasing_integers,
 )
+from dpsweep.study.messages import shorten
 
 
 class Geometric(Section):
@@ -96,7 +97,7 @@ class Sweep(Section):
         ):
             raise ValueError(
                 f"clipping_bound: found {rule} with epsilon "
-                f"[{', '.join(number(value) for value in self.epsilon)}]; allowed: epsilon [.inf] "
+                f"[{shorten(map(number, self.epsilon))}]; allowed: epsilon [.inf] "
                 "only, because nothing bounds the influence of one example"
             )
         return self

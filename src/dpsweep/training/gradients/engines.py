@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpsweep.study.clipping import Clipping
+from dpsweep.study.messages import shorten
 from dpsweep.training.device import full_precision
 from dpsweep.training.gradients.interface import (
     GradientEngine,
@@ -138,13 +139,13 @@ class FactoredEngine(GradientEngine):
         uses = Counter(name for each in gradients for name in each.names)
         if unused := sorted(self.parameters.keys() - uses.keys()):
             raise UnsupportedModelError(
-                f"trainable parameters {unused} have no influence on the loss, so they have no "
-                "per-example gradient: freeze them"
+                f"trainable parameters {shorten(map(repr, unused))} have no influence on the "
+                "loss, so they have no per-example gradient: freeze them"
             )
         if several := sorted(name for name, count in uses.items() if count > 1):
             raise UnsupportedModelError(
-                f"trainable parameters {several} are used more than once, so that their norms are "
-                "not known from factors; engine auto takes one that instantiates them"
+                f"trainable parameters {shorten(map(repr, several))} are used more than once, so "
+                "that their norms are not known from factors; engine auto takes one that instantiates them"
             )
 
 

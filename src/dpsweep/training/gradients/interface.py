@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dpsweep.base.errors import DpsweepError
 from dpsweep.models.architectures import has_statistics
 from dpsweep.study.clipping import Clipping, NoClipping
+from dpsweep.study.messages import shorten
 from dpsweep.training.device import sum_dtype
 
 
@@ -143,7 +144,9 @@ def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, 
     if not parameters:
         raise UnsupportedModelError("the model has no trainable parameter: unfreeze some")
     if unknown := sorted(head_parameters - parameters.keys()):
-        raise UnsupportedModelError(f"head parameters {unknown} are not trainable parameters")
+        raise UnsupportedModelError(
+            f"head parameters: found {shorten(unknown)}; allowed: names of trainable parameters"
+        )
     _refuse_batch_statistics(model)
     _refuse_shared_memory(model)
     return parameters
