@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,8 +12,9 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.data.tokenizer import prepare as prepare_tokenizer
 from dpsweep.models.backbone import Architecture
 from dpsweep.models.weights import load_weights
+from dpsweep.planning.pixels import stored_bytes
 from dpsweep.study import load_study
-from dpsweep.study.config import Backbone
+from dpsweep.study.config import Backbone, Dataset
 from dpsweep.study.find import only_study
 
 
@@ -51,13 +52,40 @@ def end(pipe: Path) -> None:
         os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
 
 
+@pytest.fixture
+def patience() -> Iterator[Callable[[Path], threading.Timer]]:
+    """End the wait for a pipe after a while."""
+    timers: list[threading.Timer] = []
+
+    def wait(pipe: Path) -> threading.Timer:
+        timers.append(threading.Timer(20, end, [pipe]))
+        timers[0].start()
+        return timers[0]
+
+    yield wait
+    timers[0].cancel()
+
+
 @pytest.mark.parametrize("name", READERS)
-def test_a_pipe_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_pipe_is_refused(
+    name: str, tmp_path: Path, patience: Callable[[Path], threading.Timer]
+) -> None:
     file = tmp_path / name
     os.mkfifo(file)
-    patience = threading.Timer(20, end, [file])
-    patience.start()
+    timer = patience(file)
     with pytest.raises(DpsweepError, match=r"pipe or a device|no such file|found no study"):
         READERS[name](file)
-    assert patience.is_alive()
-    patience.cancel()
+    assert timer.is_alive()
+
+
+def test_a_plan_reads_no_pipe_among_tables(
+    tmp_path: Path, patience: Callable[[Path], threading.Timer]
+) -> None:
+    os.mkfifo(tmp_path / "train.parquet")
+    timer = patience(tmp_path / "train.parquet")
+    section = {
+        **{"title": "Pets", "classes": 2, "train_size": 2, "test_size": 2, "image_size": 8},
+        "source": {"kind": "hub", "id": "a/pets", "path": str(tmp_path)},
+    }
+    assert stored_bytes(Dataset.model_validate(section)) == 3 * 8 * 8
+    assert timer.is_alive()

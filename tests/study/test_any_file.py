@@ -45,6 +45,8 @@ def loaded(text: str | bytes, folder: Path) -> None:
         ("datasets: {digits: {source: !replace {kind: folder, path: ~nosuchuser/x}}}", "a user that exists"),
         ('datasets: {digits: {source: !replace {kind: folder, path: "a\\0b"}}}', "control characters"),
         ('results: "a\\0b"', "control characters"),
+        ('references: "a\\0b"', "control characters"),
+        (f"references: {'r' * 300}", "references: found"),
         (f"results: {'r' * 300}", "at most 255 bytes"),
         ('results: "res{cell}"', "a path without { and }"),
         (SWEEP % "learning_rate: {first: 0.001, last: 0.1, count: 1000000000}", "at most 1000"),
@@ -123,6 +125,17 @@ def test_any_bytes_are_a_study_or_refused(
 ) -> None:
     with pytest.raises(StudyError):
         loaded(text, tmp_path_factory.getbasetemp())
+
+
+@pytest.mark.parametrize(
+    ("base", "allowed"),
+    [("a\0b", "a path without control characters"), ("b" * 300, "names of at most 255 bytes")],
+)
+def test_what_no_study_can_extend(base: str, allowed: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(json.dumps({"extends": base}))
+    with pytest.raises(StudyError, match=rf"extends: found .*; allowed: {allowed}"):
+        load_study(file)
 
 
 def test_a_mistake_of_ours_is_one_message_and_a_file(

@@ -42,7 +42,7 @@ def _size_in_tables(folder: Path, column: str) -> tuple[int, int] | None:
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    for file in folder.expanduser().rglob("*.parquet"):
+    for file in filter(Path.is_file, folder.expanduser().rglob("*.parquet")):
         # The preparation says what is wrong; IndexError: there is no such column.
         with suppress(OSError, pa.ArrowException, KeyError, TypeError, IndexError):
             batches = pq.ParquetFile(file).iter_batches(batch_size=1, columns=[column])

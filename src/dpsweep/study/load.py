@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import require_file
+from dpsweep.study.config.section import usable_path
 from dpsweep.study.find import PAPER, named_study
 from dpsweep.study.messages import explain, screen, value
 from dpsweep.study.study import Study
@@ -89,6 +90,11 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
             f"{whole}: found {value(content)}; allowed: a mapping of sections (title, datasets, "
             "backbones, methods, sweeps, ...)"
         )
+    for key in ("extends", "references"):
+        try:
+            usable_path(str(content.get(key, "")))
+        except ValueError as error:
+            raise StudyError(f"{whole}: {key}: found {value(content[key])}; {error}") from None
     base = content.pop("extends", None)
     content = _referred(content, path)
     if base is None:
