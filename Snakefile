@@ -17,7 +17,12 @@ from dpsweep.cli import preload
 from dpsweep.study import commands, load_study
 from dpsweep.planning.cluster import Jobs, read_site
 from dpsweep.planning.outputs import NormsKey, prepared_files
-from dpsweep.planning.failures import failure, summary
+from dpsweep.planning.failures import (
+    failure,
+    interrupted,
+    summary,
+    watch_for_interrupts,
+)
 from dpsweep.study.inputs import (
     backbone_inputs,
     dataset_inputs,
@@ -131,6 +136,7 @@ include: "workflow/rules/plan.smk"
 
 
 onstart:
+    watch_for_interrupts()
     hold_lock()  # again: when another call ends, Snakemake removes the folder of its lock
     if not workflow.non_local_exec:
         preload.start()
@@ -147,4 +153,11 @@ onerror:
     failures.sort(key=lambda each: str(each.log))
     waiting = len(set(workflow.scheduler.remaining_jobs) - jobs)
     again = os.environ.get(commands.CALL, shlex.join(["snakemake", *sys.argv[1:]]))
+    if interrupted():
+        print(
+            f"interrupted; the same command continues:\n  {again}",
+            file=sys.stderr,
+            flush=True,
+        )
+        sys.exit(128 + signal.SIGINT)
     print(*summary(failures, again, waiting), sep="\n", file=sys.stderr, flush=True)

@@ -99,6 +99,8 @@ def start() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(address))
         listener.listen(socket.SOMAXCONN)
+        # Ctrl-C is for the jobs; the server ends with this process.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         _servers.append(
             subprocess.Popen(
                 [sys.executable, "-P", "-m", "dpsweep.cli.preload", str(listener.fileno())],
@@ -108,6 +110,7 @@ def start() -> None:
                 env={**os.environ, **_SINGLE_THREADED},
             )
         )
+        signal.signal(signal.SIGINT, handler)
     os.environ.update({ADDRESS: str(address), STARTED_BY: str(os.getpid())})
 
 

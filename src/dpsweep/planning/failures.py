@@ -5,10 +5,13 @@ never started or was killed, is added by `note`.
 """
 
 import re
+import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from dpsweep.base.units import duration
 
@@ -28,6 +31,10 @@ _REASON_LINES = 12
 _UNKNOWN_LINES = 3
 _NAMES = 5
 
+# How Snakemake says that a job ended by Ctrl-C, which reaches all processes of a terminal.
+_INTERRUPTED = re.compile(r"Signals\.SIGINT|exit status 130\b")
+_ctrl_c = threading.Event()
+
 # Notes that could not be written, for example to a full disk.
 _unwritten: dict[Path, str] = {}
 
@@ -41,6 +48,28 @@ class Failure:
     reason: str
     is_error: bool
     """False where the job was stopped, or left no message"""
+
+
+def watch_for_interrupts() -> None:
+    """Remember Ctrl-C, so that jobs that end by it are not called failures; see `interrupted`."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return  # a process in the background ignores it
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        _ctrl_c.set()
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, remember)
+
+
+def interrupted(message: str = "", seconds: float = 0.0) -> bool:
+    """Whether Ctrl-C has ended this run, or the job that Snakemake's message is about.
+
+    Args:
+        message: of Snakemake.
+        seconds: to wait for Ctrl-C, which may reach the job before this process.
+    """
+    return _INTERRUPTED.search(message) is not None or _ctrl_c.wait(seconds)
 
 
 def note(log: Path, words: str) -> None:

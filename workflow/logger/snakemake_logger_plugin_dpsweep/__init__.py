@@ -14,7 +14,7 @@ import yaml
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from dpsweep.planning.failures import failure
+from dpsweep.planning.failures import failure, interrupted
 
 # `--configfile study.yaml` is read by Snakemake before it reads the Snakefile, which then takes the study
 # from the file itself. Snakemake must only not stop at this tag of studies; plugins are imported first.
@@ -23,6 +23,8 @@ yaml.FullLoader.add_constructor("!replace", yaml.FullLoader.construct_yaml_map)
 # Where the output is no terminal, a line every so many seconds is enough.
 _QUIET_SECONDS = 10.0
 
+_ERRORS = {LogEvent.ERROR, LogEvent.JOB_ERROR}
+_SIGNAL_SECONDS = 0.5
 _SHOWN_IN_FULL = {LogEvent.RUN_INFO, LogEvent.ERROR}
 # A job says what it is when it starts, on a cluster when it is submitted.
 _COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_FINISHED, LogEvent.PROGRESS}
@@ -103,8 +105,10 @@ def clock_time(seconds: float) -> str:
 
 
 def _failed(record: Any) -> str:
-    """How a job failed: its cell or file, why, and its log."""
+    """How a job failed: its cell or file, why, and its log; nothing for one that Ctrl-C has ended."""
     failed = failure(record.output, record.log, record.rule_name)
+    if not failed.is_error and interrupted(seconds=_SIGNAL_SECONDS):
+        return ""
     # Snakemake's own message, for example of an output that is missing, where the log says nothing.
     reason = failed.reason if failed.is_error else record.rule_msg or failed.reason
     lines = [f"failed: {failed.name}", *reason.splitlines(), f"log: {failed.log}"]
@@ -124,6 +128,8 @@ class LogHandler(LogHandlerBase):
         """Show one message of Snakemake, or count it."""
         try:
             event = getattr(record, "event", None)
+            if event in _ERRORS and interrupted(record.getMessage()):
+                return  # the last words of the run say so once
             if event == LogEvent.JOB_ERROR:
                 self._forecast.drop(record.jobid)  # type: ignore[attr-defined]
                 self._print(_failed(record))
