@@ -90,6 +90,22 @@ def test_failures_say_why_and_where(study: Study, paths: Paths, cells: list[Cell
     assert found["noise/digits/eps8"].log == noise
 
 
+def test_jobs_that_run_show_their_last_line(study: Study, paths: Paths) -> None:
+    logs = paths.results / "logs"
+    for name, text, age in [
+        ("data/digits.log", "10:00:00 train images: 5 of 10, 1 a second, 5 s left\n", 30),
+        ("backbones/vit.log", "10:00:00 epoch 1\n", 90),  # silent for too long
+        ("noise/digits/eps8_epochs2_B128.log", "error: no noise\n", 30),
+        ("data/former.log", "10:00:00 1 of 2\n", 30),  # not of this study
+    ]:
+        write_text(logs / name, text)
+        os.utime(logs / name, (NOW - age, NOW - age))
+    status = Status(study, paths, NOW)
+    said = "data/digits: train images: 5 of 10, 1 a second, 5 s left"
+    assert status.running() == [said]
+    assert f"running: {said}" in status.lines()
+
+
 def test_a_deleted_cell_waits(study: Study, paths: Paths, cells: list[Cell]) -> None:
     write_text(cell_log(paths, cells[0]), "10:00:00 best learning rate 0.1\n")
     finish_cell(study, paths, cells[0], 5)

@@ -26,6 +26,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
 
 State = Literal["done", "running", "failed", "stopped", "waiting"]
+_RECENT_SECONDS = 60.0
 STATES: tuple[State, ...] = ("done", "running", "failed", "stopped", "waiting")
 
 
@@ -119,6 +120,25 @@ class Status:
                 found.append(describe(str(inside.with_suffix("")), log, self._now))
         return found
 
+    def running(self) -> list[str]:
+        """Jobs other than cells that have written to their log in the last minute: its last line."""
+        logs = self._paths.results / "logs"
+        # Names have a folder where logs may have none.
+        lacking = {name.replace("/", "_") for name in self.lacking}
+        found = []
+        for log in sorted(logs.rglob("*.log")):
+            name = str(log.relative_to(logs).with_suffix(""))
+            if (
+                not name.startswith(("cells/", "slurm/"))
+                and self._now - log.stat().st_mtime < _RECENT_SECONDS
+                and name.replace("/", "_") in lacking
+                and (lines := tail(log))
+                and not error_lines(lines)
+                and not STOPPED.search(lines[-1])
+            ):
+                found.append(f"{name}: {lines[-1].partition(' ')[2]}")
+        return found
+
     def lines(self, gpus: int = 0) -> Iterator[str]:
         """The status as text for a terminal.
 
@@ -130,6 +150,7 @@ class Status:
             yield from _table("figure", figures)
             yield ""
         yield from _table("problem", self.problems() | {"all": everything})
+        yield from (f"running: {line}" for line in self.running())
         at_once = gpus or everything.cells["running"]
         if everything.left:
             yield (
