@@ -445,6 +445,11 @@ def test_a_section_of_other_numbers_is_found(tuned: Path, paths: Paths) -> None:
     made = study(PRIVATE)
     assert made.release is not None
     compare(tuned, made, made.release)
+    names = {
+        name: backbone.model_copy(update={"architecture": "hf-hub:timm/vit"})
+        for name, backbone in made.backbones.items()
+    }
+    compare(tuned, made.model_copy(update={"backbones": names}), made.release)
     changed = study(PRIVATE | {"epsilon": 1.0, "learning_rate": [0.003, 0.02]})
     assert changed.release is not None
     with pytest.raises(ReleaseError) as found:

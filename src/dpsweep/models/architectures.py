@@ -1,6 +1,5 @@
 """Empty networks by name, what is refused in them, and where their classification head is."""
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +19,6 @@ from dpsweep.study.messages import brief
 
 # Architectures that dpsweep builds itself.
 _OWN: dict[str, Callable[..., nn.Module]] = {"wide_resnet": WideResNet}
-
-
-# Names that timm reads a repository or a folder in.
-_PUBLISHED = re.compile(r"(hf-hub|hf_hub|local-dir):(.+)", re.IGNORECASE)
 
 
 @runtime_checkable
@@ -71,8 +66,8 @@ def named_architecture(backbone: Backbone) -> Architecture:
         BackboneError: the file is not the description of a network of timm.
     """
     name, arguments = backbone.architecture, dict(backbone.arguments)
-    if backbone.library == "timm" and (found := _PUBLISHED.fullmatch(name)):
-        name, published = _published(*found.groups())
+    if backbone.described_at is not None:
+        name, published = _published(*backbone.described_at)
         arguments = published | arguments
     try:
         return Architecture(library=backbone.library, name=name, arguments=arguments)
@@ -85,7 +80,7 @@ def named_architecture(backbone: Backbone) -> Architecture:
 def _published(source: str, place: str) -> tuple[str, dict[str, Any]]:
     """Return timm's name and arguments of a network from its ``config.json``."""
     file = Path(place).expanduser() / "config.json"
-    if source.lower() != "local-dir":
+    if source != "local-dir":
         repository, _, revision = place.partition("@")
         instead = "architecture: local-dir:..., with the folder of the copy"
         file = fetch_file(repository, "config.json", revision or None, instead)

@@ -53,7 +53,8 @@ def decided(study: Study, release: Release) -> dict[str, Any]:
         "split": split.model_dump(mode="json"),
         "network": {
             "library": backbone.library,
-            "architecture": backbone.architecture,
+            # A name that stands elsewhere is looked up when the network is prepared.
+            **({} if backbone.described_at else {"architecture": backbone.architecture}),
             "method": plain_method(study.methods[sweep.method]),
         },
         **(

@@ -1,5 +1,6 @@
 """The section `backbones`: networks, their weights and their tokenizers."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat, PositiveInt
@@ -13,6 +14,9 @@ from dpsweep.study.config.section import (
     PositiveFloat,
     Section,
 )
+
+# Names that timm reads a repository of the hub, or a folder, in.
+_DESCRIBED = re.compile(r"(hf-hub|hf_hub|local-dir):(.+)", re.IGNORECASE)
 
 
 class RandomWeights(Section):
@@ -157,6 +161,12 @@ class Backbone(Section):
             "network runs in every step"
         ),
     ] = None
+
+    @property
+    def described_at(self) -> tuple[str, str] | None:
+        """The source and place of the ``config.json`` that names a network of timm, if one does."""
+        found = _DESCRIBED.fullmatch(self.architecture) if self.library == "timm" else None
+        return found and (found[1].lower(), found[2])
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
