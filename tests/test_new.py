@@ -12,10 +12,12 @@ from PIL import Image as PillowImage
 from typer.testing import CliRunner
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.base.gpus import Gpu
 from dpsweep.cli.check import check
 from dpsweep.cli.main import app
 from dpsweep.planning.plan import Plan
 from dpsweep.recommend.draft import FoundDataset, draft_study
+from dpsweep.recommend.situation import expected_gradient_norm
 from dpsweep.study import Study, load_study
 from dpsweep.study.config.roles import Roles
 from dpsweep.study.paths import Paths
@@ -77,15 +79,20 @@ def test_a_folder_of_images_with_splits() -> None:
             for name in ("cat", "dog", "eel")
         }
     )
-    study = new("--images", "my pets", "--backbone", "vit-tiny", "--backbone", "resnet50")
+    backbones = ("--backbone", "vit-tiny", "--backbone", "resnet50")
+    study = new("--images", "my pets", *backbones, "--method", "network")
     pets = study.datasets["pets"]
     assert (pets.classes, pets.train_size, pets.test_size) == (3, 57, 15)
     assert (study.roles.backbones.weak, study.roles.backbones.strong) == ("vit-tiny", "resnet50")
     tiny, residual = (study.sweeps[f"pets_{name}_film"] for name in ("vit-tiny", "resnet50"))
-    # As the paper tunes each of them.
-    assert (tiny.learning_rates[0], tiny.learning_rates[-1]) == (0.001, 0.02)
-    assert (residual.learning_rates[0], residual.learning_rates[-1]) == (0.0005, 0.01)
-    assert tiny.clipping_bounds == residual.clipping_bounds
+    # Features of ResNet-50 are 2,048 instead of 192, and so are its gradients longer.
+    norms = [
+        expected_gradient_norm(study, f"pets_{name}_film") for name in ("vit-tiny", "resnet50")
+    ]
+    for sweep, norm in zip((tiny, residual), norms, strict=True):
+        smallest, _, largest = sweep.clipping_bounds
+        assert smallest < norm / 4 and norm / 4 < largest < 4 * norm
+    assert residual.learning_rates[-1] < tiny.learning_rates[-1]
     assert {"fig1_accuracy_heatmaps", "fig2_clipping_vs_difficulty", "model_pets_eps8"} <= set(
         study.figures
     )
@@ -97,7 +104,21 @@ def test_a_folder_of_images_without_splits() -> None:
     pets = study.datasets["pets"]
     assert pets.train_size + pets.test_size == 70
     assert 3 < pets.test_size < 30
-    assert study.sweeps["pets_vit-tiny_film"].batch_size[-1] == "full"
+    assert study.sweeps["pets_vit-tiny_head"].batch_size[-1] == "full"
+
+
+def test_without_a_gpu_a_head_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_images({"pets/cat": 40, "pets/dog": 30})
+    done = CliRunner().invoke(app, ["new", str(FILE), "--images", "pets"])
+    assert "of core time. --method network trains in the network" in done.stdout
+    study = load_study(FILE)
+    assert study.features("pets_vit-tiny_head") is not None
+    assert study.roles.methods.main == "head"
+    FILE.unlink()
+    monkeypatch.setattr("dpsweep.cli.studies.visible_gpus", lambda: [Gpu("0", "0", "H100", 80.0)])
+    done = CliRunner().invoke(app, ["new", str(FILE), "--images", "pets"])
+    assert "of GPU time. --method head trains on frozen features" in done.stdout
+    assert list(load_study(FILE).sweeps) == ["pets_vit-tiny_film"]
 
 
 def publish(name: str, features: Features, splits: dict[str, dict[str, list[object]]]) -> None:
@@ -191,7 +212,7 @@ def test_a_study_of_any_size_is_valid_and_its_delta_protects(size: int) -> None:
     assert study.datasets["pets"].source.path == "a: b"  # type: ignore[union-attr]
     (sweep,) = study.sweeps.values()
     assert len(sweep.batch_size) >= 2
-    assert len(FILE.read_text().splitlines()) < 40
+    assert len(FILE.read_text().splitlines()) < 45
     assert yaml.safe_load(FILE.read_text().replace("!replace", ""))["extends"] == "../config.yaml"
 
 

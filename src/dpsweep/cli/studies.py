@@ -4,12 +4,13 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import describe, visible_gpus
+from dpsweep.base.units import duration
 from dpsweep.cli.options import (
     FoundStudy,
     SiteFile,
@@ -49,12 +50,21 @@ def new(
     configuration: Annotated[
         str | None, typer.Option(help="which one, if the hub dataset has several")
     ] = None,
+    method: Annotated[
+        Literal["head", "network"] | None,
+        typer.Option(
+            help="head: a head on frozen features, which a laptop trains; network: the extended study's "
+            "method, with the network in the loop; by default the latter where there is a GPU"
+        ),
+    ] = None,
     extends: Annotated[
         str | None,
         typer.Option(help="the study to extend: a file, or a name; by default the paper's"),
     ] = None,
 ) -> None:
     """Look at a dataset and write a first study for it."""
+    from dpsweep.planning.device import this_machine
+    from dpsweep.planning.plan import Plan
     from dpsweep.recommend import look
     from dpsweep.recommend.new import new_study
 
@@ -68,11 +78,22 @@ def new(
         assert texts is not None  # noqa: S101 (one of the three is given)
         found = look.look_at_tables(*texts, input_column, label_column)
     base = extends or (str(DEFAULT_STUDY) if DEFAULT_STUDY.exists() else PAPER)
-    study = new_study(study_file, base, found, backbone or ())
+    gpus = visible_gpus()
+    head = method == "head" or (method is None and not gpus)
+    study = new_study(study_file, base, found, backbone or (), head)
+    device = this_machine(gpus)
+    estimates = Plan(study, Paths(Path(study.results)), device=device).estimates().values()
+    seconds = sum(each.seconds for each in estimates)
+    other = (
+        "--method network trains in the network, which takes a GPU"
+        if head
+        else "--method head trains on frozen features in minutes"
+    )
     typer.echo(
         f"{study_file}: {len(found.classes)} classes, {found.train_size:,} training and "
         f"{found.test_size:,} test examples; {len(study.all_cells())} cells, "
-        f"{len(study.figures)} figures, {len(study.tables)} tables. Next:\n"
+        f"{len(study.figures)} figures, {len(study.tables)} tables; about {duration(seconds)} of "
+        f"{device.unit} time. {other}. Next:\n"
         f"  dpsweep check {study_file}\n"
         f"  dpsweep plan {study_file}\n"
         f"  dpsweep run {study_file}"

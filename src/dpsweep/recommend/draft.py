@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from dpsweep.recommend.situation import first_grids
 from dpsweep.study import Study
 from dpsweep.study.cells import number
 from dpsweep.study.config import Sweep
@@ -23,6 +24,7 @@ _MAX_LENGTH = 128  # tokens; a number that does not depend on the texts
 _IMAGE_SIZE = 224  # of networks that the base study trains on no images
 _BATCH_SIZES = 3  # beside the full batch
 _SMALLEST_BATCH = 8
+_EPSILONS, _EPOCHS = [1, 8], 8
 _PLAIN = re.compile(r"[A-Za-z0-9./~-][\w./~-]*")
 
 
@@ -57,11 +59,13 @@ extends: $extends
 title: $title
 results: results/$name
 $privacy
+# The learning rates of a cell rise to a peak and fall, so that 5 of 8 find it.
+training: {selection: bracket}
 datasets: !replace
   $name:
     title: $title
 $dataset
-sweeps: !replace
+${head}sweeps: !replace
 $sweeps
 # What stands for what in the figures and tables; `dpsweep check` lists what is drawn.
 roles: !replace
@@ -74,19 +78,35 @@ _SWEEP = """\
     dataset: {name}
     backbone: {backbone}
     method: {method}
-    epsilon: [1, 8] # a tight and a loose privacy budget
-    epochs: [8]
+    epsilon: {epsilons} # a tight and a loose privacy budget
+    epochs: [{epochs}]
     batch_size: {batch_sizes} # of {train_size} examples; large batches are often better
-    clipping_bound: [0.1, 1, 10]
-    learning_rate: {rates} # tuned in every cell
+    # As far as `dpsweep recommend` expects the best values from other data, and a factor around it.
+    clipping_bound: {bounds}
+    learning_rate: {{first: {first_rate}, last: {last_rate}, count: 8}} # tuned in every cell
     seeds: 3 # the best learning rate is repeated with each
 """
 
 
+# Method and features of a head that trains on features of the backbones.
+_HEAD = """\
+# Only the head trains, on features that are computed once: a trial takes seconds.
+methods:
+  head: {kind: head}
+backbones:
+"""
+_FEATURES = "  {backbone}: {{features: {{transformation: layer-norm}}}}\n"
+
+
 def draft_study(
-    file: Path, base_file: Path, base: Study, found: FoundDataset, backbones: Sequence[str] = ()
+    file: Path,
+    base_file: Path,
+    base: Study,
+    found: FoundDataset,
+    backbones: Sequence[str] = (),
+    head: bool = False,
 ) -> str:
-    """Write a study of one dataset, which trains some backbones with the base study's main method.
+    """Write a study of one dataset, with the base study's main method or a head on frozen features.
 
     Args:
         file: where the study will be written; its name becomes that of the dataset.
@@ -94,6 +114,7 @@ def draft_study(
         base: that study.
         found: the dataset.
         backbones: of the base study, the weaker first; by default the one that its figures are about.
+        head: whether only a head trains, on features of the frozen backbones, which takes no GPU.
 
     Returns:
         The text of the file.
@@ -110,7 +131,9 @@ def draft_study(
         )
     text = found.kind == "text"
     method, chosen = _chosen(base_file, base, text, backbones)
-    alike = [_sweep_like(base, each, method) for each in chosen]
+    alike = _sweep_like(base, chosen[0], method)
+    method = "head" if head else method
+    delta = _delta(base, found.train_size)
     return _STUDY.substitute(
         title=_scalar(re.sub(r"[-_.]+", " ", name).strip().capitalize()),
         name=name,
@@ -119,9 +142,11 @@ def draft_study(
         train_size=f"{found.train_size:,}",
         test_size=f"{found.test_size:,}",
         extends=_scalar(_extended(base_file, file)),
-        privacy=_privacy(base, found.train_size),
-        dataset=_dataset(base, found, chosen[0], alike[0]),
-        sweeps=_sweeps(name, method, chosen, alike, found.train_size),
+        privacy=f"\nprivacy: {{delta: {number(delta)}}} # below one over the number of examples\n"
+        * (delta != base.privacy.delta),
+        dataset=_dataset(base, found, chosen[0], alike),
+        head=_HEAD * head + "".join(_FEATURES.format(backbone=each) * head for each in chosen),
+        sweeps=_sweeps(base, name, method, chosen, found, delta),
         dataset_role="text" if text else "main",
         backbone_roles=", ".join(
             f"{role}: {each}"
@@ -177,12 +202,11 @@ def _sweep_like(base: Study, backbone: str, method: str) -> Sweep | None:
     return None
 
 
-def _privacy(base: Study, train_size: int) -> str:
-    """Another delta where that of the base study is not below 1/N, which protects nobody."""
+def _delta(base: Study, train_size: int) -> float:
+    """Return another delta where that of the base study is not below 1/N, which protects nobody."""
     if base.privacy.delta * train_size < 1:
-        return ""
-    delta = 10.0 ** -(math.floor(math.log10(train_size)) + 1)
-    return f"\nprivacy: {{delta: {number(delta)}}} # below one over the number of examples\n"
+        return base.privacy.delta
+    return float(10.0 ** -(math.floor(math.log10(train_size)) + 1))
 
 
 def _dataset(base: Study, found: FoundDataset, backbone: str, alike: Sweep | None) -> str:
@@ -205,30 +229,39 @@ def _dataset(base: Study, found: FoundDataset, backbone: str, alike: Sweep | Non
 
 
 def _sweeps(
+    base: Study,
     name: str,
     method: str,
     backbones: Sequence[str],
-    alike: Sequence[Sweep | None],
-    train_size: int,
+    found: FoundDataset,
+    delta: float,
 ) -> str:
-    rates = [_rates(sweep) for sweep in alike]
-    text = f"  {name}_{backbones[0]}_{method}: &grid\n" + _SWEEP.format(
-        name=name,
-        backbone=backbones[0],
-        method=method,
-        batch_sizes=_scalar(_batch_sizes(train_size)),
-        train_size=f"{train_size:,}",
-        rates=rates[0],
-    )
-    for backbone, own in zip(backbones[1:], rates[1:], strict=True):
-        changes = f", learning_rate: {own}" if own != rates[0] else ""
-        text += f"  {name}_{backbone}_{method}: {{<<: *grid, backbone: {backbone}{changes}}}\n"
-    return text.replace(" &grid\n", "\n") if len(backbones) == 1 else text
-
-
-def _rates(sweep: Sweep | None) -> str:
-    first, *_, last = sweep.learning_rates if sweep else [0.001, 0.02]
-    return f"{{first: {number(first)}, last: {number(last)}, count: 4}}"
+    size = found.train_size
+    batch_sizes = _batch_sizes(size)
+    text = ""
+    for backbone in backbones:
+        bounds, rates = first_grids(
+            base.backbones[backbone],
+            max(2, len(found.classes)),  # fewer are refused later, by the study
+            size,
+            delta,
+            _EPSILONS,
+            _EPOCHS,
+            [size if each == "full" else int(each) for each in batch_sizes],
+        )
+        text += f"  {name}_{backbone}_{method}:\n" + _SWEEP.format(
+            name=name,
+            backbone=backbone,
+            method=method,
+            epsilons=_scalar(_EPSILONS),
+            epochs=_EPOCHS,
+            batch_sizes=_scalar(batch_sizes),
+            train_size=f"{size:,}",
+            bounds=_scalar(bounds),
+            first_rate=number(rates[0]),
+            last_rate=number(rates[1]),
+        )
+    return text
 
 
 def _batch_sizes(train_size: int) -> list[int | str]:

@@ -10,7 +10,11 @@ from dpsweep.study.find import named_study
 
 
 def new_study(
-    study_file: Path, base: str, found: FoundDataset, backbones: Sequence[str] = ()
+    study_file: Path,
+    base: str,
+    found: FoundDataset,
+    backbones: Sequence[str] = (),
+    head: bool = False,
 ) -> Study:
     """Write a study of a dataset that was looked at (`dpsweep.recommend.look`).
 
@@ -19,6 +23,7 @@ def new_study(
         base: the study that it extends: its file, or the name of one that comes with dpsweep.
         found: the dataset.
         backbones: of the extended study, the weaker first; by default the one that its roles name.
+        head: whether only a head trains, on features of the frozen backbones.
 
     Raises:
         StudyError: the file exists, or what was found makes no valid study; nothing is left then.
@@ -26,7 +31,7 @@ def new_study(
     if study_file.exists():
         raise StudyError(f"{study_file}: exists already; allowed: the name of a new file")
     base_file = named_study(base, Path())
-    draft = draft_study(study_file, base_file, load_study(base_file), found, backbones)
+    draft = draft_study(study_file, base_file, load_study(base_file), found, backbones, head)
     write_text(study_file, draft)
     try:
         return load_study(study_file)

@@ -1,12 +1,15 @@
 """Collect the facts about a problem that are known before training, without a look at its data."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 
 from dpsweep.models.architectures import create, described_architecture, find_head
-from dpsweep.recommend.rule import Situation
+from dpsweep.recommend.references import read_references
+from dpsweep.recommend.rule import Situation, recommend
 from dpsweep.study import Study
+from dpsweep.study.config import Backbone
 
 
 def situation_of(study: Study, sweep: str, epsilon: float, epochs: int) -> Situation:
@@ -45,11 +48,54 @@ def expected_gradient_norm(study: Study, sweep: str) -> float:
         BackboneError: the network cannot be built.
     """
     parts = study.sweeps[sweep]
-    classes = study.datasets[parts.dataset].classes
-    with torch.device("meta"):
-        model = create(described_architecture(study.backbones[parts.backbone]), classes)
-    layer = model.get_submodule(find_head(model).outputs[0])
     features = study.features(parts.problem.name)
     unit = features is not None and features.transformation == "unit-norm"
+    return _norm(study.backbones[parts.backbone], study.datasets[parts.dataset].classes, unit)
+
+
+def _norm(backbone: Backbone, classes: int, unit: bool) -> float:
+    with torch.device("meta"):
+        model = create(described_architecture(backbone), classes)
+    layer = model.get_submodule(find_head(model).outputs[0])
     square = 1 if unit else layer.weight.shape[1]  # type: ignore[index]
     return math.sqrt((1 - 1 / classes) * (square + 1))
+
+
+def first_grids(
+    backbone: Backbone,
+    classes: int,
+    train_size: int,
+    delta: float,
+    epsilons: Sequence[float],
+    epochs: int,
+    batch_sizes: Sequence[int],
+) -> tuple[list[float], list[float]]:
+    """Return the C and the ends of the learning rates of a first sweep, from reference points.
+
+    They span what `recommend` expects at these epsilons and batch sizes, and the scatter of the reference
+    points, so that the best values lie inside.
+
+    Args:
+        backbone: its section.
+        classes: K.
+        train_size: N.
+        delta: of the guarantee.
+        epsilons: of the sweep.
+        epochs: of the sweep.
+        batch_sizes: of the sweep, as numbers.
+
+    Raises:
+        BackboneError: the network cannot be built.
+    """
+    norm = _norm(backbone, classes, unit=False)
+    found = [
+        recommend(
+            Situation(train_size, epsilon, delta, epochs, "adam", norm), read_references(), size
+        )
+        for epsilon in epsilons
+        for size in batch_sizes
+    ]
+    bounds = [each for made in found for each in made.clipping_bound.grid]
+    rates = [each for made in found for each in made.learning_rate.grid]
+    middle = float(f"{math.sqrt(min(bounds) * max(bounds)):.2g}")
+    return [min(bounds), middle, max(bounds)], [min(rates), max(rates)]
