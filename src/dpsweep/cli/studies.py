@@ -18,9 +18,9 @@ from dpsweep.cli.options import (
     find_study,
     read_site_file,
 )
-from dpsweep.study import Study, StudyError
+from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, make_command
-from dpsweep.study.find import PAPER, name_of, split_study
+from dpsweep.study.find import PAPER, name_of, named_study, split_study
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
@@ -98,6 +98,19 @@ def new(
         f"  dpsweep plan {study_file}\n"
         f"  dpsweep run {study_file}"
     )
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="STUDY", help="the study's file, or its name")],
+    second: Annotated[str, typer.Argument(metavar="OTHER", help="another one")],
+) -> None:
+    """Print two studies side by side, in Markdown: settings, best accuracies, plateaus of C."""
+    from dpsweep.report.compare import compare as compared
+
+    studies = [load_study(named_study(name, Path())) for name in (first, second)]
+    sides = [(study, Paths(Path(study.results))) for study in studies]
+    typer.echo("\n".join(compared(*sides)))
 
 
 @app.command()

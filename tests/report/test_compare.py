@@ -1,0 +1,62 @@
+"""Two studies side by side: what differs is listed, and accuracies are those of the trials."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.synthetic import make_study, write_cells
+
+from dpsweep.base.files import fingerprint
+from dpsweep.report.compare import compare
+from dpsweep.study import Cell, Study
+from dpsweep.study.paths import Paths
+
+GRID = {"batch_size": [64, 256], "learning_rate": [0.01, 0.1], "seeds": 2, "epsilon": [1.0, 8.0]}
+
+
+def trained(folder: Path, bounds: list[float], best: float) -> tuple[Study, Paths]:
+    """A study whose accuracy is the best at C = 1, and two points lower for each factor of ten."""
+    study = make_study(
+        {"digits_film": GRID | {"clipping_bound": bounds}}, backbones=["strong"]
+    ).model_copy(update={"results": folder.name})
+    paths = Paths(folder)
+
+    def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+        lost = {0.1: 0.02, 1.0: 0.0, 10.0: 0.02}[float(cell.clipping_bound)]
+        accuracy = best - lost - 0.1 * (cell.epsilon == 1) - 0.3 * (rate == 0.1) + 0.01 * seed
+        return {
+            "macro_accuracy": accuracy,
+            "trial_key": fingerprint([cell.problem, cell.name, rate, seed]),
+        }
+
+    write_cells(study, paths, outcome)
+    return study, paths
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> str:
+    """The comparison of two studies that differ in C."""
+    first = trained(tmp_path / "first", [0.1, 1.0], 0.5)
+    second = trained(tmp_path / "second", [1.0, 10.0], 0.525)
+    return "\n".join(compare(first, second))
+
+
+def test_settings_that_differ_are_listed_and_no_others(said: str) -> None:
+    listed = said.partition("## Best accuracies")[0]
+    assert "| sweeps.digits_film.clipping_bound | 0.1, 1 | 1, 10 |" in listed
+    assert listed.count("\n| ") == 3  # head, rule, one setting
+
+
+def test_best_accuracies_and_their_difference(said: str) -> None:
+    # By hand: seeds 1 and 2 reach 51 and 52 % in the first study, 53.5 and 54.5 % in the second.
+    row = next(line for line in said.splitlines() if line.startswith("| digits_strong_film | 8"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[2] == "51.5 % [51.0 %, 52.0 %]"
+    assert cells[5] == "54.0 % [53.5 %, 54.5 %]"
+    assert cells[3] == cells[6] == "64, 1, 0.01"
+    assert cells[4] == cells[7] == "1"  # two points are more than the range of the seeds
+    assert cells[8] == "+2.5"
+
+
+def test_titles_that_are_alike_are_told_apart(said: str) -> None:
+    assert said.startswith("# Synthetic (first), and Synthetic (second)")
