@@ -16,7 +16,7 @@ SLOWEST := --durations 15 --durations-min 1
 # Tests run side by side, those of one file together: they share what the file prepares.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 
-.PHONY: help setup demo findings status test test-slow test-all test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check format lock clean
+.PHONY: help setup demo findings film status test test-slow test-all test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ real-data: setup ## train on the real data in ../shared, a quarter of an hour on
 findings: setup ## run the study of frozen features and write docs/findings.md (STUDY=studies/frozen-features-local.yaml reads ../shared)
 	snakemake --config study=$(FINDINGS) -- all
 	$(BIN)/python -m benchmarks.findings --study $(FINDINGS)
+
+film: setup ## keep what studies/film.yaml has trained and write docs/film.md (STUDY=studies/film-local.yaml)
+	$(BIN)/python -m benchmarks.findings.film $(if $(STUDY),--study $(STUDY))
 
 test-slurm: setup ## the workflow on a real Slurm on this machine (root; installs Debian's slurm-wlm)
 	@$(BIN)/python -m tests.slurm.cluster install

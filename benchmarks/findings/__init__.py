@@ -1,7 +1,7 @@
 """The page docs/findings.md, its figures and its numbers."""
 
 from benchmarks.findings.document import IMAGES, PAGE, page, write_page
-from benchmarks.findings.numbers import NUMBERS, TRIALS, collect, digest, film_numbers
+from benchmarks.findings.numbers import NUMBERS, TRIALS, collect, digest
 
 __all__ = [
     "IMAGES",
@@ -10,7 +10,6 @@ __all__ = [
     "TRIALS",
     "collect",
     "digest",
-    "film_numbers",
     "page",
     "write_page",
 ]

@@ -10,8 +10,7 @@ from benchmarks.findings.accuracies import (
     best_settings,
 )
 from benchmarks.findings.advice import advice
-from benchmarks.findings.film import film_section
-from benchmarks.findings.numbers import NUMBERS, REPOSITORY, film_numbers
+from benchmarks.findings.numbers import NUMBERS, REPOSITORY
 from benchmarks.findings.rules import rules_section
 from benchmarks.tables import THEORY, theory_effects, theory_rules
 from dpsweep.base.files import read_json, write_text
@@ -36,8 +35,8 @@ def _figures(notes: dict[str, str]) -> Iterator[str]:
         yield f"![{text}](images/findings/{name}.png)\n\n*{words}*"
 
 
-def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
-    """The text of docs/findings.md, from the numbers of both studies alone."""
+def page(numbers: dict[str, Any]) -> str:
+    """The text of docs/findings.md, from its numbers alone."""
     ends = numbers["ends"]
     return TEMPLATE.read_text(encoding="utf-8").format(
         **_about_the_study(numbers),
@@ -51,7 +50,6 @@ def page(numbers: dict[str, Any], film: dict[str, Any] | None) -> str:
         automatic=automatic_clipping(numbers),
         effects=_said(theory_effects()),
         predictions=_said(theory_rules(THEORY / "predictions.csv")),
-        film="It has not been run yet." if film is None else film_section(film),
         figures="\n\n".join(_figures(numbers.get("notes", {}))),
     )
 
@@ -81,4 +79,4 @@ def _said(lines: list[str]) -> str:
 
 def write_page() -> None:
     """Write the page from the committed numbers."""
-    write_text(PAGE, page(read_json(NUMBERS), film_numbers()))
+    write_text(PAGE, page(read_json(NUMBERS)))

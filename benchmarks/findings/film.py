@@ -1,59 +1,206 @@
-"""The section on the network in the loop."""
+"""Write docs/film.md: the paper's questions with the network in the loop.
 
-import math
-import statistics
-from collections.abc import Mapping
+    python -m benchmarks.findings.film           # keep what studies/film.yaml has trained, then the page
+    python -m benchmarks.findings.film --page    # the page alone, from what is kept
+
+Every problem is a piece of its own. The trials of its finished cells go to
+benchmarks/results/film/<problem>.parquet, where cells that were trained elsewhere stay; numbers, and the
+numbers behind the pictures, lie beside them.
+"""
+
+import argparse
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
+from benchmarks.findings.accuracies import along_batch_sizes, along_bounds, best_settings
+from benchmarks.findings.numbers import NUMBERS, REPOSITORY, collect, digest, gather
+from benchmarks.findings.rules import rules_section
 from benchmarks.findings.wording import share, table
+from dpsweep.base.files import atomic_path, read_json, write_json, write_text
+from dpsweep.study import Study, load_study
+from dpsweep.study.paths import Paths
+
+STUDY = REPOSITORY / "studies" / "film.yaml"
+KEPT = REPOSITORY / "benchmarks" / "results" / "film"
+FILM_NUMBERS = KEPT / "film.json"
+FILM_PAGE = REPOSITORY / "docs" / "film.md"
+FILM_IMAGES = REPOSITORY / "docs" / "images" / "film"
+TEMPLATE = REPOSITORY / "benchmarks" / "film.md"
+FILM_FIGURES = {
+    "fig1_accuracy_heatmaps": "Accuracy over C and B",
+    "fig2_clipping_vs_difficulty": "What a clipping bound costs against the best one",
+    "fig3_gradnorm_distributions": "Norms of the per-example gradients after each epoch, at C = 1",
+    "fig4_perclass_retained_accuracy": "Classes, from the most to the least accurately predicted",
+    "theory_privacy_effects": "Best C by the theory, for the noise and the gradients of each ε",
+}
+
+Row = dict[str, Any]
 
 
-def film_section(film: dict[str, Any]) -> str:
-    """The grid of every epsilon with the network in the loop, and what its C cost."""
-    bounds = sorted({row["clipping_bound"] for row in film["rows"]})
-    grids: dict[tuple[float, int], dict[float, float]] = {}
-    for row in film["rows"]:
-        grids.setdefault((row["epsilon"], row["batch_size"]), {})[row["clipping_bound"]] = row[
-            "centre"
-        ]
-    lines = [
-        [f"ε = {epsilon:g}, B = {size:,}", *(share(cells.get(bound)) for bound in bounds)]
-        for (epsilon, size), cells in grids.items()
+def keep(study: Study, paths: Paths) -> None:
+    """Keep the trials of all finished cells, and the pictures that are there."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    FILM_IMAGES.mkdir(parents=True, exist_ok=True)
+    for name in study.problems:
+        cells = [cell for cell in study.problem_cells(name) if paths.cell_trials(cell).exists()]
+        if not cells:
+            continue
+        trials, file = gather(paths, cells), KEPT / f"{name}.parquet"
+        if file.exists():
+            before = pd.read_parquet(file)
+            trials = pd.concat([before[~before["cell"].isin(trials["cell"])], trials])
+        with atomic_path(file) as partial:
+            trials.to_parquet(partial, compression="zstd", index=False)
+    for name in FILM_FIGURES:
+        if paths.figure(name, "png").exists():
+            shutil.copyfile(paths.figure(name, "png"), FILM_IMAGES / f"{name}.png")
+            shutil.copyfile(paths.figure(name, "csv"), KEPT / f"{name}.csv")
+
+
+def kept_trials(study: Study) -> pd.DataFrame:
+    """Read the trials of all cells that are kept, in the order of the study."""
+    files = (KEPT / f"{name}.parquet" for name in study.problems)
+    return pd.concat([pd.read_parquet(file) for file in files if file.exists()], ignore_index=True)
+
+
+def collect_film(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
+    """Return everything that the page says, as plain numbers.
+
+    Args:
+        study: the study, of which any part may be trained.
+        trials: from `kept_trials`.
+    """
+    trained = trials.groupby("problem")["cell"].nunique()
+    return collect(study, trials) | {
+        "trained": {
+            name: [int(trained.get(name, 0)), len(study.problem_cells(name))]
+            for name in study.problems
+        },
+        "test_examples": {name: each.test_size for name, each in study.datasets.items()},
+    }
+
+
+def film_page(numbers: dict[str, Any], head: dict[str, Any]) -> str:
+    """Return the text of docs/film.md.
+
+    Args:
+        numbers: from `collect_film`.
+        head: the numbers of the head on frozen features, from findings.json.
+    """
+    study, ends = numbers["study"], numbers["ends"]
+    done, cells = map(sum, zip(*numbers["trained"].values(), strict=True))
+    trained = [
+        [f"`{name}`", f"{some} of {whole}"] for name, (some, whole) in numbers["trained"].items()
     ]
-    apart = [100 * (row["maximum"] - row["minimum"]) for row in film["rows"]]
-    error = max(math.sqrt(row["centre"] * (1 - row["centre"])) for row in film["rows"])
-    said = [
-        f"- What is noise: the two seeds of a cell differ by {statistics.mean(apart):.1f} points in the mean "
-        f"and by {max(apart):.1f} at most, and {film['test_examples']:,} test examples give the accuracy of "
-        f"one model a standard error of up to {100 * error / math.sqrt(film['test_examples']):.1f} points. "
-        "There is no interval for the best of a few cells with two seeds. The best learning rate is at an "
-        f"end of its grid in {film['rates']['at_an_end']} of {film['rates']['cells']} cells."
-    ]
-    for epsilon in sorted({epsilon for epsilon, _ in grids}):
-        best = {
-            bound: max(
-                cells.get(bound, 0) for (other, _), cells in grids.items() if other == epsilon
-            )
-            for bound in bounds
-        }
-        by_size = {
-            size: max(cells.values()) for (other, size), cells in grids.items() if other == epsilon
-        }
-        said.append(
-            f"- ε = {epsilon:g}: against the best C, B tuned with it, accuracy is lower by "
-            f"{_costs('C', best)}. Against the best B, C tuned with it, it is lower by "
-            f"{_costs('B', by_size)}."
-        )
-    head = ["accuracy in %", *(f"C = {bound:g}" for bound in bounds)]
-    mean = "The mean over the seeds, at the best of four learning rates:"
-    done = f"{film['done']} of its {film['cells']} cells have been trained. {mean}"
-    return "\n\n".join([done, table(head, lines), "\n".join(said)])
-
-
-def _costs(axis: str, accuracies: Mapping[Any, float]) -> str:
-    """How many points each value of an axis is below the best one."""
-    best = max(accuracies.values())
-    return ", ".join(
-        f"{100 * (best - accuracy):.1f} at {axis} = {value:,g}"
-        for value, accuracy in accuracies.items()
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        done=done,
+        cells=cells,
+        trained=table(["problem", "cells trained"], trained),
+        trials=f"{study['trials']:,}",
+        hours=f"{study['hours']:g}",
+        seeds=study["seeds"],
+        noise=_noise(numbers),
+        at_an_end=ends["at_an_end"],
+        tuned=ends["cells"],
+        costs="\n".join(f"- {line}" for line in _costs(numbers)),
+        head=_beside_the_head(numbers, head),
+        rules=rules_section(numbers),
+        best=best_settings(numbers),
+        by_bound=along_bounds(numbers),
+        by_batch_size=along_batch_sizes(numbers),
+        figures="\n\n".join(_figures(numbers["pictures"])),
     )
+
+
+def _noise(numbers: dict[str, Any]) -> str:
+    """How far the seeds of the best cells lie apart, and how exact a test set is."""
+    rows = numbers["best"]
+    apart = [100 * (row["maximum"] - row["minimum"]) for row in rows]
+    errors = [
+        100
+        * np.sqrt(row["centre"] * (1 - row["centre"]) / numbers["test_examples"][row["dataset"]])
+        for row in rows
+    ]
+    return (
+        f"The seeds of a best cell lie {np.mean(apart):.1f} points apart in the mean, {max(apart):.1f} at "
+        f"most; the test images give the accuracy of one model a standard error of up to "
+        f"{max(errors):.1f} points"
+    )
+
+
+def _lost(row: Row) -> list[float]:
+    """Points that every value of an axis lies below the best one."""
+    return [100 * (max(row["accuracy"]) - each) for each in row["accuracy"]]
+
+
+def _costs(numbers: dict[str, Any]) -> Iterator[str]:
+    """What each C and each B costs, B or C tuned with it, at every epsilon."""
+    titles = numbers["titles"]
+    for by_bound, by_size in zip(numbers["by_bound"], numbers["by_batch_size"], strict=True):
+        place = (
+            f"{titles[by_bound['dataset']]}, {titles[by_bound['backbone']]}, {by_bound['epochs']} epochs, "
+            f"ε = {by_bound['epsilon']:g}"
+        )
+        said = [
+            ", ".join(
+                f"{lost:.1f} at {axis} = {value:,g}"
+                for lost, value in zip(_lost(row), row["values"], strict=True)
+            )
+            for axis, row in (("C", by_bound), ("B", by_size))
+        ]
+        yield (
+            f"{place}: points below the best C, B and learning rate tuned: {said[0]}. Points below the "
+            f"best B, C and learning rate tuned: {said[1]}."
+        )
+
+
+def _beside_the_head(numbers: dict[str, Any], head: dict[str, Any]) -> str:
+    """The best accuracy and the cost of the smallest and the largest C, for FiLM and for a head."""
+    heads = {(row["dataset"], row["backbone"], row["epsilon"]): row for row in head["by_bound"]}
+    rows = []
+    for row in numbers["by_bound"]:
+        key = row["dataset"], row["backbone"], row["epsilon"]
+        for method, each in (("FiLM", row), ("head", heads.get(key))):
+            if each is not None and key in heads:
+                lost = _lost(each)
+                rows.append(
+                    [
+                        f"ε = {row['epsilon']:g}, {method}, {each['epochs']} epochs",
+                        share(max(each["accuracy"])),
+                        f"{lost[0]:.1f} (C = {each['values'][0]:g})",
+                        f"{lost[-1]:.1f} (C = {each['values'][-1]:g})",
+                    ]
+                )
+    return table(["", "best C, in %", "smallest C, points lost", "largest C, points lost"], rows)
+
+
+def _figures(pictures: dict[str, str]) -> Iterator[str]:
+    for name, text in FILM_FIGURES.items():
+        if name in pictures:
+            yield f"![{text}](images/film/{name}.png)\n\n*{text}.*"
+
+
+def main() -> None:
+    """Keep what is trained, and write numbers and page."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.findings.film", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--study", type=Path, default=STUDY)
+    parser.add_argument("--page", action="store_true", help="from what is kept")
+    options = parser.parse_args()
+    study = load_study(options.study)
+    if not options.page:
+        keep(study, Paths(Path(study.results)))
+    pictures = {file.stem: digest(file) for file in sorted(FILM_IMAGES.glob("*.png"))}
+    numbers = collect_film(study, kept_trials(study)) | {"pictures": pictures}
+    write_json(FILM_NUMBERS, numbers)
+    write_text(FILM_PAGE, film_page(numbers, read_json(NUMBERS)))
+
+
+if __name__ == "__main__":
+    main()

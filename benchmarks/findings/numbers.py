@@ -1,10 +1,10 @@
-"""The numbers of docs/findings.md, from the trials of both studies.
+"""The numbers of docs/findings.md and docs/film.md, from the trials of their studies.
 
-The trials of the frozen features are committed in a compact form, so that another analysis of them needs
-no training.
+Trials are committed in a compact form, so that another analysis of them needs no training.
 """
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,13 @@ import pandas as pd
 from dpsweep.analysis.evidence import compare, comparison_table, evidence_table
 from dpsweep.analysis.frames import load_trials
 from dpsweep.analysis.grids import CONDITIONS, grids
-from dpsweep.base.files import read_json
-from dpsweep.study import Study
+from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose, repeats
 from dpsweep.study.config.datasets import related_datasets
 from dpsweep.study.paths import Paths
 
 REPOSITORY = Path(__file__).parents[2]
 NUMBERS = REPOSITORY / "benchmarks" / "results" / "findings.json"
-FILM_NUMBERS = NUMBERS.with_name("film.json")
 TRIALS = NUMBERS.with_name("frozen_features.parquet")
 PROBLEM = ["dataset", "backbone", "epsilon", "epochs"]
 RULE_COLUMNS = [
@@ -32,18 +30,14 @@ RULE_COLUMNS = [
 ]  # fmt: skip
 
 
-def gather(study: Study, paths: Paths) -> pd.DataFrame:
-    """Return all trials of a study with the columns that its analysis needs, and their seconds.
-
-    Keys of trials become numbers: they tell trials apart, and take most of the space.
-    """
-    trials = load_trials(paths, study.all_cells())
+def gather(paths: Paths, cells: Sequence[Cell]) -> pd.DataFrame:
+    """Return the trials of cells with the columns that their analysis needs, and their seconds."""
+    trials = load_trials(paths, cells)
     seconds = pd.concat(
-        pd.read_parquet(paths.problem(name), columns=["trial_key", "wall_seconds"])
-        for name in study.problems
+        pd.read_parquet(paths.cell_trials(cell), columns=["trial_key", "wall_seconds"])
+        for cell in cells
     ).drop_duplicates("trial_key")
-    trials = trials.merge(seconds.round({"wall_seconds": 2}), on="trial_key", how="left")
-    return trials.assign(trial_key=trials["trial_key"].factorize()[0])
+    return trials.merge(seconds.round({"wall_seconds": 2}), on="trial_key", how="left")
 
 
 def collect(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
@@ -79,31 +73,6 @@ def collect(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
         "titles": {
             name: each.title for name, each in [*study.datasets.items(), *study.backbones.items()]
         },
-    }
-
-
-def collect_film(study: Study, paths: Paths) -> dict[str, Any]:
-    """The cells of the study with FiLM that are there, as plain numbers."""
-    cells = study.all_cells()
-    done = [cell for cell in cells if (paths.cell(cell) / "trials.parquet").exists()]
-    trials = load_trials(paths, done)
-    rows = choose(trials, [*PROBLEM, "clipping_bound", "batch_size"])
-    columns = [
-        *PROBLEM,
-        "batch_size",
-        "clipping_bound",
-        "learning_rate",
-        "centre",
-        "minimum",
-        "maximum",
-    ]
-    (tested,) = {study.datasets[study.problems[cell.problem].dataset].test_size for cell in cells}
-    return {
-        "cells": len(cells),
-        "done": len(done),
-        "test_examples": tested,
-        "rates": _ends(study, trials),
-        "rows": _plain(rows[columns]),
     }
 
 
@@ -165,11 +134,6 @@ def _automatic(flat: pd.DataFrame, automatic: pd.DataFrame) -> list[dict[str, An
     both["difference"] = both["cross_fitted_auto"] - both["cross_fitted"]
     columns = [*PROBLEM, "cross_fitted", "cross_fitted_auto", "difference", "batch_size_auto"]
     return _plain(both[columns])
-
-
-def film_numbers() -> dict[str, Any] | None:
-    """Measurements with FiLM; None before its study has been run."""
-    return read_json(FILM_NUMBERS) if FILM_NUMBERS.exists() else None
 
 
 def digest(file: Path) -> str:
