@@ -42,7 +42,10 @@ def page(numbers: dict[str, Any]) -> str:
         **_about_the_study(numbers),
         at_an_end=ends["at_an_end"],
         tuned=ends["cells"],
-        rules=rules_section(numbers),
+        rules=rules_section(
+            numbers,
+            "since two of the three share their images and count as one ([statistics.md](statistics.md))",
+        ),
         advice=advice(numbers),
         best=best_settings(numbers),
         by_bound=along_bounds(numbers),

@@ -109,7 +109,10 @@ def film_page(numbers: dict[str, Any], head: dict[str, Any]) -> str:
         tuned=ends["cells"],
         costs="\n".join(f"- {line}" for line in _costs(numbers)),
         head=_beside_the_head(numbers, head),
-        rules=rules_section(numbers),
+        rules=rules_section(
+            numbers,
+            "since all share their images and count as one ([statistics.md](statistics.md))",
+        ),
         best=best_settings(numbers),
         by_bound=along_bounds(numbers),
         by_batch_size=along_batch_sizes(numbers),

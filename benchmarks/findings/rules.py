@@ -7,8 +7,13 @@ from benchmarks.findings.wording import table
 Row = dict[str, Any]
 
 
-def rules_section(numbers: Row) -> str:
-    """Return a line for each rule (effect, interval, visible effect, verdict), and what it compares."""
+def rules_section(numbers: Row, about: str) -> str:
+    """Return a line for each rule (effect, interval, visible effect, verdict), and what it compares.
+
+    Args:
+        numbers: of a study.
+        about: why nothing is said about other datasets.
+    """
     rules = numbers["rules"]
     rows = [
         [
@@ -27,9 +32,16 @@ def rules_section(numbers: Row) -> str:
     compared = "\n".join(
         f"- {row['condition']}: {_begun_small(row['implication'])}: {_compared(row, numbers)}"
         for row in rules
+        if row["comparisons"]
     )
+    here = f'"Here" is about these datasets and networks; nothing is said about other datasets, {about}.'
     return "\n\n".join(
-        [table(head, rows), *_verdicts(rules), _NOTE, f"What is compared:\n\n{compared}"]
+        [
+            table(head, rows),
+            *_verdicts(rules),
+            f"{_NOTE} {here}",
+            f"What is compared:\n\n{compared}",
+        ]
     )
 
 
@@ -37,9 +49,7 @@ _NOTE = (
     "Gains are positive where things go as the rule says. All intervals hold together with 95 %. A rule is "
     "supported if its interval lies beyond the margin (0.1 points per halving, 0.5 points otherwise) and "
     'beyond the standard error of the reference, whichever is larger: "must exceed". '
-    '"Visible" is the smallest true gain that the study would have found with a probability of 80 %. '
-    '"Here" is about these datasets and networks; nothing is said about other datasets, since two of the '
-    "three share their images and count as one ([statistics.md](statistics.md))."
+    '"Visible" is the smallest true gain that the study would have found with a probability of 80 %.'
 )
 
 
