@@ -7,13 +7,14 @@ from typing import Any
 import pandas as pd
 import pytest
 from benchmarks import findings
+from benchmarks.findings import film
 
 from dpsweep.base.files import read_json
 from dpsweep.study import load_study
+from dpsweep.study.paths import Paths
 
 ROOT = Path(__file__).parents[1]
 NUMBERS: dict[str, Any] = read_json(findings.NUMBERS)
-FILM: dict[str, Any] | None = findings.film_numbers()
 
 
 def test_the_numbers_are_those_of_the_trials() -> None:
@@ -26,7 +27,7 @@ def test_the_numbers_are_those_of_the_trials() -> None:
 
 def test_the_page_is_that_of_the_numbers() -> None:
     written = findings.PAGE.read_text(encoding="utf-8")
-    assert written == findings.page(NUMBERS, FILM), "run: python -m benchmarks.findings --page"
+    assert written == findings.page(NUMBERS), "run: python -m benchmarks.findings --page"
 
 
 def test_the_pictures_are_those_of_the_numbers() -> None:
@@ -52,22 +53,46 @@ def test_the_readme_says_what_the_numbers_say() -> None:
 def test_another_accuracy_is_another_page(section: str) -> None:
     changed = copy.deepcopy(NUMBERS)
     changed[section][0]["accuracy"][0] -= 0.01
-    assert findings.page(changed, FILM) != findings.page(NUMBERS, FILM)
+    assert findings.page(changed) != findings.page(NUMBERS)
 
 
-def test_cells_with_film_are_on_the_page() -> None:
-    row = {"epsilon": 8.0, "batch_size": 128, "clipping_bound": 1.0, "centre": 0.4567}
-    row |= {"minimum": 0.4467, "maximum": 0.4667}
-    other = row | {"batch_size": 1024, "centre": 0.5, "minimum": 0.5, "maximum": 0.5}
-    film = {"cells": 12, "done": 2, "test_examples": 2500, "rows": [row, other]}
-    film["rates"] = {"cells": 2, "at_an_end": 1}
-    written = findings.page(NUMBERS, film)
-    assert "2 of its 12 cells have been trained" in written
-    assert "| ε = 8, B = 128 | 45.7 |" in written
-    assert "differ by 1.0 points in the mean and by 2.0 at most" in written
-    assert "2,500 test examples" in written
-    assert "at an end of its grid in 1 of 2 cells." in written
-    assert "a standard error of up to 1.0 points" in written
-    costs = "4.3 at B = 128, 0.0 at B = 1,024."
-    assert f"Against the best B, C tuned with it, it is lower by {costs}" in written
-    assert "It has not been run yet." in findings.page(NUMBERS, None)
+def test_the_page_of_film_is_that_of_its_trials() -> None:
+    study = load_study(film.STUDY)
+    found = film.collect_film(study, film.kept_trials(study))
+    pictures = {file.stem: findings.digest(file) for file in film.FILM_IMAGES.glob("*.png")}
+    numbers = read_json(film.FILM_NUMBERS)
+    assert found | {"pictures": pictures} == numbers, (
+        "run: python -m benchmarks.findings.film --page"
+    )
+    written = film.FILM_PAGE.read_text(encoding="utf-8")
+    assert written == film.film_page(numbers, NUMBERS)
+
+
+def test_other_trials_are_another_page_of_film() -> None:
+    study, trials = load_study(film.STUDY), film.kept_trials(load_study(film.STUDY))
+    numbers = read_json(film.FILM_NUMBERS)
+    loose = trials["clipping_bound"] == trials["clipping_bound"].max()
+    trials.loc[loose, ["macro_accuracy", "selection_accuracy"]] += 0.01
+    changed = film.collect_film(study, trials) | {"pictures": numbers["pictures"]}
+    assert film.film_page(changed, NUMBERS) != film.film_page(numbers, NUMBERS)
+
+
+def test_trials_from_elsewhere_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = load_study(film.STUDY)
+    name = next(name for name in study.problems if (film.KEPT / f"{name}.parquet").exists())
+    before = pd.read_parquet(film.KEPT / f"{name}.parquet")
+    monkeypatch.setattr(film, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(film, "FILM_IMAGES", tmp_path / "images")
+    film.KEPT.mkdir()
+    before.to_parquet(film.KEPT / f"{name}.parquet")
+    # One cell is trained again here: its trials take the place of those from elsewhere.
+    cell = next(cell for cell in study.problem_cells(name) if cell.name == before["cell"].iloc[0])
+    again = before[before["cell"] == cell.name].assign(macro_accuracy=0.5)
+    paths = Paths(tmp_path / "results")
+    paths.cell_trials(cell).parent.mkdir(parents=True)
+    paths.cell_trials(cell).touch()
+    monkeypatch.setattr(film, "gather", lambda _, cells: again)
+    film.keep(study, paths)
+    kept = film.kept_trials(study)
+    assert len(kept) == len(before)
+    assert (kept.loc[kept["cell"] == cell.name, "macro_accuracy"] == 0.5).all()

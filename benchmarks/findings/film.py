@@ -57,9 +57,12 @@ def keep(study: Study, paths: Paths) -> None:
         with atomic_path(file) as partial:
             trials.to_parquet(partial, compression="zstd", index=False)
     for name in FILM_FIGURES:
-        if paths.figure(name, "png").exists():
-            shutil.copyfile(paths.figure(name, "png"), FILM_IMAGES / f"{name}.png")
-            shutil.copyfile(paths.figure(name, "csv"), KEPT / f"{name}.csv")
+        # Of an unfinished study they are drawn with `--config partial=true`.
+        for drawn in (paths, Paths(paths.results, partial=True)):
+            if drawn.figure(name, "png").exists():
+                shutil.copyfile(drawn.figure(name, "png"), FILM_IMAGES / f"{name}.png")
+                shutil.copyfile(drawn.figure(name, "csv"), KEPT / f"{name}.csv")
+                break
 
 
 def kept_trials(study: Study) -> pd.DataFrame:
