@@ -478,6 +478,7 @@ def test_missing_cells_are_said_at_the_top(study: Study, paths: Paths, partial: 
     assert page.text("incomplete").startswith(f"{start} 1 cell of 10 has no trial yet.")
     identifiers = page.values("id")
     assert identifiers.index("incomplete") < identifiers.index("found")
+    assert ('http-equiv="refresh"' in paths.report.read_text()) == partial
 
 
 def test_files_are_links_where_they_lie_beside_the_report(study: Study, paths: Paths) -> None:

@@ -4,7 +4,9 @@ import itertools
 import os
 import shlex
 import shutil
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +16,7 @@ import yaml
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
-from dpsweep.cli.options import find_study
+from dpsweep.cli.options import StudyName, find_study
 from dpsweep.study import Study, load_study
 from dpsweep.study.commands import CALL
 from dpsweep.study.find import CHANGED, PROJECT, split_study
@@ -60,14 +62,40 @@ def run(
         options = ["--config", f"study={file}", *options]
     _bring_profile(options)
     os.environ[CALL] = called
-    os.execv(  # noqa: S606 (Snakemake takes the place of this process, and gets its signals)
-        sys.executable,
-        [
-            *(sys.executable, "-m", "snakemake", "--snakefile", str(PROJECT / "Snakefile")),
-            *("--workflow-profile", str(PROJECT / "profiles" / "default"), *options),
-            *(["--", *files] if files else []),
-        ],
-    )
+    # Snakemake takes the place of this process, and gets its signals.
+    os.execv(sys.executable, [*_snakemake(options), *(["--", *files] if files else [])])  # noqa: S606
+
+
+@app.command()
+def watch(
+    study_name: StudyName = None,
+    minutes: Annotated[float, typer.Option(min=0, help="between two pages")] = 1.0,
+) -> None:
+    """Draw the results so far again and again while a study runs, until all is done.
+
+    The page in partial/ of the results loads itself anew.
+    """
+    from dpsweep.planning.outputs import Outputs
+    from dpsweep.planning.provenance import problems
+
+    file, study, paths = find_study(study_name)
+    page = Paths(paths.results, partial=True).report
+    # Nothing of the study is made or changed, so nothing is locked.
+    options = ["--config", f"study={file}", "partial=true", "--nolock", "--cores", "1"]
+    while problems(paths, Outputs(study, paths).every()):
+        drawn = subprocess.run(_snakemake(options), capture_output=True, text=True, check=False)
+        if drawn.returncode != 0:
+            raise DpsweepError(f"the results so far cannot be drawn:\n{drawn.stderr[-2000:]}")
+        typer.echo(f"{time.strftime('%H:%M:%S')} {page.resolve()}")
+        time.sleep(60 * minutes)
+    typer.echo(f"All is done: {paths.report.resolve()}")
+
+
+def _snakemake(options: Sequence[str]) -> list[str]:
+    return [
+        *(sys.executable, "-m", "snakemake", "--snakefile", str(PROJECT / "Snakefile")),
+        *("--workflow-profile", str(PROJECT / "profiles" / "default"), *options),
+    ]
 
 
 def _taken(options: list[str], name: str) -> list[str]:
