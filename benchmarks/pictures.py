@@ -93,7 +93,8 @@ def words(picture: Picture) -> list[str]:
         "",
         textwrap.fill(
             f"*A figure of the {name}: {picture.shows}. "
-            f"{said_of_rules(read_numbers(picture.verdicts))}*",
+            f"{said_of_rules(read_numbers(picture.verdicts))} Other processors round differently: your "
+            "accuracies, and the square that is marked as the best, may be others.*",
             width=125,
         ),
     ]
