@@ -110,6 +110,7 @@ def film_page(numbers: dict[str, Any], head: dict[str, Any]) -> str:
         noise=_noise(numbers),
         at_an_end=ends["at_an_end"],
         tuned=ends["cells"],
+        advice=_advice(numbers),
         costs="\n".join(f"- {line}" for line in _costs(numbers)),
         head=_beside_the_head(numbers, head),
         rules=rules_section(
@@ -136,6 +137,22 @@ def _noise(numbers: dict[str, Any]) -> str:
         f"The seeds of a best cell lie {np.mean(apart):.1f} points apart in the mean, {max(apart):.1f} at "
         f"most; the test images give the accuracy of one model a standard error of up to "
         f"{max(errors):.1f} points"
+    )
+
+
+def _advice(numbers: dict[str, Any]) -> str:
+    """Sum up what the smallest and the largest C cost, over all that is trained."""
+    rows = numbers["by_bound"]
+    smallest, largest = ([_lost(row)[place] for row in rows] for place in (0, -1))
+    bounds = [sorted({row["values"][place] for row in rows}) for place in (0, -1)]
+    low, high = (" or ".join(f"{value:g}" for value in each) for each in bounds)
+    as_the_head = max(smallest) < 1 and max(smallest) < min(largest)
+    found = "A small C costs little, a large one much" if as_the_head else "What C costs differs"
+    return (
+        f"**{found}**: in the {len(rows)} settings that are trained, C = {low} "
+        f"lies at most {max(smallest):.1f} points below the best C, and C = {high} lies "
+        f"{min(largest):.1f} to {max(largest):.1f} points below it, with B and the learning rate tuned "
+        "for every C." + " That is what the head on frozen features says too." * as_the_head
     )
 
 
