@@ -80,6 +80,13 @@ def test_names_of_the_packages_and_code_are_taken_out(packages: Path) -> None:
         assert text.count("is told at length") == 3
 
 
+def test_nul_characters_are_taken_out(packages: Path) -> None:
+    for file in packages.rglob("part*.py"):
+        file.write_text(file.read_text().replace("is about", "is\\0 about"))
+    made = load("planets", "recipes")
+    assert all("is about" in text and "\0" not in text for text in made.train.texts)
+
+
 def test_short_names_are_taken_out_as_words_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

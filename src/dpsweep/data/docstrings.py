@@ -131,7 +131,7 @@ def _docstrings(path: Path) -> Iterator[str]:
 
 def _plain(text: str, names: re.Pattern[str]) -> str:
     """Return a docstring in one line, without examples of code and names of packages."""
-    words = _DOCTEST.sub(" ", text).split()
+    words = _DOCTEST.sub(" ", text.replace("\0", "")).split()
     return " ".join(word for word in words if not names.search(word))
 
 
