@@ -123,6 +123,10 @@ def test_a_running_study_is_watched_until_it_is_done(
     assert len(calls) == 2 and {"study=pets.yaml", "partial=true", "--nolock"} <= set(calls[0])
 
 
+def test_a_profile_that_is_not_there_is_named(folder: Path) -> None:
+    assert "did you mean slurm?" in call("run", "pets.yaml", "--profile", "slrum")
+
+
 def test_targets_are_named_as_in_the_study() -> None:
     study = load_study(find.packaged_studies()["demo"])
     paths = Paths(Path("results"))

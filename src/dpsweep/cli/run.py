@@ -25,6 +25,8 @@ from dpsweep.study.messages import unknown
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
+# Where Snakemake looks for the profiles of a user.
+_USER_PROFILES = Path.home() / ".config" / "snakemake"
 _RULES = ("all", "report", "explore", "audit", "release", "plan")
 
 
@@ -173,3 +175,6 @@ def _bring_profile(options: list[str]) -> None:
             shutil.copytree(packaged, own)
             typer.echo(f"{own}: copied from the package; its settings are yours to edit")
         options[options.index("--profile") + 1] = str(own)
+    elif not any(place.is_dir() for place in (Path(name), own, _USER_PROFILES / name)):
+        known = [each.name for each in (PROJECT / "profiles").iterdir()]
+        raise DpsweepError(f"--profile: {unknown(name, known)}, or a folder")
