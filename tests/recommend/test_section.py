@@ -31,6 +31,7 @@ def other_study() -> Study:
     content = load_study(FEATURES).model_dump(by_alias=True)
     content["privacy"] |= {"delta": 3e-6, "step_rounding": "ceil"}
     content["sweeps"] = {SWEEP: content["sweeps"][SWEEP] | {"optimizer": "sgd"}}
+    content["backbones"]["vit-tiny"]["features"] = {}
     content |= {"figures": {}, "tables": {}, "audit": None}
     return Study.model_validate(content)
 
@@ -85,6 +86,43 @@ def test_the_section_says_what_was_recommended(
     assert lines[0] == f"batch size       {made.batch_size}, 88 steps"
     assert lines[1] == "clipping bound   0.35, reference points scatter by a factor of 3.0"
     assert lines[2] == "learning rate    0.0072, reference points scatter by a factor of 4.0"
+
+
+def is_accepted(study: Study, release: dict[str, Any]) -> bool:
+    """Whether the study is valid with a section as it was read back from the output."""
+    content = study.model_dump(by_alias=True) | {"release": release}
+    return Study.model_validate(content).release is not None
+
+
+@pytest.mark.parametrize(
+    "features", [None, {}, {"transformation": "layer-norm"}, {"transformation": "unit-norm"}]
+)
+def test_what_is_printed_is_a_section_that_a_study_accepts(features: dict[str, Any] | None) -> None:
+    content = other_study().model_dump(by_alias=True)
+    content["backbones"]["vit-tiny"]["features"] = features
+    content["sweeps"][SWEEP]["optimizer"] = "adam"
+    study = Study.model_validate(content)
+    lines = list(recommendation(study, SWEEP, 2.0, 4, []))
+    if features:
+        assert lines[-2] == "no section release, because the study would be refused with it:"
+        assert "found cifar100_vit-tiny_head, whose head reads other features" in lines[-1]
+        assert "release:" not in lines
+    else:
+        assert all(is_accepted(study, read_back(lines, tuned=tuned)) for tuned in (False, True))
+
+
+def test_tuning_that_holds_out_too_much_is_not_proposed(
+    monkeypatch: pytest.MonkeyPatch, made: Recommendation
+) -> None:
+    content = other_study().model_dump(by_alias=True)
+    content["datasets"]["cifar100"] |= {"train_size": 520, "train_counts": None}
+    content["sweeps"][SWEEP]["batch_size"] = ["full"]
+    study = Study.model_validate(content)
+    # A tenth is held out, which leaves 468 examples for a batch of 512.
+    monkeypatch.setattr(text, "recommend", lambda *_: made)
+    lines = list(recommendation(study, SWEEP, 1.5, 6, []))
+    assert is_accepted(study, read_back(lines, tuned=False))
+    assert not [line for line in lines if "private" in line]
 
 
 def test_the_situation_is_that_of_the_study() -> None:

@@ -1,7 +1,9 @@
 """A recommendation as a table, and as a section of a study."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import yaml
 
 from dpsweep.recommend.references import (
     read_references,
@@ -20,12 +22,16 @@ from dpsweep.recommend.rule import (
 )
 from dpsweep.recommend.situation import situation_of
 from dpsweep.study import Study
+from dpsweep.study.config import Release
+from dpsweep.study.config.checks import disagreements
 
 
 def recommendation(
     study: Study, sweep: str, epsilon: float, epochs: int, folders: Sequence[Path]
 ) -> Iterator[str]:
     """Yield what is recommended for what a sweep trains, line by line.
+
+    Where the study would be refused with the section ``release``, the reason stands in its place.
 
     Args:
         study: the study; its dataset need not be prepared.
@@ -47,7 +53,25 @@ def recommendation(
     made = recommend(situation, unrelated(known, study.sweeps[sweep].dataset))
     yield from _table(made)
     yield ""
-    yield from _section(sweep, situation, made)
+    setting, tuning = _section(sweep, situation, made), _tuning(made)
+    if refused := release_problems(study, setting):
+        yield "no section release, because the study would be refused with it:"
+        yield from refused
+        return
+    yield "release:"
+    for key, found in setting.items():
+        yield f"  {key}: {found}"
+    if not release_problems(study, setting | tuning):
+        yield "  # To tune around this setting, with the choice covered by the same epsilon:"
+        for key, found in tuning.items():
+            yield f"  # {key}: {found}"
+
+
+def release_problems(study: Study, section: Mapping[str, str]) -> list[str]:
+    """Return why a study would be refused with a section ``release``, whose values are YAML."""
+    written = "\n".join(f"{key}: {found}" for key, found in section.items())
+    release = Release.model_validate(yaml.safe_load(written))
+    return list(disagreements(study.model_copy(update={"release": release})))
 
 
 def _table(made: Recommendation) -> Iterator[str]:
@@ -67,19 +91,28 @@ def _sources(references: Sequence[Reference]) -> str:
     return ", ".join(sorted({f"{each.dataset} {each.method}" for each in references}))
 
 
-def _section(sweep: str, situation: Situation, made: Recommendation) -> Iterator[str]:
-    def listed(values: Sequence[float]) -> str:
-        return ", ".join(f"{value:g}" for value in values)
-
+def _section(sweep: str, situation: Situation, made: Recommendation) -> dict[str, str]:
+    """The keys of a section that trains the setting."""
     size = "full" if made.batch_size == situation.train_size else made.batch_size
-    yield "release:"
-    yield f"  sweep: {sweep}"
-    yield f"  epsilon: {situation.epsilon:g}"
-    yield f"  epochs: [{situation.epochs}]"
-    yield f"  batch_size: [{size}]"
-    yield f"  clipping_bound: [{made.clipping_bound.value:.2g}]"
-    yield f"  learning_rate: [{made.learning_rate.value:.2g}]"
-    yield "  # To tune around this setting, with the choice covered by the same epsilon:"
-    yield "  # selection: private"
-    yield f"  # clipping_bound: [{listed(made.clipping_bound.grid)}]"
-    yield f"  # learning_rate: [{listed(made.learning_rate.grid)}]"
+    return {
+        "sweep": sweep,
+        "epsilon": f"{situation.epsilon:g}",
+        "epochs": f"[{situation.epochs}]",
+        "batch_size": f"[{size}]",
+        "clipping_bound": _listed([made.clipping_bound.value]),
+        "learning_rate": _listed([made.learning_rate.value]),
+    }
+
+
+def _tuning(made: Recommendation) -> dict[str, str]:
+    """What is different in a section that tunes around the setting."""
+    return {
+        "selection": "private",
+        "clipping_bound": _listed(made.clipping_bound.grid),
+        "learning_rate": _listed(made.learning_rate.grid),
+    }
+
+
+def _listed(values: Sequence[float]) -> str:
+    digits = [float(f"{value:.2g}") for value in values]
+    return f"[{', '.join(f'{value:g}' for value in digits)}]"
