@@ -16,20 +16,14 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import preload
 from dpsweep.study import commands, load_study
 from dpsweep.planning.cluster import Jobs, read_site
-from dpsweep.planning.outputs import NormsKey, prepared_files
+from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.planning.failures import (
     failure,
     interrupted,
     summary,
     watch_for_interrupts,
 )
-from dpsweep.study.inputs import (
-    backbone_inputs,
-    dataset_inputs,
-    state_fingerprint,
-    target_inputs,
-    training_inputs,
-)
+from dpsweep.study.fingerprints import state_fingerprint
 from dpsweep.study.paths import Paths
 
 
@@ -69,6 +63,7 @@ try:
     )
     PATHS = Paths(Path(STUDY.results), PARTIAL)
     PATHS.check_writable()
+    OUTPUTS = Outputs(STUDY, PATHS)
 except DpsweepError as error:
     raise WorkflowError(str(error))
 # On one machine each training job takes a GPU, or seats of one; without a GPU nothing limits them.

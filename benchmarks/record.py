@@ -34,11 +34,11 @@ import torch
 
 from benchmarks.environment import environment
 from dpsweep.base.files import read_json, write_text
+from dpsweep.planning.outputs import Outputs
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning_noise import calibrate_tuning
 from dpsweep.study import Cell, Study, load_study
-from dpsweep.study.inputs import target_inputs
 from dpsweep.study.paths import Paths
 from dpsweep.training.specification import specify
 
@@ -82,7 +82,8 @@ def targets() -> Items:
 
 
 def _target(study: Study, target: Any) -> dict[str, Any]:
-    files = [file.as_posix() for file in target_inputs(study, Paths(Path(study.results)), target)]
+    outputs = Outputs(study, Paths(Path(study.results)))
+    files = [file.as_posix() for file in outputs.drawn_from(target)]
     parts = getattr(target, target.part, [])
     headings = [*(parts if isinstance(parts, list) else []), *getattr(target, "axes", [])]
     written = target.model_dump(mode="json")

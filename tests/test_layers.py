@@ -97,7 +97,7 @@ def test_the_library_knows_nothing_of_snakemake() -> None:
     ("modules", "banned"),
     [
         (
-            "dpsweep.study, dpsweep.study.inputs, dpsweep.planning.plan",
+            "dpsweep.study, dpsweep.study.fingerprints, dpsweep.planning.plan",
             {"torch", "pandas", "numpy"},
         ),
         ("dpsweep.privacy", {"torch", "pandas", "opacus"}),

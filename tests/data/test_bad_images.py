@@ -18,7 +18,7 @@ from dpsweep.data.images import Transform
 from dpsweep.data.prepare import prepare
 from dpsweep.data.resize import Resize
 from dpsweep.study.config import Dataset
-from dpsweep.study.inputs import source_fingerprint
+from dpsweep.study.fingerprints import source_fingerprint
 
 SIZE = 16
 # Squares, because equal steps of 16 bits are the right ones of 8 even where they overflow.

@@ -12,7 +12,7 @@ from dpsweep.data import DatasetError, PreparedDataset
 from dpsweep.data.prepare import prepare
 from dpsweep.data.tokenizer import _save, _train
 from dpsweep.study.config import Dataset
-from dpsweep.study.inputs import section_fingerprint, source_fingerprint
+from dpsweep.study.fingerprints import section_fingerprint, source_fingerprint
 
 
 @pytest.fixture

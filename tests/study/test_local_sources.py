@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dpsweep.study.config import Dataset
-from dpsweep.study.inputs import source_fingerprint
+from dpsweep.study.fingerprints import source_fingerprint
 
 
 def section(source: dict[str, Any], **keys: Any) -> Dataset:

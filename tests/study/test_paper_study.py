@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Cell, Study, load_study
-from dpsweep.study.inputs import target_inputs
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import ComparisonTable
 from dpsweep.study.targets import NoiseCurve, PerClass
@@ -269,7 +269,7 @@ def test_cells_behind_a_target_counted_by_hand(paper: Study, name: str, expected
     found = cells(paper, name)
     assert len(found) == expected
     if name in paper.figures:
-        files = target_inputs(paper, Paths(Path("R")), paper.figures[name])
+        files = Outputs(paper, Paths(Path("R"))).figure(name).inputs
         assert sum(file.name == "trials.parquet" for file in files) == expected
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.study.small import Edits, load_small
 
+from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Cell, Study
-from dpsweep.study.inputs import target_inputs
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Selection
 
@@ -77,7 +77,7 @@ PER_CLASS = {
 
 def inputs(tmp_path: Path, edits: Edits, figure: str) -> list[str]:
     study = load_small(tmp_path, edits)
-    files = target_inputs(study, Paths(Path("R")), study.figures[figure])
+    files = Outputs(study, Paths(Path("R"))).figure(figure).inputs
     assert len(set(files)) == len(files)
     return [str(file) for file in files]
 

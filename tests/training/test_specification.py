@@ -15,7 +15,7 @@ from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import Cell, Study
 from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.study.config import LoRA
-from dpsweep.study.inputs import trainer_fingerprint
+from dpsweep.study.fingerprints import trainer_fingerprint
 from dpsweep.training.specification import TrialSpec, specify
 
 PROBLEM = "digits_vit_method"

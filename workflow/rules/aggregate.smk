@@ -1,15 +1,16 @@
 # All trials of a problem in one table.
 
 for name in STUDY.problems:
+    table = OUTPUTS.problem(name)
 
     rule:
         name:
             f"aggregate_{name}"
         input:
-            [PATHS.cell_trials(cell) for cell in STUDY.problem_cells(name)],
-            again=again(f"problems/{name}"),
+            table.inputs,
+            again=again(table.name),
         output:
-            PATHS.problem(name),
+            table.files,
         log:
             LOGS / "problems" / f"{name}.log",
         resources:

@@ -3,13 +3,14 @@
 
 if STUDY.audit is not None:
     AUDITED = STUDY.sweeps[STUDY.audit.sweep].problem
+    EVIDENCE = OUTPUTS.audit()
 
     localrules:
         audit,
 
     rule audit_setting:
         input:
-            training_inputs(STUDY, PATHS, AUDITED.name),
+            OUTPUTS.trained_on(AUDITED.name),
             again=again(f"audit/{CELL}"),
         output:
             PATHS.audited(CELL),
@@ -30,10 +31,10 @@ if STUDY.audit is not None:
 
     rule audit_evidence:
         input:
-            [PATHS.audited(cell) for cell in STUDY.audit_cells()],
-            again=again("audit/audit"),
+            EVIDENCE.inputs,
+            again=again(EVIDENCE.name),
         output:
-            [PATHS.audit(suffix) for suffix in ("csv", "pdf", "png", "tex", "md")],
+            EVIDENCE.files,
         log:
             LOGS / "audit" / "evidence.log",
         resources:

@@ -1,17 +1,16 @@
 # What heads on frozen features read: one job for each (dataset, backbone), on a GPU where there is one.
 
 for source in STUDY.feature_sources():
-    folder = PATHS.features(*source)
+    features = OUTPUTS.features(source)
 
     rule:
         name:
             f"features_{'_'.join(source)}"
         input:
-            data=PATHS.dataset(source.dataset) / "metadata.json",
-            backbone=PATHS.backbone(source.backbone) / "metadata.json",
-            again=again(f"features/{'/'.join(source)}"),
+            features.inputs,
+            again=again(features.name),
         output:
-            prepared_files(folder),
+            features.files,
         log:
             LOGS / "features" / f"{'_'.join(source)}.log",
         threads: STUDY.training.threads

@@ -5,9 +5,7 @@
 rule figure:
     input:
         lambda wildcards: (
-            []
-            if PARTIAL
-            else target_inputs(STUDY, PATHS, STUDY.figures[wildcards.target])
+            [] if PARTIAL else OUTPUTS.drawn_from(STUDY.figures[wildcards.target])
         ),
         again=again("figures/{target}"),
     output:
@@ -20,9 +18,7 @@ rule figure:
         **JOBS.analysis(),
     params:
         state=lambda wildcards: PARTIAL
-        and state_fingerprint(
-            target_inputs(STUDY, PATHS, STUDY.figures[wildcards.target])
-        ),
+        and state_fingerprint(OUTPUTS.drawn_from(STUDY.figures[wildcards.target])),
         partial="--partial" if PARTIAL else "",
         study=study_file,
     shell:
@@ -47,9 +43,7 @@ TABLES_WITH = {
 rule table:
     input:
         lambda wildcards: (
-            []
-            if PARTIAL
-            else target_inputs(STUDY, PATHS, STUDY.tables[wildcards.target])
+            [] if PARTIAL else OUTPUTS.drawn_from(STUDY.tables[wildcards.target])
         ),
         again=again("tables/{target}"),
     output:
@@ -62,9 +56,7 @@ rule table:
         **JOBS.analysis(),
     params:
         state=lambda wildcards: PARTIAL
-        and state_fingerprint(
-            target_inputs(STUDY, PATHS, STUDY.tables[wildcards.target])
-        ),
+        and state_fingerprint(OUTPUTS.drawn_from(STUDY.tables[wildcards.target])),
         partial="--partial" if PARTIAL else "",
         study=study_file,
     shell:

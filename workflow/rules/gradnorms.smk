@@ -2,11 +2,11 @@
 # All batch sizes compete, and the choice is made inside the job.
 
 # The cells that compete, by the file of their gradient norms.
-COMPETING = {}
-for cell in STUDY.all_cells():
-    COMPETING.setdefault(NormsKey.of(cell), []).append(PATHS.cell_trials(cell))
-COMPETING = {
-    str(PATHS.gradient_norms(*key)): trials for key, trials in COMPETING.items()
+NORMS = {
+    str(norms.files[0]): norms.inputs
+    for norms in map(
+        OUTPUTS.gradient_norms, dict.fromkeys(map(NormsKey.of, STUDY.all_cells()))
+    )
 }
 
 for name, epochs in STUDY.kinds():
@@ -16,9 +16,7 @@ for name, epochs in STUDY.kinds():
         name:
             f"gradient_norms_{name}_epochs{epochs}"
         input:
-            lambda wildcards, file=str(norms): COMPETING.get(
-                file.format(**wildcards), []
-            ),
+            lambda wildcards, file=str(norms): NORMS.get(file.format(**wildcards), []),
             again=again(
                 f"gradnorms/{name}/eps{{epsilon}}_epochs{epochs}_C{{clipping_bound}}"
             ),

@@ -28,7 +28,7 @@ rule prepare_tokenizer:
 
 rule prepare_dataset:
     input:
-        lambda wildcards: dataset_inputs(STUDY, PATHS, wildcards.dataset),
+        lambda wildcards: OUTPUTS.dataset(wildcards.dataset).inputs,
         again=again("data/{dataset}"),
     output:
         metadata=PATHS.dataset("{dataset}") / "metadata.json",
@@ -50,7 +50,7 @@ rule prepare_dataset:
 
 rule prepare_backbone:
     input:
-        lambda wildcards: backbone_inputs(STUDY, PATHS, wildcards.backbone),
+        lambda wildcards: OUTPUTS.backbone(wildcards.backbone).inputs,
         again=again("backbones/{backbone}"),
     output:
         metadata=PATHS.backbone("{backbone}") / "metadata.json",

@@ -15,7 +15,7 @@ if STUDY.release is not None:
     # `test -e`: the job of a call that was killed may have made the model meanwhile.
     rule train_release:
         input:
-            training_inputs(STUDY, PATHS, RELEASED_PROBLEM),
+            OUTPUTS.trained_on(RELEASED_PROBLEM),
         output:
             touch(TRAINED_MARKER),
         log:

@@ -3,7 +3,7 @@
 
 rule explore:
     input:
-        [PATHS.problem(name) for name in STUDY.problems if not PARTIAL],
+        [] if PARTIAL else OUTPUTS.explore().inputs,
         again=again("explore"),
     output:
         PATHS.explore,
@@ -22,23 +22,10 @@ rule explore:
 
 rule report:
     input:
-        PATHS.explore,
         [
-            PATHS.figure(target, suffix)
-            for target in STUDY.figures
-            for suffix in ("png", "csv")
-        ],
-        [
-            PATHS.table(target, suffix)
-            for target, table in STUDY.tables.items()
-            for suffix in table.table_files
-            if suffix.endswith("csv")
-        ],
-        [PATHS.problem(name) for name in STUDY.problems if not PARTIAL],
-        [
-            PATHS.audit(suffix)
-            for suffix in ("png", "csv")
-            if STUDY.audit and not PARTIAL
+            file
+            for file in OUTPUTS.report().inputs
+            if not PARTIAL or file.is_relative_to(PATHS.drawn)
         ],
         again=again("report"),
     output:

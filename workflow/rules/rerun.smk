@@ -4,13 +4,12 @@
 import uuid
 
 from dpsweep.base.files import write_text
-from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import clear_the_way, explain, problems
 
 NEWER = Path(".snakemake/newer")  # a dry run leaves nothing among the results
 NOT_CURRENT = {}
 if workflow.is_main_process and not PARTIAL:
-    outputs = list(Outputs(STUDY, PATHS).every())
+    outputs = list(OUTPUTS.every())
     if not {"-n", "--dry-run", "--dryrun"} & set(sys.argv):
         for line in clear_the_way(PATHS, outputs):
             logger.warning(line)

@@ -9,7 +9,7 @@ for name, epochs in STUDY.kinds():
         name:
             f"train_{name}_epochs{epochs}"
         input:
-            training_inputs(STUDY, PATHS, name),
+            OUTPUTS.trained_on(name),
             noise=PATHS.noise(problem.dataset, "{epsilon}", epochs, "{batch_size}"),
             again=again(f"cells/{name}/{cell}"),
         output:

@@ -12,7 +12,6 @@ from dpsweep.study import Study
 from dpsweep.study.cells import number
 from dpsweep.study.config import FileWeights, Pretraining, TrainedTokenizer
 from dpsweep.study.config.section import Section
-from dpsweep.study.inputs import swept_datasets
 from dpsweep.study.paths import Paths
 
 _FEW_HELD_OUT = 10
@@ -21,7 +20,7 @@ _FEW_HELD_OUT = 10
 
 def used_datasets(study: Study) -> list[str]:
     """The datasets that a sweep trains on, or that a network or a tokenizer of one is made from."""
-    names = dict.fromkeys(swept_datasets(study))
+    names = dict.fromkeys(study.swept_datasets)
     for backbone in used_backbones(study):
         for part in (study.backbones[backbone].weights, study.backbones[backbone].reads_with):
             if isinstance(part, Pretraining | TrainedTokenizer):
@@ -72,7 +71,7 @@ def notes(study: Study, paths: Paths) -> Iterator[str]:
     cores = os.cpu_count() or 1
     if study.training.threads > cores:
         yield f"training.threads: {study.training.threads}, and this machine has {cores} cores"
-    for name in swept_datasets(study):
+    for name in study.swept_datasets:
         dataset, size = study.datasets[name], study.train_size(name)
         private = any(
             sweep.dataset == name and sweep.epsilon != [math.inf] for sweep in study.sweeps.values()

@@ -15,21 +15,17 @@ from dpsweep.study import Study
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource
 from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.config import Pretraining
-from dpsweep.study.inputs import (
-    backbone_inputs,
-    dataset_inputs,
-    norms_cells,
+from dpsweep.study.fingerprints import (
     section_fingerprint,
     source_fingerprint,
-    swept_datasets,
     target_fingerprint,
-    target_inputs,
     tokenizer_fingerprint,
     trainer_fingerprint,
     training_fingerprint,
-    training_inputs,
 )
 from dpsweep.study.paths import Paths
+from dpsweep.study.table_targets import Datasets, Table
+from dpsweep.study.targets import Figure, NormTrace, PerClass
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ class Outputs:
         # Cells share these, and local files are looked at for some of them.
         self._training = cache(lambda sweep: training_fingerprint(study, sweep))
         self._source = cache(source_fingerprint)
-        self._trained_on = cache(lambda problem: tuple(training_inputs(study, paths, problem)))
+        self.trained_on = cache(self._trained_on)
 
     def every(self) -> Iterator[Output]:
         """All outputs, each once, after the outputs that it is made from."""
@@ -140,21 +136,27 @@ class Outputs:
 
     def dataset(self, name: str) -> Output:
         """A prepared dataset."""
+        tokenizer = self._study.datasets[name].tokenizer
         return Output(
             f"data/{name}",
             prepared_files(self._paths.dataset(name)),
-            tuple(dataset_inputs(self._study, self._paths, name)),
+            () if tokenizer is None else (self._paths.tokenizer(tokenizer),),
             source_fingerprint(self._study.datasets[name]),
         )
 
     def backbone(self, name: str) -> Output:
         """A prepared backbone."""
-        folder = self._paths.backbone(name)
+        section, folder = self._study.backbones[name], self._paths.backbone(name)
+        inputs = []
+        if section.reads_with is not None:
+            inputs.append(self._paths.tokenizer(name))
+        if isinstance(section.weights, Pretraining):
+            inputs.append(self._metadata(section.weights.dataset))
         return Output(
             f"backbones/{name}",
             (folder / "metadata.json", folder / "model.safetensors"),
-            tuple(backbone_inputs(self._study, self._paths, name)),
-            source_fingerprint(self._study.backbones[name]),
+            tuple(inputs),
+            source_fingerprint(section),
         )
 
     def features(self, source: FeatureSource) -> Output:
@@ -163,7 +165,7 @@ class Outputs:
             f"features/{'/'.join(source)}",
             prepared_files(self._paths.features(*source)),
             (
-                self._paths.dataset(source.dataset) / "metadata.json",
+                self._metadata(source.dataset),
                 self._paths.backbone(source.backbone) / "metadata.json",
             ),
             section_fingerprint(self._study.backbones[source.backbone].features),
@@ -190,14 +192,14 @@ class Outputs:
         return Output(
             f"cells/{cell.problem}/{cell.name}",
             (self._paths.cell_trials(cell), self._paths.cell(cell) / "steps.parquet"),
-            (*self._trained_on(cell.problem), noise),
+            (*self.trained_on(cell.problem), noise),
             self._training(self._study.sweep_of(cell)),
         )
 
     def gradient_norms(self, key: NormsKey) -> Output:
         """The gradient norms of one (problem, epsilon, epochs, C)."""
         file = self._paths.gradient_norms(*key)
-        cells = norms_cells(self._study, *key)
+        cells = self._study.competing_cells(*key)
         return Output(
             f"gradnorms/{key.problem}/{file.stem}",
             (file,),
@@ -226,7 +228,7 @@ class Outputs:
         return Output(
             f"figures/{name}",
             tuple(self._paths.figure(name, suffix) for suffix in ("pdf", "png", "csv")),
-            tuple(target_inputs(self._study, self._paths, target)),
+            self.drawn_from(target),
             target_fingerprint(self._study, target),
         )
 
@@ -236,7 +238,7 @@ class Outputs:
         return Output(
             f"tables/{name}",
             tuple(self._paths.table(name, suffix) for suffix in target.table_files),
-            tuple(target_inputs(self._study, self._paths, target)),
+            self.drawn_from(target),
             target_fingerprint(self._study, target),
         )
 
@@ -250,7 +252,7 @@ class Outputs:
         return Output(
             f"audit/{cell.name}",
             (self._paths.audited(cell),),
-            self._trained_on(cell.problem),
+            self.trained_on(cell.problem),
             fingerprint(
                 [
                     trainer_fingerprint(study, cell.problem),
@@ -291,13 +293,35 @@ class Outputs:
         inputs = (*figures, *tables, *map(paths.problem, study.problems), *audit, paths.explore)
         return Output("report", (paths.report,), inputs, section_fingerprint(study))
 
-    # -- their parts -------------------------------------------------------------------------
+    def drawn_from(self, target: Figure | Table) -> tuple[Path, ...]:
+        """The files that a figure or table reads: exactly the cells that it draws."""
+        study, paths = self._study, self._paths
+        files: dict[Path, None] = {}
+        for selection in target.selections():
+            for cell in study.cells(selection):
+                files[paths.cell_trials(cell)] = None
+                if isinstance(target, NormTrace):
+                    files[paths.cell(cell) / "steps.parquet"] = None
+        for selection in target.gradient_norms():
+            for cell in study.cells(selection):
+                files[paths.gradient_norms(*NormsKey.of(cell))] = None
+        for selection in target.overlaps():
+            for cell in study.cells(selection):
+                files[paths.theory(cell)] = None
+        if isinstance(target, PerClass):
+            # The names of the classes.
+            for selection in target.selections():
+                files[self._metadata(selection.problem.dataset)] = None
+        if isinstance(target, Datasets):
+            for name in study.swept_datasets:
+                files[self._metadata(name)] = None
+        return tuple(files)
 
     def _prepared(self) -> Iterator[Output]:
         """Tokenizers, datasets and backbones that the sweeps use, in the order of their making."""
         study = self._study
         backbones = list(dict.fromkeys(sweep.backbone for sweep in study.sweeps.values()))
-        datasets = dict.fromkeys(swept_datasets(study))
+        datasets = dict.fromkeys(study.swept_datasets)
         for name in backbones:
             weights = study.backbones[name].weights
             if isinstance(weights, Pretraining):
@@ -312,3 +336,16 @@ class Outputs:
         yield from map(self.tokenizer, tokenizers)
         yield from map(self.dataset, datasets)
         yield from map(self.backbone, backbones)
+
+    # -- their parts -------------------------------------------------------------------------
+
+    def _metadata(self, dataset: str) -> Path:
+        return self._paths.dataset(dataset) / "metadata.json"
+
+    def _trained_on(self, problem: str) -> tuple[Path, ...]:
+        """The files that all trials of a problem read, the noise aside."""
+        parts = self._study.problems[problem]
+        folders = [self._paths.dataset(parts.dataset), self._paths.backbone(parts.backbone)]
+        if self._study.features(problem) is not None:
+            folders.append(self._paths.features(parts.dataset, parts.backbone))
+        return tuple(folder / "metadata.json" for folder in folders)

@@ -29,7 +29,6 @@ from dpsweep.planning.outputs import NormsKey, Output, Outputs
 from dpsweep.planning.status import Status
 from dpsweep.study import Study
 from dpsweep.study.cells import Cell, FeatureSource
-from dpsweep.study.inputs import norms_cells
 from dpsweep.study.messages import unknown
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
@@ -268,7 +267,7 @@ class Plan:
 
     def _add_norms(self, cells: Iterable[Cell]) -> None:
         for key in dict.fromkeys(map(NormsKey.of, cells)):
-            self._norms[key] = norms_cells(self._study, *key)
+            self._norms[key] = self._study.competing_cells(*key)
             self._cells.update(dict.fromkeys(self._norms[key]))
 
     # -- what is missing ---------------------------------------------------------------------

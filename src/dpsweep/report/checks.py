@@ -12,7 +12,6 @@ from dpsweep.report.trials import is_private
 from dpsweep.report.wording import count, percent, values
 from dpsweep.study import Study
 from dpsweep.study.cells import number
-from dpsweep.study.inputs import swept_datasets
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
 
@@ -56,7 +55,7 @@ def check_data(study: Study, paths: Paths) -> list[Check]:
     title = "Test examples are not in the training set"
     rows = []
     prepared = 0
-    for name in swept_datasets(study):
+    for name in study.swept_datasets:
         with suppress(FileNotFoundError, DamagedFileError):  # it is yet to be made
             metadata = read_checked_json(paths.dataset(name) / "metadata.json")
             prepared += 1

@@ -20,7 +20,6 @@ from dpsweep.study.config import (
     RandomWeights,
     Weights,
 )
-from dpsweep.study.inputs import swept_datasets
 from dpsweep.study.paths import Paths
 
 _SWEEP_COLUMNS = [
@@ -46,7 +45,7 @@ def summarise(study: Study, paths: Paths, trials: pd.DataFrame) -> Summary:
     """Describe the study and the trials that exist of it."""
     sweeps = study.sweeps.values()
     used = {
-        "dataset": swept_datasets(study),
+        "dataset": study.swept_datasets,
         "backbone": sorted({sweep.backbone for sweep in sweeps}, key=list(study.backbones).index),
         "method": sorted({sweep.method for sweep in sweeps}, key=list(study.methods).index),
     }

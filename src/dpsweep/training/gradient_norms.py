@@ -14,7 +14,6 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.cells import number
 from dpsweep.study.choice import choose
 from dpsweep.study.clipping import ClippingBound
-from dpsweep.study.inputs import norms_cells
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients import GradientEngine
@@ -52,7 +51,7 @@ def best_cell(
     Raises:
         GradientNormsError: the study has no such cell.
     """
-    competing = norms_cells(study, problem, epsilon, epochs, clipping_bound)
+    competing = study.competing_cells(problem, epsilon, epochs, clipping_bound)
     cells = {cell.name: cell for cell in competing}
     if not cells:
         raise GradientNormsError(

@@ -15,7 +15,6 @@ from dpsweep.study import Study
 from dpsweep.study.cells import number
 from dpsweep.study.clipping import RULES
 from dpsweep.study.config import HubSource, LoRA, Sweep
-from dpsweep.study.inputs import swept_datasets
 from dpsweep.study.paths import Paths
 
 _PRINTED = {
@@ -123,7 +122,7 @@ def prepared_datasets(
         MissingResultsError: a dataset has not been prepared, and ``missing`` is None.
     """
     rows = []
-    for name in swept_datasets(study):
+    for name in study.swept_datasets:
         file = paths.dataset(name) / "metadata.json"
         if not file.exists():
             if missing is None:

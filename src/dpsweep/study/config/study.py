@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
-from dpsweep.study.clipping import Clipping, clipping_rule
+from dpsweep.study.clipping import Clipping, ClippingBound, clipping_rule
 from dpsweep.study.compared import PaperNumber
 from dpsweep.study.config.audit import Audit
 from dpsweep.study.config.backbones import Backbone, Features
@@ -111,6 +111,37 @@ class StudyFile(Section):
             cells = found.setdefault(sweep.problem.name, {})
             cells.update(dict.fromkeys(self.sweep_cells(name)))
         return found
+
+    def competing_cells(
+        self, problem: str, epsilon: float, epochs: int, clipping_bound: ClippingBound
+    ) -> list[Cell]:
+        """The cells that compete for the gradient norms of one (problem, epsilon, epochs, C).
+
+        Args:
+            problem: its name.
+            epsilon: of the guarantee.
+            epochs: E.
+            clipping_bound: C, or the name of a rule.
+
+        Returns:
+            One for each batch size of the grid, in its order; none where there is no such cell.
+        """
+        sizes = self._batch_sizes.get(problem, ())
+        cells = (Cell(problem, epsilon, epochs, size, clipping_bound) for size in sizes)
+        return [cell for cell in cells if self.has(cell)]
+
+    @cached_property
+    def _batch_sizes(self) -> dict[str, dict[BatchSize, None]]:
+        return {
+            problem: dict.fromkeys(cell.batch_size for cell in cells)
+            for problem, cells in self._problem_cells.items()
+        }
+
+    @property
+    def swept_datasets(self) -> list[str]:
+        """The datasets that a sweep trains on, in the order of the study."""
+        used = {sweep.dataset for sweep in self.sweeps.values()}
+        return [name for name in self.datasets if name in used]
 
     def kinds(self) -> list[tuple[str, int]]:
         """Every (problem, epochs) of the study: its cells cost the same."""

@@ -1,4 +1,4 @@
-"""Dependencies of each output: the arrows of the workflow, as lists of files."""
+"""Fingerprints: hashes of the parts of a study and the local files that an output is made for."""
 
 import os
 from collections.abc import Iterable
@@ -7,100 +7,17 @@ from typing import Any
 
 from dpsweep import DRAWING_VERSION, IMAGES_VERSION, TRAINER_VERSION
 from dpsweep.base.files import fingerprint
-from dpsweep.study.cells import Cell
-from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.config import (
     Backbone,
     Dataset,
     FolderSource,
     HubSource,
-    Pretraining,
     TrainedTokenizer,
 )
 from dpsweep.study.config.section import Section
-from dpsweep.study.paths import Paths
 from dpsweep.study.study import Study
-from dpsweep.study.table_targets import ComparisonTable, Datasets, Table
-from dpsweep.study.targets import Figure, NormTrace, PerClass
-
-
-def target_inputs(study: Study, paths: Paths, target: Figure | Table) -> list[Path]:
-    """The files that a figure or table reads: exactly the cells that it draws."""
-    files: dict[Path, None] = {}
-    for selection in target.selections():
-        for cell in study.cells(selection):
-            files[paths.cell_trials(cell)] = None
-            if isinstance(target, NormTrace):
-                files[paths.cell(cell) / "steps.parquet"] = None
-    for selection in target.gradient_norms():
-        for cell in study.cells(selection):
-            norms = paths.gradient_norms(
-                cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound
-            )
-            files[norms] = None
-    for selection in target.overlaps():
-        for cell in study.cells(selection):
-            files[paths.theory(cell)] = None
-    if isinstance(target, PerClass):
-        # The names of the classes.
-        for selection in target.selections():
-            files[paths.dataset(selection.problem.dataset) / "metadata.json"] = None
-    if isinstance(target, Datasets):
-        for name in swept_datasets(study):
-            files[paths.dataset(name) / "metadata.json"] = None
-    return list(files)
-
-
-def norms_cells(
-    study: Study, problem: str, epsilon: float, epochs: int, clipping_bound: ClippingBound
-) -> list[Cell]:
-    """The cells that compete for the gradient norms of one (problem, epsilon, epochs, C).
-
-    Args:
-        study: the study.
-        problem: name of the problem.
-        epsilon: of the guarantee.
-        epochs: E.
-        clipping_bound: C, or the name of a rule.
-
-    Returns:
-        One for each batch size of the grid, in its order; none where there is no such cell.
-    """
-    sizes = dict.fromkeys(cell.batch_size for cell in study.problem_cells(problem))
-    cells = (Cell(problem, epsilon, epochs, size, clipping_bound) for size in sizes)
-    return [cell for cell in cells if study.has(cell)]
-
-
-def swept_datasets(study: Study) -> list[str]:
-    """The datasets that a sweep trains on, in the order of the study."""
-    used = {sweep.dataset for sweep in study.sweeps.values()}
-    return [name for name in study.datasets if name in used]
-
-
-def dataset_inputs(study: Study, paths: Paths, dataset: str) -> list[Path]:
-    """The files that preparing a dataset reads: the tokenizer of texts."""
-    tokenizer = study.datasets[dataset].tokenizer
-    return [] if tokenizer is None else [paths.tokenizer(tokenizer)]
-
-
-def backbone_inputs(study: Study, paths: Paths, backbone: str) -> list[Path]:
-    """The files that preparing a backbone reads: its tokenizer, its public dataset."""
-    section = study.backbones[backbone]
-    files = []
-    if section.reads_with is not None:
-        files.append(paths.tokenizer(backbone))
-    if isinstance(section.weights, Pretraining):
-        files.append(paths.dataset(section.weights.dataset) / "metadata.json")
-    return files
-
-
-def training_inputs(study: Study, paths: Paths, problem: str) -> list[Path]:
-    """The files that the trials of a problem read, the noise aside."""
-    parts = study.problems[problem]
-    folders = [paths.dataset(parts.dataset), paths.backbone(parts.backbone)]
-    if study.features(problem) is not None:
-        folders.append(paths.features(parts.dataset, parts.backbone))
-    return [folder / "metadata.json" for folder in folders]
+from dpsweep.study.table_targets import ComparisonTable, Table
+from dpsweep.study.targets import Figure
 
 
 def tokenizer_fingerprint(study: Study, backbone: str) -> str:
