@@ -97,6 +97,10 @@ def mean_without(values: Array, seed: int) -> Array:
 def best(accuracy: Array) -> tuple[npt.NDArray[np.intp], ...]:
     """Return the position (B, C) of the highest accuracy: the smallest B, then C, on ties.
 
+    >>> row, column = best(np.array([[0.5, 0.9], [0.9, 0.8]]))
+    >>> int(row), int(column)
+    (0, 1)
+
     Args:
         accuracy: shape (..., B, C). NaN is never chosen, unless there is nothing else.
 

@@ -72,7 +72,11 @@ def _ratio(sums: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Array:
 
 
 def relative_retained_weight(weights: npt.ArrayLike, baseline: npt.ArrayLike) -> Array:
-    """Retained weights divided by the largest class value at the baseline C (paper, figure 4)."""
+    """Retained weights divided by the largest class value at the baseline C (paper, figure 4).
+
+    >>> relative_retained_weight([0.25, 0.5], baseline=[0.5, 1.0])
+    array([0.25, 0.5 ])
+    """
     reference = float(np.fmax.reduce(np.asarray(baseline, dtype=np.float64)))  # without NaN
     relative: Array = np.asarray(weights, dtype=np.float64) / reference
     return relative
@@ -91,7 +95,11 @@ def class_order(accuracy: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 def running_mean(values: npt.ArrayLike, window: int) -> Array:
-    """Centred mean over ``window`` neighbours (odd), over fewer at the ends; NaN is left out."""
+    """Centred mean over ``window`` neighbours (odd), over fewer at the ends; NaN is left out.
+
+    >>> running_mean([0.0, 3.0, 6.0], window=3)
+    array([1.5, 3. , 4.5])
+    """
     if window < 1 or window % 2 == 0:
         raise ValueError(f"the window must be odd and positive, found {window}")
     series = pd.Series(np.asarray(values, dtype=np.float64))
@@ -125,6 +133,9 @@ def log_density(norms: npt.ArrayLike, grid: npt.ArrayLike) -> Array:
 
 def noise(quantity: NoiseQuantity, noise_multiplier: float, steps: int, batch_size: int) -> float:
     """DP noise of a training run (paper, section on batch size).
+
+    >>> noise("effective", noise_multiplier=2.0, steps=16, batch_size=64)
+    0.03125
 
     ``effective`` is sigma/B, the noise of one averaged gradient; ``cumulative`` is sigma*sqrt(T);
     ``cumulative_effective`` is sigma*sqrt(T)/B.
@@ -160,6 +171,11 @@ class Estimate(NamedTuple):
 
 def jackknife(rows: pd.DataFrame, statistic: Callable[[pd.DataFrame], float]) -> Estimate:
     """Return a statistic and its interval.
+
+    >>> rows = pd.DataFrame({"problem": ["a", "b", "c"], "lost": [0.01, 0.02, 0.06]})
+    >>> estimate = jackknife(rows, lambda some: some["lost"].mean())
+    >>> [round(number, 3) for number in estimate]
+    [0.03, -0.036, 0.096]
 
     Args:
         rows: any number for each ``problem``.

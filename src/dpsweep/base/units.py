@@ -4,7 +4,11 @@ import math
 
 
 def duration(seconds: float) -> str:
-    """A time: 0 s, 0.4 s, 40 s, 12 min, 3.4 h, 1,288 h. Less than 0.1 s is shown as 0.1 s, unless it is 0."""
+    """A time: 0 s, 0.4 s, 40 s, 12 min, 3.4 h, 1,288 h. Less than 0.1 s is shown as 0.1 s, unless it is 0.
+
+    >>> duration(5), duration(600), duration(90_000)
+    ('5.0 s', '10 min', '25 h')
+    """
     if 0 < seconds < 9.95:
         return f"{max(seconds, 0.1):.1f} s"
     if seconds < 90:
@@ -16,7 +20,11 @@ def duration(seconds: float) -> str:
 
 
 def size(number_of_bytes: float) -> str:
-    """A size on disk: 0.3 MB, 55.3 MB, 1.4 GB."""
+    """A size on disk: 0.3 MB, 55.3 MB, 1.4 GB.
+
+    >>> size(2_500_000)
+    '2.5 MB'
+    """
     if number_of_bytes >= 1e8:
         return f"{number_of_bytes / 1e9:.1f} GB"
     return f"{number_of_bytes / 1e6:.1f} MB"

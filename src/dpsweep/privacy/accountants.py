@@ -29,6 +29,9 @@ def pld_epsilon(
 ) -> float:
     """Return an upper estimate of epsilon by dp-accounting, the worse of adding and removing.
 
+    >>> f"{pld_epsilon(noise_multiplier=1.0, sampling_rate=0.01, steps=1000, delta=1e-5):.2f}"
+    '1.83'
+
     Args:
         noise_multiplier: standard deviation of the noise over the sensitivity, per step.
         sampling_rate: probability that an example takes part in a step, in (0, 1].

@@ -37,6 +37,10 @@ def calibrate(
 ) -> Calibration:
     """Return certified noise for training with Poisson-sampled batches, close to the least possible.
 
+    >>> noise = calibrate(epsilon=2, delta=1e-5, train_size=50_000, batch_size=1024, steps=391)
+    >>> f"{noise.noise_multiplier:.3f}", f"{noise.certified_epsilon:.3f}", noise.accountant
+    ('1.126', '2.000', 'prv')
+
     Args:
         epsilon: the target, positive; infinity for training without privacy.
         delta: of the (epsilon, delta) guarantee, in (0, 1). Warns unless below 1 / train_size.
@@ -123,6 +127,9 @@ def certify_again(noise: Calibration) -> Calibration:
 
 def noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
     """Return a certified noise multiplier; see `calibrate` for the conditions.
+
+    >>> f"{noise_multiplier(epsilon=1, delta=1e-5, sampling_rate=1.0, steps=8):.3f}"
+    '10.552'
 
     Args:
         epsilon: the target, positive; infinity gives 0.

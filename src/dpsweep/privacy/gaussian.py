@@ -30,6 +30,9 @@ _LOG_SIGMA_RANGE = (math.log(1e-4), math.log(1e9))
 def gaussian_delta(epsilon: float, noise_multiplier: float, steps: int = 1) -> float:
     """Return the smallest delta for which full-batch training is (epsilon, delta)-DP.
 
+    >>> f"{gaussian_delta(epsilon=1.0, noise_multiplier=3.73):.2g}"
+    '1e-05'
+
     Args:
         epsilon: at least 0.
         noise_multiplier: standard deviation of the noise over the sensitivity, per step.
@@ -43,7 +46,11 @@ def gaussian_delta(epsilon: float, noise_multiplier: float, steps: int = 1) -> f
 
 
 def gaussian_epsilon(delta: float, noise_multiplier: float, steps: int = 1) -> float:
-    """Return the smallest epsilon >= 0 for which full-batch training is (epsilon, delta)-DP."""
+    """Return the smallest epsilon >= 0 for which full-batch training is (epsilon, delta)-DP.
+
+    >>> f"{gaussian_epsilon(delta=1e-5, noise_multiplier=3.73):.3f}"
+    '1.000'
+    """
     if gaussian_delta(0.0, noise_multiplier, steps) <= delta:
         return 0.0
 
@@ -58,6 +65,9 @@ def gaussian_epsilon(delta: float, noise_multiplier: float, steps: int = 1) -> f
 
 def gaussian_noise_multiplier(epsilon: float, delta: float, steps: int = 1) -> float:
     """Return the smallest noise multiplier for which full-batch training is (epsilon, delta)-DP.
+
+    >>> f"{gaussian_noise_multiplier(epsilon=1.0, delta=1e-5):.3f}"
+    '3.731'
 
     Raises:
         CalibrationError: the target is so extreme that floating point cannot resolve it.

@@ -66,6 +66,9 @@ class AuditOutcome:
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """Bound the probability of ``correct`` or more right guesses under (epsilon, delta)-DP.
 
+    >>> f"{p_value(canaries=1000, guesses=100, correct=90, epsilon=1.0, delta=1e-5):.2g}"
+    '0.00084'
+
     Theorem 5.2 of Steinke et al.: with f(v) the probability that at least v of r guesses are right
     when each is right with probability e^epsilon / (1 + e^epsilon), independently, it is at most
     f(v) + 2 m delta max_i (f(v - i) - f(v)) / i, i = 1..v.
@@ -107,6 +110,9 @@ def epsilon_lower_bound(
     canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95
 ) -> float:
     """Return the largest epsilon that the guesses refute; 0 if they refute none.
+
+    >>> f"{epsilon_lower_bound(canaries=1000, guesses=100, correct=90, delta=1e-5):.2f}"
+    '1.63'
 
     Whatever the true epsilon is, the bound exceeds it with probability at most 1 - confidence.
 

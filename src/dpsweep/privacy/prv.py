@@ -168,6 +168,9 @@ def prv_epsilon(
 ) -> float:
     """Return a certified upper bound on epsilon, the worse of adding and removing an example.
 
+    >>> f"{prv_epsilon(1.0, 0.01, 1000, 1e-5, 0.01):.2f}"
+    '1.84'
+
     Args:
         noise_multiplier: standard deviation of the noise over the sensitivity, per step.
         sampling_rate: probability that an example takes part in a step, in (0, 1).

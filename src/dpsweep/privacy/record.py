@@ -98,15 +98,27 @@ class Calibration:
 
 
 def cumulative_noise(noise_multiplier: float, steps: int) -> float:
-    """Return sigma sqrt(T), the paper's cumulative noise."""
+    """Return sigma sqrt(T), the paper's cumulative noise.
+
+    >>> cumulative_noise(noise_multiplier=0.5, steps=16)
+    2.0
+    """
     return noise_multiplier * math.sqrt(steps)
 
 
 def effective_noise(noise_multiplier: float, batch_size: int) -> float:
-    """Return sigma / B, the paper's effective noise."""
+    """Return sigma / B, the paper's effective noise.
+
+    >>> effective_noise(noise_multiplier=2.0, batch_size=64)
+    0.03125
+    """
     return noise_multiplier / batch_size
 
 
 def cumulative_effective_noise(noise_multiplier: float, steps: int, batch_size: int) -> float:
-    """Return sigma sqrt(T) / B, its cumulative version."""
+    """Return sigma sqrt(T) / B, its cumulative version.
+
+    >>> cumulative_effective_noise(noise_multiplier=2.0, steps=16, batch_size=64)
+    0.125
+    """
     return cumulative_noise(noise_multiplier, steps) / batch_size

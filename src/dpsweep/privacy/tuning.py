@@ -42,6 +42,9 @@ _LARGEST_EPSILON = 1e4
 def gamma_of_mean(mean: float, shape: float) -> float:
     """Return the parameter gamma in (0, 1) of a truncated negative binomial distribution.
 
+    >>> f"{gamma_of_mean(mean=10, shape=1):.3f}"
+    '0.100'
+
     Args:
         mean: E[K], above 1.
         shape: eta, above -1; 1 is the geometric and 0 the logarithmic distribution.
@@ -69,6 +72,9 @@ def _mean(gamma: float, shape: float) -> float:
 
 def trial_count_probabilities(mean: float, shape: float, largest: int) -> np.ndarray:
     """Return P[K = k] for k from 1 to ``largest``, shape (largest,).
+
+    >>> trial_count_probabilities(mean=2.0, shape=1.0, largest=3)
+    array([0.5  , 0.25 , 0.125])
 
     Raises:
         CalibrationError: the mean or the shape is out of range.

@@ -114,6 +114,9 @@ class Recommendation:
 def smallest_batch_size(cumulative_noise: Mapping[int, float], steps: Mapping[int, int]) -> int:
     """Return the smallest batch whose cumulative noise is nearly the least.
 
+    >>> smallest_batch_size({64: 30.0, 256: 15.1, 1024: 15.0}, {64: 200, 256: 50, 1024: 12})
+    256
+
     Only batches that leave `LEAST_STEPS` steps count; where none does, the one with the most steps.
 
     Args:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 def bracket_maximum(count: int, score: Callable[[int], float]) -> int:
     """Find the maximum of a sequence that rises and then falls, from few of its values.
 
+    >>> bracket_maximum(8, lambda position: -abs(position - 5))
+    5
+
     Fibonacci search (Kiefer 1953): two values inside the interval that must hold the maximum tell
     which end to drop, and the remaining one is used again. `bracket_trials` values are enough for
     a strictly unimodal sequence; noise or a plateau can cost the best value, never an error.

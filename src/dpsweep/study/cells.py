@@ -13,7 +13,11 @@ BatchSize = int | Full
 
 
 def number(value: float | str) -> str:
-    """Write a grid value as in file names: 8, 0.25, 1e-05, inf, full, automatic."""
+    """Write a grid value as in file names: 8, 0.25, 1e-05, inf, full, automatic.
+
+    >>> [number(value) for value in (8.0, 0.25, 1e-5, "full")]
+    ['8', '0.25', '1e-05', 'full']
+    """
     if isinstance(value, str):
         return value
     return str(int(value)) if float(value).is_integer() else repr(float(value))
@@ -21,6 +25,9 @@ def number(value: float | str) -> str:
 
 def optimizer_steps(train_size: int, batch_size: int, epochs: int, rounding: str) -> int:
     """Number of optimizer steps T for E epochs at expected batch size B over N examples.
+
+    >>> optimizer_steps(train_size=50_000, batch_size=1024, epochs=8, rounding="round")
+    391
 
     ``round`` is max(1, round(E*N/B)), halves rounded up: the compute budget is honest to half a
     batch. ``ceil`` is E*ceil(N/B). Integer arithmetic, so no N is off by one.
@@ -75,7 +82,14 @@ class FeatureSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One job: a (problem, epsilon, epochs, B, C), for which the learning rate is tuned."""
+    """One job: a (problem, epsilon, epochs, B, C), for which the learning rate is tuned.
+
+    >>> cell = Cell("digits_vit_film", epsilon=8.0, epochs=4, batch_size="full", clipping_bound=0.1)
+    >>> cell.name
+    'eps8_epochs4_Bfull_C0.1'
+    >>> Cell.parse("digits_vit_film", cell.name) == cell
+    True
+    """
 
     problem: str
     """its name; ``Study.problems`` has the parts"""

@@ -54,6 +54,10 @@ class Clipping(ABC):
 class FlatClipping(Clipping):
     """The factor ``min(1/C, 1/norm)`` for a clipping bound C: exactly that, zero norms included.
 
+    >>> from torch import tensor
+    >>> FlatClipping(2.0).factors(tensor([0.0, 1.0, 4.0]))
+    tensor([0.5000, 0.5000, 0.2500])
+
     Opacus and others divide by ``norm + 1e-6`` instead, which at the paper's C = 1e-5 shortens
     gradients by up to 9 %.
     """
@@ -79,7 +83,12 @@ class FlatClipping(Clipping):
 
 @dataclass(frozen=True)
 class AutomaticClipping(Clipping):
-    """AUTO-S: the factor ``1 / (norm + gamma)`` (Bu et al. 2023, "Automatic Clipping")."""
+    """AUTO-S: the factor ``1 / (norm + gamma)`` (Bu et al. 2023, "Automatic Clipping").
+
+    >>> from torch import tensor
+    >>> AutomaticClipping(gamma=0.5).factors(tensor([0.0, 1.5]))
+    tensor([2.0000, 0.5000])
+    """
 
     title: ClassVar[str] = "AUTO-S"
     gamma: float = 0.01
@@ -120,6 +129,11 @@ def clipping_kind(value: object) -> str:
 
 def clipping_rule(value: ClippingBound, gamma: float) -> Clipping:
     """The rule that a value of a grid stands for.
+
+    >>> clipping_rule(1, gamma=0.01)
+    FlatClipping(bound=1.0, kind='flat')
+    >>> clipping_rule("automatic", gamma=0.01)
+    AutomaticClipping(gamma=0.01, kind='automatic')
 
     Args:
         value: C, or the name of a rule.

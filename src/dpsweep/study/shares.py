@@ -36,6 +36,9 @@ def is_within(share: float, *name: str | int) -> bool:
 def held_out_rows(train_size: int, share: float) -> tuple[int, ...]:
     """The rows of a training set that are held out to select on, ascending.
 
+    >>> len(held_out_rows(train_size=1000, share=0.1))
+    102
+
     They are known before the data is: a row is held out by its number alone.
 
     Args:

@@ -52,6 +52,10 @@ def progress_bound(
 ) -> Array:
     """Return the largest expected change of the summed loss, at each of some clipping bounds.
 
+    >>> gram = [[4.0, 0.0], [0.0, 1.0]]
+    >>> progress_bound(gram, [0.5, 2.0], noise_multiplier=0.1, dimension=10, step_size=0.1)
+    array([-0.12375, -0.23   ])
+
     Args:
         gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
         clipping_bounds: C, of any shape.
@@ -101,6 +105,9 @@ def best_step_size(
     smoothness: float,
 ) -> Array:
     """Return the step size with the best bound on progress, s.g / (L (|s|^2 + C^2 sigma^2 d)).
+
+    >>> best_step_size([[4.0, 0.0], [0.0, 1.0]], [1.0], noise_multiplier=0.0, dimension=10, smoothness=2.0)
+    array([0.75])
 
     It may be above 1/L. It is 0 where the clipped sum points away from the gradient: there no step is
     certain to gain anything.

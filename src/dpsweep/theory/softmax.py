@@ -15,6 +15,10 @@ from dpsweep.theory.sums import Array, finite
 def softmax_gram(features: npt.ArrayLike, residuals: npt.ArrayLike) -> Array:
     """Return the Gram matrix of the head's per-example gradients, without the gradients.
 
+    >>> softmax_gram(features=[[1.0], [2.0]], residuals=[[0.5, -0.5], [-0.5, 0.5]])
+    array([[ 1. , -1.5],
+           [-1.5,  2.5]])
+
     Inner products of outer products are products of inner products.
 
     Args:
@@ -41,6 +45,9 @@ def softmax_gram(features: npt.ArrayLike, residuals: npt.ArrayLike) -> Array:
 def softmax_smoothness(features: npt.ArrayLike) -> float:
     """Return L of the summed cross entropy; divided by B it is that of the mean.
 
+    >>> f"{softmax_smoothness([[0.0], [0.0]]):.3f}"
+    '1.000'
+
     The Hessian of one example is (diag(p) - p p^T) x x^T as a Kronecker product, and its first factor
     has no eigenvalue above 1/2. So L is at most half the squared largest singular value of the
     features.
@@ -56,6 +63,10 @@ def softmax_residuals(
     features: npt.ArrayLike, labels: npt.ArrayLike, weights: npt.ArrayLike
 ) -> Array:
     """Return predicted probabilities minus one-hot labels.
+
+    >>> softmax_residuals([[1.0], [2.0]], labels=[0, 1], weights=np.zeros((2, 2)))
+    array([[-0.5,  0.5],
+           [ 0.5, -0.5]])
 
     Args:
         features: shape (B, f).

@@ -27,6 +27,10 @@ Rows = Callable[[npt.NDArray[np.int64]], npt.ArrayLike]
 class ClippedSums:
     """The overlaps of the gradients of a batch: four numbers an example, in the order of the norms.
 
+    >>> sums = ClippedSums.of(gram_matrix([[3.0, 4.0], [1.0, 0.0]]))
+    >>> sums.norms, float(sums.total_square)
+    (array([1., 5.]), 32.0)
+
     Gradients that are zero are left out: they add nothing, whatever the bound.
 
     Attributes:
@@ -174,6 +178,10 @@ def _down(steps: Array) -> Array:
 
 def gram_matrix(gradients: npt.ArrayLike, block_bytes: int = _BLOCK_BYTES) -> Array:
     """Return the inner products of per-example gradients, summed in float64.
+
+    >>> gram_matrix([[3.0, 4.0], [1.0, 0.0]])
+    array([[25.,  3.],
+           [ 3.,  1.]])
 
     Coordinates are taken a block at a time, so a memory-mapped array is never in memory as a whole:
     for 4,096 examples the result takes 134 MB and a block 268 MB, whatever the dimension.

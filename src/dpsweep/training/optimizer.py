@@ -40,6 +40,21 @@ class PrivateOptimizer:
     A step sums the clipped gradients of all micro-batches in float64, adds noise from
     N(0, noise_multiplier^2 I) once, divides by the *expected* batch size, and hands the result, in
     the parameters' dtype, to a torch optimizer. An empty batch takes its step too: pure noise.
+
+    >>> from dpsweep import FlatClipping, GaussianNoise, make_engine
+    >>> model = torch.nn.Linear(2, 3)
+    >>> optimizer = PrivateOptimizer(
+    ...     torch.optim.SGD(model.parameters(), lr=0.1),
+    ...     make_engine("auto", model),
+    ...     FlatClipping(1.0),
+    ...     noise_multiplier=1.0,
+    ...     expected_batch_size=4,
+    ...     noise=GaussianNoise("mine", "noise"),
+    ... )
+    >>> inputs, labels = torch.randn(3, 2), torch.tensor([0, 1, 2])
+    >>> statistics = optimizer.step([(inputs, labels, torch.ones(3, dtype=torch.bool))])
+    >>> int(statistics.sampled_examples)
+    3
     """
 
     def __init__(

@@ -36,6 +36,11 @@ _CHUNK = 1 << 20
 def stream_key(*parts: str | int, secret: bytes = b"") -> int:
     """Return the 128-bit key of a stream.
 
+    >>> stream_key("mine", "noise") == stream_key("mine", "noise")
+    True
+    >>> stream_key("1") == stream_key(1)
+    False
+
     It is the first half of the HMAC-SHA-256 of the parts as canonical JSON, so ``"1"`` and ``1``
     are different parts, and ``("ab", "c")`` differs from ``("a", "bc")``.
 
@@ -48,7 +53,11 @@ def stream_key(*parts: str | int, secret: bytes = b"") -> int:
 
 
 def new_secret() -> bytes:
-    """Return 256 bits from the operating system, for streams that nobody can replay."""
+    """Return 256 bits from the operating system, for streams that nobody can replay.
+
+    >>> len(new_secret())
+    32
+    """
     return secrets.token_bytes(32)
 
 
@@ -59,6 +68,10 @@ def numpy_stream(*parts: str | int, secret: bytes = b"") -> np.random.Generator:
 
 class PoissonSampler:
     """Samples every example independently with probability ``batch_size / train_size``, each step.
+
+    >>> sampler = PoissonSampler(20, 5, "mine", "sampling")
+    >>> sampler.batch(0).tolist(), sampler.batch(1).tolist()
+    ([1, 9, 15], [3, 13, 14, 18])
 
     The batch of a step is a function of (stream, step): the generator is counter-based (Philox,
     Salmon et al. 2011), with the step in the upper half of its counter. Resuming needs no state.
@@ -101,6 +114,12 @@ class PoissonSampler:
 def microbatches(indices: Indices, physical_batch: int) -> Iterator[tuple[Indices, Mask]]:
     """Split a sampled batch into micro-batches of exactly ``physical_batch`` rows.
 
+    >>> for rows, mask in microbatches(np.array([3, 5, 8]), physical_batch=2):
+    ...     print(rows, mask)
+    ...
+    [3 5] [ True  True]
+    [8 3] [ True False]
+
     Yields ``(indices, mask)``, both of shape ``(physical_batch,)``. The last micro-batch is padded
     by repeating the batch's first index, with a false mask. An empty batch yields nothing.
     """
@@ -115,6 +134,11 @@ def microbatches(indices: Indices, physical_batch: int) -> Iterator[tuple[Indice
 
 class GaussianNoise:
     """Independent standard normal numbers for every step of a trial, whose tails are there.
+
+    >>> total = torch.zeros(3, dtype=torch.float64)
+    >>> GaussianNoise("mine", "noise").add_to(total, step=0, standard_deviation=2.0)
+    >>> total
+    tensor([4.4306, 0.2496, 0.5345], dtype=torch.float64)
 
     The usual draw, ``torch.randn`` in float32, never exceeds 5.77 on a CPU and 6.76 on a GPU,
     because it transforms uniform numbers of 24 and 33 bits. A Gaussian mechanism with such noise has
