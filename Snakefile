@@ -1,6 +1,5 @@
 # dpsweep: from a study file to a report. `snakemake --profile demo all` runs the demo,
-# `snakemake --profile slurm all` the paper's study on a cluster.
-import argparse
+# `snakemake --profile slurm all` the paper's study on a cluster. `OUTPUTS` says what is made from what.
 import json
 import os
 import re
@@ -28,28 +27,9 @@ from dpsweep.study.paths import Paths
 
 
 include: "workflow/rules/snakemake.smk"
+include: "workflow/rules/call.smk"
 
 
-# Rules call `dpsweep` by name: it lies beside the Python that runs this, whether or not its environment
-# is activated.
-os.environ.update(
-    PATH=os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()])
-)
-# A study is named with `--config study=`, but habit says --configfile.
-STUDY_FILE = config.get("study", "config.yaml")
-if "study" not in config and not config.keys().isdisjoint({"extends", "sweeps"}):
-    studies = [
-        file
-        for file in workflow.overwrite_configfiles
-        if re.search(
-            r"^(extends|sweeps):", Path(file).read_text(encoding="utf-8"), re.MULTILINE
-        )
-    ]
-    if len(studies) != 1:
-        raise WorkflowError(
-            "name one study: snakemake --config study=studies/mine.yaml -- all"
-        )
-    STUDY_FILE = studies[0]
 # `--config partial=true` looks at a study while it runs: it draws what is there, in a folder of its
 # own, and has no rule that could train anything.
 PARTIAL = bool(config.get("partial", False))
@@ -78,22 +58,6 @@ CELL = "eps{epsilon}_epochs{epochs}_B{batch_size}_C{clipping_bound}"
 # What a site needs around every command.
 setup = JOBS.shell_setup(Path(workflow.basedir) / "workflow/scripts/requeue.sh")
 shell.prefix(setup.replace("{", "{{").replace("}", "}}"))
-# The commands that messages suggest are for this machine: they repeat its profile and site settings.
-site_options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-site_options.add_argument("--profile", action="append", default=[])
-site_options.add_argument("--configfile", "--configfiles", nargs="+", default=[])
-given, _ = site_options.parse_known_args()
-os.environ.setdefault(
-    commands.OPTIONS,
-    shlex.join(
-        [
-            *(f"--profile={profile}" for profile in given.profile),
-            *(["--configfile", *given.configfile] if given.configfile else []),
-        ]
-    ),
-)
-# Slurm announces a time limit to every process of a job. This one leaves it to the training.
-signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 include: "workflow/rules/lock.smk"
