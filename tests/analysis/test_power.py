@@ -136,9 +136,9 @@ def test_more_problems_see_smaller_effects() -> None:
 def test_a_forecast_says_what_the_study_lacks() -> None:
     table = {"t": {"family": "tuning_implications", "caption": "c", "section": "s"}}
     lines = list(outlook(make_study({"s": GRID}, tables=table)))
-    assert "Lower ε: Increase C: 3 comparisons; has 3 of 6 comparisons" in "\n".join(lines)
+    assert "Lower ε: Increase C: has 3 of 6 comparisons" in "\n".join(lines)
     assert "Weaker backbone" in lines[3]
-    assert "0 comparisons; has 0 of 6 comparisons" in lines[3]
+    assert "smaller C): has 0 of 6 comparisons" in lines[3]
     assert not list(outlook(make_study({"s": GRID})))
 
 

@@ -28,7 +28,7 @@ from dpsweep.analysis.evidence import compare, evidence_table
 from dpsweep.analysis.frames import UnreadableResultsError, write_problem
 from dpsweep.base.files import fingerprint
 from dpsweep.figures.tables.inputs import grids_of_sweeps
-from dpsweep.report.checks import check_data, check_trials
+from dpsweep.report.checks import _beyond, check_data, check_trials
 from dpsweep.report.embed import download_content, picture
 from dpsweep.report.found import best_settings, choice_costs, to_know, verdicts
 from dpsweep.report.summary import summarise
@@ -652,14 +652,44 @@ def test_the_best_learning_rate_at_an_end_of_its_grid_is_counted(
     write_trials(study, paths)
     title = "Width of the learning-rate grids"
     assert check_named(Page(written(study, paths)), title).startswith("Pass")
-    write_trials(study, paths, best=True)  # the lowest rate, in one cell
-    checks = check_trials(study, read_trials(study, paths))
+    trials = read_trials(study, paths)
+    cell = (trials["problem"] == trials["problem"][0]) & (trials["cell"] == trials["cell"][0])
+    trials.loc[cell, "best"] = trials["learning_rate"][cell] == 0.001
+    checks = check_trials(study, trials)
     (found,) = (check for check in checks if check.title == title)
-    assert "in 1 of 11 tuned cells" in found.finding
+    assert "in 1 of 10 tuned cells" in found.finding
     assert found.evidence is not None
-    assert found.evidence.rows == [["digits_film", "0.001, 0.1", "9", "1", "0"]]
+    assert found.evidence.rows == [["digits_film", "0.001, 0.1", "8", "1", "0"]]
     assert found.remedy == "add to the sweeps' learning_rate (digits_film: 0.0001)"
     assert to_know(checks)[0] == found
+
+
+def test_the_best_c_and_b_at_an_end_of_their_grids_are_listed(study: Study, paths: Paths) -> None:
+    # The accuracies are by hand: C = 0.1 and 1 are equal, so the smaller one is chosen. At ε = 1 all
+    # B are equal too; without privacy B = 256 is better, the last of the grid.
+    write_trials(study, paths)
+    checks = check_trials(study, read_trials(study, paths))
+    (found,) = (check for check in checks if check.title == "Width of the grids of C and B")
+    assert found.evidence is not None
+    assert found.evidence.rows == [
+        ["digits_strong_film", "1", "C", "0.1, 1", "0.1"],
+        ["digits_strong_film", "1", "B", "64, full", "64"],
+        ["digits_strong_film", "8", "C", "0.1, 1", "0.1"],
+        ["digits_strong_film", "8", "B", "64, full", "64"],
+        ["digits_strong_film", "∞", "B", "64, 256", "256"],
+    ]
+    assert "Of 3 best settings, 2 have the first or last C of the grid, and 3 the" in found.finding
+    assert found.remedy == (
+        "add to the sweeps (digits_film: clipping_bound 0.01, digits_film: batch_size 32, "
+        "digits_reference: batch_size 1024)"
+    )
+
+
+def test_the_best_c_and_b_inside_their_grids_pass() -> None:
+    assert _beyond([0.1, 1.0, 10.0], 1.0) is None
+    assert _beyond([64, 256, "full"], "full") is None
+    assert _beyond(["automatic"], "automatic") is None
+    assert _beyond([1.0, 10.0], 10.0) == 100.0
 
 
 def test_reference_accuracy_is_that_of_the_best_nonprivate_cell(page: Page) -> None:

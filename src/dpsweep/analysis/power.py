@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpsweep.analysis.evidence import NOT_RESOLVED, Evidence, compare, gather
+from dpsweep.analysis.evidence import FEWEST_COMPARISONS, NOT_RESOLVED, Evidence, compare, gather
 from dpsweep.analysis.grids import Array, Grid
+from dpsweep.base.units import count
 from dpsweep.study import Cell, Study
 from dpsweep.study.config.datasets import related_datasets
 from dpsweep.study.table_targets import TuningImplications
@@ -236,8 +237,8 @@ def outlook(study: Study) -> Iterator[str]:
         "study supports each rule, and the smallest effect that it would find with 80 %"
     )
     for prospect in found.values():
-        rule, count = prospect.evidence.rule, len(prospect.evidence.comparisons)
-        said = [f"{count} comparison{'' if count == 1 else 's'}"]
+        rule, comparisons = prospect.evidence.rule, len(prospect.evidence.comparisons)
+        said = [count(comparisons, "comparison")] if comparisons >= FEWEST_COMPARISONS else []
         if not np.isnan(prospect.smallest_visible):
             said.append(f"{prospect.power:.0%}, {prospect.smallest_visible:.2g} {rule.unit}")
         if prospect.evidence.needs:

@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from dpsweep.base.units import count
+
 log = logging.getLogger(__name__)
 
 SEATS = 4
@@ -104,8 +106,8 @@ def describe(gpus: Sequence[Gpu]) -> str:
     kinds = Counter(
         f"{gpu.name}, {gpu.gigabytes:g} GB" if gpu.gigabytes else gpu.name for gpu in gpus
     )
-    what = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
-    listed = "; ".join(f"{count} x {kind}" for kind, count in kinds.items())
+    what = count(len(gpus), "GPU")
+    listed = "; ".join(f"{found} x {kind}" for kind, found in kinds.items())
     return f"{what} on this machine ({listed})."
 
 

@@ -1,4 +1,4 @@
-"""Times and sizes with the unit that suits them."""
+"""Times, sizes and counts with the unit that suits them."""
 
 import math
 
@@ -28,3 +28,12 @@ def size(number_of_bytes: float) -> str:
     if number_of_bytes >= 1e8:
         return f"{number_of_bytes / 1e9:.1f} GB"
     return f"{number_of_bytes / 1e6:.1f} MB"
+
+
+def count(amount: int, noun: str, plural: str | None = None) -> str:
+    """An amount with its noun.
+
+    >>> count(1, "trial"), count(1234, "trial"), count(0, "class", "classes")
+    ('1 trial', '1,234 trials', '0 classes')
+    """
+    return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"

@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterator
 
 from dpsweep.analysis.power import outlook
+from dpsweep.base.units import count
 from dpsweep.data.prepare import inspect
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.planning.check import drawn_texts, notes, problems, used_datasets
@@ -60,11 +61,15 @@ def _sizes(study: Study, every_target: bool) -> Iterator[str]:
         cells += 1
         trials += trials_per_cell(study, study.sweep_of(cell))
     for name, sweep in study.sweeps.items():
-        count, rates = len(study.sweep_cells(name)), len(sweep.learning_rates)
-        yield f"  {name}: {count} cells, {rates} learning rates, {sweep.seeds} seeds"
+        rates = len(sweep.learning_rates)
+        yield (
+            f"  {name}: {count(len(study.sweep_cells(name)), 'cell')}, "
+            f"{count(rates, 'learning rate')}, {count(sweep.seeds, 'seed')}"
+        )
     yield (
-        f"{len(study.sweeps)} sweeps, {cells} cells, {trials} trials ({study.training.selection}), "
-        f"{len(study.figures)} figures, {len(study.tables)} tables"
+        f"{count(len(study.sweeps), 'sweep')}, {count(cells, 'cell')}, {count(trials, 'trial')} "
+        f"({study.training.selection}), {count(len(study.figures), 'figure')}, "
+        f"{count(len(study.tables), 'table')}"
     )
     yield from _undrawn(study, every_target)
 
@@ -75,9 +80,9 @@ def _undrawn(study: Study, every_target: bool) -> Iterator[str]:
     if not reasons:
         return
     yield f"drawn: {', '.join([*study.figures, *study.tables]) or 'nothing'}"
-    count = len(study.targets.undrawn)
-    if count > _FEW and not every_target:
-        yield f"not drawn: {count} targets that need other roles or cells; --all lists them"
+    undrawn = len(study.targets.undrawn)
+    if undrawn > _FEW and not every_target:
+        yield f"not drawn: {undrawn} targets that need other roles or cells; --all lists them"
         return
     for reason, names in reasons.items():
         yield f"not drawn: {', '.join(names)}"

@@ -49,6 +49,8 @@ def about(
 app.add_typer(studies.app)
 app.add_typer(run.app)
 app.add_typer(releases.app)
+for stage in stages.app.registered_commands:
+    stage.rich_help_panel = "Stages, which the workflow calls"
 app.add_typer(stages.app)
 
 

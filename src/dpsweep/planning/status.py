@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from dpsweep.base.units import duration
+from dpsweep.base.units import count, duration
 from dpsweep.planning.cluster import Site
 from dpsweep.planning.cost import cell_cost
 from dpsweep.planning.device import GPU, Device
@@ -200,7 +200,7 @@ class Forecast:
         estimated = sum(self._estimate(*kind) * len(values) for kind, values in kinds.items())
         spent = sum(measured.values())
         self.ratio = spent / estimated if spent else 1.0
-        cells = "1 cell" if len(measured) == 1 else f"{len(measured)} cells"
+        cells = count(len(measured), "cell")
         self.basis = (
             f"(Measured on {cells} of this study: {self.ratio:.2g} times the first estimate.)"
             if spent

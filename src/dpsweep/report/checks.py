@@ -1,5 +1,6 @@
 """Check the trials: privacy guarantee, completeness, divergence, width of the grids."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -7,11 +8,15 @@ from typing import Literal
 import pandas as pd
 
 from dpsweep.base.files import DamagedFileError, read_checked_json
+from dpsweep.base.units import count
 from dpsweep.figures.tables.text import TextTable
 from dpsweep.report.trials import is_private
-from dpsweep.report.wording import count, percent, values
-from dpsweep.study import Study
+from dpsweep.report.wording import percent, values
+from dpsweep.study import Cell, Study
 from dpsweep.study.cells import number
+from dpsweep.study.choice import choose
+from dpsweep.study.clipping import SMALLEST_BOUND
+from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
 
@@ -47,6 +52,7 @@ def check_trials(study: Study, trials: pd.DataFrame) -> list[Check]:
         _precision(trials),
         _passes(once),
         _grid_edge(study, trials),
+        _best_at_an_end(study, trials),
     ]
 
 
@@ -315,3 +321,43 @@ def _grid_edge(study: Study, trials: pd.DataFrame) -> Check:
         f"add to the sweeps' learning_rate ({'; '.join(wider[:5])}"
         + (f"; and so for {len(wider) - 5} more)" if len(wider) > 5 else ")"),
     )
+
+
+def _best_at_an_end(study: Study, trials: pd.DataFrame) -> Check:
+    title = "Width of the grids of C and B"
+    chosen = choose(trials, by=["problem", "epsilon"]).dropna(subset=["centre"])
+    rows, wider = [], dict[str, None]()
+    for _, best in chosen.iterrows():
+        cell = Cell.parse(str(best["problem"]), str(best["cell"]))
+        name = study.sweep_of(cell)
+        sweep = study.sweeps[name]
+        for key, symbol, found, grid, smallest in (
+            ("clipping_bound", "C", cell.clipping_bound, sweep.clipping_bounds, SMALLEST_BOUND),
+            ("batch_size", "B", cell.batch_size, sweep.batch_size, 1.0),
+        ):
+            beyond = _beyond(grid, found)
+            if beyond is not None and beyond >= smallest:
+                ends = values([grid[0], grid[-1]])
+                epsilon = values([cell.epsilon])
+                rows.append([cell.problem, epsilon, symbol, ends, number(found)])
+                added = round(beyond) if symbol == "B" else float(f"{beyond:.2g}")
+                wider[f"{name}: {key} {number(added)}"] = None
+    if not rows:
+        return Check(title, "pass", "No best C or B of a problem and ε is at an end of its grid.")
+    sides = [sum(row[2] == symbol for row in rows) for symbol in ("C", "B")]
+    return Check(
+        title,
+        "note",
+        f"Of {count(len(chosen), 'best setting')}, {sides[0]} have the first or last C of the grid, and "
+        f"{sides[1]} the first or last B; a wider grid might do better there, unless accuracy is flat.",
+        TextTable(["Problem", "ε", "Axis", "Grid from, to", "Best"], rows, "lrlrr"),
+        f"add to the sweeps ({shorten(wider)})",
+    )
+
+
+def _beyond(grid: Sequence[float | str], best: float | str) -> float | None:
+    """The next value of a geometric grid whose best value is at an end; None elsewhere."""
+    if isinstance(best, str) or len(grid) < 2 or best not in (grid[0], grid[-1]):
+        return None
+    nearest = grid[1] if best == grid[0] else grid[-2]
+    return best / 2 if isinstance(nearest, str) else best**2 / nearest

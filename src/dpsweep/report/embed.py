@@ -12,7 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
 import dpsweep
-from dpsweep.report.wording import column_kinds, count, values
+from dpsweep.base.units import count
+from dpsweep.report.wording import column_kinds, values
 
 # A page of 51 figures stays near 10 MB: figures are line art, which 256 colours show without a
 # visible difference at a third of the size. 2100 pixels are a full-width figure at 300 dpi.

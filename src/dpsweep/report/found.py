@@ -7,11 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from dpsweep.base.units import count
 from dpsweep.figures.tables.text import TextTable, signed
 from dpsweep.figures.tables.write import read_numbers
 from dpsweep.report.checks import Check
 from dpsweep.report.trials import is_private
-from dpsweep.report.wording import batch_text, bound_text, count, percent, values
+from dpsweep.report.wording import batch_text, bound_text, percent, values
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import number
 from dpsweep.study.choice import choose

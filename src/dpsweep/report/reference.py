@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from dpsweep.base.units import count
 from dpsweep.figures.tables.text import TextTable, signed
-from dpsweep.report.wording import count
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import ComparisonTable

@@ -7,10 +7,10 @@ from datetime import datetime
 
 import pandas as pd
 
-from dpsweep.base.units import duration
+from dpsweep.base.units import count, duration
 from dpsweep.figures.tables.text import TextTable
 from dpsweep.report.trials import newest_results
-from dpsweep.report.wording import count, span, values
+from dpsweep.report.wording import span, values
 from dpsweep.study import Study
 from dpsweep.study.config import (
     FileWeights,

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+from dpsweep.base.units import count
 from dpsweep.figures import audit
 from dpsweep.figures.tables.text import TextTable
 from dpsweep.figures.tables.write import read, read_numbers
 from dpsweep.report.embed import Download, Picture, download, picture
-from dpsweep.report.wording import count
 from dpsweep.study import Cell, Study
 from dpsweep.study.captions import facts, shared
 from dpsweep.study.paths import Paths

@@ -11,11 +11,6 @@ from dpsweep.study.clipping import RULES, ClippingBound
 _PROSE = 40
 
 
-def count(amount: int, noun: str, plural: str | None = None) -> str:
-    """An amount with its noun: 1 trial, 1,234 trials."""
-    return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
-
-
 def percent(fraction: float) -> str:
     """A fraction of one as a percentage with one decimal; a dash where there is no number."""
     return "–" if math.isnan(fraction) else f"{100 * fraction:.1f} %"

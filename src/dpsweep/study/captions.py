@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from dpsweep.base.units import count
 from dpsweep.study.cells import number
 from dpsweep.study.clipping import RULES
 from dpsweep.study.config.study import StudyFile
@@ -142,7 +143,7 @@ def _values(axis: str, selections: Sequence[Selection]) -> str:
 
 
 def _range_of_seeds(fewest: int, most: int) -> str:
-    return f"{fewest} to {most} seeds" if fewest < most else _counted(most, "seed")
+    return f"{fewest} to {most} seeds" if fewest < most else count(most, "seed")
 
 
 def _spread(fewest: int, most: int) -> str:
@@ -210,12 +211,8 @@ def _epochs(study: StudyFile, selections: Sequence[Selection]) -> str:
     for each in selections:
         title = study.datasets[each.problem.dataset].title
         epochs = each.values("epochs")
-        text = _counted(epochs[0], "epoch") if len(epochs) == 1 else f"{listed(epochs)} epochs"
+        text = count(epochs[0], "epoch") if len(epochs) == 1 else f"{listed(epochs)} epochs"
         datasets.setdefault(text, {})[title] = None
     if len(datasets) == 1:
         return next(iter(datasets))
     return ", ".join(f"{text} on {listed(titles)}" for text, titles in datasets.items())
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
