@@ -114,6 +114,10 @@ def test_without_a_gpu_a_head_is_proposed(monkeypatch: pytest.MonkeyPatch) -> No
     study = load_study(FILE)
     assert study.features("pets_vit-tiny_head") is not None
     assert study.roles.methods.main == "head"
+    # What is recommended for it can be released.
+    options = ("--study", str(FILE), "--epsilon", "2", "--epochs", "4")
+    advice = CliRunner().invoke(app, ["recommend", "pets_vit-tiny_head", *options])
+    assert "\nrelease:\n" in advice.stdout
     FILE.unlink()
     monkeypatch.setattr("dpsweep.cli.studies.visible_gpus", lambda: [Gpu("0", "0", "H100", 80.0)])
     done = CliRunner().invoke(app, ["new", str(FILE), "--images", "pets"])

@@ -95,7 +95,7 @@ methods:
   head: {kind: head}
 backbones:
 """
-_FEATURES = "  {backbone}: {{features: {{transformation: layer-norm}}}}\n"
+_FEATURES = "  {backbone}: {{features: {{}}}}\n"
 
 
 def draft_study(
