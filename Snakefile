@@ -109,7 +109,8 @@ onsuccess:
     # `make demo` names its report itself.
     made = {job.rule.name for job in workflow.dag.finished_jobs}
     if commands.CALL in os.environ and "report" in made:
-        print(f"Report: {PATHS.report.resolve()}", file=sys.stderr, flush=True)
+        # After the last line of progress, which another thread prints.
+        logger.warning(f"Report: {PATHS.report.resolve()}")
 
 
 onerror:
