@@ -53,6 +53,8 @@ def test_the_same_command_continues(chain: TinyChain) -> None:
     called = chain.environment | {"DPSWEEP_CALL": "dpsweep run study.yaml"}
     assert chain.fork(options=("--logger", "dpsweep"), environment=called).wait() == 0
     said = (chain.folder / "said.txt").read_text()
-    assert said.splitlines()[-1] == f"Report: {chain.results / 'report.html'}"
+    # In a process that has imported other libraries, the log of one of them has Snakemake's lines too.
+    lines = [line for line in said.splitlines() if ":INFO:" not in line]
+    assert lines[-1] == f"Report: {chain.results / 'report.html'}"
     assert (chain.results / "report.html").exists()
     assert not list(Path(chain.folder, ".snakemake", "locks").glob("*.lock"))
