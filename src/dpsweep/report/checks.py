@@ -98,7 +98,8 @@ def check_files(study: Study, paths: Paths) -> list[Check]:
         for place in places
         if place.is_dir()
         for file in place.iterdir()
-        if file not in drawn
+        # Hidden ones are what a killed job was writing.
+        if file not in drawn and not file.name.startswith(".")
     )
     if not former:
         return []
