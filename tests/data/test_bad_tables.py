@@ -12,7 +12,7 @@ from pyarrow import parquet
 from dpsweep.data import DatasetError
 from dpsweep.data.prepare import prepare
 from dpsweep.data.texts import load_files
-from dpsweep.data.tokenizer import _save, _train
+from dpsweep.data.tokenizer import save_tokenizer, train_word_pieces
 from dpsweep.study.config import Dataset, FilesSource
 
 GOOD = b"text,label\nbuy now,spam\nsee you,ham\n"
@@ -248,7 +248,7 @@ def test_a_text_that_says_nothing_is_refused_or_left_out(
         **{"tokenizer": "any", "max_length": 4, "source": {"kind": "files", **files}},
     }
     tokenizer = tmp_path / "tokenizer.json"
-    _save(_train(lines, 200), tokenizer)
+    save_tokenizer(train_word_pieces(lines, 200), tokenizer)
     with pytest.raises(DatasetError, match=rf"train\.parquet, data row 2: {re.escape(what)}"):
         prepare("mails", Dataset.model_validate(keys), tmp_path / "out", tokenizer)
     skipping = Dataset.model_validate(keys | {"corrupt": "skip"})

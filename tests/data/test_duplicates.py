@@ -10,7 +10,7 @@ from PIL import Image
 
 from dpsweep.data import DatasetError, PreparedDataset
 from dpsweep.data.prepare import prepare
-from dpsweep.data.tokenizer import _save, _train
+from dpsweep.data.tokenizer import save_tokenizer, train_word_pieces
 from dpsweep.study.config import Dataset
 from dpsweep.study.fingerprints import section_fingerprint, source_fingerprint
 
@@ -85,7 +85,7 @@ def test_texts_are_counted_as_a_network_reads_them(tmp_path: Path) -> None:
         files[split] = str(tmp_path / f"{split}.csv")
         with Path(files[split]).open("w", newline="") as stream:
             csv.writer(stream).writerows([("text", "label"), *zip(texts, (0, 1, 0), strict=False)])
-    _save(_train(tables["train"], 200), tmp_path / "tokenizer.json")
+    save_tokenizer(train_word_pieces(tables["train"], 200), tmp_path / "tokenizer.json")
     section: dict[str, Any] = {
         **{"title": "Mails", "kind": "text", "classes": 2, "train_size": 3, "test_size": 2},
         **{"tokenizer": "any", "max_length": 4, "source": {"kind": "files", **files}},

@@ -1,16 +1,24 @@
-"""The ten lines of a model card rebuild the network, whichever library it is from."""
+"""The code of a model card rebuilds the network and prepares its inputs, whichever library it is from."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from dpsweep.data.images import Transform
+from dpsweep.data.resize import Resize
+from dpsweep.data.tokenizer import Tokenizer, save_tokenizer, train_word_pieces
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.backbone import Architecture
 from dpsweep.models.build import apply_method, trainable_parameters
-from dpsweep.release import FROZEN, TRAINED
-from dpsweep.release.card import loading_code
+from dpsweep.models.preprocess import Tokens, make_preprocess
+from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED
+from dpsweep.release.card import loading_code, reading_code
 from dpsweep.release.certificate import Network
 from dpsweep.release.parameters import head_layers, save_parameters
 from dpsweep.study.config import AllParameters, Film, LoRA, Method
@@ -26,6 +34,25 @@ TEXT = Architecture(
     arguments={"vocab_size": 50, "dim": 16, "hidden_dim": 16, "n_layers": 1, "n_heads": 2},
 )
 WIDE = Architecture(library="dpsweep", name="wide_resnet", arguments={"depth": 10, "width": 1})
+
+
+def described(architecture: Architecture, **changed: Any) -> Network:
+    """What a certificate says about a network."""
+    return Network.model_validate(
+        {"library": architecture.library, "architecture": architecture.name}
+        | {"arguments": architecture.arguments, "classes": ["a", "b", "c"], "kind": "image"}
+        | {"mean": [0.5], "std": [0.5], "shape": [8, 8, 3], "resize": None, "tokenizer": None}
+        | {"method": {"kind": "film"}, "head_layers": [], "backbone": "0" * 64}
+        | {"weights": "0" * 64, "pretraining": {"kind": "random"}, "trained_parameters": 1}
+        | changed
+    )
+
+
+def run(code: str, model: Callable[..., Any]) -> dict[str, Any]:
+    """Run the code of a card that comes after the model is loaded."""
+    names: dict[str, Any] = {"model": model}
+    exec(code, names)  # noqa: S102 (it is ours)
+    return names
 
 
 @pytest.mark.parametrize(
@@ -46,13 +73,8 @@ def test_every_parameter_finds_its_place(
         apply_method(model, method)
     trained = {name: torch.randn_like(each) for name, each in trainable_parameters(model).items()}
     save_parameters(model, trained, tmp_path)
-    network = Network.model_validate(
-        {"library": architecture.library, "architecture": architecture.name}
-        | {"arguments": architecture.arguments, "classes": ["a", "b", "c"], "kind": "image"}
-        | {"mean": [0.5], "std": [0.5], "shape": [8, 8, 3], "resize": None, "tokenizer": None}
-        | {"method": method.model_dump(mode="json"), "head_layers": head_layers(model)}
-        | {"backbone": "0" * 64, "weights": "0" * 64}
-        | {"pretraining": {"kind": "random"}, "trained_parameters": 1}
+    network = described(
+        architecture, method=method.model_dump(mode="json"), head_layers=head_layers(model)
     )
     monkeypatch.chdir(tmp_path)
     loaded: dict[str, Any] = {}
@@ -65,3 +87,66 @@ def test_every_parameter_finds_its_place(
     assert len(found) == len(expected)
     for name, each in expected.items():
         assert torch.equal(found[name.removeprefix("network.")], each), name
+
+
+@pytest.mark.parametrize("crop", [None, 0.875], ids=["whole", "crop"])
+@pytest.mark.parametrize("stored", [None, (12, 12)], ids=["resized", "resized-with-its-batch"])
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_an_image_is_prepared_as_those_of_the_training(
+    mode: str,
+    stored: tuple[int, int] | None,
+    crop: float | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    resize = Resize(size=24, interpolation="bicubic", crop=crop)
+    height, width = stored or (41, 30)
+    pixels = np.random.default_rng(0).integers(256, size=(height, width, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    transform = Transform(resize, stored)
+    mean, std = [0.5, 0.4, 0.3], [0.2, 0.3, 0.4]
+    if mode == "L":
+        image, mean, std = image.convert("L"), mean[:1], std[:1]
+    monkeypatch.chdir(tmp_path)
+    image.save("image.png")
+    seen: list[torch.Tensor] = []
+
+    def second_class(inputs: torch.Tensor) -> torch.Tensor:
+        seen.append(inputs)
+        return torch.tensor([[0.1, 0.7, 0.2]])
+
+    network = described(VIT, mean=mean, std=std, resize=resize)
+    Path(CERTIFICATE).write_text(json.dumps({"network": {"classes": network.classes}}))
+    run(reading_code(network), second_class)
+    assert capsys.readouterr().out == "b\n"
+    # dpsweep stores three channels, and one only of images that it makes.
+    batch = torch.from_numpy(transform(Path("image.png"))[None, :, :, : len(mean)].copy())
+    expected = make_preprocess(mean, std, resize if stored else None, batch.shape[1:])(batch)
+    assert seen[0].shape == expected.shape == (1, len(mean), 24, 24)
+    level = 1 / 255 / min(std)  # with its batch, the last rounding is left out
+    assert torch.allclose(seen[0], expected, atol=level if stored else 1e-6)
+
+
+def test_a_text_is_prepared_as_those_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["Some text.", "Some more of the text, and longer than is read."]
+    save_tokenizer(train_word_pieces(texts, 50), tmp_path / "prepared.json")
+    tokenizer = Tokenizer.open(tmp_path / "prepared.json")
+    monkeypatch.chdir(tmp_path)
+    tokenizer.export(Path(TOKENIZER))
+    identity = tokenizer.identity
+    network = described(TEXT, kind="text", shape=[6], tokenizer=identity, mean=[], std=[])
+    Path(CERTIFICATE).write_text(json.dumps({"network": {"classes": network.classes}}))
+    with seeded(0):
+        model = create(TEXT, classes=3).eval()
+    names = run(reading_code(network), model.network)
+    (block,) = tokenizer.blocks(texts, 6)
+    for text, row in zip(texts, Tokens()(torch.from_numpy(block)), strict=True):
+        (tokens,) = names["prepare"](text)
+        assert torch.equal(tokens, row[row >= 0])
+    assert (row >= 0).all()  # the second one is cut
+    with torch.no_grad():
+        best = model(Tokens()(torch.from_numpy(block[:1]))).argmax().item()
+    assert capsys.readouterr().out == f"{network.classes[best]}\n"

@@ -135,7 +135,7 @@ def test_a_released_model_loads_as_its_card_says(
     certificate = verify(folder)
     assert certificate.epsilon == 8 and certificate.tuning is None
     assert certificate.split.held_out == 0
-    (code,) = re.findall(r"```python\n(.*?)```", (folder / CARD).read_text(), re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", (folder / CARD).read_text(), re.DOTALL)
     assert len(code.splitlines()) <= 10
     monkeypatch.chdir(folder)
     assert accuracy_as_loaded(code, paths) == pytest.approx(certificate.test_accuracy, abs=2e-3)
@@ -158,7 +158,7 @@ def test_a_head_on_features_is_released_as_the_whole_network(
     certificate = verify(folder)
     assert certificate.network.trained_parameters == 10 * 33
     assert load_file(folder / TRAINED).keys() == {"head.weight", "head.bias"}
-    (code,) = re.findall(r"```python\n(.*?)```", (folder / CARD).read_text(), re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", (folder / CARD).read_text(), re.DOTALL)
     monkeypatch.chdir(folder)
     assert accuracy_as_loaded(code, paths) == pytest.approx(certificate.test_accuracy, abs=2e-3)
     assert certificate.test_accuracy > 0.12  # by chance 0.1; 0.35 on average

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 import yaml
 from tests.workflow.chain import Chain
 
+from dpsweep.base.files import checksum, read_checked_json, write_checked_json
 from dpsweep.cli.main import app
+from dpsweep.release import CARD, CERTIFICATE, TOKENIZER, ReleaseError
+from dpsweep.release.verify import verify
 
 STAGES = ("prepare_tokenizer", "prepare_dataset", "prepare_backbone")
 WORDS = {
@@ -166,6 +170,10 @@ def study() -> dict[str, Any]:
             "canaries": 100,
             "guesses": 20,
         },
+        "release": {
+            **{"sweep": "notes_reader_lora", "epsilon": 8.0, "epochs": [2], "batch_size": [64]},
+            **{"clipping_bound": [1.0], "learning_rate": [0.03]},
+        },
     }
 
 
@@ -222,6 +230,30 @@ def test_every_stage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert norms["norm"].min() > 0
     audit = json.loads((results / "audit" / "eps8_epochs2_Bfull_C1.json").read_text())
     assert audit["examples"] == 1000
+
+    run("release")
+    certificate = verify(results / "release")
+    monkeypatch.chdir(results / "release")
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", Path(CARD).read_text(), re.DOTALL):
+        exec(code, names)  # noqa: S102 (it is ours)
+    with (folder / "notes_test.csv").open() as stream:
+        read = [
+            names["classes"][names["model"](names["prepare"](row["text"])).logits.argmax().item()]
+            == row["topic"]
+            for row in csv.DictReader(stream)
+        ]
+    assert np.mean(read) == pytest.approx(certificate.test_accuracy, abs=1e-3)
+
+    content = read_checked_json(Path(CERTIFICATE))
+    changed = Path(TOKENIZER).read_text().replace("thunder", "blunder")
+    Path(TOKENIZER).write_text(changed)
+    with pytest.raises(ReleaseError, match=r"tokenizer\.json: is not the file"):
+        verify(Path())
+    content["files"][TOKENIZER] = checksum(Path(TOKENIZER))
+    write_checked_json(Path(CERTIFICATE), content)
+    with pytest.raises(ReleaseError, match=r"network\.tokenizer\.checksum: found"):
+        verify(Path())
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def inspect(name: str, dataset: Dataset) -> list[str] | None:
         elif isinstance(source, FolderSource):
             images = load_folder(source)
             classes, labels = images.classes, (images.train.labels, images.test.labels)
-            corrupt = first_corrupt(images.train, _resize(name, dataset))
+            corrupt = first_corrupt(images.train, resize_of(name, dataset))
         elif isinstance(source, HubSource) and source.path is not None:
             load = load_hub_images if dataset.kind == "image" else load_hub_texts
             found = load(source)
@@ -263,7 +263,7 @@ def _decode(
     if dataset.corrupt == "refuse":
         # What the labels tell is known before hours of decoding.
         _compare(name, dataset, images.classes, images.train.labels, images.test.labels)
-    resize = _resize(name, dataset)
+    resize = resize_of(name, dataset)
     transform = make_transform(resize, images.train, images.test)
     train, corrupt = decode_images(images.train, transform, decoded, "train")
     test, corrupt_test = decode_images(images.test, transform, decoded, "test")
@@ -272,7 +272,12 @@ def _decode(
     return train, test, found, None if transform.stored is None else resize
 
 
-def _resize(name: str, dataset: Dataset) -> Resize:
+def resize_of(name: str, dataset: Dataset) -> Resize:
+    """Return how images of a dataset become as large as the network's input.
+
+    Raises:
+        DatasetError: the dataset has no size of images.
+    """
     return Resize(
         size=_image_size(name, dataset), interpolation=dataset.interpolation, crop=dataset.crop
     )

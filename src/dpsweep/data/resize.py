@@ -1,8 +1,8 @@
 """How an image becomes as large as a network's input: at preparation, or with its batch."""
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 Interpolation = Literal["bicubic", "bilinear", "nearest"]
 
@@ -25,10 +25,10 @@ class Resize(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    size: int
+    size: PositiveInt
     """Height and width that the network reads, pixels."""
     interpolation: Interpolation
-    crop: float | None = None
+    crop: Annotated[float, Field(gt=0, le=1)] | None = None
 
     def geometry(self, height: int, width: int) -> Geometry:
         """Compute the size after resizing an image of this height and width, and where the square lies."""

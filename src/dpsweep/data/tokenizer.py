@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
-from dpsweep.base.files import DamagedFileError, read_checked_json, write_checked_json
+from dpsweep.base.files import DamagedFileError, read_checked_json, write_checked_json, write_text
 from dpsweep.data.hub_file import fetch_file
 from dpsweep.data.prepared import PADDING, DatasetError, TokenizerIdentity
 from dpsweep.data.sources import load_texts
@@ -62,11 +62,15 @@ class Tokenizer:
         library = tokenizers.Tokenizer.from_str(json.dumps(content["tokenizer"]))
         return cls(
             TokenizerIdentity(
-                vocabulary=max(library.get_vocab().values()) + 1,
+                vocabulary=vocabulary_size(library),
                 checksum=hashlib.sha256(library.to_str(pretty=True).encode()).hexdigest(),
             ),
             library,
         )
+
+    def export(self, path: Path) -> None:
+        """Write a ``tokenizer.json`` for the library `tokenizers`; its SHA-256 is the identity's."""
+        write_text(path, self._library.to_str(pretty=True))
 
     def blocks(self, texts: Iterable[str], max_length: int) -> Iterator[npt.NDArray[np.int32]]:
         """Yield tokens as blocks (at most 1024 texts, max_length), -1 after the end of a text.
@@ -118,7 +122,7 @@ def prepare(
             _copy(Path(file).expanduser(), path)
         case TrainedTokenizer() as recipe:
             texts = load_texts(recipe.dataset, datasets[recipe.dataset])
-            _save(_train(texts.train.texts, recipe.vocab_size), path)
+            save_tokenizer(train_word_pieces(texts.train.texts, recipe.vocab_size), path)
         case None:
             raise DatasetError(f"backbones.{name}: reads no text, so it has no tokenizer")
     return Tokenizer.open(path)
@@ -126,8 +130,6 @@ def prepare(
 
 def _copy(source: Path, path: Path) -> None:
     """Copy a ``tokenizer.json``, or make one from a vocabulary of BERT's WordPiece."""
-    import tokenizers  # noqa: PLC0415
-
     if not source.is_file():
         raise DatasetError(f"{source}: no such file; put the tokenizer there")
     if source.suffix == ".txt":
@@ -137,22 +139,39 @@ def _copy(source: Path, path: Path) -> None:
             raise DatasetError(f"{source}: found {error}; allowed: UTF-8") from None
         if missing := [piece for piece in _SPECIAL if piece not in pieces]:
             raise DatasetError(f"{source}: not a vocabulary of BERT, {', '.join(missing)} missing")
-        _save(_word_pieces(pieces), path)
+        save_tokenizer(_word_pieces(pieces), path)
         return
+    save_tokenizer(read_tokenizer(source), path)
+
+
+def read_tokenizer(path: Path) -> "tokenizers.Tokenizer":
+    """Read a ``tokenizer.json``.
+
+    Raises:
+        DatasetError: the file is something else.
+    """
+    import tokenizers  # noqa: PLC0415
+
     try:
-        library = tokenizers.Tokenizer.from_file(str(source))
+        return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         raise DatasetError(
-            f"{source}: not a tokenizer.json ({error}); put the tokenizer there"
+            f"{path}: not a tokenizer.json ({error}); put the tokenizer there"
         ) from error
-    _save(library, path)
 
 
-def _save(library: "tokenizers.Tokenizer", path: Path) -> None:
+def vocabulary_size(library: "tokenizers.Tokenizer") -> int:
+    """Return a number that all token numbers are below."""
+    return max(library.get_vocab().values(), default=-1) + 1
+
+
+def save_tokenizer(library: "tokenizers.Tokenizer", path: Path) -> None:
+    """Write a prepared tokenizer."""
     write_checked_json(path, {"tokenizer": json.loads(library.to_str())})
 
 
-def _train(texts: Iterable[str], vocab_size: int) -> "tokenizers.Tokenizer":
+def train_word_pieces(texts: Iterable[str], vocab_size: int) -> "tokenizers.Tokenizer":
+    """Train BERT's WordPiece; the same texts give the same tokenizer on every machine."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers  # noqa: PLC0415
 
     normalizer = normalizers.BertNormalizer()

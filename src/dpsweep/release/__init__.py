@@ -6,7 +6,10 @@ A release is one folder::
     model.safetensors    the parameters that were trained privately
     frozen.safetensors   all others, which depend on public data only
     README.md            the model card, made from the certificate
+    tokenizer.json       of a network that reads text, as the library tokenizers reads it
 """
+
+from typing import Literal
 
 from dpsweep.base.errors import DpsweepError
 
@@ -14,6 +17,12 @@ CERTIFICATE = "certificate.json"
 TRAINED = "model.safetensors"
 FROZEN = "frozen.safetensors"
 CARD = "README.md"
+TOKENIZER = "tokenizer.json"
+
+
+def binary_files(kind: Literal["image", "text"]) -> list[str]:
+    """Return the files of a release whose checksums its certificate has."""
+    return [TRAINED, FROZEN, *([TOKENIZER] if kind == "text" else [])]
 
 
 class ReleaseError(DpsweepError):

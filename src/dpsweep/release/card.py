@@ -5,7 +5,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from dpsweep.release import FROZEN, TRAINED
+from dpsweep.data.resize import Resize
+from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED
 from dpsweep.release.certificate import Certificate, Network
 from dpsweep.study.config import LoRA
 
@@ -19,7 +20,10 @@ def model_card(certificate: Certificate) -> str:
     )
     environment.filters["short"] = _short
     template = environment.get_template("card.md.j2")
-    return template.render(it=certificate, code=loading_code(certificate.network))
+    network = certificate.network
+    return template.render(
+        it=certificate, loading=loading_code(network), reading=reading_code(network)
+    )
 
 
 def _short(value: Any) -> str:
@@ -70,3 +74,63 @@ def loading_code(network: Network) -> str:
             "model.eval()",
         ]
     )
+
+
+def reading_code(network: Network) -> str:
+    """Return Python that prepares an input as those of the training were, and names its class."""
+    if network.resize is None:
+        imports, prepare, call = _reading_texts(network.shape[0])
+    else:
+        imports, prepare, call = _reading_images(network, network.resize)
+    return "\n".join(
+        [
+            "import json",
+            "",
+            *imports,
+            "",
+            *prepare,
+            "",
+            f'classes = json.load(open("{CERTIFICATE}"))["network"]["classes"]',
+            "with torch.no_grad():",
+            f"    print(classes[{call}.argmax().item()])",
+        ]
+    )
+
+
+def _reading_texts(tokens: int) -> tuple[list[str], list[str], str]:
+    imports = ["import torch", "from tokenizers import Tokenizer"]
+    prepare = [
+        f'tokenizer = Tokenizer.from_file("{TOKENIZER}")',
+        f"tokenizer.enable_truncation({tokens})",
+        "tokenizer.no_padding()",
+        "",
+        "def prepare(text):",
+        "    return torch.tensor([tokenizer.encode(text).ids])",
+    ]
+    return imports, prepare, 'model(prepare("Some text.")).logits'
+
+
+def _reading_images(network: Network, resize: Resize) -> tuple[list[str], list[str], str]:
+    imports = ["import numpy as np", "import torch", "from PIL import Image, ImageOps"]
+    size, channels = resize.size, len(network.mean)
+    mode = "L" if channels == 1 else "RGB"
+    method = f"Image.Resampling.{resize.interpolation.upper()}"
+    if resize.crop is None:
+        resized = [f"    image = image.resize(({size}, {size}), {method})"]
+    else:
+        shorter = int(size / resize.crop)
+        resized = [
+            f"    width, height = (int({shorter} * side / min(image.size)) for side in image.size)",
+            f"    left, top = (round((side - {size}) / 2) for side in (width, height))",
+            f"    image = image.resize((width, height), {method})",
+            f"    image = image.crop((left, top, left + {size}, top + {size}))",
+        ]
+    prepare = [
+        "def prepare(file):",
+        f'    image = ImageOps.exif_transpose(Image.open(file)).convert("{mode}")',
+        *resized,
+        f"    pixels = torch.from_numpy(np.array(image)).view({size}, {size}, {channels}) / 255",
+        f"    pixels = (pixels - torch.tensor({network.mean})) / torch.tensor({network.std})",
+        "    return pixels.permute(2, 0, 1)[None]",
+    ]
+    return imports, prepare, 'model(prepare("image.png"))'

@@ -135,6 +135,7 @@ class Network(_Part):
     shape: Annotated[list[PositiveInt], Field(min_length=1)]
     """Of one stored input."""
     resize: Resize | None
+    """From an image of any size to what the network reads; None for text."""
     tokenizer: TokenizerIdentity | None
     method: Annotated[Method, PlainSerializer(plain_method)]
     head_layers: list[str]
@@ -169,7 +170,7 @@ class Releases(_Part):
 class Certificate(_Part):
     """The content of ``certificate.json``, its fingerprint aside."""
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     title: str
     dataset: str
     epsilon: Positive
@@ -200,7 +201,7 @@ class Certificate(_Part):
     network: Network
     versions: dict[str, str]
     files: dict[str, Checksum]
-    """SHA-256 of the files of parameters."""
+    """SHA-256 of the files of parameters, and of the tokenizer's."""
 
 
 NOT_KNOWN: Mapping[str, str] = {
@@ -222,7 +223,6 @@ NOT_KNOWN: Mapping[str, str] = {
     "network.classes": "free text; their number is compared with the head",
     "network.shape": "the data is not in the folder",
     "network.resize": "the data is not in the folder",
-    "network.tokenizer.vocabulary": "the tokenizer is not in the folder",
     "network.method.kind": "all and scratch train the same parameters",
     "network.pretraining": "free text; the checksum of the weights says which they are",
     "versions": "free text",

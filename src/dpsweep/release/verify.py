@@ -16,6 +16,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from dpsweep.base.files import DamagedFileError, checksum, read_checked_json
+from dpsweep.data.prepared import DatasetError, TokenizerIdentity
+from dpsweep.data.tokenizer import read_tokenizer, vocabulary_size
 from dpsweep.models.architectures import create, public_statistics
 from dpsweep.models.backbone import (
     Architecture,
@@ -28,7 +30,15 @@ from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import certify_again
 from dpsweep.privacy.stored import verify as verify_calibration
 from dpsweep.privacy.tuning_noise import certify_tuning_again
-from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
+from dpsweep.release import (
+    CARD,
+    CERTIFICATE,
+    FROZEN,
+    TOKENIZER,
+    TRAINED,
+    ReleaseError,
+    binary_files,
+)
 from dpsweep.release.card import model_card
 from dpsweep.release.certificate import (
     NOT_KNOWN,
@@ -45,7 +55,6 @@ from dpsweep.study.shares import held_out_rows
 
 # Another machine may round the last digits differently.
 _ROUNDING = 1e-6
-_FILES = {CERTIFICATE, TRAINED, FROZEN, CARD}
 
 
 def verify(folder: Path, backbone: Path | None = None) -> Certificate:
@@ -109,15 +118,16 @@ def _listed(mistakes: Iterator[str]) -> Iterator[str]:
     """The mistakes, and as the last one the error that ends them, if there is one."""
     try:
         yield from mistakes
-    except (CalibrationError, BackboneError, ValueError, ArithmeticError) as error:
+    except (CalibrationError, BackboneError, DatasetError, ValueError, ArithmeticError) as error:
         yield str(error)
 
 
 def _file_mistakes(folder: Path, certificate: Certificate) -> Iterator[str]:
-    for name in sorted({each.name for each in folder.iterdir()} - _FILES):
+    named = binary_files(certificate.network.kind)
+    for name in sorted({each.name for each in folder.iterdir()} - {CERTIFICATE, CARD, *named}):
         yield f"{name}: is no file of a release"
-    yield from _differs("files", sorted(certificate.files), sorted((TRAINED, FROZEN)))
-    for name in (TRAINED, FROZEN):
+    yield from _differs("files", sorted(certificate.files), sorted(named))
+    for name in named:
         if not (folder / name).is_file():
             yield f"{name}: missing"
         elif checksum(folder / name) != certificate.files.get(name):
@@ -221,6 +231,7 @@ def _network_contradictions(network: Network) -> Iterator[str]:
         yield (
             f"network.shape: found {network.shape}, expected (height, width, {len(network.mean)})"
         )
+    yield from _differs("network.resize", network.resize is None, network.kind == "text")
     if network.kind == "text" and len(network.shape) != 1:
         yield f"network.shape: found {network.shape}, expected a number of tokens"
 
@@ -277,6 +288,12 @@ def _parameter_mistakes(
     folder: Path, network: Network, prepared: PreparedBackbone | None
 ) -> Iterator[str]:
     """Compare the parameters with the architecture, and frozen ones with the backbone's weights."""
+    if network.tokenizer is not None:
+        found = TokenizerIdentity(
+            vocabulary=vocabulary_size(read_tokenizer(folder / TOKENIZER)),
+            checksum=checksum(folder / TOKENIZER),
+        )
+        yield from _differs("network.tokenizer", network.tokenizer.model_dump(), found.model_dump())
     with torch.device("meta"):
         model = create(_architecture(network), len(network.classes))
         apply_method(model, network.method)

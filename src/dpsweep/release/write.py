@@ -12,12 +12,14 @@ from typing import Any
 import torch
 
 from dpsweep.base.files import checksum, fingerprint, write_checked_json, write_text
+from dpsweep.data.prepare import resize_of
 from dpsweep.data.prepared import DatasetError, read_metadata
+from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.models.architectures import public_statistics
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.privacy.tuning_noise import TuningNoise
-from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
+from dpsweep.release import CARD, CERTIFICATE, TOKENIZER, ReleaseError, binary_files
 from dpsweep.release.card import model_card
 from dpsweep.release.certificate import (
     Certificate,
@@ -116,6 +118,7 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
     dataset = study.sweeps[release.sweep].dataset
     data = read_metadata(paths.dataset(dataset)).checksum
     comes_from = origins(study.datasets[dataset].source)
+    tokenizer = _tokenizer(study, paths, release)
     model, tuning, score = train_release(study, paths, release)
     with (
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=_UNFINISHED) as unfinished,
@@ -123,7 +126,7 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
     ):
         made = Path(unfinished) / "release"
         made.mkdir()
-        network = _write_parameters(study, paths, release, model, made)
+        network = _write_network(study, paths, release, model, tokenizer, made)
         earlier = ledger.released(data, comes_from)
         certificate = _certificate(
             study, release, model, tuning, score, network, swept, earlier, made
@@ -167,10 +170,30 @@ def _refuse_another(folder: Path) -> None:
         )
 
 
-def _write_parameters(
-    study: Study, paths: Paths, release: Release, model: TrainedModel, folder: Path
+def _tokenizer(study: Study, paths: Paths, release: Release) -> Tokenizer | None:
+    """Open what a network reads text with; None for images."""
+    backbone = study.sweeps[release.sweep].backbone
+    expected = PreparedBackbone.open(paths.backbone(backbone)).metadata.tokenizer
+    if expected is None:
+        return None
+    tokenizer = Tokenizer.open(paths.tokenizer(backbone))
+    if tokenizer.identity != expected:
+        raise ReleaseError(
+            f"{paths.tokenizer(backbone)}: is not the tokenizer of {paths.backbone(backbone)}; "
+            "prepare both again"
+        )
+    return tokenizer
+
+
+def _write_network(
+    study: Study,
+    paths: Paths,
+    release: Release,
+    model: TrainedModel,
+    tokenizer: Tokenizer | None,
+    folder: Path,
 ) -> Network:
-    """Write both files of parameters, and say what they belong to."""
+    """Write both files of parameters and the tokenizer, and say what they belong to."""
     sweep = study.sweeps[release.sweep]
     data = read_metadata(paths.dataset(sweep.dataset))
     prepared = PreparedBackbone.open(paths.backbone(sweep.backbone))
@@ -179,6 +202,8 @@ def _write_parameters(
     empty = build_model(paths.backbone(sweep.backbone), method, len(data.classes), model.spec.seed)
     trained = {name: torch.from_numpy(each) for name, each in model.parameters.items()}
     save_parameters(empty, trained, folder)
+    if tokenizer is not None:
+        tokenizer.export(folder / TOKENIZER)
     return Network.model_validate(
         {
             "library": backbone.architecture.library,
@@ -187,11 +212,13 @@ def _write_parameters(
             "backbone": backbone.checksum,
             "weights": prepared.weights_checksum,
             "classes": list(data.classes),
-            "kind": "text" if backbone.tokenizer else "image",
+            "kind": "text" if tokenizer else "image",
             "mean": list(backbone.mean),
             "std": list(backbone.std),
             "shape": list(data.shape),
-            "resize": data.resize,
+            "resize": None
+            if tokenizer
+            else resize_of(sweep.dataset, study.datasets[sweep.dataset]),
             "tokenizer": backbone.tokenizer,
             "method": method,
             "head_layers": head_layers(empty),
@@ -238,6 +265,6 @@ def _certificate(
             "test_accuracy": model.record["accuracy"],
             "network": network,
             "versions": model.record["versions"],
-            "files": {name: checksum(folder / name) for name in (TRAINED, FROZEN)},
+            "files": {name: checksum(folder / name) for name in binary_files(network.kind)},
         }
     )
