@@ -40,6 +40,15 @@ def test_a_study_is_found(folder: Path, words: list[str]) -> None:
     assert said.startswith("0 of 271 cells are done."), said
 
 
+def test_recommend_finds_the_only_study(folder: Path) -> None:
+    words = ["recommend", "digits_vit-weak_film", "--epsilon", "2", "--epochs", "8"]
+    said = call(*words)
+    assert "release:" in said, said
+    assert said == call(*words, "--study", "pets.yaml")
+    (folder / "pets.yaml").unlink()
+    assert "no study" in call(*words)
+
+
 def test_a_study_elsewhere_is_run_in_its_own_folder(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,13 +30,21 @@ OPENED: ContextVar[Path] = ContextVar("study file", default=DEFAULT_STUDY)
 """The study that the command is about, for messages about it."""
 
 
-def _remember(study_file: Path) -> Path:
+def _here(study_file: Path) -> Path:
+    """Take the only study in the current folder where there is no ``config.yaml``."""
+    if study_file == DEFAULT_STUDY and not study_file.exists():
+        study_file = only_study(Path())
     OPENED.set(study_file)
     return study_file
 
 
 StudyFile = Annotated[
-    Path, typer.Option("--study", help="the study's YAML file", callback=_remember)
+    Path,
+    typer.Option(
+        "--study",
+        help="the study's YAML file; without a config.yaml by default the only one here",
+        callback=_here,
+    ),
 ]
 StudyName = Annotated[
     str | None,
@@ -81,10 +89,7 @@ def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
     Raises:
         DpsweepError: there is no such study, none at all or several, or it is not valid.
     """
-    if named is None:
-        file = DEFAULT_STUDY if DEFAULT_STUDY.exists() else only_study(Path())
-    else:
-        file = named_study(str(named), Path())
+    file = _here(DEFAULT_STUDY) if named is None else named_study(str(named), Path())
     study, folder = load_study(file), home(file)
     if folder != Path.cwd() and not Path(study.results).exists():
         file = file.resolve()
