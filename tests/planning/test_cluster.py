@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from dpsweep.base.gpus import SEATS, Gpu
+from dpsweep.cli.options import read_site_file
 from dpsweep.planning.cluster import ClusterError, Jobs, Site, read_site
 from dpsweep.planning.cost import (
     cell_bytes,
@@ -56,6 +57,28 @@ def test_unset_settings_are_named() -> None:
     for key in SETTINGS:
         assert f"slurm.{key}: not set" in message
     assert message.count("not set") == len(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"hello", "found no section slurm"),
+        (b"- slurm", "found no section slurm"),
+        (b"slurm: 3", "found no section slurm"),
+        (b"", "found no section slurm"),
+        (b"slurm: [", "cannot be read: while parsing"),
+        (b"slurm: \xff", "cannot be read: 'utf-8'"),
+        (None, "cannot be read: .*No such file"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(
+    content: bytes | None, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "site.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ClusterError, match=f"{file}: {message}"):
+        read_site_file(file)
 
 
 def test_committed_site_file_is_complete_and_shows_the_defaults() -> None:

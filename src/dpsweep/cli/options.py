@@ -129,13 +129,25 @@ def gpu_for(
 
 
 def read_site_file(site_file: Path | None) -> "Site | None":
-    """Read the section ``slurm`` of a site file."""
+    """Read the section ``slurm`` of a site file.
+
+    Raises:
+        ClusterError: the file cannot be read, has no such section, or it does not describe a cluster.
+    """
     if site_file is None:
         return None
     import yaml
 
-    from dpsweep.planning.cluster import read_site
+    from dpsweep.planning.cluster import ClusterError, read_site
 
     piped = str(site_file) == "-"
-    content = yaml.safe_load(sys.stdin if piped else site_file.read_text(encoding="utf-8"))
-    return read_site((content or {}).get("slurm", {}), str(site_file))
+    try:
+        content = yaml.safe_load(sys.stdin if piped else site_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ClusterError(f"{site_file}: cannot be read: {error}") from None
+    section = content.get("slurm") if isinstance(content, dict) else None
+    if not isinstance(section, dict):
+        raise ClusterError(
+            f"{site_file}: found no section slurm with settings; profiles/slurm/site.yaml has an example"
+        )
+    return read_site(section, str(site_file))
