@@ -49,6 +49,12 @@ def test_recommend_finds_the_only_study(folder: Path) -> None:
     assert "no study" in call(*words)
 
 
+def test_a_file_that_is_not_there_gets_the_nearest_name(folder: Path) -> None:
+    assert "no such file as pest.yaml" in call("plan", "pest.yaml")
+    assert "did you mean pets.yaml?" in call("plan", "pest.yaml")
+    assert "cannot be read" in call("plan", "nowhere/pets.yaml")
+
+
 def test_a_study_elsewhere_is_run_in_its_own_folder(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

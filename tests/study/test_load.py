@@ -270,7 +270,7 @@ def test_a_base_that_is_not_there_names_the_overlay(base: Path) -> None:
     path = overlay(base, "")
     base.unlink()
     message = refused(path)
-    assert f"{base} (which {path} extends): cannot be read" in message
+    assert f'{path}: extends: no such file as {base}: found "base.yaml"' in message
 
 
 def test_a_folder_is_no_study(tmp_path: Path) -> None:

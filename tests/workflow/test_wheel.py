@@ -1,11 +1,16 @@
 """An installed package runs the workflow in an empty folder, without a clone."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
+from tests.waiting import wait_for
+from tests.workflow.test_your_own_data import make_table, make_weights, picture
 
 ROOT = Path(__file__).parents[2]
 # A study of one's own, as small as it can be: two calibrations.
@@ -113,3 +118,112 @@ def test_a_profile_is_copied_to_be_edited(installed: dict[str, str], tmp_path: P
     # It asks for what only its users know.
     assert done.returncode != 0
     assert "account" in done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def offline(
+    installed: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, str], Path]:
+    """The environment with a cache of the hub, and a folder with images and texts."""
+    folder = tmp_path_factory.mktemp("hour")
+    cache, random = folder / "cache", np.random.default_rng(0)
+    for label, name in enumerate(("cat", "dog", "eel")):
+        (folder / "photos" / name).mkdir(parents=True)
+        for number in range(60):
+            file = folder / "photos" / name / f"{number}.jpg"
+            file.write_bytes(picture(label, random))
+    make_weights(cache, "timm/vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_224")
+    make_table(folder, cache)
+    environment = {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    return installed | environment, folder
+
+
+@pytest.mark.slow
+def test_the_first_hour_of_a_new_user(offline: tuple[dict[str, str], Path]) -> None:
+    environment, data = offline
+    pets, mails, elsewhere = (data / name for name in ("pets", "mails", "elsewhere"))
+    for folder in (pets, mails, elsewhere):
+        folder.mkdir()
+
+    def call(folder: Path, *words: str) -> str:
+        done = dpsweep(environment, folder, *words)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def refused(folder: Path, *words: str) -> str:
+        done = dpsweep(environment, folder, *words)
+        said = done.stdout + done.stderr
+        assert done.returncode not in (0, 130) and "Traceback" not in said, said
+        assert "mistake in dpsweep" not in said
+        return said
+
+    # Three commands to a first figure, of images.
+    call(pets, "new", "pets.yaml", "--images", "../photos", "--backbone", "vit-tiny")
+    assert "1 fit their data and methods" in call(pets, "check")
+    assert "did you mean fig1_accuracy_heatmaps?" in refused(pets, "run", "fig1_acuracy_heatmap")
+    assert "did you mean pets.yaml?" in refused(pets, "run", "pest.yaml")
+    interrupt(environment, pets)
+    done = call(pets, "run", "--cores", "2")
+    report = pets / "results" / "pets" / "report.html"
+    assert done.splitlines()[-1] == f"Report: {report}"
+    assert "Nothing to be done" in call(pets, "run", "--cores", "2")
+    assert (pets / "results/pets/figures/fig1_accuracy_heatmaps.png").stat().st_size > 0
+
+    # Another C trains the cells with it, and no other one.
+    cells = {file: file.read_bytes() for file in pets.glob("results/pets/cells/*/*/trials.parquet")}
+    study = (pets / "pets.yaml").read_text()
+    (written,) = [line for line in study.splitlines() if "clipping_bound: [" in line]
+    (pets / "pets.yaml").write_text(study.replace(written, written.replace("[", "[0.05, ")))
+    call(pets, "run", "--cores", "2")
+    added = set(pets.glob("results/pets/cells/*/*/trials.parquet")) - cells.keys()
+    assert len(added) == len(cells) / 3 > 0
+    assert all("_C0.05" in file.parent.name for file in added)
+    assert all(file.read_bytes() == content for file, content in cells.items())
+
+    # Texts, and both studies side by side.
+    tables = ("--texts", "../data/mails/train.csv", "../data/mails/test.csv")
+    call(mails, "new", "mails.yaml", *tables)
+    call(mails, "run", "--cores", "2")
+    assert (mails / "results" / "mails" / "report.html").exists()
+    beside = call(elsewhere, "compare", "../pets/pets.yaml", "../mails/mails.yaml")
+    assert "# Pets, and Mails" in beside
+
+    # A folder without a study.
+    for words in (
+        ["status"],
+        ["plan"],
+        ["run"],
+        ["recommend", "x", "--epsilon", "1", "--epochs", "1"],
+    ):
+        assert "no study" in refused(elsewhere, *words)
+    assert list(elsewhere.iterdir()) == []
+
+    # A model that may be released.
+    said = call(pets, "recommend", "pets_vit-tiny_head", "--epsilon", "8", "--epochs", "8")
+    section = said[said.index("release:") :]
+    assert yaml.safe_load(section)["release"]["sweep"] == "pets_vit-tiny_head"
+    with (pets / "pets.yaml").open("a") as stream:
+        stream.write(section)
+    call(pets, "run", "release", "--cores", "2")
+    assert "(8, " in call(pets, "verify", "results/pets/release")
+    certificate = pets / "results/pets/release/certificate.json"
+    certificate.write_text(certificate.read_text().replace('"epsilon": 8.0', '"epsilon": 1.0', 1))
+    assert "certificate.json" in refused(pets, "verify", "results/pets/release")
+
+
+def interrupt(environment: dict[str, str], folder: Path) -> None:
+    """Press Ctrl-C while cells train."""
+    said = folder.with_suffix(".txt")
+    with said.open("wb") as stream:
+        run = subprocess.Popen(
+            ["env", "--default-signal=INT,HUP", sys.executable, "-m", "dpsweep.cli", "run"],
+            cwd=folder, env=environment, start_new_session=True, stdout=stream, stderr=stream,
+        )  # fmt: skip
+        cells = folder / "results" / "pets" / "cells"
+        wait_for(lambda: list(cells.rglob("trials.parquet")), "a finished cell", run, every=0.01)
+        os.killpg(run.pid, signal.SIGINT)
+        status = run.wait()
+    text = said.read_text()
+    assert status == 128 + signal.SIGINT, text
+    assert "interrupted; the same command continues:" in text
+    assert "Traceback" not in text

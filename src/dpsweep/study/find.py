@@ -3,6 +3,7 @@
 In a clone, the workflow and the studies lie at its top; an installed package has copies of them.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,7 +46,12 @@ def named_study(name: str, folder: Path) -> Path:
         DpsweepError: there is no such file, and no study of this name.
     """
     file = folder / name
-    if file.is_file() or re.search(r"[/\\]|\.ya?ml$", name):
+    if file.is_file():
+        return file
+    if re.search(r"[/\\]|\.ya?ml$", name):
+        there = sorted(each.name for each in file.parent.glob("*.y*ml"))
+        if there and not os.path.lexists(file):
+            raise DpsweepError(f"study: no such file as {file}: {unknown(file.name, there)}")
         return file
     if name not in packaged_studies():
         raise DpsweepError(f"study: {unknown(name, packaged_studies())}, or the path of a file")

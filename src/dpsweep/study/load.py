@@ -104,7 +104,11 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
             f"{whole}: extends: found {value(base)}; allowed: the path of another study file, or the "
             f"name of one that comes with dpsweep, such as {PAPER}"
         )
-    merged = _merge(_read(named_study(base, path.parent), (*overlays, path)), content)
+    try:
+        below = named_study(base, path.parent)
+    except DpsweepError as error:
+        raise StudyError(f"{whole}: extends: {str(error).removeprefix('study: ')}") from None
+    merged = _merge(_read(below, (*overlays, path)), content)
     assert isinstance(merged, dict)  # noqa: S101 (two mappings merge into one)
     return merged
 
