@@ -125,12 +125,14 @@ class TestInABrowser:
             page.select_option("select[name=epsilon]", "8")
             assert page.locator("#plot").get_attribute("data-cells") == "6"
             # The square of C = 10 and the full batch, on the right at the top.
-            square = page.locator("#plot .heatmaplayer image").bounding_box()
-            assert square is not None
-            point = square["x"] + square["width"] * 5 / 6, square["y"] + square["height"] / 4
-            page.mouse.move(*point)
-            pointed = page.locator("#plot .hovertext").text_content()
-            assert pointed is not None
+            marks = page.locator("#plot .mark")
+            boxes = [(mark.bounding_box() or {}) for mark in marks.all()]
+            square = max(range(6), key=lambda i: boxes[i]["x"] - boxes[i]["y"])
+            assert boxes[square]["x"] == max(box["x"] for box in boxes)
+            assert boxes[square]["y"] == min(box["y"] for box in boxes)
+            marks.nth(square).hover()
+            pointed = page.locator("#pointed").inner_text()
+            assert pointed == marks.nth(square).get_attribute("aria-label")
             for said in (
                 "accuracy 52.0 %, from 51.0 % to 53.0 %",
                 "C = 10, B = full (1,000)",
@@ -138,7 +140,7 @@ class TestInABrowser:
                 "mean gradient norm 4, clipped 25.0 %",
             ):
                 assert said in pointed  # fmt: skip
-            page.mouse.click(*point)
+            marks.nth(square).click()
             clicked = page.locator("#cell")
             clicked.get_by_role("heading").wait_for()
             assert clicked.get_by_role("heading").inner_text() == (
@@ -151,13 +153,28 @@ class TestInABrowser:
                 f"snakemake --config study=studies/small.yaml -- {paths.results}/cells/"
                 "digits_small_film/eps8_epochs2_Bfull_C10/trials.parquet"
             )
+            # The same by keyboard.
+            page.locator("select[name=view]").focus()
+            page.keyboard.press("Tab")
+            first = marks.nth(0).get_attribute("data-cell")
+            assert page.locator("#pointed").inner_text() == marks.nth(0).get_attribute("aria-label")
+            page.keyboard.press("Enter")
+            page.get_by_role("heading", name=f"digits_small_film/{first}").wait_for()
+            assert page.locator("#plot .best").get_attribute("data-cell") == "eps8_epochs2_B50_C1"
             # Curves, and their points.
             for view, lines in (("C", 2), ("B", 3), ("steps", 3), ("noise", 3)):
                 page.select_option("select[name=view]", view)
-                assert page.locator("#plot .scatterlayer .trace").count() == lines
-                assert page.locator("#plot .scatterlayer .point").count() == 6
+                assert page.locator("#plot .curve").count() == lines
+                assert page.locator("#plot .legend li").count() == lines
+                assert page.locator("#plot circle.mark").count() == 6
+                higher, lower = (
+                    page.locator(f"#plot [data-cell=eps8_epochs2_B{size}_C1]").bounding_box() or {}
+                    for size in ("50", "full")
+                )
+                assert higher["y"] < lower["y"] - 20
+                assert "NaN" not in page.locator("#plot").inner_html()
             page.select_option("select[name=backbone]", "ViT large")
-            assert page.locator("#plot .scatterlayer .point").count() == 2
+            assert page.locator("#plot circle.mark").count() == 2
             assert page.locator("select[name=method]").input_value() == "LoRA"
             assert page.evaluate("document.documentElement.scrollWidth") == width
         assert fetched == [paths.explore.as_uri()]
@@ -182,15 +199,15 @@ class TestInABrowser:
             # Processor time: the clock of a busy machine says little about the page.
             session.send("Performance.enable", {"timeDomain": "threadTicks"})
             page.goto(paths.explore.as_uri())
-            page.locator("#plot .heatmaplayer image").wait_for()
+            page.locator("#plot .mark").first.wait_for()
             metrics = {
                 each["name"]: each["value"]
                 for each in session.send("Performance.getMetrics")["metrics"]
             }
-            assert 0.01 < metrics["TaskDuration"] < 30
+            assert 0.001 < metrics["TaskDuration"] < 30
             assert page.locator("#plot").get_attribute("data-cells") == "100"
             assert page.evaluate("content.problems[0].trials === undefined")
-            page.locator("#plot .nsewdrag").click()
+            page.locator("#plot .mark").first.click()
             page.locator("#cell h2").wait_for()
             assert page.locator("#cell tbody tr").count() == 10
 

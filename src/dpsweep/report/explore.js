@@ -71,47 +71,126 @@ function described(row) {
     `mean gradient norm ${short(row.norm)}, clipped ${percent(row.clipped)}`,
     `steps T ${row.steps}, cumulative noise σ√T ${short(row.noise)}`,
     ...(row.diverged ? [`diverged: ${row.diverged}`] : []),
-  ].join("<br>");
+  ].join("; ");
 }
 
-function squares(rows) {
-  const [x, y] = ["C", "B"].map((axis) => unique(inOrder(rows, axis)));
-  const at = (bound, size) => rows.find((row) => row.C === bound && row.B === size);
-  const each = (value) => y.map((size) => x.map((bound) => (at(bound, size) ? value(at(bound, size)) : null)));
-  return [
-    {
-      type: "heatmap", x, y, z: each((row) => row.accuracy), colorscale: "Viridis", xgap: 2, ygap: 2,
-      text: each((row) => percent(row.accuracy)), texttemplate: "%{text}", hovertext: each(described),
-      hoverinfo: "text", customdata: each((row) => row.cell),
-      showscale: innerWidth > 640, colorbar: { title: { text: "Accuracy" }, tickformat: ".0%" },
-    },
-  ];
-}
-
-// The cell that the rule of choice takes has a frame.
-function frame(rows) {
-  return rows.filter((row) => row.best).map((row) => {
-    const [x, y] = ["C", "B"].map((axis) => unique(inOrder(rows, axis)).indexOf(row[axis]));
-    return { type: "rect", x0: x - 0.5, x1: x + 0.5, y0: y - 0.5, y1: y + 0.5, line: { color: "#d1001c", width: 4 } };
+// Pointing at a cell, or reaching it by keyboard, says its numbers; a click or Enter shows its trials.
+function reachable(mark, row) {
+  mark.setAttribute("tabindex", 0);
+  mark.setAttribute("role", "button");
+  mark.setAttribute("aria-label", described(row));
+  mark.dataset.cell = row.cell;
+  mark.classList.add("mark");
+  mark.classList.toggle("best", Boolean(row.best));
+  const say = () => (document.getElementById("pointed").textContent = described(row));
+  mark.addEventListener("pointerenter", say);
+  mark.addEventListener("focus", say);
+  mark.addEventListener("click", () => show(row.cell));
+  mark.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    show(row.cell);
   });
 }
 
-function lines(rows, axis) {
+function shape(name, attributes, parent, text = "") {
+  const made = parent.appendChild(document.createElementNS("http://www.w3.org/2000/svg", name));
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.textContent = text;
+  return made;
+}
+
+const SIDES = { left: 92, right: 14, top: 12, bottom: 52 };
+const NARROWEST = 42;
+const VIRIDIS = ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"];
+const COLOURS = ["#3b75af", "#d2742a", "#3f9142", "#8d5fb8", "#8a5a44", "#c2589b", "#7a7a7a", "#a39a1e", "#2a9d9d"];
+
+// The room between the axes, and functions that place values in it.
+function canvas(columns) {
+  const width = Math.max(plot.clientWidth, SIDES.left + SIDES.right + NARROWEST * columns);
+  const height = Math.min(544, 0.75 * innerHeight);
+  const drawn = shape("svg", { width, height, role: "group", "aria-label": "Accuracy of cells" }, plot);
+  return { drawn, right: width - SIDES.right, bottom: height - SIDES.bottom };
+}
+
+function categories(names, from, to) {
+  const step = (to - from) / names.length;
+  return { step, at: (name) => from + step * (names.indexOf(name) + 0.5), ticks: names.map((name) => [name, name]) };
+}
+
+function numbers(values, from, to, scale, ticks, text) {
+  const [low, high] = [Math.min(...values), Math.max(...values)].map(scale);
+  const room = 0.06 * (high - low) || 0.1;
+  const at = (value) => from + ((scale(value) - low + room) / (high - low + 2 * room)) * (to - from);
+  const [first, last] = [Math.min(from, to), Math.max(from, to)];
+  return { at, ticks: ticks(low, high).filter((value) => at(value) >= first && at(value) <= last).map((value) => [value, text(value)]) };
+}
+
+// 1, 2 and 5 times powers of ten.
+const around = (low, high) => {
+  const powers = Array.from({ length: Math.ceil(high) - Math.floor(low) + 1 }, (_, i) => 10 ** (Math.floor(low) + i));
+  return powers.flatMap((power) => [power, 2 * power, 5 * power]);
+};
+const evenly = (low, high) => {
+  const step = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2].find((each) => high - low <= 7 * each) ?? 0.2;
+  return Array.from({ length: Math.round(1 / step) + 1 }, (_, i) => i * step);
+};
+
+function axes({ drawn, right, bottom }, x, y, xTitle, yTitle) {
+  for (const [value, text] of x.ticks) shape("text", { x: x.at(value), y: bottom + 18, "text-anchor": "middle" }, drawn, text);
+  for (const [value, text] of y.ticks) shape("text", { x: SIDES.left - 8, y: y.at(value) + 4, "text-anchor": "end" }, drawn, text);
+  shape("text", { x: (SIDES.left + right) / 2, y: bottom + 42, "text-anchor": "middle" }, drawn, xTitle);
+  const middle = (SIDES.top + bottom) / 2;
+  shape("text", { x: 14, y: middle, "text-anchor": "middle", transform: `rotate(-90 14 ${middle})` }, drawn, yTitle);
+}
+
+// The cell that the rule of choice takes has a frame.
+function squares(rows) {
+  const [bounds, sizes] = ["C", "B"].map((axis) => unique(inOrder(rows, axis)));
+  const room = canvas(bounds.length);
+  const x = categories(bounds, SIDES.left, room.right);
+  const y = categories(sizes, room.bottom, SIDES.top);
+  axes(room, x, y, LABELS.C, LABELS.B);
+  const known = rows.map((row) => row.accuracy).filter((value) => value !== null);
+  const [low, high] = [Math.min(...known), Math.max(...known)];
+  for (const row of [...rows].sort((one, other) => one.best - other.best)) {
+    const place = ((row.accuracy - low) / (high - low || 1)) * (VIRIDIS.length - 1);
+    const below = Math.min(Math.floor(place), VIRIDIS.length - 2);
+    const fill = `color-mix(in srgb, ${VIRIDIS[below + 1]} ${100 * (place - below)}%, ${VIRIDIS[below]})`;
+    const cell = shape("g", {}, room.drawn);
+    shape("rect", { x: x.at(row.C) - x.step / 2 + 2, y: y.at(row.B) + y.step / 2 + 2, width: x.step - 4, height: -y.step - 4, style: `fill: ${fill}` }, cell);
+    const ink = place < 2.4 ? "#ffffff" : "#000000";
+    shape("text", { x: x.at(row.C), y: y.at(row.B) + 4, "text-anchor": "middle", style: `fill: ${ink}` }, cell, percent(row.accuracy).replace(" %", ""));
+    reachable(cell, row);
+  }
+}
+
+function curves(rows, axis) {
   const other = axis === "C" ? "B" : "C";
-  return unique(inOrder(rows, other)).map((value) => {
-    const line = inOrderOf(rows.filter((row) => row[other] === value), axis);
-    return {
-      type: "scatter", mode: "lines+markers", name: `${other} = ${value}`,
-      x: line.map((row) => row[axis]), y: line.map((row) => row.accuracy),
-      hovertext: line.map(described), hoverinfo: "text", customdata: line.map((row) => row.cell),
-      marker: {
-        size: line.map((row) => (row.best ? 16 : 8)), line: { width: line.map((row) => (row.best ? 3 : 0)), color: "#d1001c" },
-      },
-      error_y: {
-        array: line.map((row) => row.highest - row.accuracy), arrayminus: line.map((row) => row.accuracy - row.lowest),
-        thickness: 1, width: 3,
-      },
-    };
+  const names = unique(inOrder(rows, axis));
+  const named = axis === "C" || axis === "B";
+  const room = canvas(named ? names.length : 1);
+  const whole = (value) => value;
+  const x = named
+    ? categories(names, SIDES.left, room.right)
+    : numbers(names, SIDES.left, room.right, Math.log10, around, short);
+  const seen = rows.flatMap((row) => [row.lowest, row.highest, row.accuracy]).filter((value) => value !== null);
+  const y = numbers(seen, room.bottom, SIDES.top, whole, evenly, percent);
+  for (const [value] of y.ticks) shape("line", { x1: SIDES.left, x2: room.right, y1: y.at(value), y2: y.at(value), class: "rule" }, room.drawn);
+  axes(room, x, y, LABELS[axis], "Macro accuracy (bars: lowest to highest seed)");
+  const legend = element("ul", "", plot);
+  legend.className = "legend";
+  unique(inOrder(rows, other)).forEach((value, number) => {
+    const colour = COLOURS[number % COLOURS.length];
+    const line = inOrderOf(rows.filter((row) => row[other] === value && row.accuracy !== null), axis);
+    const points = line.map((row) => `${x.at(row[axis])},${y.at(row.accuracy)}`).join(" ");
+    shape("polyline", { points, style: `stroke: ${colour}`, class: "curve" }, room.drawn);
+    for (const row of line) {
+      const [cx, cy] = [x.at(row[axis]), y.at(row.accuracy)];
+      shape("line", { x1: cx, x2: cx, y1: y.at(row.lowest), y2: y.at(row.highest), style: `stroke: ${colour}` }, room.drawn);
+      reachable(shape("circle", { cx, cy, r: row.best ? 8 : 5, style: `fill: ${colour}` }, room.drawn), row);
+    }
+    element("li", `${other} = ${value}`, legend).style.setProperty("--colour", colour);
   });
 }
 
@@ -125,28 +204,10 @@ const inOrder = (rows, axis) => inOrderOf(rows, axis).map((row) => row[axis]);
 
 function draw() {
   const rows = cellsOfProblem().filter((row) => AXES.every((axis) => row[axis] === chosen[axis]));
-  const colours = getComputedStyle(document.body);
-  const [text, line] = ["--text", "--line"].map((name) => colours.getPropertyValue(name));
-  const grid = chosen.view === "grid";
-  const labels = grid ? ["C", "B"] : [chosen.view];
-  const axis = (name) => ({
-    title: { text: LABELS[name] }, gridcolor: line, automargin: true,
-    ...(name === "C" || name === "B"
-      ? { type: "category", categoryorder: "array", categoryarray: unique(inOrder(rows, name)) }
-      : { type: "log" }),
-  });
-  Plotly.react(
-    plot,
-    grid ? squares(rows) : lines(rows, chosen.view),
-    {
-      margin: { t: 20, r: 10 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: text },
-      xaxis: axis(labels[0]),
-      yaxis: grid ? axis("B") : { title: { text: "Macro accuracy (bars: lowest to highest seed)" }, tickformat: ".0%", gridcolor: line, automargin: true },
-      legend: { orientation: "h", y: -0.25 }, hoverlabel: { align: "left" },
-      shapes: grid ? frame(rows) : [],
-    },
-    { responsive: true, displayModeBar: false },
-  );
+  plot.replaceChildren();
+  document.getElementById("pointed").textContent = "";
+  if (chosen.view === "grid") squares(rows);
+  else curves(rows, chosen.view);
   plot.dataset.cells = rows.length;
 }
 
@@ -156,7 +217,7 @@ function element(name, text, parent) {
   return made;
 }
 
-// Trials are unpacked when a cell of their problem is clicked for the first time.
+// Trials are unpacked when a cell of their problem is shown for the first time.
 async function trialsOf(problem) {
   if (!problem.trials) {
     const packed = document.getElementById(`trials-${content.problems.indexOf(problem)}`).textContent;
@@ -205,4 +266,4 @@ for (const key of [...PARTS, ...AXES]) control(key, TITLES[key], []);
 control("view", "Accuracy", Object.entries(VIEWS));
 chosen.view = "grid";
 refresh();
-plot.on("plotly_click", (event) => show(event.points[0].customdata));
+addEventListener("resize", draw);

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.offline
 
 from dpsweep.base.files import write_text
 from dpsweep.report.embed import render, script, script_hash
@@ -48,7 +47,7 @@ def write(study: Study, study_file: Path, paths: Paths) -> None:
     trials = read_trials(study, paths, _READ).drop_duplicates("trial_key")
     found = problems(study, trials)
     content = {"problems": found, "command": _command(study_file, paths)}
-    scripts = {"plotly": plotly.offline.get_plotlyjs(), "script": script("explore.js")}
+    source = script("explore.js")
     page = render(
         "explore.html.j2",
         title=study.title,
@@ -56,8 +55,8 @@ def write(study: Study, study_file: Path, paths: Paths) -> None:
         trial_count=len(trials),
         content=_json(content),
         packed=[packed(trials[trials["problem"] == each["name"]]) for each in found],
-        hashes=" ".join(f"'{script_hash(source)}'" for source in scripts.values()),
-        **scripts,
+        script=source,
+        script_hash=script_hash(source),
     )
     write_text(paths.explore, page)
 
