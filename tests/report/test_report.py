@@ -435,6 +435,8 @@ def test_what_a_wrong_choice_costs(study: Study, paths: Paths) -> None:
         ["8", "0.0", "0.0", "20.0"],
         ["∞", "–", "20.0", "40.0"],
     ]
+    page = written(study, paths)
+    assert re.findall(r'"--share: (.*?)"', page) == 2 * ["0.0", "0.0", "0.5"] + ["0.5", "1.0"]
 
 
 def test_figures_of_a_former_study_are_named(study: Study, paths: Paths) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 
 import dpsweep
 from dpsweep.base.units import count
-from dpsweep.report.wording import column_kinds, values
+from dpsweep.report.wording import bar_shares, column_kinds, values
 
 # A page of 51 figures stays near 10 MB: figures are line art, which 256 colours show without a
 # visible difference at a third of the size. 2100 pixels are a full-width figure at 300 dpi.
@@ -64,7 +64,11 @@ def render(template: str, **content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"values": values, "column_kinds": column_kinds}
+    environment.filters |= {
+        "values": values,
+        "column_kinds": column_kinds,
+        "bar_shares": bar_shares,
+    }
     environment.globals |= {"count": count, "version": dpsweep.__version__}
     return environment.get_template(template).render(**content)
 

@@ -23,7 +23,7 @@ _BEST_COLUMNS = [
     "Dataset", "Backbone", "Method", "ε", "Epochs", "C", "B", "Learning rate", "Accuracy",
     "Lowest to highest", "Cross-fitted", "Seeds",
 ]  # fmt: skip
-_TUNED = {"clipping_bound": "C", "batch_size": "B", "learning_rate": "Learning rate"}
+TUNED = {"clipping_bound": "C", "batch_size": "B", "learning_rate": "Learning rate"}
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable | None:
     """
     lost = {}
     first = trials[trials["seed"] == 1]
-    for axis in _TUNED:
+    for axis in TUNED:
         # AUTO-S and training without clipping have no C.
         rows = (first if axis == "learning_rate" else trials).dropna(subset=[axis])
         by = ["problem", "epsilon", axis]
@@ -177,7 +177,7 @@ def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable | None:
         if name in costs.index
         for epsilon, row in zip(costs.loc[name].index, costs.loc[name].to_numpy(), strict=True)
     ]
-    columns = ["Dataset", "Backbone", "Method", "ε", *_TUNED.values()]
+    columns = ["Dataset", "Backbone", "Method", "ε", *TUNED.values()]
     return TextTable(columns, table, "lll" + "r" * 4) if table else None
 
 

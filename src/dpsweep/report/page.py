@@ -9,6 +9,7 @@ from dpsweep.base.files import write_text
 from dpsweep.report.checks import check_data, check_files, check_trials
 from dpsweep.report.embed import download_content, render, script, script_hash
 from dpsweep.report.found import (
+    TUNED,
     best_settings,
     choice_costs,
     finding,
@@ -62,6 +63,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         finding=finding(study, trials),
         best=best_settings(study, trials),
         costs=choice_costs(study, trials),
+        tuned=list(TUNED.values()),
         checks=checks,
         to_know=to_know(checks),
         explore=paths.explore.exists(),
