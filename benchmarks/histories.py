@@ -5,9 +5,10 @@
 A history is 3 to 6 events: an edit of the study (an axis, the seeds, a dataset's name, the pretraining,
 a caption), an output or a folder deleted, an output damaged, times of files set forward or back, a
 folder or a link in the place of an output, a trial store that cannot be used, a run that is killed or
-interrupted, two calls at once, an earlier copy of the results put back. Between events the same command
-may run. What it makes when it ends with 0 must be what a fresh run of the study gives, and so it must at
-the end, when nothing is in its way.
+interrupted, two calls at once, Ctrl-C in a terminal, a disk that fills while it runs, results that are
+read-only, a clock that is set while it runs, an earlier copy of the results put back. Between events
+the same command may run. What it makes when it ends with 0 must be what a fresh run of the study gives,
+and so it must at the end, when nothing is in its way.
 
 The result goes to benchmarks/results/histories.json, a line for every history.
 """
@@ -24,9 +25,10 @@ from typing import Any
 
 from tests.workflow.tiny import STUDY, SWEEP, TinyChain, differences
 
-from benchmarks import campaign
+from benchmarks import campaign, surroundings
 from benchmarks.kills import wait_for_moment
 from dpsweep.base.files import fingerprint
+from dpsweep.cli import preload
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study.paths import Paths
 
@@ -86,6 +88,8 @@ class History:
         self.chain = TinyChain(folder)
         self._edited: set[str] = set()
         self.events: list[str] = []
+        self.wrong: list[str] = []
+        """Differences from fresh runs where a run ended with 0, and the output of runs that had to."""
 
     def fresh(self, study: dict[str, Any]) -> Path:
         """The results of a run of a study in a folder where nothing is."""
@@ -103,20 +107,29 @@ class History:
             [
                 *(self._edit, self._edit, self._delete, self._delete_folder, self._damage),
                 *(self._redate, self._obstruct, self._call_twice),
-                *(self._break_store, self._kill, self._put_back),
+                *(self._break_store, self._kill, self._press_keys, self._put_back),
+                *([self._fill_disk, self._make_read_only] if surroundings.can_mount() else []),
+                *([self._set_clock] if surroundings.can_set_clock() else []),
             ]
         )
         self.events.append(f"{event.__name__.strip('_')}: {event()}")
 
-    def run(self, must_succeed: bool = False) -> list[str]:
-        """Call the command; return what is wrong with its outcome."""
-        status = campaign.start(self.chain).wait()
+    def run(self, must_succeed: bool = False) -> None:
+        """Call the command, and compare what it made."""
+        status = self._finished(campaign.start(self.chain))
         self.events.append(f"run: exit {status}")
+        if status != 0 and must_succeed:
+            self.wrong.append((self.chain.folder / "said.txt").read_text()[-4000:])
+
+    def _finished(self, run: campaign.Run) -> int:
+        """Wait for the end of a run; where it is 0, compare what it made."""
+        status = campaign.wait(run, self.chain.folder)
+        left = campaign.left_in(self.chain.folder)
+        assert status is not None and not left, left
         if status == 0:
             expected = self.fresh(self.chain.study)
-            return list(differences(self.chain.parsed, self.chain.results, expected))
-        said = (self.chain.folder / "said.txt").read_text()
-        return [said[-4000:]] if must_succeed else []
+            self.wrong += differences(self.chain.parsed, self.chain.results, expected)
+        return status
 
     def clear(self) -> None:
         """Take away what keeps a run from its end."""
@@ -202,6 +215,51 @@ class History:
         assert None not in statuses and not left, (statuses, left)
         return f"exits {statuses[0]} and {statuses[1]}"
 
+    def _press_keys(self) -> str:
+        """Press Ctrl-C in the terminal of a run, once or twice."""
+        command = ["env", "--default-signal=INT,HUP", *self.chain.command("all")]
+        terminal = surroundings.Terminal(command, self._own_server())
+        moment = wait_for_moment(terminal.run, self.chain.results, self._draw, from_shell=True)
+        times = self._draw.choice([1, 2])
+        if moment is not None:
+            for _ in range(times):
+                terminal.press(b"\x03")
+                time.sleep(0.2)
+        status = self._finished(terminal.run)
+        if "Traceback" in (said := terminal.said()):
+            self.wrong.append(said[-4000:])
+        return f"Ctrl-C x {times} after {moment}, exit {status}"
+
+    def _own_server(self) -> dict[str, str]:
+        own = (preload.ADDRESS, preload.STARTED_BY)
+        return {name: value for name, value in self.chain.environment.items() if name not in own}
+
+    def _fill_disk(self) -> str:
+        """Run on a disk that is nearly full."""
+        if not self.chain.results.is_dir():
+            return "no results"
+        spare = self._draw.choice([0, 20_000, 100_000, 400_000])
+        with surroundings.small_disk(self.chain.results, spare):
+            status = self._finished(campaign.start(self.chain))
+        return f"{spare} bytes left, exit {status}"
+
+    def _make_read_only(self) -> str:
+        """Run where results cannot be written."""
+        if not self.chain.results.is_dir():
+            return "no results"
+        with surroundings.read_only(self.chain.results):
+            status = self._finished(campaign.start(self.chain))
+        return f"exit {status}"
+
+    def _set_clock(self) -> str:
+        """Set the clock of a run while it runs."""
+        seconds = self._draw.choice([-86_400, -600, 600, 86_400])
+        clock = surroundings.Clock(self._earlier.parent)
+        run = self.chain.start(self._own_server() | clock.environment)
+        moment = wait_for_moment(run, self.chain.results, self._draw, from_shell=True)
+        clock.set(seconds)
+        return f"by {seconds} s after {moment}, exit {self._finished(run)}"
+
     def _break_store(self) -> str:
         store = self.chain.results / "trials"
         if store.is_dir():
@@ -237,14 +295,13 @@ def live(scratch: Path, seed: int) -> dict[str, Any]:
     """Live through one history."""
     draw = random.Random(-seed)
     history = History(scratch, seed)
-    wrong: list[str] = []
     for _ in range(draw.randint(3, 6)):
         history.happen()
         if draw.random() < 0.5:
-            wrong += history.run()
+            history.run()
     history.clear()
-    wrong += history.run(must_succeed=True)
-    return {"events": history.events, "wrong": wrong}
+    history.run(must_succeed=True)
+    return {"events": history.events, "wrong": history.wrong}
 
 
 if __name__ == "__main__":
