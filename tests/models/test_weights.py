@@ -78,6 +78,9 @@ def test_a_network_is_cut_after_a_block(tmp_path: Path) -> None:
         load_weights(NETWORK, path, ["blocks.2"])
     with pytest.raises(BackboneError, match=r"leave_out: found blocks\.3; allowed"):
         load_weights(NETWORK, path, ["blocks.3"])
+    save_network(path, depth=11)
+    with pytest.raises(BackboneError, match=r"blocks\.10"):  # blocks.1 is another module
+        load_weights(NETWORK, path, [f"blocks.{number}" for number in range(1, 10)])
 
 
 def test_a_missing_parameter_is_refused(tmp_path: Path) -> None:
