@@ -17,13 +17,19 @@ from dpsweep.study import commands, load_study
 from dpsweep.planning.cluster import Jobs, read_site
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.planning.failures import (
+    end_interrupted,
     failure,
     interrupted,
+    jobs_begin,
     summary,
     watch_for_interrupts,
 )
 from dpsweep.study.fingerprints import state_fingerprint
 from dpsweep.study.paths import Paths
+
+AGAIN = os.environ.get(commands.CALL, shlex.join(["snakemake", *sys.argv[1:]]))
+if workflow.is_main_process:
+    watch_for_interrupts(AGAIN)
 
 
 include: "workflow/rules/snakemake.smk"
@@ -95,7 +101,7 @@ include: "workflow/rules/plan.smk"
 
 
 onstart:
-    watch_for_interrupts()
+    jobs_begin()
     hold_lock()  # again: when another call ends, Snakemake removes the folder of its lock
     if not workflow.non_local_exec:
         preload.start()
@@ -119,12 +125,6 @@ onerror:
     failures = [failure(job.output, job.log, job.rule.name) for job in jobs]
     failures.sort(key=lambda each: str(each.log))
     waiting = len(set(workflow.scheduler.remaining_jobs) - jobs)
-    again = os.environ.get(commands.CALL, shlex.join(["snakemake", *sys.argv[1:]]))
     if interrupted():
-        print(
-            f"interrupted; the same command continues:\n  {again}",
-            file=sys.stderr,
-            flush=True,
-        )
-        sys.exit(128 + signal.SIGINT)
-    print(*summary(failures, again, waiting), sep="\n", file=sys.stderr, flush=True)
+        end_interrupted(AGAIN)
+    print(*summary(failures, AGAIN, waiting), sep="\n", file=sys.stderr, flush=True)

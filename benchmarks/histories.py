@@ -226,7 +226,9 @@ class History:
                 terminal.press(b"\x03")
                 time.sleep(0.2)
         status = self._finished(terminal.run)
-        if "Traceback" in (said := terminal.said()):
+        # Before that it is Python that starts.
+        _, _, said = terminal.said().partition("Building DAG")
+        if "Traceback" in said:
             self.wrong.append(said[-4000:])
         return f"Ctrl-C x {times} after {moment}, exit {status}"
 

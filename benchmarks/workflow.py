@@ -42,11 +42,11 @@ def snakemake(folder: Path, *arguments: str) -> list[str]:
     ]
 
 
-def time_command(command: list[str]) -> dict[str, float]:
-    """Run a command; return its processor seconds, wall seconds and peak megabytes."""
+def time_command(command: list[str], folder: Path = REPOSITORY) -> dict[str, float]:
+    """Run a command in a folder; return its processor seconds, wall seconds and peak megabytes."""
     started, before = time.monotonic(), _processor_seconds()
     with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
         peak = 0.0
         while process.poll() is None:
             with suppress(FileNotFoundError, IndexError):  # it has just ended

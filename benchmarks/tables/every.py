@@ -13,7 +13,7 @@ from benchmarks.tables.markdown import filled
 from benchmarks.tables.privacy import audit, calibration
 from benchmarks.tables.reliability import histories, kills
 from benchmarks.tables.steps import cell, features, noise_cost, step_cost
-from benchmarks.tables.studies import analysis, demo, plan, workflow
+from benchmarks.tables.studies import analysis, demo, plan, scale, workflow
 from benchmarks.tables.testing import planted_bugs, slowest_tests
 from benchmarks.tables.theory import THEORY, theory_effects, theory_memory, theory_rules
 from dpsweep.base.files import read_json, write_text
@@ -30,6 +30,7 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "features": ("features.json", "python -m benchmarks.features", features),
     "backbones": ("backbones.json", "python -m benchmarks.backbones", backbones),
     "workflow": ("workflow.json", "make bench", workflow),
+    "scale": ("scale.json", "python -m benchmarks.scale 4000 20000 50000", scale),
     "demo": ("demo.json", "python -m benchmarks.demo", demo),
     "analysis": ("analysis.json", "python -m benchmarks.analysis", analysis),
     "noise cost, CPU": ("noise_cost_cpu.json", "python -m benchmarks.noise_cost", noise_cost),

@@ -49,6 +49,28 @@ def workflow(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def scale(result: dict[str, Any]) -> list[str]:
+    """Cost of planning and of the pages of studies of many cells."""
+    sizes = list(result["calls"])
+    rows = [
+        [
+            name,
+            *(
+                f"{result['calls'][size][name]['cpu_seconds']:.1f} s, "
+                f"{result['calls'][size][name]['megabytes']:.0f} MB"
+                for size in sizes
+            ),
+        ]
+        for name in result["calls"][sizes[0]]
+    ]
+    return [
+        *grid(["processor time, memory", *(f"{int(size):,} cells" for size in sizes)], rows),
+        "",
+        "Problems of 2,000 cells with 10 synthetic trials each; of a page that is opened, the size of its "
+        f"file. {where(result['environment'])}",
+    ]
+
+
 def demo(result: dict[str, Any]) -> list[str]:
     """Cost of the demo, and how long its jobs take to start."""
     beside, whole = result["seconds_beside_steps"], result["seconds_of_a_cell"]

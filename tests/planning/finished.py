@@ -1,5 +1,7 @@
 """Outputs of a study, written by hand: their content matters to nobody who only plans."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from dpsweep.planning.outputs import Output, Outputs
@@ -8,20 +10,35 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
 
-def finish_output(paths: Paths, output: Output, **timing: Any) -> None:
+def write_name(output: Output, file: Path) -> None:
+    """Write the name of an output."""
+    file.write_text(output.name)
+
+
+def finish_output(
+    paths: Paths,
+    output: Output,
+    write: Callable[[Output, Path], None] = write_name,
+    **timing: Any,
+) -> None:
     """Write an output's files and what a job says of them."""
     with making(paths, output) as job:
         for file in output.files:
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(output.name)
+            write(output, file)
         job.timing = timing
 
 
-def finish_all(study: Study, paths: Paths, seconds: float = 1.0) -> list[Output]:
+def finish_all(
+    study: Study,
+    paths: Paths,
+    seconds: float = 1.0,
+    write: Callable[[Output, Path], None] = write_name,
+) -> list[Output]:
     """Write every output of a study, each at the same price."""
     outputs = list(Outputs(study, paths).every())
     for output in outputs:
-        finish_output(paths, output, trial_seconds=seconds)
+        finish_output(paths, output, write, trial_seconds=seconds)
     return outputs
 
 

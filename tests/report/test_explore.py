@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ class TestInABrowser:
                 }
             }
         )  # fmt: skip
-        frame = many_trials(study)
+        frame = many_trials(study, study.all_cells())
         assert len(frame) == 100_000
         paths.problem(str(frame["problem"][0])).parent.mkdir(parents=True)
         frame.to_parquet(paths.problem(str(frame["problem"][0])))
@@ -212,10 +213,9 @@ class TestInABrowser:
             assert page.locator("#cell tbody tr").count() == 10
 
 
-def many_trials(study: Study) -> pd.DataFrame:
-    """Random trials of all cells, in the columns that the page reads."""
+def many_trials(study: Study, cells: Sequence[Cell]) -> pd.DataFrame:
+    """Random trials of cells of one problem, in the columns that the page reads."""
     random = np.random.default_rng(0)
-    cells = study.all_cells()
     trials = [*((rate, 1) for rate in range(1, 10)), (5, 2)]
     count, of_cell = len(cells) * len(trials), len(trials)
     accuracy = random.random(count)

@@ -1,5 +1,6 @@
 """Ctrl-C ends a run with status 130 and one message, whatever kind of job runs."""
 
+import copy
 import os
 import shutil
 import signal
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.waiting import wait_for
-from tests.workflow.tiny import TinyChain
+from tests.workflow.tiny import STUDY, SWEEP, TinyChain
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +48,31 @@ def test_an_interrupted_run_says_so_once(chain: TinyChain, kind: str) -> None:
     assert text.count("interrupted; the same command continues:\n  dpsweep run study.yaml") == 1
     for wrong in ("Exception", "Error", "Traceback", "kill", "Bad file descriptor"):
         assert wrong not in text, text
+
+
+def test_an_interrupted_plan_says_so_once(tmp_path: Path) -> None:
+    # Many cells: planning takes seconds.
+    study = copy.deepcopy(STUDY)
+    study["sweeps"][SWEEP]["clipping_bound"] = [1 + 0.01 * step for step in range(500)]
+    chain = TinyChain(tmp_path / "study", study)
+    said = tmp_path / "said.txt"
+    with said.open("wb") as stream:
+        run = subprocess.Popen(
+            ["env", "--default-signal=INT,HUP", *chain.command("all")],
+            env=chain.environment | {"DPSWEEP_CALL": "dpsweep run study.yaml"},
+            start_new_session=True,
+            stdout=stream,
+            stderr=stream,
+        )
+        wait_for(lambda: "Building DAG" in said.read_text(), "a plan", run, every=0.01)
+        for _ in range(2):  # as impatient people do
+            os.killpg(run.pid, signal.SIGINT)
+        status = run.wait()
+    text = said.read_text()
+    assert status == 128 + signal.SIGINT, text
+    assert text.count("interrupted; the same command continues:\n  dpsweep run study.yaml") == 1
+    assert "Traceback" not in text
+    assert not list((chain.folder / ".snakemake" / "locks").glob("*.lock"))
 
 
 def test_the_same_command_continues(chain: TinyChain) -> None:

@@ -6,12 +6,14 @@ never started or was killed, is added by `note`.
 
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from dpsweep.base.units import duration
 
@@ -34,6 +36,7 @@ _NAMES = 5
 # How Snakemake says that a job ended by Ctrl-C, which reaches all processes of a terminal.
 _INTERRUPTED = re.compile(r"Signals\.SIGINT|exit status 130\b")
 _ctrl_c = threading.Event()
+_jobs_run = threading.Event()
 
 # Notes that could not be written, for example to a full disk.
 _unwritten: dict[Path, str] = {}
@@ -50,16 +53,39 @@ class Failure:
     """False where the job was stopped, or left no message"""
 
 
-def watch_for_interrupts() -> None:
-    """Remember Ctrl-C, so that jobs that end by it are not called failures; see `interrupted`."""
+def watch_for_interrupts(again: str) -> None:
+    """Let Ctrl-C end the plan of a run with one message, and later be remembered; see `interrupted`.
+
+    Args:
+        again: the command that goes on.
+    """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return  # a process in the background ignores it
 
-    def remember(number: int, frame: FrameType | None) -> None:
+    def end_or_remember(number: int, frame: FrameType | None) -> None:
+        if not _jobs_run.is_set():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            end_interrupted(again)
         _ctrl_c.set()
         signal.default_int_handler(number, frame)
 
-    signal.signal(signal.SIGINT, remember)
+    signal.signal(signal.SIGINT, end_or_remember)
+
+
+def jobs_begin() -> None:
+    """From now on, Ctrl-C lets Snakemake end the jobs of the run first."""
+    _jobs_run.set()
+
+
+def end_interrupted(again: str) -> NoReturn:
+    """End as a command that Ctrl-C has ended, and say which command goes on.
+
+    Raises:
+        SystemExit: always.
+    """
+    sys.stderr.write(f"interrupted; the same command continues:\n  {again}\n")
+    sys.stderr.flush()
+    sys.exit(128 + signal.SIGINT)
 
 
 def interrupted(message: str = "", seconds: float = 0.0) -> bool:
