@@ -232,7 +232,8 @@ def many_trials(study: Study, cells: Sequence[Cell]) -> pd.DataFrame:
             "passes": 1.0, "certified_epsilon": axes["epsilon"], "accuracy": accuracy,
             "macro_accuracy": accuracy, "selection_accuracy": accuracy, "diverged": False,
             "nonfinite_examples": 0, "wall_seconds": 1.0, "device": "cpu", "precision": "float32",
-            "versions": "{}", "trial_key": [f"{i:08x}" for i in range(count)], "steps": 10,
+            "versions": "{}", "trial_key": [f"{cells[0].problem}{i:08x}" for i in range(count)],
+            "steps": 10,
             "noise_multiplier": random.random(count), "mean_gradient_norm": random.random(count),
             "clipped_fraction": random.random(count),
         }

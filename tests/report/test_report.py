@@ -444,6 +444,7 @@ def test_figures_of_a_former_study_are_named(study: Study, paths: Paths) -> None
     write_targets(paths)
     title = "Figures of a former study"
     paths.figure("curve", "png").with_name(".partial-ab12curve.png").touch()  # a job was killed
+    paths.figure("curve", "png").with_name("curve.png.set-aside1").touch()  # stood in its place
     assert title not in written(study, paths)
     paths.figure("curve", "png").with_name("curve_eps0.5.png").touch()
     said = check_named(Page(written(study, paths)), title)

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dpsweep.base.files import checksum, fingerprint, write_text
 from dpsweep.planning.outputs import Output
-from dpsweep.study.paths import Paths
+from dpsweep.study.paths import SET_ASIDE, Paths
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def clear_the_way(paths: Paths, outputs: Iterable[Output]) -> Iterator[str]:
 
 
 def _set_aside(place: Path, what: str) -> str:
-    names = (place.with_name(f"{place.name}.set-aside{number or ''}") for number in count())
+    names = (place.with_name(f"{place.name}{SET_ASIDE}{number or ''}") for number in count())
     other = next(name for name in names if not os.path.lexists(name))
     place.rename(other)
     return f"{place}: found {what}; it is now {other}"

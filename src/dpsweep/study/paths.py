@@ -9,6 +9,9 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.study.cells import BatchSize, Cell, number
 from dpsweep.study.clipping import ClippingBound
 
+SET_ASIDE = ".set-aside"
+"""In the name of what was in the place of an output."""
+
 
 @dataclass(frozen=True)
 class Paths:
