@@ -10,7 +10,7 @@ numbers behind the pictures, lie beside them.
 
 import argparse
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,13 +147,23 @@ def _advice(numbers: dict[str, Any]) -> str:
     bounds = [sorted({row["values"][place] for row in rows}) for place in (0, -1)]
     low, high = (" or ".join(f"{value:g}" for value in each) for each in bounds)
     as_the_head = max(smallest) < 1 and max(smallest) < min(largest)
+    safest, most = _safest(rows)
     found = "A small C costs little, a large one much" if as_the_head else "What C costs differs"
     return (
         f"**{found}**: in the {len(rows)} settings that are trained, C = {low} "
         f"lies at most {max(smallest):.1f} points below the best C, and C = {high} lies "
         f"{min(largest):.1f} to {max(largest):.1f} points below it, with B and the learning rate tuned "
-        "for every C." + " That is what the head on frozen features says too." * as_the_head
+        f"for every C. C = {safest:g} is the safest: at most {most:.1f} points below the best one in every "
+        "setting." + " That is what the head on frozen features says too." * as_the_head
     )
+
+
+def _safest(rows: Sequence[Row]) -> tuple[float, float]:
+    """The C that costs the least where it costs the most, and what it costs there, in points."""
+    costs = [dict(zip(row["values"], _lost(row), strict=True)) for row in rows]
+    shared = set.intersection(*(set(each) for each in costs))
+    most, safest = min((max(each[bound] for each in costs), bound) for bound in shared)
+    return safest, most
 
 
 def _lost(row: Row) -> list[float]:
@@ -193,7 +203,7 @@ def _beside_the_head(numbers: dict[str, Any], head: dict[str, Any]) -> str:
                 lost = _lost(each)
                 rows.append(
                     [
-                        f"ε = {row['epsilon']:g}, {method}, {each['epochs']} epochs",
+                        f"{row['backbone']}, ε = {row['epsilon']:g}, {method}, {each['epochs']} epochs",
                         share(max(each["accuracy"])),
                         f"{lost[0]:.1f} (C = {each['values'][0]:g})",
                         f"{lost[-1]:.1f} (C = {each['values'][-1]:g})",
