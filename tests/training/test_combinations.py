@@ -17,7 +17,7 @@ import torch
 from tokenizers.models import WordLevel
 
 from dpsweep.data.prepared import PADDING, PreparedDataset
-from dpsweep.data.tokenizer import Tokenizer, _save
+from dpsweep.data.tokenizer import Tokenizer, save_tokenizer
 from dpsweep.data.tokenizer import prepare as prepare_tokenizer
 from dpsweep.data.write import Split, write_prepared
 from dpsweep.models.build import head_parameter_names, trainable_parameters
@@ -109,7 +109,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("vocabulary") / "tokenizer.json"
     tokenizer = tokenizers.Tokenizer(WordLevel(words, unk_token="[UNK]"))  # noqa: S106
     tokenizer.save(str(path))
-    _save(tokenizer, path.with_name("prepared.json"))
+    save_tokenizer(tokenizer, path.with_name("prepared.json"))
     return path
 
 
