@@ -18,6 +18,7 @@ def feature_study() -> dict[str, Any]:
     (sweep,) = content["sweeps"].values()
     content["sweeps"] = {"notes_reader_head": sweep | {"method": "head", "learning_rate": [0.1]}}
     content["roles"]["methods"]["main"] = "head"
+    del content["release"]  # a released model is the whole network, with its own head
     content["audit"] |= {"sweep": "notes_reader_head", "canaries": 30, "guesses": 10}
     return content
 
