@@ -115,7 +115,7 @@ def test_heavy_packages_stay_out(modules: str, banned: set[str]) -> None:
 
 
 def test_the_ways_of_numbers_name_what_is_there() -> None:
-    text = DESIGN.read_text().split("## The way of a number")[1].split("\n## ")[0]
+    text = DESIGN.read_text().split("## How a number passes through the code")[1].split("\n## ")[0]
     steps = re.findall(r"^\d\. `([\w.]+)`", text, re.MULTILINE)
     assert len(steps) == 14
     for step in steps:
