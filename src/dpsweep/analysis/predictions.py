@@ -24,10 +24,10 @@ from dpsweep.analysis.overlaps import PRIVACY, Overlap, load_overlaps
 from dpsweep.analysis.statistics import Estimate, jackknife
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
-from dpsweep.study.clipping import RULES
+from dpsweep.study.clipping import RULES, nearest_to_one
 from dpsweep.study.paths import Paths
 from dpsweep.study.selections import Selection
-from dpsweep.study.targets import PredictedClipping, named_rule, nearest_to_one
+from dpsweep.study.targets import PredictedClipping, named_rule
 from dpsweep.theory import direction_optimal_clipping, mse_optimal_clipping
 
 PREDICTIONS = ("C* (Theorem 4.1)", "C*, noise held fixed", "Scale-free C")
@@ -94,10 +94,11 @@ def predicted_bounds(
             continue
         of_panel = list(_measured(study, paths, panel, named, missing))
         measured += of_panel
-        at = panel.model_copy(update={"clipping_bound": nearest_to_one(panel)})
+        nearest = nearest_to_one(panel.values("clipping_bound"))
+        at = panel.model_copy(update={"clipping_bound": nearest})
         overlaps = load_overlaps(paths, study.cells(at), missing)
         for each in of_panel:
-            rows += _predictions(each, overlaps, nearest_to_one(panel))
+            rows += _predictions(each, overlaps, nearest)
     hindsight = _best_fixed(measured)
     rows += [_row(HINDSIGHT, each, hindsight) for each in measured]
     if not rows:

@@ -14,11 +14,10 @@ from dpsweep.figures.tables.text import TextTable
 from dpsweep.figures.tables.write import read, read_numbers
 from dpsweep.report.embed import Download, Picture, download, picture
 from dpsweep.study import Cell, Study
-from dpsweep.study.captions import facts, shared
+from dpsweep.study.captions import facts, how_chosen, shared
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import Table
 from dpsweep.study.targets import Figure, LinePanel, NoiseCurve, Selection
-from dpsweep.study.wording import how_chosen
 
 
 @dataclass(frozen=True)

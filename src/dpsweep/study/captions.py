@@ -11,7 +11,7 @@ A caption may hold these in braces:
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dpsweep.base.units import count
@@ -19,7 +19,8 @@ from dpsweep.study.cells import number
 from dpsweep.study.clipping import RULES
 from dpsweep.study.config.study import StudyFile
 from dpsweep.study.config.sweeps import Sweep
-from dpsweep.study.selections import AXES, PARTS, Selection
+from dpsweep.study.selections import PARTS, Selection
+from dpsweep.study.targets import Target
 
 # In the order of titles.
 _TOLD_APART = (*PARTS, "optimizer", "clipping", "epsilon", "clipping_bound", "epochs")
@@ -80,108 +81,119 @@ def tell_apart(parts: Sequence[Facts]) -> list[str]:
     ]
 
 
-def caption(
-    study: StudyFile,
-    text: str,
-    selections: Sequence[Selection],
-    own: Mapping[str, float | str],
-    drawn: Collection[str] = (),
-) -> str:
-    """A caption with what is drawn in place of the words in braces.
-
-    Args:
-        study: the study.
-        text: the caption, with words in braces.
-        selections: what is drawn.
-        own: what the target itself says: ``baseline``, ``centre``.
-        drawn: axes of the grid that the target draws or has one value of, and so does not tune over.
+def caption(study: StudyFile, target: Target) -> str:
+    """The caption of a target, whose selections have names and values, without words in braces.
 
     Raises:
         KeyError: a word is unknown; it is the exception's argument.
     """
+    text = re.sub(r"\{([a-z_]+)\}", lambda word: _said(study, target, word[1]), target.caption)
+    return f"{text} {target.caption_end()}".rstrip()
 
-    def said(word: re.Match[str]) -> str:
-        if word[1] not in CAPTION_WORDS:
-            raise KeyError(word[1])
-        if word[1] == "tuned":
-            return _tuned(study, selections, drawn)
-        return _said(study, word[1], selections, own)
 
-    return re.sub(r"\{([a-z_]+)\}", said, text)
+def how_chosen(study: StudyFile, target: Target) -> str:
+    """End a caption with how settings were chosen; empty where nothing was chosen.
+
+    The rule itself is `dpsweep.study.choice`.
+    """
+    where = "the test set" if study.training.select_on == "test" else "held-out training examples"
+    said = []
+    if target.tunes:
+        said.append(
+            f"What is tuned was chosen by mean accuracy over all seeds on {where} (learning rates: "
+            "first seed)."
+        )
+    if target.shows_means:
+        said.append(
+            "Accuracies are means over the seeds that chose, and so optimistic; the CSV has beside "
+            "them (cross_fitted) what seeds measured that did not choose."
+        )
+    if target.tuning_note:
+        said.append(target.tuning_note)
+    return " ".join(said)
 
 
 def _single(values: Sequence[Any], text: str) -> str | None:
     return text.format(values[0]) if len(values) == 1 else None
 
 
-def _said(
-    study: StudyFile, name: str, selections: Sequence[Selection], own: Mapping[str, float | str]
-) -> str:
+def _said(study: StudyFile, target: Target, name: str) -> str:
+    """What stands for a word in braces."""
+    selections = target.leaves()
     match name:
         case "dataset" | "backbone" | "method" | "optimizer":
-            return listed(dict.fromkeys(str(facts(study, each)[name]) for each in selections))
-        case "seeds" | "spread":
-            said = _range_of_seeds if name == "seeds" else _spread
-            return said(*_seeds(study, selections))
+            said = listed(dict.fromkeys(str(facts(study, each)[name]) for each in selections))
+        case "epsilon" | "clipping_bound" | "batch_size":
+            said = _values(name, selections)
         case "epochs":
-            return _epochs(study, selections)
+            said = _epochs(study, selections)
+        case "seeds" | "spread":
+            seeds = {sweep.seeds for sweep in _sweeps(study, selections)}
+            said = _seeds(name, min(seeds, default=0), max(seeds, default=0))
+        case "tuned":
+            said = _tuned(study, target)
         case "gamma":
-            return number(study.training.automatic_clipping_gamma)
+            said = number(study.training.automatic_clipping_gamma)
         case "baseline" | "centre":
-            return number(own.get(name, "mean"))
-    return _values(name, selections)
+            said = number(getattr(target, name, "mean"))
+        case _:
+            raise KeyError(name)
+    return said
 
 
 def _values(axis: str, selections: Sequence[Selection]) -> str:
     values = {value for each in selections for value in each.values(axis)}
     numbers = sorted(value for value in values if not isinstance(value, str))
     if axis == "batch_size":
-        written = [f"{value:,}" for value in numbers] + ["full"] * ("full" in values)
-        return listed(written)
+        return listed([f"{value:,}" for value in numbers] + ["full"] * ("full" in values))
     symbol = {"epsilon": "ε", "clipping_bound": "C"}[axis]
     return f"{symbol} = {listed(f'{value:g}' for value in numbers)}"
 
 
-def _range_of_seeds(fewest: int, most: int) -> str:
-    return f"{fewest} to {most} seeds" if fewest < most else count(most, "seed")
+def _epochs(study: StudyFile, selections: Sequence[Selection]) -> str:
+    datasets: dict[str, dict[str, None]] = {}
+    for each in selections:
+        title = study.datasets[each.problem.dataset].title
+        epochs = each.values("epochs")
+        text = count(epochs[0], "epoch") if len(epochs) == 1 else f"{listed(epochs)} epochs"
+        datasets.setdefault(text, {})[title] = None
+    if len(datasets) == 1:
+        return next(iter(datasets))
+    return ", ".join(f"{text} on {listed(titles)}" for text, titles in datasets.items())
 
 
-def _spread(fewest: int, most: int) -> str:
+def _seeds(name: str, fewest: int, most: int) -> str:
+    """How many seeds there are, or how their spread is drawn."""
+    some_have_more = fewest < most
+    if name == "seeds":
+        return f"{fewest} to {most} seeds" if some_have_more else count(most, "seed")
     if fewest >= FEWEST_FOR_A_BAND:
         band = "the band is from the lowest to the highest seed"
-        return f"{band}, and wider where there are more seeds" if fewest < most else band
+        return band + ", and wider where there are more seeds" * some_have_more
     points = "small points are the seeds"
-    return f"{points}, of which some lines have more than others" if fewest < most else points
+    return points + ", of which some lines have more than others" * some_have_more
 
 
-def _seeds(study: StudyFile, selections: Sequence[Selection]) -> tuple[int, int]:
-    """The fewest and the most seeds of the sweeps that are drawn."""
-    found = {sweep.seeds for sweep in _sweeps(study, selections)}
-    return min(found, default=0), max(found, default=0)
-
-
-def _sweeps(study: StudyFile, selections: Sequence[Selection]) -> Iterator[Sweep]:
+def _sweeps(study: StudyFile, selections: Sequence[Selection]) -> list[Sweep]:
     """The sweeps that are drawn."""
-    for sweep in study.sweeps.values():
-        grid: dict[str, Sequence[Any]] = {
-            "epochs": sweep.epochs,
-            "epsilon": sweep.epsilon,
-            "clipping_bound": sweep.clipping_bounds,
-            "batch_size": sweep.batch_size,
-        }
+    return [
+        sweep
+        for sweep in study.sweeps.values()
         if any(
             sweep.problem == each.problem
-            and all(set(each.values(axis)) & set(grid[axis]) for axis in AXES)
+            and all(set(each.values(axis)) & set(values) for axis, values in sweep.axes.items())
             for each in selections
-        ):
-            yield sweep
+        )
+    ]
 
 
-def _tuned(study: StudyFile, selections: Sequence[Selection], drawn: Collection[str]) -> str:
+def _tuned(study: StudyFile, target: Target) -> str:
     """Say what is chosen for every point, and what has one value: "learning rate tuned (C = 1)"."""
+    selections = target.leaves()
     tuned, fixed = [], []
     for axis, noun, symbol in _TUNED:
-        if axis in drawn:
+        # Of an axis that is drawn, or has one value by its nature, nothing is tuned.
+        if axis in (*target.drawn_axes(), *target.single_axes()):
             continue
         grids = [
             (study.datasets[each.problem.dataset].title, values)
@@ -204,15 +216,3 @@ def _tuned(study: StudyFile, selections: Sequence[Selection], drawn: Collection[
     if not tuned:
         return once
     return f"{listed(tuned)} tuned ({once})" if fixed else f"{listed(tuned)} tuned"
-
-
-def _epochs(study: StudyFile, selections: Sequence[Selection]) -> str:
-    datasets: dict[str, dict[str, None]] = {}
-    for each in selections:
-        title = study.datasets[each.problem.dataset].title
-        epochs = each.values("epochs")
-        text = count(epochs[0], "epoch") if len(epochs) == 1 else f"{listed(epochs)} epochs"
-        datasets.setdefault(text, {})[title] = None
-    if len(datasets) == 1:
-        return next(iter(datasets))
-    return ", ".join(f"{text} on {listed(titles)}" for text, titles in datasets.items())

@@ -8,6 +8,9 @@ from typing import Literal, NamedTuple, cast
 
 from dpsweep.study.clipping import RULES, ClippingBound
 
+CELL_AXES = ("epsilon", "epochs", "batch_size", "clipping_bound")
+"""The axes of a grid, in the order of a cell's name."""
+
 Full = Literal["full"]
 BatchSize = int | Full
 

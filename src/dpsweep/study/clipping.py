@@ -15,6 +15,7 @@ This module does not import torch: a study file is read without it.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -125,6 +126,16 @@ RULES: dict[str, type[Clipping]] = {"automatic": AutomaticClipping, "none": NoCl
 def clipping_kind(value: object) -> str:
     """The kind of the rule that a value of a grid stands for; flat for numbers and their words."""
     return value if isinstance(value, str) and value in RULES else "flat"
+
+
+def nearest_to_one(bounds: Iterable[ClippingBound]) -> float:
+    """The clipping bound that is nearest to 1, of two the smaller; names of rules are passed over.
+
+    >>> nearest_to_one([0.1, 0.5, 2.0, "automatic"])
+    0.5
+    """
+    numbers = [bound for bound in bounds if not isinstance(bound, str)]
+    return min(numbers, key=lambda bound: (abs(math.log(bound)), bound))
 
 
 def clipping_rule(value: ClippingBound, gamma: float) -> Clipping:

@@ -1,31 +1,33 @@
 """The figures and tables of a study, from templates that speak of roles.
 
-A template becomes one target, or one for each member of a series. Roles get names, words get
+A template becomes one target, or one for each member of a series. Roles get names and words get
 values (`dpsweep.study.words`), panels of a series are written out, and titles and captions are made
 (`dpsweep.study.captions`). What the study has no roles or cells for is listed with the reason.
 """
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-from dpsweep.study.assemble import Written, assemble
-from dpsweep.study.captions import CAPTION_WORDS, caption
+from dpsweep.study.captions import CAPTION_WORDS, caption, facts, shared, tell_apart
 from dpsweep.study.cells import number
-from dpsweep.study.clipping import ClippingBound
-from dpsweep.study.compared import ComparedCells
 from dpsweep.study.config.study import StudyFile
 from dpsweep.study.messages import LONGEST_JOINED_NAME, NAME_PATTERN, unknown
-from dpsweep.study.selections import PARTS, SEVERAL, Foreach, LinePanel, Panel, Selection
-from dpsweep.study.table_targets import ComparisonTable, Table, TuningImplications
-from dpsweep.study.targets import Figure, PerClass
-from dpsweep.study.words import MistakeError, NotDrawnError, Words
+from dpsweep.study.selections import PARTS, SEVERAL, Foreach, Line, LinePanel, Selection
+from dpsweep.study.table_targets import (
+    ComparedCells,
+    ComparisonTable,
+    Table,
+    TuningImplications,
+)
+from dpsweep.study.targets import Figure, NoiseCurve, PerClass, Target
+from dpsweep.study.words import Leaf, MistakeError, NotDrawnError, Words
 
 _NUMERIC = ("epochs", "epsilon", "clipping_bound")
-_Template = TypeVar("_Template", Figure, Table)
-_Part = Panel | LinePanel | ComparedCells | Selection
+_SHADES: dict[int, tuple[str | None, ...]] = {2: ("easy", "hard"), 3: ("easy", "medium", "hard")}
 
 
 @dataclass
@@ -36,7 +38,7 @@ class Targets:
         figures: figures by name; every selection has names and values.
         tables: tables by name.
         undrawn: what is not drawn, and why.
-        mistakes: what is wrong in the templates.
+        mistakes: what is wrong in the templates, each once.
     """
 
     figures: dict[str, Figure] = field(default_factory=dict)
@@ -52,129 +54,79 @@ class Targets:
         return found
 
 
-def expand(study: StudyFile, figures: Mapping[str, Figure], tables: Mapping[str, Table]) -> Targets:
-    """Write out the targets of a study.
+def expand(study: StudyFile) -> Targets:
+    """Write out the targets of a study, whose other sections have been checked."""
+    expansion = _Expansion(study)
+    found = expansion.found
+    for name, figure in study.figure_templates.items():
+        expansion.add(f"figures.{name}", name, figure, found.figures)
+    for name, table in study.table_templates.items():
+        expansion.add(f"tables.{name}", name, table, found.tables)
+    return found
 
-    Args:
-        study: the study, whose other sections have been checked.
-        figures: the templates of figures, as the file has them.
-        tables: those of tables.
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a target: a panel, the entries of a table, or the cells of a figure.
+
+    Attributes:
+        where: its key path.
+        content: as the file has it.
+        leaves: its selections: itself, or its lines.
+        pending: axes of a series whose word stands for several values.
     """
-    return _Expansion(study).run(figures, tables)
+
+    where: str
+    content: Any
+    leaves: list[Leaf]
+    pending: tuple[str, ...] = ()
+
+    @property
+    def selections(self) -> list[Selection]:
+        return [leaf.selection for leaf in self.leaves]
 
 
 class _Expansion:
     def __init__(self, study: StudyFile) -> None:
         self._study = study
         self._words = Words(study)
-        self._found = Targets()
-        self._left_out: dict[str, None] = {}
-
-    def run(self, figures: Mapping[str, Figure], tables: Mapping[str, Table]) -> Targets:
-        for name, figure in figures.items():
-            self._add(f"figures.{name}", name, figure, self._found.figures)
-        for name, table in tables.items():
-            self._add(f"tables.{name}", name, table, self._found.tables)
-        return self._found
-
-    def _add(
-        self, where: str, name: str, template: _Template, targets: dict[str, _Template]
-    ) -> None:
-        for binding, member in self._members(where, template):
-            written = self._name(name, binding)
-            self._left_out.clear()
-            try:
-                if isinstance(member, NotDrawnError):
-                    raise member
-                target = self._target(where, member)
-            except NotDrawnError as reason:
-                self._found.undrawn[written] = str(reason)
-                continue
-            except MistakeError as mistake:
-                if str(mistake) not in self._found.mistakes:
-                    self._found.mistakes.append(str(mistake))
-                continue
-            if not re.match(NAME_PATTERN, written):
-                self._found.mistakes.append(
-                    f"{where}: its name becomes {written}; allowed: letters, digits, '.', '_' and '-'"
-                )
-            elif len(written) > LONGEST_JOINED_NAME:
-                self._found.mistakes.append(
-                    f"{where}: its name becomes one of {len(written)} characters; "
-                    f"allowed: at most {LONGEST_JOINED_NAME}"
-                )
-            elif written in self._found.figures or written in self._found.tables:
-                self._found.mistakes.append(
-                    f"{where}: found a target of the name {written}; allowed: a name that is unique"
-                )
-            else:
-                targets[written] = target
-                if self._left_out:
-                    self._found.undrawn[f"parts of {written}"] = "; ".join(self._left_out)
+        self.found = Targets()
 
     # -- series of targets -------------------------------------------------------------------
 
-    def _members(
-        self, where: str, template: _Template
-    ) -> Iterator[tuple[dict[str, Any], _Template | NotDrawnError]]:
-        """The members of a series, each with what tells it apart; the template where there is none.
+    def add(self, where: str, name: str, template: Target, targets: dict[str, Any]) -> None:
+        """Add the target of a template, or the members of a series."""
+        for foreach in _listed(template.foreach):
+            axes = _given(foreach, _NUMERIC)
+            for roles in _combinations(_given(foreach, PARTS)):
+                binding = {key: f"<{key}>" for key in axes}
+                binding |= {part: f"<{role}>" for part, role in roles.items()}
+                members: list[dict[str, Any]] = []
+                with self._noting(name, binding):
+                    for part, role in roles.items():
+                        binding[part] = self._words.name(f"{where}.foreach", part, role)
+                    member = _with(template, roles)
+                    series = {
+                        axis: self._series(where, member, axis, words)
+                        for axis, words in axes.items()
+                    }
+                    members = list(_combinations(series))
+                for own in members:
+                    with self._noting(name, binding | own):
+                        self._add(
+                            where, self._name(name, binding | own), _with(member, own), targets
+                        )
 
-        A member whose roles are not bound is the reason for that.
-        """
-        if template.foreach is None:
-            yield {}, template
-            return
-        several = template.foreach if isinstance(template.foreach, list) else [template.foreach]
-        for foreach in several:
-            for binding in self._combinations(foreach):
-                yield from self._bound_members(where, template, foreach, binding)
-
-    def _bound_members(
-        self, where: str, template: _Template, foreach: Foreach, binding: dict[str, Any]
-    ) -> Iterator[tuple[dict[str, Any], _Template | NotDrawnError]]:
-        shown: dict[str, Any] = {part: f"<{role}>" for part, role in binding.items()}
+    @contextmanager
+    def _noting(self, name: str, binding: Mapping[str, Any]) -> Iterator[None]:
+        """Note why a member of a series is not drawn, or what is wrong with its template."""
         try:
-            for part, role in binding.items():
-                (shown[part],) = self._words.names(f"{where}.foreach", part, role)
-            member = self._with(template, binding)
-            axes = {axis: self._series(where, member, axis, foreach) for axis in _NUMERIC}
-            given = {axis: values for axis, values in axes.items() if values}
-            for values in itertools.product(*given.values()):
-                own = dict(zip(given, values, strict=True))
-                yield shown | own, self._with(member, own)
+            yield
         except NotDrawnError as reason:
-            waiting = {axis: f"<{axis}>" for axis in _NUMERIC if getattr(foreach, axis) is not None}
-            yield shown | waiting, reason
+            self.found.undrawn[self._name(name, binding)] = str(reason)
         except MistakeError as mistake:
-            if str(mistake) not in self._found.mistakes:
-                self._found.mistakes.append(str(mistake))
-
-    def _series(self, where: str, member: _Template, axis: str, foreach: Foreach) -> list[Any]:
-        """The values of a series along an axis; none where it does not run along it."""
-        given = getattr(foreach, axis)
-        found: dict[Any, None] = {}
-        for word in given if isinstance(given, list) else [] if given is None else [given]:
-            if not isinstance(word, str):
-                found[word] = None
-                continue
-            # The members share all their values.
-            tried = self._with(member, {axis: "common" if word == "all" else word})
-            leaves = [leaf for part in self._parts(where, tried) for leaf in part.leaves()]
-            resolved, _ = self._words.resolve(tried, leaves, series=True)
-            found.update(dict.fromkeys(resolved[0].values(axis)))
-        return sorted(found)
-
-    def _combinations(self, foreach: Foreach) -> Iterator[dict[str, str]]:
-        """Every combination of the roles or names of a series."""
-        lists = {part: getattr(foreach, part) for part in PARTS if getattr(foreach, part)}
-        every = [each if isinstance(each, list) else [each] for each in lists.values()]
-        for roles in itertools.product(*every):
-            yield dict(zip(lists, roles, strict=True))
-
-    @staticmethod
-    def _with(template: _Template, values: Mapping[str, Any]) -> _Template:
-        select = (template.select or Selection()).model_copy(update=dict(values))
-        return template.model_copy(update={"select": select, "foreach": None})
+            if str(mistake) not in self.found.mistakes:
+                self.found.mistakes.append(str(mistake))
 
     def _name(self, name: str, binding: Mapping[str, Any]) -> str:
         """The name of a member of a series."""
@@ -184,147 +136,241 @@ class _Expansion:
             name = name.replace(f"{{{key}}}", text)
         return name
 
+    def _series(self, where: str, member: Target, axis: str, words: Any) -> list[Any]:
+        """The values of a series of targets along an axis, which the file gives by values or words."""
+        found = set()
+        for word in _listed(words):
+            if not isinstance(word, str):
+                found.add(word)
+                continue
+            # The members share all their values.
+            tried = _with(member, {axis: "common" if word == "all" else word})
+            leaves = [leaf for part in self._parts(where, tried, {}) for leaf in part.leaves]
+            if not leaves:
+                raise MistakeError(
+                    f"{where}.foreach.{axis}: found {word}; allowed: numbers (a {member.family} selects "
+                    "no cells)"
+                )
+            self._words.resolve(leaves, series=True)
+            found.update(leaves[0].chosen[axis])
+        return sorted(found)
+
     # -- one target --------------------------------------------------------------------------
 
-    def _target(self, where: str, template: _Template) -> _Template:
-        """The target of a template that is no series."""
-        target: Any = template
-        if isinstance(target, TuningImplications):
-            target = target.of(self._crossed_grids())
-            selections = target.leaves()
-        else:
-            parts = self._final_parts(where, target)
-            leaves = [leaf for part in parts for leaf in part.leaves()]
-            selections, baseline = self._words.resolve(target, leaves) if leaves else ([], None)
-            if isinstance(target, PerClass):
-                target = self._compared(where, target, selections, baseline)
-            target = assemble(self._study, where, target, parts, selections, self._left_out)
-        own = {key: getattr(target, key) for key in ("baseline", "centre") if hasattr(target, key)}
+    def _add(self, where: str, name: str, template: Target, targets: dict[str, Any]) -> None:
+        left_out: dict[str, None] = {}
+        target = self._target(where, template, left_out)
+        if not re.match(NAME_PATTERN, name):
+            raise MistakeError(
+                f"{where}: its name becomes {name}; allowed: letters, digits, '.', '_' and '-'"
+            )
+        if len(name) > LONGEST_JOINED_NAME:
+            raise MistakeError(
+                f"{where}: its name becomes one of {len(name)} characters; allowed: at most "
+                f"{LONGEST_JOINED_NAME}"
+            )
+        if name in self.found.figures or name in self.found.tables:
+            raise MistakeError(
+                f"{where}: found a target of the name {name}; allowed: a name that is unique"
+            )
+        targets[name] = target
+        if left_out:
+            self.found.undrawn[f"parts of {name}"] = "; ".join(left_out)
+
+    def _target(self, where: str, target: Target, left_out: dict[str, None]) -> Target:
+        """The target of a template that is no series; ``left_out`` gets reasons why parts are not in it."""
+        parts = self._along_grid(target, self._parts(where, target, left_out))
+        leaves = [leaf for part in parts for leaf in part.leaves]
+        self._words.resolve(leaves)
+        match target:
+            case TuningImplications():
+                target = target.of(self._crossed_grids())
+            case NoiseCurve():
+                target = target.model_copy(update={"cells": leaves[0].selection})
+            case ComparisonTable():
+                target = self._compared(where, target, leaves)
+            case PerClass():
+                target = self._with_baseline(where, target, leaves)
+        if parts and target.part == "panels":
+            target = self._titled(target, parts, left_out)
         try:
-            drawn = (*target.drawn_axes(), *target.single_axes())
-            text = caption(self._study, target.caption, selections, own, drawn)
-            text = f"{text} {target.caption_end()}".rstrip()
+            return target.model_copy(update={"caption": caption(self._study, target)})
         except KeyError as word:
             raise MistakeError(
                 f"{where}.caption: {unknown(word.args[0], CAPTION_WORDS)} in braces"
             ) from None
-        return cast(_Template, target.model_copy(update={"caption": text}))
+
+    def _parts(self, where: str, target: Target, left_out: dict[str, None]) -> list[_Part]:
+        """The parts of a target, those of a series of names or of listed values written out.
+
+        A part that the study has no roles or cells for is left out.
+        """
+        found: list[_Part] = []
+        for index, part in enumerate(target.parts()):
+            place = f"{where}.{target.part}" + f"[{index}]" * (not isinstance(target, NoiseCurve))
+            foreach, whole = getattr(part, "foreach", None), part.over(target.select)
+            if foreach is not None:
+                whole = whole.model_copy(update={"foreach": None})
+            for roles in _combinations(_given(foreach, PARTS)):
+                try:
+                    found += self._copies(place, whole, roles, _given(foreach, _NUMERIC), target)
+                except NotDrawnError as reason:
+                    left_out[str(reason)] = None
+        if left_out and not found:
+            raise NotDrawnError("; ".join(left_out))
+        return found
+
+    def _copies(
+        self,
+        where: str,
+        part: Any,
+        roles: Mapping[str, str],
+        axes: Mapping[str, Any],
+        target: Target,
+    ) -> list[_Part]:
+        """A part of a target, once for each name and listed value; words of several values are pending."""
+        names = {key: self._words.names(f"{where}.foreach", key, roles[key]) for key in roles}
+        pending = tuple(axis for axis, word in axes.items() if word in SEVERAL)
+        return [
+            self._part(where, part, own, target, pending)
+            for own in _combinations({**names, **axes})
+        ]
+
+    def _part(
+        self,
+        where: str,
+        part: Any,
+        own: Mapping[str, Any],
+        target: Target,
+        pending: tuple[str, ...] = (),
+    ) -> _Part:
+        """A part of a target with what its series says."""
+        content = part.model_copy(update=dict(own))
+        leaves = [(where, content)]
+        if isinstance(content, LinePanel):
+            leaves = [
+                (f"{where}.lines[{index}]", line.over(content))
+                for index, line in enumerate(content.lines)
+            ]
+        named = [self._words.leaf(place, leaf, target) for place, leaf in leaves]
+        return _Part(where, content, named, pending)
+
+    def _along_grid(self, target: Target, parts: list[_Part]) -> list[_Part]:
+        """The parts of a target, series along the grid written out too."""
+        if not any(part.pending for part in parts):
+            return parts
+        self._words.resolve([leaf for part in parts for leaf in part.leaves], series=True)
+        final = []
+        for part in parts:
+            axes = {axis: part.leaves[0].chosen[axis] for axis in part.pending}
+            if "epsilon" in axes and not isinstance(target, ComparisonTable):
+                axes["epsilon"] = axes["epsilon"][::-1]  # from the easy problem to the hard one
+            final += [
+                self._part(part.where, part.content, own, target) for own in _combinations(axes)
+            ]
+        return final
+
+    # -- what a family needs -----------------------------------------------------------------
 
     def _crossed_grids(self) -> list[Selection]:
         """The private grid of every sweep that crosses batch sizes with clipping bounds."""
         found = []
         for sweep in self._study.sweeps.values():
-            private = [epsilon for epsilon in sweep.epsilon if epsilon != float("inf")]
-            bounds: list[ClippingBound] = [
-                bound for bound in sweep.clipping_bounds if not isinstance(bound, str)
-            ]
-            if private and len(bounds) > 1 and len(sweep.batch_size) > 1:
-                found.append(
-                    Selection(
-                        dataset=sweep.dataset,
-                        backbone=sweep.backbone,
-                        method=sweep.method,
-                        optimizer=sweep.optimizer,
-                        epsilon=private,
-                        epochs=list(sweep.epochs),
-                        batch_size=list(sweep.batch_size),
-                        clipping_bound=bounds,
-                    )
-                )
+            axes = sweep.axes
+            axes["epsilon"] = [epsilon for epsilon in sweep.epsilon if epsilon != float("inf")]
+            bounds = [each for each in sweep.clipping_bounds if not isinstance(each, str)]
+            if axes["epsilon"] and len(bounds) > 1 and len(sweep.batch_size) > 1:
+                problem: dict[str, Any] = {
+                    key: getattr(sweep, key) for key in (*PARTS, "optimizer")
+                }
+                found.append(Selection.model_validate(problem | axes))
         if not found:
             raise NotDrawnError("no sweep has two batch sizes and two clipping bounds")
         return found
 
-    def _compared(
-        self, where: str, target: PerClass, selections: list[Selection], baseline: float | None
-    ) -> PerClass:
+    def _with_baseline(self, where: str, target: PerClass, leaves: Sequence[Leaf]) -> PerClass:
         """The figure with the bound that others are compared with."""
-        if "baseline" in target.model_fields_set:
-            baseline = target.baseline
-            for each in selections:
-                if not self._study.has_all(target.at_baseline(each)):
-                    raise MistakeError(
-                        f"{where}.baseline: found {number(baseline)}; allowed: a clipping bound of "
-                        f"{each.problem.name}"
-                    )
-        if baseline is None:
-            raise NotDrawnError("its panels have no clipping bound in common")
-        return target.model_copy(update={"baseline": baseline})
+        if "baseline" not in target.model_fields_set:
+            return target.model_copy(update={"baseline": self._words.baseline(leaves)})
+        for leaf in leaves:
+            if not all(map(self._study.has, target.at_baseline(leaf.selection).cells())):
+                raise MistakeError(
+                    f"{where}.baseline: found {number(target.baseline)}; allowed: a clipping bound of "
+                    f"{leaf.problem}"
+                )
+        return target
 
-    def _parts(self, where: str, target: Any) -> list[Written]:
-        """The parts of a target, those of a series of names or of listed values written out.
+    def _compared(
+        self, where: str, table: ComparisonTable, leaves: Sequence[Leaf]
+    ) -> ComparisonTable:
+        """The table with its entries at their places, and the paper's numbers for them."""
+        entries = []
+        for entry in cast(list[ComparedCells], [leaf.selection for leaf in leaves]):
+            said = facts(self._study, entry)
+            epsilons = " ".join(f"{value:g}" for value in entry.values("epsilon"))
+            row = [(said | {"epsilon": epsilons})[label] or "–" for label in table.rows]
+            column = ", ".join(said[label] or "–" for label in table.columns)
+            references = (each for each in self._study.reference_values if each.is_of(entry))
+            entries.append(entry.placed(row, column, next(references, None)))
+        places = [(*entry.row, entry.column) for entry in entries]
+        for place in places:
+            if places.count(place) > 1:
+                raise MistakeError(f"{where}: {', '.join(place)} appears twice in the table")
+        return table.model_copy(update={"entries": entries})
 
-        A part that the study has no roles or cells for is left out.
-        """
-        self._left_out.clear()
-        if not hasattr(target, target.part):
-            return []
-        parts = getattr(target, target.part)
-        if isinstance(parts, Selection):
-            return [Written(f"{where}.{target.part}", parts.over(target.select))]
-        found: list[Written] = []
-        for index, part in enumerate(parts):
-            place, whole = f"{where}.{target.part}[{index}]", part.over(target.select)
-            for binding in self._combinations(part.foreach or Foreach()):
-                try:
-                    found += self._copies(place, whole, binding)
-                except NotDrawnError as reason:
-                    self._left_out[str(reason)] = None
-        if not found:
-            raise NotDrawnError("; ".join(self._left_out))
-        return found
-
-    def _copies(self, where: str, part: Any, binding: dict[str, str]) -> list[Written]:
-        """A part of a target, once for each name and listed value of its series.
-
-        Raises:
-            NotDrawnError: a role is not bound, or no sweep trains the problem.
-        """
-        foreach = part.foreach or Foreach()
-        names = [self._words.names(f"{where}.foreach", *each) for each in binding.items()]
-        copies = [
-            copy
-            for combination in itertools.product(*names)
-            for copy in self._along_axes(
-                where, part, foreach, dict(zip(binding, combination, strict=True))
-            )
-        ]
-        for place, leaf in (each for copy in copies for each in copy.leaves()):
-            self._words.named(place, leaf)
-        return copies
-
-    @staticmethod
-    def _along_axes(
-        where: str, part: Any, foreach: Foreach, own: dict[str, Any]
-    ) -> Iterator[Written]:
-        """Copies of a part at the listed values of a series; words of several values are pending."""
-        words = {axis: getattr(foreach, axis) for axis in _NUMERIC if getattr(foreach, axis)}
-        pending = {axis: word for axis, word in words.items() if word in SEVERAL}
-        lists = {axis: word for axis, word in words.items() if axis not in pending}
-        every = [each if isinstance(each, list) else [each] for each in lists.values()]
-        for values in itertools.product(*every):
-            update = own | pending | dict(zip(lists, values, strict=True)) | {"foreach": None}
-            yield Written(where, part.model_copy(update=update), tuple(pending))
-
-    def _final_parts(self, where: str, target: Any) -> list[Written]:
-        """The parts of a target, series along the grid written out too."""
-        parts = self._parts(where, target)
-        if not any(part.pending for part in parts):
-            return parts
-        leaves = [leaf for part in parts for leaf in part.leaves()]
-        resolved, _ = self._words.resolve(target, leaves, series=True)
-        values = iter(resolved)
-        final = []
+    def _titled(self, target: Target, parts: Sequence[_Part], left_out: dict[str, None]) -> Target:
+        """The figure with its panels: each once, titled, and none that compares a thing with itself."""
+        found: dict[Any, _Part] = {}
         for part in parts:
-            first, *_ = [next(values) for _ in part.leaves()]
-            axes = [first.values(axis) for axis in part.pending]
-            if not isinstance(target, ComparisonTable):
-                # From the easy problem to the hard one.
-                axes = [
-                    each[::-1] if axis == "epsilon" else each
-                    for axis, each in zip(part.pending, axes, strict=True)
-                ]
-            for combination in itertools.product(*axes):
-                own = dict(zip(part.pending, combination, strict=True))
-                final.append(Written(part.where, part.part.model_copy(update=own)))
-        return final
+            cells = [(leaf.problem, *map(tuple, leaf.chosen.values())) for leaf in part.leaves]
+            if len(set(cells)) == len(cells):
+                # Who gives titles of their own wants them all.
+                found.setdefault((part.content.title, *cells), part)
+            else:
+                left_out[f"{part.leaves[0].problem} has one value of what is compared"] = None
+        if not found:
+            raise NotDrawnError("; ".join(left_out))
+        said = [[facts(self._study, each) for each in part.selections] for part in found.values()]
+        titles = tell_apart([shared(own) for own in said])
+        panels = []
+        for part, own, title in zip(found.values(), said, titles, strict=True):
+            update: dict[str, Any] = {"title": part.content.title or title}
+            panel: Any = part.leaves[0].selection
+            if isinstance(part.content, LinePanel):
+                panel, labels = part.content, tell_apart(own)
+                update["lines"] = _labelled(target, cast(list[Line], part.selections), labels)
+            panels.append(panel.model_copy(update=update))
+        return target.model_copy(update={"panels": panels})
+
+
+def _labelled(target: Target, lines: Sequence[Line], labels: Sequence[str]) -> list[Line]:
+    shades = _SHADES.get(len(lines) if target.ordered else 0, (None,) * len(lines))
+    return [
+        line.model_copy(
+            update={"label": line.label or label, "difficulty": line.difficulty or shade}
+        )
+        for line, label, shade in zip(lines, labels, shades, strict=True)
+    ]
+
+
+def _given(foreach: Foreach | None, keys: Sequence[str]) -> dict[str, Any]:
+    """What a series says of some keys."""
+    return {key: value for key in keys if (value := getattr(foreach, key, None))}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _combinations(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every combination of the values of a series: a value or a list of them by key."""
+    for values in itertools.product(*map(_listed, series.values())):
+        yield dict(zip(series, values, strict=True))
+
+
+def _with(template: Target, values: Mapping[str, Any]) -> Target:
+    """The template of a member of a series."""
+    update: dict[str, Any] = {"foreach": None}
+    if values:
+        update["select"] = (template.select or Selection()).model_copy(update=dict(values))
+    return template.model_copy(update=update)

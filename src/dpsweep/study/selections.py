@@ -21,11 +21,12 @@ product of its axes: of an axis that is left out it has the values that go with 
 `dpsweep.study.expand` puts names and lists of values in place of roles and words.
 """
 
+import itertools
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dpsweep.study.cells import BatchSize, Problem
+from dpsweep.study.cells import CELL_AXES, BatchSize, Cell, Problem
 from dpsweep.study.clipping import RULES, ClippingBound
 
 PARTS = ("dataset", "backbone", "method")
@@ -43,6 +44,11 @@ VALUES = ("full", *RULES)
 """Values of the grid that are no numbers."""
 SEVERAL = ("common", "all", "neighbours")
 """Words that stand for more than one value."""
+
+
+def is_given(value: object) -> bool:
+    """Whether the file says a value itself, not a word for it or nothing."""
+    return value is not None and (not isinstance(value, str) or value in VALUES)
 
 
 class Settings(BaseModel):
@@ -89,16 +95,19 @@ class Selection(Settings):
     @property
     def is_complete(self) -> bool:
         """Whether all its axes have values."""
-        return all(
-            value is not None and (not isinstance(value, str) or value in VALUES)
-            for value in (getattr(self, axis) for axis in AXES)
-        )
+        return all(is_given(getattr(self, axis)) for axis in AXES)
 
     @property
     def problem(self) -> Problem:
         """Problem of the selection, once names stand for roles."""
         dataset, backbone, method = (str(getattr(self, part)) for part in PARTS)
         return Problem(dataset, backbone, method, self.optimizer or "adam")
+
+    def cells(self) -> list[Cell]:
+        """The cells of the selection in grid order, once it has names and values."""
+        problem = self.problem.name
+        places = itertools.product(*(self.values(axis) for axis in CELL_AXES))
+        return [Cell(problem, *place) for place in places]
 
 
 class Foreach(Settings):

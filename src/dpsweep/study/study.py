@@ -10,7 +10,7 @@ from dpsweep.study.config.checks import disagreements
 from dpsweep.study.config.study import StudyFile
 from dpsweep.study.expand import Targets, expand
 from dpsweep.study.selections import Selection
-from dpsweep.study.table_targets import Datasets, Table
+from dpsweep.study.table_targets import Table
 from dpsweep.study.targets import Figure
 from dpsweep.study.words import Words
 
@@ -29,7 +29,7 @@ class Study(StudyFile):
     @cached_property
     def targets(self) -> Targets:
         """Resolved targets, and the reasons for those that are not drawn."""
-        return expand(self, self.figure_templates, self.table_templates)
+        return expand(self)
 
     @property
     def figures(self) -> dict[str, Figure]:
@@ -49,6 +49,8 @@ class Study(StudyFile):
             MistakeError: a name or a value does not exist.
         """
         if not selection.is_complete or selection.problem.name not in self.problems:
-            words, anything = Words(self), Datasets(family="datasets", section="-", caption="-")
-            (selection,), _ = words.resolve(anything, [("selection", selection)])
-        return self.product(selection)
+            words = Words(self)
+            leaf = words.leaf("selection", selection)
+            words.resolve([leaf])
+            selection = leaf.selection
+        return selection.cells()

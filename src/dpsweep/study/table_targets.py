@@ -1,35 +1,87 @@
 """The families of tables: what each shows, and so which cells it needs."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
 
-from dpsweep.study.compared import ComparedCells
-from dpsweep.study.selections import Selection
-from dpsweep.study.target import Target
+from dpsweep.study.clipping import PrivateRule
+from dpsweep.study.selections import Foreach, Selection, Settings
+from dpsweep.study.targets import Target
 
 
 class HyperparameterGrid(Target):
     """The grid of every sweep, from the study itself (Table A1)."""
 
-    title: ClassVar[str] = "Hyperparameter grids"
+    title = "Hyperparameter grids"
     family: Literal["hyperparameter_grid"]
-
-    def leaves(self) -> list[Selection]:
-        """It draws no cells."""
-        return []
 
 
 class Datasets(Target):
     """Prepared datasets: sizes, classes, balance, source (Table A2)."""
 
-    title: ClassVar[str] = "Datasets"
+    title = "Datasets"
     family: Literal["datasets"]
 
-    def leaves(self) -> list[Selection]:
-        """It draws no cells."""
-        return []
+
+class PaperNumber(Settings):
+    """A number that a paper prints, beside which ours is shown, and the cells that it is about."""
+
+    dataset: str
+    backbone: str
+    method: str
+    clipping_bound: Annotated[
+        PositiveFloat | PrivateRule | Literal["tuned"],
+        Field(description="one C, AUTO-S, or the best of several C"),
+    ]
+    epsilon: PositiveFloat
+    epochs: PositiveInt
+    value: float
+    minimum: float | None = None
+    maximum: float | None = None
+
+    def is_of(self, cells: Selection) -> bool:
+        """Whether the number is about these cells, which have names and values."""
+        problem, bounds = cells.problem, cells.values("clipping_bound")
+        return (
+            (self.dataset, self.backbone, self.method)
+            == (problem.dataset, problem.backbone, problem.method)
+            and problem.optimizer == "adam"
+            and self.clipping_bound == (bounds[0] if len(bounds) == 1 else "tuned")
+            and cells.values("epsilon") == [self.epsilon]
+            and cells.values("epochs") == [self.epochs]
+        )
+
+
+class ComparedCells(Selection):
+    """Entries of a comparison table."""
+
+    foreach: Foreach | None = None
+
+    _row: list[str] = PrivateAttr(default_factory=list)
+    _column: str = PrivateAttr(default="")
+    _reference: PaperNumber | None = PrivateAttr(default=None)
+
+    @property
+    def row(self) -> list[str]:
+        """Labels of the entry's row."""
+        return self._row
+
+    @property
+    def column(self) -> str:
+        """Label of the entry's column."""
+        return self._column
+
+    @property
+    def reference(self) -> PaperNumber | None:
+        """The paper's number for these cells, if there is one."""
+        return self._reference
+
+    def placed(self, row: Sequence[str], column: str, reference: PaperNumber | None) -> Self:
+        """The entry at its place in the table."""
+        entry = self.model_copy()
+        entry._row, entry._column, entry._reference = list(row), column, reference
+        return entry
 
 
 Label = Literal["dataset", "backbone", "method", "rank", "clipping", "epsilon", "epochs"]
@@ -45,10 +97,11 @@ class ComparisonTable(Target):
     With the number of the study's ``references`` beside it, where there is one for the same cells.
     """
 
-    title: ClassVar[str] = "Comparison"
-    part: ClassVar[str] = "entries"
-    tunes: ClassVar[bool] = True
-    shows_means: ClassVar[bool] = True
+    title = "Comparison"
+    part = "entries"
+    tunes = True
+    shows_means = True
+    single = ("epsilon", "epochs")
 
     family: Literal["comparison"]
     rows: Annotated[list[Label], Field(min_length=1, description="what tells rows apart")]
@@ -60,10 +113,6 @@ class ComparisonTable(Target):
         """The head of the columns that tell rows apart."""
         return [LABEL_TITLES[label] for label in self.rows]
 
-    def single_axes(self) -> tuple[str, ...]:
-        """An entry is one problem."""
-        return ("epsilon", "epochs")
-
 
 class TuningImplications(Target):
     """The paper's tuning rules, each with the measured evidence.
@@ -71,8 +120,8 @@ class TuningImplications(Target):
     It is drawn from every private sweep that crosses batch sizes with clipping bounds.
     """
 
-    title: ClassVar[str] = "Tuning rules"
-    table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv", "comparisons.csv")
+    title = "Tuning rules"
+    table_files = ("tex", "md", "csv", "comparisons.csv")
 
     family: Literal["tuning_implications"]
 

@@ -4,20 +4,103 @@ One class a family. A study's file writes targets with roles and words; `dpsweep
 them into targets of the same classes in which every selection names its cells.
 """
 
-import math
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from dpsweep.study.clipping import RULES
-from dpsweep.study.selections import Line, LinePanel, Panel, Selection, Settings
-from dpsweep.study.target import Target
+from dpsweep.study.clipping import RULES, nearest_to_one
+from dpsweep.study.selections import Foreach, Line, LinePanel, Panel, Selection, Settings
+
+Panels = Annotated[list[Panel], Field(min_length=1)]
+LinePanels = Annotated[list[LinePanel], Field(min_length=1)]
+
+
+class Target(Settings):
+    """A figure or a table of a study."""
+
+    title: ClassVar[str]
+    """What targets of the family show, as a heading."""
+    part: ClassVar[str] = "panels"
+    """The key of the target's selections."""
+    needs_bounds: ClassVar[bool] = False
+    """Whether the target draws C, which AUTO-S and training without clipping do not have."""
+    table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv")
+    """Suffixes of the files of a table."""
+    ordered: ClassVar[bool] = False
+    """Whether the lines of a panel are listed from the easy problem to the hard one."""
+    tunes: ClassVar[bool] = False
+    """Whether settings are chosen by accuracy for what is drawn; the caption then says how."""
+    shows_means: ClassVar[bool] = False
+    """Whether accuracies are means over the seeds that chose; the caption then says what that means."""
+    tuning_note: ClassVar[str] = ""
+    """Further words of the caption on how settings were chosen."""
+    single: ClassVar[tuple[str, ...]] = ()
+    """Axes of which each selection must have one value, unless they are drawn."""
+    drawn: ClassVar[tuple[str, ...]] = ()
+    """Axes that are drawn, whatever the target says."""
+
+    family: str
+    section: Annotated[
+        str, Field(min_length=1, description="heading of the report that it appears under")
+    ]
+    caption: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="in the report; {dataset}, {epochs}, {seeds} and others stand for what is drawn "
+            "(dpsweep.study.captions)",
+        ),
+    ]
+    select: Annotated[
+        Selection | None, Field(description="of all parts, where they do not say otherwise")
+    ] = None
+    foreach: Annotated[
+        Foreach | list[Foreach] | None,
+        Field(description="one target for each of these; its name holds them in braces"),
+    ] = None
+
+    def selections(self) -> list[Selection]:
+        """Every selection of the target."""
+        return self.leaves()
+
+    def parts(self) -> list[Any]:
+        """The panels, entries or cells of the target; none of a table that selects no cells."""
+        parts = getattr(self, self.part, [])
+        return parts if isinstance(parts, list) else [parts]
+
+    def leaves(self) -> list[Selection]:
+        """The parts that select cells, in the order of the file."""
+        return [
+            leaf
+            for part in self.parts()
+            for leaf in (part.lines if isinstance(part, LinePanel) else [part])
+        ]
+
+    def gradient_norms(self) -> list[Selection]:
+        """Selections whose gradient norms the target draws (all batch sizes compete)."""
+        return []
+
+    def overlaps(self) -> list[Selection]:
+        """Selections of cells of whose best trials the target draws how the gradients overlap."""
+        return []
+
+    def single_axes(self) -> tuple[str, ...]:
+        """Axes of which each selection must have one value: drawing tunes over the others."""
+        return tuple(axis for axis in self.single if axis not in self.drawn_axes())
+
+    def drawn_axes(self) -> tuple[str, ...]:
+        """Axes of which each selection must have two values or more: they are what is drawn."""
+        return self.drawn
+
+    def caption_end(self) -> str:
+        """End of the caption, once the selections have names and values."""
+        return ""
 
 
 class _Overlaps(Target):
     """Drawn from how the gradients of trials overlap (`dpsweep.theory`), which is not private."""
 
-    panels: Annotated[list[Panel], Field(min_length=1)]
+    panels: Panels
 
     def overlaps(self) -> list[Selection]:
         """The cells of every panel."""
@@ -31,9 +114,10 @@ class _Overlaps(Target):
 class Heatmap(Target):
     """Mean macro accuracy over two axes; whatever is not an axis is tuned. The best cell is marked."""
 
-    title: ClassVar[str] = "Accuracy map"
-    tunes: ClassVar[bool] = True
-    shows_means: ClassVar[bool] = True
+    title = "Accuracy map"
+    tunes = True
+    shows_means = True
+    single = ("epsilon", "epochs")
 
     family: Literal["heatmap"]
     x: Literal["clipping_bound", "epsilon"] = "clipping_bound"
@@ -42,17 +126,13 @@ class Heatmap(Target):
         Literal["shared", "panel"],
         Field(description="one colour scale for all panels, or one for each (from worst to best)"),
     ] = "shared"
-    panels: Annotated[list[Panel], Field(min_length=1)]
+    panels: Panels
 
     @model_validator(mode="after")
     def _two_axes(self) -> Self:
         if self.x == self.y:
             raise ValueError(f"x and y are both {self.x}; allowed: two different axes")
         return self
-
-    def single_axes(self) -> tuple[str, ...]:
-        """A panel is one problem, but for what it draws along its axes."""
-        return tuple(axis for axis in ("epsilon", "epochs") if axis != self.x)
 
     def drawn_axes(self) -> tuple[str, ...]:
         """The two axes of the map."""
@@ -65,11 +145,13 @@ class ClippingCurve(Target):
     The lines of a panel are listed from the easy problem to the hard one.
     """
 
-    title: ClassVar[str] = "Accuracy by clipping bound"
-    needs_bounds: ClassVar[bool] = True
-    ordered: ClassVar[bool] = True
-    tunes: ClassVar[bool] = True
-    shows_means: ClassVar[bool] = True
+    title = "Accuracy by clipping bound"
+    needs_bounds = True
+    ordered = True
+    tunes = True
+    shows_means = True
+    single = ("epsilon", "epochs")
+    drawn = ("clipping_bound",)
 
     family: Literal["clipping_curve"]
     quantity: Annotated[
@@ -77,53 +159,37 @@ class ClippingCurve(Target):
         Field(description="difference: to the best centre of the same line"),
     ] = "accuracy"
     centre: Literal["mean", "median"] = "mean"
-    panels: Annotated[list[LinePanel], Field(min_length=1)]
-
-    def single_axes(self) -> tuple[str, ...]:
-        """A line is one problem."""
-        return ("epsilon", "epochs")
-
-    def drawn_axes(self) -> tuple[str, ...]:
-        """The axis below the curve."""
-        return ("clipping_bound",)
+    panels: LinePanels
 
 
-class GradientNormDistribution(Target):
+class _GradientNorms(Target):
+    """Drawn from per-example gradient norms at the best batch size, a panel for each problem."""
+
+    needs_bounds = True
+    tunes = True
+    single = ("epsilon", "epochs", "clipping_bound")
+
+    panels: Panels
+
+    def gradient_norms(self) -> list[Selection]:
+        """The norms of every panel's (epsilon, epochs, C)."""
+        return list(self.panels)
+
+
+class GradientNormDistribution(_GradientNorms):
     """Distribution of per-example gradient norms after every epoch, a panel per problem."""
 
-    title: ClassVar[str] = "Gradient norms by epoch"
-    needs_bounds: ClassVar[bool] = True
-    tunes: ClassVar[bool] = True
+    title = "Gradient norms by epoch"
 
     family: Literal["gradient_norm_distribution"]
-    panels: Annotated[list[Panel], Field(min_length=1)]
-
-    def single_axes(self) -> tuple[str, ...]:
-        """A panel is one problem and one C."""
-        return ("epsilon", "epochs", "clipping_bound")
-
-    def gradient_norms(self) -> list[Selection]:
-        """The norms of every panel's (epsilon, epochs, C)."""
-        return list(self.panels)
 
 
-class GradientNormHistogram(Target):
+class GradientNormHistogram(_GradientNorms):
     """Histogram of per-example gradient norms after the last epoch, a panel per problem."""
 
-    title: ClassVar[str] = "Gradient norms after training"
-    needs_bounds: ClassVar[bool] = True
-    tunes: ClassVar[bool] = True
+    title = "Gradient norms after training"
 
     family: Literal["gradient_norm_histogram"]
-    panels: Annotated[list[Panel], Field(min_length=1)]
-
-    def single_axes(self) -> tuple[str, ...]:
-        """A panel is one problem and one C."""
-        return ("epsilon", "epochs", "clipping_bound")
-
-    def gradient_norms(self) -> list[Selection]:
-        """The norms of every panel's (epsilon, epochs, C)."""
-        return list(self.panels)
 
 
 class PerClass(Target):
@@ -132,9 +198,11 @@ class PerClass(Target):
     Each panel's selection names the clipping bounds that are drawn, the baseline among them.
     """
 
-    title: ClassVar[str] = "Classes: retained weight and accuracy"
-    needs_bounds: ClassVar[bool] = True
-    tunes: ClassVar[bool] = True
+    title = "Classes: retained weight and accuracy"
+    needs_bounds = True
+    tunes = True
+    single = ("epsilon", "epochs")
+    drawn = ("clipping_bound",)
 
     family: Literal["per_class"]
     baseline: Annotated[
@@ -155,15 +223,7 @@ class PerClass(Target):
             "parameters, which are clipped, or of the classifier alone"
         ),
     ] = "trainable"
-    panels: Annotated[list[Panel], Field(min_length=1)]
-
-    def single_axes(self) -> tuple[str, ...]:
-        """A panel is one problem."""
-        return ("epsilon", "epochs")
-
-    def drawn_axes(self) -> tuple[str, ...]:
-        """A line each."""
-        return ("clipping_bound",)
+    panels: Panels
 
     def selections(self) -> list[Selection]:
         """Every panel, and its cells at the baseline, whether or not the panel names them."""
@@ -181,20 +241,14 @@ class PerClass(Target):
 class MethodComparison(Target):
     """Accuracy against epsilon, as a difference to the best line; everything else is tuned."""
 
-    title: ClassVar[str] = "Methods by ε"
-    tunes: ClassVar[bool] = True
-    shows_means: ClassVar[bool] = True
+    title = "Methods by ε"
+    tunes = True
+    shows_means = True
+    single = ("epochs",)
+    drawn = ("epsilon",)
 
     family: Literal["method_comparison"]
-    panels: Annotated[list[LinePanel], Field(min_length=1)]
-
-    def single_axes(self) -> tuple[str, ...]:
-        """A line is one problem."""
-        return ("epochs",)
-
-    def drawn_axes(self) -> tuple[str, ...]:
-        """The axis below the curve."""
-        return ("epsilon",)
+    panels: LinePanels
 
 
 class NoiseAxes(Settings):
@@ -211,13 +265,12 @@ class NoiseAxes(Settings):
 class NoiseCurve(Target):
     """Noise against B or T, coloured by accuracy minus the best at that (epsilon, epochs)."""
 
-    title: ClassVar[str] = "Noise and accuracy"
-    part: ClassVar[str] = "cells"
-    tunes: ClassVar[bool] = True
-    shows_means: ClassVar[bool] = True
-    tuning_note: ClassVar[str] = (
-        "The figure names the range of what was chosen, the CSV has it for every point."
-    )
+    title = "Noise and accuracy"
+    part = "cells"
+    tunes = True
+    shows_means = True
+    tuning_note = "The figure names the range of what was chosen, the CSV has it for every point."
+    drawn = ("batch_size",)
 
     family: Literal["noise_curve"]
     cells: Selection = Selection()
@@ -229,14 +282,6 @@ class NoiseCurve(Target):
             "(<dataset>_<backbone>_<method>): a vertical line where x is steps and that problem is drawn"
         ),
     ] = {}
-
-    def leaves(self) -> list[Selection]:
-        """The one selection behind all axes."""
-        return [self.cells]
-
-    def drawn_axes(self) -> tuple[str, ...]:
-        """B and T change together."""
-        return ("batch_size",)
 
     @property
     def marked_steps(self) -> int | None:
@@ -256,66 +301,51 @@ class NoiseCurve(Target):
 class NormTrace(Target):
     """Mean per-example gradient norm at every optimizer step, a line per epsilon."""
 
-    title: ClassVar[str] = "Mean gradient norm by step"
-    tunes: ClassVar[bool] = True
+    title = "Mean gradient norm by step"
+    tunes = True
+    single = ("epochs",)
 
     family: Literal["norm_trace"]
-    panels: Annotated[list[Panel], Field(min_length=1)]
-
-    def single_axes(self) -> tuple[str, ...]:
-        """The lines of a panel differ in epsilon; B and C, where there are several, are tuned."""
-        return ("epochs",)
+    panels: Panels
 
 
 class OptimalBatchSize(Target):
     """The mean over repeats of the best batch size against epochs, a line per epsilon."""
 
-    title: ClassVar[str] = "Best batch size by epochs"
-    tunes: ClassVar[bool] = True
+    title = "Best batch size by epochs"
+    tunes = True
+    drawn = ("epochs", "batch_size")
 
     family: Literal["optimal_batch_size"]
-    panels: Annotated[list[Panel], Field(min_length=1)]
-
-    def drawn_axes(self) -> tuple[str, ...]:
-        """The two axes of the figure."""
-        return ("epochs", "batch_size")
+    panels: Panels
 
 
 class ErrorDecomposition(_Overlaps):
     """MSE(C) of Theorem 4.1 split into bias and noise, at the start and at the end of training."""
 
-    title: ClassVar[str] = "Error of a private gradient"
-    family: Literal["error_decomposition"]
+    title = "Error of a private gradient"
+    single = ("epsilon", "epochs", "batch_size", "clipping_bound")
 
-    def single_axes(self) -> tuple[str, ...]:
-        """A panel is one cell."""
-        return ("epsilon", "epochs", "batch_size", "clipping_bound")
+    family: Literal["error_decomposition"]
 
 
 class OptimalClippingTrace(_Overlaps):
     """C* of Theorem 4.1 and the median gradient norm after every epoch, a line per epsilon."""
 
-    title: ClassVar[str] = "Best clipping bound by the theory"
-    family: Literal["optimal_clipping_trace"]
+    title = "Best clipping bound by the theory"
+    single = ("epochs", "batch_size", "clipping_bound")
 
-    def single_axes(self) -> tuple[str, ...]:
-        """The lines of a panel differ in epsilon alone."""
-        return ("epochs", "batch_size", "clipping_bound")
+    family: Literal["optimal_clipping_trace"]
 
 
 class PrivacyEffectsFigure(_Overlaps):
     """Best C over epsilon: of its noise alone, of the gradients that it leads to alone, and of both."""
 
-    title: ClassVar[str] = "Effects of ε on the best clipping bound"
+    title = "Effects of ε on the best clipping bound"
+    single = ("epochs", "batch_size", "clipping_bound")
+    drawn = ("epsilon",)
+
     family: Literal["privacy_effects"]
-
-    def single_axes(self) -> tuple[str, ...]:
-        """The points of a panel differ in epsilon alone."""
-        return ("epochs", "batch_size", "clipping_bound")
-
-    def drawn_axes(self) -> tuple[str, ...]:
-        """The axis below the curve."""
-        return ("epsilon",)
 
 
 class PredictedClipping(_Overlaps):
@@ -325,23 +355,20 @@ class PredictedClipping(_Overlaps):
     bound, such as AUTO-S, is that rule for the problems of the other panels.
     """
 
-    title: ClassVar[str] = "Predicted and measured clipping bounds"
+    title = "Predicted and measured clipping bounds"
+    single = ("epochs",)
+    drawn = ("clipping_bound",)
+
     family: Literal["predicted_clipping"]
-
-    def single_axes(self) -> tuple[str, ...]:
-        """A point is one problem at one epsilon and batch size; C and the learning rate are tuned."""
-        return ("epochs",)
-
-    def drawn_axes(self) -> tuple[str, ...]:
-        """Of these one is the best."""
-        return ("clipping_bound",)
 
     def overlaps(self) -> list[Selection]:
         """The cells of every problem at the C nearest to 1."""
         return [
-            panel.model_copy(update={"clipping_bound": nearest_to_one(panel)})
+            panel.model_copy(
+                update={"clipping_bound": nearest_to_one(panel.values("clipping_bound"))}
+            )
             for panel in self.panels
-            if panel.is_complete and named_rule(panel) is None
+            if named_rule(panel) is None
         ]
 
 
@@ -349,13 +376,6 @@ def named_rule(selection: Selection) -> str | None:
     """The clipping rule of a selection, if it is one without a bound; None with bounds."""
     first = next(iter(selection.values("clipping_bound")), None)
     return first if isinstance(first, str) and first in RULES else None
-
-
-def nearest_to_one(selection: Selection) -> float:
-    """The clipping bound of a selection that is nearest to 1, of two the smaller."""
-    bounds = [bound for bound in selection.values("clipping_bound") if not isinstance(bound, str)]
-    nearest: float = min(bounds, key=lambda bound: (abs(math.log(bound)), bound))
-    return nearest
 
 
 Figure = Annotated[
@@ -375,11 +395,4 @@ Figure = Annotated[
     Field(discriminator="family"),
 ]
 
-
-__all__ = [
-    "Figure",
-    "Line",
-    "LinePanel",
-    "Panel",
-    "Selection",
-]
+__all__ = ["Figure", "Line", "LinePanel", "Panel", "Selection"]

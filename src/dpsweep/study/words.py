@@ -1,26 +1,30 @@
-"""Words of selections to the values that they stand for in the grids of a study."""
+"""Names for the roles of a selection, and values for its words: what the study's own grids have.
 
+A grid is a product of axes. What a selection may have of an axis are the values that go with every
+combination of what has been chosen before, in the order of `dpsweep.study.selections.AXES`.
+"""
+
+import itertools
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dpsweep.study.captions import listed
 from dpsweep.study.cells import Problem, number
-from dpsweep.study.clipping import RULES, clipping_kind
+from dpsweep.study.clipping import RULES, clipping_kind, nearest_to_one
 from dpsweep.study.config.study import StudyFile
-from dpsweep.study.grids import Chosen, Grids
 from dpsweep.study.messages import shorten, unknown
-from dpsweep.study.selections import AXES, DEFAULTS, PARTS, VALUES, Selection
-from dpsweep.study.table_targets import Table
-from dpsweep.study.targets import Figure, PerClass
+from dpsweep.study.selections import AXES, DEFAULTS, PARTS, Selection, is_given
+from dpsweep.study.targets import Target
 
 # Steps of an epoch that can be drawn one by one.
 _MOST_STEPS = 100
-_SYMBOLS = {
-    "epochs": "epochs", "epsilon": "epsilon", "clipping_bound": "clipping bound",
-    "batch_size": "batch size",
-}  # fmt: skip
+_NOUNS = {axis: axis.replace("_", " ") for axis in AXES}
+
+Grid = Mapping[str, frozenset[Any]]
+"""The values of a sweep by axis."""
 
 
 class NotDrawnError(LookupError):
@@ -32,19 +36,67 @@ class MistakeError(ValueError):
 
 
 @dataclass
-class _Leaf:
-    """A selection while its words get values."""
+class Leaf:
+    """A selection while its words get values, axis by axis.
+
+    Attributes:
+        where: its key path.
+        selection: with names for roles; the axes that have been resolved have lists of values.
+        grids: those of the sweeps that train it.
+        target: what draws it, if anything does.
+        candidates: by axis, the values that it may have.
+        chosen: by axis, the values that it has.
+    """
 
     where: str
     selection: Selection
-    chosen: Chosen
-    drawn: tuple[str, ...]
+    grids: Sequence[Grid]
+    target: Target | None
+    drawn: tuple[str, ...] = ()
     """axes that must have two values or more"""
     candidates: dict[str, list[Any]] = field(default_factory=dict)
+    chosen: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
-    def dataset(self) -> str:
-        return self.selection.problem.dataset
+    def problem(self) -> str:
+        """The name of its problem."""
+        return self.selection.problem.name
+
+    def wanted(self, axis: str) -> Any:
+        """The value or the word that it has for an axis; None for all values."""
+        value = getattr(self.selection, axis)
+        return "usual" if value is None and axis == "epochs" else value
+
+    def values(self, axis: str, chosen: Mapping[str, list[Any]] | None = None) -> list[Any]:
+        """The values of an axis that go with every combination of what has been chosen, ascending."""
+        chosen = self.chosen if chosen is None else chosen
+        every = {value for grid in self.grids for value in grid[axis]}
+        complete = (value for value in every if self._has({**chosen, axis: [value]}))
+        return sorted(complete, key=lambda value: (isinstance(value, str), value))
+
+    def drawable(self, axis: str) -> list[Any]:
+        """Those of `values` that leave two values or more on each of the drawn axes."""
+        later = [each for each in self.drawn if each != axis and each not in self.chosen]
+        return [
+            value
+            for value in self.values(axis)
+            if all(len(self.values(each, self.chosen | {axis: [value]})) > 1 for each in later)
+        ]
+
+    def _has(self, values: Mapping[str, list[Any]]) -> bool:
+        """Whether the grids have every combination of some values."""
+        if any(
+            all(grid[axis].issuperset(wanted) for axis, wanted in values.items())
+            for grid in self.grids
+        ):
+            return True
+        return len(self.grids) > 1 and all(
+            any(
+                all(value in grid[axis] for axis, value in zip(values, place, strict=True))
+                for grid in self.grids
+            )
+            for place in itertools.product(*values.values())
+        )
 
 
 class Words:
@@ -56,7 +108,14 @@ class Words:
 
     def __init__(self, study: StudyFile) -> None:
         self._study = study
-        self._grids = Grids(study.sweeps.values())
+        self._grids: dict[tuple[str, str], list[Grid]] = {}
+        cells: set[tuple[Any, ...]] = set()
+        for sweep in study.sweeps.values():
+            name, kind = sweep.problem.name, clipping_kind(sweep.clipping_bound)
+            grid = {axis: frozenset(values) for axis, values in sweep.axes.items()}
+            self._grids.setdefault((name, kind), []).append(grid)
+            cells.update(itertools.product([sweep.dataset], [name], *sweep.axes.values()))
+        self._cells_by_epochs = Counter((dataset, epochs) for dataset, _, _, epochs, *_ in cells)
 
     # -- roles -------------------------------------------------------------------------------
 
@@ -83,138 +142,157 @@ class Words:
             raise MistakeError(f"{where}.{part}: {unknown(role, allowed)}")
         raise NotDrawnError(f"roles.{part}s.{role} is not bound")
 
-    def named(self, where: str, selection: Selection) -> Selection:
+    def name(self, where: str, part: str, role: str) -> str:
+        """The only name that a role or a name stands for.
+
+        Args:
+            where: as for `names`.
+            part: dataset, backbone or method.
+            role: a role, or a name.
+
+        Raises:
+            NotDrawnError: the role is not bound.
+            MistakeError: there are several names, or none.
+        """
+        first, *others = self.names(where, part, role)
+        if others:
+            raise MistakeError(
+                f"{where}.{part}: found {role}, which stands for {listed([first, *others])}; allowed: "
+                f"one name, or foreach: {{{part}: {role}}}"
+            )
+        return first
+
+    def leaf(self, where: str, selection: Selection, target: Target | None = None) -> Leaf:
         """A selection with names in place of roles, and with what it leaves out about the problem.
+
+        Args:
+            where: its key path.
+            selection: as the file has it.
+            target: what draws it, for what that needs of a selection.
 
         Raises:
             NotDrawnError: a role is not bound, or no sweep trains the problem.
-            MistakeError: an unknown name, or a role that stands for several.
+            MistakeError: an unknown name, a role that stands for several, or no C where C is drawn.
         """
-        found: dict[str, Any] = {"optimizer": selection.optimizer or DEFAULTS["optimizer"]}
-        explicit = True
-        for part in PARTS:
-            role = getattr(selection, part)
-            names = self.names(where, part, role or DEFAULTS[part])
-            if len(names) > 1:
-                raise MistakeError(
-                    f"{where}.{part}: found {role}, which stands for {listed(names)}; allowed: one "
-                    f"name, or foreach: {{{part}: {role}}}"
-                )
-            found[part] = names[0]
-            explicit &= role == names[0]
-        clipping = clipping_kind(selection.clipping_bound)
-        problem = Problem(**found)
-        if not self._grids.has(problem.name, clipping):
-            study = self._study
-            trained = (
-                f"{study.backbones[problem.backbone].title} with "
-                f"{study.methods[problem.method].title} on {study.datasets[problem.dataset].title}"
-                + (" by SGD" if problem.optimizer == "sgd" else "")
-                + (f" with clipping_bound {clipping}" if clipping != "flat" else "")
+        names = {
+            part: self.name(where, part, getattr(selection, part) or DEFAULTS[part])
+            for part in PARTS
+        }
+        problem = Problem(**names, optimizer=selection.optimizer or DEFAULTS["optimizer"])
+        kind = clipping_kind(selection.clipping_bound)
+        if (problem.name, kind) not in self._grids:
+            untrained = f"no sweep trains {self._described(problem, kind)}"
+            if all(getattr(selection, part) == name for part, name in names.items()):
+                allowed = ", ".join(self._study.problems)
+                raise MistakeError(f"{where}: {untrained}; allowed: {allowed}")
+            raise NotDrawnError(untrained)
+        if target is not None and target.needs_bounds and kind != "flat":
+            raise MistakeError(
+                f"{where}.clipping_bound: found {kind}; allowed: numbers (a {target.family} figure "
+                "draws C)"
             )
-            if explicit:
-                allowed = ", ".join(study.problems)
-                raise MistakeError(f"{where}: no sweep trains {trained}; allowed: {allowed}")
-            raise NotDrawnError(f"no sweep trains {trained}")
-        return selection.model_copy(update=found)
+        grids = self._grids[problem.name, kind]
+        bounded = kind == "flat" or math.isfinite(RULES[kind].sensitivity)
+        if bounded and math.inf not in selection.values("epsilon"):
+            private = [{**grid, "epsilon": grid["epsilon"] - {math.inf}} for grid in grids]
+            grids = [grid for grid in private if grid["epsilon"]]
+        # What the file says in numbers is as it is meant. Only flat clipping has bounds to draw.
+        drawn = tuple(
+            axis
+            for axis in (target.drawn_axes() if target else ())
+            if not is_given(getattr(selection, axis))
+            and (kind == "flat" or axis != "clipping_bound")
+        )
+        named = selection.model_copy(update={**names, "optimizer": problem.optimizer})
+        return Leaf(where, named, grids, target, drawn)
+
+    def _described(self, problem: Problem, clipping: str) -> str:
+        study = self._study
+        return (
+            f"{study.backbones[problem.backbone].title} with {study.methods[problem.method].title} "
+            f"on {study.datasets[problem.dataset].title}"
+            + (" by SGD" if problem.optimizer == "sgd" else "")
+            + (f" with clipping_bound {clipping}" if clipping != "flat" else "")
+        )
 
     # -- words -------------------------------------------------------------------------------
 
-    def resolve(
-        self,
-        target: Figure | Table,
-        parts: Sequence[tuple[str, Selection]],
-        series: bool = False,
-    ) -> tuple[list[Selection], float | None]:
-        """Give all selections of a target their values.
+    def resolve(self, leaves: Sequence[Leaf], series: bool = False) -> None:
+        """Give all selections of a target lists of values.
 
         Args:
-            target: the target, for what it needs of a selection.
-            parts: (key path, selection) each; what they leave out means what it says in
-                `dpsweep.study.selections`.
+            leaves: the selections, which are changed.
             series: whether the values of an axis will be drawn one by one.
 
-        Returns:
-            The selections with names and lists of values, and of a figure that compares clipping
-            bounds the one that the word baseline stands for (None where there is none).
+        Raises:
+            NotDrawnError: the study lacks cells.
+            MistakeError: a value that does not exist, or one too many.
+        """
+        for axis in AXES:
+            for leaf in leaves:
+                leaf.candidates[axis] = leaf.drawable(axis)
+            for leaf, values in [(leaf, self._values(axis, leaf, leaves)) for leaf in leaves]:
+                leaf.chosen[axis] = values
+                leaf.selection = leaf.selection.model_copy(update={axis: values})
+        for leaf in leaves:
+            _check(leaf, series)
+
+    def baseline(self, leaves: Sequence[Leaf]) -> float:
+        """The clipping bound that the word baseline stands for, of those that all selections may have.
+
+        Args:
+            leaves: the selections, resolved; at least one.
 
         Raises:
-            NotDrawnError: the study lacks a role or cells.
-            MistakeError: a name or value that does not exist, or one too many.
+            NotDrawnError: they have none in common.
+            MistakeError: the study names a bound that its grid has not.
         """
-        leaves = []
-        for where, part in parts:
-            kind = clipping_kind(part.clipping_bound)
-            if target.needs_bounds and kind != "flat":
-                raise MistakeError(
-                    f"{where}.clipping_bound: found {kind}; allowed: numbers (a {target.family} "
-                    "figure draws C)"
-                )
-            named = self.named(where, part)
-            bounded = kind == "flat" or math.isfinite(RULES[kind].sensitivity)
-            private = bounded and math.inf not in part.values("epsilon")
-            # What the file says in numbers is as it is meant. Only flat clipping has bounds to draw.
-            drawn = (
-                axis
-                for axis in target.drawn_axes()
-                if not _is_given(getattr(part, axis))
-                and (kind == "flat" or axis != "clipping_bound")
+        bounds = [leaf.candidates["clipping_bound"] for leaf in leaves]
+        common = [each for each in _shared(bounds) if not isinstance(each, str)]
+        found: list[float] = self._about_baseline("baseline", leaves[0], common)
+        if not found:
+            raise NotDrawnError("its panels have no clipping bound in common")
+        return found[0]
+
+    def _values(self, axis: str, leaf: Leaf, leaves: Sequence[Leaf]) -> list[Any]:
+        """The values of an axis that a selection of a target has."""
+        wanted, found = leaf.wanted(axis), leaf.candidates[axis]
+        if is_given(wanted) and clipping_kind(wanted) == "flat":
+            found = wanted if isinstance(wanted, list) else [wanted]
+            _allow(f"{leaf.where}.{axis}", leaf, found, leaf.values(axis))
+        elif isinstance(wanted, str) and wanted != "all" and clipping_kind(wanted) == "flat":
+            found = self._stands_for(wanted, axis, leaf, leaves)
+        if axis == "epochs" and wanted == "all" and len(found) == 1:
+            raise NotDrawnError(f"{leaf.problem} has one number of epochs, {found[0]}")
+        if not found:
+            drawn = [_NOUNS[each] for each in leaf.drawn if each != axis]
+            several = f" with two {listed(drawn)}s or more" if drawn else ""
+            raise NotDrawnError(
+                f"{leaf.problem} has no {_NOUNS[axis]}{several} that all parts share"
             )
-            chosen = Chosen(named.problem.name, kind, private)
-            leaves.append(_Leaf(where, named, chosen, tuple(drawn)))
-        for axis in AXES:
-            self._resolve_axis(axis, leaves)
-        baseline = self._baseline(leaves) if isinstance(target, PerClass) else None
-        for leaf in leaves:
-            self._check(target, leaf, series)
-        return [leaf.selection for leaf in leaves], baseline
+        return found
 
-    def _resolve_axis(self, axis: str, leaves: list[_Leaf]) -> None:
-        for leaf in leaves:
-            leaf.candidates[axis] = self._grids.drawable(leaf.chosen, axis, leaf.drawn)
-        specs = [getattr(leaf.selection, axis) for leaf in leaves]
-        if axis == "epochs":
-            specs = ["usual" if spec is None else spec for spec in specs]
-        for leaf, spec in zip(leaves, specs, strict=True):
-            chosen: list[Any]
-            if spec is None or spec == "all" or clipping_kind(spec) != "flat":
-                chosen = leaf.candidates[axis]
-            elif not _is_given(spec):
-                common = self._common(axis, leaf.dataset, spec, leaves, specs)
-                chosen = self._stands_for(spec, axis, leaf, common)
-            else:
-                values = spec if isinstance(spec, list) else [spec]
-                self._allow(
-                    f"{leaf.where}.{axis}", leaf, values, self._grids.values(leaf.chosen, axis)
-                )
-                chosen = values
-            if axis == "epochs" and spec == "all" and len(chosen) == 1:
-                raise NotDrawnError(f"{self._of(leaf)} has one number of epochs, {chosen[0]}")
-            if not chosen:
-                raise NotDrawnError(self._nothing(axis, leaf))
-            leaf.chosen = leaf.chosen.choose(axis, chosen)
-            leaf.selection = leaf.selection.model_copy(update={axis: chosen})
-
-    def _common(
-        self, axis: str, dataset: str, word: str, leaves: list[_Leaf], specs: list[Any]
-    ) -> list[Any]:
-        """The values that all selections of a dataset with a word on an axis have."""
-        about_one = ("baseline", "neighbours")
-        words = about_one if word in about_one else (word,)
-        group = [
-            leaf.candidates[axis]
-            for leaf, spec in zip(leaves, specs, strict=True)
-            if leaf.dataset == dataset and spec in words
-        ]
-        return [value for value in group[0] if all(value in each for each in group)]
-
-    def _stands_for(self, word: str, axis: str, leaf: _Leaf, common: list[Any]) -> list[Any]:
-        """Give a word its values, of those that all selections with it have, ascending."""
+    def _stands_for(self, word: str, axis: str, leaf: Leaf, leaves: Sequence[Leaf]) -> list[Any]:
+        """The values of a word, of those that all selections of the dataset with it have, ascending."""
+        dataset = leaf.selection.dataset
+        words = ("baseline", "neighbours") if word in ("baseline", "neighbours") else (word,)
+        common = _shared(
+            [
+                each.candidates[axis]
+                for each in leaves
+                if each.selection.dataset == dataset and each.wanted(axis) in words
+            ]
+        )
         match (word, axis):
             case ("usual", _):
-                return self._usual_epochs(leaf.dataset, common)
+                cells = self._cells_by_epochs
+                return sorted(common, key=lambda epochs: (cells[dataset, epochs], epochs))[-1:]
             case ("small", "batch_size"):
-                return self._small_batch(leaf.dataset, common)
+                steps = [self._study.steps(str(dataset), 1, size) for size in common]
+                few = [
+                    size for size, each in zip(common, steps, strict=True) if each <= _MOST_STEPS
+                ]
+                return few[:1] or common[-1:]
             case ("baseline" | "neighbours", _):
                 return self._about_baseline(word, leaf, common)
             case ("loose" | "many" | "large", _):
@@ -223,81 +301,51 @@ class Words:
                 return common[:1]
         return common
 
-    def _usual_epochs(self, dataset: str, common: list[int]) -> list[int]:
-        problems = [name for name, each in self._study.problems.items() if each.dataset == dataset]
-        by_cells = sorted(common, key=lambda epochs: (self._grids.count(problems, epochs), epochs))
-        return by_cells[-1:]
-
-    def _small_batch(self, dataset: str, common: list[Any]) -> list[Any]:
-        few = [size for size in common if self._study.steps(dataset, 1, size) <= _MOST_STEPS]
-        return few[:1] or common[-1:]
-
-    def _about_baseline(self, word: str, leaf: _Leaf, common: list[float]) -> list[float]:
+    def _about_baseline(self, word: str, leaf: Leaf, common: list[float]) -> list[float]:
         """The baseline, or it and its neighbours."""
-        method = leaf.selection.problem.method
+        method = str(leaf.selection.method)
         given = self._study.roles.neighbours.get(method)
         if given is not None:
-            self._allow(
-                f"roles.neighbours.{method}", leaf, given, leaf.candidates["clipping_bound"]
-            )
+            where = f"roles.neighbours.{method}"
+            _allow(where, leaf, given, leaf.candidates["clipping_bound"])
             return given if word == "neighbours" else given[1:2]
         if not common:
             return []
-        baseline = min(common, key=lambda bound: (abs(math.log(bound)), bound))
+        baseline = nearest_to_one(common)
         if word == "baseline":
             return [baseline]
         position = common.index(baseline)
         neighbours = common[max(0, position - 1) : position + 2]
         if len(neighbours) < 2:
-            raise NotDrawnError(f"{self._of(leaf)} has one clipping bound, {number(baseline)}")
+            raise NotDrawnError(f"{leaf.problem} has one clipping bound, {number(baseline)}")
         return neighbours
 
-    @staticmethod
-    def _allow(where: str, leaf: _Leaf, values: list[Any], allowed: list[Any]) -> None:
-        for value in values:
-            if value not in allowed:
-                raise MistakeError(
-                    f"{where}: found {number(value)}; allowed ({leaf.selection.problem.name}): "
-                    f"{shorten(map(number, allowed))}"
-                )
 
-    def _baseline(self, leaves: list[_Leaf]) -> float | None:
-        bounds = [
-            [bound for bound in leaf.candidates["clipping_bound"] if not isinstance(bound, str)]
-            for leaf in leaves
-        ]
-        if not bounds:
-            return None
-        common = [bound for bound in bounds[0] if all(bound in each for each in bounds)]
-        return next(iter(self._about_baseline("baseline", leaves[0], common)), None)
-
-    # -- what a target needs -----------------------------------------------------------------
-
-    def _check(self, target: Figure | Table, leaf: _Leaf, series: bool) -> None:
-        for axis in target.single_axes():
-            values = leaf.selection.values(axis)
-            if len(values) > 1 and not series:
-                raise MistakeError(
-                    f"{leaf.where}.{axis}: found {shorten(map(number, values))}; allowed: one of "
-                    f"them (a {target.family} draws one {axis} here)"
-                )
-        for axis in leaf.drawn:
-            values = leaf.selection.values(axis)
-            if len(values) < 2:
-                raise NotDrawnError(
-                    f"{self._of(leaf)} has one {_SYMBOLS[axis]}, {number(values[0])}"
-                )
-
-    @staticmethod
-    def _of(leaf: _Leaf) -> str:
-        return leaf.selection.problem.name
-
-    def _nothing(self, axis: str, leaf: _Leaf) -> str:
-        drawn = [_SYMBOLS[each] for each in leaf.drawn if each != axis]
-        several = f" with two {listed(drawn)}s or more" if drawn else ""
-        return f"{self._of(leaf)} has no {_SYMBOLS[axis]}{several} that all parts share"
+def _shared(lists: Sequence[list[Any]]) -> list[Any]:
+    """The values that are in all lists."""
+    return [value for value in lists[0] if all(value in each for each in lists)]
 
 
-def _is_given(spec: Any) -> bool:
-    """Whether the file says a value itself, not a word for it or nothing."""
-    return spec is not None and (not isinstance(spec, str) or spec in VALUES)
+def _allow(where: str, leaf: Leaf, values: list[Any], allowed: list[Any]) -> None:
+    for value in values:
+        if value not in allowed:
+            raise MistakeError(
+                f"{where}: found {number(value)}; allowed ({leaf.problem}): "
+                f"{shorten(map(number, allowed))}"
+            )
+
+
+def _check(leaf: Leaf, series: bool) -> None:
+    """Refuse a selection that has not what its target needs."""
+    target = leaf.target
+    for axis in target.single_axes() if target else ():
+        if len(leaf.chosen[axis]) > 1 and not series:
+            raise MistakeError(
+                f"{leaf.where}.{axis}: found {shorten(map(number, leaf.chosen[axis]))}; allowed: one "
+                f"of them (a {target and target.family} draws one {axis} here)"
+            )
+    for axis in leaf.drawn:
+        if len(leaf.chosen[axis]) < 2:
+            raise NotDrawnError(
+                f"{leaf.problem} has one {_NOUNS[axis]}, {number(leaf.chosen[axis][0])}"
+            )

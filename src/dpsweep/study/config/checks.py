@@ -2,8 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from dpsweep.study.cells import Cell, number
 from dpsweep.study.config.backbones import (
@@ -231,10 +230,10 @@ def _shared_cell_problems(study: StudyFile) -> Iterator[str]:
                     f"{where}.{key}: found {ours or 'nothing'}; allowed: {theirs or 'nothing'}, as "
                     f"in sweeps.{first}, which trains the same"
                 )
-        pairs: Iterator[tuple[Sequence[Any], Sequence[Any]]] = zip(
-            sweep.axes, other.axes, strict=True
-        )
-        shared = [[value for value in ours if value in theirs] for ours, theirs in pairs]
+        shared = [
+            [value for value in ours if value in theirs]
+            for ours, theirs in zip(sweep.axes.values(), other.axes.values(), strict=True)
+        ]
         if not all(shared):
             continue
         cell = Cell(sweep.problem.name, *(values[0] for values in shared))

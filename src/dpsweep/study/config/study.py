@@ -1,15 +1,12 @@
 """A whole study: its sections, and what follows from them."""
 
-import itertools
-from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
 from dpsweep.study.clipping import Clipping, ClippingBound, clipping_rule
-from dpsweep.study.compared import PaperNumber
 from dpsweep.study.config.audit import Audit
 from dpsweep.study.config.backbones import Backbone, Features
 from dpsweep.study.config.datasets import Dataset
@@ -22,14 +19,12 @@ from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.config.theory import Theory
 from dpsweep.study.config.training import Training
 from dpsweep.study.messages import TARGET_PATTERN
-from dpsweep.study.selections import Selection
 from dpsweep.study.shares import held_out_rows
-from dpsweep.study.table_targets import Table
+from dpsweep.study.table_targets import PaperNumber, Table
 from dpsweep.study.targets import Figure
 
 # The name of a target, or of a series: what tells its members apart is in braces.
 TargetName = Annotated[str, StringConstraints(pattern=TARGET_PATTERN, max_length=100)]
-_CELL_AXES = ("epsilon", "epochs", "batch_size", "clipping_bound")
 
 
 class StudyFile(Section):
@@ -82,14 +77,9 @@ class StudyFile(Section):
             for epsilon in self.audit.epsilon
         ]
 
-    def product(self, selection: Selection) -> list[Cell]:
-        """The cells of a selection with names and values, in grid order."""
-        return _product(selection.problem.name, *map(selection.values, _CELL_AXES))
-
     def sweep_cells(self, sweep: str) -> list[Cell]:
         """All cells of a sweep, in grid order."""
-        grid = self.sweeps[sweep]
-        return _product(grid.problem.name, *grid.axes)
+        return self.sweeps[sweep].cells()
 
     @cached_property
     def problems(self) -> dict[str, Problem]:
@@ -154,10 +144,6 @@ class StudyFile(Section):
     def has(self, cell: Cell) -> bool:
         """Whether a cell is in the grid of the study."""
         return cell in self._sweep_of
-
-    def has_all(self, selection: Selection) -> bool:
-        """Whether all cells of a selection are in the grid of the study."""
-        return all(map(self.has, self.product(selection)))
 
     def sweep_of(self, cell: Cell) -> str:
         """The first sweep that has a cell; another one that has it too agrees about its training.
@@ -244,7 +230,3 @@ class StudyFile(Section):
     def train_size(self, dataset: str) -> int:
         """N: the examples that private training samples from, and that noise is calibrated for."""
         return self.datasets[dataset].train_size - self.holdout_size(dataset)
-
-
-def _product(problem: str, *axes: Sequence[Any]) -> list[Cell]:
-    return [Cell(problem, *values) for values in itertools.product(*axes)]

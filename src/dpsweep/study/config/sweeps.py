@@ -1,16 +1,12 @@
 """The section `sweeps`: grids of hyperparameters."""
 
+import itertools
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.study.cells import (
-    BatchSize,
-    Full,
-    Problem,
-    number,
-)
+from dpsweep.study.cells import CELL_AXES, Cell, Full, Problem, number
 from dpsweep.study.clipping import RULES, ClippingBound, RuleName
 from dpsweep.study.config.section import (
     LONGEST_AXIS,
@@ -108,9 +104,15 @@ class Sweep(Section):
         return Problem(self.dataset, self.backbone, self.method, self.optimizer)
 
     @property
-    def axes(self) -> tuple[list[float], list[int], list[BatchSize], list[ClippingBound]]:
-        """Its values of epsilon, epochs, batch size and clipping bound, of which cells are made."""
-        return self.epsilon, self.epochs, list(self.batch_size), self.clipping_bounds
+    def axes(self) -> dict[str, list[Any]]:
+        """Its values by axis, of which cells are made."""
+        axes = {axis: getattr(self, axis) for axis in CELL_AXES}
+        return axes | {"clipping_bound": self.clipping_bounds}
+
+    def cells(self) -> list[Cell]:
+        """All cells of the sweep, in grid order."""
+        problem = self.problem.name
+        return [Cell(problem, *place) for place in itertools.product(*self.axes.values())]
 
     @property
     def clipping_bounds(self) -> list[ClippingBound]:
