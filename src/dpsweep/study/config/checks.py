@@ -2,9 +2,9 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
-from dpsweep.study.cells import Cell, number
+from dpsweep.study.cells import BatchSize, Cell, number
 from dpsweep.study.config.backbones import (
     Backbone,
     Features,
@@ -12,7 +12,7 @@ from dpsweep.study.config.backbones import (
     RandomWeights,
     TrainedTokenizer,
 )
-from dpsweep.study.config.datasets import FolderSource, HubSource, shares_examples
+from dpsweep.study.config.datasets import Dataset, FolderSource, HubSource, shares_examples
 from dpsweep.study.config.methods import HeadOnly, Method, Scratch
 from dpsweep.study.config.study import StudyFile
 from dpsweep.study.config.sweeps import Sweep
@@ -32,56 +32,60 @@ def disagreements(study: StudyFile) -> Iterator[str]:
 
 
 def _data_problems(study: StudyFile) -> Iterator[str]:
-    readers = [name for name, each in study.backbones.items() if each.reads_with is not None]
     for name, dataset in study.datasets.items():
-        where = f"datasets.{name}"
-        if dataset.kind not in dataset.source.holds:
-            yield (
-                f"{where}.kind: found {dataset.kind}; allowed: {', '.join(dataset.source.holds)}, "
-                f"which is what source {dataset.source.kind} holds"
-            )
-        if dataset.kind == "image" and dataset.image_size is None:
-            yield f"{where}.image_size: missing; allowed: height and width of images in pixels"
-        if dataset.crop is not None and not isinstance(dataset.source, HubSource | FolderSource):
-            yield (
-                f"{where}.crop: found {number(dataset.crop)} with the source "
-                f"{dataset.source.kind}; allowed: with hub and folder"
-            )
-        if dataset.train_size < dataset.classes:
-            yield (
-                f"{where}.train_size: found {dataset.train_size}; allowed: at least {dataset.classes}, "
-                "one example of each class"
-            )
-        counts = dataset.train_counts
-        if isinstance(counts, int):
-            counts = [counts] * dataset.classes
-        if counts is not None and (
-            len(counts) != dataset.classes or sum(counts) != dataset.train_size
-        ):
-            yield (
-                f"{where}.train_counts: found {len(counts)} numbers, {sum(counts)} in all; allowed: "
-                f"{dataset.classes}, the number of classes, and {dataset.train_size} in all, the "
-                "training set"
-            )
-        if study.holdout_share and not 0 < study.holdout_size(name) < dataset.train_size:
-            yield (
-                f"training.holdout_share: found {number(study.holdout_share)}, which leaves no "
-                f"example of {name} ({dataset.train_size}) to train on or none to select on; "
-                "allowed: a share that leaves some of both"
-            )
-        if dataset.kind == "text" and dataset.max_length is None:
-            yield f"{where}.max_length: missing; allowed: the number of tokens to keep of a text"
-        if dataset.kind == "text" and dataset.tokenizer is None:
-            yield (
-                f"{where}.tokenizer: missing; allowed: a backbone that reads text: "
-                f"{', '.join(readers) or 'none is defined'}"
-            )
-        if dataset.kind == "image" and dataset.tokenizer is not None:
-            yield f"{where}.tokenizer: found {dataset.tokenizer}; allowed: nothing (images)"
-        elif dataset.tokenizer is not None and dataset.tokenizer not in readers:
-            yield f"{where}.tokenizer: {unknown(dataset.tokenizer, readers)}"
+        yield from _dataset_problems(study, name, dataset)
     for name, backbone in study.backbones.items():
         yield from _backbone_problems(study, f"backbones.{name}", backbone)
+
+
+def _dataset_problems(study: StudyFile, name: str, dataset: Dataset) -> Iterator[str]:
+    where = f"datasets.{name}"
+    readers = [name for name, each in study.backbones.items() if each.reads_with is not None]
+    if dataset.kind not in dataset.source.holds:
+        yield (
+            f"{where}.kind: found {dataset.kind}; allowed: {', '.join(dataset.source.holds)}, "
+            f"which is what source {dataset.source.kind} holds"
+        )
+    for kind, key, allowed in (
+        ("image", "image_size", "height and width of images in pixels"),
+        ("text", "max_length", "the number of tokens to keep of a text"),
+        (
+            "text",
+            "tokenizer",
+            f"a backbone that reads text: {', '.join(readers) or 'none is defined'}",
+        ),
+    ):
+        if dataset.kind == kind and getattr(dataset, key) is None:
+            yield f"{where}.{key}: missing; allowed: {allowed}"
+    if dataset.kind == "image" and dataset.tokenizer is not None:
+        yield f"{where}.tokenizer: found {dataset.tokenizer}; allowed: nothing (images)"
+    elif dataset.tokenizer is not None:
+        yield from _unknown(f"{where}.tokenizer", dataset.tokenizer, readers)
+    if dataset.crop is not None and not isinstance(dataset.source, HubSource | FolderSource):
+        yield (
+            f"{where}.crop: found {number(dataset.crop)} with the source {dataset.source.kind}; "
+            "allowed: with hub and folder"
+        )
+    if dataset.train_size < dataset.classes:
+        yield (
+            f"{where}.train_size: found {dataset.train_size}; allowed: at least {dataset.classes}, "
+            "one example of each class"
+        )
+    counts = dataset.train_counts
+    if isinstance(counts, int):
+        counts = [counts] * dataset.classes
+    if counts is not None and (len(counts), sum(counts)) != (dataset.classes, dataset.train_size):
+        yield (
+            f"{where}.train_counts: found {len(counts)} numbers, {sum(counts)} in all; allowed: "
+            f"{dataset.classes}, the number of classes, and {dataset.train_size} in all, the "
+            "training set"
+        )
+    if study.holdout_share and not 0 < study.holdout_size(name) < dataset.train_size:
+        yield (
+            f"training.holdout_share: found {number(study.holdout_share)}, which leaves no "
+            f"example of {name} ({dataset.train_size}) to train on or none to select on; "
+            "allowed: a share that leaves some of both"
+        )
 
 
 def _backbone_problems(study: StudyFile, where: str, backbone: Backbone) -> Iterator[str]:
@@ -94,87 +98,46 @@ def _backbone_problems(study: StudyFile, where: str, backbone: Backbone) -> Iter
     if backbone.library != "transformers" and tokenizer is not None:
         yield f"{where}.tokenizer: found one; allowed: with library transformers only"
     if isinstance(tokenizer, TrainedTokenizer):
-        if tokenizer.dataset not in study.datasets:
-            yield f"{where}.tokenizer.dataset: {unknown(tokenizer.dataset, study.datasets)}"
-        elif study.datasets[tokenizer.dataset].kind != "text":
+        yield from _unknown(f"{where}.tokenizer.dataset", tokenizer.dataset, study.datasets)
+        read = study.datasets.get(tokenizer.dataset)
+        if read is not None and read.kind != "text":
             yield f"{where}.tokenizer.dataset: found {tokenizer.dataset} (images); allowed: texts"
     if isinstance(weights, Pretraining):
-        if weights.dataset not in study.datasets:
-            yield f"{where}.weights.dataset: {unknown(weights.dataset, study.datasets)}"
-        elif not _reads(study, backbone, weights.dataset):
-            yield f"{where}.weights.dataset: {_unreadable(study, weights.dataset)}"
+        yield from _unknown(f"{where}.weights.dataset", weights.dataset, study.datasets)
+        if weights.dataset in study.datasets:
+            yield from _unreadable(study, f"{where}.weights.dataset", backbone, weights.dataset)
 
 
-def _feature_problems(where: str, backbone: Backbone, method: Method) -> Iterator[str]:
-    """Refuse what does not go with a section for features."""
-    features = backbone.features
-    if features is None:
-        return
-    if not isinstance(method, HeadOnly) and features != Features():
-        yield (
-            f"{where}.method: found one of kind {method.kind} with a backbone that has features; "
-            "allowed: kind head, because others train the whole network; or a backbone of its own "
-            "without features"
-        )
-    if isinstance(backbone.weights, RandomWeights):
-        yield (
-            f"{where}.backbone: found features of a network without weights, which every trial draws "
-            "anew; allowed: features of a network with weights"
-        )
-
-
-def _reads(study: StudyFile, backbone: Backbone, dataset: str) -> bool:
-    """Whether a backbone reads a dataset: images, or texts in the tokens that it knows."""
+def _unreadable(study: StudyFile, where: str, backbone: Backbone, dataset: str) -> Iterator[str]:
+    """Refuse data that a backbone does not read: it reads images, or texts in the tokens that it knows."""
     made_for = study.datasets[dataset].tokenizer
-    if made_for not in study.backbones:
-        return (study.datasets[dataset].kind == "text") == (backbone.reads_with is not None)
-    return backbone.reads_with == study.backbones[made_for].reads_with
-
-
-def _unreadable(study: StudyFile, dataset: str) -> str:
-    tokenizer = study.datasets[dataset].tokenizer
-    made_for = f"texts in the tokens of {tokenizer}" if tokenizer else "images"
-    return f"found {dataset} ({made_for}); allowed: what the backbone reads"
+    if made_for in study.backbones:
+        reads = backbone.reads_with == study.backbones[made_for].reads_with
+    else:
+        reads = (study.datasets[dataset].kind == "text") == (backbone.reads_with is not None)
+    if not reads:
+        what = f"texts in the tokens of {made_for}" if made_for else "images"
+        yield f"{where}: found {dataset} ({what}); allowed: what the backbone reads"
 
 
 def _sweep_problems(study: StudyFile) -> Iterator[str]:
     for name, sweep in study.sweeps.items():
         where = f"sweeps.{name}"
+        for part in PARTS:
+            yield from _unknown(f"{where}.{part}", getattr(sweep, part), getattr(study, f"{part}s"))
+        backbone, method = study.backbones.get(sweep.backbone), study.methods.get(sweep.method)
         if sweep.dataset in study.datasets:
             size = study.train_size(sweep.dataset)
-            for batch in sweep.batch_size:
-                if not isinstance(batch, str) and batch >= size:
-                    yield (
-                        f"{where}.batch_size: found {batch}; allowed: below {size}, which is the "
-                        f"training set of {sweep.dataset}, or full for all of it"
-                    )
-        else:
-            yield f"{where}.dataset: {unknown(sweep.dataset, study.datasets)}"
-        if sweep.backbone not in study.backbones:
-            yield f"{where}.backbone: {unknown(sweep.backbone, study.backbones)}"
-        elif sweep.dataset in study.datasets:
-            backbone = study.backbones[sweep.backbone]
-            if not _reads(study, backbone, sweep.dataset):
-                yield f"{where}.dataset: {_unreadable(study, sweep.dataset)}"
-            yield from _public_problems(study, where, sweep, backbone)
-        if sweep.method not in study.methods:
-            yield f"{where}.method: {unknown(sweep.method, study.methods)}"
-        elif (
-            isinstance(study.methods[sweep.method], Scratch)
-            and sweep.backbone in study.backbones
-            and not isinstance(study.backbones[sweep.backbone].weights, RandomWeights)
-        ):
-            yield (
-                f"{where}.method: found {sweep.method} (from scratch) with the pretrained "
-                f"backbone {sweep.backbone}; allowed: a backbone with weights: {{kind: random}}"
-            )
-        if sweep.method in study.methods and sweep.backbone in study.backbones:
-            yield from _feature_problems(
-                where, study.backbones[sweep.backbone], study.methods[sweep.method]
-            )
+            what = f"which is the training set of {sweep.dataset}"
+            yield from _batch_problems(where, sweep.batch_size, size, what)
+        if sweep.dataset in study.datasets and backbone is not None:
+            yield from _unreadable(study, f"{where}.dataset", backbone, sweep.dataset)
+            yield from _public_problems(study, where, sweep)
+        if backbone is not None and method is not None:
+            yield from _method_problems(where, sweep, backbone, method)
         if (
             study.training.precision == "bfloat16"
-            and sweep.method in study.methods
+            and method is not None
             and study.engine(sweep.problem.name) == "opacus"
         ):
             yield (
@@ -183,12 +146,45 @@ def _sweep_problems(study: StudyFile) -> Iterator[str]:
             )
 
 
-def _public_problems(
-    study: StudyFile, where: str, sweep: Sweep, backbone: Backbone
+def _batch_problems(
+    where: str, batch_sizes: Sequence[BatchSize], size: int, what: str
 ) -> Iterator[str]:
+    for batch in batch_sizes:
+        if not isinstance(batch, str) and batch >= size:
+            yield (
+                f"{where}.batch_size: found {batch}; allowed: below {size}, {what}, or full for all of "
+                "it"
+            )
+
+
+def _method_problems(where: str, sweep: Sweep, backbone: Backbone, method: Method) -> Iterator[str]:
+    """Refuse a method that does not go with the weights of a backbone, or with a section for features."""
+    random = isinstance(backbone.weights, RandomWeights)
+    if isinstance(method, Scratch) and not random:
+        yield (
+            f"{where}.method: found {sweep.method} (from scratch) with the pretrained backbone "
+            f"{sweep.backbone}; allowed: a backbone with weights: {{kind: random}}"
+        )
+    if backbone.features is None:
+        return
+    if not isinstance(method, HeadOnly) and backbone.features != Features():
+        yield (
+            f"{where}.method: found one of kind {method.kind} with a backbone that has features; "
+            "allowed: kind head, because others train the whole network; or a backbone of its own "
+            "without features"
+        )
+    if random:
+        yield (
+            f"{where}.backbone: found features of a network without weights, which every trial draws "
+            "anew; allowed: features of a network with weights"
+        )
+
+
+def _public_problems(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str]:
     """Refuse weights that were pretrained on the private data."""
     if sweep.epsilon == [math.inf]:
         return
+    backbone = study.backbones[sweep.backbone]
     for part, section in (("tokenizer", backbone.reads_with), ("weights", backbone.weights)):
         if not isinstance(section, TrainedTokenizer | Pretraining):
             continue
@@ -250,21 +246,18 @@ def _shared_cell_problems(study: StudyFile) -> Iterator[str]:
 
 
 def _audit_problems(study: StudyFile) -> Iterator[str]:
-    if study.audit is None:
+    audit = study.audit
+    if audit is None:
         return
-    if study.audit.sweep not in study.sweeps:
-        yield f"audit.sweep: {unknown(study.audit.sweep, study.sweeps)}"
-    elif study.sweeps[study.audit.sweep].dataset in study.datasets:
-        size = study.train_size(study.sweeps[study.audit.sweep].dataset) + study.audit.canaries
-        for batch in study.audit.batch_size:
-            if not isinstance(batch, str) and batch >= size:
-                yield (
-                    f"audit.batch_size: found {batch}; allowed: below {size}, which is the "
-                    "training set with its canaries, or full for all of it"
-                )
-    if 2 * study.audit.canaries * study.privacy.delta > 1:
+    yield from _unknown("audit.sweep", audit.sweep, study.sweeps)
+    sweep = study.sweeps.get(audit.sweep)
+    if sweep is not None and sweep.dataset in study.datasets:
+        size = study.train_size(sweep.dataset) + audit.canaries
+        what = "which is the training set with its canaries"
+        yield from _batch_problems("audit", audit.batch_size, size, what)
+    if 2 * audit.canaries * study.privacy.delta > 1:
         yield (
-            f"audit.canaries: found {study.audit.canaries}; allowed: at most "
+            f"audit.canaries: found {audit.canaries}; allowed: at most "
             f"{0.5 / study.privacy.delta:.0f}, because more prove nothing about delta "
             f"{number(study.privacy.delta)}"
         )
@@ -274,11 +267,11 @@ def _release_problems(study: StudyFile) -> Iterator[str]:
     release = study.release
     if release is None:
         return
-    if release.sweep not in study.sweeps:
-        yield f"release.sweep: {unknown(release.sweep, study.sweeps)}"
-        return
-    sweep = study.sweeps[release.sweep]
-    if not all(getattr(sweep, part) in getattr(study, f"{part}s") for part in PARTS):
+    yield from _unknown("release.sweep", release.sweep, study.sweeps)
+    sweep = study.sweeps.get(release.sweep)
+    if sweep is None or not all(
+        getattr(sweep, part) in getattr(study, f"{part}s") for part in PARTS
+    ):
         return
     if study.features(sweep.problem.name) not in (None, Features()):
         yield (
@@ -293,7 +286,6 @@ def _release_problems(study: StudyFile) -> Iterator[str]:
         )
     whole = study.datasets[sweep.dataset].train_size
     held_out = len(held_out_rows(whole, release.held_out)) if release.held_out else 0
-    size = whole - held_out
     if release.held_out and not 0 < held_out < whole:
         yield (
             f"release.holdout_share: found {number(release.holdout_share)}, which holds out {held_out} "
@@ -306,32 +298,27 @@ def _release_problems(study: StudyFile) -> Iterator[str]:
             f"1/{whole}, one over the training set, because a mechanism that publishes single examples "
             "has such a delta"
         )
-    for batch in release.batch_size:
-        if not isinstance(batch, str) and batch >= size:
-            yield (
-                f"release.batch_size: found {batch}; allowed: below {size}, the examples that are "
-                "trained on, or full for all of them"
-            )
+    what = "which is what is trained on"
+    yield from _batch_problems("release", release.batch_size, whole - held_out, what)
     if sweep.epsilon == [math.inf]:
-        yield from _public_problems(
-            study,
-            f"sweeps.{release.sweep}",
-            sweep.model_copy(update={"epsilon": [release.epsilon]}),
-            study.backbones[sweep.backbone],
-        )
+        private = sweep.model_copy(update={"epsilon": [release.epsilon]})
+        yield from _public_problems(study, f"sweeps.{release.sweep}", private)
 
 
 def _role_problems(study: StudyFile) -> Iterator[str]:
+    roles = study.roles
     for part in PARTS:
         section = getattr(study, f"{part}s")
-        for role in study.roles.roles_of(part):
-            for name in study.roles.bound(part, role) or ():
-                if name not in section:
-                    yield f"roles.{part}s.{role}: {unknown(name, section)}"
-    for name in study.roles.neighbours:
-        if name not in study.methods:
-            yield f"roles.neighbours: {unknown(name, study.methods)}"
+        for role in roles.roles_of(part):
+            for name in roles.bound(part, role) or ():
+                yield from _unknown(f"roles.{part}s.{role}", name, section)
+    for name in roles.neighbours:
+        yield from _unknown("roles.neighbours", name, study.methods)
     named = {**study.datasets, **study.backbones, **study.methods}
-    for name in study.roles.target_names:
-        if name not in named:
-            yield f"roles.target_names: {unknown(name, named)}"
+    for name in roles.target_names:
+        yield from _unknown("roles.target_names", name, named)
+
+
+def _unknown(where: str, name: str, allowed: Collection[str]) -> Iterator[str]:
+    if name not in allowed:
+        yield f"{where}: {unknown(name, allowed)}"
