@@ -21,8 +21,8 @@ import pandas as pd
 from dpsweep.analysis.frames import load_trials
 from dpsweep.base.files import write_json
 from dpsweep.study import load_study
-from dpsweep.study.bracket import bracket_maximum
 from dpsweep.study.paths import Paths
+from dpsweep.study.trials import bracket_maximum
 
 REPOSITORY = Path(__file__).parents[1]
 STUDY = REPOSITORY / "benchmarks" / "selection.yaml"

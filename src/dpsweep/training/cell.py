@@ -23,12 +23,11 @@ from dpsweep.base.gpus import TAKEN
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.study import Cell, Study
-from dpsweep.study.bracket import bracket_maximum
 from dpsweep.study.cells import Problem
 from dpsweep.study.config.training import Training
 from dpsweep.study.paths import Paths
 from dpsweep.study.records import TRIALS, trial_table
-from dpsweep.study.trials import KEPT_PARAMETER_BYTES
+from dpsweep.study.trials import KEPT_PARAMETER_BYTES, bracket_maximum
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
 from dpsweep.training.job import interruption

@@ -4,7 +4,6 @@ The classes are plain data. `dpsweep.study.load` reads YAML into a `dpsweep.stud
 validation failure into a message for the person who wrote the file.
 """
 
-from dpsweep.study.config.audit import Audit
 from dpsweep.study.config.backbones import (
     Backbone,
     Features,
@@ -29,11 +28,10 @@ from dpsweep.study.config.datasets import (
     Source,
 )
 from dpsweep.study.config.methods import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
-from dpsweep.study.config.privacy import Privacy
-from dpsweep.study.config.release import Release
+from dpsweep.study.config.release import Audit, Release
 from dpsweep.study.config.study import StudyFile
 from dpsweep.study.config.sweeps import Geometric, Sweep
-from dpsweep.study.config.training import Training
+from dpsweep.study.config.training import Privacy, Training
 
 __all__ = [
     "AllParameters",

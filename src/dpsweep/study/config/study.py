@@ -7,17 +7,14 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
 from dpsweep.study.clipping import Clipping, ClippingBound, clipping_rule
-from dpsweep.study.config.audit import Audit
 from dpsweep.study.config.backbones import Backbone, Features
 from dpsweep.study.config.datasets import Dataset
 from dpsweep.study.config.methods import HeadOnly, Method
-from dpsweep.study.config.privacy import Privacy
-from dpsweep.study.config.release import Release
+from dpsweep.study.config.release import Audit, Release
 from dpsweep.study.config.roles import Roles
 from dpsweep.study.config.section import Engine, Name, Section, usable_folder
 from dpsweep.study.config.sweeps import Sweep
-from dpsweep.study.config.theory import Theory
-from dpsweep.study.config.training import Training
+from dpsweep.study.config.training import Privacy, Theory, Training
 from dpsweep.study.messages import TARGET_PATTERN
 from dpsweep.study.shares import held_out_rows
 from dpsweep.study.table_targets import PaperNumber, Table

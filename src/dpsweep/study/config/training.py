@@ -1,10 +1,26 @@
-"""The section `training`: how all trials are trained and selected."""
+"""The sections `privacy`, `training` and `theory`: what holds for all trials."""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
 from dpsweep.study.config.section import Engine, PositiveFloat, Section
+
+
+class Privacy(Section):
+    """The guarantee that every private trial of the study is calibrated to."""
+
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    step_rounding: Annotated[
+        Literal["round", "ceil"],
+        Field(
+            description="how E epochs become optimizer steps: round is max(1, round(E*N/B)); ceil is "
+            "E*ceil(N/B), which can spend many more passes over the data than E"
+        ),
+    ] = "round"
+    check_with_opacus: Annotated[
+        bool, Field(description="ask Opacus' accountant too, about every noise multiplier")
+    ] = False
 
 
 class Training(Section):
@@ -83,3 +99,18 @@ class Training(Section):
                 "allowed: auto, float32, or another engine"
             )
         return self
+
+
+class Theory(Section):
+    """Batches whose per-example gradients are measured along a trial. Not private."""
+
+    draws: Annotated[
+        PositiveInt, Field(le=1000, description="batches that are measured after every epoch")
+    ] = 3
+    largest_batch: Annotated[
+        PositiveInt,
+        Field(
+            description="examples of a batch, at most; otherwise it is as large as the trial's "
+            "expected batch size"
+        ),
+    ] = 4096
