@@ -20,6 +20,10 @@ _HEADER = (
 def study_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) of a whole study, overlays merged."""
     schema = Study.model_json_schema()
+    for model in (schema, *schema["$defs"].values()):
+        for field in model.get("properties", {}).values():
+            if "description" in field:
+                field["description"] = " ".join(field["description"].split())
     # pydantic leaves names open that do not match the pattern; a study refuses them.
     for section in schema["properties"].values():
         if "patternProperties" in section:

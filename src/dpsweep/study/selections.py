@@ -54,25 +54,27 @@ def is_given(value: object) -> bool:
 class Settings(BaseModel):
     """A mapping in the sections ``figures`` and ``tables``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
 
 
 class Selection(Settings):
     """Cells by what they are; see `dpsweep.study.selections` for what words and omissions mean."""
 
-    dataset: Annotated[Part | None, Field(description="a role or a name; main if left out")] = None
-    backbone: Annotated[Part | None, Field(description="a role or a name; weak if left out")] = None
-    method: Annotated[Part | None, Field(description="a role or a name; main if left out")] = None
-    optimizer: Annotated[Literal["adam", "sgd"] | None, Field(description="adam if left out")] = (
-        None
-    )
+    dataset: Part | None = None
+    """a role or a name; main if left out"""
+    backbone: Part | None = None
+    """a role or a name; weak if left out"""
+    method: Part | None = None
+    """a role or a name; main if left out"""
+    optimizer: Literal["adam", "sgd"] | None = None
+    """adam if left out"""
     epsilon: EpsilonWord | float | list[float] | None = None
     epochs: EpochsWord | int | list[int] | None = None
     batch_size: BatchSizeWord | BatchSize | list[BatchSize] | None = None
-    clipping_bound: Annotated[
-        ClippingWord | ClippingBound | list[ClippingBound] | None,
-        Field(description="automatic is AUTO-S; if left out, every C"),
-    ] = None
+    clipping_bound: ClippingWord | ClippingBound | list[ClippingBound] | None = None
+    """automatic is AUTO-S; if left out, every C"""
 
     def over(self, below: "Selection | None") -> Self:
         """This selection with what it leaves out taken from another one."""
@@ -116,9 +118,12 @@ class Foreach(Settings):
     A list may hold values or words; a word alone stands for the values that it has.
     """
 
-    dataset: Annotated[list[Part] | Part | None, Field(description="roles or names")] = None
-    backbone: Annotated[list[Part] | Part | None, Field(description="roles or names")] = None
-    method: Annotated[list[Part] | Part | None, Field(description="roles or names")] = None
+    dataset: list[Part] | Part | None = None
+    """roles or names"""
+    backbone: list[Part] | Part | None = None
+    """roles or names"""
+    method: list[Part] | Part | None = None
+    """roles or names"""
     epsilon: EpsilonWord | list[EpsilonWord | float] | None = None
     epochs: EpochsWord | list[EpochsWord | int] | None = None
     clipping_bound: ClippingWord | list[ClippingWord | float] | None = None
@@ -127,23 +132,24 @@ class Foreach(Settings):
 class Panel(Selection):
     """One axes of a figure, drawn from one selection."""
 
-    title: Annotated[str, Field(description="by default, what tells the panel from others")] = ""
+    title: str = ""
+    """by default, what tells the panel from others"""
     foreach: Foreach | None = None
 
 
 class Line(Selection):
     """One line of a panel."""
 
-    label: Annotated[str, Field(description="by default, what tells the line from others")] = ""
-    difficulty: Annotated[
-        Literal["easy", "medium", "hard"] | None,
-        Field(description="of the problem: the colour"),
-    ] = None
+    label: str = ""
+    """by default, what tells the line from others"""
+    difficulty: Literal["easy", "medium", "hard"] | None = None
+    """of the problem: the colour"""
 
 
 class LinePanel(Selection):
     """One axes with several lines, which leave out what the panel says."""
 
-    title: Annotated[str, Field(description="by default, what tells the panel from others")] = ""
+    title: str = ""
+    """by default, what tells the panel from others"""
     foreach: Foreach | None = None
     lines: Annotated[list[Line], Field(min_length=1)]

@@ -30,10 +30,8 @@ class PaperNumber(Settings):
     dataset: str
     backbone: str
     method: str
-    clipping_bound: Annotated[
-        PositiveFloat | PrivateRule | Literal["tuned"],
-        Field(description="one C, AUTO-S, or the best of several C"),
-    ]
+    clipping_bound: PositiveFloat | PrivateRule | Literal["tuned"]
+    """one C, AUTO-S, or the best of several C"""
     epsilon: PositiveFloat
     epochs: PositiveInt
     value: float
@@ -104,8 +102,10 @@ class ComparisonTable(Target):
     single = ("epsilon", "epochs")
 
     family: Literal["comparison"]
-    rows: Annotated[list[Label], Field(min_length=1, description="what tells rows apart")]
-    columns: Annotated[list[Label], Field(min_length=1, description="what tells columns apart")]
+    rows: Annotated[list[Label], Field(min_length=1)]
+    """what tells rows apart"""
+    columns: Annotated[list[Label], Field(min_length=1)]
+    """what tells columns apart"""
     entries: Annotated[list[ComparedCells], Field(min_length=1)]
 
     @property

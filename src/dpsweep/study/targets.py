@@ -40,24 +40,15 @@ class Target(Settings):
     """Axes that are drawn, whatever the target says."""
 
     family: str
-    section: Annotated[
-        str, Field(min_length=1, description="heading of the report that it appears under")
-    ]
-    caption: Annotated[
-        str,
-        Field(
-            min_length=1,
-            description="in the report; {dataset}, {epochs}, {seeds} and others stand for what is drawn "
-            "(dpsweep.study.captions)",
-        ),
-    ]
-    select: Annotated[
-        Selection | None, Field(description="of all parts, where they do not say otherwise")
-    ] = None
-    foreach: Annotated[
-        Foreach | list[Foreach] | None,
-        Field(description="one target for each of these; its name holds them in braces"),
-    ] = None
+    section: Annotated[str, Field(min_length=1)]
+    """heading of the report that it appears under"""
+    caption: Annotated[str, Field(min_length=1)]
+    """in the report; {dataset}, {epochs}, {seeds} and others stand for what is drawn
+    (dpsweep.study.captions)"""
+    select: Selection | None = None
+    """of all parts, where they do not say otherwise"""
+    foreach: Foreach | list[Foreach] | None = None
+    """one target for each of these; its name holds them in braces"""
 
     def selections(self) -> list[Selection]:
         """Every selection of the target."""
@@ -122,10 +113,8 @@ class Heatmap(Target):
     family: Literal["heatmap"]
     x: Literal["clipping_bound", "epsilon"] = "clipping_bound"
     y: Literal["batch_size", "clipping_bound"] = "batch_size"
-    colour_scale: Annotated[
-        Literal["shared", "panel"],
-        Field(description="one colour scale for all panels, or one for each (from worst to best)"),
-    ] = "shared"
+    colour_scale: Literal["shared", "panel"] = "shared"
+    """one colour scale for all panels, or one for each (from worst to best)"""
     panels: Panels
 
     @model_validator(mode="after")
@@ -154,10 +143,8 @@ class ClippingCurve(Target):
     drawn = ("clipping_bound",)
 
     family: Literal["clipping_curve"]
-    quantity: Annotated[
-        Literal["accuracy", "difference"],
-        Field(description="difference: to the best centre of the same line"),
-    ] = "accuracy"
+    quantity: Literal["accuracy", "difference"] = "accuracy"
+    """difference: to the best centre of the same line"""
     centre: Literal["mean", "median"] = "mean"
     panels: LinePanels
 
@@ -205,24 +192,14 @@ class PerClass(Target):
     drawn = ("clipping_bound",)
 
     family: Literal["per_class"]
-    baseline: Annotated[
-        float,
-        Field(
-            gt=0,
-            description="the C that the others are compared with; by default what the word baseline "
-            "stands for",
-        ),
-    ] = 1.0
+    baseline: Annotated[float, Field(gt=0)] = 1.0
+    """the C that the others are compared with; by default what the word baseline stands for"""
     rows: Annotated[
         list[Literal["retained_weight", "accuracy_difference"]], Field(min_length=1)
     ] = ["retained_weight", "accuracy_difference"]
-    retained_weight_of: Annotated[
-        Literal["trainable", "classifier"],
-        Field(
-            description="whose gradient norms the retained weight is made of: those of all trainable "
-            "parameters, which are clipped, or of the classifier alone"
-        ),
-    ] = "trainable"
+    retained_weight_of: Literal["trainable", "classifier"] = "trainable"
+    """whose gradient norms the retained weight is made of: those of all trainable parameters, which
+    are clipped, or of the classifier alone"""
     panels: Panels
 
     def selections(self) -> list[Selection]:
@@ -255,10 +232,8 @@ class NoiseAxes(Settings):
     """One axes of a noise figure."""
 
     title: str
-    quantity: Annotated[
-        Literal["effective", "cumulative", "cumulative_effective"],
-        Field(description="sigma/B, sigma*sqrt(T), sigma*sqrt(T)/B"),
-    ]
+    quantity: Literal["effective", "cumulative", "cumulative_effective"]
+    """sigma/B, sigma*sqrt(T), sigma*sqrt(T)/B"""
     x: Literal["batch_size", "steps"]
 
 
@@ -275,13 +250,9 @@ class NoiseCurve(Target):
     family: Literal["noise_curve"]
     cells: Selection = Selection()
     axes: Annotated[list[NoiseAxes], Field(min_length=1)]
-    minimum_steps: Annotated[
-        dict[str, PositiveInt],
-        Field(
-            description="the fewest steps that suffice according to a paper, by problem "
-            "(<dataset>_<backbone>_<method>): a vertical line where x is steps and that problem is drawn"
-        ),
-    ] = {}
+    minimum_steps: dict[str, PositiveInt] = {}
+    """the fewest steps that suffice according to a paper, by problem
+    (<dataset>_<backbone>_<method>): a vertical line where x is steps and that problem is drawn"""
 
     @property
     def marked_steps(self) -> int | None:

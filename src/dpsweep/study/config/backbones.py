@@ -41,15 +41,12 @@ class Pretraining(Section):
 class PublishedWeights(Section):
     """Weights of a network, or of a part of it."""
 
+    # Studies without it stay as they are, and so do their prepared networks.
     leave_out: Annotated[
-        list[Annotated[str, Field(min_length=1)]],
-        Field(
-            description="modules that the file has and the network has not, such as blocks.11 of a "
-            "network that is cut before it",
-            # Studies without it stay as they are, and so do their prepared networks.
-            exclude_if=lambda modules: not modules,
-        ),
+        list[Annotated[str, Field(min_length=1)]], Field(exclude_if=lambda modules: not modules)
     ] = []
+    """modules that the file has and the network has not, such as blocks.11 of a network that is cut
+    before it"""
 
 
 class HubWeights(PublishedWeights):
@@ -57,7 +54,8 @@ class HubWeights(PublishedWeights):
 
     kind: Literal["hub"]
     id: HubId
-    revision: Annotated[Commit | None, Field(description="a commit")] = None
+    revision: Commit | None = None
+    """a commit"""
 
 
 class FileWeights(PublishedWeights):
@@ -81,7 +79,8 @@ class HubTokenizer(Section):
 
     kind: Literal["hub"]
     id: HubId
-    revision: Annotated[Commit | None, Field(description="a commit")] = None
+    revision: Commit | None = None
+    """a commit"""
 
 
 class FileTokenizer(Section):
@@ -100,7 +99,8 @@ class TrainedTokenizer(Section):
 
     kind: Literal["train"]
     dataset: Name
-    vocab_size: Annotated[int, Field(ge=200, description="pieces, at most")]
+    vocab_size: Annotated[int, Field(ge=200)]
+    """pieces, at most"""
 
 
 Tokenizer = Annotated[HubTokenizer | FileTokenizer | TrainedTokenizer, Field(discriminator="kind")]
@@ -113,54 +113,34 @@ class Features(Section):
     whitening, principal components) would not be private.
     """
 
-    layer: Annotated[
-        LayerName | None,
-        Field(
-            description="whose outputs they are, by its name in the network (blocks.5); by default what "
-            "the network's own head reads"
-        ),
-    ] = None
-    pooling: Annotated[
-        Literal["token", "mean"] | None,
-        Field(
-            description="of a layer's outputs for the parts of an example: those of the first token, or "
-            "their mean; by default as the network's own head does"
-        ),
-    ] = None
-    transformation: Annotated[
-        Literal["layer-norm", "unit-norm"] | None,
-        Field(
-            description="layer-norm: to mean 0 and variance 1 over the features of an example; "
-            "unit-norm: to length 1. What is estimated from several examples is not private"
-        ),
-    ] = None
+    layer: LayerName | None = None
+    """whose outputs they are, by its name in the network (blocks.5); by default what the network's
+    own head reads"""
+    pooling: Literal["token", "mean"] | None = None
+    """of a layer's outputs for the parts of an example: those of the first token, or their mean; by
+    default as the network's own head does"""
+    transformation: Literal["layer-norm", "unit-norm"] | None = None
+    """layer-norm: to mean 0 and variance 1 over the features of an example; unit-norm: to length 1.
+    What is estimated from several examples is not private"""
 
 
 class Backbone(Section):
     """A network body; the classification head is added for each dataset."""
 
     title: str
-    library: Annotated[
-        Literal["timm", "transformers", "dpsweep"],
-        Field(description="who builds the architecture"),
-    ] = "timm"
+    library: Literal["timm", "transformers", "dpsweep"] = "timm"
+    """who builds the architecture"""
     architecture: str
     arguments: dict[str, bool | int | float | str] = {}
     weights: Weights
     mean: Annotated[list[FiniteFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]
     std: Annotated[list[PositiveFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]
-    tokenizer: Annotated[
-        Tokenizer | None,
-        Field(description="library transformers only; by default that of the hub's weights"),
-    ] = None
+    tokenizer: Tokenizer | None = None
+    """library transformers only; by default that of the hub's weights"""
 
-    features: Annotated[
-        Features | None,
-        Field(
-            description="the method head trains on features that are computed once; by default the "
-            "network runs in every step"
-        ),
-    ] = None
+    features: Features | None = None
+    """the method head trains on features that are computed once; by default the network runs in
+    every step"""
 
     @property
     def described_at(self) -> tuple[str, str] | None:

@@ -35,21 +35,15 @@ class DigitsSource(SourceSection):
     kind: Literal["sklearn-digits"]
     digits: Annotated[
         list[Annotated[int, Field(ge=0, le=9)]],
-        Field(min_length=2, description="which of them are the classes"),
+        Field(min_length=2),
         AfterValidator(strictly_increasing_integers),
     ] = list(range(10))
+    """which of them are the classes"""
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
-    train_share: Annotated[
-        float, Field(gt=0, le=1, description="stratified share of the training set")
-    ] = 1.0
-    imbalance: Annotated[
-        float,
-        Field(
-            ge=1,
-            description="the first class's training examples over the last one's; the sizes between "
-            "fall geometrically",
-        ),
-    ] = 1.0
+    train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """stratified share of the training set"""
+    imbalance: Annotated[float, Field(ge=1)] = 1.0
+    """the first class's training examples over the last one's; the sizes between fall geometrically"""
     seed: int = 0
 
 
@@ -70,32 +64,27 @@ class HubSource(SourceSection):
     holds: ClassVar[tuple[str, ...]] = ("image", "text")
     kind: Literal["hub"]
     id: HubId
-    revision: Annotated[Commit | None, Field(description="a commit")] = None
-    path: Annotated[
-        LocalPath | None, Field(description="a local copy, used instead of the hub")
-    ] = None
-    configuration: Annotated[
-        str | None, Field(description="which one, where the repository has several")
-    ] = None
+    revision: Commit | None = None
+    """a commit"""
+    path: LocalPath | None = None
+    """a local copy, used instead of the hub"""
+    configuration: str | None = None
+    """which one, where the repository has several"""
     train_splits: Annotated[list[str], Field(min_length=1)] = ["train"]
     test_split: str = "test"
     input_column: str = "image"
     label_column: str = "label"
+    # Studies without it stay as they are, and so do their prepared data.
     merge_classes: Annotated[
         dict[str, Annotated[list[str], Field(min_length=1)]] | None,
-        Field(
-            description="coarser classes by name, each with the names of the classes that it "
-            "takes the place of; every class once",
-            # Studies without it stay as they are, and so do their prepared data.
-            exclude_if=lambda merged: merged is None,
-        ),
+        Field(exclude_if=lambda merged: merged is None),
     ] = None
-    train_share: Annotated[
-        float, Field(gt=0, le=1, description="stratified share of the training set")
-    ] = 1.0
-    test_share: Annotated[
-        float, Field(gt=0, le=1, description="stratified share of the test set")
-    ] = 1.0
+    """coarser classes by name, each with the names of the classes that it takes the place of; every
+    class once"""
+    train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """stratified share of the training set"""
+    test_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """stratified share of the test set"""
     seed: int = 0
 
     @model_validator(mode="after")
@@ -113,22 +102,14 @@ class FolderSource(SourceSection):
 
     kind: Literal["folder"]
     path: LocalPath
-    train_folders: Annotated[
-        list[FolderName], Field(min_length=1, description="merged; [.] is the folder itself")
-    ] = ["train"]
+    train_folders: Annotated[list[FolderName], Field(min_length=1)] = ["train"]
+    """merged; [.] is the folder itself"""
     test_folder: FolderName = "test"
-    test_from_train: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            lt=1,
-            description="share of the training images that becomes the test set, where there is no test "
-            "folder; each image is drawn by itself",
-        ),
-    ] = None
-    train_share: Annotated[
-        float, Field(gt=0, le=1, description="stratified share of the training images")
-    ] = 1.0
+    test_from_train: Annotated[float | None, Field(gt=0, lt=1)] = None
+    """share of the training images that becomes the test set, where there is no test folder; each
+    image is drawn by itself"""
+    train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """stratified share of the training images"""
     seed: int = 0
 
     @model_validator(mode="after")
@@ -175,9 +156,8 @@ class DocstringsSource(SourceSection):
 
     holds: ClassVar[tuple[str, ...]] = ("text",)
     kind: Literal["docstrings"]
-    modules: Annotated[
-        list[ModuleName], Field(min_length=2, description="packages or modules, with all inside")
-    ]
+    modules: Annotated[list[ModuleName], Field(min_length=2)]
+    """packages or modules, with all inside"""
     train_per_class: PositiveInt
     test_per_class: PositiveInt
     seed: int = 0
@@ -238,38 +218,26 @@ class Dataset(Section):
     source: Source
     kind: Literal["image", "text"] = "image"
     classes: Annotated[int, Field(ge=2)]
-    train_size: Annotated[PositiveInt, Field(description="N, after merging and subsetting")]
+    train_size: PositiveInt
+    """N, after merging and subsetting"""
     test_size: PositiveInt
     description: str = ""
-    image_size: Annotated[PositiveInt | None, Field(description="height and width, pixels")] = None
+    image_size: PositiveInt | None = None
+    """height and width, pixels"""
     interpolation: Literal["bicubic", "bilinear", "nearest"] = "bicubic"
-    crop: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            le=1,
-            description="by default images are resized to a square; a crop resizes the shorter side "
-            "to image_size / crop and keeps the middle (hub and folder only)",
-        ),
-    ] = None
-    corrupt: Annotated[
-        Literal["refuse", "skip"],
-        Field(
-            description="images that cannot be read, and empty texts; skipped ones count for no size"
-        ),
-    ] = "refuse"
+    crop: Annotated[float | None, Field(gt=0, le=1)] = None
+    """by default images are resized to a square; a crop resizes the shorter side to image_size /
+    crop and keeps the middle (hub and folder only)"""
+    corrupt: Literal["refuse", "skip"] = "refuse"
+    """images that cannot be read, and empty texts; skipped ones count for no size"""
+    # Studies without it stay as they are, and so do their prepared data.
     duplicates: Annotated[
-        Literal["warn", "refuse"],
-        Field(
-            description="test examples that a network reads as the same pixels or tokens as a training "
-            "example",
-            # Studies without it stay as they are, and so do their prepared data.
-            exclude_if=lambda value: value == "warn",
-        ),
+        Literal["warn", "refuse"], Field(exclude_if=lambda value: value == "warn")
     ] = "warn"
-    train_counts: Annotated[
-        PositiveInt | list[PositiveInt] | None,
-        Field(description="training examples of every class, or of each in the order of classes"),
-    ] = None
-    tokenizer: Annotated[str | None, Field(description="a backbone's name (text only)")] = None
-    max_length: Annotated[PositiveInt | None, Field(description="tokens (text only)")] = None
+    """test examples that a network reads as the same pixels or tokens as a training example"""
+    train_counts: PositiveInt | list[PositiveInt] | None = None
+    """training examples of every class, or of each in the order of classes"""
+    tokenizer: str | None = None
+    """a backbone's name (text only)"""
+    max_length: PositiveInt | None = None
+    """tokens (text only)"""

@@ -12,7 +12,8 @@ LARGEST_RANK = 4096  # as many as the widest layers have inputs
 class MethodSection(Section):
     """Base of all methods."""
 
-    engine: Annotated[Engine | None, Field(description="overrides training.engine")] = None
+    engine: Engine | None = None
+    """overrides training.engine"""
 
     def identity(self) -> dict[str, Any]:
         """Part of the keys of stored trials that says which parameters train."""
@@ -53,9 +54,8 @@ class LoRA(MethodSection):
     title: str = "LoRA"
     kind: Literal["lora"]
     rank: Annotated[PositiveInt, Field(le=LARGEST_RANK)]
-    target_modules: Annotated[
-        list[str], Field(min_length=1, description="names of linear layers, as in peft")
-    ]
+    target_modules: Annotated[list[str], Field(min_length=1)]
+    """names of linear layers, as in peft"""
 
     def identity(self) -> dict[str, Any]:
         """As before the key `target_modules` had its name, so that stored trials stay valid."""

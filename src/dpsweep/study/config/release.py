@@ -22,35 +22,24 @@ from dpsweep.study.config.sweeps import batch_sizes_ascend
 class Audit(Section):
     """Canaries in the trainer of a sweep: a measured lower bound on epsilon beside the claimed one."""
 
-    sweep: Annotated[
-        Name, Field(description="whose dataset, backbone, method and optimizer are audited")
-    ]
-    epsilon: Annotated[
-        Grid, Field(description="claimed privacy budgets; each is audited at each batch size")
-    ]
+    sweep: Name
+    """whose dataset, backbone, method and optimizer are audited"""
+    epsilon: Grid
+    """claimed privacy budgets; each is audited at each batch size"""
     epochs: PositiveInt
     batch_size: Annotated[
-        list[PositiveInt | Full],
-        Field(min_length=1, description="of the training set with its canaries"),
-        AfterValidator(batch_sizes_ascend),
+        list[PositiveInt | Full], Field(min_length=1), AfterValidator(batch_sizes_ascend)
     ]
+    """of the training set with its canaries"""
     clipping_bound: PositiveFloat | PrivateRule
     learning_rate: LearningRate
-    randomness: Annotated[
-        Literal["public", "secret"],
-        Field(
-            description="of sampling, noise and canaries: public is derived from the setting, as in "
-            "sweeps; secret is drawn from the system and never stored, as in a release"
-        ),
-    ] = "public"
-    canaries: Annotated[
-        PositiveInt,
-        Field(description="examples with a known gradient; at most one a trainable parameter"),
-    ] = 1000
-    guesses: Annotated[
-        PositiveInt,
-        Field(description="even: half of them 'included', half 'excluded'; choose before looking"),
-    ] = 200
+    randomness: Literal["public", "secret"] = "public"
+    """of sampling, noise and canaries: public is derived from the setting, as in sweeps; secret is
+    drawn from the system and never stored, as in a release"""
+    canaries: PositiveInt = 1000
+    """examples with a known gradient; at most one a trainable parameter"""
+    guesses: PositiveInt = 200
+    """even: half of them 'included', half 'excluded'; choose before looking"""
 
     @model_validator(mode="after")
     def _guesses_are_about_canaries(self) -> Self:
@@ -65,17 +54,13 @@ class Audit(Section):
 class Release(Section):
     """A model that is trained with secret randomness, on one setting or on the best of several."""
 
-    sweep: Annotated[
-        Name, Field(description="whose dataset, backbone, method and optimizer are trained")
-    ]
-    selection: Annotated[
-        Literal["fixed", "private"],
-        Field(
-            description="fixed trains the one setting that is named; private trains a secret random "
-            "number of settings from the lists and keeps the best, and epsilon covers that"
-        ),
-    ] = "fixed"
-    epsilon: Annotated[PositiveFloat, Field(description="of the released model, tuning included")]
+    sweep: Name
+    """whose dataset, backbone, method and optimizer are trained"""
+    selection: Literal["fixed", "private"] = "fixed"
+    """fixed trains the one setting that is named; private trains a secret random number of settings
+    from the lists and keeps the best, and epsilon covers that"""
+    epsilon: PositiveFloat
+    """of the released model, tuning included"""
     epochs: Annotated[
         list[PositiveInt], Field(min_length=1), AfterValidator(strictly_increasing_integers)
     ]
@@ -84,22 +69,12 @@ class Release(Section):
     ]
     clipping_bound: Grid | PrivateRule
     learning_rate: LearningRates
-    mean_trials: Annotated[
-        float,
-        Field(gt=1, le=1e6, allow_inf_nan=False, description="expected number of trials; private"),
-    ] = 3.0
-    shape: Annotated[
-        float,
-        Field(
-            gt=-1,
-            allow_inf_nan=False,
-            description="of the distribution of their number: 1 is geometric; private",
-        ),
-    ] = 1.0
-    holdout_share: Annotated[
-        float,
-        Field(gt=0, lt=1, description="share of the training set that scores trials; private"),
-    ] = 0.1
+    mean_trials: Annotated[float, Field(gt=1, le=1e6, allow_inf_nan=False)] = 3.0
+    """expected number of trials; private"""
+    shape: Annotated[float, Field(gt=-1, allow_inf_nan=False)] = 1.0
+    """of the distribution of their number: 1 is geometric; private"""
+    holdout_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """share of the training set that scores trials; private"""
 
     @model_validator(mode="after")
     def _lists_fit_the_selection(self) -> Self:

@@ -6,43 +6,54 @@ from pydantic import AfterValidator, Field
 
 from dpsweep.study.config.section import Name, PositiveFloat, Section, strictly_increasing
 
-Bound = Annotated[Name | None, Field(default=None)]
-
 
 class DatasetRoles(Section):
     """Names of datasets."""
 
-    main: Annotated[Bound, Field(description="of most figures")] = None
-    large: Annotated[Bound, Field(description="many examples of every class")] = None
-    small: Annotated[Bound, Field(description="few examples of every class")] = None
-    imbalanced: Annotated[Bound, Field(description="classes of unlike size")] = None
-    scratch: Annotated[Bound, Field(description="what a network is trained on from scratch")] = None
-    text: Annotated[Bound, Field(description="texts")] = None
+    main: Name | None = None
+    """of most figures"""
+    large: Name | None = None
+    """many examples of every class"""
+    small: Name | None = None
+    """few examples of every class"""
+    imbalanced: Name | None = None
+    """classes of unlike size"""
+    scratch: Name | None = None
+    """what a network is trained on from scratch"""
+    text: Name | None = None
+    """texts"""
 
 
 class BackboneRoles(Section):
     """Names of backbones."""
 
-    weak: Annotated[
-        Bound, Field(description="of most figures: the weaker one, or the only one")
-    ] = None
-    strong: Annotated[Bound, Field(description="what the weak one is compared with")] = None
-    residual: Annotated[Bound, Field(description="a convolutional network")] = None
-    scratch: Annotated[Bound, Field(description="a network without pretraining")] = None
-    text: Annotated[Bound, Field(description="reads texts")] = None
+    weak: Name | None = None
+    """of most figures: the weaker one, or the only one"""
+    strong: Name | None = None
+    """what the weak one is compared with"""
+    residual: Name | None = None
+    """a convolutional network"""
+    scratch: Name | None = None
+    """a network without pretraining"""
+    text: Name | None = None
+    """reads texts"""
 
 
 class MethodRoles(Section):
     """Names of methods."""
 
-    main: Annotated[Bound, Field(description="of most figures")] = None
-    lora: Annotated[Bound, Field(description="low-rank adapters")] = None
-    ranks: Annotated[
-        list[Name], Field(description="low-rank adapters that differ in their rank")
-    ] = []
-    all: Annotated[Bound, Field(description="every parameter")] = None
-    scratch: Annotated[Bound, Field(description="every parameter, from random weights")] = None
-    text: Annotated[Bound, Field(description="for the dataset of texts")] = None
+    main: Name | None = None
+    """of most figures"""
+    lora: Name | None = None
+    """low-rank adapters"""
+    ranks: list[Name] = []
+    """low-rank adapters that differ in their rank"""
+    all: Name | None = None
+    """every parameter"""
+    scratch: Name | None = None
+    """every parameter, from random weights"""
+    text: Name | None = None
+    """for the dataset of texts"""
 
 
 class Roles(Section):
@@ -54,24 +65,18 @@ class Roles(Section):
     datasets: DatasetRoles = DatasetRoles()
     backbones: BackboneRoles = BackboneRoles()
     methods: MethodRoles = MethodRoles()
-    neighbours: Annotated[
-        dict[
-            Name,
-            Annotated[
-                list[PositiveFloat],
-                Field(min_length=3, max_length=3),
-                AfterValidator(strictly_increasing),
-            ],
+    neighbours: dict[
+        Name,
+        Annotated[
+            list[PositiveFloat],
+            Field(min_length=3, max_length=3),
+            AfterValidator(strictly_increasing),
         ],
-        Field(
-            description="for a method: the small, baseline and large clipping bound that figures "
-            "contrast; by default the bound nearest to 1 and its neighbours on the grid"
-        ),
     ] = {}
-    target_names: Annotated[
-        dict[Name, Name],
-        Field(description="what stands for a dataset or backbone in the names of targets"),
-    ] = {}
+    """for a method: the small, baseline and large clipping bound that figures contrast; by default
+    the bound nearest to 1 and its neighbours on the grid"""
+    target_names: dict[Name, Name] = {}
+    """what stands for a dataset or backbone in the names of targets"""
 
     def bound(self, part: str, name: str) -> list[str] | None:
         """Names that a role is bound to.

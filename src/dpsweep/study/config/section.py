@@ -125,7 +125,9 @@ LearningRates = Annotated[
 class Section(BaseModel):
     """A mapping in the study file: unknown keys and loosely typed values are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
 
     def local_files(self) -> dict[str, str]:
         """The local files that the section names, by key."""

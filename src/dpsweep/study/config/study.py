@@ -30,11 +30,8 @@ class StudyFile(Section):
     model_config = ConfigDict(serialize_by_alias=True)
 
     title: str
-    results: Annotated[
-        str,
-        Field(min_length=1, description="the folder of all outputs"),
-        AfterValidator(usable_folder),
-    ] = "results"
+    results: Annotated[str, Field(min_length=1), AfterValidator(usable_folder)] = "results"
+    """the folder of all outputs"""
     privacy: Privacy = Privacy()
     training: Training = Training()
     theory: Theory = Theory()
@@ -45,13 +42,9 @@ class StudyFile(Section):
     roles: Roles = Roles()
     figure_templates: Annotated[dict[TargetName, Figure], Field(alias="figures")] = {}
     table_templates: Annotated[dict[TargetName, Table], Field(alias="tables")] = {}
-    references: Annotated[
-        list[PaperNumber] | str,
-        Field(
-            description="numbers of a paper for comparison tables, or a CSV file with a column for each "
-            "of their keys (its path starts at the study's file)"
-        ),
-    ] = []
+    references: list[PaperNumber] | str = []
+    """numbers of a paper for comparison tables, or a CSV file with a column for each of their keys
+    (its path starts at the study's file)"""
     audit: Audit | None = None
     release: Release | None = None
 

@@ -69,19 +69,15 @@ class Sweep(Section):
         Field(min_length=1, max_length=LONGEST_AXIS),
         AfterValidator(batch_sizes_ascend),
     ]
-    clipping_bound: Annotated[
-        Grid | RuleName,
-        Field(description="a list of C, or automatic (AUTO-S), or none (epsilon .inf only)"),
-    ]
+    clipping_bound: Grid | RuleName
+    """a list of C, or automatic (AUTO-S), or none (epsilon .inf only)"""
     learning_rate: LearningRates | Geometric
-    seeds: Annotated[PositiveInt, Field(le=LONGEST_AXIS, description="how many: 1, 2, ...")]
-    physical_batch: Annotated[
-        PositiveInt | Literal["auto"] | None,
-        Field(description="overrides training.physical_batch"),
-    ] = None
-    engine: Annotated[
-        Engine | None, Field(description="overrides that of the method, and training.engine")
-    ] = None
+    seeds: Annotated[PositiveInt, Field(le=LONGEST_AXIS)]
+    """how many: 1, 2, ..."""
+    physical_batch: PositiveInt | Literal["auto"] | None = None
+    """overrides training.physical_batch"""
+    engine: Engine | None = None
+    """overrides that of the method, and training.engine"""
 
     @model_validator(mode="after")
     def _private_training_clips(self) -> Self:
