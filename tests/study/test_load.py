@@ -74,17 +74,6 @@ def test_mappings_merge_and_the_rest_is_replaced(base: Path) -> None:
     assert study.datasets == below.datasets
 
 
-def test_a_replaced_mapping_keeps_nothing_from_below(base: Path) -> None:
-    path = overlay(
-        base,
-        """
-        methods: !replace
-          film: {kind: film}
-        """,
-    )
-    assert list(load_study(path).methods) == ["film"]
-
-
 def test_a_section_of_another_kind_keeps_nothing_from_below(base: Path) -> None:
     path = overlay(
         base,
@@ -156,11 +145,6 @@ def test_extends_is_relative_to_the_overlay(base: Path, monkeypatch: pytest.Monk
     path.write_text("extends: ../base.yaml\ntitle: Other\n")
     monkeypatch.chdir("/")
     assert load_study(path).title == "Other"
-
-
-def test_reading_an_overlay_twice_gives_the_same(base: Path) -> None:
-    path = overlay(base, "sweeps: {flat: {epsilon: [1, 3, 8]}}")
-    assert load_study(path) == load_study(path)
 
 
 # -- reference values ----------------------------------------------------------------------
@@ -321,12 +305,6 @@ def test_broken_yaml_is_refused_with_its_place(tmp_path: Path, text: str) -> Non
     assert message.startswith(f"{path}: not valid YAML\n")
     assert f'"{path}", line ' in message
     assert len(message.splitlines()) <= 24
-
-
-def test_a_file_that_is_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_bytes(b"title: \xff\xfe\n")
-    assert "not valid YAML" in refused(path)
 
 
 def test_mistakes_of_the_base_show_in_the_overlay(base: Path) -> None:

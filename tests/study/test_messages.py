@@ -221,31 +221,19 @@ MISTAKES: dict[str, tuple[Edits, list[str]]] = {
         ["sweeps.flat.batch_size: found 1347; allowed: below 1347, ... or full for all of it"],
     ),
     # order and repetition
-    "unsorted bounds": (
-        {f"{FLAT}/clipping_bound": [1, 0.1]},
-        [
-            "sweeps.flat.clipping_bound: found [1, 0.1]; allowed: sorted from small to large, "
-            "but 0.1 follows 1"
-        ],
-    ),
-    "unsorted epsilons": (
-        {f"{FLAT}/epsilon": [8, 1]},
-        ["sweeps.flat.epsilon: found [8, 1]; allowed: sorted from small to large, ..."],
-    ),
-    "unsorted learning rates": (
-        {f"{FLAT}/learning_rate": [0.1, 0.01]},
-        ["sweeps.flat.learning_rate: found [0.1, 0.01]; allowed: sorted from small to large, ..."],
-    ),
-    "unsorted epochs": (
-        {f"{FLAT}/epochs": [4, 2]},
-        ["sweeps.flat.epochs: found [4, 2]; allowed: sorted from small to large, ..."],
-    ),
-    "unsorted batch sizes": (
-        {f"{FLAT}/batch_size": [256, 64, "full"]},
-        [
-            'sweeps.flat.batch_size: found [256, 64, "full"]; allowed: sorted from small to large, ...'
-        ],
-    ),
+    **{
+        f"unsorted {key}": (
+            {f"{FLAT}/{key}": values},
+            [f"sweeps.flat.{key}: found {flow}; allowed: sorted from small to large, but {after}"],
+        )
+        for key, values, flow, after in (
+            ("clipping_bound", [1, 0.1], "[1, 0.1]", "0.1 follows 1"),
+            ("epsilon", [8, 1], "[8, 1]", "1 follows 8"),
+            ("learning_rate", [0.1, 0.01], "[0.1, 0.01]", "0.01 follows 0.1"),
+            ("epochs", [4, 2], "[4, 2]", "2 follows 4"),
+            ("batch_size", [256, 64, "full"], '[256, 64, "full"]', "64 follows 256"),
+        )
+    },
     "full not last": (
         {f"{FLAT}/batch_size": ["full", 64]},
         ['sweeps.flat.batch_size: found ["full", 64]; allowed: full as the last entry, once ...'],
@@ -419,6 +407,27 @@ MISTAKES: dict[str, tuple[Edits, list[str]]] = {
     "series whose members have one name": (
         {"figures/map/foreach": {"epsilon": [1, 8]}, "figures/map/panels/0/epsilon": DELETE},
         ["figures.map: found a target of the name map; allowed: a name that is unique"],
+    ),
+    "series of figures over a role of several names": (
+        {"roles/methods/ranks": ["lora", "film"], "figures/map/foreach": {"method": "ranks"}},
+        [
+            "figures.map.foreach.method: found ranks, which stands for lora and film; allowed: one name"
+        ],
+    ),
+    "figure of a role of several names": (
+        {"roles/methods/ranks": ["lora", "film"], "figures/map/select": {"method": "ranks"}},
+        [
+            "figures.map.panels[0].method: found ranks, ...; allowed: one name, or foreach: {method: ranks}"
+        ],
+    ),
+    "series of a table that selects nothing": (
+        {
+            "tables/data": {
+                **{"family": "datasets", "section": "Data", "caption": "Data."},
+                "foreach": {"epsilon": "all"},
+            }
+        },
+        ["tables.data.foreach.epsilon: found all; allowed: numbers (a datasets selects no cells)"],
     ),
     "figure and table of one name": (
         {"tables/map": copy.deepcopy(SMALL["tables"]["compared"])},

@@ -1,11 +1,15 @@
-"""No example is read twice, and none is both trained and tested on."""
+"""Where examples come from: none is read twice, and a private one is in no public dataset under any name."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
+from tests.study.small import complaints, load_small
 
-from dpsweep.study.config import FilesSource, FolderSource, HubSource
+from dpsweep.study.config import Dataset, FilesSource, FolderSource, HubSource
+from dpsweep.study.fingerprints import source_fingerprint
 
 READ: TypeAdapter[HubSource | FolderSource | FilesSource] = TypeAdapter(
     HubSource | FolderSource | FilesSource
@@ -40,3 +44,88 @@ def test_what_is_read_twice_is_refused(source: dict[str, Any], message: str) -> 
 )
 def test_what_is_read_once_is_accepted(source: dict[str, Any]) -> None:
     READ.validate_python(source)
+
+
+# -- private examples in a public dataset ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("private", "public", "same"),
+    [
+        ({"kind": "sklearn-digits"}, {"kind": "sklearn-digits", "seed": 1}, True),
+        (HUB, HUB | {"train_share": 0.1}, True),
+        (HUB, HUB | {"id": "owner/other"}, False),
+        (HUB | {"path": "copy"}, FOLDER | {"path": "./copy/"}, True),
+        (FOLDER, FOLDER | {"train_folders": ["more"]}, True),
+        (FOLDER, FOLDER | {"path": "others"}, False),
+        (HUB, {"kind": "glyphs"}, False),
+    ],
+)
+def test_a_public_dataset_of_the_same_source_is_refused(
+    tmp_path: Path, private: dict[str, Any], public: dict[str, Any], same: bool
+) -> None:
+    edits = {"datasets/digits/source": private, "datasets/letters/source": public}
+    if not same:
+        load_small(tmp_path, edits)
+        return
+    found = complaints(tmp_path, edits)
+    assert len(found) == 2  # both sweeps are private
+    assert found[0].startswith(
+        "sweeps.flat.dataset: found digits, whose source, as that of letters, went into the weights"
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (["numpy", "scipy.stats"], ["pandas", "scipy"], True),
+        (["numpy", "scipy"], ["pandas", "scipy.stats"], True),
+        (["numpy", "scipy"], ["numpydoc", "sci"], False),
+    ],
+)
+def test_modules_hold_what_lies_inside_them(
+    tmp_path: Path, one: list[str], other: list[str], same: bool
+) -> None:
+    sizes = {"train_per_class": 10, "test_per_class": 5}
+
+    def docstrings(modules: list[str]) -> dict[str, Any]:
+        return {"kind": "docstrings", "modules": modules, **sizes}
+
+    edits = {
+        "datasets/digits/source": docstrings(one),
+        "datasets/letters/source": docstrings(other),
+    }
+    # Other things are wrong with texts for an image network.
+    found = [each for each in complaints(tmp_path, edits) if "went into" in each]
+    assert bool(found) == same
+
+
+# -- local files are a part of what outputs depend on ---------------------------------------
+
+
+def section(source: dict[str, Any], **keys: Any) -> Dataset:
+    sizes = {"title": "Own", "classes": 2, "train_size": 10, "test_size": 2}
+    return Dataset.model_validate(sizes | {"source": source} | keys)
+
+
+@pytest.mark.parametrize("kind", ["folder", "hub", "files"])
+def test_a_changed_or_new_file_changes_the_fingerprint(tmp_path: Path, kind: str) -> None:
+    inside = tmp_path / "data" / "train" / "a.csv"
+    inside.parent.mkdir(parents=True)
+    inside.write_text("one")
+    dataset = {
+        "folder": section({"kind": "folder", "path": str(tmp_path / "data")}, image_size=4),
+        "hub": section({"kind": "hub", "id": "a/b", "path": str(tmp_path / "data")}, image_size=4),
+        "files": section(
+            {"kind": "files", "train": str(inside), "test": str(tmp_path / "data/test.csv")}
+        ),
+    }[kind]
+    found = [source_fingerprint(dataset)]
+    assert found[0] == source_fingerprint(dataset)
+    os.utime(inside, (1, 1))
+    found.append(source_fingerprint(dataset))
+    (tmp_path / "data" / "test.csv").write_text("two")
+    found.append(source_fingerprint(dataset))
+    inside.unlink()
+    found.append(source_fingerprint(dataset))
+    assert len(set(found)) == 4

@@ -32,10 +32,10 @@ def catalogue(study: Study) -> str:
     paths = Paths(Path(study.results))
     sections: dict[str, list[str]] = {}
     for name, figure in study.figures.items():
-        row = _row(study, name, figure, paths.figure(name, "pdf"))
+        row = _row(name, figure, paths.figure(name, "pdf"))
         sections.setdefault(figure.section, []).append(row)
     for name, table in study.tables.items():
-        row = _row(study, name, table, paths.table(name, "md"))
+        row = _row(name, table, paths.table(name, "md"))
         sections.setdefault(table.section, []).append(row)
     lines = [_HEADER.rstrip("\n")]
     for section, rows in sections.items():
@@ -44,8 +44,8 @@ def catalogue(study: Study) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(study: Study, name: str, target: Figure | Table, file: Path) -> str:
-    cells = {cell for selection in target.selections() for cell in study.cells(selection)}
+def _row(name: str, target: Figure | Table, file: Path) -> str:
+    cells = {cell for selection in target.selections() for cell in selection.cells()}
     # A full stop and a capital letter: numbers and "(10%)." go on.
     sentence = re.split(r"(?<=\.)\s+(?=[A-Z])", target.caption, maxsplit=1)[0]
     return f"| **{name}**<br>`snakemake {file.as_posix()}` | {sentence} | {len(cells):,} |"

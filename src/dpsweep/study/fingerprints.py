@@ -63,7 +63,7 @@ def target_fingerprint(study: Study, target: Figure | Table) -> str:
     These are the sweeps that it selects from, with their datasets, backbones and methods; all of
     them for a table that selects nothing.
     """
-    drawn = {study.sweep_of(cell) for each in target.selections() for cell in study.cells(each)}
+    drawn = {study.sweep_of(cell) for each in target.selections() for cell in each.cells()}
     sweeps = {name: study.sweeps[name] for name in study.sweeps if name in drawn or not drawn}
     parts: dict[str, Any] = {"target": _plain(target), "drawing": DRAWING_VERSION}
     if isinstance(target, ComparisonTable):

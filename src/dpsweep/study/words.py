@@ -156,9 +156,10 @@ class Words:
         """
         first, *others = self.names(where, part, role)
         if others:
+            series = "" if where.endswith(".foreach") else f", or foreach: {{{part}: {role}}}"
             raise MistakeError(
                 f"{where}.{part}: found {role}, which stands for {listed([first, *others])}; allowed: "
-                f"one name, or foreach: {{{part}: {role}}}"
+                f"one name{series}"
             )
         return first
 

@@ -15,7 +15,7 @@ from dpsweep.study.config.section import (
     ModuleName,
     Section,
     require_disjoint,
-    strictly_increasing_integers,
+    strictly_increasing,
 )
 
 
@@ -36,7 +36,7 @@ class DigitsSource(SourceSection):
     digits: Annotated[
         list[Annotated[int, Field(ge=0, le=9)]],
         Field(min_length=2),
-        AfterValidator(strictly_increasing_integers),
+        AfterValidator(strictly_increasing),
     ] = list(range(10))
     """which of them are the classes"""
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.25

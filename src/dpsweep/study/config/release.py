@@ -14,7 +14,7 @@ from dpsweep.study.config.section import (
     Name,
     PositiveFloat,
     Section,
-    strictly_increasing_integers,
+    strictly_increasing,
 )
 from dpsweep.study.config.sweeps import batch_sizes_ascend
 
@@ -61,9 +61,7 @@ class Release(Section):
     from the lists and keeps the best, and epsilon covers that"""
     epsilon: PositiveFloat
     """of the released model, tuning included"""
-    epochs: Annotated[
-        list[PositiveInt], Field(min_length=1), AfterValidator(strictly_increasing_integers)
-    ]
+    epochs: Annotated[list[PositiveInt], Field(min_length=1), AfterValidator(strictly_increasing)]
     batch_size: Annotated[
         list[PositiveInt | Full], Field(min_length=1), AfterValidator(batch_sizes_ascend)
     ]

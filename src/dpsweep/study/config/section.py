@@ -4,7 +4,7 @@ import itertools
 import posixpath
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
@@ -18,6 +18,8 @@ from dpsweep.study.messages import (
     NAME_PATTERN,
 )
 
+Number = TypeVar("Number", int, float)
+
 # Names become file names, so they hold nothing that a path or a shell could read differently.
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=100)]
 HubId = Annotated[str, StringConstraints(pattern=HUB_ID_PATTERN)]
@@ -27,7 +29,7 @@ LayerName = Annotated[str, StringConstraints(pattern=LAYER_PATTERN, max_length=1
 ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN)]
 
 
-def strictly_increasing(values: list[float]) -> list[float]:
+def strictly_increasing(values: list[Number]) -> list[Number]:
     """Refuse numbers that are not sorted, or that are repeated."""
     for smaller, larger in itertools.pairwise(values):
         if larger == smaller:
@@ -47,12 +49,6 @@ def distinct_when_printed(values: list[float]) -> list[float]:
             raise ValueError(
                 f"allowed: values that differ in six digits, but {smaller!r} and {larger!r} do not"
             )
-    return values
-
-
-def strictly_increasing_integers(values: list[int]) -> list[int]:
-    """`strictly_increasing` for integers, which keep their type."""
-    strictly_increasing([float(value) for value in values])
     return values
 
 

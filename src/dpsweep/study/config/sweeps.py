@@ -18,7 +18,6 @@ from dpsweep.study.config.section import (
     PositiveFloat,
     Section,
     strictly_increasing,
-    strictly_increasing_integers,
 )
 from dpsweep.study.messages import shorten
 
@@ -41,7 +40,7 @@ class Geometric(Section):
 
 def batch_sizes_ascend(values: list[int | Full]) -> list[int | Full]:
     """Refuse batch sizes that are not sorted, with ``full`` last."""
-    strictly_increasing_integers([value for value in values if not isinstance(value, str)])
+    strictly_increasing([value for value in values if not isinstance(value, str)])
     if "full" in values[:-1]:
         raise ValueError("allowed: full as the last entry, once (it is the largest batch)")
     return values
