@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +16,34 @@ from tests.synthetic import make_study, write_cells
 nan = math.nan
 
 
+Outcome = Callable[[Cell, float, int], dict[str, Any]]
+
+
 def trials_of(
-    tmp_path: Path, accuracies: dict[tuple[Any, float], list[float]], **sweep: Any
+    tmp_path: Path, outcome: Outcome | dict[tuple[Any, float], list[float]], **sweep: Any
 ) -> pd.DataFrame:
-    """Trials of one sweep over (B, C); the list holds the accuracy of every seed at rate 0.01."""
-    study = make_study({"s": sweep | {"seeds": len(next(iter(accuracies.values())))}})
-    paths = Paths(tmp_path)
+    """Trials of one sweep: by cell, rate and seed, or accuracies of every seed at (B, C), rate 0.01."""
+    if isinstance(outcome, dict):
+        accuracies = outcome
+        sweep["seeds"] = len(next(iter(accuracies.values())))
 
-    def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
-        accuracy = accuracies[cell.batch_size, float(cell.clipping_bound)][seed - 1]
-        return {"macro_accuracy": accuracy, "diverged": math.isnan(accuracy)}
+        def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+            accuracy = accuracies[cell.batch_size, float(cell.clipping_bound)][seed - 1]
+            return {"macro_accuracy": accuracy, "diverged": math.isnan(accuracy)}
 
+    study, paths = make_study({"s": sweep}), Paths(tmp_path)
     write_cells(study, paths, outcome)
     return load_trials(paths, study.sweep_cells("s"))
 
 
 def test_repeats_are_the_trials_at_the_rate_that_the_first_seed_found_best(tmp_path: Path) -> None:
-    study = make_study({"s": {"learning_rate": [0.01, 0.02, 0.04], "seeds": 3}})
     score = {0.01: 0.5, 0.02: 0.7, 0.04: 0.7}  # a tie: the smaller rate
-    write_cells(
-        study,
-        Paths(tmp_path),
+    trials = trials_of(
+        tmp_path,
         lambda cell, rate, seed: {"macro_accuracy": score[rate] - 0.1 * (seed == 2)},
+        learning_rate=list(score),
+        seeds=3,
     )
-    trials = load_trials(Paths(tmp_path), study.sweep_cells("s"))
     chosen = repeats(trials)
     assert chosen["learning_rate"].tolist() == [0.02] * 3
     assert chosen["seed"].tolist() == [1, 2, 3]
@@ -117,26 +122,25 @@ def test_choices_among_no_trials_are_empty(tmp_path: Path) -> None:
 
 
 def test_held_out_examples_choose_and_the_test_set_is_reported(tmp_path: Path) -> None:
-    study = make_study({"s": {"learning_rate": [0.01, 0.02], "batch_size": [100, 200], "seeds": 2}})
-
     def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
         on_test = {(100, 0.01): 0.9, (100, 0.02): 0.5, (200, 0.01): 0.6, (200, 0.02): 0.7}
         accuracy = on_test[int(cell.batch_size), rate]
         return {"macro_accuracy": accuracy, "selection_accuracy": 1 - accuracy}
 
-    write_cells(study, Paths(tmp_path), outcome)
-    trials = load_trials(Paths(tmp_path), study.sweep_cells("s"))
+    grid = {"learning_rate": [0.01, 0.02], "batch_size": [100, 200], "seeds": 2}
+    trials = trials_of(tmp_path, outcome, **grid)
     (chosen,) = choose(trials, by=["epsilon", "clipping_bound"]).to_dict("records")
     assert (chosen["batch_size"], chosen["learning_rate"]) == (100, 0.02)
     assert chosen["selection_accuracy"] == chosen["centre"] == chosen["cross_fitted"] == 0.5
 
 
 def test_automatic_clipping_is_one_choice(tmp_path: Path) -> None:
-    study = make_study({"s": {"clipping_bound": "automatic", "batch_size": [100, 200]}})
-    write_cells(
-        study, Paths(tmp_path), lambda cell, rate, seed: {"macro_accuracy": int(cell.batch_size)}
+    trials = trials_of(
+        tmp_path,
+        lambda cell, rate, seed: {"macro_accuracy": int(cell.batch_size)},
+        clipping_bound="automatic",
+        batch_size=[100, 200],
     )
-    trials = load_trials(Paths(tmp_path), study.sweep_cells("s"))
     assert choose(trials, by=["clipping_bound"])["batch_size"].tolist() == [200]
 
 

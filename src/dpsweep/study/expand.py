@@ -7,6 +7,7 @@ values (`dpsweep.study.words`), panels of a series are written out, and titles a
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -87,12 +88,12 @@ class _Part:
 
 
 class _Expansion:
+    """The targets of a study while they are written out."""
+
     def __init__(self, study: StudyFile) -> None:
         self._study = study
         self._words = Words(study)
         self.found = Targets()
-
-    # -- series of targets -------------------------------------------------------------------
 
     def add(self, where: str, name: str, template: Target, targets: dict[str, Any]) -> None:
         """Add the target of a template, or the members of a series."""
@@ -106,16 +107,12 @@ class _Expansion:
                     for part, role in roles.items():
                         binding[part] = self._words.name(f"{where}.foreach", part, role)
                     member = _with(template, roles)
-                    series = {
-                        axis: self._series(where, member, axis, words)
-                        for axis, words in axes.items()
-                    }
-                    members = list(_combinations(series))
+                    values = {axis: self._series(where, member, axis, axes[axis]) for axis in axes}
+                    members = list(_combinations(values))
                 for own in members:
-                    with self._noting(name, binding | own):
-                        self._add(
-                            where, self._name(name, binding | own), _with(member, own), targets
-                        )
+                    bound = binding | own
+                    with self._noting(name, bound):
+                        self._add(where, self._name(name, bound), _with(member, own), targets)
 
     @contextmanager
     def _noting(self, name: str, binding: Mapping[str, Any]) -> Iterator[None]:
@@ -145,7 +142,7 @@ class _Expansion:
                 continue
             # The members share all their values.
             tried = _with(member, {axis: "common" if word == "all" else word})
-            leaves = [leaf for part in self._parts(where, tried, {}) for leaf in part.leaves]
+            leaves = _leaves(_Member(self._study, self._words, where, tried).parts())
             if not leaves:
                 raise MistakeError(
                     f"{where}.foreach.{axis}: found {word}; allowed: numbers (a {member.family} selects "
@@ -155,11 +152,9 @@ class _Expansion:
             found.update(leaves[0].chosen[axis])
         return sorted(found)
 
-    # -- one target --------------------------------------------------------------------------
-
     def _add(self, where: str, name: str, template: Target, targets: dict[str, Any]) -> None:
-        left_out: dict[str, None] = {}
-        target = self._target(where, template, left_out)
+        member = _Member(self._study, self._words, where, template)
+        target = member.resolved()
         if not re.match(NAME_PATTERN, name):
             raise MistakeError(
                 f"{where}: its name becomes {name}; allowed: letters, digits, '.', '_' and '-'"
@@ -174,13 +169,38 @@ class _Expansion:
                 f"{where}: found a target of the name {name}; allowed: a name that is unique"
             )
         targets[name] = target
-        if left_out:
-            self.found.undrawn[f"parts of {name}"] = "; ".join(left_out)
+        if member.left_out:
+            self.found.undrawn[f"parts of {name}"] = "; ".join(member.left_out)
 
-    def _target(self, where: str, target: Target, left_out: dict[str, None]) -> Target:
-        """The target of a template that is no series; ``left_out`` gets reasons why parts are not in it."""
-        parts = self._along_grid(target, self._parts(where, target, left_out))
-        leaves = [leaf for part in parts for leaf in part.leaves]
+
+class _Member:
+    """A template that is no series, or is one member of it.
+
+    Args:
+        study: the study.
+        words: its roles and words.
+        where: key path of the template.
+        template: figure or table, as the file has it.
+
+    Attributes:
+        left_out: the reasons why parts of it are not drawn.
+    """
+
+    def __init__(self, study: StudyFile, words: Words, where: str, template: Target) -> None:
+        self._study, self._words = study, words
+        self._where, self._template = where, template
+        self.left_out: dict[str, None] = {}
+
+    def resolved(self) -> Target:
+        """The target: with names and values, titles and a caption.
+
+        Raises:
+            NotDrawnError: the study lacks roles or cells.
+            MistakeError: something is wrong in the template.
+        """
+        target = self._template
+        parts = self._along_grid(self.parts())
+        leaves = _leaves(parts)
         self._words.resolve(leaves)
         match target:
             case TuningImplications():
@@ -188,86 +208,76 @@ class _Expansion:
             case NoiseCurve():
                 target = target.model_copy(update={"cells": leaves[0].selection})
             case ComparisonTable():
-                target = self._compared(where, target, leaves)
+                target = self._compared(target, leaves)
             case PerClass():
-                target = self._with_baseline(where, target, leaves)
+                target = self._with_baseline(target, leaves)
         if parts and target.part == "panels":
-            target = self._titled(target, parts, left_out)
+            target = target.model_copy(update={"panels": self._panels(parts)})
         try:
             return target.model_copy(update={"caption": caption(self._study, target)})
         except KeyError as word:
             raise MistakeError(
-                f"{where}.caption: {unknown(word.args[0], CAPTION_WORDS)} in braces"
+                f"{self._where}.caption: {unknown(word.args[0], CAPTION_WORDS)} in braces"
             ) from None
 
-    def _parts(self, where: str, target: Target, left_out: dict[str, None]) -> list[_Part]:
-        """The parts of a target, those of a series of names or of listed values written out.
+    # -- parts -------------------------------------------------------------------------------
+
+    def parts(self) -> list[_Part]:
+        """The parts of the target, those of a series of names or of listed values written out.
 
         A part that the study has no roles or cells for is left out.
+
+        Raises:
+            NotDrawnError: none is left.
+            MistakeError: something is wrong in a part.
         """
-        found: list[_Part] = []
-        for index, part in enumerate(target.parts()):
-            place = f"{where}.{target.part}" + f"[{index}]" * (not isinstance(target, NoiseCurve))
-            foreach, whole = getattr(part, "foreach", None), part.over(target.select)
+        template, found = self._template, list[_Part]()
+        for index, part in enumerate(template.parts()):
+            where = f"{self._where}.{template.part}"
+            where += f"[{index}]" * (not isinstance(template, NoiseCurve))
+            foreach, whole = getattr(part, "foreach", None), part.over(template.select)
             if foreach is not None:
                 whole = whole.model_copy(update={"foreach": None})
             for roles in _combinations(_given(foreach, PARTS)):
                 try:
-                    found += self._copies(place, whole, roles, _given(foreach, _NUMERIC), target)
+                    found += self._copies(where, whole, roles, _given(foreach, _NUMERIC))
                 except NotDrawnError as reason:
-                    left_out[str(reason)] = None
-        if left_out and not found:
-            raise NotDrawnError("; ".join(left_out))
+                    self.left_out[str(reason)] = None
+        if self.left_out and not found:
+            raise NotDrawnError("; ".join(self.left_out))
         return found
 
     def _copies(
-        self,
-        where: str,
-        part: Any,
-        roles: Mapping[str, str],
-        axes: Mapping[str, Any],
-        target: Target,
+        self, where: str, part: Any, roles: Mapping[str, str], axes: Mapping[str, Any]
     ) -> list[_Part]:
-        """A part of a target, once for each name and listed value; words of several values are pending."""
+        """A part, once for each name and listed value; words of several values are pending."""
         names = {key: self._words.names(f"{where}.foreach", key, roles[key]) for key in roles}
         pending = tuple(axis for axis, word in axes.items() if word in SEVERAL)
-        return [
-            self._part(where, part, own, target, pending)
-            for own in _combinations({**names, **axes})
-        ]
+        every = _combinations({**names, **axes})
+        return [self._part(where, part.model_copy(update=own), pending) for own in every]
 
-    def _part(
-        self,
-        where: str,
-        part: Any,
-        own: Mapping[str, Any],
-        target: Target,
-        pending: tuple[str, ...] = (),
-    ) -> _Part:
-        """A part of a target with what its series says."""
-        content = part.model_copy(update=dict(own))
+    def _part(self, where: str, content: Any, pending: tuple[str, ...] = ()) -> _Part:
         leaves = [(where, content)]
         if isinstance(content, LinePanel):
             leaves = [
                 (f"{where}.lines[{index}]", line.over(content))
                 for index, line in enumerate(content.lines)
             ]
-        named = [self._words.leaf(place, leaf, target) for place, leaf in leaves]
+        named = [self._words.leaf(place, leaf, self._template) for place, leaf in leaves]
         return _Part(where, content, named, pending)
 
-    def _along_grid(self, target: Target, parts: list[_Part]) -> list[_Part]:
-        """The parts of a target, series along the grid written out too."""
+    def _along_grid(self, parts: list[_Part]) -> list[_Part]:
+        """The parts of the target, series along the grid written out too."""
         if not any(part.pending for part in parts):
             return parts
-        self._words.resolve([leaf for part in parts for leaf in part.leaves], series=True)
+        self._words.resolve(_leaves(parts), series=True)
         final = []
         for part in parts:
             axes = {axis: part.leaves[0].chosen[axis] for axis in part.pending}
-            if "epsilon" in axes and not isinstance(target, ComparisonTable):
+            if "epsilon" in axes and not isinstance(self._template, ComparisonTable):
                 axes["epsilon"] = axes["epsilon"][::-1]  # from the easy problem to the hard one
-            final += [
-                self._part(part.where, part.content, own, target) for own in _combinations(axes)
-            ]
+            copies = [part.content.model_copy(update=own) for own in _combinations(axes)]
+            final += [self._part(part.where, each) for each in copies]
         return final
 
     # -- what a family needs -----------------------------------------------------------------
@@ -280,29 +290,25 @@ class _Expansion:
             axes["epsilon"] = [epsilon for epsilon in sweep.epsilon if epsilon != float("inf")]
             bounds = [each for each in sweep.clipping_bounds if not isinstance(each, str)]
             if axes["epsilon"] and len(bounds) > 1 and len(sweep.batch_size) > 1:
-                problem: dict[str, Any] = {
-                    key: getattr(sweep, key) for key in (*PARTS, "optimizer")
-                }
-                found.append(Selection.model_validate(problem | axes))
+                problem = {key: getattr(sweep, key) for key in (*PARTS, "optimizer")}
+                found.append(Selection.model_validate({**problem, **axes}))
         if not found:
             raise NotDrawnError("no sweep has two batch sizes and two clipping bounds")
         return found
 
-    def _with_baseline(self, where: str, target: PerClass, leaves: Sequence[Leaf]) -> PerClass:
+    def _with_baseline(self, target: PerClass, leaves: Sequence[Leaf]) -> PerClass:
         """The figure with the bound that others are compared with."""
         if "baseline" not in target.model_fields_set:
             return target.model_copy(update={"baseline": self._words.baseline(leaves)})
         for leaf in leaves:
             if not all(map(self._study.has, target.at_baseline(leaf.selection).cells())):
                 raise MistakeError(
-                    f"{where}.baseline: found {number(target.baseline)}; allowed: a clipping bound of "
-                    f"{leaf.problem}"
+                    f"{self._where}.baseline: found {number(target.baseline)}; allowed: a clipping "
+                    f"bound of {leaf.problem}"
                 )
         return target
 
-    def _compared(
-        self, where: str, table: ComparisonTable, leaves: Sequence[Leaf]
-    ) -> ComparisonTable:
+    def _compared(self, table: ComparisonTable, leaves: Sequence[Leaf]) -> ComparisonTable:
         """The table with its entries at their places, and the paper's numbers for them."""
         entries = []
         for entry in cast(list[ComparedCells], [leaf.selection for leaf in leaves]):
@@ -312,14 +318,13 @@ class _Expansion:
             column = ", ".join(said[label] or "–" for label in table.columns)
             references = (each for each in self._study.reference_values if each.is_of(entry))
             entries.append(entry.placed(row, column, next(references, None)))
-        places = [(*entry.row, entry.column) for entry in entries]
-        for place in places:
-            if places.count(place) > 1:
-                raise MistakeError(f"{where}: {', '.join(place)} appears twice in the table")
+        for place, times in Counter((*entry.row, entry.column) for entry in entries).items():
+            if times > 1:
+                raise MistakeError(f"{self._where}: {', '.join(place)} appears twice in the table")
         return table.model_copy(update={"entries": entries})
 
-    def _titled(self, target: Target, parts: Sequence[_Part], left_out: dict[str, None]) -> Target:
-        """The figure with its panels: each once, titled, and none that compares a thing with itself."""
+    def _panels(self, parts: Sequence[_Part]) -> list[Any]:
+        """The panels of a figure: each once, titled, and none that compares a thing with itself."""
         found: dict[Any, _Part] = {}
         for part in parts:
             cells = [(leaf.problem, *map(tuple, leaf.chosen.values())) for leaf in part.leaves]
@@ -327,30 +332,36 @@ class _Expansion:
                 # Who gives titles of their own wants them all.
                 found.setdefault((part.content.title, *cells), part)
             else:
-                left_out[f"{part.leaves[0].problem} has one value of what is compared"] = None
+                self.left_out[f"{part.leaves[0].problem} has one value of what is compared"] = None
         if not found:
-            raise NotDrawnError("; ".join(left_out))
+            raise NotDrawnError("; ".join(self.left_out))
         said = [[facts(self._study, each) for each in part.selections] for part in found.values()]
         titles = tell_apart([shared(own) for own in said])
         panels = []
         for part, own, title in zip(found.values(), said, titles, strict=True):
             update: dict[str, Any] = {"title": part.content.title or title}
-            panel: Any = part.leaves[0].selection
+            panel: Any = part.selections[0]
             if isinstance(part.content, LinePanel):
                 panel, labels = part.content, tell_apart(own)
-                update["lines"] = _labelled(target, cast(list[Line], part.selections), labels)
+                lines = cast(list[Line], part.selections)
+                update["lines"] = _labelled(lines, labels, self._template.ordered)
             panels.append(panel.model_copy(update=update))
-        return target.model_copy(update={"panels": panels})
+        return panels
 
 
-def _labelled(target: Target, lines: Sequence[Line], labels: Sequence[str]) -> list[Line]:
-    shades = _SHADES.get(len(lines) if target.ordered else 0, (None,) * len(lines))
+def _labelled(lines: Sequence[Line], labels: Sequence[str], ordered: bool) -> list[Line]:
+    """Lines with the labels and the difficulties that they do not say themselves."""
+    shades = _SHADES.get(len(lines) if ordered else 0, (None,) * len(lines))
     return [
         line.model_copy(
             update={"label": line.label or label, "difficulty": line.difficulty or shade}
         )
         for line, label, shade in zip(lines, labels, shades, strict=True)
     ]
+
+
+def _leaves(parts: Sequence[_Part]) -> list[Leaf]:
+    return [leaf for part in parts for leaf in part.leaves]
 
 
 def _given(foreach: Foreach | None, keys: Sequence[str]) -> dict[str, Any]:
