@@ -109,3 +109,15 @@ def test_a_per_class_figure_without_retained_weight_needs_no_norms(tmp_path: Pat
     files = inputs(tmp_path, {"figures/classes": figure}, "classes")
     assert len(files) == 9 + 1
     assert not any("gradnorms" in file for file in files)
+
+
+def test_a_caption_says_nothing_of_a_panel_that_is_left_out(tmp_path: Path) -> None:
+    compared = {"epochs": 2, "lines": [{"epsilon": 1}, {"epsilon": 8}]}
+    with_itself = {"epochs": 4, "lines": [{"epsilon": 1}, {"epsilon": "tight"}]}
+    edits = {
+        "figures/curve/caption": "{epochs}.",
+        "figures/curve/panels": [compared, with_itself],
+    }
+    study = load_small(tmp_path, edits)
+    assert study.figures["curve"].caption == "2 epochs."
+    assert "one value of what is compared" in study.targets.undrawn["parts of curve"]

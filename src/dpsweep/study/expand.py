@@ -382,6 +382,6 @@ def _combinations(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _with(template: Target, values: Mapping[str, Any]) -> Target:
     """The template of a member of a series."""
     update: dict[str, Any] = {"foreach": None}
-    if values:
+    if values or template.foreach is not None:
         update["select"] = (template.select or Selection()).model_copy(update=dict(values))
     return template.model_copy(update=update)

@@ -62,6 +62,11 @@ class Leaf:
         """The name of its problem."""
         return self.selection.problem.name
 
+    @property
+    def dataset(self) -> str:
+        """The name of its dataset."""
+        return self.selection.problem.dataset
+
     def wanted(self, axis: str) -> Any:
         """The value or the word that it has for an axis; None for all values."""
         value = getattr(self.selection, axis)
@@ -173,7 +178,7 @@ class Words:
 
         Raises:
             NotDrawnError: a role is not bound, or no sweep trains the problem.
-            MistakeError: an unknown name, a role that stands for several, or no C where C is drawn.
+            MistakeError: an unknown name, or a role that stands for several.
         """
         names = {
             part: self.name(where, part, getattr(selection, part) or DEFAULTS[part])
@@ -187,11 +192,6 @@ class Words:
                 allowed = ", ".join(self._study.problems)
                 raise MistakeError(f"{where}: {untrained}; allowed: {allowed}")
             raise NotDrawnError(untrained)
-        if target is not None and target.needs_bounds and kind != "flat":
-            raise MistakeError(
-                f"{where}.clipping_bound: found {kind}; allowed: numbers (a {target.family} figure "
-                "draws C)"
-            )
         grids = self._grids[problem.name, kind]
         bounded = kind == "flat" or math.isfinite(RULES[kind].sensitivity)
         if bounded and math.inf not in selection.values("epsilon"):
@@ -227,12 +227,20 @@ class Words:
 
         Raises:
             NotDrawnError: the study lacks cells.
-            MistakeError: a value that does not exist, or one too many.
+            MistakeError: a value that does not exist, one too many, or no C where C is drawn.
         """
+        for leaf in leaves:
+            kind = clipping_kind(leaf.selection.clipping_bound)
+            if leaf.target is not None and leaf.target.needs_bounds and kind != "flat":
+                raise MistakeError(
+                    f"{leaf.where}.clipping_bound: found {kind}; allowed: numbers (a "
+                    f"{leaf.target.family} figure draws C)"
+                )
         for axis in AXES:
             for leaf in leaves:
                 leaf.candidates[axis] = leaf.drawable(axis)
-            for leaf, values in [(leaf, self._values(axis, leaf, leaves)) for leaf in leaves]:
+            chosen = [self._values(axis, leaf, leaves) for leaf in leaves]
+            for leaf, values in zip(leaves, chosen, strict=True):
                 leaf.chosen[axis] = values
                 leaf.selection = leaf.selection.model_copy(update={axis: values})
         for leaf in leaves:
@@ -257,11 +265,13 @@ class Words:
 
     def _values(self, axis: str, leaf: Leaf, leaves: Sequence[Leaf]) -> list[Any]:
         """The values of an axis that a selection of a target has."""
-        wanted, found = leaf.wanted(axis), leaf.candidates[axis]
-        if is_given(wanted) and clipping_kind(wanted) == "flat":
+        wanted = leaf.wanted(axis)
+        if wanted is None or wanted == "all" or clipping_kind(wanted) != "flat":
+            found = leaf.candidates[axis]
+        elif is_given(wanted):
             found = wanted if isinstance(wanted, list) else [wanted]
             _allow(f"{leaf.where}.{axis}", leaf, found, leaf.values(axis))
-        elif isinstance(wanted, str) and wanted != "all" and clipping_kind(wanted) == "flat":
+        else:
             found = self._stands_for(wanted, axis, leaf, leaves)
         if axis == "epochs" and wanted == "all" and len(found) == 1:
             raise NotDrawnError(f"{leaf.problem} has one number of epochs, {found[0]}")
@@ -275,24 +285,20 @@ class Words:
 
     def _stands_for(self, word: str, axis: str, leaf: Leaf, leaves: Sequence[Leaf]) -> list[Any]:
         """The values of a word, of those that all selections of the dataset with it have, ascending."""
-        dataset = leaf.selection.dataset
+        dataset, cells, steps = leaf.dataset, self._cells_by_epochs, self._study.steps
         words = ("baseline", "neighbours") if word in ("baseline", "neighbours") else (word,)
         common = _shared(
             [
                 each.candidates[axis]
                 for each in leaves
-                if each.selection.dataset == dataset and each.wanted(axis) in words
+                if each.dataset == dataset and each.wanted(axis) in words
             ]
         )
         match (word, axis):
             case ("usual", _):
-                cells = self._cells_by_epochs
                 return sorted(common, key=lambda epochs: (cells[dataset, epochs], epochs))[-1:]
             case ("small", "batch_size"):
-                steps = [self._study.steps(str(dataset), 1, size) for size in common]
-                few = [
-                    size for size, each in zip(common, steps, strict=True) if each <= _MOST_STEPS
-                ]
+                few = [size for size in common if steps(dataset, 1, size) <= _MOST_STEPS]
                 return few[:1] or common[-1:]
             case ("baseline" | "neighbours", _):
                 return self._about_baseline(word, leaf, common)
