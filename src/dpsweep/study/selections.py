@@ -52,7 +52,10 @@ def is_given(value: object) -> bool:
 
 
 class Settings(BaseModel):
-    """A mapping in the sections ``figures`` and ``tables``."""
+    """A mapping in the study file: unknown keys and loosely typed values are refused.
+
+    The text below a key describes it in the schema.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True

@@ -5,8 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.study.cells import BatchSize, Cell, Full
-from dpsweep.study.clipping import ClippingBound, PrivateRule
+from dpsweep.study.cells import Cell, Full
+from dpsweep.study.clipping import PrivateRule
 from dpsweep.study.config.section import (
     Grid,
     LearningRate,
@@ -16,7 +16,7 @@ from dpsweep.study.config.section import (
     Section,
     strictly_increasing,
 )
-from dpsweep.study.config.sweeps import batch_sizes_ascend
+from dpsweep.study.config.sweeps import batch_sizes_ascend, bounds_or_rule
 
 
 class Audit(Section):
@@ -96,15 +96,12 @@ class Release(Section):
 
     def candidates(self, problem: str) -> list[tuple[Cell, float]]:
         """The settings, each a cell of a problem and a learning rate."""
-        bounds: list[ClippingBound] = (
-            [self.clipping_bound]
-            if isinstance(self.clipping_bound, str)
-            else list(self.clipping_bound)
-        )
-        sizes: list[BatchSize] = list(self.batch_size)
         return [
             (Cell(problem, self.epsilon, epochs, batch_size, bound), rate)
             for epochs, batch_size, bound, rate in itertools.product(
-                self.epochs, sizes, bounds, self.learning_rate
+                self.epochs,
+                self.batch_size,
+                bounds_or_rule(self.clipping_bound),
+                self.learning_rate,
             )
         ]

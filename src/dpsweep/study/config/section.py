@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from dpsweep.study.cells import number
 from dpsweep.study.messages import (
@@ -17,6 +17,7 @@ from dpsweep.study.messages import (
     MODULE_PATTERN,
     NAME_PATTERN,
 )
+from dpsweep.study.selections import Settings
 
 Number = TypeVar("Number", int, float)
 
@@ -103,27 +104,20 @@ LONGEST_AXIS = 1000
 LocalPath = Annotated[str, AfterValidator(usable_path)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Epsilon = Annotated[float, Field(gt=0, description="target epsilon; .inf trains without privacy")]
-Grid = Annotated[
-    list[PositiveFloat],
+Axis = Annotated[
+    list[Number],
     Field(min_length=1, max_length=LONGEST_AXIS),
     AfterValidator(strictly_increasing),
 ]
+"""The values of an axis of a grid."""
+Grid = Axis[PositiveFloat]
 # Above 1e30 the arithmetic of the optimizer itself overflows.
 LearningRate = Annotated[float, Field(gt=0, le=1e30)]
-LearningRates = Annotated[
-    list[LearningRate],
-    Field(min_length=1, max_length=LONGEST_AXIS),
-    AfterValidator(strictly_increasing),
-    AfterValidator(distinct_when_printed),
-]
+LearningRates = Annotated[Axis[LearningRate], AfterValidator(distinct_when_printed)]
 
 
-class Section(BaseModel):
-    """A mapping in the study file: unknown keys and loosely typed values are refused."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
-    )
+class Section(Settings):
+    """A section of the study file, or an entry of one, which may name local data."""
 
     def local_files(self) -> dict[str, str]:
         """The local files that the section names, by key."""

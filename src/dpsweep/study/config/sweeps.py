@@ -10,6 +10,7 @@ from dpsweep.study.cells import CELL_AXES, Cell, Full, Problem, number
 from dpsweep.study.clipping import RULES, ClippingBound, RuleName
 from dpsweep.study.config.section import (
     LONGEST_AXIS,
+    Axis,
     Engine,
     Epsilon,
     Grid,
@@ -46,6 +47,11 @@ def batch_sizes_ascend(values: list[int | Full]) -> list[int | Full]:
     return values
 
 
+def bounds_or_rule(value: list[float] | RuleName) -> list[ClippingBound]:
+    """The values of a clipping axis: bounds, or the name of a rule without one."""
+    return [value] if isinstance(value, str) else list(value)
+
+
 class Sweep(Section):
     """A grid of cells on one (dataset, backbone, method, optimizer)."""
 
@@ -53,16 +59,8 @@ class Sweep(Section):
     backbone: Name
     method: Name
     optimizer: Literal["adam", "sgd"] = "adam"
-    epsilon: Annotated[
-        list[Epsilon],
-        Field(min_length=1, max_length=LONGEST_AXIS),
-        AfterValidator(strictly_increasing),
-    ]
-    epochs: Annotated[
-        list[PositiveInt],
-        Field(min_length=1, max_length=LONGEST_AXIS),
-        AfterValidator(strictly_increasing),
-    ]
+    epsilon: Axis[Epsilon]
+    epochs: Axis[PositiveInt]
     batch_size: Annotated[
         list[PositiveInt | Full],
         Field(min_length=1, max_length=LONGEST_AXIS),
@@ -112,9 +110,7 @@ class Sweep(Section):
     @property
     def clipping_bounds(self) -> list[ClippingBound]:
         """The clipping axis of the grid; one value for a rule without a bound."""
-        if isinstance(self.clipping_bound, str):
-            return [self.clipping_bound]
-        return list(self.clipping_bound)
+        return bounds_or_rule(self.clipping_bound)
 
     @property
     def learning_rates(self) -> list[float]:
