@@ -239,7 +239,7 @@ def test_the_datasets_have_the_papers_sizes(paper: Study) -> None:
 
 def cells(study: Study, name: str) -> set[Cell]:
     target = study.figures.get(name) or study.tables[name]
-    return {cell for selection in target.selections() for cell in study.cells(selection)}
+    return {cell for selection in target.selections() for cell in selection.cells()}
 
 
 @pytest.mark.parametrize(

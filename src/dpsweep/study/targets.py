@@ -35,9 +35,9 @@ class Target(Settings):
     tuning_note: ClassVar[str] = ""
     """Further words of the caption on how settings were chosen."""
     single: ClassVar[tuple[str, ...]] = ()
-    """Axes of which each selection must have one value, unless they are drawn."""
+    """Axes of which each selection must have one value, where they are not drawn: a line is one problem."""
     drawn: ClassVar[tuple[str, ...]] = ()
-    """Axes that are drawn, whatever the target says."""
+    """Axes of which each selection must have two values or more: a curve runs along them."""
 
     family: str
     section: Annotated[str, Field(min_length=1)]
@@ -76,7 +76,7 @@ class Target(Settings):
         return []
 
     def single_axes(self) -> tuple[str, ...]:
-        """Axes of which each selection must have one value: drawing tunes over the others."""
+        """Axes of which each selection must have one value: whatever else it has several of is tuned."""
         return tuple(axis for axis in self.single if axis not in self.drawn_axes())
 
     def drawn_axes(self) -> tuple[str, ...]:
