@@ -118,7 +118,7 @@ def _single(values: Sequence[Any], text: str) -> str | None:
 
 
 def _said(study: StudyFile, target: Target, name: str) -> str:
-    """What stands for a word in braces."""
+    """The text in place of a word in braces."""
     selections = target.leaves()
     match name:
         case "dataset" | "backbone" | "method" | "optimizer":

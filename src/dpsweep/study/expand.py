@@ -365,7 +365,7 @@ def _leaves(parts: Sequence[_Part]) -> list[Leaf]:
 
 
 def _given(foreach: Foreach | None, keys: Sequence[str]) -> dict[str, Any]:
-    """What a series says of some keys."""
+    """The keys of a series that are given, of some."""
     return {key: value for key in keys if (value := getattr(foreach, key, None))}
 
 
