@@ -12,7 +12,7 @@ from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.privacy import Calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
-from dpsweep.training.specification import TrialSpec, trial_specs
+from dpsweep.training.specification import TrialSpec, specify
 
 N = 269
 
@@ -81,4 +81,9 @@ def specs_of(
     study: Study, cell: Cell, noise: Calibration, data: PreparedDataset, backbone: PreparedBackbone
 ) -> dict[tuple[float, int], TrialSpec]:
     """The trials of a cell on the CPU, by learning rate and seed."""
-    return trial_specs(study, cell, noise, data, backbone, torch.device("cpu"))
+    grid, cpu = study.sweeps[study.sweep_of(cell)], torch.device("cpu")
+    return {
+        (rate, seed): specify(study, cell, noise, data, backbone, cpu, rate, seed)
+        for rate in grid.learning_rates
+        for seed in range(1, grid.seeds + 1)
+    }

@@ -108,12 +108,6 @@ class CanaryEngine(GradientEngine):
         canary = labels >= self._classes
         return self._engine.norms(inputs, labels.where(~canary, 0), mask & ~canary)
 
-    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``GradientEngine``; of the real examples, and zero for canaries."""
-        canary = labels >= self._classes
-        rows, nonfinite = self._engine.gradients(inputs, labels.where(~canary, 0))
-        return rows.masked_fill(canary[:, None], 0), nonfinite & ~canary
-
     def forget(self) -> None:
         """Begin the sum of a step again."""
         self._real = torch.zeros(())

@@ -31,7 +31,7 @@ from dpsweep.study.trials import KEPT_PARAMETER_BYTES, bracket_maximum
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
 from dpsweep.training.job import interruption
-from dpsweep.training.specification import TrialSpec, cell_noise, check_size, trial_specs
+from dpsweep.training.specification import TrialSpec, cell_noise, check_size, specify
 from dpsweep.training.store import StoredTrial, TrialStore
 from dpsweep.training.trial import train_trial
 
@@ -79,7 +79,12 @@ class OpenCell:
         noise = cell_noise(study, paths, cell)
         context = TrialContext(data, backbone, study.methods[problem.method], study.holdout_share)
         check_size(noise, context, data)
-        specs = trial_specs(study, cell, noise, data, backbone, context.device)
+        grid = study.sweeps[study.sweep_of(cell)]
+        specs = {
+            (rate, seed): specify(study, cell, noise, data, backbone, context.device, rate, seed)
+            for rate in grid.learning_rates
+            for seed in range(1, grid.seeds + 1)
+        }
         return cls(cell, problem, noise, context, specs, time.monotonic() - started)
 
 

@@ -1,7 +1,6 @@
 """Per-example gradient norms of a finished trial, after every epoch, over the training set."""
 
 import logging
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -122,17 +121,12 @@ def training_set_norms(
     Returns:
         Two float arrays of shape (N,).
     """
-    parts: list[Tensor] = []
-    done = 0
-    while done < len(context.train.labels):
-        parts.append(physical.fit(partial(_some_norms, engine, context, done)))
-        done += parts[-1].shape[1]
+
+    def some(rows: Tensor) -> Tensor:
+        inputs, labels = context.batch(context.train, rows)
+        keep = torch.ones_like(labels, dtype=torch.bool)
+        return torch.stack(engine.norms(inputs, labels, keep))
+
+    parts = list(physical.parts(len(context.train.labels), some))
     norms = torch.cat(parts, dim=1).cpu().numpy()
     return norms[0], norms[1]
-
-
-def _some_norms(engine: GradientEngine, context: TrialContext, first: int, count: int) -> Tensor:
-    rows = torch.arange(first, min(first + count, len(context.train.labels)))
-    inputs, labels = context.batch(context.train, rows)
-    keep = torch.ones_like(labels, dtype=torch.bool)
-    return torch.stack(engine.norms(inputs, labels, keep))

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +14,7 @@ from dpsweep.training.physical import DoesNotFitError, first_line, is_out_of_mem
 from dpsweep.training.randomness import GaussianNoise
 
 
-@dataclass(frozen=True)
-class StepStatistics:
+class StepStatistics(NamedTuple):
     """Counts of one step's examples and gradients, as scalar tensors on the device.
 
     They are not private: see docs/privacy.md.
@@ -130,13 +128,9 @@ class PrivateOptimizer:
         for inputs, labels, mask in microbatches:
             part = self.engine.clipped_sum(inputs, labels, mask, self.clipping)
             torch._foreach_add_(pieces, [part.gradients[name] for name in parameters])
-            statistics = StepStatistics(
-                sampled_examples=statistics.sampled_examples + mask.sum(),
-                norm_sum=statistics.norm_sum + part.norms.sum(),
-                clipped_examples=statistics.clipped_examples
-                + self.clipping.clipped(part.norms).sum(),
-                nonfinite_examples=statistics.nonfinite_examples + part.nonfinite.sum(),
-            )
+            clipped = self.clipping.clipped(part.norms)
+            found = mask.sum(), part.norms.sum(), clipped.sum(), part.nonfinite.sum()
+            statistics = StepStatistics(*(a + b for a, b in zip(statistics, found, strict=True)))
             del part  # its memory is wanted for the next one, or for the noise
         if self.noise_multiplier > 0:
             self._noise.add_to(total, self._steps, self.noise_multiplier)

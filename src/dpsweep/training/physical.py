@@ -7,10 +7,11 @@ only. Where memory runs out, half as many examples are taken from then on.
 import gc
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, TypeVar
 
 import torch
+from torch import Tensor
 
 from dpsweep.base.errors import DpsweepError
 
@@ -79,6 +80,24 @@ class PhysicalBatch:
                 torch.cuda.empty_cache()
                 # Else torch takes the second size for one of many, and compiles slower code for any.
                 torch.compiler.reset()
+
+    def parts(self, examples: int, compute: Callable[[Tensor], Result]) -> Iterator[Result]:
+        """Compute something of all examples, as many at once as fit.
+
+        Args:
+            examples: how many there are.
+            compute: takes the numbers of some, int64, which follow each other.
+        """
+        rest = torch.arange(examples)
+        while len(rest):
+
+            def first(size: int, rest: Tensor = rest) -> Result:
+                return compute(rest[:size])
+
+            found = self.fit(first)
+            # As many as have fitted: fewer than before where memory has run out.
+            rest = rest[self.size :]
+            yield found
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -152,29 +152,3 @@ def specify(
         compile=training.compile,
         precision=resolve_precision(precision, engine, device),
     )
-
-
-def trial_specs(
-    study: Study,
-    cell: Cell,
-    noise: Calibration,
-    data: PreparedDataset,
-    backbone: PreparedBackbone,
-    device: torch.device,
-) -> dict[tuple[float, int], TrialSpec]:
-    """The specification of every (learning rate, seed) that a cell of a sweep may train on a device.
-
-    Args:
-        study: the study.
-        cell: the cell.
-        noise: of the cell.
-        data: the prepared dataset, or its features.
-        backbone: the prepared backbone.
-        device: where the cell is trained.
-    """
-    grid = study.sweeps[study.sweep_of(cell)]
-    return {
-        (rate, seed): specify(study, cell, noise, data, backbone, device, rate, seed)
-        for rate in grid.learning_rates
-        for seed in range(1, grid.seeds + 1)
-    }

@@ -129,10 +129,13 @@ def _take_steps(
     progress.statistics = [each.to(context.device) for each in progress.statistics]
     physical.size = progress.physical_batch
     ends = epoch_ends(spec.steps, spec.epochs)
+
+    def take(indices: np.ndarray[Any, Any], physical_batch: int) -> StepStatistics:
+        return optimizer.step(_microbatches(indices, spec, context, physical_batch))
+
     started = saved = time.monotonic()
     for step in range(progress.step + 1, spec.steps + 1):
-        batch = partial(_microbatches, sampler.batch(step), spec, context)
-        statistics = physical.fit(partial(_take, optimizer, batch))
+        statistics = physical.fit(partial(take, sampler.batch(step)))
         progress.physical_batch = physical.size
         progress.statistics.append(_pack(statistics))
         progress.step = step
@@ -156,15 +159,6 @@ def _take_steps(
     return progress
 
 
-def _take(
-    optimizer: PrivateOptimizer,
-    batch: Callable[[int], Iterator[tuple[Tensor, Tensor, Tensor]]],
-    physical_batch: int,
-) -> StepStatistics:
-    """Take a step with so many examples at once."""
-    return optimizer.step(batch(physical_batch))
-
-
 def _microbatches(
     indices: np.ndarray[Any, Any], spec: TrialSpec, context: TrialContext, physical_batch: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -185,15 +179,6 @@ def _microbatches(
 # -- evaluation ----------------------------------------------------------------------------
 
 
-def _outputs(
-    model: nn.Module, context: TrialContext, examples: Examples, first: int, count: int
-) -> tuple[Tensor, Tensor]:
-    """Return a model's outputs for some examples, and their labels."""
-    rows = torch.arange(first, min(first + count, len(examples.labels)))
-    inputs, labels = context.batch(examples, rows)
-    return model(inputs).float(), labels
-
-
 @torch.no_grad()
 @full_precision()
 def evaluate(model: nn.Module, context: TrialContext, examples: Examples) -> dict[str, Any]:
@@ -202,27 +187,26 @@ def evaluate(model: nn.Module, context: TrialContext, examples: Examples) -> dic
     Macro accuracy is the mean over classes that have an example; a class without one has
     per-class accuracy NaN. Outputs that are not finite count as wrong.
     """
-    labels = examples.labels
+    labels, correct = examples.labels, list[Tensor]()
     loss = torch.zeros((), dtype=torch.float64, device=context.device)
-    correct = torch.zeros_like(labels, dtype=torch.bool)
-    done = 0
-    while done < len(labels):
-        outputs, wanted = context.evaluated_at_once.fit(
-            partial(_outputs, model, context, examples, done)
-        )
-        loss += functional.cross_entropy(outputs, wanted, reduction="sum").double()
-        finite = outputs.isfinite().all(dim=1)
-        correct[done : done + len(wanted)] = (outputs.argmax(dim=1) == wanted) & finite
-        done += len(wanted)
+
+    def outputs(rows: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, wanted = context.batch(examples, rows)
+        return model(inputs).float(), wanted
+
+    for found, wanted in context.evaluated_at_once.parts(len(labels), outputs):
+        loss += functional.cross_entropy(found, wanted, reduction="sum").double()
+        correct.append((found.argmax(dim=1) == wanted) & found.isfinite().all(dim=1))
+    hits = torch.cat(correct)
     counts = torch.bincount(labels, minlength=context.classes).double()
-    right = torch.bincount(labels[correct], minlength=context.classes).double()
+    right = torch.bincount(labels[hits], minlength=context.classes).double()
     per_class = right / counts
     finite_parameters = all(
         bool(parameter.isfinite().all()) for parameter in trainable_parameters(model).values()
     )
     mean_loss = float(loss) / len(labels)
     return {
-        "accuracy": float(correct.double().mean()),
+        "accuracy": float(hits.double().mean()),
         "macro_accuracy": float(per_class[counts > 0].mean()),
         "per_class_accuracy": per_class.tolist(),
         "loss": mean_loss,
@@ -232,11 +216,9 @@ def evaluate(model: nn.Module, context: TrialContext, examples: Examples) -> dic
 
 # -- statistics of steps ---------------------------------------------------------------------
 
-_STATISTICS = ("sampled_examples", "norm_sum", "clipped_examples", "nonfinite_examples")
-
 
 def _pack(statistics: StepStatistics) -> Tensor:
-    return torch.stack([getattr(statistics, name).double() for name in _STATISTICS])
+    return torch.stack([each.double() for each in statistics])
 
 
 def _unpack(statistics: list[Tensor]) -> Arrays:
