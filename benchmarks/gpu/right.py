@@ -14,8 +14,7 @@ from benchmarks.gpu.kit import Kit
 from benchmarks.step_rows import Row, make_model
 from dpsweep.models.build import head_parameter_names
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.training.gradients import GradientEngine, make_engine
-from dpsweep.training.gradients.interface import GradientSum
+from dpsweep.training.gradients import GradientEngine, GradientSum, make_engine
 from dpsweep.training.randomness import GaussianNoise
 
 EXAMPLES = 6

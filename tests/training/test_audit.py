@@ -25,28 +25,26 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2, kstest
+from tests.training.tiny_study import CPU, SPEC, prepare, tiny_sections
 from torch import Tensor
 
-from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.guesses import AuditOutcome
+from dpsweep.study import Study
 from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
-from dpsweep.study.config import Backbone, Dataset, DigitsSource, Film, RandomWeights
-from dpsweep.study.paths import Paths
+from dpsweep.study.config import Film
 from dpsweep.training.canaries import AuditedTrial, AuditError, CanaryContext, audit_trial, judge
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients import GradientSum
-from dpsweep.training.gradients.engines import FactoredEngine
+from dpsweep.training.gradients.engine import FactoredEngine
 from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
 from dpsweep.training.randomness import Indices, PoissonSampler, numpy_stream
 from dpsweep.training.specification import TrialSpec
 
 MicroBatches = Iterable[tuple[Tensor, Tensor, Tensor]]
 FILM = Film(kind="film")
-CPU = torch.device("cpu")
 REAL, CANARIES, GUESSES = 89, 500, 100
 SIZE = REAL + CANARIES
 FULL = SIZE  # batch sizes
@@ -56,37 +54,15 @@ PART = 118  # sampling rate about 1/5
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedDataset, PreparedBackbone]:
     """A few digits, and a transformer of one token whose FiLM parameters are about 1,500."""
-    paths = Paths(tmp_path_factory.mktemp("audit"))
-    dataset = Dataset(
-        title="Digits",
-        source=DigitsSource(kind="sklearn-digits", test_share=0.95),
-        image_size=8,
-        classes=10,
-        train_size=REAL,
-        test_size=1708,
-    )
-    backbone = Backbone(
-        title="Transformer",
-        architecture="vit_tiny_patch16_224",
-        arguments={
-            "img_size": 8,
-            "patch_size": 8,
-            "in_chans": 1,
-            "embed_dim": 96,
-            "depth": 1,
-            "num_heads": 2,
-            "global_pool": "avg",
-            "class_token": False,
-        },
-        weights=RandomWeights(kind="random"),
-        mean=[0.5],
-        std=[0.5],
-    )
-    prepare_dataset("digits", dataset, paths.dataset("digits"))
-    prepare_backbone("vit", backbone, paths)
-    return PreparedDataset.open(paths.dataset("digits")), PreparedBackbone.open(
-        paths.backbone("vit")
-    )
+    sections = tiny_sections({}, {"kind": "film"})
+    sections["datasets"]["digits"]["source"]["test_share"] = 0.95
+    sections["datasets"]["digits"] |= {"train_size": REAL, "test_size": 1708}
+    sections["backbones"]["vit"]["arguments"] |= {"patch_size": 8, "embed_dim": 96} | {
+        "global_pool": "avg",
+        "class_token": False,
+    }
+    made = prepare(Study.model_validate(sections), tmp_path_factory.mktemp("audit"))
+    return made.data, made.backbone
 
 
 Audit = Callable[[TrialSpec], AuditedTrial]
@@ -94,8 +70,6 @@ Audit = Callable[[TrialSpec], AuditedTrial]
 
 @pytest.fixture
 def audit(prepared: tuple[PreparedDataset, PreparedBackbone]) -> Audit:
-    torch.set_num_threads(1)
-
     def run(spec: TrialSpec) -> AuditedTrial:
         coins = numpy_stream(spec.key, "canaries")
         return audit_trial(spec, CanaryContext(*prepared, FILM, CANARIES, coins, device=CPU))
@@ -105,25 +79,17 @@ def audit(prepared: tuple[PreparedDataset, PreparedBackbone]) -> Audit:
 
 def spec(epsilon: float = 1.0, batch_size: int = FULL, steps: int = 4, **changes: Any) -> TrialSpec:
     noise = calibrate(epsilon, 1e-5, SIZE, batch_size, steps).noise_multiplier
-    plain = TrialSpec(
-        data="digits",
-        classes="classes",
+    plain = replace(
+        SPEC,
         backbone="transformer",
-        method={"kind": "film"},
-        optimizer="adam",
         epsilon=epsilon,
-        delta=1e-5,
         noise_multiplier=noise,
         train_size=SIZE,
         batch_size=batch_size,
-        epochs=1,
         steps=steps,
-        clipping=FlatClipping(1.0),
         learning_rate=0.01,
-        seed=1,
         engine="expanded",
         physical_batch=64,
-        threads=1,
     )
     return replace(plain, **changes)
 
@@ -304,28 +270,36 @@ def with_one_seed(self: PrivateOptimizer, microbatches: MicroBatches) -> StepSta
     return _step(self, microbatches)
 
 
-@pytest.mark.parametrize(("batch_size", "steps"), [(FULL, 4), (PART, 20)])
-@pytest.mark.parametrize("share", [0.0, 0.1])
-def test_too_little_noise_is_caught(
-    audit: Audit, monkeypatch: pytest.MonkeyPatch, share: float, batch_size: int, steps: int
+def without_clipping(self: FlatClipping, norms: Tensor) -> Tensor:
+    return torch.full_like(norms, 1 / self.bound)
+
+
+@pytest.mark.parametrize(
+    ("changed", "method", "mistake", "trial"),
+    [
+        *(
+            (PrivateOptimizer, "step", with_noise(share), trial)
+            for share in (0.0, 0.1)
+            for trial in ({}, {"batch_size": PART, "steps": 20})
+        ),
+        (FlatClipping, "factors", without_clipping, {}),
+        # n shares of 1/n have a standard deviation of 1/sqrt(n) together, here with n = 37.
+        (
+            *(PrivateOptimizer, "step", with_noise_per_microbatch(lambda n: 1 / n)),
+            {"physical_batch": 16},
+        ),
+    ],
+)
+def test_too_little_privacy_is_caught(
+    audit: Audit,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: type,
+    method: str,
+    mistake: Callable[..., Any],
+    trial: dict[str, int],
 ) -> None:
-    monkeypatch.setattr(PrivateOptimizer, "step", with_noise(share))
-    assert not evidence(audit, spec(1.0, batch_size, steps)).consistent
-
-
-def test_no_clipping_is_caught(audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        FlatClipping, "factors", lambda self, norms: torch.full_like(norms, 1 / self.bound)
-    )
-    assert not evidence(audit, spec(1.0)).consistent
-
-
-def test_noise_split_over_microbatches_is_caught(
-    audit: Audit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # n shares of 1/n have a standard deviation of 1/sqrt(n) together, here with n = 37.
-    monkeypatch.setattr(PrivateOptimizer, "step", with_noise_per_microbatch(lambda n: 1 / n))
-    assert not evidence(audit, spec(1.0, physical_batch=16)).consistent
+    monkeypatch.setattr(changed, method, mistake)
+    assert not evidence(audit, spec(1.0, **trial)).consistent
 
 
 def test_the_same_noise_at_every_step_is_caught(
@@ -419,7 +393,6 @@ def test_a_secret_changes_what_is_drawn_and_not_what_is_found(
     prepared: tuple[PreparedDataset, PreparedBackbone],
 ) -> None:
     """A release trains with a secret: its audit is as good, and nobody can repeat it."""
-    torch.set_num_threads(1)
     setting = spec(epsilon=4.0)
     found = []
     for secret in (b"one", b"other"):

@@ -19,9 +19,8 @@ BATCH_SIZE = 200
 
 
 def study(**privacy: Any) -> Study:
-    sections = tiny_sections({}, {"kind": "film"}) | {"privacy": privacy}
-    sections["sweeps"]["digits"]["batch_size"] = [BATCH_SIZE]
-    return Study.model_validate(sections)
+    sections = tiny_sections({}, {"kind": "film"}, batch_size=[BATCH_SIZE])
+    return Study.model_validate(sections | {"privacy": privacy})
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def cell() -> Cell:
 @pytest.fixture
 def paths(tmp_path: Path) -> Paths:
     """A study that is ready to train."""
-    paths = prepare(study(), tmp_path)[0]
+    paths = prepare(study(), tmp_path).paths
     noise = calibrate(8.0, study().privacy.delta, N, BATCH_SIZE, 1)
     write_calibration(paths.noise("digits", 8.0, 1, BATCH_SIZE), noise)
     return paths

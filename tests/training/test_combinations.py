@@ -6,7 +6,7 @@ are the study's own with fewer and smaller layers, where they have arguments for
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
+from tests.training.tiny_study import CPU, SPEC
 from tokenizers.models import WordLevel
 
 from dpsweep.data.prepared import PADDING, PreparedDataset
@@ -33,7 +34,6 @@ from dpsweep.training.trial import train_trial
 
 ROOT = Path(__file__).parents[2]
 STUDY = load_study(ROOT / "config.yaml")
-CPU = torch.device("cpu")
 CLASSES, TRAIN, TEST, SIZE, LENGTH = 5, 24, 10, 32, 12
 
 VIT = {"img_size": SIZE, "patch_size": 16, "embed_dim": 24, "num_heads": 2}
@@ -160,25 +160,20 @@ def context(
 
 def spec(context: TrialContext, optimizer: str, clipping: Clipping, rate: float) -> TrialSpec:
     private = clipping.kind != "none"
-    return TrialSpec(
+    return replace(
+        SPEC,
         data="noise",
-        classes="classes",
         backbone=context.backbone.metadata.checksum,
         method=context.method.model_dump(mode="json"),
         optimizer=optimizer,
         epsilon=8.0 if private else float("inf"),
-        delta=1e-5,
         noise_multiplier=0.5 if private else 0.0,
         train_size=TRAIN,
         batch_size=8,
-        epochs=1,
         steps=3,
         clipping=clipping,
         learning_rate=rate,
-        seed=1,
-        engine="auto",
         physical_batch=6,
-        threads=1,
     )
 
 
@@ -189,12 +184,12 @@ def spec(context: TrialContext, optimizer: str, clipping: Clipping, rate: float)
     ids=["DP-Adam", "DP-SGD", "AUTO-S", "non-private"],
 )
 def test_every_combination_trains_what_its_method_says(
-    context: TrialContext, tmp_path: Path, optimizer: str, clipping: Clipping, rate: float
+    context: TrialContext, optimizer: str, clipping: Clipping, rate: float
 ) -> None:
     model = context.model(1)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     chosen = spec(context, optimizer, clipping, rate)
-    trial, epochs = train_trial(chosen, context, tmp_path / "checkpoint", 1e9)
+    trial, epochs = train_trial(chosen, context, None, 1e9)
     assert not trial.record["diverged"]
     assert trial.record["trainable_parameters"] == sum(
         each.numel() for each in trainable_parameters(model).values()
@@ -215,11 +210,9 @@ def test_every_combination_trains_what_its_method_says(
 
 
 @pytest.mark.slow
-def test_gradients_are_those_of_the_loop_after_training(
-    context: TrialContext, tmp_path: Path
-) -> None:
+def test_gradients_are_those_of_the_loop_after_training(context: TrialContext) -> None:
     """At trained parameters: at the start the head is zero, and nothing else has a gradient."""
-    _, epochs = train_trial(spec(context, *OPTIMIZERS[0]), context, tmp_path / "checkpoint", 1e9)
+    _, epochs = train_trial(spec(context, *OPTIMIZERS[0]), context, None, 1e9)
     model = context.model(1)
     load_trainable(
         model,

@@ -1,23 +1,15 @@
 """What the trials of a cell share, and that sharing changes no trial."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.training.tiny_study import prepare, specs_of, tiny_study
+from tests.training.tiny_study import assert_equal, end, prepare, tiny_study
 
 from dpsweep.data.resize import Resize
-from dpsweep.privacy.calibration import calibrate
-from dpsweep.study import Cell
-from dpsweep.training.context import TrialContext
-from dpsweep.training.trial import train_trial
-
-CPU = torch.device("cpu")
-CELL = Cell("digits_vit_method", 8.0, 1, "full", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -26,31 +18,19 @@ CELL = Cell("digits_vit_method", 8.0, 1, "full", 1.0)
 def test_a_trial_does_not_depend_on_those_before_it(
     method: dict[str, object], tmp_path: Path
 ) -> None:
-    study = tiny_study({}, method)
-    study = study.model_copy(
-        update={"sweeps": {"digits": study.sweeps["digits"].model_copy(update={"seeds": 3})}}
-    )
-    _, data, backbone = prepare(study, tmp_path)
-    noise = calibrate(8.0, 1e-5, study.train_size("digits"), study.batch_size(CELL), 3)
-    specs = specs_of(study, CELL, noise, data, backbone)
-
-    def outcome(context: TrialContext, seed: int) -> dict[str, np.ndarray]:
-        return train_trial(specs[0.003, seed], context, tmp_path / "checkpoint", 1e9)[1]
-
-    make = partial(TrialContext, data, backbone, study.methods["method"], device=CPU)
-    shared = make()
+    made = prepare(tiny_study({}, method, seeds=3), tmp_path)
+    specs, shared = made.specs(steps=3), made.context()
     for seed in (1, 3, 2, 1):
-        alone, together = outcome(make(), seed), outcome(shared, seed)
-        for name in alone:
-            np.testing.assert_array_equal(together[name], alone[name])
+        spec = specs[0.003, seed]
+        assert_equal(end(spec, shared), end(spec, made.context()))
 
 
 def test_images_that_are_stored_small_reach_the_network_in_its_size(tmp_path: Path) -> None:
-    study = tiny_study({}, {"kind": "film"})
-    _, data, backbone = prepare(study, tmp_path)
+    made = prepare(tiny_study({}, {"kind": "film"}), tmp_path)
+    data, backbone = made.data, made.backbone
     resize = Resize(size=20, interpolation="bicubic")
     small = replace(data, metadata=data.metadata.model_copy(update={"resize": resize}))
-    context = TrialContext(small, backbone, study.methods["method"], device=CPU)
+    context = made._replace(data=small).context()
     batch, labels = context.batch(context.test, torch.tensor([3, 1]))
     assert labels.tolist() == [data.test_labels[3], data.test_labels[1]]
     assert batch.shape == (2, 1, 20, 20)
@@ -73,14 +53,13 @@ def test_a_cell_compiles_once_and_computes_the_same(
     monkeypatch.setattr(torch, "compile", counting)
     ends = {}
     for compiled in (False, True):
-        study = tiny_study({"compile": compiled}, {"kind": "film"})
-        _, data, backbone = prepare(study, tmp_path)
-        noise = calibrate(float("inf"), 1e-5, study.train_size("digits"), study.batch_size(CELL), 3)
-        (spec,) = specs_of(study, CELL, noise, data, backbone).values()
+        made = prepare(tiny_study({"compile": compiled}, {"kind": "film"}), tmp_path)
+        # Noise is drawn from the trial's key, which holds whether it is compiled.
+        spec = replace(made.spec(steps=3), noise_multiplier=0.0)
         assert spec.compile == compiled
-        context = TrialContext(data, backbone, study.methods["method"], device=CPU)
+        context = made.context()
         for _ in range(2):
-            ends[compiled] = train_trial(spec, context, tmp_path / "checkpoint", 1e9)[1]
+            ends[compiled] = end(spec, context)
         assert len(calls) == compiled
     for name in ends[False]:
         np.testing.assert_allclose(ends[True][name], ends[False][name], atol=1e-5)

@@ -1,15 +1,14 @@
 """Features that are computed once: the same trials as with the network in the loop, and nothing stale."""
 
-import copy
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.training.tiny_study import prepare, specs_of, tiny_sections
+from tests.training.tiny_study import CPU, Prepared, prepare, tiny_sections
 from torch import nn
 
 from dpsweep.data.prepare import prepare as prepare_dataset
@@ -18,7 +17,6 @@ from dpsweep.data.resize import Resize
 from dpsweep.models.backbone import BackboneError, PreparedBackbone, write_backbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
-from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.clipping import FlatClipping
@@ -31,26 +29,19 @@ from dpsweep.training.gradient_norms import training_set_norms
 from dpsweep.training.physical import PhysicalBatch
 from dpsweep.training.trial import train_trial
 
-CPU = torch.device("cpu")
 PROBLEM = "digits_vit_method"
 SOURCE = FeatureSource("digits", "vit")
 
 
-class Prepared(NamedTuple):
-    study: Study
-    paths: Paths
-    data: PreparedDataset
-    backbone: PreparedBackbone
-
-
 def feature_study(features: dict[str, Any]) -> Study:
-    sections = copy.deepcopy(tiny_sections({}, {"kind": "head"}))
+    sections = tiny_sections(
+        {}, {"kind": "head"}, epochs=[2], batch_size=[64, "full"], epsilon=[2.0]
+    )
     sections["backbones"]["vit"] |= {
         "weights": {"kind": "file", "path": "model.safetensors"},
         "features": features,
     }
     sections["backbones"]["vit"]["arguments"]["depth"] = 2
-    sections["sweeps"]["digits"] |= {"epochs": [2], "batch_size": [64, "full"], "epsilon": [2.0]}
     return Study.model_validate(sections)
 
 
@@ -90,19 +81,18 @@ def prepared(template: Path, folder: Path, features: dict[str, Any] | None = Non
 def test_a_trial_on_features_is_the_trial_with_the_network(
     template: Path, tmp_path: Path, batch_size: Any, bound: float
 ) -> None:
-    study, paths, data, backbone = prepared(template, tmp_path)
+    made = prepared(template, tmp_path)
+    study, paths = made.study, made.paths
     compute_features(study, paths, SOURCE)
-    method, cell = study.methods["method"], Cell(PROBLEM, 2.0, 2, batch_size, 1.0)
-    size, steps = study.batch_size(cell), study.steps("digits", 2, batch_size)
-    noise = calibrate(2.0, 1e-5, study.train_size("digits"), size, steps)
-    features = open_inputs(study, paths, PROBLEM)
-    (spec,) = specs_of(study, cell, noise, features, backbone).values()
+    cell = Cell(PROBLEM, 2.0, 2, batch_size, 1.0)
+    on_features = made._replace(data=open_inputs(study, paths, PROBLEM))
+    (spec,) = on_features.specs(study.steps("digits", 2, batch_size), cell).values()
     # One specification names the same streams of sampling and noise.
     spec = replace(spec, clipping=FlatClipping(bound))
     outcomes = []
-    for inputs in (data, features):
-        context = TrialContext(inputs, backbone, method, device=CPU)
-        trial, parameters = train_trial(spec, context, tmp_path / "checkpoint", 1e9)
+    for each in (made, on_features):
+        context = each.context()
+        trial, parameters = train_trial(spec, context, None, 1e9)
         model = context.model(spec.seed)
         norms, _ = training_set_norms(context.engine("auto", model), context, PhysicalBatch(100))
         outcomes.append(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from tests.training.tiny_models import Case, make
+from tests.training.tiny_models import ENGINES_ON_IMAGES, Case, make
 from timm.layers import StdConv2d
 from torch import Tensor, nn
 
@@ -16,22 +16,9 @@ from dpsweep.training.gradients.convolutions import Convolutions
 from dpsweep.training.gradients.derived import Standardization, Standardized
 from dpsweep.training.gradients.per_example import Lookups, OuterProducts
 
-each_engine = pytest.mark.parametrize(
-    ("engine", "name"),
-    [
-        ("loop", "vit-film"),
-        ("linear", "linear-head"),
-        ("expanded", "vit-film"),
-        ("expanded", "vit-lora"),
-        ("expanded", "bit-film"),
-        ("bookkeeping", "vit-all"),
-        ("bookkeeping", "bit-all"),
-        ("bookkeeping", "convolutions-all"),
-        ("vmap", "vit-film"),
-        ("vmap", "convolutions-all"),
-        ("opacus", "vit-film"),
-        ("opacus", "bit-all"),
-    ],
+each_engine = pytest.mark.parametrize(("engine", "name"), ENGINES_ON_IMAGES)
+of_any_model = pytest.mark.parametrize(
+    "engine", ["loop", "expanded", "bookkeeping", "vmap", "opacus"]
 )
 each_rule = pytest.mark.parametrize(
     "clipping",
@@ -103,7 +90,7 @@ def test_diverged_model_gives_zero(engine: str, name: str) -> None:
     assert torch.equal(result.nonfinite, case.mask)
 
 
-@pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping", "vmap", "opacus"])
+@of_any_model
 @each_rule
 def test_zero_gradient_stays_zero(engine: str, clipping: Clipping) -> None:
     model = nn.Linear(3, 4, bias=False)
@@ -117,7 +104,7 @@ def test_zero_gradient_stays_zero(engine: str, clipping: Clipping) -> None:
     assert made.norms(inputs, torch.tensor([0, 1]), mask)[0][0] == 0
 
 
-@pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping", "vmap", "opacus"])
+@of_any_model
 def test_factor_is_the_exact_minimum(engine: str) -> None:
     """At C = 1e-5 a gradient of norm 1.05 C has length 1, one of norm 0.95 C has 0.95."""
     model = nn.Linear(1, 2, bias=False).double()
@@ -192,7 +179,7 @@ class PrecisionSpy(NoClipping):
 
 
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
-@pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping", "vmap", "opacus"])
+@of_any_model
 def test_sums_are_not_in_reduced_precision(engine: str, autocast: torch.dtype | None) -> None:
     """Nor are forward passes, which a hook sees."""
     if engine == "opacus" and autocast is not None:

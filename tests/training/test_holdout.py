@@ -7,71 +7,44 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from tests.training.tiny_study import N, prepare, tiny_study
+from tests.training.tiny_study import N, Prepared, prepare, tiny_study
 
-from dpsweep.data.prepared import PreparedDataset
 from dpsweep.data.write import Split, write_prepared
-from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import write_calibration
-from dpsweep.study import Cell, Study
-from dpsweep.study.paths import Paths
+from dpsweep.study import Cell
 from dpsweep.study.shares import held_out_rows
 from dpsweep.training.cell import OpenCell, run_cell
-from dpsweep.training.context import TrialContext
-from dpsweep.training.specification import CellError, cell_noise, specify
+from dpsweep.training.specification import CellError, cell_noise
 from dpsweep.training.store import StoredTrial
 from dpsweep.training.trial import train_trial
 
-CPU = torch.device("cpu")
 SHARE = 0.2
 HELD_OUT = len(held_out_rows(N, SHARE))
 CELL = Cell("digits_vit_method", 8.0, 1, "full", 1.0)
 
 
 @pytest.fixture(scope="module")
-def study() -> Study:
-    return tiny_study({"select_on": "holdout", "holdout_share": SHARE}, {"kind": "all"})
+def made(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    study = tiny_study({"select_on": "holdout", "holdout_share": SHARE}, {"kind": "all"})
+    return prepare(study, tmp_path_factory.mktemp("holdout"))
 
 
-@pytest.fixture(scope="module")
-def paths(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Paths:
-    return prepare(study, tmp_path_factory.mktemp("holdout"))[0]
+def train(made: Prepared) -> tuple[StoredTrial, Any]:
+    return train_trial(made.spec(steps=3), made.context(), None, 1e9)
 
 
-@pytest.fixture(scope="module")
-def prepared(paths: Paths) -> tuple[PreparedDataset, PreparedBackbone]:
-    return (
-        PreparedDataset.open(paths.dataset("digits")),
-        PreparedBackbone.open(paths.backbone("vit")),
-    )
-
-
-def train(
-    study: Study, data: PreparedDataset, backbone: PreparedBackbone, folder: Path
-) -> tuple[StoredTrial, Any]:
-    noise = calibrate(8.0, 1e-5, study.train_size("digits"), study.batch_size(CELL), 3)
-    spec = specify(study, CELL, noise, data, backbone, CPU, 0.003, seed=1)
-    context = TrialContext(data, backbone, study.methods["method"], study.holdout_share, CPU)
-    return train_trial(spec, context, folder / "checkpoint", 1e9)
-
-
-def test_the_split_covers_the_training_set(
-    prepared: tuple[PreparedDataset, PreparedBackbone],
-) -> None:
-    data = prepared[0]
+def test_the_split_covers_the_training_set(made: Prepared) -> None:
+    data = made.data
     kept, held_out = data.hold_out(SHARE)
     assert sorted([*kept, *held_out]) == list(range(N))
     assert abs(len(held_out) - SHARE * N) < 4 * math.sqrt(SHARE * (1 - SHARE) * N)
     assert data.hold_out(0)[0].tolist() == list(range(N))
 
 
-def test_an_appended_example_moves_no_other(
-    study: Study, prepared: tuple[PreparedDataset, PreparedBackbone], tmp_path: Path
-) -> None:
-    data = prepared[0]
+def test_an_appended_example_moves_no_other(made: Prepared, tmp_path: Path) -> None:
+    study, data = made.study, made.data
     inputs, labels = np.asarray(data.train_inputs), np.asarray(data.train_labels)
     more = write_prepared(
         tmp_path,
@@ -93,7 +66,8 @@ def test_a_share_that_holds_out_nothing_is_refused() -> None:
         tiny_study({"select_on": "holdout", "holdout_share": 1e-6}, {"kind": "all"})
 
 
-def test_noise_is_for_the_examples_that_are_trained_on(study: Study, paths: Paths) -> None:
+def test_noise_is_for_the_examples_that_are_trained_on(made: Prepared) -> None:
+    study, paths = made.study, made.paths
     assert study.train_size("digits") == study.batch_size(CELL) == N - HELD_OUT
     path = paths.noise("digits", 8.0, 1, "full")
     for size in (N, N - HELD_OUT):
@@ -106,9 +80,8 @@ def test_noise_is_for_the_examples_that_are_trained_on(study: Study, paths: Path
 
 
 @pytest.mark.parametrize("difference", [-30, 30])
-def test_data_of_another_size_than_the_noise_is_refused(
-    study: Study, paths: Paths, difference: int
-) -> None:
+def test_data_of_another_size_than_the_noise_is_refused(made: Prepared, difference: int) -> None:
+    study, paths = made.study, made.paths
     dataset = study.datasets["digits"].model_copy(update={"train_size": N + difference})
     edited = study.model_copy(update={"datasets": {**study.datasets, "digits": dataset}})
     size = edited.train_size("digits")
@@ -118,11 +91,9 @@ def test_data_of_another_size_than_the_noise_is_refused(
         run_cell(OpenCell.open(edited, paths, CELL), paths, edited.training)
 
 
-def test_held_out_examples_leave_no_trace_in_the_parameters(
-    study: Study, prepared: tuple[PreparedDataset, PreparedBackbone], tmp_path: Path
-) -> None:
-    data, backbone = prepared
-    trial, parameters = train(study, data, backbone, tmp_path)
+def test_held_out_examples_leave_no_trace_in_the_parameters(made: Prepared) -> None:
+    data = made.data
+    trial, parameters = train(made)
     _, held_out = data.hold_out(SHARE)
     kept = np.setdiff1d(np.arange(N), held_out)
     assert trial.steps["sampled_examples"].tolist() == [N - HELD_OUT] * 3
@@ -131,7 +102,7 @@ def test_held_out_examples_leave_no_trace_in_the_parameters(
         inputs[rows] = 255 - inputs[rows]
         labels[rows] = 0  # so that accuracy on them is that of one class
         other = replace(data, train_inputs=inputs, train_labels=labels)
-        changed, found = train(study, other, backbone, tmp_path)
+        changed, found = train(made._replace(data=other))
         same = all(np.array_equal(found[name], parameters[name]) for name in parameters)
         assert same == (not moves)
         if not moves:
@@ -139,13 +110,10 @@ def test_held_out_examples_leave_no_trace_in_the_parameters(
             assert changed.record["selection_accuracy"] != trial.record["selection_accuracy"]
 
 
-def test_selection_looks_at_the_test_set_unless_told_otherwise(
-    study: Study, prepared: tuple[PreparedDataset, PreparedBackbone], tmp_path: Path
-) -> None:
-    on_test = study.model_copy(
-        update={"training": study.training.model_copy(update={"select_on": "test"})}
-    )
+def test_selection_looks_at_the_test_set_unless_told_otherwise(made: Prepared) -> None:
+    training = made.study.training.model_copy(update={"select_on": "test"})
+    on_test = made.study.model_copy(update={"training": training})
     assert on_test.train_size("digits") == N
-    record = train(on_test, *prepared, tmp_path)[0].record
+    record = train(made._replace(study=on_test))[0].record
     assert record["selection_accuracy"] == record["macro_accuracy"]
-    assert record["trial_key"] != train(study, *prepared, tmp_path)[0].record["trial_key"]
+    assert record["trial_key"] != made.spec(steps=3).key

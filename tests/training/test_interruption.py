@@ -22,8 +22,7 @@ from dpsweep.study import load_study
 from dpsweep.training.job import EXIT_AGAIN, EXIT_TERMINATED, interruption, watched
 
 PROBLEM, CELL = "digits_vit_method", "eps8_epochs60_B32_C1"
-SECTIONS = tiny_sections({}, {"kind": "film"})
-SECTIONS["sweeps"]["digits"] |= {"epochs": [60], "batch_size": [32]}
+SECTIONS = tiny_sections({}, {"kind": "film"}, epochs=[60], batch_size=[32])
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.training.tiny_study import N, prepare, tiny_sections
+from tests.training.tiny_study import N, prepare, tiny_study
 
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import write_calibration
@@ -32,9 +32,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def study(selection: str) -> Study:
-    sections = tiny_sections({"selection": selection}, {"kind": "film"})
-    sections["sweeps"]["digits"] |= {"learning_rate": RATES, "seeds": 3}
-    return Study.model_validate(sections)
+    return tiny_study({"selection": selection}, {"kind": "film"}, learning_rate=RATES, seeds=3)
 
 
 def run(

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from datasets import ClassLabel, Dataset, Features, Image
 from PIL import Image as PillowImage
+from tests.training.tiny_study import tiny_sections
 
 from dpsweep.base.files import read_json
 from dpsweep.models.architectures import create, seeded, state_without_head
@@ -24,40 +25,17 @@ COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 ARGUMENTS = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
 NO_PROXY = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 
-STUDY: dict[str, Any] = {
-    "title": "Pets",
-    "datasets": {
-        "pets": {
-            "title": "Pets",
-            "source": {"kind": "hub", "id": "someone/pets"},
-            "classes": 2,
-            "train_size": 40,
-            "test_size": 20,
-            "image_size": 8,
-        }
-    },
-    "backbones": {
-        "vit": {
-            "title": "ViT",
-            "architecture": "vit_tiny_patch16_224",
-            "arguments": ARGUMENTS,
-            "weights": {"kind": "hub", "id": "someone/vit"},
-        }
-    },
-    "methods": {"film": {"kind": "film"}},
-    "sweeps": {
-        "pets": {
-            "dataset": "pets",
-            "backbone": "vit",
-            "method": "film",
-            "epsilon": [8.0],
-            "epochs": [1],
-            "batch_size": [20],
-            "clipping_bound": [1.0],
-            "learning_rate": [0.01],
-            "seeds": 1,
-        }
-    },
+STUDY = tiny_sections({}, {"kind": "film"}, batch_size=[20], learning_rate=[0.01])
+STUDY["datasets"]["digits"] |= {"source": {"kind": "hub", "id": "someone/pets"}} | {
+    "classes": 2,
+    "train_size": 40,
+    "test_size": 20,
+}
+STUDY["backbones"]["vit"] = {
+    "title": "ViT",
+    "architecture": "vit_tiny_patch16_224",
+    "arguments": ARGUMENTS,
+    "weights": {"kind": "hub", "id": "someone/vit"},
 }
 
 
@@ -138,21 +116,21 @@ def test_training_asks_the_hub_for_nothing(tmp_path: Path, hub: tuple[str, list[
         assert done.returncode == 0, done.stderr
 
     run(
-        "stages.prepare_dataset('pets', file)",
+        "stages.prepare_dataset('digits', file)",
         "stages.prepare_backbone('vit', file)",
     )
     results = tmp_path / "results"
     # The study names no revision: what was found is recorded.
-    assert read_json(results / "data" / "pets" / "metadata.json")["revision"] == COMMIT
+    assert read_json(results / "data" / "digits" / "metadata.json")["revision"] == COMMIT
     pretraining = read_json(results / "backbones" / "vit" / "metadata.json")["pretraining"]
     assert pretraining["revision"] == COMMIT
     # Preparing asks the hub first, where it can.
     assert asked
     asked.clear()
     run(
-        "stages.calibrate('pets', 8.0, 1, '20', file)",
-        "stages.train('pets_vit_film', 'eps8_epochs1_B20_C1', file)",
-        "stages.gradient_norms('pets_vit_film', 8.0, 1, '1', file)",
+        "stages.calibrate('digits', 8.0, 1, '20', file)",
+        "stages.train('digits_vit_method', 'eps8_epochs1_B20_C1', file)",
+        "stages.gradient_norms('digits_vit_method', 8.0, 1, '1', file)",
     )
     assert asked == []
 

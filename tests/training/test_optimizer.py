@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor, nn
 
@@ -143,53 +142,6 @@ def test_any_physical_batch_gives_the_same_update(physical_batch: int, sigma: fl
     torch.testing.assert_close(train(physical_batch), train(EXAMPLES), rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("size", [1, 5, 11, 40])
-def test_sum_is_divided_by_the_expected_batch_size(size: int) -> None:
-    model = net()
-    inputs, labels = data()
-    total = make_engine("loop", model, HEAD).clipped_sum(
-        inputs[:size], labels[:size], torch.ones(size, dtype=torch.bool), FlatClipping(0.5)
-    )
-    private(model, sgd(model), batch_size=8).step(split(np.arange(size), 6))
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, total.gradients[name] / 8)
-
-
-def standard_update(
-    model: nn.Module, optimizer: torch.optim.Optimizer, batch: np.ndarray, step: int
-) -> None:
-    """Take a step of DP-SGD as in Abadi et al. (2016): C = 0.5, sigma = 1.3, B = 8."""
-    inputs, labels = data()
-    total = torch.zeros(len(parameters(model)), dtype=torch.float64)
-    for row in batch:
-        loss = F.cross_entropy(model(inputs[[row]]), labels[[row]])
-        gradient = flat(torch.autograd.grad(loss, list(model.parameters())))
-        total += gradient * min(1.0, 0.5 / float(gradient.norm()))
-    total += 1.3 * 0.5 * standard_noise(len(total), step)
-    pieces = torch.split(total / 8, [each.numel() for each in model.parameters()])
-    for parameter, piece in zip(model.parameters(), pieces, strict=True):
-        parameter.grad = piece.view_as(parameter)
-    optimizer.step()
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_normalised_update_is_the_standard_one_with_another_rate(momentum: float) -> None:
-    """The learning rate of the normalised update is C times that of the standard one."""
-    ours, theirs = net(), net()
-    normalised = private(
-        ours,
-        torch.optim.SGD(ours.parameters(), lr=0.5 * 0.3, momentum=momentum),
-        noise_multiplier=1.3,
-    )
-    standard = torch.optim.SGD(theirs.parameters(), lr=0.3, momentum=momentum)
-    for step in range(10):
-        batch = PoissonSampler(EXAMPLES, 8, "s").batch(step)
-        normalised.step(split(batch, 5))
-        standard_update(theirs, standard, batch, step)
-    assert (parameters(ours) - parameters(net())).abs().max() > 0.1
-    torch.testing.assert_close(parameters(ours), parameters(theirs), rtol=0, atol=1e-10)
-
-
 class ParallelGradients:
     """An engine whose examples all have the same gradient, of length 1; sums are float32."""
 
@@ -278,15 +230,6 @@ def test_empty_batch_takes_its_step() -> None:
     assert all(int(state["step"]) == 1 for state in adam.state.values())
     assert int(statistics.sampled_examples) == 0
     assert float(statistics.norm_sum) == 0
-
-
-def test_without_privacy_it_is_the_ordinary_update() -> None:
-    ours, theirs = net(), net()
-    inputs, labels = data()
-    private(ours, sgd(ours), NoClipping(), batch_size=EXAMPLES).step(split(np.arange(EXAMPLES), 7))
-    F.cross_entropy(theirs(inputs), labels).backward()
-    sgd(theirs).step()
-    torch.testing.assert_close(parameters(ours), parameters(theirs))
 
 
 def test_statistics() -> None:

@@ -9,15 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.training.tiny_study import prepare, specs_of, tiny_sections
+from tests.training.tiny_study import CPU, Prepared, prepare, stopped_after, tiny_study
 
-from dpsweep.privacy.calibration import calibrate
-from dpsweep.study import Study
 from dpsweep.study.clipping import NoClipping
-from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients.engines import ExpandedEngine
-from dpsweep.training.job import Interrupted
 from dpsweep.training.physical import (
     DoesNotFitError,
     PhysicalBatch,
@@ -64,94 +60,63 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Any, Any]:
-    torch.set_num_threads(1)
-    sections = tiny_sections({"physical_batch": "auto"}, {"kind": "film"})
-    sections["sweeps"]["digits"]["batch_size"] = [B]
-    study = Study.model_validate(sections)
-    _, data, backbone = prepare(study, tmp_path_factory.mktemp("physical"))
-    return study, data, backbone
+def made(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    study = tiny_study({"physical_batch": "auto"}, {"kind": "film"}, batch_size=[B])
+    return prepare(study, tmp_path_factory.mktemp("physical"))
 
 
 @pytest.fixture
-def trial(made: tuple[Study, Any, Any]) -> tuple[TrialContext, TrialSpec]:
-    study, data, backbone = made
-    (cell,) = study.all_cells()
-    cpu = torch.device("cpu")
-    noise = calibrate(8.0, 1e-5, study.train_size("digits"), B, STEPS)
-    (spec,) = specs_of(study, cell, noise, data, backbone).values()
+def trial(made: Prepared) -> tuple[TrialContext, TrialSpec]:
+    spec = made.spec(STEPS)
     assert spec.physical_batch == "auto"
-    return TrialContext(data, backbone, study.methods["method"], device=cpu), spec
+    return made.context(), spec
 
 
 def test_out_of_memory_halves_and_changes_no_update(
-    trial: tuple[TrialContext, TrialSpec],
-    made: tuple[Study, Any, Any],
-    memory: Memory,
-    tmp_path: Path,
+    trial: tuple[TrialContext, TrialSpec], memory: Memory
 ) -> None:
     context, spec = trial
-    whole, parameters = train_trial(spec, context, tmp_path / "none.checkpoint", 1e9)
+    whole, parameters = train_trial(spec, context, None, 1e9)
     assert whole.record["physical_batch"] == 256
     memory.calls.clear()
     memory.shrinks = (4, 20)
-    halved, found = train_trial(spec, context, tmp_path / "none.checkpoint", 1e9)
+    halved, found = train_trial(spec, context, None, 1e9)
     assert halved.record["physical_batch"] == 16
-    assert memory.calls[:3] == [len(_batch(halved, step)) for step in range(3)]
+    assert memory.calls[:3] == halved.steps["sampled_examples"][:3].tolist()
     assert max(memory.calls[7:]) <= 16
     for name, value in parameters.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
     np.testing.assert_array_equal(halved.steps["sampled_examples"], whole.steps["sampled_examples"])
     # The next trial of the cell begins with what has fitted.
     memory.calls.clear()
-    train_trial(spec, context, tmp_path / "none.checkpoint", 1e9)
+    train_trial(spec, context, None, 1e9)
     assert max(memory.calls) <= 16
 
 
-def _batch(trial: Any, step: int) -> range:
-    return range(trial.steps["sampled_examples"][step])
-
-
 def test_a_resumed_trial_goes_on_with_what_has_fitted(
-    made: tuple[Study, Any, Any],
-    trial: tuple[TrialContext, TrialSpec],
-    memory: Memory,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    made: Prepared, trial: tuple[TrialContext, TrialSpec], memory: Memory, tmp_path: Path
 ) -> None:
     context, spec = trial
     memory.shrinks = (4, 20)
-    whole, parameters = train_trial(spec, context, tmp_path / "none.checkpoint", 1e9)
-    study, data, backbone = made
-
-    def fresh() -> TrialContext:
-        return TrialContext(data, backbone, study.methods["method"], device=torch.device("cpu"))
-
+    whole, parameters = train_trial(spec, context, None, 1e9)
     memory.examples = 10**9
     memory.calls.clear()
-    calls = iter(range(100))
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            trial_module,
-            "interruption",
-            lambda saved: Interrupted(75) if next(calls) == 5 else None,
-        )
-        with pytest.raises(Interrupted):
-            train_trial(spec, fresh(), tmp_path / "a.checkpoint", 1e9)
+    with stopped_after(6):
+        train_trial(spec, made.context(), tmp_path / "a.checkpoint", 1e9)
     memory.examples, memory.shrinks = 10**9, None
-    resumed, found = train_trial(spec, fresh(), tmp_path / "a.checkpoint", 1e9)
+    resumed, found = train_trial(spec, made.context(), tmp_path / "a.checkpoint", 1e9)
     assert resumed.record["physical_batch"] == whole.record["physical_batch"] == 16
     for name, value in parameters.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 def test_an_example_that_does_not_fit_is_an_error(
-    trial: tuple[TrialContext, TrialSpec], memory: Memory, tmp_path: Path
+    trial: tuple[TrialContext, TrialSpec], memory: Memory
 ) -> None:
     context, spec = trial
     memory.examples = 0
     with pytest.raises(DoesNotFitError, match=r"a single example does not fit .*take a smaller"):
-        train_trial(spec, context, tmp_path / "none.checkpoint", 1e9)
+        train_trial(spec, context, None, 1e9)
 
 
 def test_the_largest_that_fits_is_found_at_the_start(
@@ -168,7 +133,7 @@ def test_the_largest_that_fits_is_found_at_the_start(
 
     def on_the_cpu(context: TrialContext, *arguments: Any) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(context, "device", torch.device("cpu"))
+            patch.setattr(context, "device", CPU)
             original(context, *arguments)
 
     monkeypatch.setattr(TrialContext, "_try", on_the_cpu)
@@ -293,11 +258,3 @@ def test_code_is_compiled_for_the_size_that_fits(monkeypatch: pytest.MonkeyPatch
     assert PhysicalBatch(16).fit(compute) == 4
     assert seen == [16, 8, 4]
     assert all(type(each) is int for each in seen)
-
-
-def test_an_error_of_another_kind_is_not_caught() -> None:
-    def fail(size: int) -> None:
-        raise RuntimeError(f"{size} examples, another error")
-
-    with pytest.raises(RuntimeError, match="8 examples, another error"):
-        PhysicalBatch(8).fit(fail)

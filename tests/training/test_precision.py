@@ -1,22 +1,19 @@
 """bfloat16 in forward and backward passes changes little, and nothing else becomes bfloat16."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from tests.training.tiny_models import make
-from tests.training.tiny_study import N, prepare, tiny_study
+from tests.training.tiny_study import CPU, SPEC, N, prepare, tiny_study
 
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.context import TrialContext
 from dpsweep.training.device import resolve_precision
 from dpsweep.training.gradients import make_engine
-from dpsweep.training.specification import TrialSpec
 from dpsweep.training.trial import train_trial
 
-CPU = torch.device("cpu")
 # bfloat16 keeps 8 bits: one rounding is off by at most 1/256.
 ROUNDING = 1 / 256
 
@@ -53,41 +50,22 @@ def test_clipped_gradient_is_off_by_a_few_roundings(name: str, bound: float) -> 
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> TrialContext:
-    study = tiny_study({}, {"kind": "film"})
-    _, data, backbone = prepare(study, tmp_path_factory.mktemp("precision"))
-    return TrialContext(data, backbone, study.methods["method"], device=CPU)
+    return prepare(tiny_study({}, {"kind": "film"}), tmp_path_factory.mktemp("precision")).context()
 
 
-SPEC = TrialSpec(
-    data="digits",
-    classes="classes",
-    backbone="vit",
-    method={"kind": "film"},
-    optimizer="sgd",
-    epsilon=8.0,
-    delta=1e-5,
-    # Noise and batches are drawn from the trial's key, which holds the precision: without noise
-    # and with the full batch, precision is all that differs.
-    noise_multiplier=0.0,
-    train_size=N,
-    batch_size=N,
-    epochs=1,
-    steps=80,
-    clipping=FlatClipping(1.0),
-    learning_rate=1.0,
-    seed=1,
-    engine="auto",
-    physical_batch=128,
-    threads=1,
+# Noise and batches are drawn from the trial's key, which holds the precision: without noise
+# and with the full batch, precision is all that differs.
+FULL = replace(
+    SPEC, optimizer="sgd", noise_multiplier=0.0, train_size=N, batch_size=N, physical_batch=128
 )
 
 
-def test_short_trial_ends_where_float32_ends(context: TrialContext, tmp_path: Path) -> None:
+def test_short_trial_ends_where_float32_ends(context: TrialContext) -> None:
     initial = {name: each.clone() for name, each in _parameters(context).items()}
     ends, losses = [], []
     for precision in ("float32", "bfloat16"):
-        spec = replace(SPEC, precision=precision)
-        trial, epochs = train_trial(spec, context, tmp_path / "checkpoint", 1e9)
+        spec = replace(FULL, steps=80, learning_rate=1.0, precision=precision)
+        trial, epochs = train_trial(spec, context, None, 1e9)
         assert {each.dtype for each in epochs.values()} == {np.dtype("float32")}
         moved = [
             torch.from_numpy(value) - initial[name.removeprefix("epoch1/")]

@@ -1,6 +1,5 @@
 """Trials on a pretended GPU: nothing mixes devices, and steps wait for nothing."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,54 +9,34 @@ import pytest
 import torch
 from tests.training.pretended_gpu import CPU, CUDA, MixedDevicesError, PretendedGpu, WaitedError
 from tests.training.tiny_models import CASES, make
-from tests.training.tiny_study import prepare, specs_of, tiny_sections
+from tests.training.tiny_study import Prepared, end, prepare, stopped_after, tiny_study
 from torch import Tensor, nn
 
-from dpsweep.privacy.calibration import calibrate
-from dpsweep.study import Study
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training import trial as trial_module
 from dpsweep.training.canaries import CanaryContext, audit_trial
-from dpsweep.training.context import TrialContext
 from dpsweep.training.gradient_norms import training_set_norms
 from dpsweep.training.gradients import make_engine
-from dpsweep.training.job import Interrupted
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.physical import PhysicalBatch
 from dpsweep.training.randomness import numpy_stream
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays
-from dpsweep.training.trial import train_trial
 
 STEPS, B, AT_ONCE = 6, 30, 20
 ROUNDING = {"rtol": 1e-4, "atol": 1e-6}
-Made = tuple[Study, Any, Any]
 
 
 # Engines expanded and bookkeeping.
 @pytest.fixture(scope="module", params=["film", "all"])
-def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    torch.set_num_threads(1)
-    sections = tiny_sections({"physical_batch": AT_ONCE}, {"kind": request.param})
-    sections["sweeps"]["digits"]["batch_size"] = [B]
-    study = Study.model_validate(sections)
-    _, data, backbone = prepare(study, tmp_path_factory.mktemp("pretended"))
-    return study, data, backbone
+def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    study = tiny_study({"physical_batch": AT_ONCE}, {"kind": request.param}, batch_size=[B])
+    return prepare(study, tmp_path_factory.mktemp("pretended"))
 
 
 @pytest.fixture
-def spec(made: Made) -> TrialSpec:
-    study, data, backbone = made
-    (cell,) = study.all_cells()
-    noise = calibrate(8.0, 1e-5, study.train_size("digits"), B, STEPS)
-    (spec,) = specs_of(study, cell, noise, data, backbone).values()
-    return spec
-
-
-@pytest.fixture
-def on(made: Made) -> Callable[[torch.device], TrialContext]:
-    study, data, backbone = made
-    return lambda device: TrialContext(data, backbone, study.methods["method"], device=device)
+def spec(made: Prepared) -> TrialSpec:
+    return made.spec(STEPS)
 
 
 @pytest.fixture
@@ -86,11 +65,6 @@ def quiet(spec: TrialSpec) -> TrialSpec:
     return replace(spec, noise_multiplier=0.0, optimizer="sgd", learning_rate=0.1)
 
 
-def end(spec: TrialSpec, context: TrialContext, checkpoint: Path | None = None) -> Arrays:
-    stored, epochs = train_trial(spec, context, checkpoint, 1e9)
-    return {name: np.asarray(value) for name, value in (epochs | stored.steps).items()}
-
-
 def equal(found: Arrays, wanted: Arrays, **tolerance: float) -> None:
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
@@ -104,36 +78,28 @@ def test_a_trial_goes_on_from_its_checkpoint(
     begins: torch.device,
     goes_on: torch.device,
     gpu: PretendedGpu,
-    on: Callable[[torch.device], TrialContext],
+    made: Prepared,
     spec: TrialSpec,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Where it was, or elsewhere: but every device draws noise of its own, and rounds."""
-    calls = iter(range(100))
     moves = begins != goes_on
     if moves:
         spec = quiet(spec)
     with gpu.pretended():
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                trial_module,
-                "interruption",
-                lambda saved: Interrupted(75) if next(calls) == 3 else None,
-            )
-            with pytest.raises(Interrupted):
-                end(spec, on(begins), tmp_path / "trial.checkpoint")
+        with stopped_after(4):
+            end(spec, made.context(begins), tmp_path / "trial.checkpoint")
         with caplog.at_level("INFO"):
-            found = end(spec, on(goes_on), tmp_path / "trial.checkpoint")
+            found = end(spec, made.context(goes_on), tmp_path / "trial.checkpoint")
         assert "continuing from step 4" in caplog.text
-        equal(found, end(spec, on(goes_on)), **(ROUNDING if moves else {}))
+        equal(found, end(spec, made.context(goes_on)), **(ROUNDING if moves else {}))
 
 
 @pytest.mark.parametrize(("compiled", "free"), [(False, 2**40), (True, 2**40), (True, 0)])
 def test_it_computes_what_the_cpu_does(
     gpu: PretendedGpu,
-    on: Callable[[torch.device], TrialContext],
+    made: Prepared,
     spec: TrialSpec,
     compiled: bool,
     free: int,
@@ -142,20 +108,18 @@ def test_it_computes_what_the_cpu_does(
     """Also with padding, where it is compiled."""
     spec = replace(quiet(spec), compile=compiled)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    wanted = end(spec, on(CPU))
+    wanted = end(spec, made.context(CPU))
     with gpu.pretended(free):
-        context = on(CUDA)
+        context = made.context(CUDA)
         assert context.train.labels.device == CUDA
         assert context.train.inputs.device == (CUDA if free else CPU)
         equal(end(spec, context), wanted, **ROUNDING)
 
 
-def test_a_step_without_examples(
-    gpu: PretendedGpu, on: Callable[[torch.device], TrialContext], spec: TrialSpec
-) -> None:
+def test_a_step_without_examples(gpu: PretendedGpu, made: Prepared, spec: TrialSpec) -> None:
     """It is noise alone, and its statistics are kept with those of other steps."""
     with gpu.pretended():
-        context = on(CUDA)
+        context = made.context(CUDA)
         optimizer = trial_module._optimizer(spec, context, context.model(1), b"")
         packed = trial_module._pack(optimizer.step([]))
         assert packed.device == CUDA
@@ -194,13 +158,13 @@ def check_engine(
 
 def test_the_largest_physical_batch_is_tried(
     gpu: PretendedGpu,
-    on: Callable[[torch.device], TrialContext],
+    made: Prepared,
     spec: TrialSpec,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried: list[int] = []
     with gpu.pretended():
-        context = on(CUDA)
+        context = made.context(CUDA)
         engine = context.engine(spec.engine, context.model(1))
         original = engine.clipped_sum
 
@@ -219,17 +183,15 @@ def test_the_largest_physical_batch_is_tried(
         assert len(tried) == 2
 
 
-def test_gradient_norms_and_audits(
-    gpu: PretendedGpu, on: Callable[[torch.device], TrialContext], made: Made, spec: TrialSpec
-) -> None:
-    study, data, backbone = made
+def test_gradient_norms_and_audits(gpu: PretendedGpu, made: Prepared, spec: TrialSpec) -> None:
     with gpu.pretended():
-        context = on(CUDA)
+        context = made.context(CUDA)
         engine = context.engine(spec.engine, context.model(1))
         norms, _ = training_set_norms(engine, context, PhysicalBatch(100))
-        assert norms.shape == (len(data.train_labels),)
+        assert norms.shape == (len(made.data.train_labels),)
         canaries = CanaryContext(
-            *(data, backbone, study.methods["method"], 10, numpy_stream("coins"), 0.0, CUDA)
+            *(made.data, made.backbone, made.study.methods["method"], 10),
+            *(numpy_stream("coins"), 0.0, CUDA),
         )
         audited = audit_trial(replace(spec, train_size=spec.train_size + 10), canaries)
     assert audited.observations.shape == (STEPS, 10)

@@ -47,13 +47,6 @@ def test_keys_are_the_same_everywhere() -> None:
     ]
 
 
-def test_keys_have_128_bits() -> None:
-    bits = [format(stream_key(part), "0128b") for part in range(4000)]
-    shares = [np.mean([row[place] == "1" for row in bits]) for place in range(128)]
-    # All bits vary: 5 standard deviations of a fair coin.
-    assert max(abs(share - 0.5) for share in shares) < 5 * 0.5 / np.sqrt(4000)
-
-
 def test_a_secret_gives_another_stream() -> None:
     secrets = [new_secret() for _ in range(100)]
     assert all(len(secret) == 32 for secret in secrets)

@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,41 +16,35 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import balanced_accuracy_score
-from tests.training.tiny_study import N, prepare, specs_of, tiny_sections
+from tests.training.tiny_study import N, Prepared, prepare, specs_of, tiny_study
 from torch import nn
 
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Study
-from dpsweep.study.paths import Paths
-from dpsweep.training.context import TrialContext
 from dpsweep.training.specification import TrialSpec, cell_noise
 from dpsweep.training.trial import train_trial
 
-Prepared = tuple[Paths, PreparedDataset, PreparedBackbone]
-CPU = torch.device("cpu")
 B, EPOCHS, STEPS, GAMMA, RATE = 30, 1, 9, 0.3, 0.5
 
 
 def study(bound: float | str, optimizer: str, epsilon: float) -> Study:
-    sections = tiny_sections({"automatic_clipping_gamma": GAMMA}, {"kind": "film"})
-    sections["sweeps"]["digits"] |= {
-        "epsilon": [epsilon],
-        "epochs": [EPOCHS],
-        "batch_size": [B],
-        "clipping_bound": bound if isinstance(bound, str) else [bound],
-        "learning_rate": [RATE],
-        "optimizer": optimizer,
-        "seeds": 2,
-    }
-    return Study.model_validate(sections)
+    return tiny_study(
+        {"automatic_clipping_gamma": GAMMA},
+        {"kind": "film"},
+        epsilon=[epsilon],
+        epochs=[EPOCHS],
+        batch_size=[B],
+        clipping_bound=bound if isinstance(bound, str) else [bound],
+        learning_rate=[RATE],
+        optimizer=optimizer,
+        seeds=2,
+    )
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    torch.set_num_threads(1)
     return prepare(study(1.0, "sgd", 8.0), tmp_path_factory.mktemp("reference"))
 
 
@@ -131,20 +124,20 @@ class Reference:
     ],
 )
 def test_a_trial_is_the_algorithm_of_the_paper(
-    bound: float | str, optimizer: str, epsilon: float, prepared: Prepared, tmp_path: Path
+    bound: float | str, optimizer: str, epsilon: float, prepared: Prepared
 ) -> None:
     chosen = study(bound, optimizer, epsilon)
     (cell,) = chosen.sweep_cells("digits")
-    paths, data, backbone = prepared
+    _, paths, data, backbone = prepared
     calibration = calibrate(epsilon, chosen.privacy.delta, N, B, STEPS)
     write_calibration(paths.noise("digits", epsilon, EPOCHS, B), calibration)
     noise = cell_noise(chosen, paths, cell)
-    context = TrialContext(data, backbone, chosen.methods["method"], device=CPU)
+    context = prepared._replace(study=chosen).context()
     spec = specs_of(chosen, cell, noise, data, backbone)[RATE, 2]
     reference = Reference(context.model(2), data, spec, chosen, bound)
     for step in range(STEPS):
         reference.step(step)
-    trial, epochs = train_trial(spec, context, tmp_path / "checkpoint", 1e9)
+    trial, epochs = train_trial(spec, context, None, 1e9)
     scale = max(float(each.detach().abs().max()) for each in reference.parameters.values())
     for name, wanted in reference.parameters.items():
         found = torch.from_numpy(epochs[f"epoch{EPOCHS}/{name}"]).double()

@@ -6,39 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.tiny_study import N, prepare, tiny_study
+from tests.training import tiny_study as tiny
+from tests.training.tiny_study import CPU, N, Prepared, prepare, tiny_study
 
 import dpsweep.training.specification as module
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.study import Cell, Study
+from dpsweep.study import Cell
 from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.study.config import LoRA
 from dpsweep.study.fingerprints import trainer_fingerprint
 from dpsweep.training.specification import TrialSpec, specify
 
 PROBLEM = "digits_vit_method"
-SPEC = TrialSpec(
-    data="digits",
-    classes="ten",
-    backbone="vit",
-    method={"kind": "film"},
-    optimizer="adam",
-    epsilon=8.0,
-    delta=1e-5,
-    noise_multiplier=1.5,
-    train_size=100,
-    batch_size=10,
-    epochs=2,
-    steps=20,
-    clipping=FlatClipping(1.0),
-    learning_rate=0.1,
-    seed=1,
-    engine="auto",
-    physical_batch=8,
-    threads=1,
-)
+SPEC = replace(tiny.SPEC, classes="ten", epochs=2)
 
 
 def another(value: Any) -> Any:
@@ -84,17 +65,10 @@ def test_the_version_of_the_trainer_is_in_the_key(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture(scope="module")
-def study() -> Study:
-    return tiny_study(
-        {"automatic_clipping_gamma": 0.25, "threads": 1, "precision": "float32"}, {"kind": "film"}
-    )
-
-
-@pytest.fixture(scope="module")
-def prepared(
-    study: Study, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[PreparedDataset, PreparedBackbone]:
-    return prepare(study, tmp_path_factory.mktemp("specification"))[1:]
+def made(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    training = {"automatic_clipping_gamma": 0.25, "threads": 1, "precision": "float32"}
+    study = tiny_study(training, {"kind": "film"})
+    return prepare(study, tmp_path_factory.mktemp("specification"))
 
 
 @pytest.mark.parametrize(
@@ -107,15 +81,12 @@ def prepared(
     ],
 )
 def test_what_is_specified_is_what_the_cell_and_its_noise_say(
-    study: Study,
-    prepared: tuple[PreparedDataset, PreparedBackbone],
-    bound: Any,
-    clipping: Clipping,
+    made: Prepared, bound: Any, clipping: Clipping
 ) -> None:
+    study, _, data, backbone = made
     cell = Cell(PROBLEM, math.inf if bound == "none" else 8.0, 3, 30, bound)
     noise = calibrate(cell.epsilon, 1e-5, N, 30, 27)
-    data, backbone = prepared
-    found = specify(study, cell, noise, data, backbone, torch.device("cpu"), 0.05, 4)
+    found = specify(study, cell, noise, data, backbone, CPU, 0.05, 4)
     assert (found.data, found.backbone) == (data.metadata.checksum, backbone.metadata.checksum)
     assert (found.epsilon, found.delta) == (cell.epsilon, 1e-5)
     assert found.noise_multiplier == noise.noise_multiplier
@@ -125,23 +96,13 @@ def test_what_is_specified_is_what_the_cell_and_its_noise_say(
     assert (found.device, found.precision, found.threads) == ("cpu", "float32", 1)
 
 
-def test_other_classes_or_another_device_give_another_key(
-    study: Study, prepared: tuple[PreparedDataset, PreparedBackbone]
-) -> None:
-    data, backbone = prepared
+def test_other_classes_or_another_device_give_another_key(made: Prepared) -> None:
+    study, _, data, backbone = made
     cell, noise = Cell(PROBLEM, 8.0, 1, N, 1.0), calibrate(8.0, 1e-5, N, N, 1)
 
     def key(data: PreparedDataset, device: str) -> str:
-        return specify(
-            study,
-            cell,
-            noise,
-            data,
-            backbone,
-            torch.device(device),
-            learning_rate=0.1,
-            seed=1,
-        ).key
+        there = torch.device(device)
+        return specify(study, cell, noise, data, backbone, there, learning_rate=0.1, seed=1).key
 
     renamed = data.metadata.model_copy(update={"classes": [*data.metadata.classes[:-1], "nine"]})
     others = replace(data, metadata=renamed)
@@ -149,9 +110,8 @@ def test_other_classes_or_another_device_give_another_key(
     assert len(keys) == 3
 
 
-def test_an_engine_is_set_for_a_study_a_method_or_a_sweep(
-    study: Study, prepared: tuple[PreparedDataset, PreparedBackbone]
-) -> None:
+def test_an_engine_is_set_for_a_study_a_method_or_a_sweep(made: Prepared) -> None:
+    study, _, data, backbone = made
     cell, noise = Cell(PROBLEM, 8.0, 1, N, 1.0), calibrate(8.0, 1e-5, N, N, 1)
     sweep = study.sweeps["digits"]
 
@@ -164,7 +124,7 @@ def test_an_engine_is_set_for_a_study_a_method_or_a_sweep(
                 "sweeps": study.sweeps | {"digits": sweep.model_copy(update={"engine": own})},
             }
         )
-        spec = specify(changed, cell, noise, *prepared, torch.device("cpu"), 0.1, 1)
+        spec = specify(changed, cell, noise, data, backbone, CPU, 0.1, 1)
         return spec.engine, spec.key, trainer_fingerprint(changed, PROBLEM)
 
     assert with_engines("loop", "vmap", "bookkeeping")[0] == "bookkeeping"

@@ -23,7 +23,7 @@ from dpsweep.theory import ClippedSums
 from dpsweep.training import gradient_norms, theory, trajectory
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import load_trainable
-from dpsweep.training.gradients.interface import GradientEngine
+from dpsweep.training.gradients import GradientEngine
 from dpsweep.training.gradients.loop import LoopEngine
 from dpsweep.training.job import EXIT_AGAIN, Interrupted
 from dpsweep.training.store import TrialStore
@@ -31,13 +31,9 @@ from dpsweep.training.trajectory import Trajectory, TrajectoryError
 
 PROBLEM, EPOCHS = "digits_vit_method", 3
 CELL = Cell.parse(PROBLEM, f"eps8_epochs{EPOCHS}_B30_C1")
-SECTIONS = tiny_sections({}, {"kind": "film"}) | {"theory": {"draws": 2, "largest_batch": 20}}
-SECTIONS["sweeps"]["digits"] |= {
-    "epochs": [EPOCHS],
-    "batch_size": [30],
-    "learning_rate": [0.05],
-    "physical_batch": 32,
-}
+SECTIONS = tiny_sections(
+    {}, {"kind": "film"}, epochs=[EPOCHS], batch_size=[30], learning_rate=[0.05], physical_batch=32
+) | {"theory": {"draws": 2, "largest_batch": 20}}
 # Each with the function that is called once for a measurement, and how often after an epoch.
 STAGES = {"norms": (gradient_norms, "training_set_norms", 1), "theory": (theory, "_overlap", 2)}
 

@@ -177,6 +177,21 @@ _BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "distilbert-all": distilbert,
 }
 CASES = tuple(_BUILDERS)
+# One case for each way in which an engine handles gradients.
+ENGINES_ON_IMAGES = [
+    ("loop", "vit-film"),
+    ("linear", "linear-head"),
+    ("expanded", "vit-lora"),
+    ("expanded", "bit-film"),
+    ("bookkeeping", "vit-all"),
+    ("bookkeeping", "bit-all"),
+    ("bookkeeping", "convolutions-all"),
+    ("vmap", "vit-lora"),
+    ("vmap", "convolutions-all"),
+    ("opacus", "vit-film"),
+    ("opacus", "bit-all"),
+]
+EACH_ENGINE = [*ENGINES_ON_IMAGES, ("bookkeeping", "distilbert-all")]
 
 
 def make(name: str, dtype: torch.dtype = torch.float64, examples: int = 6) -> Case:

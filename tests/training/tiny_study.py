@@ -1,8 +1,12 @@
 """A study whose trials take a tenth of a second, for tests of the trainer itself."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import pytest
 import torch
 
 from dpsweep.data.prepare import prepare as prepare_dataset
@@ -10,14 +14,43 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.privacy import Calibration
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import Cell, Study
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.paths import Paths
+from dpsweep.training import trial as trial_module
+from dpsweep.training.context import TrialContext
+from dpsweep.training.job import Interrupted
 from dpsweep.training.specification import TrialSpec, specify
+from dpsweep.training.store import Arrays
+from dpsweep.training.trial import train_trial
 
 N = 269
+CPU = torch.device("cpu")
+SPEC = TrialSpec(
+    data="digits",
+    classes="classes",
+    backbone="vit",
+    method={"kind": "film"},
+    optimizer="adam",
+    epsilon=8.0,
+    delta=1e-5,
+    noise_multiplier=1.5,
+    train_size=100,
+    batch_size=10,
+    epochs=1,
+    steps=20,
+    clipping=FlatClipping(1.0),
+    learning_rate=0.1,
+    seed=1,
+    engine="auto",
+    physical_batch=8,
+    threads=1,
+)
+"""A trial of no study; tests replace what they need."""
 
 
-def tiny_sections(training: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
+def tiny_sections(training: dict[str, Any], method: dict[str, Any], **sweep: Any) -> dict[str, Any]:
     """A fifth of the digits, a transformer of one block, one sweep of one cell: as in YAML."""
     return {
         "title": "Tiny",
@@ -56,34 +89,92 @@ def tiny_sections(training: dict[str, Any], method: dict[str, Any]) -> dict[str,
                 "learning_rate": [0.003],
                 "seeds": 1,
             }
+            | sweep
         },
     }
 
 
-def tiny_study(training: dict[str, Any], method: dict[str, Any]) -> Study:
+def tiny_study(training: dict[str, Any], method: dict[str, Any], **sweep: Any) -> Study:
     """Validate `tiny_sections`."""
-    return Study.model_validate(tiny_sections(training, method))
+    return Study.model_validate(tiny_sections(training, method, **sweep))
 
 
-def prepare(study: Study, folder: Path) -> tuple[Paths, PreparedDataset, PreparedBackbone]:
-    """Prepare the study's dataset and backbone."""
+class Prepared(NamedTuple):
+    """A study, and its prepared dataset and backbone."""
+
+    study: Study
+    paths: Paths
+    data: PreparedDataset
+    backbone: PreparedBackbone
+
+    def context(self, device: torch.device = CPU) -> TrialContext:
+        """What trials of the study share."""
+        return TrialContext(
+            self.data,
+            self.backbone,
+            self.study.methods["method"],
+            self.study.holdout_share,
+            device,
+        )
+
+    def specs(self, steps: int, cell: Cell | None = None) -> dict[tuple[float, int], TrialSpec]:
+        """The trials of a cell on the CPU, with noise for so many steps."""
+        if cell is None:
+            (cell,) = self.study.all_cells()
+        size, batch_size = self.study.train_size("digits"), self.study.batch_size(cell)
+        noise = calibrate(cell.epsilon, 1e-5, size, batch_size, steps)
+        return specs_of(self.study, cell, noise, self.data, self.backbone)
+
+    def spec(self, steps: int) -> TrialSpec:
+        """The only trial of the only cell."""
+        (spec,) = self.specs(steps).values()
+        return spec
+
+
+def prepare(study: Study, folder: Path) -> Prepared:
+    """Prepare the study's dataset and backbone; torch takes one thread from now on."""
+    torch.set_num_threads(1)
     paths = Paths(folder)
     prepare_dataset("digits", study.datasets["digits"], paths.dataset("digits"))
     prepare_backbone("vit", study.backbones["vit"], paths)
-    return (
-        paths,
-        PreparedDataset.open(paths.dataset("digits")),
-        PreparedBackbone.open(paths.backbone("vit")),
-    )
+    data = PreparedDataset.open(paths.dataset("digits"))
+    return Prepared(study, paths, data, PreparedBackbone.open(paths.backbone("vit")))
 
 
 def specs_of(
     study: Study, cell: Cell, noise: Calibration, data: PreparedDataset, backbone: PreparedBackbone
 ) -> dict[tuple[float, int], TrialSpec]:
     """The trials of a cell on the CPU, by learning rate and seed."""
-    grid, cpu = study.sweeps[study.sweep_of(cell)], torch.device("cpu")
+    grid = study.sweeps[study.sweep_of(cell)]
     return {
-        (rate, seed): specify(study, cell, noise, data, backbone, cpu, rate, seed)
+        (rate, seed): specify(study, cell, noise, data, backbone, CPU, rate, seed)
         for rate in grid.learning_rates
         for seed in range(1, grid.seeds + 1)
     }
+
+
+def end(spec: TrialSpec, context: TrialContext, checkpoint: Path | None = None) -> Arrays:
+    """Train a trial; return its parameters after every epoch, and what was logged of its steps."""
+    trial, epochs = train_trial(spec, context, checkpoint, 1e9)
+    return {name: np.asarray(value) for name, value in (epochs | trial.steps).items()}
+
+
+def assert_equal(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Compare arrays by name, bit for bit."""
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@contextmanager
+def stopped_after(steps: int) -> Iterator[None]:
+    """Interrupt the trial that is trained here after some steps, and see that it ends."""
+    calls = iter(range(1000))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            trial_module,
+            "interruption",
+            lambda saved: Interrupted(75) if next(calls) == steps - 1 else None,
+        )
+        with pytest.raises(Interrupted):
+            yield

@@ -11,20 +11,26 @@
 
 ``expanded`` and ``bookkeeping`` know what has a rule in `dpsweep.training.gradients.rules`. Before its
 first step, each engine but ``loop`` and ``opacus`` is compared with ``loop`` on the model.
+
+Where to look: ``engine`` has the clipped sum, ``engines`` how the fast ones find the gradients of
+examples, ``rules`` what they know of each function of torch (``uses`` and ``recorded`` are what rules
+compute with), ``per_example``, ``convolutions`` and ``derived`` how gradients are kept, ``checked`` the
+comparison, and ``refusals`` the models that none takes.
 """
 
 import torch
 from torch import nn
 
-from dpsweep.training.gradients.checked import CheckedEngine, Kind
-from dpsweep.training.gradients.engines import BookkeepingEngine, ExpandedEngine, VmapEngine
-from dpsweep.training.gradients.interface import (
-    GradientEngine,
-    GradientSum,
-    UnsupportedModelError,
+from dpsweep.training.gradients.checked import CheckedEngine
+from dpsweep.training.gradients.engine import GradientEngine, GradientSum
+from dpsweep.training.gradients.engines import (
+    BookkeepingEngine,
+    ExpandedEngine,
+    LinearEngine,
+    VmapEngine,
 )
-from dpsweep.training.gradients.linear import LinearEngine
 from dpsweep.training.gradients.loop import LoopEngine
+from dpsweep.training.gradients.refusals import UnsupportedModelError
 
 __all__ = [
     "GradientEngine",
@@ -33,7 +39,13 @@ __all__ = [
     "make_engine",
 ]
 
-
+_ENGINES: dict[str, type[GradientEngine]] = {
+    "linear": LinearEngine,
+    "expanded": ExpandedEngine,
+    "bookkeeping": BookkeepingEngine,
+    "vmap": VmapEngine,
+    "loop": LoopEngine,
+}
 # Beyond that many numbers, copies of an example's trainable parameters are no longer small.
 _FEW_PARAMETERS = 2**20
 
@@ -73,41 +85,27 @@ def make_engine(
             a trainable parameter for which the engine has no rule shows at the first call.
         ValueError: there is no such engine.
     """
-    if name == "opacus":
-        return _opacus(model, head_parameters, autocast)
     if name == "loop":
         return LoopEngine(model, head_parameters, autocast=autocast)
+    if name == "opacus":
+        if autocast is not None:
+            raise ValueError(
+                "engine 'opacus' computes norms in the dtype of the forward pass, which must be "
+                "that of the model: use no autocast, or another engine"
+            )
+        # Opacus sets up logging and takes a second to import.
+        from dpsweep.training.gradients.opacus import OpacusEngine  # noqa: PLC0415
 
-    engines: dict[str, Kind] = {
-        "linear": (LinearEngine, {}),
-        "expanded": (ExpandedEngine, {"compile": compile}),
-        "bookkeeping": (BookkeepingEngine, {}),
-        "vmap": (VmapEngine, {}),
-        "loop": (LoopEngine, {}),
-    }
+        return OpacusEngine(model, head_parameters)
     if name == "auto":
         few = _copied(model, head_parameters) <= _FEW_PARAMETERS
         unfit = {"linear": not isinstance(model, nn.Linear), "expanded": not few}
-        engines = {key: kind for key, kind in engines.items() if not unfit.get(key)}
-    elif name in engines:
-        engines = {name: engines[name]}
+        engines = {key: kind for key, kind in _ENGINES.items() if not unfit.get(key)}
+    elif name in _ENGINES:
+        engines = {name: _ENGINES[name]}
     else:
-        raise ValueError(f"engine {name!r}: choose one of auto, {', '.join(engines)} and opacus")
-    return CheckedEngine(model, head_parameters, engines, autocast=autocast)
-
-
-def _opacus(
-    model: nn.Module, head_parameters: frozenset[str], autocast: torch.dtype | None
-) -> GradientEngine:
-    if autocast is not None:
-        raise ValueError(
-            "engine 'opacus' computes norms in the dtype of the forward pass, which must be "
-            "that of the model: use no autocast, or another engine"
-        )
-    # Opacus sets up logging and takes a second to import.
-    from dpsweep.training.gradients.opacus import OpacusEngine  # noqa: PLC0415
-
-    return OpacusEngine(model, head_parameters)
+        raise ValueError(f"engine {name!r}: choose one of auto, {', '.join(_ENGINES)} and opacus")
+    return CheckedEngine(model, head_parameters, engines, autocast=autocast, compile=compile)
 
 
 def _copied(model: nn.Module, head_parameters: frozenset[str]) -> int:

@@ -12,19 +12,12 @@ from torch import Tensor, nn
 
 from dpsweep.study.clipping import Clipping, NoClipping
 from dpsweep.training.device import full_precision
-from dpsweep.training.gradients.interface import (
-    GradientEngine,
-    GradientSum,
-    UnsupportedModelError,
-    example_losses,
-)
+from dpsweep.training.gradients.engine import GradientEngine, GradientSum, example_losses
 from dpsweep.training.gradients.loop import LoopEngine
+from dpsweep.training.gradients.refusals import UnsupportedModelError
 from dpsweep.training.physical import is_out_of_memory
 
 log = logging.getLogger(__name__)
-
-Kind = tuple[type[GradientEngine], Mapping[str, Any]]
-"""A class of engines, and options that one is made with beside autocast."""
 
 # How many examples are compared.
 _EXAMPLES = 3
@@ -48,9 +41,8 @@ class CheckedEngine(GradientEngine):
         self,
         model: nn.Module,
         head_parameters: frozenset[str],
-        engines: Mapping[str, Kind],
-        *,
-        autocast: torch.dtype | None = None,
+        engines: Mapping[str, type[GradientEngine]],
+        **options: Any,
     ):
         """Prepare a model.
 
@@ -58,13 +50,14 @@ class CheckedEngine(GradientEngine):
             model: see ``make_engine``.
             head_parameters: see ``make_engine``.
             engines: by name; the first one that can is taken.
-            autocast: see ``make_engine``; for timing.
+            options: what engines are made with.
 
         Raises:
             UnsupportedModelError: see `check_model`.
         """
-        super().__init__(model, head_parameters, autocast=autocast)
+        super().__init__(model, head_parameters, **options)
         self._engines = engines
+        self._options = options
         self._chosen: tuple[str, GradientEngine] | None = None
 
     def clipped_sum(
@@ -101,10 +94,10 @@ class CheckedEngine(GradientEngine):
         wanted = LoopEngine(model, self._head).alone(*batch)
         _refuse_mixing(model, *batch, wanted)
         reasons: dict[str, str] = {}
-        for name, (kind, options) in self._engines.items():
+        for name, kind in self._engines.items():
             try:
                 difference = _difference(_among_others(kind(model, self._head), *batch), wanted)
-                engine = kind(self.model, self._head, autocast=self._autocast, **options)
+                engine = kind(self.model, self._head, **self._options)
                 if self._autocast is not None and difference is None:
                     engine.norms(inputs, labels, torch.ones_like(labels, dtype=torch.bool))
             except Exception as error:
@@ -114,8 +107,10 @@ class CheckedEngine(GradientEngine):
                 reasons[name] = " ".join(str(error).split()) or type(error).__name__
                 continue
             if difference is None:
-                if reasons:
-                    self._tell(name, engine, reasons, inputs, labels)
+                if name in _SLOW and reasons:
+                    self._tell_cost(name, engine, reasons, inputs[:_TIMED], labels[:_TIMED])
+                elif reasons:
+                    log.info("engine %r", name)
                 return name, engine
             reasons[name] = (
                 f"engine {name!r} does not give the gradient of parameter {difference!r} that an "
@@ -123,7 +118,7 @@ class CheckedEngine(GradientEngine):
             )
         raise UnsupportedModelError("; ".join(reasons.values()))
 
-    def _tell(
+    def _tell_cost(
         self,
         name: str,
         engine: GradientEngine,
@@ -131,20 +126,18 @@ class CheckedEngine(GradientEngine):
         inputs: Tensor,
         labels: Tensor,
     ) -> None:
-        """Log which engine was taken instead of another one, with a warning if that is costly."""
-        if name not in _SLOW:
-            log.info("engine %r", name)
-            return
-        some = inputs[:_TIMED], labels[:_TIMED]
-        mask = torch.ones_like(some[1], dtype=torch.bool)
-        private = _seconds(lambda: engine.clipped_sum(*some, mask, NoClipping()), inputs.device)
-        plain = _seconds(lambda: self._plain_gradients(*some), inputs.device)
+        """Warn that an engine was taken that is slow."""
+        mask = torch.ones_like(labels, dtype=torch.bool)
+        private = _seconds(
+            lambda: engine.clipped_sum(inputs, labels, mask, NoClipping()), inputs.device
+        )
+        plain = _seconds(lambda: self._plain_gradients(inputs, labels), inputs.device)
         log.warning(
             "engine %r: a step takes %.1f times as long as one without privacy (measured on %d "
             "examples), because: %s",
             name,
             private / plain,
-            len(some[1]),
+            len(labels),
             "; ".join(reasons.values()),
         )
 

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -39,70 +38,19 @@ class ChannelSums(NamedTuple):
     """what the rounding errors of these are relative to: a square of g, or more"""
 
 
-@dataclass(frozen=True)
-class ConvolutionGradients(WeightGradients):
-    """Gradients of the weight of ``F.conv2d``, of shape (out, in / groups, height, width)."""
-
-    @abstractmethod
-    def without_level(self) -> Self:
-        """Return gradients of the same standardised weights, from inputs whose mean is zero.
-
-        Standardised weights sum to zero, so a level that all inputs of an example share, padding
-        included, changes nothing but the size of the numbers that cancel each other.
-        """
-
-    @abstractmethod
-    def channel_sums(self, weights: Tensor, scale: Tensor) -> ChannelSums:
-        """Reduce each example's gradient per output channel, without keeping it; one group only.
-
-        Args:
-            weights: for ``along``, shape (out, in, height, width).
-            scale: by which the layer's weights are larger than these, shape (out,).
-        """
+def sums_of_rows(rows: Tensor, weights: Tensor) -> ChannelSums:
+    """Reduce gradients of shape (examples, out, in, height, width) per output channel."""
+    rows = rows.flatten(2)
+    squares = torch.linalg.vector_norm(rows, dim=2).square()
+    # A product of matrices per channel reads the rows once for both.
+    probes = torch.stack([torch.ones_like(weights), weights], dim=1).flatten(2)
+    total, along = (rows.transpose(0, 1) @ probes.mT).permute(1, 2, 0).unbind(1)
+    return ChannelSums(squares, total, along, squares)
 
 
 @dataclass(frozen=True)
-class ConvolutionRows(ConvolutionGradients):
-    """Gradients as they are, where that is less than the factors.
-
-    Attributes:
-        name: the weight.
-        shape: its shape.
-        gradients: shape (examples, *shape).
-    """
-
-    gradients: Tensor
-
-    def rows(self, examples: slice = ALL) -> Tensor:
-        """See ``WeightGradients``."""
-        return self.gradients[examples]
-
-    def squared_norms(self) -> Tensor:
-        """See ``PerExampleGradients``."""
-        return self.gradients.flatten(1).square().sum(1)
-
-    def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
-        """See ``PerExampleGradients``."""
-        rows = only_usable(usable, self.gradients.flatten(1)).to(factors.dtype)
-        return {self.name: (factors @ rows).view(self.shape)}
-
-    def without_level(self) -> Self:
-        """See ``ConvolutionGradients``: the level is off before rows are made."""
-        return self
-
-    def channel_sums(self, weights: Tensor, scale: Tensor) -> ChannelSums:
-        """See ``ConvolutionGradients``."""
-        rows = self.gradients.flatten(2)
-        squares = torch.linalg.vector_norm(rows, dim=2).square()
-        # A product of matrices per channel reads the rows once for both.
-        probes = torch.stack([torch.ones_like(weights), weights], dim=1).flatten(2)
-        total, along = (rows.transpose(0, 1) @ probes.mT).permute(1, 2, 0).unbind(1)
-        return ChannelSums(squares, total, along, squares)
-
-
-@dataclass(frozen=True)
-class Convolutions(ConvolutionGradients):
-    """Gradients as factors: the layer's inputs and its outputs' gradients.
+class Convolutions(WeightGradients):
+    """Gradients of the weight of ``F.conv2d`` as factors: inputs, and gradients of the outputs.
 
     The norms are those of `OuterProducts` whose tokens are the output's pixels, with an input
     patch each, for every group of channels.
@@ -155,18 +103,27 @@ class Convolutions(ConvolutionGradients):
         return (outputs @ patches.mT).view(-1, *self.shape)
 
     def without_level(self) -> Self:
-        """See ``ConvolutionGradients``."""
+        """Return gradients of the same standardised weights, from inputs whose mean is zero.
+
+        Standardised weights sum to zero, so a level that all inputs of an example share, padding
+        included, changes nothing but the size of the numbers that cancel each other.
+        """
         rows, columns = self.padding
         inputs = F.pad(widened(self.inputs), (columns, columns, rows, rows))
         level = inputs.mean((1, 2, 3), keepdim=True)
         return replace(self, inputs=inputs - level, padding=(0, 0))
 
     def channel_sums(self, weights: Tensor, scale: Tensor) -> ChannelSums:
-        """See ``ConvolutionGradients``."""
+        """Reduce each example's gradient per output channel, without keeping it; one group only.
+
+        Args:
+            weights: for ``along``, shape (out, in, height, width).
+            scale: by which the layer's weights are larger than these, shape (out,).
+        """
         if self.products_are_cheaper:
             return self._sums_of_products(weights, scale)
         parts = [
-            ConvolutionRows(self.name, self.shape, self.rows(some)).channel_sums(weights, scale)
+            sums_of_rows(self.rows(some), weights)
             for some in slices(len(self.inputs), self.shape.numel(), self.inputs.device)
         ]
         return ChannelSums(*(torch.cat(each) for each in zip(*parts, strict=True)))

@@ -8,12 +8,19 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from dpsweep.training.gradients.convolutions import ConvolutionGradients
-from dpsweep.training.gradients.per_example import ERROR, WeightGradients, slices, widened
+from dpsweep.training.gradients.convolutions import Convolutions, sums_of_rows
+from dpsweep.training.gradients.per_example import (
+    ERROR,
+    Instantiated,
+    PerExampleGradients,
+    WeightGradients,
+    slices,
+    widened,
+)
 
 
 @dataclass(frozen=True)
-class Derived:
+class Derived(PerExampleGradients):
     """Gradients of parameters from which the model computes a weight, such as a standardised one.
 
     A gradient goes through that computation. The sum goes as one, after it was taken; for their
@@ -28,7 +35,7 @@ class Derived:
 
     weight: Tensor
     sources: Mapping[str, Tensor]
-    gradients: WeightGradients
+    gradients: WeightGradients | Instantiated
     examples: int
 
     @property
@@ -123,10 +130,9 @@ class Standardized(Derived):
 
     So the squared norms need three sums a channel and example: of g^2, g and g x. The last one is
     in what the layer gave for its inputs. The mean of g does not count, and where inputs are nearly
-    uniform it is nearly all of g, so it is taken off before anything is summed.
+    uniform it is nearly all of g, so it is taken off before anything is summed; rows have none.
     """
 
-    gradients: ConvolutionGradients
     origin: Standardization
 
     def squared_norms(self) -> Tensor:
@@ -140,8 +146,12 @@ class Standardized(Derived):
         # y / x for each channel; without a gain, y is x.
         slope = torch.ones_like(rate) if gain is None else gain / math.sqrt(inputs)
         standardized = (centred * rate[:, None]).view_as(self.weight)
-        gradients = self.gradients.without_level()
-        squares, total, along, rounding = gradients.channel_sums(standardized, slope)
+        gradients = self._without_level()
+        squares, total, along, rounding = (
+            gradients.channel_sums(standardized, slope)
+            if isinstance(gradients, Convolutions)
+            else sums_of_rows(gradients.rows(), standardized)
+        )
         # Of x itself the sum of squares is a little less than K, by the epsilon.
         overlap = 2 - variance / (variance + self.origin.epsilon)
         exact = squares - total.square() / inputs - overlap * along.square() / inputs
@@ -153,5 +163,10 @@ class Standardized(Derived):
 
     def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
         """See ``PerExampleGradients``."""
-        level = replace(self, gradients=self.gradients.without_level())
+        level = replace(self, gradients=self._without_level())
         return Derived.weighted_sums(level, factors, usable)
+
+    def _without_level(self) -> WeightGradients | Instantiated:
+        if isinstance(self.gradients, Convolutions):
+            return self.gradients.without_level()
+        return self.gradients

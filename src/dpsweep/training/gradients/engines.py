@@ -1,38 +1,35 @@
-"""The fast engines: from per-example gradients, as they are cheapest to keep, to norms and sums.
+"""The fast engines: how they find the gradients of all examples, as they are cheapest to keep.
 
 Two use the rules: `ExpandedEngine` for few trainable parameters, and `BookkeepingEngine` for all.
-`VmapEngine` is for what has no rule.
+`LinearEngine` is for a head on features that are computed once, and `VmapEngine` for what has no rule.
 """
 
-from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from functools import partial
-from typing import ClassVar
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.messages import shorten
-from dpsweep.training.device import full_precision
-from dpsweep.training.gradients.interface import (
-    GradientEngine,
-    GradientSum,
-    UnsupportedModelError,
-    example_losses,
-)
+from dpsweep.training.gradients.engine import FactoredEngine, GradientSum, example_losses
 from dpsweep.training.gradients.per_example import (
     Instantiated,
     OuterProducts,
     PerExampleGradients,
     only_usable,
+    scaled,
     slices,
 )
 from dpsweep.training.gradients.recorded import RecordedUses
-from dpsweep.training.gradients.rules import BOOKKEEPING, EXPANDED, LINEAR
+from dpsweep.training.gradients.refusals import UnsupportedModelError
+from dpsweep.training.gradients.rules import LINEAR
 from dpsweep.training.gradients.uses import TrackedParameter, Uses, trains
 
 # Gradients of up to that many numbers cost less to copy than to handle one by one.
@@ -41,75 +38,108 @@ _SMALL = 2**14
 _AT_ONCE = 2**26, 2**29
 
 
-class FactoredEngine(GradientEngine):
-    """One forward and one backward pass for all examples; gradients come as `PerExampleGradients`.
+class LinearEngine(FactoredEngine):
+    """Norms and sums of a softmax layer in closed form, without autograd.
 
-    Attributes:
-        sums: dtype in which scaled gradients are summed, at least.
+    Everything is float64 (a tenth more than float32 on a CPU; on a GPU it is not measured): an
+    example's gradient and the sum then do not depend on the example's place in a micro-batch.
     """
 
-    sums: ClassVar[torch.dtype] = torch.float32
+    sums: ClassVar[torch.dtype] = torch.float64
 
     def __init__(
-        self,
-        model: nn.Module,
-        head_parameters: frozenset[str] = frozenset(),
-        *,
-        autocast: torch.dtype | None = None,
+        self, model: nn.Module, head_parameters: frozenset[str] = frozenset(), **options: Any
     ):
-        """Prepare a model; what the engine does not know is refused when it is met."""
-        super().__init__(model, head_parameters, autocast=autocast)
+        """Prepare a linear layer whose weight and bias train.
+
+        Args:
+            model: the layer.
+            head_parameters: everything is the head, whatever is named here.
+            options: see ``GradientEngine``. Without autocast, logits are float64.
+
+        Raises:
+            UnsupportedModelError: the model is something else.
+        """
+        trains = {name for name, each in model.named_parameters() if each.requires_grad}
+        if not isinstance(model, nn.Linear) or trains != {"weight", "bias"}:
+            raise UnsupportedModelError(
+                f"engine 'linear' knows a linear layer whose weight and bias train, found "
+                f"{type(model).__name__} with {', '.join(sorted(trains)) or 'nothing'} that trains"
+            )
+        super().__init__(model, frozenset(trains), **options)
+
+    @torch.no_grad()
+    def _per_example(
+        self, inputs: Tensor, labels: Tensor
+    ) -> tuple[Tensor, list[PerExampleGradients]]:
+        inputs = inputs.double()
+        weight, bias = self.parameters["weight"], self.parameters["bias"]
+        if self._autocast is None:
+            logits = F.linear(inputs, weight.double(), bias.double())
+        else:
+            with torch.autocast(inputs.device.type, dtype=self._autocast):
+                logits = F.linear(inputs.float(), weight, bias).double()
+        log_probabilities = F.log_softmax(logits, dim=1)
+        chosen = labels[:, None]
+        losses = -log_probabilities.gather(1, chosen).squeeze(1)
+        residuals = log_probabilities.exp_()
+        residuals.scatter_add_(1, chosen, residuals.new_full((), -1.0).expand_as(chosen))
+        return losses.float(), [SoftmaxGradients(inputs, residuals)]
+
+
+@dataclass(frozen=True)
+class SoftmaxGradients(PerExampleGradients):
+    """Gradients of a softmax layer's weight and bias.
+
+    With the residual ``r = softmax(W x + b) - onehot(y)`` the gradient of an example is the outer
+    product of r and (x, 1). So its norm is ``|r| sqrt(|x|^2 + 1)``, and the sum over examples with
+    factors c is ``(c r)^T (x, 1)``: two products of matrices, and nothing of the size of a gradient
+    for any one example (Goodfellow 2015, "Efficient Per-Example Gradient Computations").
+
+    Attributes:
+        inputs: x, shape (examples, features), float64.
+        residuals: r, shape (examples, classes), float64.
+    """
+
+    inputs: Tensor
+    residuals: Tensor
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See ``PerExampleGradients``."""
+        return "weight", "bias"
+
+    def squared_norms(self) -> Tensor:
+        """See ``PerExampleGradients``."""
+        lengths = torch.linalg.vector_norm(self.inputs, dim=1).square_().add_(1).sqrt_()
+        norms: Tensor = torch.linalg.vector_norm(self.residuals, dim=1).mul_(lengths)
+        return norms.square_()
+
+    def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        kept = scaled(self.residuals, factors, usable)
+        return {"weight": kept.T @ only_usable(usable, self.inputs), "bias": kept.sum(dim=0)}
+
+    def instantiated(self) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``; in float32."""
+        weights = self.residuals[:, :, None] * self.inputs[:, None, :]
+        return {"weight": weights.float(), "bias": self.residuals.float()}
+
+
+class StatelessEngine(FactoredEngine):
+    """Runs any model with other tensors in the place of its trainable parameters."""
+
+    def __init__(
+        self, model: nn.Module, head_parameters: frozenset[str] = frozenset(), **options: Any
+    ):
+        """Prepare a model; see ``GradientEngine``."""
+        super().__init__(model, head_parameters, **options)
+        # The kind of layer of each trainable parameter, for messages.
         self._layers = {
             name: type(model.get_submodule(name.rpartition(".")[0])).__name__
             for name in self.parameters
         }
         self._shared = _shared_parameters(model)
-
-    @abstractmethod
-    def _per_example(
-        self, inputs: Tensor, labels: Tensor
-    ) -> tuple[Tensor, list[PerExampleGradients]]:
-        """Return the losses, and the gradients: each parameter once, head and others apart."""
-
-    @full_precision()
-    def clipped_sum(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
-    ) -> GradientSum:
-        """See ``GradientEngine``."""
-        losses, per_example = self._per_example(inputs, labels)
-        gradients: dict[str, Tensor] = {}
-        norms = _norms(per_example, losses)
-        finite = norms.isfinite()
-        usable = mask & finite
-        factors = torch.where(usable, clipping.factors(norms), 0)
-        factors = factors.to(torch.promote_types(factors.dtype, self.sums))
-        while per_example:  # the memory of each is free once it is summed
-            gradients |= per_example.pop().weighted_sums(factors, usable)
-        return GradientSum(
-            gradients=gradients,
-            norms=torch.where(usable, norms, 0),
-            losses=torch.where(mask, losses, 0),
-            nonfinite=mask & ~finite,
-        )
-
-    @full_precision()
-    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``GradientEngine``."""
-        losses, per_example = self._per_example(inputs, labels)
-        total = _norms(per_example, losses)
-        head = _norms((each for each in per_example if each.names[0] in self._head), losses)
-        return torch.where(mask, total, 0), torch.where(mask, head, 0)
-
-    @full_precision()
-    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``GradientEngine``."""
-        _, per_example = self._per_example(inputs, labels)
-        found: dict[str, Tensor] = {}
-        while per_example:
-            found |= per_example.pop().instantiated()
-        rows = torch.cat([found[name].flatten(1) for name in self.parameters], dim=1)
-        finite = rows.isfinite().all(1)
-        return only_usable(finite, rows), ~finite
 
     def _losses(self, parameters: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """Run the model with other tensors in the place of its trainable parameters."""
@@ -165,14 +195,7 @@ def _shared_parameters(model: nn.Module) -> dict[str, str]:
     return further
 
 
-def _norms(gradients: Iterable[PerExampleGradients], like: Tensor) -> Tensor:
-    squared = like.new_zeros(like.shape)
-    for each in gradients:
-        squared = squared + each.squared_norms()
-    return squared.sqrt()
-
-
-class ExpandedEngine(FactoredEngine):
+class ExpandedEngine(StatelessEngine):
     """For FiLM, LoRA, head: every example gets its own copy of the trainable parameters.
 
     The copies are views, which cost no memory; autograd returns the gradient of each, and these
@@ -188,18 +211,6 @@ class ExpandedEngine(FactoredEngine):
     """
 
     sums: ClassVar[torch.dtype] = torch.float64
-
-    def __init__(
-        self,
-        model: nn.Module,
-        head_parameters: frozenset[str] = frozenset(),
-        *,
-        autocast: torch.dtype | None = None,
-        compile: bool = False,
-    ):
-        """Prepare a model; what has no rule is refused when it is met."""
-        super().__init__(model, head_parameters, autocast=autocast)
-        self._forward = torch.compile(self._run, fullgraph=True) if compile else self._run
 
     def _per_example(
         self, inputs: Tensor, labels: Tensor
@@ -229,11 +240,15 @@ class ExpandedEngine(FactoredEngine):
         self._check_used(per_example)
         return losses.detach(), per_example
 
+    @cached_property
+    def _forward(self) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
+        return torch.compile(self._run, fullgraph=True) if self._compile else self._run
+
     def _run(
         self, copies: dict[str, Tensor], probes: dict[str, Tensor], inputs: Tensor, labels: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses, and the features that met a linear weight, by the weight's name."""
-        uses = _ExpandedUses(len(inputs), self._layers, copies, probes)
+        uses = ExpandedUses(len(inputs), self._layers, copies, probes)
         tracked = {
             name: TrackedParameter.of(name, each.detach(), uses)
             for name, each in self.parameters.items()
@@ -242,7 +257,11 @@ class ExpandedEngine(FactoredEngine):
         return losses, uses.features
 
 
-class _ExpandedUses(Uses):
+class ExpandedUses(Uses):
+    """Lets every use of a parameter read the copies of it, one for each example."""
+
+    engine = "expanded"
+
     def __init__(
         self,
         examples: int,
@@ -250,29 +269,33 @@ class _ExpandedUses(Uses):
         copies: dict[str, Tensor],
         probes: dict[str, Tensor],
     ):
-        super().__init__("expanded", EXPANDED, examples, layers)
+        """Begin a forward pass; copies and probes by parameter."""
+        super().__init__(examples, layers)
         self._copies = copies
         self._probes = probes
         self.features: dict[str, Tensor] = {}
 
     def copies(self, parameter: Tensor | None) -> Tensor | None:
+        """See ``Uses``."""
         return self._copies[parameter.parameter_name] if trains(parameter) else None
 
     def keeps_factors(self, x: Tensor, weight: Tensor) -> bool:
+        """See ``Uses``."""
         return trains(weight) and x.dim() == 2 and len(x) == self.examples
 
     def outer_products(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Uses``."""
         assert trains(weight)  # noqa: S101 (see keeps_factors)
         name = weight.parameter_name
         if name in self.features:
-            raise self.refusal(weight, "is used twice")
+            raise self.refusal("is used twice", weight)
         self.features[name] = x.detach()
         y = self.layer(LINEAR, x, weight.value.flatten(1), bias)
         # The probe is zero, and its gradient is that of the layer's output.
         return y + self._probes[name]
 
 
-class BookkeepingEngine(FactoredEngine):
+class BookkeepingEngine(StatelessEngine):
     """For all parameters: one backward pass, from which norms and sum are both made (Bu et al. 2023).
 
     The forward pass records the inputs of all linear, convolutional and embedding layers. One
@@ -286,24 +309,16 @@ class BookkeepingEngine(FactoredEngine):
     computation.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        head_parameters: frozenset[str] = frozenset(),
-        *,
-        autocast: torch.dtype | None = None,
-    ):
-        """Prepare a model; what has no rule is refused when it is met."""
-        super().__init__(model, head_parameters, autocast=autocast)
-        # What is the same for all examples: buffers, and parameters that do not train.
-        self._constants = frozenset(
-            id(each) for each in (*model.buffers(), *model.parameters()) if not each.requires_grad
-        )
+    @cached_property
+    def _constants(self) -> frozenset[int]:
+        """Ids of what is the same for all examples: buffers, and parameters that do not train."""
+        tensors = *self.model.buffers(), *self.model.parameters()
+        return frozenset(id(each) for each in tensors if not each.requires_grad)
 
     def _per_example(
         self, inputs: Tensor, labels: Tensor
     ) -> tuple[Tensor, list[PerExampleGradients]]:
-        uses = RecordedUses(BOOKKEEPING, len(inputs), self._layers, self._constants)
+        uses = RecordedUses(len(inputs), self._layers, self._constants)
         with torch.enable_grad():
             tracked = {
                 name: TrackedParameter.of(name, each, uses)
@@ -316,7 +331,7 @@ class BookkeepingEngine(FactoredEngine):
         return losses.detach(), gradients
 
 
-class VmapEngine(FactoredEngine):
+class VmapEngine(StatelessEngine):
     """``torch.func.vmap`` of the gradient of one example: every example is a batch of its own.
 
     Knows whatever vmap knows, but instantiates every gradient, so that it is slower and needs more

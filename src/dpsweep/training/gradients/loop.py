@@ -7,12 +7,8 @@ from torch import Tensor
 
 from dpsweep.study.clipping import Clipping
 from dpsweep.training.device import full_precision, sum_dtype
-from dpsweep.training.gradients.interface import (
-    GradientEngine,
-    GradientSum,
-    UnsupportedModelError,
-    example_losses,
-)
+from dpsweep.training.gradients.engine import GradientEngine, GradientSum, example_losses
+from dpsweep.training.gradients.refusals import UnsupportedModelError
 
 
 class LoopEngine(GradientEngine):

@@ -14,13 +14,9 @@ from torch import Tensor, nn
 from dpsweep.models.architectures import has_statistics
 from dpsweep.study.clipping import Clipping
 from dpsweep.training.device import full_precision, sum_dtype
-from dpsweep.training.gradients.interface import (
-    GradientEngine,
-    GradientSum,
-    UnsupportedModelError,
-    example_losses,
-)
+from dpsweep.training.gradients.engine import GradientEngine, GradientSum, example_losses
 from dpsweep.training.gradients.loop import LoopEngine
+from dpsweep.training.gradients.refusals import UnsupportedModelError
 
 # What Opacus leaves on parameters and layers.
 _LEFT_ON_PARAMETERS = ("_norm_sample", "_current_grad_sample", "grad_sample", "_forward_counter")

@@ -11,7 +11,6 @@ factor is zero, but zero times infinity is not: so their numbers are replaced by
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -29,35 +28,43 @@ ERROR = 32
 _AT_ONCE = 2**22, 2**27
 
 
-class PerExampleGradients(Protocol):
+class PerExampleGradients(ABC):
     """Per-example gradients of some parameters."""
 
     @property
+    @abstractmethod
     def names(self) -> tuple[str, ...]:
         """The parameters."""
 
+    @abstractmethod
     def squared_norms(self) -> Tensor:
         """Return the squared norm of each example's gradients together, shape (examples,)."""
 
+    @abstractmethod
     def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
         """Return, for each parameter, the sum over usable examples of factor times gradient.
 
         Sums have the dtype of ``factors``, or that of the gradients if it is wider.
         """
 
+    @abstractmethod
     def instantiated(self) -> dict[str, Tensor]:
         """Return the gradients of each parameter as they are, shape (examples, *shape)."""
 
 
-class Instantiated:
+class Instantiated(PerExampleGradients):
     """Gradients as they are: one row for each example."""
 
     def __init__(self, gradients: Mapping[str, Tensor]):
         """Take gradients of shape (examples, *shape) by parameter."""
-        self.names = tuple(gradients)
-        self._shapes = [rows.shape[1:] for rows in gradients.values()]
+        self._shapes = {name: rows.shape[1:] for name, rows in gradients.items()}
         flat = [rows.flatten(1).to(sum_dtype(rows)) for rows in gradients.values()]
         self._rows = flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See ``PerExampleGradients``."""
+        return tuple(self._shapes)
 
     def squared_norms(self) -> Tensor:
         """See ``PerExampleGradients``."""
@@ -71,17 +78,22 @@ class Instantiated:
         """See ``PerExampleGradients``."""
         return self._by_name(self._rows)
 
+    def rows(self, examples: slice = ALL) -> Tensor:
+        """Return some gradients of the only parameter, shape (examples, *shape)."""
+        (rows,) = self._by_name(self._rows[examples]).values()
+        return rows
+
     def _by_name(self, numbers: Tensor) -> dict[str, Tensor]:
         """Cut tensors of shape (..., parameters) into those of the names."""
-        pieces = torch.split(numbers, [shape.numel() for shape in self._shapes], dim=-1)
+        pieces = torch.split(numbers, [shape.numel() for shape in self._shapes.values()], dim=-1)
         return {
             name: piece.view(*piece.shape[:-1], *shape)
-            for name, piece, shape in zip(self.names, pieces, self._shapes, strict=True)
+            for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
         }
 
 
 @dataclass(frozen=True)
-class WeightGradients(PerExampleGradients, ABC):
+class WeightGradients(PerExampleGradients):
     """Gradients of one weight, which can be instantiated for some examples at a time.
 
     Attributes:

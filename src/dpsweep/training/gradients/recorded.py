@@ -1,9 +1,10 @@
 """A forward pass that records where gradients will pass, for the engine ``bookkeeping``."""
 
 import math
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,21 +13,18 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dpsweep.models.wide_resnet import standardize
-from dpsweep.training.gradients.convolutions import (
-    ConvolutionGradients,
-    ConvolutionRows,
-    Convolutions,
-)
+from dpsweep.training.gradients.convolutions import Convolutions
 from dpsweep.training.gradients.derived import Derived, Standardization, Standardized, through
-from dpsweep.training.gradients.interface import UnsupportedModelError
 from dpsweep.training.gradients.per_example import (
+    Instantiated,
     OuterProducts,
     PerExampleGradients,
     WeightGradients,
     factors_are_cheaper,
 )
+from dpsweep.training.gradients.refusals import UnsupportedModelError
 from dpsweep.training.gradients.uses import (
-    Call,
+    RULES,
     Rule,
     TrackedParameter,
     Uses,
@@ -40,6 +38,9 @@ _RESHAPES = (Tensor.reshape, Tensor.reshape_as, Tensor.view, Tensor.view_as, tor
 # With a rule of their own although all their arguments are parameters and constants.
 _NOT_DERIVED = (Tensor.expand, Tensor.repeat, F.embedding, standardize)
 
+RECORDED: dict[Any, Rule] = {}
+"""Rules that only `RecordedUses` can compute; they come before those in `RULES`."""
+
 
 class RecordedUses(Uses):
     """Computes layers as usual and taps the graph where their gradients will pass.
@@ -48,22 +49,18 @@ class RecordedUses(Uses):
     its gradients go back through that function.
     """
 
-    def __init__(
-        self,
-        rules: Mapping[Any, Rule],
-        examples: int,
-        layers: Mapping[str, str],
-        constants: frozenset[int],
-    ):
+    engine = "bookkeeping"
+    rules: ClassVar[Mapping[Any, Rule]] = ChainMap(RECORDED, RULES)
+
+    def __init__(self, examples: int, layers: Mapping[str, str], constants: frozenset[int]):
         """Begin a forward pass.
 
         Args:
-            rules: see ``Uses``.
             examples: how many.
             layers: see ``Uses``.
             constants: ids of tensors that no example has an influence on.
         """
-        super().__init__("bookkeeping", rules, examples, layers)
+        super().__init__(examples, layers)
         self._constants = constants
         # Where a gradient is read, and what is done with it.
         self._taps: list[tuple[Tensor | GradientEdge, Callable[[Tensor], None]]] = []
@@ -84,15 +81,15 @@ class RecordedUses(Uses):
                 receive(gradient)
         return self._rows, self._factored
 
-    def compute(self, call: Call) -> Any:
+    def compute(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """See ``Uses``; a function of parameters and constants gives a derived parameter."""
-        tensors = [
-            each for each in tree_leaves((call.args, call.kwargs)) if isinstance(each, Tensor)
-        ]
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         alone = all(self._same_for_all(each) for each in tensors)
-        if alone and call.function not in _NOT_DERIVED:
-            return self.derive(call)
-        return super().compute(call)
+        if alone and function not in _NOT_DERIVED:
+            return self.derive(function, args, kwargs)
+        return super().compute(function, args, kwargs)
 
     def copies(self, parameter: Tensor | None) -> Tensor | None:
         """See ``Uses``."""
@@ -152,17 +149,14 @@ class RecordedUses(Uses):
             else:
                 self._factored.append(gradients)
             return
-        closed_form = (
-            origin is not None and isinstance(gradients, Convolutions) and gradients.groups == 1
-        )
+        kept: WeightGradients | Instantiated = gradients
+        if not isinstance(gradients, Convolutions) or gradients.groups > 1:
+            origin = None
         if isinstance(gradients, Convolutions) and gradients.rows_are_smaller:
-            summed = gradients.without_level() if closed_form else gradients
-            gradients = ConvolutionRows(name, gradients.shape, summed.rows())
-        if origin is not None and closed_form and isinstance(gradients, ConvolutionGradients):
-            found = weight.value, sources, gradients, self.examples, origin
-            self._factored.append(Standardized(*found))
-        else:
-            self._factored.append(Derived(weight.value, sources, gradients, self.examples))
+            summed = gradients if origin is None else gradients.without_level()
+            kept = Instantiated({name: summed.rows()})
+        found = weight.value, sources, kept, self.examples
+        self._factored.append(Derived(*found) if origin is None else Standardized(*found, origin))
 
     def add_rows(self, parameter: TrackedParameter, rows: Tensor) -> None:
         """Add per-example gradients of a parameter, or through a derived one to its sources."""
@@ -181,19 +175,26 @@ class RecordedUses(Uses):
         """Return how a derived weight was standardised; None if it was not."""
         return self._standardized.get(weight.parameter_name) if trains(weight) else None
 
-    def derive(self, call: Call, origin: Standardization | None = None) -> TrackedParameter:
+    def derive(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        origin: Standardization | None = None,
+    ) -> TrackedParameter:
         """Compute a function of parameters alone; its result stands for them.
 
         Args:
-            call: of the function.
+            function: of torch.
+            args: of the function.
+            kwargs: of the function.
             origin: how it standardises; without it, it is seen whether it does.
         """
-        function = call.function
-        parents = list(tracked_in(*call.args, *call.kwargs.values()))
-        args, kwargs = tree_map_only(TrackedParameter, plain, (call.args, call.kwargs))
+        parents = list(tracked_in(*args, *kwargs.values()))
+        args, kwargs = tree_map_only(TrackedParameter, plain, (args, kwargs))
         value = function(*args, **kwargs)
         if not isinstance(value, Tensor) or not value.requires_grad:
-            raise self.refusal(call.parameter, f"is used by {function.__name__}()")
+            raise self.refusal(f"is used by {function.__name__}()", *parents)
         name = f"{function.__name__}({', '.join(each.parameter_name for each in parents)})"
         name = f"{name} #{len(self._sources)}"
         self._sources[name] = {}

@@ -17,7 +17,7 @@ What has no rule is refused by both engines, and ``auto`` takes another one.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -28,26 +28,17 @@ from dpsweep.training.device import sum_dtype
 from dpsweep.training.gradients.convolutions import Convolutions
 from dpsweep.training.gradients.derived import Standardization
 from dpsweep.training.gradients.per_example import Lookups
-from dpsweep.training.gradients.recorded import RecordedUses
-from dpsweep.training.gradients.uses import Call, Layer, Rule, Uses, plain, tracked_in, trains
-
-EXPANDED: dict[Any, Rule] = {}
-"""Rules of the engine ``expanded``, by function of torch."""
-
-BOOKKEEPING: dict[Any, Rule] = {}
-"""Rules of the engine ``bookkeeping``."""
+from dpsweep.training.gradients.recorded import RECORDED, RecordedUses
+from dpsweep.training.gradients.uses import RULES, Layer, Rule, Uses, plain, tracked_in, trains
 
 _Rule = TypeVar("_Rule", bound=Rule)
 
 
-def rule(
-    *functions: Any, engines: Sequence[dict[Any, Rule]] = (EXPANDED, BOOKKEEPING)
-) -> Callable[[_Rule], _Rule]:
-    """Register a rule for functions of torch."""
+def rule(*functions: Any, taps: bool = False) -> Callable[[_Rule], _Rule]:
+    """Register a rule for functions of torch; one that ``taps`` is for ``bookkeeping`` alone."""
 
     def register(compute: _Rule) -> _Rule:
-        for rules in engines:
-            rules.update(dict.fromkeys(functions, compute))
+        (RECORDED if taps else RULES).update(dict.fromkeys(functions, compute))
         return compute
 
     return register
@@ -63,6 +54,33 @@ def linear(uses: Uses, input: Tensor, weight: Tensor, bias: Tensor | None = None
     return y.reshape(*input.shape[:-1], -1)
 
 
+def _normalisation(
+    forward: Callable[..., tuple[Tensor, tuple[Tensor | None, ...]]],
+    input_gradient: Callable[..., Tensor],
+    normalised: Callable[..., Tensor],
+    summed: Callable[[Tensor], Tensor],
+) -> Layer:
+    """Return a layer that normalises its input, and then scales and shifts it.
+
+    Args:
+        forward: see ``Layer``.
+        input_gradient: see ``Layer``.
+        normalised: from what ``forward`` saved to the normalised input, in new memory.
+        summed: over all numbers of an example that meet the same weight.
+    """
+
+    def weight_rows(g: Tensor, *saved: Tensor) -> Tensor:
+        return summed(normalised(*saved).mul_(g))
+
+    def bias_rows(g: Tensor, *_: Tensor) -> Tensor:
+        return summed(g)
+
+    return Layer(forward, input_gradient, weight_rows, bias_rows, contiguous=True)
+
+
+_ONLY_INPUT = [True, False, False]
+
+
 @rule(F.layer_norm)
 def layer_norm(
     uses: Uses,
@@ -75,24 +93,23 @@ def layer_norm(
     """Compute ``F.layer_norm``, in the parameters' dtype."""
     x = uses.by_example(uses.batch(input, weight, bias)).to(_dtype(weight, bias))
     shape = list(normalized_shape)
-    tokens = uses.examples, -1, *shape
 
     def forward(x: Tensor, weight: Any, bias: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
         y, mean, rate = torch.native_layer_norm(x, shape, weight, bias, eps)
         return y, (x, mean, rate, weight, bias)
 
     def input_gradient(g: Tensor, x: Tensor, *saved: Tensor) -> Tensor:
-        only_input = [True, False, False]
-        found = torch.ops.aten.native_layer_norm_backward(g, x, shape, *saved, only_input)
-        return cast(Tensor, found[0])
+        backward = torch.ops.aten.native_layer_norm_backward
+        found: Tensor = backward(g, x, shape, *saved, _ONLY_INPUT)[0]
+        return found
 
-    def weight_rows(g: Tensor, x: Tensor, mean: Tensor, rate: Tensor, *_: Tensor) -> Tensor:
-        return (x - mean).mul_(rate).mul_(g).reshape(tokens).sum(1)
+    def normalised(x: Tensor, mean: Tensor, rate: Tensor, *_: Tensor) -> Tensor:
+        return (x - mean).mul_(rate)
 
-    def bias_rows(g: Tensor, *_: Tensor) -> Tensor:
-        return g.view(tokens).sum(1)
+    def summed(rows: Tensor) -> Tensor:
+        return rows.reshape(uses.examples, -1, *shape).sum(1)
 
-    layer = Layer(forward, input_gradient, weight_rows, bias_rows, contiguous=True)
+    layer = _normalisation(forward, input_gradient, normalised, summed)
     return uses.layer(layer, x, weight, bias).reshape(input.shape)
 
 
@@ -115,19 +132,18 @@ def group_norm(
         return y, (x, mean, rate, weight)
 
     def input_gradient(g: Tensor, *saved: Tensor) -> Tensor:
-        only_input = [True, False, False]
-        found = torch.ops.aten.native_group_norm_backward(g, *saved, *sizes, only_input)
-        return cast(Tensor, found[0])
+        backward = torch.ops.aten.native_group_norm_backward
+        found: Tensor = backward(g, *saved, *sizes, _ONLY_INPUT)[0]
+        return found
 
-    def weight_rows(g: Tensor, x: Tensor, mean: Tensor, rate: Tensor, _: Tensor) -> Tensor:
+    def normalised(x: Tensor, mean: Tensor, rate: Tensor, _: Tensor) -> Tensor:
         grouped = x.view(examples, num_groups, -1)
-        normalised = (grouped - mean[..., None]).mul_(rate[..., None]).view_as(x)
-        return normalised.mul_(g).view(examples, channels, -1).sum(2)
+        return (grouped - mean[..., None]).mul_(rate[..., None]).view_as(x)
 
-    def bias_rows(g: Tensor, *_: Tensor) -> Tensor:
-        return g.view(examples, channels, -1).sum(2)
+    def summed(rows: Tensor) -> Tensor:
+        return rows.view(examples, channels, -1).sum(2)
 
-    layer = Layer(forward, input_gradient, weight_rows, bias_rows, contiguous=True)
+    layer = _normalisation(forward, input_gradient, normalised, summed)
     return uses.layer(layer, x, weight, bias)
 
 
@@ -145,8 +161,8 @@ def batch_norm(
 ) -> Tensor:
     """Compute ``F.batch_norm`` with fixed statistics: an affine map of every channel."""
     if training or running_mean is None or running_var is None:
-        used = next(tracked_in(input, weight, bias))
-        raise uses.refusal(used, "is used by batch_norm() with statistics of the batch")
+        use = "is used by batch_norm() with statistics of the batch"
+        raise uses.refusal(use, input, weight, bias)
     x = uses.batch(input, weight, bias)
     examples, channels = uses.examples, x.shape[1]
     along = channels, *[1] * (x.dim() - 2)
@@ -161,16 +177,13 @@ def batch_norm(
     ) -> Tensor:
         return g * (rate if weight is None else rate * weight.view(along)).to(g.dtype)
 
+    def normalised(x: Tensor, mean: Tensor, rate: Tensor, _: Any) -> Tensor:
+        return (x - mean).mul_(rate)
+
     def summed(rows: Tensor) -> Tensor:
         return rows.reshape(examples, -1, channels, rows[0, 0].numel()).sum((1, 3))
 
-    def weight_rows(g: Tensor, x: Tensor, mean: Tensor, rate: Tensor, _: Any) -> Tensor:
-        return summed((x - mean).mul_(rate).mul_(g))
-
-    def bias_rows(g: Tensor, *_: Any) -> Tensor:
-        return summed(g)
-
-    layer = Layer(forward, input_gradient, weight_rows, bias_rows, contiguous=True)
+    layer = _normalisation(forward, input_gradient, normalised, summed)
     return uses.layer(layer, x, weight, bias)
 
 
@@ -200,7 +213,7 @@ def attention(
 ) -> Tensor:
     """Compute ``F.scaled_dot_product_attention`` with a bias that trains."""
     for each in tracked_in(query, key, value):
-        raise uses.refusal(each, "is a query, key or value that all examples share")
+        raise uses.refusal("is a query, key or value that all examples share", each)
     x = uses.batch(query, attn_mask)
     bias = uses.broadcast(attn_mask, x.dim(), len(x))
     return F.scaled_dot_product_attention(query, key, value, bias, *settings, **options)
@@ -212,7 +225,7 @@ def expand(uses: Uses, parameter: Tensor, *sizes: Any) -> Tensor:
     shape = sizes if isinstance(sizes[0], int) else tuple(sizes[0])
     rows = shape[0]
     if len(shape) != parameter.dim() or rows < 1 or rows % uses.examples:
-        raise uses.refusal(parameter, f"is expanded to {shape}, not to the examples")
+        raise uses.refusal(f"is expanded to {shape}, not to the examples", parameter)
     return uses.broadcast(parameter, len(shape), rows).expand(shape)
 
 
@@ -221,7 +234,7 @@ def repeat(uses: Uses, parameter: Tensor, *sizes: Any) -> Tensor:
     """Compute ``parameter.repeat(rows, 1, ...)``."""
     times = sizes if isinstance(sizes[0], int) else tuple(sizes[0])
     if any(each != 1 for each in times[1:]):
-        raise uses.refusal(parameter, f"is repeated {times} times")
+        raise uses.refusal(f"is repeated {times} times", parameter)
     return expand(uses, parameter, times[0], *[-1] * (len(times) - 1))
 
 
@@ -230,14 +243,13 @@ def _number_by_number(
 ) -> Tensor:
     """Compute a batch with parameters, after broadcasting: biases, scales, positions."""
     values = (*args, *kwargs.values())
-    parameter = next(tracked_in(*values))
     batches = [
         each for each in values if isinstance(each, Tensor) and not trains(each) and each.dim()
     ]
     if not batches or any(each.dim() != batches[0].dim() for each in batches):
-        raise uses.refusal(parameter, f"is used by {function.__name__}() without a batch")
+        raise uses.refusal(f"is used by {function.__name__}() without a batch", *values)
     for x in batches:
-        uses.batch(x, parameter)
+        uses.batch(x, *values)
 
     def with_copies(value: Any) -> Any:
         return uses.broadcast(value, batches[0].dim(), len(batches[0])) if trains(value) else value
@@ -259,19 +271,20 @@ for _function in (
     rule(_function)(partial(_number_by_number, _function))
 
 
-@rule(F.conv2d, engines=(EXPANDED,))
+@rule(F.conv2d)
 def head_conv2d(
     uses: Uses, input: Tensor, weight: Tensor, bias: Tensor | None = None, *settings: Any
 ) -> Tensor:
     """Compute ``F.conv2d`` for the head of a residual network: 1x1, after global pooling."""
     x = uses.one_row_each(input, weight, bias)
     if not trains(weight) or x.shape[1:] != weight.shape[1:]:
-        used = weight if trains(weight) else bias
-        raise uses.refusal(used, f"is used by conv2d() on an input of shape {tuple(x.shape)}")
+        raise uses.refusal(
+            f"is used by conv2d() on an input of shape {tuple(x.shape)}", weight, bias
+        )
     return uses.outer_products(x.flatten(1), weight, bias)[:, :, None, None]
 
 
-@rule(F.conv2d, engines=(BOOKKEEPING,))
+@rule(F.conv2d, taps=True)
 def conv2d(
     uses: RecordedUses,
     input: Tensor,
@@ -308,7 +321,7 @@ def conv2d(
     return uses.tap(y, x, receive)
 
 
-@rule(F.embedding, engines=(BOOKKEEPING,))
+@rule(F.embedding, taps=True)
 def embedding(
     uses: RecordedUses,
     input: Tensor,
@@ -322,9 +335,9 @@ def embedding(
     """Compute ``F.embedding``; indices of shape (1, tokens) are the same for all examples."""
     assert trains(weight)  # noqa: S101 (the only one that can)
     if uses.is_derived(weight) or max_norm is not None or scale_grad_by_freq:
-        raise uses.refusal(weight, "is used by embedding() with special options")
+        raise uses.refusal("is used by embedding() with special options", weight)
     if input.dim() < 2 or input.shape[0] not in (1, uses.examples):
-        raise uses.refusal(weight, f"is looked up with indices of shape {tuple(input.shape)}")
+        raise uses.refusal(f"is looked up with indices of shape {tuple(input.shape)}", weight)
     indices = input.expand(uses.examples, *input.shape[1:])
 
     def receive(gradient: Tensor, _: Tensor) -> None:
@@ -338,15 +351,15 @@ def embedding(
     return uses.tap(F.embedding(indices, weight.value, padding_idx), indices, receive)
 
 
-@rule(standardize, engines=(BOOKKEEPING,))
+@rule(standardize, taps=True)
 def standardized_weight(uses: RecordedUses, weight: Tensor, gain: Tensor) -> Tensor:
     """Compute `standardize` of two parameters."""
-    used = next(tracked_in(weight, gain))
     if not (trains(weight) and trains(gain)):
-        raise uses.refusal(used, "is used by standardize() with one that does not train")
+        use = "is used by standardize() with one that does not train"
+        raise uses.refusal(use, weight, gain)
     epsilon = SMALLEST_SQUARES / weight[0].numel()
     origin = Standardization(weight.value, gain.value, epsilon)
-    return uses.derive(Call(used, standardize, (weight, gain), {}), origin)
+    return uses.derive(standardize, (weight, gain), {}, origin)
 
 
 def _linear(

@@ -8,15 +8,18 @@ computes, not because of its class, and no use of a parameter can go unnoticed.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
 
-from dpsweep.training.gradients.interface import UnsupportedModelError
+from dpsweep.training.gradients.refusals import UnsupportedModelError
 
 Rule = Callable[..., Any]
 """Takes `Uses` and the arguments of a function of torch, and computes that function."""
+
+RULES: dict[Any, Rule] = {}
+"""The registry of rules, by function of torch (`dpsweep.training.gradients.rules`)."""
 
 # What may be asked of a parameter without using its values.
 _QUESTIONS: frozenset[Any] = frozenset(
@@ -60,7 +63,7 @@ class TrackedParameter(Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         parameter = next(tracked_in(*args, *kwargs.values()))
-        return parameter.uses.compute(Call(parameter, func, args, kwargs))
+        return parameter.uses.compute(func, args, kwargs)
 
 
 def tracked_in(*values: Any) -> Iterator[TrackedParameter]:
@@ -83,16 +86,6 @@ _Value = TypeVar("_Value", Tensor, Tensor | None)
 def plain(value: _Value) -> _Value:
     """Return the tensor behind a tracked parameter; other values as they are."""
     return value.value if isinstance(value, TrackedParameter) else value
-
-
-class Call(NamedTuple):
-    """A use of parameters: the model hands one to a function of torch."""
-
-    parameter: TrackedParameter
-    """the first one among the arguments"""
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
 
 
 class Layer(NamedTuple):
@@ -138,27 +131,29 @@ class _PerExample(torch.autograd.Function):
 
 
 class Uses(ABC):
-    """The uses of the trainable parameters in one forward pass over ``examples`` examples.
+    """The uses of the trainable parameters in one forward pass.
 
     Rules compute with batches: tensors whose first dimension is the example. It may also have
     several rows for each example, one example after the other, as where a model cuts its images
     into windows.
+
+    Attributes:
+        engine: for messages.
+        rules: by function of torch.
+        examples: how many.
     """
 
-    def __init__(
-        self, engine: str, rules: Mapping[Any, Rule], examples: int, layers: Mapping[str, str]
-    ):
+    engine: ClassVar[str]
+    rules: ClassVar[Mapping[Any, Rule]] = RULES
+
+    def __init__(self, examples: int, layers: Mapping[str, str]):
         """Begin a forward pass.
 
         Args:
-            engine: for messages.
-            rules: by function of torch.
             examples: how many.
             layers: the kind of layer of each trainable parameter, for messages.
         """
         self.examples = examples
-        self._engine = engine
-        self._rules = rules
         self._layers = layers
 
     @abstractmethod
@@ -195,46 +190,42 @@ class Uses(ABC):
     def outer_products(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Compute ``F.linear``; keep the gradients of its weight as factors."""
 
-    def compute(self, call: Call) -> Any:
+    def compute(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Compute a function of torch by its rule.
 
         Raises:
             UnsupportedModelError: if there is no rule for it.
         """
-        function = call.function
-        if function not in self._rules:
-            raise self.refusal(
-                call.parameter, f"is used by {getattr(function, '__name__', function)}()"
-            )
-        return self._rules[function](self, *call.args, **call.kwargs)
+        if function not in self.rules:
+            name = getattr(function, "__name__", function)
+            raise self.refusal(f"is used by {name}()", *args, *kwargs.values())
+        return self.rules[function](self, *args, **kwargs)
 
-    def refusal(self, parameter: Tensor | None, use: str) -> UnsupportedModelError:
-        """Return the error for an impossible use."""
-        name = parameter.parameter_name if trains(parameter) else "?"
+    def refusal(self, use: str, *among: Any) -> UnsupportedModelError:
+        """Return the error for an impossible use of the first parameter among some arguments."""
+        name = next(tracked_in(*among)).parameter_name
         layer = f" of a {self._layers[name]}" if name in self._layers else ""
         return UnsupportedModelError(
-            f"trainable parameter {name!r}{layer} {use}, for which engine {self._engine!r} has no "
+            f"trainable parameter {name!r}{layer} {use}, for which engine {self.engine!r} has no "
             "per-example gradient; engine auto takes one that has"
         )
 
     def batch(self, x: Tensor, *parameters: Tensor | None) -> Tensor:
         """Return ``x``, a tensor that meets parameters, if its rows can be those of examples."""
         if trains(x):
-            raise self.refusal(x, "meets another parameter")
+            raise self.refusal("meets another parameter", x)
         if x.dim() == 0 or x.shape[0] == 0 or x.shape[0] % self.examples:
-            used = next(tracked_in(*parameters))
-            raise self.refusal(
-                used, f"meets an input of shape {tuple(x.shape)} for {self.examples} examples"
-            )
+            use = f"meets an input of shape {tuple(x.shape)} for {self.examples} examples"
+            raise self.refusal(use, *parameters)
         return x
 
     def one_row_each(self, x: Tensor, *parameters: Tensor | None) -> Tensor:
         """Return ``x`` like ``batch``, if it has one row for each example."""
         if self.batch(x, *parameters).shape[0] != self.examples:
-            used = next(tracked_in(*parameters))
-            raise self.refusal(
-                used, f"meets several rows for each example, an input of shape {tuple(x.shape)},"
-            )
+            use = f"meets several rows for each example, an input of shape {tuple(x.shape)},"
+            raise self.refusal(use, *parameters)
         return x
 
     def by_example(self, x: Tensor) -> Tensor:
@@ -253,9 +244,8 @@ class Uses(ABC):
         """
         shape = parameter.shape[1:] if parameter.dim() == dimensions else parameter.shape
         if parameter.dim() > dimensions or (parameter.dim() == dimensions and len(parameter) != 1):
-            raise self.refusal(
-                parameter, f"of shape {tuple(parameter.shape)} has a row for each row of a batch"
-            )
+            use = f"of shape {tuple(parameter.shape)} has a row for each row of a batch"
+            raise self.refusal(use, parameter)
         copies = self.copies(parameter)
         assert copies is not None  # noqa: S101 (it is tracked)
         alike = [1] * (dimensions - 1 - len(shape))

@@ -1,22 +1,23 @@
-"""The interface of every per-example gradient engine, and the models that all of them refuse."""
+"""Where the clipped sum is computed: what all engines of per-example gradients have in common.
+
+`FactoredEngine.clipped_sum` is the one of all fast engines. They differ in how they find the gradients
+of the examples (`dpsweep.training.gradients.engines`).
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpsweep.base.errors import DpsweepError
-from dpsweep.models.architectures import has_statistics
 from dpsweep.study.clipping import Clipping, NoClipping
-from dpsweep.study.messages import shorten
-from dpsweep.training.device import sum_dtype
-
-
-class UnsupportedModelError(DpsweepError, ValueError):
-    """A model has a part whose per-example gradients an engine cannot compute exactly."""
+from dpsweep.training.device import full_precision, sum_dtype
+from dpsweep.training.gradients.per_example import PerExampleGradients, only_usable
+from dpsweep.training.gradients.refusals import check_model
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,9 @@ class GradientEngine(ABC):
         head_parameters: frozenset[str] = frozenset(),
         *,
         autocast: torch.dtype | None = None,
+        compile: bool = False,
     ):
-        """Prepare a model; see ``make_engine``.
+        """Prepare a model; see ``make_engine``. What an engine does not know is refused when it is met.
 
         Raises:
             UnsupportedModelError: see `check_model`.
@@ -69,6 +71,7 @@ class GradientEngine(ABC):
         self.model = model
         self._head = head_parameters
         self._autocast = autocast
+        self._compile = compile
 
     @abstractmethod
     def clipped_sum(
@@ -133,58 +136,65 @@ def example_losses(
     return F.cross_entropy(logits.to(sum_dtype(logits)), labels, reduction="none")
 
 
-def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, nn.Parameter]:
-    """Return the trainable parameters of a model by name, in the model's order.
+class FactoredEngine(GradientEngine):
+    """Finds the gradients of all examples at once, as they are cheapest to keep; clips and sums them.
 
-    Raises:
-        UnsupportedModelError: if nothing trains, a head parameter does not train, a layer would use
-            statistics of the batch, or two trainable weights share their memory.
+    Attributes:
+        sums: dtype in which scaled gradients are summed, at least.
     """
-    parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    if not parameters:
-        raise UnsupportedModelError("the model has no trainable parameter: unfreeze some")
-    if unknown := sorted(head_parameters - parameters.keys()):
-        raise UnsupportedModelError(
-            f"head parameters: found {shorten(unknown)}; allowed: names of trainable parameters"
-        )
-    _refuse_batch_statistics(model)
-    _refuse_shared_memory(model)
-    return parameters
 
+    sums: ClassVar[torch.dtype] = torch.float32
 
-def _refuse_batch_statistics(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if not has_statistics(module):
-            continue
-        kind = f"layer {name!r} ({type(module).__name__})"
-        if module.running_mean is None or module.running_var is None:
-            raise UnsupportedModelError(
-                f"{kind} has no running statistics, so that it mixes the examples of a batch, and no "
-                "example has a gradient of its own: use group or layer normalisation instead"
-            )
-        _refuse_train_mode(module, kind)
-        # The mode may change after the engine is made.
-        if _refuse_train_mode not in module._forward_pre_hooks.values():
-            module.register_forward_pre_hook(_refuse_train_mode)
+    @abstractmethod
+    def _per_example(
+        self, inputs: Tensor, labels: Tensor
+    ) -> tuple[Tensor, list[PerExampleGradients]]:
+        """Return the losses, and the gradients: each parameter once, head and others apart."""
 
-
-def _refuse_train_mode(module: nn.Module, kind: object) -> None:
-    """Refuse statistics of the batch; before a forward pass, ``kind`` is the input."""
-    if module.training:
-        name = kind if isinstance(kind, str) else f"a {type(module).__name__}"
-        raise UnsupportedModelError(
-            f"{name} is in train mode, where it mixes the examples of a batch and keeps their "
-            "statistics without noise: call model.eval(), so that those of public pretraining stay"
+    @full_precision()
+    def clipped_sum(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+    ) -> GradientSum:
+        """See ``GradientEngine``."""
+        losses, per_example = self._per_example(inputs, labels)
+        gradients: dict[str, Tensor] = {}
+        norms = _norms(per_example, losses)
+        finite = norms.isfinite()
+        usable = mask & finite
+        factors = torch.where(usable, clipping.factors(norms), 0)
+        factors = factors.to(torch.promote_types(factors.dtype, self.sums))
+        while per_example:  # the memory of each is free once it is summed
+            gradients |= per_example.pop().weighted_sums(factors, usable)
+        return GradientSum(
+            gradients=gradients,
+            norms=torch.where(usable, norms, 0).to(losses.dtype),
+            losses=torch.where(mask, losses, 0),
+            nonfinite=mask & ~finite,
         )
 
+    @full_precision()
+    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientEngine``."""
+        losses, per_example = self._per_example(inputs, labels)
+        of_head = [each for each in per_example if each.names[0] in self._head]
+        total, head = (
+            torch.where(mask, _norms(some, losses), 0).to(losses.dtype)
+            for some in (per_example, of_head)
+        )
+        return total, head
 
-def _refuse_shared_memory(model: nn.Module) -> None:
-    """Refuse two parameters in one memory, as after ``b.data = a.data``."""
-    first: dict[int, tuple[str, nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        known, other = first.setdefault(parameter.data_ptr(), (name, parameter))
-        if other is not parameter and (parameter.requires_grad or other.requires_grad):
-            raise UnsupportedModelError(
-                f"trainable weight {name!r} is tied to {known!r}: they are two parameters in one "
-                "memory, and neither has the whole gradient; untie the two, or freeze both"
-            )
+    @full_precision()
+    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientEngine``."""
+        _, per_example = self._per_example(inputs, labels)
+        found: dict[str, Tensor] = {}
+        while per_example:
+            found |= per_example.pop().instantiated()
+        rows = torch.cat([found[name].flatten(1) for name in self.parameters], dim=1)
+        finite = rows.isfinite().all(1)
+        return only_usable(finite, rows), ~finite
+
+
+def _norms(gradients: Iterable[PerExampleGradients], like: Tensor) -> Tensor:
+    squares = [each.squared_norms() for each in gradients]
+    return reduce(torch.add, squares).sqrt() if squares else torch.zeros_like(like)
