@@ -71,7 +71,7 @@ def start(chain: TinyChain, from_shell: bool = False) -> Run:
     own = (preload.ADDRESS, preload.STARTED_BY)
     environment = {name: value for name, value in chain.environment.items() if name not in own}
     if from_shell:
-        return chain.start(environment)
+        return chain.start(environment=environment)
     return chain.fork(environment=environment)
 
 
@@ -114,7 +114,7 @@ def undisturbed(scratch: Path) -> TinyChain:
     base = TinyChain(scratch / "base")
     if not (base.results / "report.html").exists():
         status = start(base).wait()
-        assert status == 0, (base.folder / "said.txt").read_text()
+        assert status == 0, base.said
     return base
 
 

@@ -96,8 +96,8 @@ class History:
         folder = self._fresh / fingerprint(study)[:16]
         if not (folder / "done").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            status = campaign.start(TinyChain(folder, study)).wait()
-            assert status == 0, (folder / "said.txt").read_text()
+            chain = TinyChain(folder, study)
+            assert campaign.start(chain).wait() == 0, chain.said
             (folder / "done").touch()
         return folder / "results"
 
@@ -119,7 +119,7 @@ class History:
         status = self._finished(campaign.start(self.chain))
         self.events.append(f"run: exit {status}")
         if status != 0 and must_succeed:
-            self.wrong.append((self.chain.folder / "said.txt").read_text()[-4000:])
+            self.wrong.append(self.chain.said[-4000:])
 
     def _finished(self, run: campaign.Run) -> int:
         """Wait for the end of a run; where it is 0, compare what it made."""
@@ -257,7 +257,7 @@ class History:
         """Set the clock of a run while it runs."""
         seconds = self._draw.choice([-86_400, -600, 600, 86_400])
         clock = surroundings.Clock(self._earlier.parent)
-        run = self.chain.start(self._own_server() | clock.environment)
+        run = self.chain.start(environment=self._own_server() | clock.environment)
         moment = wait_for_moment(run, self.chain.results, self._draw, from_shell=True)
         clock.set(seconds)
         return f"by {seconds} s after {moment}, exit {self._finished(run)}"

@@ -52,7 +52,7 @@ class TinySite(Site):
         """Write the study under the name that it has elsewhere: the report tells it."""
         Chain.write(self)
 
-    def command(self, *targets: str) -> list[str]:
+    def command(self, *targets: str, **_: Any) -> list[str]:
         """The call of Snakemake."""
         return super().command("--config", "study=study.yaml", "--", *targets)
 
@@ -91,7 +91,7 @@ def disturb(run: Run, what: str, number: signal.Signals, draw: random.Random) ->
 def run_and_disturb(site: TinySite, expected: Path, draw: random.Random) -> dict[str, Any]:
     """Run the command and disturb it; say what happened. Nothing is hit if it ends before."""
     what, number = draw.choice(DISTURBED), draw.choice(kills.SIGNALS)
-    run = site.begin("all")
+    run = site.start("all")
     moment = kills.wait_for_moment(run, site.results, draw, from_shell=True, files=FILES)
     hit = None
     while moment and hit is None and run.poll() is None:
@@ -133,7 +133,7 @@ def history(scratch: Path, seed: int) -> dict[str, Any]:
         if len(disturbed) < DISTURBANCES:
             result = run_and_disturb(site, base.results, draw)
         else:
-            status = campaign.wait(site.begin("all"), folder)
+            status = campaign.wait(site.start("all"), folder)
             wrong = campaign.wrong(site, base.results, status)
             result = {"hit": None, "exit": status, "hangs": status is None}
             result |= {"left": left_in_queue(), "wrong": wrong}
