@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import bounds as benchmark
 from benchmarks import tables
+from benchmarks.evidence import bounds as benchmark
 from matplotlib.testing.compare import compare_images
 
 from dpsweep.base.files import read_json
@@ -108,7 +108,7 @@ def test_the_picture_is_that_of_the_numbers(tmp_path: Path) -> None:
     benchmark.draw_picture(drawn)
     # As in test_pictures.py.
     assert compare_images(str(benchmark.PICTURE), str(drawn), 2.0) is None, (
-        "run: python -m benchmarks.bounds --picture"
+        "run: python -m benchmarks.evidence.bounds --picture"
     )
 
 

@@ -3,7 +3,7 @@
 import math
 
 import pandas as pd
-from benchmarks import price
+from benchmarks.evidence import price
 
 
 def test_the_numbers_beside_the_figure_are_those_of_the_pieces() -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import tables, theory
+from benchmarks import tables
+from benchmarks.evidence import theory
 
 from dpsweep.figures.draw import FAMILIES
 from dpsweep.figures.tables.write import read_numbers

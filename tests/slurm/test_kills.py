@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks import kills, kills_slurm
+from benchmarks.campaigns import kills, kills_slurm
 
 pytestmark = [pytest.mark.slow, pytest.mark.campaign]
 if "DPSWEEP_TEST_SLURM" not in os.environ:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from benchmarks import warm
+from benchmarks.campaigns import warm
+from benchmarks.common import snakemake
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,10 +118,7 @@ class Workflow:
     ) -> list[str]:
         """The call of Snakemake."""
         return [
-            *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")),
-            *("--directory", str(self.folder), "--workflow-profile", "none", "--cores", "2"),
-            *("--keep-going", "--rerun-incomplete", "--scheduler", "greedy"),
-            *options,
+            *snakemake(self.folder, "--keep-going", "--rerun-incomplete", *options),
             *("--config", f"study={self.file}", *config),
             *("--", *targets),
         ]

@@ -3,11 +3,11 @@
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from benchmarks.common import snakemake
 from tests.workflow.chain import ROOT, Workflow
 
 NOISE = "results/noise/digits/eps8_epochs8_B64.json"
@@ -26,11 +26,7 @@ def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path, how: str) -> N
     study.write_text(STUDY)
     named = {"--config": f"study={study}", "--configfile": str(study)}[how]
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")),
-            *("--directory", str(tmp_path), "--workflow-profile", "none", "--cores", "1"),
-            *("--scheduler", "greedy", how, named, "--", NOISE),
-        ],
+        snakemake(tmp_path, how, named, "--", NOISE),
         cwd=tmp_path,
         env=os.environ | {"PATH": os.defpath},
         capture_output=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.campaign import left_in, processes
+from benchmarks.campaigns.campaign import left_in, processes
 from safetensors.torch import load_file
 from tests.waiting import wait_for
 from tests.workflow import tiny
