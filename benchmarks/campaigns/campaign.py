@@ -66,11 +66,14 @@ class Run(Protocol):
 
 def start(chain: TinyChain, from_shell: bool = False) -> Run:
     """Start the command with a server of its own, which is killed with it."""
-    own = (preload.ADDRESS, preload.STARTED_BY)
-    environment = {name: value for name, value in chain.environment.items() if name not in own}
-    if from_shell:
-        return chain.start(environment=environment)
-    return chain.fork(environment=environment)
+    call = chain.start if from_shell else chain.fork
+    return call(environment=own_server(chain))
+
+
+def own_server(chain: TinyChain) -> dict[str, str]:
+    """The environment of a call that starts a server of its own."""
+    others = (preload.ADDRESS, preload.STARTED_BY)
+    return {name: value for name, value in chain.environment.items() if name not in others}
 
 
 def wait(run: Run, folder: Path) -> int | None:

@@ -29,7 +29,6 @@ from benchmarks.campaigns import campaign, surroundings
 from benchmarks.campaigns.kills import wait_for_moment
 from benchmarks.common import RESULTS
 from dpsweep.base.files import fingerprint
-from dpsweep.cli import preload
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study.paths import Paths
 
@@ -219,7 +218,7 @@ class History:
     def _press_keys(self) -> str:
         """Press Ctrl-C in the terminal of a run, once or twice."""
         command = ["env", "--default-signal=INT,HUP", *self.chain.command("all")]
-        terminal = surroundings.Terminal(command, self._own_server())
+        terminal = surroundings.Terminal(command, campaign.own_server(self.chain))
         moment = wait_for_moment(terminal.run, self.chain.results, self._draw, from_shell=True)
         times = self._draw.choice([1, 2])
         if moment is not None:
@@ -232,10 +231,6 @@ class History:
         if "Traceback" in said:
             self.wrong.append(said[-4000:])
         return f"Ctrl-C x {times} after {moment}, exit {status}"
-
-    def _own_server(self) -> dict[str, str]:
-        own = (preload.ADDRESS, preload.STARTED_BY)
-        return {name: value for name, value in self.chain.environment.items() if name not in own}
 
     def _fill_disk(self) -> str:
         """Run on a disk that is nearly full."""
@@ -258,7 +253,7 @@ class History:
         """Set the clock of a run while it runs."""
         seconds = self._draw.choice([-86_400, -600, 600, 86_400])
         clock = surroundings.Clock(self._earlier.parent)
-        run = self.chain.start(environment=self._own_server() | clock.environment)
+        run = self.chain.start(environment=campaign.own_server(self.chain) | clock.environment)
         moment = wait_for_moment(run, self.chain.results, self._draw, from_shell=True)
         clock.set(seconds)
         return f"by {seconds} s after {moment}, exit {self._finished(run)}"

@@ -1,6 +1,8 @@
 """Measure what `dpsweep.cli.preload` saves: short commands of the demo with and without it, in turn.
 
     python -m benchmarks.speed.preload FOLDER    # where results/demo is, as `make demo` leaves it
+
+It prints the table of docs/performance.md.
 """
 
 import os

@@ -64,8 +64,7 @@ def test_an_interrupted_plan_says_so_once(tmp_path: Path) -> None:
 
 def test_the_same_command_continues(chain: TinyChain) -> None:
     environment = chain.environment | {"DPSWEEP_CALL": CALL}
-    run = chain.fork(options=("--logger", "dpsweep"), environment=environment)
-    assert run.wait() == 0
+    assert chain.start(options=("--logger", "dpsweep"), environment=environment).wait() == 0
     assert chain.said.splitlines()[-1] == f"Report: {chain.results / 'report.html'}"
     assert (chain.results / "report.html").exists()
     assert not list((chain.folder / ".snakemake" / "locks").glob("*.lock"))
