@@ -124,7 +124,7 @@ def unfinished(chain: Chain, name: str) -> bool:
 def kill_when(chain: Chain, condition: Callable[[], bool]) -> None:
     """Start a release; kill every process of it outright when a condition holds."""
     (chain.results / "logs" / "release" / "train.log").unlink(missing_ok=True)
-    run = chain.start("release")
+    run = chain.fork("release")
     try:
         wait_for(condition, "moment for the kill", run, every=0.002)
     finally:
