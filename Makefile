@@ -64,13 +64,13 @@ test-slurm: setup ## the workflow on a real Slurm on this machine (root; install
 	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest -m "not campaign" $(SLOWEST) tests/slurm
 
 planted-bugs: setup ## plant one bug after another and check that the fast tests catch it (5 minutes)
-	$(BIN)/python -m benchmarks.planted_bugs
+	$(BIN)/python -m benchmarks.campaigns.planted_bugs
 
 bench: setup ## measure on the CPU and write the tables of docs/performance.md (an hour)
-	$(BIN)/python -m benchmarks.step_cost
-	$(BIN)/python -m benchmarks.cell
-	$(BIN)/python -m benchmarks.workflow
-	$(BIN)/python -m benchmarks.calibration study
+	$(BIN)/python -m benchmarks.speed.step_cost
+	$(BIN)/python -m benchmarks.speed.cell
+	$(BIN)/python -m benchmarks.speed.workflow
+	$(BIN)/python -m benchmarks.speed.calibration study
 	$(BIN)/python -m benchmarks.tables
 
 gpu-inputs: setup ## fill the folder INPUTS with all that `make gpu` reads (network, ../shared)

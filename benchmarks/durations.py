@@ -6,12 +6,12 @@
 The result goes to benchmarks/results/durations.json.
 """
 
-import argparse
 import re
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import REPOSITORY, RESULTS, filled, slowest_tests
+from benchmarks.common import REPOSITORY, RESULTS, command_line
+from benchmarks.tables import filled, slowest_tests
 from dpsweep.base.files import write_json, write_text
 
 DOCUMENT = REPOSITORY / "CONTRIBUTING.md"
@@ -41,9 +41,7 @@ def durations(log: str) -> dict[str, Any]:
 
 def main() -> None:
     """Read the logs, keep the result, fill the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("logs", nargs="+", type=Path, help="of .ci/run, make test or pytest")
     logs = [path.read_text(encoding="utf-8", errors="replace") for path in parser.parse_args().logs]
     result = durations("\n".join(logs))

@@ -15,7 +15,6 @@ The parts, each a file of benchmarks/results/record/ with one item a line under 
 - jobs: how many jobs of each rule `snakemake -n` plans where nothing is there.
 """
 
-import argparse
 import hashlib
 import json
 import math
@@ -32,7 +31,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from benchmarks.environment import environment
+from benchmarks.common import REPOSITORY, RESULTS, command_line, environment, snakemake
 from dpsweep.base.files import read_json, write_text
 from dpsweep.planning.outputs import Outputs
 from dpsweep.privacy import Calibration
@@ -42,8 +41,7 @@ from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.paths import Paths
 from dpsweep.training.specification import specify
 
-REPOSITORY = Path(__file__).parents[1]
-FOLDER = REPOSITORY / "benchmarks" / "results" / "record"
+FOLDER = RESULTS / "record"
 STUDIES = {
     "paper": "config.yaml",
     "demo": "studies/demo.yaml",
@@ -196,12 +194,10 @@ def jobs() -> Items:
     """How many jobs of each rule are planned where nothing is there."""
     for study in ("paper", "demo"):
         with tempfile.TemporaryDirectory() as folder:
-            command = [
-                *(sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile"),
-                *("--directory", folder, "--workflow-profile", "none", "--cores", "1"),
-                *("--dry-run", "--quiet", "rules"),
-                *("--config", f"study={REPOSITORY / STUDIES[study]}", "--", "all"),
-            ]
+            config = f"study={REPOSITORY / STUDIES[study]}"
+            command = snakemake(
+                Path(folder), "--dry-run", "--quiet", "rules", "--config", config, "--", "all"
+            )
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         counts = re.findall(r"^(\S+) +(\d+)$", done.stdout + done.stderr, re.MULTILINE)
         if done.returncode or not counts:
@@ -283,9 +279,7 @@ def _flat(content: dict[str, dict[str, Any]]) -> dict[tuple[str, str], Any]:
 
 def main() -> None:
     """Write or compare some parts, or all."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("what", choices=["write", "compare"])
     parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
     arguments = parser.parse_args()

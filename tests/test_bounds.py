@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import bounds as benchmark
 from benchmarks import tables
+from benchmarks.evidence import bounds as benchmark
 from matplotlib.testing.compare import compare_images
 
 from dpsweep.base.files import read_json
 from dpsweep.privacy import Calibration
 
-ROOT = Path(__file__).parents[1]
 NUMBERS: dict[str, Any] = read_json(benchmark.RESULT)
 N, FEATURES, CLASSES, STEPS = 40, 5, 3, 6
 DIMENSION = CLASSES * (FEATURES + 1)
@@ -108,14 +107,11 @@ def test_the_picture_is_that_of_the_numbers(tmp_path: Path) -> None:
     benchmark.draw_picture(drawn)
     # As in test_pictures.py.
     assert compare_images(str(benchmark.PICTURE), str(drawn), 2.0) is None, (
-        "run: python -m benchmarks.bounds --picture"
+        "run: python -m benchmarks.evidence.bounds --picture"
     )
 
 
 @pytest.mark.parametrize("name", ["progress of steps", "bound of Koloskova et al."])
-def test_the_tables_are_those_of_the_numbers(name: str) -> None:
-    page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+def test_other_numbers_are_another_table(name: str) -> None:
     render = tables.TABLES[name][2]
-    assert tables.filled(page, {name: render(NUMBERS)}) == page, "python -m benchmarks.tables"
-    changed = {**NUMBERS, "pieces": NUMBERS["pieces"][1:]}
-    assert tables.filled(page, {name: render(changed)}) != page
+    assert render({**NUMBERS, "pieces": NUMBERS["pieces"][1:]}) != render(NUMBERS)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import campaign
+from benchmarks.campaigns import campaign
 
 from dpsweep.base.files import read_json
 

@@ -1,7 +1,7 @@
 """The benchmark of a cell still knows the commands of the stages."""
 
 import pytest
-from benchmarks import cell
+from benchmarks.speed import cell
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import step_cost, step_rows
 from benchmarks.gpu import __main__ as kit_command
 from benchmarks.gpu import pieces, right
 from benchmarks.gpu.__main__ import run_all
 from benchmarks.gpu.inputs import cut_into_parts, join_parts
 from benchmarks.gpu.kit import Kit
+from benchmarks.speed import step_cost, step_rows
 
 from dpsweep.training.gradients import UnsupportedModelError, make_engine
 from dpsweep.training.job import interruption, watched

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,16 @@ def allowed() -> dict[str, set[str]]:
 ALLOWED = allowed()
 
 
-def imported_modules(path: Path) -> set[str]:
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imported_modules(path: Path) -> frozenset[str]:
     """Absolute names of everything that a module imports, wherever the import stands."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -38,7 +45,7 @@ def imported_modules(path: Path) -> set[str]:
             if node.module == "dpsweep":
                 found |= {f"dpsweep.{alias.name}" for alias in node.names}
                 found.discard("dpsweep")
-    return found
+    return frozenset(found)
 
 
 def layer(module: str) -> str:
@@ -121,17 +128,17 @@ def test_the_ways_of_numbers_name_what_is_there() -> None:
     for step in steps:
         *way, name = step.split(".")
         owner = way.pop() if way[-1][0].isupper() else ""
-        tree: ast.AST = ast.parse((SOURCE / Path(*way)).with_suffix(".py").read_text())
+        place: ast.AST = tree((SOURCE / Path(*way)).with_suffix(".py"))
         for each in (owner, name) if owner else (name,):
-            defined = {getattr(node, "name", ""): node for node in ast.iter_child_nodes(tree)}
+            defined = {getattr(node, "name", ""): node for node in ast.iter_child_nodes(place)}
             assert each in defined, step
-            tree = defined[each]
+            place = defined[each]
 
 
 def test_a_public_class_name_means_one_thing() -> None:
     modules: dict[str, list[str]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
+        for node in tree(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 modules.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
     assert len(modules) > 100

@@ -5,8 +5,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from benchmarks import planted_bugs
-from benchmarks.mutations import Mutation, PlaceNotFoundError
+from benchmarks.campaigns import planted_bugs
+from benchmarks.campaigns.mutations import Mutation, PlaceNotFoundError
 
 from dpsweep.base.files import read_json
 

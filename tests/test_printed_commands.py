@@ -187,11 +187,11 @@ def test_scripts_take_their_arguments(
 
 
 SCRIPTS = [
-    f"benchmarks.{path.parent.name if path.stem == '__main__' else path.stem}"
-    for path in sorted(
-        [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "benchmarks").glob("*/__main__.py")]
-    )
-    if 'if __name__ == "__main__"' in path.read_text(encoding="utf-8")
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+    for path in sorted((ROOT / "benchmarks").rglob("*.py"))
+    for text in [path.read_text(encoding="utf-8")]
+    # Others are called by benchmarks alone.
+    if 'if __name__ == "__main__"' in text and "    python -m benchmarks." in text
 ]
 
 

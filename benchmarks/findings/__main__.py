@@ -7,16 +7,15 @@ Trials go to benchmarks/results/frozen_features.parquet, numbers to findings.jso
 pictures to docs/images/findings/.
 """
 
-import argparse
 import shutil
 from pathlib import Path
 
 import pandas as pd
 
+from benchmarks.common import REPOSITORY, command_line
 from benchmarks.findings.document import FIGURES, IMAGES, write_page
 from benchmarks.findings.numbers import (
     NUMBERS,
-    REPOSITORY,
     TRIALS,
     collect,
     digest,
@@ -31,9 +30,7 @@ STUDY = REPOSITORY / "studies" / "frozen-features.yaml"
 
 def main() -> None:
     """Write the page, and unless it is all that is asked for, numbers and pictures."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.findings", description=(__doc__ or "").splitlines()[0]
-    )
+    parser = command_line(__doc__, prog="python -m benchmarks.findings")
     parser.add_argument("--study", type=Path, default=STUDY)
     parser.add_argument("--page", action="store_true", help="from the committed trials")
     options = parser.parse_args()

@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.common import REPOSITORY
 from benchmarks.findings.accuracies import (
+    advice,
     along_batch_sizes,
     along_bounds,
     automatic_clipping,
     best_settings,
 )
-from benchmarks.findings.advice import advice
-from benchmarks.findings.numbers import NUMBERS, REPOSITORY
+from benchmarks.findings.numbers import NUMBERS
 from benchmarks.findings.rules import rules_section
 from benchmarks.tables import THEORY, theory_effects, theory_rules
 from dpsweep.base.files import read_json, write_text

@@ -8,7 +8,6 @@ benchmarks/results/film/<problem>.parquet, where cells that were trained elsewhe
 numbers behind the pictures, lie beside them.
 """
 
-import argparse
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,16 +16,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.findings.accuracies import along_batch_sizes, along_bounds, best_settings
-from benchmarks.findings.numbers import NUMBERS, REPOSITORY, collect, digest, gather
+from benchmarks.common import REPOSITORY, RESULTS, command_line
+from benchmarks.findings.accuracies import (
+    along_batch_sizes,
+    along_bounds,
+    best_settings,
+    share,
+    table,
+)
+from benchmarks.findings.numbers import NUMBERS, collect, digest, gather
 from benchmarks.findings.rules import rules_section
-from benchmarks.findings.wording import share, table
 from dpsweep.base.files import atomic_path, read_json, write_json, write_text
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
 STUDY = REPOSITORY / "studies" / "film.yaml"
-KEPT = REPOSITORY / "benchmarks" / "results" / "film"
+KEPT = RESULTS / "film"
 FILM_NUMBERS = KEPT / "film.json"
 FILM_PAGE = REPOSITORY / "docs" / "film.md"
 FILM_IMAGES = REPOSITORY / "docs" / "images" / "film"
@@ -220,9 +225,7 @@ def _figures(pictures: dict[str, str]) -> Iterator[str]:
 
 def main() -> None:
     """Keep what is trained, and write numbers and page."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.findings.film", description=(__doc__ or "").splitlines()[0]
-    )
+    parser = command_line(__doc__, prog="python -m benchmarks.findings.film")
     parser.add_argument("--study", type=Path, default=STUDY)
     parser.add_argument("--page", action="store_true", help="from what is kept")
     options = parser.parse_args()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.common import RESULTS
 from dpsweep.analysis.evidence import compare, comparison_table, evidence_table
 from dpsweep.analysis.frames import load_trials
 from dpsweep.analysis.grids import CONDITIONS, grids
@@ -19,8 +20,7 @@ from dpsweep.study.choice import choose, repeats
 from dpsweep.study.config.datasets import related_datasets
 from dpsweep.study.paths import Paths
 
-REPOSITORY = Path(__file__).parents[2]
-NUMBERS = REPOSITORY / "benchmarks" / "results" / "findings.json"
+NUMBERS = RESULTS / "findings.json"
 TRIALS = NUMBERS.with_name("frozen_features.parquet")
 PROBLEM = ["dataset", "backbone", "epsilon", "epochs"]
 RULE_COLUMNS = [

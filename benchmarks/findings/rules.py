@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.findings.wording import table
+from benchmarks.findings.accuracies import table
 
 Row = dict[str, Any]
 

@@ -13,7 +13,6 @@ fills where there is a network: prepared data and weights, calibrations, and a f
 whose inputs are not there yet are left for the next call.
 """
 
-import argparse
 import contextlib
 import multiprocessing
 import os
@@ -25,11 +24,13 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.common import REPOSITORY, command_line
+from benchmarks.common import RESULTS as ALL_RESULTS
+
 if TYPE_CHECKING:
     from benchmarks.gpu.kit import Kit
 
-REPOSITORY = Path(__file__).parents[2]
-RESULTS = REPOSITORY / "benchmarks" / "results" / "gpu"
+RESULTS = ALL_RESULTS / "gpu"
 PIECE_SECONDS = 530
 SAVE_SECONDS = 20
 """Between the signal that announces the end of a piece and its end."""
@@ -114,9 +115,7 @@ def _run_apart(context: BaseContext, kit: "Kit", name: str, results: Path, secon
 def main() -> None:
     """Run the kit."""
     started = time.monotonic()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("inputs", type=Path, nargs="?", help="the folder of the inputs")
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes, on the CPU")
     parser.add_argument("--results", type=Path, help="by default benchmarks/results/gpu")

@@ -8,11 +8,11 @@ Python of the other machine. Large files are cut into parts (`parts/`), which ma
 one: the kit joins them when all are there.
 """
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.common import command_line
 from dpsweep.base.files import atomic_path, checksum, read_json, write_json
 
 PART_BYTES = 40_000_000
@@ -105,9 +105,7 @@ def join_parts(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", default="3.12", help="of the machine with the GPU")
     arguments = parser.parse_args()

@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.environment import environment
-
-REPOSITORY = Path(__file__).parents[2]
+from benchmarks.common import environment
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from benchmarks import step_rows
 from benchmarks.gpu import right, speed, trials
 from benchmarks.gpu.kit import Kit
+from benchmarks.speed import step_rows
 from dpsweep.base.files import write_json, write_text
 
 _LONG = 240

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu import trials
 from benchmarks.gpu.kit import Kit
-from benchmarks.step_rows import Row, make_model
+from benchmarks.speed.step_rows import Row, make_model
 from dpsweep.models.build import head_parameter_names
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.gradients import GradientEngine, GradientSum, make_engine

@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from benchmarks import noise_cost as noise_of_a_step
-from benchmarks import step_cost
-from benchmarks.gpu.kit import REPOSITORY, Kit
-from benchmarks.step_contenders import REFERENCE
-from benchmarks.step_rows import Row
-from benchmarks.synthetic import film_trial, write_images, write_vit
+from benchmarks.common import REPOSITORY
+from benchmarks.gpu.kit import Kit
+from benchmarks.speed import noise_cost as noise_of_a_step
+from benchmarks.speed import step_cost
+from benchmarks.speed.step_contenders import REFERENCE
+from benchmarks.speed.step_rows import Row
+from benchmarks.speed.synthetic import film_trial, write_images, write_vit
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.study.config import Film

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.gpu.kit import REPOSITORY, Kit
-from benchmarks.synthetic import film_trial, write_images, write_vit
+from benchmarks.common import REPOSITORY
+from benchmarks.gpu.kit import Kit
+from benchmarks.speed.synthetic import film_trial, write_images, write_vit
 from dpsweep.base.files import read_json
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone

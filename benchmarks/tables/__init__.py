@@ -4,16 +4,13 @@ A table stands between two comments of a document and is replaced there; a resul
 been measured yet becomes a line that says which command measures it.
 """
 
-from benchmarks.tables.every import TABLES, tables, write_tables
-from benchmarks.tables.folders import DOCUMENTS, REPOSITORY, RESULTS
+from benchmarks.tables.every import DOCUMENTS, TABLES, tables, write_tables
 from benchmarks.tables.markdown import filled, start
-from benchmarks.tables.testing import slowest_tests
+from benchmarks.tables.reliability import slowest_tests
 from benchmarks.tables.theory import THEORY, theory_effects, theory_rules
 
 __all__ = [
     "DOCUMENTS",
-    "REPOSITORY",
-    "RESULTS",
     "TABLES",
     "THEORY",
     "filled",

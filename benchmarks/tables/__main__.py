@@ -6,10 +6,9 @@ A table stands between two comments of a document and is replaced there; a resul
 been measured yet becomes a line that says which command measures it.
 """
 
-import argparse
-
+from benchmarks.common import command_line
 from benchmarks.tables import write_tables
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__).parse_args()
+    command_line(__doc__, prog="python -m benchmarks.tables").parse_args()
     write_tables()

@@ -3,21 +3,32 @@
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.tables.backbones import backbones
-from benchmarks.tables.bounds import bounds_choice, bounds_progress
+from benchmarks.common import REPOSITORY, RESULTS
 from benchmarks.tables.choices import price, recommendation, selection
-from benchmarks.tables.folders import DOCUMENTS, RESULTS
 from benchmarks.tables.gpu import cell_on_gpu, cifar100_on_gpu, right_on_gpu
 from benchmarks.tables.intervals import effects, errors, lowest_coverage, power
 from benchmarks.tables.markdown import filled
 from benchmarks.tables.privacy import audit, calibration
-from benchmarks.tables.reliability import histories, kills
+from benchmarks.tables.reliability import (
+    backbones,
+    histories,
+    kills,
+    planted_bugs,
+    slowest_tests,
+)
 from benchmarks.tables.steps import cell, features, noise_cost, step_cost
 from benchmarks.tables.studies import analysis, demo, plan, scale, workflow
-from benchmarks.tables.testing import planted_bugs, slowest_tests
-from benchmarks.tables.theory import THEORY, theory_effects, theory_memory, theory_rules
+from benchmarks.tables.theory import (
+    THEORY,
+    bounds_choice,
+    bounds_progress,
+    theory_effects,
+    theory_memory,
+    theory_rules,
+)
 from dpsweep.base.files import read_json, write_text
 
+DOCUMENTS = [REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 CALIBRATION = ("calibration", "calibration_comparison")
 GPU = "make gpu"
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
@@ -27,41 +38,45 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "CIFAR-100, GPU": ("gpu/cifar100_*.json", GPU, cifar100_on_gpu),
     "cell, CPU": ("cell_cpu.json", "make bench", cell),
     "cell, GPU": ("gpu/cell*.json", GPU, cell_on_gpu),
-    "features": ("features.json", "python -m benchmarks.features", features),
-    "backbones": ("backbones.json", "python -m benchmarks.backbones", backbones),
+    "features": ("features.json", "python -m benchmarks.speed.features", features),
+    "backbones": ("backbones.json", "python -m benchmarks.evidence.backbones", backbones),
     "workflow": ("workflow.json", "make bench", workflow),
-    "scale": ("scale.json", "python -m benchmarks.scale 4000 20000 50000", scale),
-    "demo": ("demo.json", "python -m benchmarks.demo", demo),
-    "analysis": ("analysis.json", "python -m benchmarks.analysis", analysis),
-    "noise cost, CPU": ("noise_cost_cpu.json", "python -m benchmarks.noise_cost", noise_cost),
+    "scale": ("scale.json", "python -m benchmarks.speed.scale 4000 20000 50000", scale),
+    "demo": ("demo.json", "python -m benchmarks.speed.demo", demo),
+    "analysis": ("analysis.json", "python -m benchmarks.speed.analysis", analysis),
+    "noise cost, CPU": ("noise_cost_cpu.json", "python -m benchmarks.speed.noise_cost", noise_cost),
     "noise cost, GPU": ("gpu/noise_cost.json", GPU, noise_cost),
     "planted bugs": ("planted_bugs.json", "make planted-bugs", planted_bugs),
     "slowest tests": ("durations.json", "python -m benchmarks.durations run.log", slowest_tests),
-    "errors of verdicts": ("verdicts.json", "python -m benchmarks.verdicts", errors),
-    "lowest coverage": ("verdicts.json", "python -m benchmarks.verdicts", lowest_coverage),
-    "power of verdicts": ("verdicts.json", "python -m benchmarks.verdicts", power),
-    "other effects": ("verdicts.json", "python -m benchmarks.verdicts", effects),
+    "errors of verdicts": ("verdicts.json", "python -m benchmarks.evidence.verdicts", errors),
+    "lowest coverage": ("verdicts.json", "python -m benchmarks.evidence.verdicts", lowest_coverage),
+    "power of verdicts": ("verdicts.json", "python -m benchmarks.evidence.verdicts", power),
+    "other effects": ("verdicts.json", "python -m benchmarks.evidence.verdicts", effects),
     "recommendation": (
         "recommend.json",
-        "python -m benchmarks.recommend results/demo-dense/problems",
+        "python -m benchmarks.evidence.recommend results/demo-dense/problems",
         recommendation,
     ),
-    "progress of steps": ("bounds.json", "python -m benchmarks.bounds", bounds_progress),
+    "progress of steps": ("bounds.json", "python -m benchmarks.evidence.bounds", bounds_progress),
     "memory of the theory": (
         "theory_memory.json",
-        "python -m benchmarks.theory_memory",
+        "python -m benchmarks.speed.theory_memory",
         theory_memory,
     ),
-    "bound of Koloskova et al.": ("bounds.json", "python -m benchmarks.bounds", bounds_choice),
+    "bound of Koloskova et al.": (
+        "bounds.json",
+        "python -m benchmarks.evidence.bounds",
+        bounds_choice,
+    ),
     "price": (
         "price.json",
-        "python -m benchmarks.price studies/frozen-features.yaml 20newsgroups_minilm_head 8",
+        "python -m benchmarks.evidence.price studies/frozen-features.yaml 20newsgroups_minilm_head 8",
         price,
     ),
-    "selection": ("selection.json", "python -m benchmarks.selection", selection),
-    "kills": ("kills.json", "python -m benchmarks.kills 300", kills),
-    "kills on Slurm": ("kills_slurm.json", "python -m benchmarks.kills_slurm 50", kills),
-    "histories": ("histories.json", "python -m benchmarks.histories 30", histories),
+    "selection": ("selection.json", "python -m benchmarks.evidence.selection", selection),
+    "kills": ("kills.json", "python -m benchmarks.campaigns.kills 300", kills),
+    "kills on Slurm": ("kills_slurm.json", "python -m benchmarks.campaigns.kills_slurm 50", kills),
+    "histories": ("histories.json", "python -m benchmarks.campaigns.histories 30", histories),
 }
 
 

@@ -5,7 +5,7 @@ import math
 import statistics
 from typing import Any
 
-from benchmarks.tables.folders import RESULTS
+from benchmarks.common import RESULTS
 from benchmarks.tables.markdown import grid, where
 
 

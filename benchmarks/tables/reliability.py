@@ -1,8 +1,10 @@
-"""Outcome of studies that were killed, and of those that live through other events."""
+"""What is tested: runs that were killed, other histories, planted bugs, networks; and how long tests take."""
 
 from typing import Any
 
-from benchmarks.tables.markdown import grid, where
+from benchmarks.tables.markdown import grid, texts, where
+
+_SLOWEST = 15
 
 
 def kills(result: dict[str, Any]) -> list[str]:
@@ -52,3 +54,55 @@ def _commits(pieces: list[dict[str, Any]]) -> str:
     """Where the pieces of a campaign were made."""
     found = dict.fromkeys(each.get("commit", "earlier commits") for each in pieces)
     return f"Made at {', '.join(found)}."
+
+
+def slowest_tests(result: dict[str, Any]) -> list[str]:
+    """The tests that take longest, and how long the runs of pytest took."""
+    rows = [[f"`{row['test']}`", f"{row['seconds']:.0f} s"] for row in result["tests"][:_SLOWEST]]
+    runs = "; ".join(f"{run['outcome']} in {run['seconds'] / 60:.0f} min" for run in result["runs"])
+    return [*grid(["test", "time"], rows), "", f"Runs of pytest: {runs}."]
+
+
+def planted_bugs(result: dict[str, Any]) -> list[str]:
+    """Which test sees which bug first, package by package."""
+    rows = result["rows"]
+    caught = sum(row["caught_by"] is not None for row in rows)
+    minutes = sum(row["seconds"] for row in rows) / 60
+    lines = [
+        f"{caught} of {len(rows)} bugs are caught, in {minutes:.0f} minutes of processor time."
+    ]
+    for package in sorted({row["package"] for row in rows}):
+        cells = [
+            [
+                f"`{row['module']}`",
+                row["bug"],
+                "**survived**" if row["caught_by"] is None else f"`{row['caught_by']}`",
+            ]
+            for row in rows
+            if row["package"] == package
+        ]
+        name = "Modules beside the packages" if package == "dpsweep" else f"`dpsweep.{package}`"
+        lines += ["", f"## {name}: {len(cells)} bugs", ""]
+        lines += texts(["module", "bug", "the first test that fails"], cells)
+    return lines
+
+
+def backbones(result: dict[str, Any]) -> list[str]:
+    """The engine of every network and method, or what the method does not find."""
+    nothing = {"film": "no normalisation layers", "lora": "no linear layers"}
+    rows = [
+        [
+            f"`{row['network']}`" + (" (texts)" if row["library"] == "transformers" else ""),
+            *(
+                each.get("engine", nothing.get(name, "none"))
+                for name, each in row["methods"].items()
+            ),
+        ]
+        for row in result["rows"]
+    ]
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    return [
+        *texts(["network", "FiLM", "LoRA", "all parameters", "head"], rows),
+        "",
+        f"{len(rows)} networks, with {versions}.",
+    ]

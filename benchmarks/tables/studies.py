@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.tables.folders import REPOSITORY
+from benchmarks.common import REPOSITORY
 from benchmarks.tables.markdown import grid, where
 from dpsweep.planning.plan import Plan
 from dpsweep.planning.status import Status

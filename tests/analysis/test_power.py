@@ -6,7 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.verdicts import NULL_WORLDS, OTHER_EFFECTS, WITHOUT_EFFECT, rate, rate_effects
+from benchmarks.evidence.verdicts import (
+    NULL_WORLDS,
+    OTHER_EFFECTS,
+    WITHOUT_EFFECT,
+    rate,
+    rate_effects,
+)
 from tests.synthetic import make_study
 
 from dpsweep.analysis.evidence import compare, gather

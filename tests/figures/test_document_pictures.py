@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from benchmarks import pictures
+from benchmarks.evidence import pictures
 from matplotlib.testing.compare import compare_images
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ def test_the_picture_is_what_the_code_draws(picture, tmp_path: Path) -> None:  #
 def test_its_words_are_current(picture) -> None:  # type: ignore[no-untyped-def]
     document = (ROOT / picture.document).read_text(encoding="utf-8")
     assert document.count(picture.start) == 1
-    assert pictures.filled(picture, document) == document, "python -m benchmarks.pictures"
+    assert pictures.filled(picture, document) == document, "python -m benchmarks.evidence.pictures"
 
 
 def test_every_picture_of_the_documents_is_made_by_the_command() -> None:

@@ -1,7 +1,7 @@
 """The figure of docs/recommend.md shows the committed regrets."""
 
 import pandas as pd
-from benchmarks import recommend
+from benchmarks.evidence import recommend
 
 
 def test_the_numbers_beside_the_figure_are_those_of_the_result() -> None:

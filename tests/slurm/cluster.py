@@ -193,11 +193,11 @@ def stop_controller() -> None:
 
 
 @contextmanager
-def running() -> Iterator[None]:
+def running(accounting: bool = False) -> Iterator[None]:
     """The cluster, from start to stop; who else wants it on this machine waits."""
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        start()
+        start(accounting)
         try:
             yield
         finally:

@@ -76,7 +76,7 @@ class Site(Chain):
             assert found == 1, key
         profile.write_text(text)
 
-    def command(self, *targets: str) -> list[str]:
+    def command(self, *targets: str, **_: Any) -> list[str]:
         return [sys.executable, "-m", "snakemake", "--profile", "slurm", *targets]
 
     def run(self, *targets: str, expect: int = 0) -> str:
@@ -92,22 +92,6 @@ class Site(Chain):
         output = done.stdout + done.stderr
         assert done.returncode == expect, output[-8000:] + self.journal_text()[-4000:]
         return output
-
-    def begin(self, *targets: str) -> "subprocess.Popen[bytes]":
-        """Start Snakemake; what it says goes to a file."""
-        # Signals work as in a terminal, whatever the tests were started from (nohup).
-        return subprocess.Popen(
-            ["env", "--default-signal=INT,HUP", *self.command(*targets)],
-            cwd=self.folder,
-            env=self.environment,
-            start_new_session=True,
-            stdout=(self.folder / "said.txt").open("wb"),
-            stderr=subprocess.STDOUT,
-        )
-
-    @property
-    def said(self) -> str:
-        return (self.folder / "said.txt").read_text()
 
     def journal_text(self) -> str:
         return self.journal.read_text() if self.journal.exists() else ""

@@ -3,7 +3,6 @@
 import copy
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,10 +35,8 @@ esac
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def said(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> str:
     """What a run says in which jobs die in five ways."""
-    if reason := cluster.missing():
-        pytest.skip(reason)
     study = {key: STUDY[key] for key in ("title", "datasets", "backbones", "methods", "sweeps")}
     study = copy.deepcopy(study)
     study["sweeps"][PROBLEM] |= {
@@ -49,26 +46,22 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     local = Chain(tmp_path_factory.mktemp("local"), study)
     made = ("data/digits/metadata.json", "backbones/vit/metadata.json")
     local.run(*(f"results/{file}" for file in (*made, "noise/digits/eps8_epochs2_B128.json")))
-    cluster.start()
-    try:
-        yield run_and_die(
-            Site(
-                tmp_path_factory.mktemp("deaths") / "clone",
-                study,
-                local.results,
-                TROUBLE,
-                cpu_partition="nowhere",
-                # No second chance: a lost node would otherwise give its jobs back to the queue.
-                options=f"--mem={MEGABYTES} --time=30 --no-requeue",
-            )
+    return run_and_die(
+        Site(
+            tmp_path_factory.mktemp("deaths") / "clone",
+            study,
+            local.results,
+            TROUBLE,
+            cpu_partition="nowhere",
+            # No second chance: a lost node would otherwise give its jobs back to the queue.
+            options=f"--mem={MEGABYTES} --time=30 --no-requeue",
         )
-    finally:
-        cluster.stop()
+    )
 
 
 def run_and_die(site: Site) -> str:
     cells = (MEMORY, DISK, TIME, NODE, REFUSED, WELL)
-    run = site.begin(
+    run = site.start(
         *("--retries", "0", "--"),
         *(f"results/cells/{PROBLEM}/{cell}/trials.parquet" for cell in cells),
     )

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 if "DPSWEEP_TEST_SLURM" not in os.environ:
     pytest.skip("takes a cluster: make test-slurm", allow_module_level=True)
 
+ACCOUNTING = True
 AT_ONCE = 4
 SITE: dict[str, Any] = {
     "account": "good",
@@ -181,14 +182,10 @@ def headings(output: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clinic]:
-    if reason := cluster.missing():
-        pytest.skip(reason)
-    cluster.start(accounting=True)
+def clinic(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clinic]:
     clinic = Clinic(tmp_path_factory.mktemp("clinic"))
     yield clinic
     clinic.close()
-    cluster.stop()
 
 
 @pytest.fixture(scope="module")

@@ -26,20 +26,14 @@ NOISE = "noise/digits/eps8_epochs2_Bfull.json"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A clone on a cluster, whose data and network are there."""
-    if reason := cluster.missing():
-        pytest.skip(reason)
     # 758 steps a trial: long enough to be hit.
     study = copy.deepcopy(STUDY) | {"release": LONG | {"epochs": [10], "batch_size": [16]}}
     local = Chain(tmp_path_factory.mktemp("local"), study)
     local.run(*(f"results/{file}" for file in (*MADE, NOISE)))
-    cluster.start()
-    try:
-        folder = tmp_path_factory.mktemp("slurm") / "clone"
-        yield Site(folder, study, local.results, time_limit_minutes=LIMIT_MINUTES)
-    finally:
-        cluster.stop()
+    folder = tmp_path_factory.mktemp("slurm") / "clone"
+    return Site(folder, study, local.results, time_limit_minutes=LIMIT_MINUTES)
 
 
 def begun(site: Site) -> list[str]:
@@ -76,7 +70,7 @@ def releasing(folder: Path) -> Iterator[int]:
 
 def test_a_release_survives_kills_and_a_preemption(site: Site) -> None:
     before = files(site.results)
-    run = site.begin("release")
+    run = site.start("release")
     try:
         number, pid = wait_for_training(site, starts=1)
         # A limit that long runs meet would tell how long they are.
@@ -94,7 +88,7 @@ def test_a_release_survives_kills_and_a_preemption(site: Site) -> None:
         # The job goes on, and the next call sends another one.
         run.kill()
         run.wait()
-        run = site.begin("release")
+        run = site.start("release")
         assert run.wait(timeout=PATIENCE) == 0, site.said
         wait_for(lambda: not cluster.queue(), "end of the job of the killed call")
     finally:

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -98,16 +97,6 @@ def was_told(pid: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def slurm() -> Iterator[None]:
-    reason = cluster.missing()
-    if reason:
-        pytest.skip(reason)
-    cluster.start()
-    yield
-    cluster.stop()
-
-
-@pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     """The same study, run on this machine without Slurm."""
     chain = Chain(tmp_path_factory.mktemp("local"), small_study())
@@ -122,7 +111,7 @@ def disturbed(slurm: None, local: Chain, tmp_path_factory: pytest.TempPathFactor
     # One calibration is left to the cluster, and four cells fail.
     (site.results / "noise/digits/eps8_epochs2_B128.json").unlink()
     (site.folder / "bad").touch()
-    run = site.begin("all")
+    run = site.start("all")
     try:
         disturb(site, run)
         assert run.wait(timeout=PATIENCE) == 1
@@ -338,7 +327,7 @@ def test_a_stopped_run_starts_again_beside_another_one(
         for path in (first.results / "cells" / name).iterdir():
             os.utime(path, (1, 1))
 
-    run = first.begin(*targets)
+    run = first.start(*targets)
     begun = wait_for(lambda: first.starts(SHORT), "first cell")[0][2]
     pid = wait_for(lambda: training_pid(begun), "training")
     os.kill(pid, signal.SIGSTOP)
@@ -349,7 +338,7 @@ def test_a_stopped_run_starts_again_beside_another_one(
     assert not first.cells()
     assert len(first.starts(SHORT)) == 1
 
-    runs = [site.begin(*targets) for site in (first, second)]
+    runs = [site.start(*targets) for site in (first, second)]
     assert [run.wait(timeout=PATIENCE) for run in runs] == [0, 0], first.said + second.said
     assert set(first.cells()) == set(names)
     for file in files:

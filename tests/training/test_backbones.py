@@ -1,11 +1,11 @@
 """Twelve of the networks of docs/backbones.md: their gradients are those of the loop.
 
-`python -m benchmarks.backbones` compares all of them, with every method.
+`python -m benchmarks.evidence.backbones` compares all of them, with every method.
 """
 
 import pytest
 import torch
-from benchmarks.backbones import NETWORKS, prepare, try_step
+from benchmarks.evidence.backbones import NETWORKS, prepare, try_step
 
 from dpsweep.models.backbone import BackboneError
 

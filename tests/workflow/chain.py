@@ -8,13 +8,74 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from benchmarks import warm
+from benchmarks.campaigns import warm
+from benchmarks.common import snakemake
 
 ROOT = Path(__file__).parents[2]
 
-STUDY: dict[str, Any] = {
-    "title": "Smallest chain",
-    "datasets": {
+
+def vit_study(
+    title: str,
+    datasets: dict[str, Any],
+    backbone: dict[str, Any],
+    **sweep: Any,
+) -> dict[str, Any]:
+    """A study of FiLM on a tiny ViT and the first of some datasets, with a figure for every stage.
+
+    Args:
+        title: of the study.
+        datasets: their sections.
+        backbone: what is particular to its section; ``arguments`` come beside those of a tiny network.
+        sweep: ``batch_size`` and ``clipping_bound``, with 1.0 among its values.
+    """
+    name = next(iter(datasets))
+    fixed = {"epsilon": 8.0, "epochs": 2, "clipping_bound": 1.0}
+    shape = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
+    families = {
+        "heatmap": ("heatmap", {"epochs": 2}),
+        "norms": ("gradient_norm_distribution", fixed),
+        "theory": ("error_decomposition", fixed | {"batch_size": sweep["batch_size"][0]}),
+    }
+    return {
+        "title": title,
+        "datasets": datasets,
+        "backbones": {
+            "vit": {
+                "title": "Tiny ViT",
+                "architecture": "vit_tiny_patch16_224",
+                **backbone,
+                "arguments": shape | backbone.get("arguments", {}),
+            }
+        },
+        "methods": {"film": {"kind": "film"}},
+        "sweeps": {
+            f"{name}_vit_film": {
+                **{"dataset": name, "backbone": "vit", "method": "film"},
+                **{"epsilon": [8.0], "epochs": [2], **sweep},
+                **{"learning_rate": [0.01, 0.03], "seeds": 2},
+            }
+        },
+        "roles": {
+            "datasets": {"main": name},
+            "backbones": {"weak": "vit"},
+            "methods": {"main": "film"},
+        },
+        "figures": {
+            figure: {
+                **{"family": family, "section": "Figures", "caption": "What was measured."},
+                "panels": [{"title": figure, **panel}],
+            }
+            for figure, (family, panel) in families.items()
+        },
+        "tables": {
+            "grid": {"family": "hyperparameter_grid", "section": "Tables", "caption": "The grid."}
+        },
+    }
+
+
+STUDY = vit_study(
+    "Smallest chain",
+    {
         "digits": {
             "title": "Digits",
             "source": {"kind": "sklearn-digits"},
@@ -24,111 +85,41 @@ STUDY: dict[str, Any] = {
             "test_size": 450,
         }
     },
-    "backbones": {
-        "vit": {
-            "title": "Smallest ViT",
-            "architecture": "vit_tiny_patch16_224",
-            "arguments": {
-                "img_size": 8,
-                "patch_size": 4,
-                "in_chans": 1,
-                "embed_dim": 16,
-                "depth": 1,
-                "num_heads": 2,
-            },
-            "weights": {"kind": "random"},
-            "mean": [0.5],
-            "std": [0.5],
-        }
-    },
-    "methods": {"film": {"kind": "film"}},
-    "sweeps": {
-        "digits_vit_film": {
-            "dataset": "digits",
-            "backbone": "vit",
-            "method": "film",
-            "epsilon": [8.0],
-            "epochs": [2],
-            "batch_size": [128, "full"],
-            "clipping_bound": [0.1, 1.0],
-            "learning_rate": [0.01, 0.03],
-            "seeds": 2,
-        }
-    },
-    "roles": {
-        "datasets": {"main": "digits"},
-        "backbones": {"weak": "vit"},
-        "methods": {"main": "film"},
-    },
-    "figures": {
-        "heatmap": {
-            "family": "heatmap",
-            "section": "Figures",
-            "caption": "Accuracy over the grid.",
-            "panels": [{"title": "grid", "epochs": 2}],
-        },
-        "norms": {
-            "family": "gradient_norm_distribution",
-            "section": "Figures",
-            "caption": "Norms.",
-            "panels": [
-                {
-                    "title": "norms",
-                    "epsilon": 8.0,
-                    "epochs": 2,
-                    "clipping_bound": 1.0,
-                }
-            ],
-        },
-        "theory": {
-            "family": "error_decomposition",
-            "section": "Figures",
-            "caption": "Errors.",
-            "panels": [
-                {
-                    "title": "error",
-                    "epsilon": 8.0,
-                    "epochs": 2,
-                    "batch_size": 128,
-                    "clipping_bound": 1.0,
-                }
-            ],
-        },
-    },
-    "tables": {
-        "grid": {
-            "family": "hyperparameter_grid",
-            "section": "Tables",
-            "caption": "The grid.",
-        }
-    },
-}
+    {"arguments": {"in_chans": 1}, "weights": {"kind": "random"}, "mean": [0.5], "std": [0.5]},
+    batch_size=[128, "full"],
+    clipping_bound=[0.1, 1.0],
+)
 
 
-class Chain:
-    """A study file in a folder of its own, and calls of Snakemake on it."""
+class Workflow:
+    """Calls of Snakemake on a study file.
 
-    def __init__(self, folder: Path, study: dict[str, Any]) -> None:
-        self.folder = folder
-        self.study = study
-        self.results = folder / "results"
-        self.write()
+    Attributes:
+        folder: where Snakemake works.
+        file: the study, relative to ``folder``.
+        results: the folder that the study names.
+    """
 
-    def write(self) -> None:
-        """Write the study file."""
-        content = self.study | {"results": "results"}
-        (self.folder / "study.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    def __init__(
+        self,
+        folder: Path,
+        file: str = "study.yaml",
+        results: str | Path = "results",
+        variables: dict[str, str] | None = None,
+    ) -> None:
+        """Name the study; ``variables`` come into the environment of calls."""
+        self.folder, self.file = folder, file
+        self.results = folder / results
+        self._output = folder / "said.txt"
+        self._variables = variables or {}
 
     def command(
         self, *targets: str, options: tuple[str, ...] = (), config: tuple[str, ...] = ()
     ) -> list[str]:
         """The call of Snakemake."""
         return [
-            *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")),
-            *("--directory", str(self.folder), "--workflow-profile", "none", "--cores", "2"),
-            *("--keep-going", "--rerun-incomplete", "--scheduler", "greedy"),
-            *options,
-            *("--config", "study=study.yaml", *config),
+            *snakemake(self.folder, "--keep-going", "--rerun-incomplete", *options),
+            *("--config", f"study={self.file}", *config),
             *("--", *targets),
         ]
 
@@ -136,7 +127,7 @@ class Chain:
     def environment(self) -> dict[str, str]:
         """Rules find `dpsweep` beside this Python."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
+        return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"} | self._variables
 
     def run(
         self,
@@ -147,9 +138,8 @@ class Chain:
     ) -> str:
         """Run Snakemake to its end and return what it printed."""
         status = self.fork(*targets, options=options, config=config).wait()
-        output = (self.folder / "said.txt").read_text()
-        assert status == expect, output + self.logs()
-        return output
+        assert status == expect, self.said + self.logs()
+        return self.said
 
     def fork(
         self,
@@ -158,32 +148,62 @@ class Chain:
         config: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
     ) -> warm.Run:
-        """Fork Snakemake from a process that has imported everything; it prints into said.txt.
+        """Fork Snakemake from a process that has imported everything.
 
         Imports take longer than such a study.
         """
         command = self.command(*targets or ("all",), options=options, config=config)
         _, _, _, *arguments = command  # python -m snakemake
-        environment = self.environment if environment is None else environment
-        return warm.start(arguments, self.folder, environment, self.folder / "said.txt")
+        return warm.start(arguments, self.folder, environment or self.environment, self._output)
 
     def start(
-        self, environment: dict[str, str] | None = None, target: str = "all"
+        self,
+        *targets: str,
+        options: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
     ) -> "subprocess.Popen[bytes]":
-        """Start Snakemake in a process group of its own."""
-        # Signals work as in a terminal, whatever the tests were started from (nohup).
-        return subprocess.Popen(
-            ["env", "--default-signal=INT,HUP", *self.command(target)],
-            env=self.environment if environment is None else environment,
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        """Start Snakemake as a shell does, in a process group of its own."""
+        command = self.command(*targets or ("all",), options=options)
+        return as_in_a_terminal(command, self.folder, environment or self.environment, self._output)
+
+    @property
+    def said(self) -> str:
+        """What the last call has printed so far."""
+        return self._output.read_text()
 
     def logs(self) -> str:
         """All logs of all jobs."""
         found = sorted((self.results / "logs").rglob("*.log"))
         return "\n".join(f"--- {log}\n{log.read_text()}" for log in found if log.stat().st_size)
+
+
+def as_in_a_terminal(
+    command: list[str], folder: Path, environment: dict[str, str], said: Path
+) -> "subprocess.Popen[bytes]":
+    """Start a command on which signals work as in a terminal, whatever tests were started from (nohup)."""
+    with said.open("wb") as stream:
+        return subprocess.Popen(
+            ["env", "--default-signal=INT,HUP", *command],
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+            stdout=stream,
+            stderr=stream,
+        )
+
+
+class Chain(Workflow):
+    """A study in a folder of its own, which may be edited: ``study``, then `write`."""
+
+    def __init__(self, folder: Path, study: dict[str, Any]) -> None:
+        super().__init__(folder)
+        self.study = study
+        self.write()
+
+    def write(self) -> None:
+        """Write the study file."""
+        content = self.study | {"results": "results"}
+        (self.folder / self.file).write_text(yaml.safe_dump(content, sort_keys=False))
 
     def timing(self, cell: str) -> dict[str, Any]:
         """The timing breakdown of a cell of the one sweep."""

@@ -3,13 +3,13 @@
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from benchmarks.common import snakemake
+from tests.workflow.chain import ROOT, Workflow
 
-ROOT = Path(__file__).parents[2]
 NOISE = "results/noise/digits/eps8_epochs8_B64.json"
 STUDY = f"""\
 extends: {ROOT}/studies/demo.yaml
@@ -25,7 +25,14 @@ def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path, how: str) -> N
     study = tmp_path / "mine.yaml"
     study.write_text(STUDY)
     named = {"--config": f"study={study}", "--configfile": str(study)}[how]
-    done = snakemake(tmp_path, how, named)
+    done = subprocess.run(
+        snakemake(tmp_path, how, named, "--", NOISE),
+        cwd=tmp_path,
+        env=os.environ | {"PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / NOISE).exists()
 
@@ -48,30 +55,12 @@ BEGAN = psutil.Process().create_time() - psutil.boot_time()
 def test_the_lock_of_a_call_that_was_killed_is_in_nobodys_way(
     tmp_path: Path, call: str | None, began: float, refused: bool
 ) -> None:
-    study = tmp_path / "mine.yaml"
-    study.write_text(STUDY)
+    (tmp_path / "study.yaml").write_text(STUDY)
     locks = tmp_path / ".snakemake" / "locks"
     locks.mkdir(parents=True)
     (locks / "0.output.lock").write_text(f"{NOISE}\n")
     if call is not None:
         (locks / f"{call}.call").write_text(f"{began:.1f}")
-    done = snakemake(tmp_path, "--config", f"study={study}")
-    said = done.stdout + done.stderr
-    assert (done.returncode != 0) == ("cannot be locked" in said) == refused, said
+    said = Workflow(tmp_path).run(NOISE, expect=int(refused))
+    assert ("cannot be locked" in said) == refused, said
     assert (tmp_path / NOISE).exists() != refused
-
-
-def snakemake(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
-    """Call for one calibration."""
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")),
-            *("--directory", str(folder), "--workflow-profile", "none", "--cores", "1"),
-            *("--scheduler", "greedy", *options, "--", NOISE),
-        ],
-        cwd=folder,
-        env=os.environ | {"PATH": os.defpath},
-        capture_output=True,
-        text=True,
-        check=False,
-    )

@@ -281,7 +281,7 @@ def test_killed_run_continues_and_ends_the_same(
     finished: Chain, tmp_path: Path, after_trials: int
 ) -> None:
     chain = Chain(tmp_path, STUDY)
-    run = chain.start()
+    run = chain.fork()
     try:
         wait_for(lambda: len(chain.stored_trials()) >= after_trials, "trial", run)
     finally:

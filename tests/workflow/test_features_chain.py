@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.workflow.chain import Chain
-from tests.workflow.test_text_chain import PUBLIC, WORDS, study, write_texts
+from tests.workflow.test_text_chain import study, write_all_texts
 
 
 def feature_study() -> dict[str, Any]:
@@ -25,10 +25,7 @@ def feature_study() -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_features_are_a_stage_like_any_other(tmp_path: Path) -> None:
-    for name, words in (("notes", WORDS), ("public", PUBLIC)):
-        sizes = study()["datasets"][name]
-        write_texts(tmp_path / f"{name}_train.csv", words, sizes["train_size"], 1)
-        write_texts(tmp_path / f"{name}_test.csv", words, sizes["test_size"], 2)
+    write_all_texts(tmp_path)
     chain = Chain(tmp_path, feature_study())
     chain.run()
     folder = chain.results / "features" / "notes" / "reader"

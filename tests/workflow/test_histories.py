@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from benchmarks import kills
-from benchmarks.histories import live
+from benchmarks.campaigns import kills
+from benchmarks.campaigns.histories import live
 
 pytestmark = [pytest.mark.slow, pytest.mark.campaign]
 

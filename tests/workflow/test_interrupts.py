@@ -4,7 +4,7 @@ import copy
 import os
 import shutil
 import signal
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,29 @@ from tests.workflow.tiny import STUDY, SWEEP, TinyChain
 
 pytestmark = pytest.mark.slow
 
+CALL = "dpsweep run study.yaml"
+
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> TinyChain:
     return TinyChain(tmp_path_factory.mktemp("interrupted") / "study")
+
+
+def interrupt(
+    chain: TinyChain, when: Callable[[], object], *options: str, times: int = 1
+) -> tuple[int, str]:
+    """Press Ctrl-C in a run when something holds; return its exit status and what it said."""
+    run = chain.start(options=options, environment=chain.environment | {"DPSWEEP_CALL": CALL})
+    wait_for(when, "moment to interrupt", run, every=0.01)
+    for _ in range(times):
+        os.killpg(run.pid, signal.SIGINT)
+    return run.wait(), chain.said
+
+
+def says_so_once(status: int, said: str) -> None:
+    assert status == 128 + signal.SIGINT, said
+    assert said.count(f"interrupted; the same command continues:\n  {CALL}") == 1
+    assert "Traceback" not in said
 
 
 # In the order in which they run: each call goes on where the last one was interrupted.
@@ -26,28 +45,10 @@ def test_an_interrupted_run_says_so_once(chain: TinyChain, kind: str) -> None:
     # An earlier call may have made some: they are made again.
     for folder in (logs, chain.results / kind):
         shutil.rmtree(folder, ignore_errors=True)
-    said = chain.folder / f"{kind}.txt"
-    with said.open("wb") as stream:
-        run = subprocess.Popen(
-            # As in a terminal: signals as the system has them, to all processes of the group.
-            [
-                "env",
-                "--default-signal=INT,HUP",
-                *chain.command("all", options=("--logger", "dpsweep")),
-            ],
-            env=chain.environment | {"DPSWEEP_CALL": "dpsweep run study.yaml"},
-            start_new_session=True,
-            stdout=stream,
-            stderr=stream,
-        )
-        wait_for(lambda: list(logs.rglob("*.log")), f"a job of {kind}", run, every=0.01)
-        os.killpg(run.pid, signal.SIGINT)
-        status = run.wait()
-    text = said.read_text()
-    assert status == 128 + signal.SIGINT, text
-    assert text.count("interrupted; the same command continues:\n  dpsweep run study.yaml") == 1
-    for wrong in ("Exception", "Error", "Traceback", "kill", "Bad file descriptor"):
-        assert wrong not in text, text
+    status, said = interrupt(chain, lambda: list(logs.rglob("*.log")), "--logger", "dpsweep")
+    says_so_once(status, said)
+    for wrong in ("Exception", "Error", "kill", "Bad file descriptor"):
+        assert wrong not in said, said
 
 
 def test_an_interrupted_plan_says_so_once(tmp_path: Path) -> None:
@@ -55,34 +56,15 @@ def test_an_interrupted_plan_says_so_once(tmp_path: Path) -> None:
     study = copy.deepcopy(STUDY)
     study["sweeps"][SWEEP]["clipping_bound"] = [1 + 0.01 * step for step in range(500)]
     chain = TinyChain(tmp_path / "study", study)
-    said = tmp_path / "said.txt"
-    with said.open("wb") as stream:
-        run = subprocess.Popen(
-            ["env", "--default-signal=INT,HUP", *chain.command("all")],
-            env=chain.environment | {"DPSWEEP_CALL": "dpsweep run study.yaml"},
-            start_new_session=True,
-            stdout=stream,
-            stderr=stream,
-        )
-        wait_for(lambda: "Building DAG" in said.read_text(), "a plan", run, every=0.01)
-        for _ in range(2):  # as impatient people do
-            os.killpg(run.pid, signal.SIGINT)
-        status = run.wait()
-    text = said.read_text()
-    assert status == 128 + signal.SIGINT, text
-    assert text.count("interrupted; the same command continues:\n  dpsweep run study.yaml") == 1
-    assert "Traceback" not in text
+    # Twice, as impatient people do.
+    status, said = interrupt(chain, lambda: "Building DAG" in chain.said, times=2)
+    says_so_once(status, said)
     assert not list((chain.folder / ".snakemake" / "locks").glob("*.lock"))
 
 
 def test_the_same_command_continues(chain: TinyChain) -> None:
-    said = subprocess.run(
-        chain.command("all", options=("--logger", "dpsweep")),
-        env=chain.environment | {"DPSWEEP_CALL": "dpsweep run study.yaml"},
-        stderr=subprocess.PIPE,
-        text=True,
-        check=True,
-    ).stderr
-    assert said.splitlines()[-1] == f"Report: {chain.results / 'report.html'}"
+    environment = chain.environment | {"DPSWEEP_CALL": CALL}
+    assert chain.start(options=("--logger", "dpsweep"), environment=environment).wait() == 0
+    assert chain.said.splitlines()[-1] == f"Report: {chain.results / 'report.html'}"
     assert (chain.results / "report.html").exists()
-    assert not list(Path(chain.folder, ".snakemake", "locks").glob("*.lock"))
+    assert not list((chain.folder / ".snakemake" / "locks").glob("*.lock"))

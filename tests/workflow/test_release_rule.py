@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.campaign import left_in, processes
+from benchmarks.campaigns.campaign import left_in, processes
 from safetensors.torch import load_file
 from tests.waiting import wait_for
 from tests.workflow import tiny
@@ -124,7 +124,7 @@ def unfinished(chain: Chain, name: str) -> bool:
 def kill_when(chain: Chain, condition: Callable[[], bool]) -> None:
     """Start a release; kill every process of it outright when a condition holds."""
     (chain.results / "logs" / "release" / "train.log").unlink(missing_ok=True)
-    run = chain.start(target="release")
+    run = chain.fork("release")
     try:
         wait_for(condition, "moment for the kill", run, every=0.002)
     finally:

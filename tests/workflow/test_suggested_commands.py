@@ -1,14 +1,17 @@
 """The commands that error messages end with do what they say, pasted into a shell as they are."""
 
+import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from tests.workflow.chain import ROOT, STUDY, Chain
 
 from dpsweep.base.files import read_json, write_json
+from dpsweep.cli import preload
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +20,7 @@ SWEEP = "digits_vit_film"
 
 
 @pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Chain:
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     """A folder like a clone of this repository, with a study of one cell that is trained."""
     (sweep,) = STUDY["sweeps"].values()
     one_cell = sweep | {"batch_size": [128], "clipping_bound": [1.0], "seeds": 1}
@@ -27,7 +30,10 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     for name in ("workflow", "profiles"):
         shutil.copytree(ROOT / name, chain.folder / name)
     chain.run(f"results/cells/{SWEEP}/{CELL}/trials.parquet")
-    return chain
+    # One server for the commands of all calls: imports take longer than they do.
+    with mock.patch.dict(os.environ):
+        preload.start()
+        yield chain
 
 
 def shell(clone: Chain, command: str) -> "subprocess.CompletedProcess[str]":

@@ -19,67 +19,23 @@ from dpsweep.release.verify import verify
 
 STAGES = ("prepare_tokenizer", "prepare_dataset", "prepare_backbone")
 WORDS = {
-    "weather": [
-        "rain",
-        "wind",
-        "cloud",
-        "storm",
-        "sunny",
-        "cold",
-        "warm",
-        "forecast",
-        "thunder",
-        "snow",
-    ],
-    "kitchen": [
-        "pan",
-        "boil",
-        "onion",
-        "salt",
-        "oven",
-        "knead",
-        "flour",
-        "roast",
-        "pepper",
-        "simmer",
-    ],
+    "weather": "rain wind cloud storm sunny cold warm forecast thunder snow",
+    "kitchen": "pan boil onion salt oven knead flour roast pepper simmer",
 }
 PUBLIC = {
-    "sky": [
-        "cloud",
-        "storm",
-        "moon",
-        "wind",
-        "star",
-        "sunny",
-        "eclipse",
-        "thunder",
-        "planet",
-        "snow",
-    ],
-    "shop": [
-        "flour",
-        "price",
-        "onion",
-        "salt",
-        "basket",
-        "oven",
-        "discount",
-        "pepper",
-        "cash",
-        "pan",
-    ],
+    "sky": "cloud storm moon wind star sunny eclipse thunder planet snow",
+    "shop": "flour price onion salt basket oven discount pepper cash pan",
 }
 
 
-def write_texts(path: Path, words: dict[str, list[str]], count: int, seed: int) -> None:
+def write_texts(path: Path, words: dict[str, str], count: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     with path.open("w", newline="") as stream:
         table = csv.writer(stream)
         table.writerow(["topic", "number", "text"])
         for number in range(count):
             topic = list(words)[number % 2]
-            chosen = random.choice(words[topic], size=random.integers(1, 12))
+            chosen = random.choice(words[topic].split(), size=random.integers(1, 12))
             table.writerow([topic, number, f"The {', '.join(chosen)}\nand so on."])
 
 
@@ -146,18 +102,11 @@ def study() -> dict[str, Any]:
             "methods": {"main": "lora"},
         },
         "figures": {
-            "map": {
-                "family": "heatmap",
-                "section": "Figures",
-                "caption": "Accuracy over the grid.",
-                "panels": [{"title": "grid", **cells}],
-            },
-            "norms": {
-                "family": "gradient_norm_distribution",
-                "section": "Figures",
-                "caption": "Norms.",
-                "panels": [{"title": "norms", **cells, "epsilon": 8.0}],
-            },
+            name: {
+                **{"family": family, "section": "Figures", "caption": "What was measured."},
+                "panels": [{"title": name, "epsilon": 8.0, **cells}],
+            }
+            for name, family in {"map": "heatmap", "norms": "gradient_norm_distribution"}.items()
         },
         "tables": {"data": {"family": "datasets", "section": "Tables", "caption": "The data."}},
         "audit": {
@@ -177,12 +126,16 @@ def study() -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def write_all_texts(folder: Path) -> None:
     for name, words in (("notes", WORDS), ("public", PUBLIC)):
         sizes = study()["datasets"][name]
-        write_texts(tmp_path / f"{name}_train.csv", words, sizes["train_size"], 1)
-        write_texts(tmp_path / f"{name}_test.csv", words, sizes["test_size"], 2)
+        write_texts(folder / f"{name}_train.csv", words, sizes["train_size"], 1)
+        write_texts(folder / f"{name}_test.csv", words, sizes["test_size"], 2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_all_texts(tmp_path)
     return tmp_path
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import yaml
 from tests.waiting import wait_for
-from tests.workflow.test_your_own_data import make_table, make_weights, picture
+from tests.workflow.chain import ROOT, as_in_a_terminal
+from tests.workflow.test_your_own_data import VIT, make_table, make_weights, picture
 
-ROOT = Path(__file__).parents[2]
 # A study of one's own, as small as it can be: two calibrations.
 STUDY = """\
 extends: paper
@@ -80,7 +80,7 @@ roles: !replace
   backbones: {weak: vit-random}
   methods: {main: film}
 figures: !replace {}
-tables: !replace {taba2_datasets: {family: datasets, section: Data, caption: Datasets.}}
+tables: !replace {}
 """
 SUBMIT = """\
 #!/bin/sh
@@ -105,7 +105,7 @@ def test_a_study_runs_by_the_commands_of_another_scheduler(
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "results" / "tiny" / "report.html").exists()
-    # Calibration, the cell, its problem's table, the table of datasets and the page to explore cells.
+    # Calibration, the cell, its problem's table and the page to explore cells.
     assert len((tmp_path / "submitted").read_text().splitlines()) >= 4
 
 
@@ -132,7 +132,7 @@ def offline(
         for number in range(60):
             file = folder / "photos" / name / f"{number}.jpg"
             file.write_bytes(picture(label, random))
-    make_weights(cache, "timm/vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_224")
+    make_weights(cache, *VIT)
     make_table(folder, cache)
     environment = {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     return installed | environment, folder
@@ -214,16 +214,12 @@ def test_the_first_hour_of_a_new_user(offline: tuple[dict[str, str], Path]) -> N
 def interrupt(environment: dict[str, str], folder: Path) -> None:
     """Press Ctrl-C while cells train."""
     said = folder.with_suffix(".txt")
-    with said.open("wb") as stream:
-        run = subprocess.Popen(
-            ["env", "--default-signal=INT,HUP", sys.executable, "-m", "dpsweep.cli", "run"],
-            cwd=folder, env=environment, start_new_session=True, stdout=stream, stderr=stream,
-        )  # fmt: skip
-        cells = folder / "results" / "pets" / "cells"
-        wait_for(lambda: list(cells.rglob("trials.parquet")), "a finished cell", run, every=0.01)
-        os.killpg(run.pid, signal.SIGINT)
-        status = run.wait()
-    text = said.read_text()
+    call = [sys.executable, "-m", "dpsweep.cli", "run"]
+    run = as_in_a_terminal(call, folder, environment, said)
+    cells = folder / "results" / "pets" / "cells"
+    wait_for(lambda: list(cells.rglob("trials.parquet")), "a finished cell", run, every=0.01)
+    os.killpg(run.pid, signal.SIGINT)
+    status, text = run.wait(), said.read_text()
     assert status == 128 + signal.SIGINT, text
     assert "interrupted; the same command continues:" in text
     assert "Traceback" not in text

@@ -1,15 +1,13 @@
 """The studies of docs/your-own-data.md run as they stand there.
 
 Their data are made here, as small as the studies declare. What they take from the hub lies in a
-cache of the hub, as after a download; the weights in it are random.
+cache of the hub, as after a download; the weights in it are random, and the network that reads texts is a
+small one: the ``config.json`` beside its weights says so.
 """
 
 import csv
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -21,6 +19,7 @@ import tokenizers
 from datasets import ClassLabel, Dataset, Features, Image
 from PIL import Image as PillowImage
 from safetensors.torch import save_file
+from tests.workflow.chain import ROOT, Workflow
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import DistilBertConfig
@@ -30,7 +29,6 @@ from dpsweep.models.architectures import create, seeded, state_without_head
 from dpsweep.models.backbone import Architecture
 from dpsweep.study import Study, load_study
 
-ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "your-own-data.md").read_text(encoding="utf-8")
 STUDIES = {
     name: f"# {name}\n{rest}"
@@ -39,6 +37,9 @@ STUDIES = {
     )
 }
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
+VIT = ("timm/vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_224")
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(40)), "say", "then", "stop"]
+READER = {"dim": 32, "n_heads": 2, "n_layers": 2, "hidden_dim": 64, "vocab_size": len(PIECES)}
 
 
 def picture(label: int, random: np.random.Generator) -> bytes:
@@ -51,13 +52,13 @@ def picture(label: int, random: np.random.Generator) -> bytes:
 
 def make_folder(repository: Path, cache: Path) -> None:
     random = np.random.default_rng(0)
-    for split, count in (("train", 8), ("test", 3)):
+    for split, count in (("train", 4), ("test", 2)):
         for label, name in enumerate(("cat", "dog", "eel")):
             folder = repository / "data" / "pets" / split / name
             folder.mkdir(parents=True)
             for number in range(count):
                 (folder / f"{number}.jpg").write_bytes(picture(label, random))
-    make_weights(cache, "timm/vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_224")
+    make_weights(cache, *VIT)
 
 
 def make_hub_dataset(repository: Path, cache: Path) -> None:
@@ -71,7 +72,7 @@ def make_hub_dataset(repository: Path, cache: Path) -> None:
         Dataset.from_dict({"image": images, "labels": labels}, features=features).to_parquet(
             folder / f"{split}-00000-of-00001.parquet"
         )
-    make_weights(cache, "timm/vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_224")
+    make_weights(cache, *VIT)
 
 
 def make_table(repository: Path, cache: Path) -> None:
@@ -83,15 +84,11 @@ def make_table(repository: Path, cache: Path) -> None:
             table.writerow(["text", "label"])
             for number in range(count):
                 table.writerow([f'say "{number}", then\nstop', ("ham", "spam")[number % 2]])
-    revision = load_study(ROOT / "config.yaml").backbones["distilbert"].weights.revision  # type: ignore[union-attr]
-    make_weights(
-        cache, "distilbert/distilbert-base-uncased", "distilbert", "transformers", revision
-    )
-    files = snapshot(cache, "models", "distilbert/distilbert-base-uncased", revision)
-    write_json(files / "config.json", DistilBertConfig().to_dict())
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(40)), "say", "then", "stop"]
+    weights = load_study(ROOT / "config.yaml").backbones["distilbert"].weights
+    files = make_weights(cache, weights.id, "distilbert", READER, weights.revision)  # type: ignore[union-attr]
+    write_json(files / "config.json", DistilBertConfig(**READER).to_dict())
     library = tokenizers.Tokenizer(
-        WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]")  # noqa: S106
+        WordPiece({piece: number for number, piece in enumerate(PIECES)}, unk_token="[UNK]")  # noqa: S106
     )
     library.pre_tokenizer = Whitespace()  # type: ignore[assignment]
     library.save(str(files / "tokenizer.json"))
@@ -113,15 +110,23 @@ def snapshot(cache: Path, kind: str, repository: str, revision: str | None = Non
 
 
 def make_weights(
-    cache: Path, repository: str, name: str, library: str = "timm", revision: str | None = None
-) -> None:
+    cache: Path,
+    repository: str,
+    name: str,
+    reader: dict[str, int] | None = None,
+    revision: str | None = None,
+) -> Path:
+    """Random weights of a network of timm, or of one that reads texts; return their folder."""
+    library = "transformers" if reader else "timm"
     with seeded(0):
-        network = create(Architecture(library=library, name=name, arguments={}), 2)
+        network = create(Architecture(library=library, name=name, arguments=reader or {}), 2)
     state = state_without_head(network)
-    if library == "transformers":
+    if reader:
         # Published files name the tensors of the network, ours have a wrapper around it.
         state = {key.partition(".")[2]: value for key, value in state.items()}
-    save_file(state, snapshot(cache, "models", repository, revision) / "model.safetensors")
+    folder = snapshot(cache, "models", repository, revision)
+    save_file(state, folder / "model.safetensors")
+    return folder
 
 
 MAKERS: dict[str, Callable[[Path, Path], None]] = {
@@ -166,23 +171,11 @@ def test_example_runs_as_it_stands(name: str, tmp_path: Path) -> None:
     repository, cache = tmp_path / "repository", tmp_path / "cache"
     study = example(name, repository)
     MAKERS[name](repository, cache)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")),
-            *("--directory", str(repository), "--workflow-profile", "none", "--cores", "2"),
-            *("--scheduler", "greedy", "--show-failed-logs", "--config", f"study={name}"),
-            *("--", "all"),
-        ],
-        cwd=repository,
-        env=os.environ
-        | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-        | {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    results = repository / study.results
+    offline = {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
+    workflow = Workflow(repository, name, study.results, offline)
+    # Not forked from a process that has imported the hub, which reads its variables then.
+    assert workflow.start().wait() == 0, workflow.said + workflow.logs()
+    results = workflow.results
     for problem in study.problems:
         trials = pd.read_parquet(results / "problems" / f"{problem}.parquet")
         assert not trials["diverged"].any()

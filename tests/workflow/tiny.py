@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import yaml
 from PIL import Image
-from tests.workflow.chain import Chain
+from tests.workflow.chain import Chain, vit_study
 
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Study
@@ -33,77 +33,20 @@ def _dataset(name: str) -> dict[str, Any]:
     }
 
 
-STUDY: dict[str, Any] = {
-    "title": "Tiny",
+STUDY = vit_study(
+    "Tiny",
+    {name: _dataset(name) for name in SPLITS},
+    {
+        "weights": {"kind": "pretrain", "dataset": "toys", "epochs": 1},
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.5, 0.5, 0.5],
+    },
+    batch_size=[32, "full"],
+    clipping_bound=[1.0],
+) | {
     "privacy": {"delta": 1e-3},
     # Every trial leaves checkpoints, however short it is.
     "training": {"physical_batch": 128, "checkpoint_minutes": 0.001},
-    "datasets": {name: _dataset(name) for name in SPLITS},
-    "backbones": {
-        "vit": {
-            "title": "Tiny ViT",
-            "architecture": "vit_tiny_patch16_224",
-            "arguments": {
-                **{"img_size": SIZE, "patch_size": 4, "embed_dim": 16},
-                **{"depth": 1, "num_heads": 2},
-            },
-            "weights": {"kind": "pretrain", "dataset": "toys", "epochs": 1},
-            "mean": [0.5, 0.5, 0.5],
-            "std": [0.5, 0.5, 0.5],
-        }
-    },
-    "methods": {"film": {"kind": "film"}},
-    "sweeps": {
-        SWEEP: {
-            "dataset": "pets",
-            "backbone": "vit",
-            "method": "film",
-            "epsilon": [8.0],
-            "epochs": [2],
-            "batch_size": [32, "full"],
-            "clipping_bound": [1.0],
-            "learning_rate": [0.01, 0.03],
-            "seeds": 2,
-        }
-    },
-    "roles": {
-        "datasets": {"main": "pets"},
-        "backbones": {"weak": "vit"},
-        "methods": {"main": "film"},
-    },
-    "figures": {
-        "heatmap": {
-            "family": "heatmap",
-            "section": "Figures",
-            "caption": "Accuracy over the grid.",
-            "panels": [{"title": "grid", "epochs": 2, "clipping_bound": 1.0}],
-        },
-        "norms": {
-            "family": "gradient_norm_distribution",
-            "section": "Figures",
-            "caption": "Norms.",
-            "panels": [
-                {
-                    **{"title": "norms", "epsilon": 8.0},
-                    **{"epochs": 2, "clipping_bound": 1.0},
-                }
-            ],
-        },
-        "theory": {
-            "family": "error_decomposition",
-            "section": "Figures",
-            "caption": "Errors.",
-            "panels": [
-                {
-                    **{"title": "error", "epsilon": 8.0, "epochs": 2},
-                    **{"batch_size": 32, "clipping_bound": 1.0},
-                }
-            ],
-        },
-    },
-    "tables": {
-        "grid": {"family": "hyperparameter_grid", "section": "Tables", "caption": "The grid."}
-    },
 }
 
 

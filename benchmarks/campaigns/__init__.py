@@ -1,0 +1,1 @@
+"""Does it hold? Kills, random histories, and planted bugs."""

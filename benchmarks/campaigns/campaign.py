@@ -1,0 +1,202 @@
+"""Shared code of campaigns of kills and histories: calls that may hang, and results that grow."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, chdir, nullcontext, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+from tests.workflow.tiny import TinyChain, content, differences
+
+from benchmarks.common import command_line, commit, environment
+from dpsweep import __version__
+from dpsweep.base.files import read_json, write_json
+from dpsweep.cli import preload
+from dpsweep.planning.outputs import Outputs
+from dpsweep.planning.provenance import problems
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+
+# Processes that use less processor time than this in so many seconds do nothing, on a busy machine too.
+IDLE_SECONDS, IDLE_PROCESSOR_SECONDS = 300.0, 0.5
+LEFT_SECONDS = 300.0
+
+
+def processes(folder: Path) -> list[psutil.Process]:
+    """The processes that work in a folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd().startswith(str(folder)) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
+            pass
+    return found
+
+
+def left_in(folder: Path) -> list[str]:
+    """Wait until no process works in a folder; return the commands of those that do not end."""
+    deadline = time.monotonic() + LEFT_SECONDS
+    while (left := processes(folder)) and time.monotonic() < deadline:
+        time.sleep(1)
+    return [" ".join(process.cmdline()) for process in left]
+
+
+class Run(Protocol):
+    """A call of Snakemake that has started."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """The exit status, None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; return the exit status."""
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to Snakemake."""
+
+
+def start(chain: TinyChain, from_shell: bool = False) -> Run:
+    """Start the command with a server of its own, which is killed with it."""
+    call = chain.start if from_shell else chain.fork
+    return call(environment=own_server(chain))
+
+
+def own_server(chain: TinyChain) -> dict[str, str]:
+    """The environment of a call that starts a server of its own."""
+    others = (preload.ADDRESS, preload.STARTED_BY)
+    return {name: value for name, value in chain.environment.items() if name not in others}
+
+
+def wait(run: Run, folder: Path) -> int | None:
+    """Wait for the end of a run; None if it hangs, and it is killed then."""
+    used, since = -1.0, time.monotonic()
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return run.wait(timeout=10)
+        now = sum(_processor_seconds(process) for process in processes(folder))
+        if abs(now - used) > IDLE_PROCESSOR_SECONDS:
+            used, since = now, time.monotonic()
+        if time.monotonic() - since > IDLE_SECONDS:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+            return None
+
+
+def _processor_seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system)
+
+
+class TinyStudy(Protocol):
+    """Where the tiny study is run."""
+
+    folder: Path
+    results: Path
+
+    @property
+    def parsed(self) -> Study:
+        """The study as it is now."""
+
+
+def undisturbed(scratch: Path) -> TinyChain:
+    """The tiny study, run once as nobody disturbs it."""
+    base = TinyChain(scratch / "base")
+    if not (base.results / "report.html").exists():
+        status = start(base).wait()
+        assert status == 0, base.said
+    return base
+
+
+def wrong(chain: TinyStudy, expected: Path, status: int | None) -> list[str]:
+    """Find what passes for something else after a run with this exit status."""
+    succeeded = differences(chain.parsed, chain.results, expected) if status == 0 else ()
+    return [*wrongly_current(chain, expected), *succeeded]
+
+
+def wrongly_current(chain: TinyStudy, expected: Path) -> Iterator[str]:
+    """Outputs that would not be made again, and are not what they should be."""
+    with chdir(chain.folder):
+        paths = Paths(Path("results"))
+        outputs = list(Outputs(chain.parsed, paths).every())
+        outdated = problems(paths, outputs)
+    for output in outputs:
+        for file in output.files:
+            name = file.relative_to("results")
+            found = chain.results / name
+            if output.name not in outdated and content(found) != content(expected / name):
+                yield f"{name} counts as current, and differs"
+
+
+def outcome(run: Run, chain: TinyChain, expected: Path) -> dict[str, Any]:
+    """Wait for the end of a run, and say what is wrong with it."""
+    started = time.monotonic()
+    status = wait(run, chain.folder)
+    return {
+        "exit": status,
+        "seconds": round(time.monotonic() - started, 1),
+        "hangs": status is None,
+        "left": left_in(chain.folder),
+        "wrong": wrong(chain, expected, status),
+    }
+
+
+def is_good(outcome: dict[str, Any]) -> bool:
+    """Whether a run ended, left no process, and nothing that it left passes for what it is not."""
+    return not (outcome["hangs"] or outcome["left"] or outcome["wrong"])
+
+
+def grow(
+    file: Path,
+    what: str,
+    try_one: Callable[[Path, int], dict[str, Any]],
+    size: Callable[[dict[str, Any]], int],
+    is_good: Callable[[dict[str, Any]], bool],
+    during: AbstractContextManager[Any] | None = None,
+) -> None:
+    """Add to a file of results until there is enough, or time is over: the command line of a campaign.
+
+    Args:
+        file: JSON file of results; a campaign goes on where it was stopped, and begins anew with
+            another version of the package, or with --anew.
+        what: the name of its list.
+        try_one: makes the result of a seed in a scratch folder.
+        size: how much a result counts.
+        is_good: whether a result is as it should be; the folder of any other is kept.
+        during: what it needs beside it.
+    """
+    parser = command_line(sys.modules["__main__"].__doc__)
+    parser.add_argument("count", type=int, help="in all, those of earlier calls included")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
+    parser.add_argument("--scratch", type=Path, help="folder for runs; by default a new one")
+    parser.add_argument("--anew", action="store_true", help="count no result of an earlier call")
+    arguments = parser.parse_args()
+    scratch = (arguments.scratch or Path(tempfile.mkdtemp(prefix=f"{what}-"))).resolve()
+    scratch.mkdir(exist_ok=True)
+    deadline = time.monotonic() + 60 * arguments.minutes
+    stored: list[dict[str, Any]] = read_json(file)[what] if file.exists() else []
+    found = [each for each in stored if each["version"] == __version__ and not arguments.anew]
+    print(f"{len(found)} of {len(stored)} stored ones count: version {__version__}")
+    with during or nullcontext():
+        while sum(map(size, found)) < arguments.count and time.monotonic() < deadline:
+            seed = 1 + max((each["seed"] for each in found), default=0)
+            result = try_one(scratch, seed)
+            found.append({"seed": seed, "version": __version__, "commit": commit(), **result})
+            good = is_good(result)
+            print(time.strftime("%H:%M:%S"), "good" if good else "BAD", found[-1], flush=True)
+            write_json(
+                file, {"environment": environment("torch", "snakemake", load=False), what: found}
+            )
+            if not good:
+                shutil.copytree(scratch / "run", scratch / f"bad-{seed}", symlinks=True)

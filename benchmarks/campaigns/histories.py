@@ -1,0 +1,312 @@
+"""Put a study through random histories and compare with a fresh run of the study as it is then.
+
+    python -m benchmarks.campaigns.histories 30    # goes on where it was stopped
+
+A history is 3 to 6 events: an edit of the study (an axis, the seeds, a dataset's name, the pretraining,
+a caption), an output or a folder deleted, an output damaged, times of files set forward or back, a
+folder or a link in the place of an output, a trial store that cannot be used, a run that is killed or
+interrupted, two calls at once, Ctrl-C in a terminal, a disk that fills while it runs, results that are
+read-only, a clock that is set while it runs, an earlier copy of the results put back. Between events
+the same command may run. What it makes when it ends with 0 must be what a fresh run of the study gives,
+and so it must at the end, when nothing is in its way.
+
+The result goes to benchmarks/results/histories.json, a line for every history.
+"""
+
+import copy
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.workflow.tiny import STUDY, SWEEP, TinyChain, differences
+
+from benchmarks.campaigns import campaign, surroundings
+from benchmarks.campaigns.kills import wait_for_moment
+from benchmarks.common import RESULTS
+from dpsweep.base.files import fingerprint
+from dpsweep.planning.outputs import Outputs
+from dpsweep.study.paths import Paths
+
+# Every edit goes there and back, so that few different studies have to be run afresh.
+EDITS: dict[str, Callable[[dict[str, Any]], None]] = {}
+
+
+def edit(change: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    """Register an edit of the study."""
+    EDITS[change.__name__] = change
+    return change
+
+
+@edit
+def more_seeds(study: dict[str, Any]) -> None:
+    """One more seed."""
+    study["sweeps"][SWEEP]["seeds"] = 3
+
+
+@edit
+def longer_axis(study: dict[str, Any]) -> None:
+    """One more clipping bound."""
+    study["sweeps"][SWEEP]["clipping_bound"] = [1.0, 10.0]
+
+
+@edit
+def renamed_dataset(study: dict[str, Any]) -> None:
+    """Another name for the private dataset."""
+    study["datasets"]["animals"] = study["datasets"].pop("pets")
+    study["sweeps"][SWEEP]["dataset"] = "animals"
+    study["roles"]["datasets"]["main"] = "animals"
+
+
+@edit
+def other_pretraining(study: dict[str, Any]) -> None:
+    """Pretraining on half of the public images."""
+    study["backbones"]["vit"]["weights"]["train_share"] = 0.5
+
+
+@edit
+def other_caption(study: dict[str, Any]) -> None:
+    """Another caption of a figure."""
+    study["figures"]["heatmap"]["caption"] = "Other words."
+
+
+class History:
+    """A study and what happens to it."""
+
+    def __init__(self, scratch: Path, seed: int) -> None:
+        self._draw = random.Random(seed)
+        self._fresh = scratch / "fresh"
+        self._earlier = scratch / "earlier"
+        folder = scratch / "run"
+        for each in (folder, self._earlier):
+            shutil.rmtree(each, ignore_errors=True)
+        shutil.copytree(self.fresh(STUDY).parent, folder)
+        self.chain = TinyChain(folder)
+        self._edited: set[str] = set()
+        self.events: list[str] = []
+        self.wrong: list[str] = []
+        """Differences from fresh runs where a run ended with 0, and the output of runs that had to."""
+
+    def fresh(self, study: dict[str, Any]) -> Path:
+        """The results of a run of a study in a folder where nothing is."""
+        folder = self._fresh / fingerprint(study)[:16]
+        if not (folder / "done").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            chain = TinyChain(folder, study)
+            assert campaign.start(chain).wait() == 0, chain.said
+            (folder / "done").touch()
+        return folder / "results"
+
+    def happen(self) -> None:
+        """Let one event happen."""
+        event = self._draw.choice(
+            [
+                *(self._edit, self._edit, self._delete, self._delete_folder, self._damage),
+                *(self._redate, self._obstruct, self._call_twice),
+                *(self._break_store, self._kill, self._press_keys, self._put_back),
+                *([self._fill_disk, self._make_read_only] if surroundings.can_mount() else []),
+                *([self._set_clock] if surroundings.can_set_clock() else []),
+            ]
+        )
+        self.events.append(f"{event.__name__.strip('_')}: {event()}")
+
+    def run(self, must_succeed: bool = False) -> None:
+        """Call the command, and compare what it made."""
+        status = self._finished(campaign.start(self.chain))
+        self.events.append(f"run: exit {status}")
+        if status != 0 and must_succeed:
+            self.wrong.append(self.chain.said[-4000:])
+
+    def _finished(self, run: campaign.Run) -> int:
+        """Wait for the end of a run; where it is 0, compare what it made."""
+        status = campaign.wait(run, self.chain.folder)
+        left = campaign.left_in(self.chain.folder)
+        assert status is not None and not left, left
+        if status == 0:
+            expected = self.fresh(self.chain.study)
+            self.wrong += differences(self.chain.parsed, self.chain.results, expected)
+        return status
+
+    def clear(self) -> None:
+        """Take away what keeps a run from its end."""
+        store = self.chain.results / "trials"
+        if store.is_file():
+            store.unlink()
+            self.events.append("the store is usable again")
+
+    def _edit(self) -> str:
+        name = self._draw.choice(list(EDITS))
+        self._edited ^= {name}
+        self.chain.study = copy.deepcopy(STUDY)
+        for each, change in EDITS.items():
+            if each in self._edited:
+                change(self.chain.study)
+        self.chain.write()
+        return f"{name} {'on' if name in self._edited else 'off'}"
+
+    def _file(self) -> Path | None:
+        outputs = Outputs(self.chain.parsed, Paths(self.chain.results)).every()
+        files = [file for output in outputs for file in output.files if file.exists()]
+        return self._draw.choice(files) if files else None
+
+    def _delete(self) -> str:
+        if (file := self._file()) is not None:
+            file.unlink()
+        return str(file and file.relative_to(self.chain.folder))
+
+    def _delete_folder(self) -> str:
+        places = [path for path in self.chain.results.iterdir() if path.is_dir()]
+        place = self._draw.choice([*places, self.chain.folder / ".snakemake"])
+        shutil.rmtree(place, ignore_errors=True)
+        return str(place.relative_to(self.chain.folder))
+
+    def _damage(self) -> str:
+        file = self._file()
+        if file is None:
+            return "nothing there"
+        content = bytearray(file.read_bytes())
+        how = self._draw.choice(["cut", "flipped", "empty"])
+        match how:
+            case "cut":
+                content = content[: len(content) // 2]
+            case "flipped" if content:
+                content[self._draw.randrange(len(content))] ^= 0xFF
+            case _:
+                content = bytearray()
+        file.write_bytes(content)
+        return f"{file.relative_to(self.chain.folder)} {how}"
+
+    def _redate(self) -> str:
+        """Give a file the time of another clock."""
+        file = self._file() or self.chain.folder / "study.yaml"
+        seconds = self._draw.choice([600, 31_536_000, -31_536_000])
+        moment = time.time() + seconds
+        os.utime(file, (moment, moment))
+        return f"{file.relative_to(self.chain.folder)} by {seconds} s"
+
+    def _obstruct(self) -> str:
+        """Put something else in the place of an output, or of its provenance."""
+        outputs = list(Outputs(self.chain.parsed, Paths(self.chain.results)).every())
+        output = self._draw.choice(outputs)
+        provenance = Paths(self.chain.results).provenance(output.name)
+        place = self._draw.choice([*output.files, provenance])
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
+        place.unlink(missing_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        how = self._draw.choice(["an empty folder", "a folder", "a link to nothing"])
+        if how == "a link to nothing":
+            place.symlink_to(self.chain.folder / "nothing")
+        else:
+            place.mkdir()
+            if how == "a folder":
+                (place / "file").touch()
+        return f"{how} in the place of {place.relative_to(self.chain.folder)}"
+
+    def _call_twice(self) -> str:
+        """Call the command while it runs: one of the two does the work."""
+        runs = [campaign.start(self.chain), campaign.start(self.chain)]
+        statuses = [campaign.wait(run, self.chain.folder) for run in runs]
+        left = campaign.left_in(self.chain.folder)
+        assert None not in statuses and not left, (statuses, left)
+        return f"exits {statuses[0]} and {statuses[1]}"
+
+    def _press_keys(self) -> str:
+        """Press Ctrl-C in the terminal of a run, once or twice."""
+        command = ["env", "--default-signal=INT,HUP", *self.chain.command("all")]
+        terminal = surroundings.Terminal(command, campaign.own_server(self.chain))
+        moment = wait_for_moment(terminal.run, self.chain.results, self._draw, from_shell=True)
+        times = self._draw.choice([1, 2])
+        if moment is not None:
+            for _ in range(times):
+                terminal.press(b"\x03")
+                time.sleep(0.2)
+        status = self._finished(terminal.run)
+        # Before that it is Python that starts.
+        _, _, said = terminal.said().partition("Building DAG")
+        if "Traceback" in said:
+            self.wrong.append(said[-4000:])
+        return f"Ctrl-C x {times} after {moment}, exit {status}"
+
+    def _fill_disk(self) -> str:
+        """Run on a disk that is nearly full."""
+        if not self.chain.results.is_dir():
+            return "no results"
+        spare = self._draw.choice([0, 20_000, 100_000, 400_000])
+        with surroundings.small_disk(self.chain.results, spare):
+            status = self._finished(campaign.start(self.chain))
+        return f"{spare} bytes left, exit {status}"
+
+    def _make_read_only(self) -> str:
+        """Run where results cannot be written."""
+        if not self.chain.results.is_dir():
+            return "no results"
+        with surroundings.read_only(self.chain.results):
+            status = self._finished(campaign.start(self.chain))
+        return f"exit {status}"
+
+    def _set_clock(self) -> str:
+        """Set the clock of a run while it runs."""
+        seconds = self._draw.choice([-86_400, -600, 600, 86_400])
+        clock = surroundings.Clock(self._earlier.parent)
+        run = self.chain.start(environment=campaign.own_server(self.chain) | clock.environment)
+        moment = wait_for_moment(run, self.chain.results, self._draw, from_shell=True)
+        clock.set(seconds)
+        return f"by {seconds} s after {moment}, exit {self._finished(run)}"
+
+    def _break_store(self) -> str:
+        store = self.chain.results / "trials"
+        if store.is_dir():
+            shutil.rmtree(store)
+        if not store.exists():
+            store.parent.mkdir(exist_ok=True)
+            store.touch()
+        return "a file in its place"
+
+    def _kill(self) -> str:
+        run = campaign.start(self.chain)
+        number = self._draw.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+        moment = wait_for_moment(run, self.chain.results, self._draw)
+        if moment is not None:
+            os.killpg(run.pid, number)
+        status = campaign.wait(run, self.chain.folder)
+        left = campaign.left_in(self.chain.folder)
+        assert status is not None and not left, (number, moment, left)
+        return f"{number.name} after {moment}, exit {status}"
+
+    def _put_back(self) -> str:
+        if self._earlier.exists() and self._draw.random() < 0.7:
+            shutil.rmtree(self.chain.results, ignore_errors=True)
+            shutil.copytree(self._earlier, self.chain.results, symlinks=True)
+            return "an earlier copy"
+        shutil.rmtree(self._earlier, ignore_errors=True)
+        if self.chain.results.exists():
+            shutil.copytree(self.chain.results, self._earlier, symlinks=True)
+        return "a copy is kept for later"
+
+
+def live(scratch: Path, seed: int) -> dict[str, Any]:
+    """Live through one history."""
+    draw = random.Random(-seed)
+    history = History(scratch, seed)
+    for _ in range(draw.randint(3, 6)):
+        history.happen()
+        if draw.random() < 0.5:
+            history.run()
+    history.clear()
+    history.run(must_succeed=True)
+    return {"events": history.events, "wrong": history.wrong}
+
+
+if __name__ == "__main__":
+    campaign.grow(
+        RESULTS / "histories.json",
+        "histories",
+        live,
+        size=lambda _: 1,
+        is_good=lambda result: not result["wrong"],
+    )

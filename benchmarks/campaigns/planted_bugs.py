@@ -1,0 +1,328 @@
+"""Plant one bug after another and see the fast tests fail.
+
+    python -m benchmarks.campaigns.planted_bugs                      # all of planted_bugs.yaml, two at a time
+    python -m benchmarks.campaigns.planted_bugs --only release.train # whose module or name has this text
+
+A bug is a mutation of a named function (`mutations`). It is planted where Python imports
+the module, in a fork of a process that has the libraries already; no file is changed. The tests of the
+module must fail: a test that fails, not one that cannot be collected. The one that failed the last
+time comes first. At the end, all those that failed must pass without a bug.
+
+Results go to benchmarks/results/planted_bugs.json, where the bugs that were not tried keep theirs;
+`python -m benchmarks.tables` writes the table of docs/planted-bugs.md. The exit status is 1 if a bug
+survives.
+"""
+
+import ast
+import contextlib
+import gc
+import importlib
+import importlib.machinery
+import io
+import multiprocessing
+import os
+import pkgutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.abc import MetaPathFinder
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+import yaml
+
+import dpsweep
+from benchmarks.campaigns.mutations import Mutation, PlaceNotFoundError
+from benchmarks.common import REPOSITORY, RESULTS, command_line
+from dpsweep.base.files import read_json, write_json
+from dpsweep.cli import preload
+
+BUGS = REPOSITORY / "benchmarks" / "planted_bugs.yaml"
+RESULT = RESULTS / "planted_bugs.json"
+TIME_LIMIT = 600
+_VERBS = {"in": "function", "return": "returns"}
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake, and who must see it.
+
+    Attributes:
+        module: without ``dpsweep.``.
+        name: what is wrong.
+        mutation: what is changed.
+        tests: files of tests.
+    """
+
+    module: str
+    name: str
+    mutation: Mutation
+    tests: tuple[str, ...]
+
+    @property
+    def package(self) -> str:
+        """The package of the module; ``dpsweep`` for a module beside the packages."""
+        *packages, _ = self.module.split(".")
+        known = set(packages_of_dpsweep())
+        return ".".join(packages) or (self.module if self.module in known else "dpsweep")
+
+    @property
+    def file(self) -> Path:
+        """The module's source."""
+        path = REPOSITORY / "src" / "dpsweep" / Path(*self.module.split("."))
+        return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+    def planted(self) -> ast.Module:
+        """The module's tree with the bug in it.
+
+        Raises:
+            PlaceNotFoundError: what it changes is no longer there.
+        """
+        try:
+            return self.mutation.applied(self.file.read_text(encoding="utf-8"))
+        except (OSError, PlaceNotFoundError) as error:
+            raise PlaceNotFoundError(f"{self.module}, {self.name!r}: {error}") from None
+
+
+def read_bugs() -> list[Bug]:
+    """The list of planted_bugs.yaml."""
+    modules: dict[str, Any] = yaml.safe_load(BUGS.read_text(encoding="utf-8"))
+    return [
+        Bug(
+            module=module,
+            name=name,
+            mutation=Mutation(**{_VERBS.get(key, key): str(value) for key, value in bug.items()}),
+            tests=tuple(section["tests"]),
+        )
+        for module, section in modules.items()
+        for name, bug in section["bugs"].items()
+    ]
+
+
+@cache
+def packages_of_dpsweep() -> tuple[str, ...]:
+    """Every package, without ``dpsweep.``; none is imported for that."""
+    root = REPOSITORY / "src" / "dpsweep"
+    folders = sorted(file.parent.relative_to(root) for file in root.glob("*/**/__init__.py"))
+    return tuple(".".join(folder.parts) for folder in folders)
+
+
+# -- one bug in a process of its own -----------------------------------------------------------
+
+
+class _Planted(importlib.machinery.SourceFileLoader):
+    """Loads a module with a bug."""
+
+    bug: Bug
+
+    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 (the loader's signature)
+        """Compile the tree."""
+        return compile(self.bug.planted(), self.path, "exec")
+
+
+class _Planter(MetaPathFinder):
+    """Finds the module of a bug before others do."""
+
+    def __init__(self, bug: Bug) -> None:
+        self.bug = bug
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        """Return a loader for the bug's module and for no other."""
+        if fullname != f"dpsweep.{self.bug.module}":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        assert spec is not None and spec.origin is not None
+        spec.loader = _Planted(fullname, spec.origin)
+        spec.loader.bug = self.bug
+        return spec
+
+
+class _FirstFailure:
+    """A plugin of pytest that keeps the first test that fails, and all that pass."""
+
+    def __init__(self) -> None:
+        self.test, self.passed = "", 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.passed += report.when == "call" and report.passed
+        if report.failed and not self.test:
+            self.test = report.nodeid.partition("[")[0]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Verdict of the tests on a bug.
+
+    Attributes:
+        caught_by: the first test that failed, or None.
+        passed: how many tests passed until then.
+        seconds: of processor time, which a busy machine does not change much.
+        printed: the end of what was printed, where no test failed.
+    """
+
+    caught_by: str | None
+    passed: int
+    seconds: float
+    printed: str
+
+
+def run_tests(bug: Bug | None, runs: Iterable[Iterable[str]], answer: Connection) -> None:
+    """Run fast tests with a bug or without, in this process, until one fails.
+
+    Args:
+        bug: the bug.
+        runs: arguments of pytest; later ones only where the earlier ones pass.
+        answer: gets an `Outcome`.
+    """
+    failure = _FirstFailure()
+    with tempfile.TemporaryFile() as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+        signal.signal(signal.SIGALRM, signal.default_int_handler)  # pytest takes it for Ctrl-C
+        signal.alarm(TIME_LIMIT)
+        if bug is not None:
+            assert f"dpsweep.{bug.module}" not in sys.modules, "it would not be imported again"
+            sys.meta_path.insert(0, _Planter(bug))
+        options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-m", "not slow"]
+        for tests in runs:
+            status = pytest.main([*options, *tests], plugins=[failure])
+            if status == pytest.ExitCode.TESTS_FAILED:
+                break
+        log.seek(0)
+        printed = log.read().decode(errors="replace")[-3000:]
+    caught = failure.test if status == pytest.ExitCode.TESTS_FAILED else None
+    spent = os.times()
+    seconds = spent.user + spent.system + spent.children_user + spent.children_system
+    answer.send(Outcome(caught, failure.passed, seconds, "" if caught else printed))
+
+
+def outcomes(
+    work: Iterable[tuple[Bug | None, list[list[str]]]], workers: int
+) -> Iterator[tuple[Bug | None, Outcome]]:
+    """Run tests for every bug in a fork of this process, some at a time."""
+    fork = multiprocessing.get_context("fork")
+    waiting, running = list(reversed(list(work))), dict[Connection, Bug | None]()
+    while waiting or running:
+        while waiting and len(running) < workers:
+            bug, runs = waiting.pop()
+            receiver, sender = fork.Pipe(duplex=False)
+            fork.Process(target=run_tests, args=(bug, runs, sender)).start()
+            sender.close()
+            running[receiver] = bug
+        for receiver in wait(list(running)):
+            assert isinstance(receiver, Connection)
+            try:
+                outcome = receiver.recv()
+            except EOFError:
+                outcome = Outcome(None, 0, 0.0, "the process died")
+            yield running.pop(receiver), outcome
+
+
+def import_libraries(tests: Iterable[str]) -> None:
+    """Import all that dpsweep and some tests import, but leave dpsweep itself to the forks."""
+    modules = [each.name for each in pkgutil.walk_packages(dpsweep.__path__, "dpsweep.")]
+    own = [name for name in modules if not name.endswith("__main__")]
+    # pytest imports them for its first test at the latest, and what dpsweep imports where it is needed.
+    for name in ("hypothesis", *own, *preload.LAZY_LIBRARIES):
+        importlib.import_module(name)
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main(["--collect-only", "-p", "no:cacheprovider", *tests])
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ("dpsweep", "tests"):
+            del sys.modules[name]
+    gc.freeze()  # forks need not look at all that again
+
+
+# -- all bugs ------------------------------------------------------------------------------------
+
+
+def try_bugs(bugs: list[Bug], workers: int) -> list[dict[str, Any]]:
+    """Plant bugs, one in each process, and report on each; a call that is stopped keeps its results."""
+    before = {(row["module"], row["bug"]): row["caught_by"] for row in earlier()["rows"]}
+    work: list[tuple[Bug | None, list[list[str]]]] = []
+    for bug in bugs:
+        known = before.get((bug.module, bug.name))
+        work.append((bug, [*([[known]] if known else []), list(bug.tests)]))
+    rows = []
+    for bug, outcome in outcomes(work, workers):
+        assert bug is not None
+        word = "caught  " if outcome.caught_by else "SURVIVED"
+        print(f"{word} {outcome.seconds:5.0f} s  {bug.module}: {bug.name}", flush=True)
+        if not outcome.caught_by:
+            print(outcome.printed, flush=True)
+        rows.append(
+            {
+                "package": bug.package,
+                "module": bug.module,
+                "bug": bug.name,
+                "caught_by": outcome.caught_by,
+                "seconds": round(outcome.seconds, 1),
+            }
+        )
+        write_json(RESULT, {"rows": merged(earlier()["rows"], rows)})
+    return rows
+
+
+def check_tests_pass(rows: list[dict[str, Any]], workers: int) -> None:
+    """See that what catches bugs passes without one.
+
+    Raises:
+        SystemExit: a test fails.
+    """
+    by_file: dict[str, set[str]] = {}
+    for test in (row["caught_by"] for row in rows if row["caught_by"]):
+        by_file.setdefault(test.partition("::")[0], set()).add(test)
+    shares = [sorted(by_file)[start::workers] for start in range(workers)]
+    work: list[tuple[Bug | None, list[list[str]]]] = [
+        (None, [sorted(test for file in share for test in by_file[file])])
+        for share in shares
+        if share
+    ]
+    for _, outcome in outcomes(work, workers):
+        if outcome.caught_by or not outcome.passed:
+            sys.exit(f"{outcome.caught_by} fails without a bug too. {outcome.printed}")
+
+
+def earlier() -> dict[str, Any]:
+    """The results of earlier calls; none where there are none."""
+    found: dict[str, Any] = read_json(RESULT) if RESULT.exists() else {"rows": []}
+    return found
+
+
+def merged(before: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Earlier rows with new ones in their place, in the order of the list."""
+    found = {(row["module"], row["bug"]): row for row in (*before, *rows)}
+    listed = [(bug.module, bug.name) for bug in read_bugs()]
+    return [found[key] for key in listed if key in found]
+
+
+def main() -> None:
+    """Try all bugs."""
+    parser = command_line(__doc__)
+    parser.add_argument("--only", default="", help="text in a bug's module or name")
+    parser.add_argument("--workers", type=int, default=2)
+    arguments = parser.parse_args()
+    bugs = [bug for bug in read_bugs() if arguments.only in f"{bug.module}: {bug.name}"]
+    for bug in bugs:
+        bug.planted()
+    import_libraries(sorted({test for bug in bugs for test in bug.tests}))
+    rows = try_bugs(bugs, arguments.workers)
+    check_tests_pass(rows, arguments.workers)
+    survivors = sum(row["caught_by"] is None for row in rows)
+    minutes = sum(row["seconds"] for row in rows) / 60
+    print(
+        f"{len(rows)} bugs, {survivors} survived, {minutes:.0f} minutes of processor time",
+        flush=True,
+    )
+    # At an ordinary end libraries of compilers, which nothing has used, list what they have not freed.
+    os._exit(1 if survivors else 0)
+
+
+if __name__ == "__main__":
+    main()

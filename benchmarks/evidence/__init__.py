@@ -1,0 +1,1 @@
+"""Studies that were made once, behind what the documentation says: verdicts, bounds, prices, advice."""

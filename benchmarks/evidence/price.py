@@ -1,0 +1,316 @@
+"""What does honest tuning cost? Test accuracy at a total epsilon, by how the setting was found.
+
+    python -m benchmarks.evidence.price studies/frozen-features.yaml 20newsgroups_minilm_head 8
+    python -m benchmarks.evidence.price studies/demo.yaml digits_vit-weak_film 8
+
+The arguments are a study whose data, networks and features are prepared (in its results folder, or in
+``--results``), a sweep of it, and the epochs of a trial. A call that was stopped goes on where it was.
+The result goes to benchmarks/results/price.json, the figure of all problems in it to docs/images.
+
+The ways to come to a setting, each repeated with other randomness:
+
+- a fixed habit: C = 1, B = 256 and a named learning rate;
+- the recommendation, from reference points of other data only;
+- accounted tuning over a broad grid, and over the small grid around the recommendation, as
+  ``dpsweep release`` does it: a tenth of the examples is held out, and scores have noise;
+- the best of the broad grid by test accuracy, without an account: what is often reported.
+
+Settings that nothing was chosen for on the data train on all examples.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+import torch
+from matplotlib.figure import Figure
+from scipy.stats import t
+
+from benchmarks.common import REPOSITORY, RESULTS, command_line, commit
+from dpsweep.base.files import read_json, write_json
+from dpsweep.figures import style
+from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.privacy import Calibration
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.recommend.references import read_references, unrelated
+from dpsweep.recommend.rule import Recommendation, recommend
+from dpsweep.recommend.situation import situation_of
+from dpsweep.release import ReleaseError
+from dpsweep.release.train import (
+    Candidate,
+    Schedules,
+    select_privately,
+    train_and_score,
+    tuning_noise,
+)
+from dpsweep.study import Study, load_study
+from dpsweep.study.config import Release
+from dpsweep.study.paths import Paths
+from dpsweep.training.context import TrialContext
+from dpsweep.training.features import open_inputs
+from dpsweep.training.randomness import numpy_stream
+from dpsweep.training.specification import specify
+
+RESULT = RESULTS / "price.json"
+IMAGE = REPOSITORY / "docs" / "images" / "price"
+EPSILONS = [1.0, 2.0, 4.0, 8.0]
+BROAD = {
+    "batch_size": [512, "full"],
+    "clipping_bound": [0.1, 1.0, 10.0],
+    "learning_rate": [0.001, 0.004, 0.016, 0.064, 0.256, 1.024],
+}
+"""The same for every problem: it knows nothing of them."""
+SMALL_TRIALS, BROAD_TRIALS = 3, 10
+"""Expected numbers of trials: what ``dpsweep release`` does by default, and more for more settings."""
+BEST = "best of the broad grid, no account"
+AGAIN = f"{BEST}, trained again"
+
+
+class Problem:
+    """A problem with its cells and trainings."""
+
+    def __init__(self, study: Study, paths: Paths, sweep: str, epochs: int) -> None:
+        self.study, self.sweep, self.epochs = study, sweep, epochs
+        self.parts = study.sweeps[sweep]
+        self._data = open_inputs(study, paths, self.parts.problem.name)
+        self._backbone = PreparedBackbone.open(paths.backbone(self.parts.backbone))
+        self._contexts: dict[float, TrialContext] = {}
+        self._noise: dict[tuple[float, tuple[int, int, int]], Calibration] = {}
+
+    def release(self, epsilon: float, values: dict[str, Any], **tuning: Any) -> Release:
+        """The section of a study that says so."""
+        return Release.model_validate(
+            {"sweep": self.sweep, "epsilon": epsilon, "epochs": [self.epochs], **values, **tuning}
+        )
+
+    def recommendation(self, epsilon: float) -> Recommendation:
+        """From reference points of other sources of data."""
+        situation = situation_of(self.study, self.sweep, epsilon, self.epochs)
+        return recommend(situation, unrelated(read_references(), self.parts.dataset))
+
+    def noise(self, epsilon: float, schedule: tuple[int, int, int]) -> Calibration:
+        """Of one training run."""
+        key = epsilon, schedule
+        if key not in self._noise:
+            self._noise[key] = calibrate(epsilon, self.study.privacy.delta, *schedule)
+        return self._noise[key]
+
+    def train(
+        self, candidate: Candidate, noise: Calibration, release: Release, seed: int
+    ) -> tuple[float, int]:
+        """Return the macro accuracy on the test set, and the right answers on the held-out part."""
+        cell, rate = candidate
+        share = release.held_out
+        if share not in self._contexts:
+            method = self.study.methods[self.parts.method]
+            self._contexts[share] = TrialContext(self._data, self._backbone, method, share)
+        context = self._contexts[share]
+        inputs = self._data, self._backbone, context.device
+        spec = specify(self.study, cell, noise, *inputs, rate, seed)
+        spec = replace(spec, holdout=len(context.holdout.labels))
+        record, _, right = train_and_score(spec, context, b"")
+        return float(record["macro_accuracy"]), right
+
+
+def arms(problem: Problem, epsilon: float) -> Iterator[tuple[str, Release]]:
+    """Every way to come to a setting, as a section of a study."""
+    habit = {"batch_size": [256], "clipping_bound": [1.0]}
+    for rate in (0.001, 0.01):
+        name = f"habit: C = 1, B = 256, learning rate {rate:g}"
+        yield name, problem.release(epsilon, habit | {"learning_rate": [rate]})
+    made = problem.recommendation(epsilon)
+    whole = problem.study.datasets[problem.parts.dataset].train_size
+    size: list[int | str] = ["full" if made.batch_size == whole else made.batch_size]
+    bounds, rates = made.clipping_bound, made.learning_rate
+    values = {"clipping_bound": [bounds.value], "learning_rate": [rates.value]}
+    yield "recommendation", problem.release(epsilon, {"batch_size": size} | values)
+    small = {"clipping_bound": bounds.grid, "learning_rate": rates.grid, "batch_size": size}
+    yield (
+        "accounted tuning around it",
+        problem.release(epsilon, small, selection="private", mean_trials=SMALL_TRIALS),
+    )
+    yield (
+        "accounted tuning, broad grid",
+        problem.release(epsilon, BROAD, selection="private", mean_trials=BROAD_TRIALS),
+    )
+    yield BEST, problem.release(epsilon, BROAD, selection="private")
+
+
+def fixed(problem: Problem, release: Release, repetitions: int) -> dict[str, Any]:
+    """Train the one setting."""
+    schedules = Schedules.of(problem.study, release)
+    (candidate,) = release.candidates(problem.parts.problem.name)
+    noise = problem.noise(release.epsilon, schedules(candidate[0]))
+    found = [problem.train(candidate, noise, release, seed)[0] for seed in _seeds(repetitions)]
+    return {"accuracy": found, "base_epsilon": release.epsilon, "trials": repetitions}
+
+
+def tuned(problem: Problem, release: Release, repetitions: int) -> dict[str, Any]:
+    """Tune with an account, and train nothing more."""
+    try:
+        noise = tuning_noise(problem.study, release)
+    except ReleaseError as error:
+        return {"refused": str(error)}
+    schedules = Schedules.of(problem.study, release)
+    candidates = release.candidates(problem.parts.problem.name)
+    accuracies, chosen, trials = [], [], 0
+    for repetition in _seeds(repetitions):
+        name = ("price", problem.sweep, release.model_dump_json(), repetition)
+        seeds = numpy_stream(*name, "seeds")
+
+        def train(candidate: Candidate, seeds: np.random.Generator = seeds) -> tuple[float, int]:
+            nonlocal trials
+            trials += 1
+            _, size, steps = schedules(candidate[0])
+            seed = int(seeds.integers(2**31))
+            return problem.train(candidate, noise.calibration(size, steps), release, seed)
+
+        winner = select_privately(candidates, train, noise, numpy_stream(*name, "selection"))
+        accuracies.append(winner.model)
+        chosen.append(_plain(winner.candidate))
+    return {
+        "accuracy": accuracies,
+        "chosen": chosen,
+        "trials": trials,
+        "base_epsilon": noise.first_epsilon,
+        "score_noise": noise.score_noise,
+    }
+
+
+def best(problem: Problem, grid: Release, repetitions: int) -> dict[str, Any]:
+    """Train the whole grid, and keep what is best on the test set; then train that once more."""
+    release = grid.model_copy(update={"holdout_share": 0.0})
+    schedules = Schedules.of(problem.study, release)
+    candidates = release.candidates(problem.parts.problem.name)
+    accuracy = np.array(
+        [
+            [
+                problem.train(
+                    each, problem.noise(release.epsilon, schedules(each[0])), release, seed
+                )[0]
+                for each in candidates
+            ]
+            for seed in _seeds(repetitions)
+        ]
+    )
+    winners = accuracy.argmax(axis=1)
+    return {
+        "accuracy": accuracy.max(axis=1).tolist(),
+        "again": np.roll(accuracy, -1, axis=0)[np.arange(repetitions), winners].tolist(),
+        "chosen": [_plain(candidates[winner]) for winner in winners],
+        "trials": accuracy.size,
+        "base_epsilon": release.epsilon,
+    }
+
+
+def _seeds(repetitions: int) -> range:
+    return range(1, repetitions + 1)
+
+
+def _plain(candidate: Candidate) -> list[Any]:
+    cell, rate = candidate
+    return [cell.batch_size, cell.clipping_bound, rate]
+
+
+def pieces() -> list[dict[str, Any]]:
+    """Read the finished pieces."""
+    return list(read_json(RESULT)["pieces"]) if RESULT.exists() else []
+
+
+def measure(problem: Problem, title: str, epsilon: float, repetitions: int) -> None:
+    """Measure what is not there yet at a total epsilon; write after every piece."""
+    for arm, release in arms(problem, epsilon):
+        key = {"problem": problem.sweep, "epochs": problem.epochs, "epsilon": epsilon, "arm": arm}
+        asked = key | {"release": release.model_dump(mode="json"), "repetitions": repetitions}
+        if any(all(each[name] == asked[name] for name in asked) for each in pieces()):
+            continue
+        started = time.monotonic()
+        way = best if arm == BEST else tuned if release.selection == "private" else fixed
+        found = way(problem, release, repetitions)
+        seconds = round(time.monotonic() - started, 1)
+        piece = {"title": title} | asked | found | {"seconds": seconds, "commit": commit()}
+        others = [each for each in pieces() if any(each[name] != key[name] for name in key)]
+        write_json(RESULT, {"pieces": [*others, piece]})
+        mean = np.mean(found.get("accuracy", math.nan))
+        print(f"{problem.sweep} {epsilon:g} {arm}: {mean:.3f}, {seconds} s", flush=True)
+
+
+def numbers() -> pd.DataFrame:
+    """Mean macro accuracy of every way and its 95 % interval over repetitions, both in percent."""
+    rows = []
+    for piece in pieces():
+        names = ("problem", "title", "epochs", "arm", "epsilon", "repetitions")
+        row = {name: piece[name] for name in names}
+        for arm, key in ((piece["arm"], "accuracy"), (AGAIN, "again")):
+            if key in piece:
+                found = 100 * np.array(piece[key])
+                interval = t.ppf(0.975, len(found) - 1) * found.std(ddof=1) / math.sqrt(len(found))
+                rows.append(row | {"arm": arm, "accuracy": found.mean(), "interval": interval})
+    return pd.DataFrame(rows)
+
+
+def plot(found: pd.DataFrame) -> Figure:
+    """Draw accuracy over the total epsilon, a panel for each problem and a line for each way."""
+    problems = list(dict.fromkeys(found["problem"]))
+    drawing = style.panels_figure(len(problems), height=3.8)
+    arms_drawn = list(dict.fromkeys(found["arm"]))
+    colours = dict(zip(arms_drawn, sns.color_palette("colorblind", len(arms_drawn)), strict=True))
+    for axes, name in zip(
+        drawing.subplots(1, len(problems), squeeze=False)[0], problems, strict=True
+    ):
+        mine = found[found["problem"] == name].sort_values("epsilon")
+        for arm, marker in zip(arms_drawn, style.MARKERS, strict=False):
+            line = mine[mine["arm"] == arm]
+            axes.errorbar(
+                line["epsilon"], line["accuracy"], line["interval"], label=arm, color=colours[arm],
+                marker=marker, capsize=2, linestyle="--" if "habit" in arm else "-",
+            )  # fmt: skip
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(EPSILONS, [f"{each:g}" for each in EPSILONS])
+        axes.minorticks_off()
+        axes.set_xlabel("Total ε")
+        axes.set_ylabel("Macro accuracy in %")
+        row = mine.iloc[0]
+        style.title(axes, f"{row['title']}\n{row['epochs']} epochs")
+    handles, labels = axes.get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="outside lower center", ncols=min(2, len(problems)))
+    return drawing
+
+
+def draw() -> None:
+    """Write the figure, and the numbers that it shows, to docs/images."""
+    found = numbers()
+    with style.style():
+        style.save(plot(found), IMAGE.with_suffix(".pdf"), IMAGE.with_suffix(".png"))
+    found.round(3).to_csv(IMAGE.with_suffix(".csv"), index=False, lineterminator="\n")
+
+
+def main() -> None:
+    """Measure a problem, and draw all that has been measured."""
+    parser = command_line(__doc__)
+    parser.add_argument("study", type=Path)
+    parser.add_argument("sweep")
+    parser.add_argument("epochs", type=int)
+    parser.add_argument("--results", type=Path, help="where the study is prepared")
+    parser.add_argument("--repetitions", type=int, default=10)
+    parser.add_argument("--epsilon", type=float, nargs="+", default=EPSILONS, help="totals")
+    options = parser.parse_args()
+    study = load_study(options.study)
+    torch.set_num_threads(study.training.threads)
+    parts = study.sweeps[options.sweep]
+    title = f"{study.datasets[parts.dataset].title}, {study.backbones[parts.backbone].title}"
+    paths = Paths(options.results or Path(study.results))
+    problem = Problem(study, paths, options.sweep, options.epochs)
+    for epsilon in options.epsilon:
+        measure(problem, title, epsilon, options.repetitions)
+    draw()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What things cost: steps, cells, the demo, planning, calibration, memory."""

@@ -1,0 +1,15 @@
+"""The cluster of a module's tests."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.slurm import cluster
+
+
+@pytest.fixture(scope="module")
+def slurm(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A fresh cluster; with accounting where the module has ``ACCOUNTING = True``."""
+    if reason := cluster.missing():
+        pytest.skip(reason)
+    with cluster.running(getattr(request.module, "ACCOUNTING", False)):
+        yield

@@ -1,0 +1,136 @@
+"""The tables and figures of docs/*.md belong to the committed results, and commands make those."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from benchmarks import tables
+from benchmarks.durations import durations
+from benchmarks.evidence import price, theory
+
+from dpsweep.figures.draw import FAMILIES
+from dpsweep.figures.tables.write import read_numbers
+from dpsweep.study.paths import Paths
+from tests.synthetic import make_study, write_cells, write_overlaps
+
+
+def test_tables_are_current() -> None:
+    made = tables.tables()
+    documents = {path.name: path.read_text(encoding="utf-8") for path in tables.DOCUMENTS}
+    for name, document in documents.items():
+        assert tables.filled(document, made) == document, f"{name}: python -m benchmarks.tables"
+    for name in made:
+        places = [document.count(tables.start(name)) for document in documents.values()]
+        assert sum(places) == 1, f"the table {name!r} has {sum(places)} places in docs/"
+
+
+# -- the slowest tests -------------------------------------------------------------------------
+
+LOG = """\
+============================= slowest 15 durations =============================
+2.50s call     tests/test_a.py::test_a[x y]
+1.00s setup    tests/test_a.py::test_a[x y]
+beside: 3.00s call     tests/slurm/test_b.py::test_b
+======================= 7 passed, 2 skipped in 12.30s ========================
+beside: ================= 1 passed, 1 deselected in 3.10s (0:00:03) =================
+"""
+
+
+def test_tests_of_both_lanes_are_found() -> None:
+    found = durations(LOG)
+    assert {each["test"]: each["seconds"] for each in found["tests"]} == {
+        "tests/test_a.py::test_a[x y]": 3.5,
+        "tests/slurm/test_b.py::test_b": 3.0,
+    }
+    assert [each["seconds"] for each in found["runs"]] == [12.3, 3.1]
+
+
+# -- what honest tuning costs ------------------------------------------------------------------
+
+
+def test_the_numbers_beside_the_figure_are_those_of_the_pieces() -> None:
+    written = pd.read_csv(price.IMAGE.with_suffix(".csv"))
+    pd.testing.assert_frame_equal(written, price.numbers().round(3), check_dtype=False)
+
+
+def test_what_is_not_accounted_for_is_an_optimum_of_its_own_repetition() -> None:
+    """The best on the test set is at least as good as its setting with other randomness, in the mean."""
+    for each in (each for each in price.pieces() if each["arm"] == price.BEST):
+        assert sum(each["accuracy"]) >= sum(each["again"])
+
+
+def test_tuning_leaves_less_for_a_trial() -> None:
+    for each in (each for each in price.pieces() if "refused" not in each):
+        tuned = each["arm"].startswith("accounted")
+        assert len(each["accuracy"]) == each["repetitions"] >= 10
+        assert (each["base_epsilon"] < each["epsilon"]) == tuned
+        if not tuned:
+            assert math.isclose(each["base_epsilon"], each["epsilon"])
+
+
+# -- theory ------------------------------------------------------------------------------------
+
+
+def rendered(folder: Path) -> dict[str, list[str]]:
+    return {
+        "theory, effects of privacy": tables.theory_effects(folder),
+        "theory, rules": tables.theory_rules(folder / "predictions.csv"),
+        "theory, rules in the demo": tables.theory_rules(folder / "demo_predictions.csv"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "column"),
+    [
+        ("optimal_clipping", "median_norm"),
+        ("privacy_effects", "smallest"),
+        ("predictions", "mean_lost_upper"),
+        ("predictions", "lost"),
+        ("demo_predictions", "rank_correlation"),
+    ],
+)
+def test_other_numbers_are_another_page(tmp_path: Path, file: str, column: str) -> None:
+    for path in theory.NUMBERS.glob("*.csv"):
+        numbers = read_numbers(path)
+        if path.stem == file:
+            numbers[column] *= np.linspace(0.5, 2, len(numbers))
+        numbers.to_csv(tmp_path / path.name, index=False)
+    assert rendered(tmp_path) != rendered(theory.NUMBERS)
+
+
+def test_every_committed_file_comes_from_the_command() -> None:
+    made = {name for figures in theory.FIGURES.values() for name in figures}
+    assert {path.stem for path in theory.NUMBERS.glob("*.csv")} == made
+
+
+def test_the_command_takes_the_numbers_from_the_cells_and_gradients_of_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = {"epsilon": [1.0, 8.0], "epochs": [1], "batch_size": [8], "clipping_bound": [0.1, 1.0]}
+    panel = {"clipping_bound": 1.0, "title": "t"}
+    families = {
+        "theory_optimal_clipping": ("optimal_clipping_trace", panel),
+        "theory_privacy_effects": ("privacy_effects", panel),
+        "theory_predictions": ("predicted_clipping", {"title": "t"}),
+    }
+    figures = {
+        name: {"family": family, "caption": "c", "section": "s", "panels": [chosen]}
+        for name, (family, chosen) in families.items()
+    }
+    study = make_study({"s": grid | {"seeds": 2}}, figures=figures)
+    paths = Paths(tmp_path / "results")
+    write_cells(study, paths, lambda *_: {"macro_accuracy": 0.5})
+    for cell in study.sweep_cells("s"):
+        if cell.clipping_bound == 1.0:
+            write_overlaps(study, paths, cell, 2.0, [[np.eye(8) * cell.epsilon] * 2] * 2)
+    monkeypatch.setattr(theory, "load_study", lambda _: study)
+    (tmp_path / "numbers").mkdir()
+    theory.collect(theory.STUDY, tmp_path / "results", tmp_path / "numbers")
+    for name, target in theory.FIGURES[theory.STUDY].items():
+        compute, _ = FAMILIES[study.figures[target].family]
+        wanted = compute(study, paths, study.figures[target])
+        found = (tmp_path / "numbers" / f"{name}.csv").read_text(encoding="utf-8")
+        assert found == wanted.to_csv(index=False, lineterminator="\n")
+        assert len(wanted) > 1
