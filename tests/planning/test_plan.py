@@ -15,11 +15,11 @@ from tests.workflow.chain import STUDY
 
 from dpsweep.base.units import duration
 from dpsweep.planning.cluster import Site
-from dpsweep.planning.cost import backbone_bytes, cell_bytes, cell_cost, input_bytes, norms_seconds
+from dpsweep.planning.cost import ProblemCost, backbone_bytes, cell_cost, input_bytes
 from dpsweep.planning.device import GPU
 from dpsweep.planning.outputs import NormsKey, Outputs
-from dpsweep.planning.pixels import _size_in_tables
 from dpsweep.planning.plan import CostEstimate, Plan, PlanError
+from dpsweep.planning.sizes import _size_in_tables
 from dpsweep.study import Study, load_study
 from dpsweep.study.config import Dataset
 from dpsweep.study.paths import Paths
@@ -76,7 +76,7 @@ def test_everything_is_planned_once(study: Study, paths: Paths) -> None:
     assert (estimates[SWEEP].cells, estimates[SWEEP].trials) == (6, 18)
     assert (estimates[OTHER].cells, estimates[OTHER].trials) == (12, 60)
     assert estimates["audit (2)"].trials == 2
-    norms = norms_seconds(study, SWEEP, 2)
+    norms = ProblemCost(study, SWEEP).seconds("gradient_norms", 2)
     assert estimates["gradient norms (1)"] == CostEstimate(
         seconds=norms, longest=norms, bytes=estimates["gradient norms (1)"].bytes
     )
@@ -94,7 +94,9 @@ def test_what_is_done_is_subtracted(study: Study, paths: Paths) -> None:
     after = Plan(study, paths).estimates()
     assert after[SWEEP].cells == 5
     assert after[SWEEP].seconds == pytest.approx(before[SWEEP].seconds * 5 / 6)
-    assert after[SWEEP].bytes == pytest.approx(before[SWEEP].bytes - cell_bytes(study, done))
+    assert after[SWEEP].bytes == pytest.approx(
+        before[SWEEP].bytes - ProblemCost(study, SWEEP).bytes("train", done)
+    )
     outputs = Outputs(study, paths)
     finish_output(paths, outputs.audited(study.audit_cells()[0]))
     left = Plan(study, paths).estimates()
@@ -134,7 +136,7 @@ def test_what_was_measured_corrects_the_estimate(study: Study, paths: Paths) -> 
     assert estimates[SWEEP].seconds == pytest.approx(5 * 3 * cell_cost(study, SWEEP, 2).seconds)
     assert estimates[OTHER].longest == pytest.approx(3 * cell_cost(study, OTHER, 64).seconds)
     assert estimates["gradient norms (1)"].seconds == pytest.approx(
-        3 * norms_seconds(study, SWEEP, 2)
+        3 * ProblemCost(study, SWEEP).seconds("gradient_norms", 2)
     )
 
 

@@ -15,12 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import SEATS, Gpu, seats
-from dpsweep.planning.cost import (
-    cell_cost,
-    features_seconds,
-    norms_seconds,
-    theory_seconds,
-)
+from dpsweep.planning.cost import ProblemCost, Stage, cell_cost
 from dpsweep.planning.device import GPU, TERAFLOPS, Device
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.slurm import Request
@@ -37,8 +32,6 @@ _SIGNAL_SHARE = 0.5
 # However short they are: the command of a job names all that share it.
 _LARGEST_PACK = 60
 _CALIBRATION_MINUTES = 4
-
-Stage = Literal["train", "gradient_norms", "features", "theory"]
 
 Resource = str | int | Callable[..., int]
 
@@ -194,17 +187,32 @@ class Jobs:
         """How many seats of a GPU of this machine a job of a stage takes."""
         if stage in ("features", "theory") or self._study.physical_batch(problem) == "auto":
             return SEATS  # it fills the GPU
+        cost = ProblemCost(self._study, problem)
+        cell = cost.cell(epochs)
+        gigabytes = cell.gpu_gigabytes + cell.input_gigabytes
+        return seats(cost.seconds(stage, epochs), gigabytes, self._gpus)
+
+    def on_gpu(self, stage: Stage, problem: str, epochs: int) -> dict[str, Resource]:
+        """Resources of a job that trains or measures something of a problem at some epochs."""
+        if self._site is None:
+            return {"gpu_seats": self.gpu_seats(stage, problem, epochs)}
         cost = cell_cost(self._study, problem, epochs)
-        seconds = cost.seconds if stage == "train" else norms_seconds(self._study, problem, epochs)
-        return seats(seconds, cost.gpu_gigabytes + cost.input_gigabytes, self._gpus)
-
-    def training(self, problem: str, epochs: int) -> dict[str, Resource]:
-        """Resources of a job that trains one cell."""
-        return self._on_gpu("train", problem, epochs)
-
-    def gradient_norms(self, problem: str, epochs: int) -> dict[str, Resource]:
-        """Resources of a job that measures the gradient norms of one (epsilon, epochs, C)."""
-        return self._on_gpu("gradient_norms", problem, epochs)
+        minutes = self._minutes(self._seconds(stage, problem, epochs))
+        request = self._site.gpu(self._study, problem, epochs).request
+        # Every step of the job gets the signal in time: training saves its state, is requeued.
+        notice = min(self._site.signal_seconds, int(_SIGNAL_SHARE * 60 * minutes))
+        options = [
+            request if request.startswith("--") else f"--gres={request}",
+            f"--signal=USR1@{notice}",
+        ]
+        resources = self._common(
+            self._site.gpu_partition,
+            minutes,
+            math.ceil(cost.host_gigabytes),
+            self._study.training.threads,
+            options,
+        )
+        return resources | {"pack": self.pack_size(stage, problem, epochs)}
 
     def features(self, source: FeatureSource) -> dict[str, Resource]:
         """Resources of a job that computes the features of a dataset."""
@@ -214,18 +222,14 @@ class Jobs:
             for problem, epochs in self._study.kinds()
             if (problems[problem].dataset, problems[problem].backbone) == source
         ]
-        return self._on_gpu("features", *kinds[0])
-
-    def theory(self, problem: str, epochs: int) -> dict[str, Resource]:
-        """Resources of a job that looks at the gradients of one cell."""
-        return self._on_gpu("theory", problem, epochs)
+        return self.on_gpu("features", *kinds[0])
 
     def release(self, section: Release) -> dict[str, Resource]:
         """Resources of the job that trains a release: as much time as jobs may have.
 
         A limit that only many trials reach would tell how many there were not.
         """
-        resources = self.training(*self._released(section))
+        resources = self.on_gpu("train", *self._released(section))
         return resources | ({} if self._site is None else {"runtime": self._limit, "pack": 1})
 
     def calibration(self) -> dict[str, Resource]:
@@ -252,7 +256,7 @@ class Jobs:
         on_gpu: dict[GpuClass, list[dict[str, Resource]]] = {}
         for stage, problem, epochs in self._stages():
             gpu = site.gpu(self._study, problem, epochs)
-            on_gpu.setdefault(gpu, []).append(self._on_gpu(stage, problem, epochs))
+            on_gpu.setdefault(gpu, []).append(self.on_gpu(stage, problem, epochs))
         if (section := self._study.release) is not None:
             gpu = site.gpu(self._study, *self._released(section))
             on_gpu.setdefault(gpu, []).append(self.release(section))
@@ -283,27 +287,6 @@ class Jobs:
     def _released(self, section: Release) -> tuple[str, int]:
         """Problem and epochs of the longest training of a release."""
         return self._study.sweeps[section.sweep].problem.name, section.epochs[-1]
-
-    def _on_gpu(self, stage: Stage, problem: str, epochs: int) -> dict[str, Resource]:
-        if self._site is None:
-            return {"gpu_seats": self.gpu_seats(stage, problem, epochs)}
-        cost = cell_cost(self._study, problem, epochs)
-        minutes = self._minutes(self._seconds(stage, problem, epochs))
-        request = self._site.gpu(self._study, problem, epochs).request
-        # Every step of the job gets the signal in time: training saves its state, is requeued.
-        notice = min(self._site.signal_seconds, int(_SIGNAL_SHARE * 60 * minutes))
-        options = [
-            request if request.startswith("--") else f"--gres={request}",
-            f"--signal=USR1@{notice}",
-        ]
-        resources = self._common(
-            self._site.gpu_partition,
-            minutes,
-            math.ceil(cost.host_gigabytes),
-            self._study.training.threads,
-            options,
-        )
-        return resources | {"pack": self.pack_size(stage, problem, epochs)}
 
     def _common(
         self,
@@ -347,13 +330,7 @@ class Jobs:
     def _seconds(self, stage: Stage, problem: str, epochs: int) -> float:
         assert self._site is not None  # noqa: S101
         device = self._site.gpu(self._study, problem, epochs).device
-        if stage == "train":
-            return cell_cost(self._study, problem, epochs, device).seconds
-        if stage == "features":
-            return features_seconds(self._study, problem, device)
-        if stage == "theory":
-            return theory_seconds(self._study, problem, epochs, device)
-        return norms_seconds(self._study, problem, epochs, device)
+        return ProblemCost(self._study, problem, device).seconds(stage, epochs)
 
     def _minutes(self, seconds: float) -> int:
         return min(1 + math.ceil(_MARGIN * seconds / 60), self._limit)

@@ -16,8 +16,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.planning import failures, slurm
 from dpsweep.planning.cluster import Jobs, Site
 from dpsweep.planning.doctor import requests
-from dpsweep.planning.doctor.findings import STEPS, Fault, Patient, read_steps
-from dpsweep.planning.doctor.probe import Probe, explain
+from dpsweep.planning.doctor.probe import STEPS, Fault, Patient, Probe, explain, read_steps
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
@@ -119,12 +118,12 @@ def examine(
         problems.append(Fault("disk", found, "make room, or move `results` of the study"))
     here = _Here(command, folder)
     probes = []
-    patients = [here.patient]
+    patients: list[Patient] = [here]
     for kind in jobs.kinds():
         probe = Probe(kind, command, folder, patience)
-        patients.append(probe.patient)
+        patients.append(probe)
         if problem := requests.refusal(kind, site):
-            probe.patient.problems.append(problem)
+            probe.problems.append(problem)
         else:
             probes.append(probe)
     _run(probes, f"doctor-{secrets.token_hex(4)}", tell)
@@ -142,11 +141,11 @@ def code() -> str:
     return f"dpsweep {dpsweep.__version__} ({digest.hexdigest()[:8]})"
 
 
-class _Here:
+class _Here(Patient):
     """The command on this machine, where Snakemake plans, prepares data and draws on local rules."""
 
     def __init__(self, command: str, folder: Path) -> None:
-        self.patient = Patient("here", ("command",))
+        super().__init__("here", ("command",))
         self._log = folder / "here.txt"
         self._steps = folder / "here.steps"
         with self._log.open("wb") as stream:
@@ -165,7 +164,7 @@ class _Here:
             self._process.kill()
             status = self._process.wait()
         if status == 0:
-            self.patient.passed["command"] = read_steps(self._steps)[-1]["found"]
+            self.passed["command"] = read_steps(self._steps)[-1]["found"]
         else:
             words = "\n".join(
                 [
@@ -173,7 +172,7 @@ class _Here:
                     f"exit status {status} on {os.uname().nodename}",
                 ]
             )
-            self.patient.problems.append(explain("command", words))
+            self.problems.append(explain("command", words))
 
 
 def _padded(words: list[str], widths: list[int]) -> list[str]:
@@ -193,10 +192,10 @@ def _run(probes: list[Probe], name: str, tell: Callable[[str], None]) -> None:
             states = slurm.states(name)
             for probe in running:
                 probe.look(states.get(probe.number))
-                for step, found in probe.patient.passed.items():
-                    if (probe.patient.name, step) not in told:
-                        told.add((probe.patient.name, step))
-                        tell(f"{probe.patient.name}: {step}: {found}")
+                for step, found in probe.passed.items():
+                    if (probe.name, step) not in told:
+                        told.add((probe.name, step))
+                        tell(f"{probe.name}: {step}: {found}")
             time.sleep(_LOOK_SECONDS)
     finally:
         slurm.cancel(probe.number for probe in probes if probe.number)
