@@ -79,6 +79,7 @@ class Outputs:
         # Cells share these, and local files are looked at for some of them.
         self._training = cache(lambda sweep: training_fingerprint(study, sweep))
         self.trained_on = cache(self._trained_on)
+        self._noise_file = cache(paths.noise)
 
     def every(self) -> Iterator[Output]:
         """All outputs, each once, after the outputs that it is made from."""
@@ -199,7 +200,7 @@ class Outputs:
     def cell(self, cell: Cell) -> Output:
         """The trials of a cell."""
         problem = self._study.problems[cell.problem]
-        noise = self._paths.noise(problem.dataset, cell.epsilon, cell.epochs, cell.batch_size)
+        noise = self._noise_file(problem.dataset, cell.epsilon, cell.epochs, cell.batch_size)
         return Output(
             f"cells/{cell.problem}/{cell.name}",
             (self._paths.cell_trials(cell), self._paths.cell(cell) / "steps.parquet"),

@@ -16,7 +16,7 @@ from dpsweep.planning.cluster import GpuClass, Jobs, Site
 from dpsweep.planning.cost import Stage, backbone_bytes, input_bytes
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.outputs import NormsKey, Output, Outputs
-from dpsweep.planning.status import Status
+from dpsweep.planning.status import Status, output_name
 from dpsweep.study import Study
 from dpsweep.study.cells import Cell, FeatureSource
 from dpsweep.study.messages import unknown
@@ -232,7 +232,7 @@ class Plan:
 
     def _add_cells(self, cells: Iterable[Cell]) -> None:
         for cell in cells:
-            self._add_job("train", self._outputs.cell(cell), cell)
+            self._add_job("train", self._status.outputs[output_name(cell)], cell)
 
     def _add_norms(self, keys: Iterable[NormsKey]) -> None:
         for key in keys:
@@ -283,12 +283,12 @@ class Plan:
     def _assumptions(self) -> list[str]:
         if self._site is None:
             return [f"{self._device.name} at {self._device.teraflops:.2g} Tflop/s"]
-        used: Counter[GpuClass] = Counter()
+        used: dict[GpuClass, float] = {}
         forecast = self._status.forecast
         for job in self._missing():
             if job.stage == "train":
                 gpu = forecast.gpu(job.cell.problem, job.cell.epochs)
-                used[gpu] += forecast.seconds(job.cell)
+                used[gpu] = used.get(gpu, 0.0) + forecast.seconds(job.cell)
         return [
             f"{duration(seconds)} of training on {gpu.request} at {gpu.teraflops:g} Tflop/s"
             for gpu, seconds in used.items()

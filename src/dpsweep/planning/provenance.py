@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -214,8 +215,14 @@ def _problem(
 
 
 def _made_for(paths: Paths, output: Output, checksums: Mapping[Path, str]) -> str:
-    inputs = {file.relative_to(paths.results).as_posix(): checksums[file] for file in output.inputs}
+    inputs = {_inside(paths.results, file): checksums[file] for file in output.inputs}
     return fingerprint({"settings": output.settings(), "inputs": inputs})
+
+
+@cache
+def _inside(results: Path, file: Path) -> str:
+    """The name of a file below the results; most inputs are those of many outputs."""
+    return file.relative_to(results).as_posix()
 
 
 def _checksum(paths: Paths, file: Path) -> str:

@@ -62,17 +62,17 @@ class Status:
         self._study, self._paths, self._unit = study, paths, device.unit
         self._now = time.time() if now is None else now
         self._outputs = Outputs(study, paths)
-        outputs = list(self._outputs.every())
-        self._names = {output.name for output in outputs}
+        self.outputs = {output.name: output for output in self._outputs.every()}
+        """those of the study, by name"""
         read = cache(read_provenance)
-        self.lacking = problems(paths, outputs, read)
+        self.lacking = problems(paths, self.outputs.values(), read)
         """what is not current, by name"""
         self.states: dict[Cell, State] = {}
         self._spent: dict[Cell, float] = {}
         # Seconds of a whole cell, from its trials so far: the first ones of a study tell a lot.
         measured: dict[Cell, float] = {}
         for cell in study.all_cells():
-            said = read(paths, _output_name(cell))
+            said = read(paths, output_name(cell))
             self.states[cell] = self._state(cell, said)
             self._spent[cell] = float(said.timing.get("trial_seconds", 0.0))
             if self.states[cell] == "done":
@@ -84,7 +84,7 @@ class Status:
 
     def is_missing(self, output: Output) -> bool:
         """Whether an output is to be made, be it one that the study draws or not."""
-        if output.name in self._names:
+        if output.name in self.outputs:
             return output.name in self.lacking
         makers = map(self._paths.output_name, output.inputs)
         return not output.files[0].exists() or any(maker in self.lacking for maker in makers)
@@ -171,7 +171,7 @@ class Status:
             yield f"{unfinished} failed or stopped: `dpsweep status --failed` says why and where."
 
     def _state(self, cell: Cell, said: Provenance) -> State:
-        name = _output_name(cell)
+        name = output_name(cell)
         if name not in self.lacking:
             return "done"
         log = cell_log(self._paths, cell)
@@ -241,7 +241,8 @@ class Forecast:
         return self.cost(problem, epochs).cell(epochs, trials).seconds
 
 
-def _output_name(cell: Cell) -> str:
+def output_name(cell: Cell) -> str:
+    """The name of the output that a cell is."""
     return f"cells/{cell.problem}/{cell.name}"
 
 
