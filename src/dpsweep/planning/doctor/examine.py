@@ -5,6 +5,7 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -116,9 +117,8 @@ def examine(
     if free < _LEAST_FREE_BYTES:
         found = f"{paths.results.absolute()} has {free / 1e9:.2g} GB left"
         problems.append(Fault("disk", found, "make room, or move `results` of the study"))
-    here = _Here(command, folder)
     probes = []
-    patients: list[Patient] = [here]
+    patients = [_here(command, folder)]
     for kind in jobs.kinds():
         probe = Probe(kind, command, folder, patience)
         patients.append(probe)
@@ -127,7 +127,6 @@ def examine(
         else:
             probes.append(probe)
     _run(probes, f"doctor-{secrets.token_hex(4)}", tell)
-    here.finish()
     problems += _together(patients)
     return Examination(patients, problems)
 
@@ -141,38 +140,29 @@ def code() -> str:
     return f"dpsweep {dpsweep.__version__} ({digest.hexdigest()[:8]})"
 
 
-class _Here(Patient):
-    """The command on this machine, where Snakemake plans, prepares data and draws on local rules."""
-
-    def __init__(self, command: str, folder: Path) -> None:
-        super().__init__("here", ("command",))
-        self._log = folder / "here.txt"
-        self._steps = folder / "here.steps"
-        with self._log.open("wb") as stream:
-            self._process = subprocess.Popen(
-                ["bash", "-c", f'{command} "$1"', "bash", str(self._steps)],
+def _here(command: str, folder: Path) -> Patient:
+    """Try the command on this machine, where Snakemake plans, prepares data and draws on local rules."""
+    patient = Patient("here", ("command",))
+    log, steps = folder / "here.txt", folder / "here.steps"
+    with log.open("wb") as stream:
+        try:
+            status = subprocess.run(
+                ["bash", "-c", f'{command} "$1"', "bash", str(steps)],
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
                 env={name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"},
-            )
-
-    def finish(self) -> None:
-        try:
-            status = self._process.wait(_HERE_SECONDS)
+                timeout=_HERE_SECONDS,
+                check=False,
+            ).returncode
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
-        if status == 0:
-            self.passed["command"] = read_steps(self._steps)[-1]["found"]
-        else:
-            words = "\n".join(
-                [
-                    *failures.tail(self._log)[-_LINES:],
-                    f"exit status {status} on {os.uname().nodename}",
-                ]
-            )
-            self.problems.append(explain("command", words))
+            status = -signal.SIGKILL
+    if status == 0:
+        patient.passed["command"] = read_steps(steps)[-1]["found"]
+    else:
+        said = [*failures.tail(log)[-_LINES:], f"exit status {status} on {os.uname().nodename}"]
+        patient.problems.append(explain("command", "\n".join(said)))
+    return patient
 
 
 def _padded(words: list[str], widths: list[int]) -> list[str]:
