@@ -149,7 +149,7 @@ def test_every_request_of_the_study_is_covered_by_a_kind(paper: Study, draws: in
         update={"audit": audit, "theory": paper.theory.model_copy(update={"draws": draws})}
     )
     audited = paper.sweeps[audit.sweep].problem.name, audit.epochs
-    theory = Outputs(paper, Paths(Path("results"))).measured_theory()
+    theory = Outputs(paper, Paths(Path("results"))).drawn_theory()
     assert theory
     jobs = Jobs(paper, site(time_limit_minutes=10**6, job_minutes=1))
     kinds = {each.name: each for each in jobs.kinds()}

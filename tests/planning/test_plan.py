@@ -105,7 +105,7 @@ def test_what_is_done_is_subtracted(study: Study, paths: Paths) -> None:
         finish_cell(study, paths, cell)
     assert set(Plan(study, paths).estimates()) == {"gradient norms (1)", "theory (1)", "audit (1)"}
     finish_output(paths, outputs.gradient_norms(NormsKey(SWEEP, 8.0, 2, 1.0)))
-    (cell,) = outputs.measured_theory()
+    (cell,) = outputs.drawn_theory()
     finish_output(paths, outputs.theory(cell))
     assert set(Plan(study, paths).estimates()) == {"audit (1)"}
     plan = Plan(study, paths, [SWEEP, OTHER])

@@ -262,7 +262,7 @@ class Jobs:
             yield "gradient_norms", problem, epochs
             if study.features(problem):
                 yield "features", problem, epochs
-        drawn = Outputs(study, Paths(Path(study.results))).measured_theory()
+        drawn = Outputs(study, Paths(Path(study.results))).drawn_theory()
         for problem, epochs in dict.fromkeys((cell.problem, cell.epochs) for cell in drawn):
             yield "theory", problem, epochs
         for cell in study.audit_cells()[:1]:  # they differ in epsilon and B only

@@ -4,7 +4,7 @@ This is the whole workflow as data. The Snakefile asks for these files; `provena
 with what was made; `plan` and `status` say what is left of them.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -93,8 +93,8 @@ class Outputs:
         for setting in noise:
             yield self.noise(*setting)
         yield from map(self.cell, study.all_cells())
-        yield from map(self.gradient_norms, self.measured_norms())
-        yield from map(self.theory, self.measured_theory())
+        yield from map(self.gradient_norms, self.drawn_norms())
+        yield from map(self.theory, self.drawn_theory())
         yield from map(self.problem, study.problems)
         yield from map(self.figure, study.figures)
         yield from map(self.table, study.tables)
@@ -104,29 +104,23 @@ class Outputs:
         yield self.explore()
         yield self.report()
 
-    def measured_norms(self) -> list[NormsKey]:
-        """The gradient norms that the study draws."""
-        return self.drawn_norms(self._targets())
-
-    def measured_theory(self) -> list[Cell]:
-        """The cells whose gradients the study looks at to draw the theory."""
-        return self.drawn_theory(self._targets())
-
-    def drawn_norms(self, targets: Iterable[Figure | Table]) -> list[NormsKey]:
-        """The gradient norms that some figures and tables draw."""
-        selections = (each for target in targets for each in target.gradient_norms())
+    def drawn_norms(self, *targets: Figure | Table) -> list[NormsKey]:
+        """The gradient norms that some figures and tables draw, or all of the study."""
+        selections = (each for target in self._targets(targets) for each in target.gradient_norms())
         return list(dict.fromkeys(map(NormsKey.of, self._cells(selections))))
 
-    def drawn_theory(self, targets: Iterable[Figure | Table]) -> list[Cell]:
-        """The cells whose gradients some figures and tables draw."""
-        return self._cells(each for target in targets for each in target.overlaps())
+    def drawn_theory(self, *targets: Figure | Table) -> list[Cell]:
+        """The cells whose gradients some figures and tables draw, or all of the study."""
+        return self._cells(each for target in self._targets(targets) for each in target.overlaps())
 
-    def drawn_cells(self, targets: Iterable[Figure | Table]) -> list[Cell]:
-        """The cells whose trials some figures and tables draw."""
-        return self._cells(each for target in targets for each in target.selections())
+    def drawn_cells(self, *targets: Figure | Table) -> list[Cell]:
+        """The cells whose trials some figures and tables draw, or all of the study."""
+        return self._cells(
+            each for target in self._targets(targets) for each in target.selections()
+        )
 
-    def _targets(self) -> list[Figure | Table]:
-        return [*self._study.figures.values(), *self._study.tables.values()]
+    def _targets(self, some: Sequence[Figure | Table]) -> Sequence[Figure | Table]:
+        return some or [*self._study.figures.values(), *self._study.tables.values()]
 
     def _cells(self, selections: Iterable[Selection]) -> list[Cell]:
         """The cells of some selections, each once."""
@@ -235,23 +229,18 @@ class Outputs:
 
     def figure(self, name: str) -> Output:
         """A figure."""
-        target = self._study.figures[name]
-        return Output(
-            f"figures/{name}",
-            tuple(self._paths.figure(name, suffix) for suffix in ("pdf", "png", "csv")),
-            self.drawn_from(target),
-            partial(target_fingerprint, self._study, target),
-        )
+        files = (self._paths.figure(name, suffix) for suffix in ("pdf", "png", "csv"))
+        return self._drawn(f"figures/{name}", self._study.figures[name], files)
 
     def table(self, name: str) -> Output:
         """A table."""
         target = self._study.tables[name]
-        return Output(
-            f"tables/{name}",
-            tuple(self._paths.table(name, suffix) for suffix in target.table_files),
-            self.drawn_from(target),
-            partial(target_fingerprint, self._study, target),
-        )
+        files = (self._paths.table(name, suffix) for suffix in target.table_files)
+        return self._drawn(f"tables/{name}", target, files)
+
+    def _drawn(self, name: str, target: Figure | Table, files: Iterable[Path]) -> Output:
+        settings = partial(target_fingerprint, self._study, target)
+        return Output(name, tuple(files), self.drawn_from(target), settings)
 
     def audited(self, cell: Cell) -> Output:
         """Result of the audit of one setting."""
@@ -261,17 +250,12 @@ class Outputs:
             assert study.audit is not None  # noqa: S101 (it has settings)
             left_out = {"epsilon", "batch_size"}
             if study.audit.randomness == "public":
-                left_out.add(
-                    "randomness"
-                )  # as before there was the key: finished audits stay valid
-            return fingerprint(
-                [
-                    trainer_fingerprint(study, cell.problem),
-                    self._privacy(),
-                    study.audit.model_dump(mode="json", exclude=left_out),
-                    study.train_size(study.problems[cell.problem].dataset),
-                ]
-            )
+                # As before there was the key: finished audits stay valid.
+                left_out.add("randomness")
+            audit = study.audit.model_dump(mode="json", exclude=left_out)
+            size = study.train_size(study.problems[cell.problem].dataset)
+            trainer = trainer_fingerprint(study, cell.problem)
+            return fingerprint([trainer, self._privacy(), audit, size])
 
         files = (self._paths.audited(cell),)
         return Output(f"audit/{cell.name}", files, self.trained_on(cell.problem), settings)
@@ -310,12 +294,12 @@ class Outputs:
         """The files that a figure or table reads: exactly the cells that it draws."""
         paths = self._paths
         files: list[Path] = []
-        for cell in self.drawn_cells([target]):
+        for cell in self.drawn_cells(target):
             files.append(paths.cell_trials(cell))
             if isinstance(target, NormTrace):
                 files.append(paths.cell(cell) / "steps.parquet")
-        files += (paths.gradient_norms(*key) for key in self.drawn_norms([target]))
-        files += map(paths.theory, self.drawn_theory([target]))
+        files += (paths.gradient_norms(*key) for key in self.drawn_norms(target))
+        files += map(paths.theory, self.drawn_theory(target))
         # The names of the classes.
         if isinstance(target, PerClass):
             files += (self._metadata(each.problem.dataset) for each in target.selections())
@@ -326,22 +310,17 @@ class Outputs:
     def _prepared(self) -> Iterator[Output]:
         """Tokenizers, datasets and backbones that the sweeps use, in the order of their making."""
         study = self._study
-        backbones = list(dict.fromkeys(sweep.backbone for sweep in study.sweeps.values()))
-        datasets = dict.fromkeys(study.swept_datasets)
-        for name in backbones:
-            weights = study.backbones[name].weights
-            if isinstance(weights, Pretraining):
-                datasets[weights.dataset] = None
-        tokenizers = dict.fromkeys(
-            name for name in backbones if study.backbones[name].reads_with is not None
-        )
-        for name in datasets:
-            tokenizer = study.datasets[name].tokenizer
-            if tokenizer is not None:
-                tokenizers[tokenizer] = None
-        yield from map(self.tokenizer, tokenizers)
-        yield from map(self.dataset, datasets)
-        yield from map(self.backbone, backbones)
+        names = list(dict.fromkeys(sweep.backbone for sweep in study.sweeps.values()))
+        backbones = [study.backbones[name] for name in names]
+        pretrained = [each.weights for each in backbones if isinstance(each.weights, Pretraining)]
+        datasets = [*study.swept_datasets, *(each.dataset for each in pretrained)]
+        tokenizers = [
+            *(name for name in names if study.backbones[name].reads_with is not None),
+            *(study.datasets[name].tokenizer for name in datasets),
+        ]
+        yield from map(self.tokenizer, filter(None, dict.fromkeys(tokenizers)))
+        yield from map(self.dataset, dict.fromkeys(datasets))
+        yield from map(self.backbone, names)
 
     # -- their parts -------------------------------------------------------------------------
 

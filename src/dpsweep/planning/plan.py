@@ -214,9 +214,9 @@ class Plan:
         elif name in study.sweeps:
             self._add_cells(study.sweep_cells(name))
         elif name in drawn:
-            self._add_cells(outputs.drawn_cells([drawn[name]]))
-            self._add_norms(outputs.drawn_norms([drawn[name]]))
-            self._add_theory(outputs.drawn_theory([drawn[name]]))
+            self._add_cells(outputs.drawn_cells(drawn[name]))
+            self._add_norms(outputs.drawn_norms(drawn[name]))
+            self._add_theory(outputs.drawn_theory(drawn[name]))
         else:
             raise PlanError(f"{target}: {unknown(name, self._names())}")
 

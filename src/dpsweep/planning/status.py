@@ -108,7 +108,7 @@ class Status:
     def figures(self) -> dict[str, Progress]:
         """Progress by figure, over the cells that it draws."""
         return {
-            name: self.of(self._outputs.drawn_cells([figure]))
+            name: self.of(self._outputs.drawn_cells(figure))
             for name, figure in self._study.figures.items()
         }
 
