@@ -17,3 +17,12 @@ elif workflow.is_main_process:
     changed = {n: each for n, each in not_current.items() if each.kind == "changed"}
     for problem in explain(changed):
         logger.warning(f"{problem}; it is made again")
+
+
+# A partial drawing depends on the state of cells: with them as inputs, Snakemake would have to make them.
+def inputs_of(target):
+    return [] if PARTIAL else OUTPUTS.drawn_from(target)
+
+
+def state_of(target):
+    return PARTIAL and state_fingerprint(OUTPUTS.drawn_from(target))

@@ -1,14 +1,5 @@
 # Figures, tables, and two HTML files: one to explore all cells with, and the report, with every figure and
-# table. Each depends on exactly the cells that it draws. A partial one depends on the state of these: with
-# them as inputs, Snakemake would have to make them.
-
-
-def inputs_of(target):
-    return [] if PARTIAL else OUTPUTS.drawn_from(target)
-
-
-def state_of(target):
-    return PARTIAL and state_fingerprint(OUTPUTS.drawn_from(target))
+# table. Each depends on exactly the cells that it draws.
 
 
 CELLS_STATE = PARTIAL and state_fingerprint(map(PATHS.cell_trials, STUDY.all_cells()))
@@ -18,11 +9,16 @@ TABLE_FILES = ("tex", "md", "csv")
 WITH_COMPARISONS = (*TABLE_FILES, "comparisons.csv")
 
 
-def tables_with(files):
-    """The names of the tables that have these files, as a wildcard constraint."""
-    tables = STUDY.tables.items()
-    names = [re.escape(name) for name, table in tables if table.table_files == files]
-    return "|".join(names) or "(?!)"
+# The names of the tables that have these files, as a wildcard constraint.
+TABLES_WITH = {
+    files: "|".join(
+        re.escape(name)
+        for name, table in STUDY.tables.items()
+        if table.table_files == files
+    )
+    or "(?!)"
+    for files in (TABLE_FILES, WITH_COMPARISONS)
+}
 
 
 rule figure:
@@ -52,7 +48,7 @@ rule table:
     log:
         LOGS / "tables" / "{target}.log",
     wildcard_constraints:
-        target=tables_with(TABLE_FILES),
+        target=TABLES_WITH[TABLE_FILES],
     resources:
         **JOBS.analysis(),
     params:
@@ -67,7 +63,7 @@ use rule table as table_with_comparisons with:
     output:
         [PATHS.table("{target}", suffix) for suffix in WITH_COMPARISONS],
     wildcard_constraints:
-        target=tables_with(WITH_COMPARISONS),
+        target=TABLES_WITH[WITH_COMPARISONS],
 
 
 rule explore:
