@@ -130,29 +130,38 @@ def asked(study: Study, sweep: str, **changes: Any) -> list[str]:
     return shlex.split(str(Jobs(study, site(**changes)).on_gpu("train", sweep, 8)["slurm"]))
 
 
-def test_smallest_gpu_that_fits_is_asked_for(paper: Study) -> None:
-    assert "--gres=gpu:small:1" in asked(paper, "sun397_vit-tiny_film")
-    assert "--gres=gpu:a100:1" in asked(paper, "sun397_vit-base_film")
+ANY_GPU = [{"request": "--gpus-per-node=1", "memory_gigabytes": 64}]
 
 
-def test_gpu_request_may_be_an_option(paper: Study) -> None:
-    request = [{"request": "--gpus-per-node=1", "memory_gigabytes": 64}]
-    options = asked(paper, "sun397_vit-tiny_film", gpus=request, options="--exclude=n7 --mem=9G")
-    assert "--gpus-per-node=1" in options
-    assert not any(option.startswith("--gres") for option in options)
-    # The site has the last word.
-    assert options[-2:] == ["--exclude=n7", "--mem=9G"]
+@pytest.mark.parametrize(
+    ("problem", "changes", "options"),
+    [
+        # The smallest GPU that fits.
+        ("sun397_vit-tiny_film", {}, ["--gres=gpu:small:1"]),
+        ("sun397_vit-base_film", {}, ["--gres=gpu:a100:1"]),
+        ("sun397_vit-tiny_film", {}, ["--account=project_1", "--partition=gpu"]),
+        ("sun397_vit-tiny_film", {"gpus": ANY_GPU}, ["--gpus-per-node=1"]),
+        # The notice leaves half of a short job.
+        (
+            "sun397_vit-base_film",
+            {"signal_seconds": 3600, "time_limit_minutes": 10},
+            ["--signal=USR1@300"],
+        ),
+    ],
+)
+def test_sbatch_is_asked_for(
+    problem: str, changes: dict[str, Any], options: list[str], paper: Study
+) -> None:
+    found = asked(paper, problem, **changes)
+    assert set(options) <= set(found)
+    assert "gpus" not in changes or not any(each.startswith("--gres") for each in found)
 
 
-def test_account_and_partition_are_named_where_there_are_any(paper: Study) -> None:
-    assert {"--account=project_1", "--partition=gpu"} <= set(asked(paper, "sun397_vit-tiny_film"))
+def test_the_site_has_the_last_word(paper: Study) -> None:
+    found = asked(paper, "sun397_vit-tiny_film", options="--exclude=n7 --mem=9G")
+    assert found[-2:] == ["--exclude=n7", "--mem=9G"]
     jobs = Jobs(paper, site(account=""))
     assert shlex.split(str(jobs.analysis()["slurm"])) == ["--partition=cpu", "--cpus-per-task=1"]
-
-
-def test_notice_leaves_half_of_a_short_job(paper: Study) -> None:
-    options = asked(paper, "sun397_vit-base_film", signal_seconds=3600, time_limit_minutes=10)
-    assert "--signal=USR1@300" in options
 
 
 def test_without_a_cluster_only_gpus_are_shared_out(paper: Study) -> None:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from PIL import Image
-from tests.planning.finished import finish_cell, finish_output
+from tests.planning.finished import AUDIT, finish_cell, finish_output
 from tests.workflow.chain import STUDY
 
 from dpsweep.base.units import duration
@@ -38,16 +38,7 @@ def study(tmp_path: Path) -> Study:
         "seeds": 4,
     }
     content["figures"]["heatmap"]["panels"][0]["clipping_bound"] = [0.1, 1.0]
-    content["audit"] = {
-        "sweep": SWEEP,
-        "epsilon": [1.0, 8.0],
-        "epochs": 2,
-        "batch_size": [128],
-        "clipping_bound": 1.0,
-        "learning_rate": 0.01,
-        "canaries": 100,
-        "guesses": 20,
-    }
+    content["audit"] = AUDIT | {"epsilon": [1.0, 8.0]}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
     return load_study(tmp_path / "study.yaml")
 
