@@ -4,7 +4,8 @@ import sys
 from dpsweep.planning.provenance import clear_the_way, explain, problems
 
 if PARTIAL:
-    RERUN_TRIGGERS.add(RerunTrigger.PARAMS)  # the state of what a figure is drawn from
+    # The state of what a figure is drawn from is among its params.
+    RERUN_TRIGGERS.update(RerunTrigger.all())
 elif workflow.is_main_process:
     outputs = list(OUTPUTS.every())
     if not {"-n", "--dry-run", "--dryrun"} & set(sys.argv):
