@@ -55,5 +55,5 @@ def test_what_rules_import_is_declared() -> None:
     imported = set(found) - sys.stdlib_module_names - {"dpsweep"}
     distributions = packages_distributions()
     declared = {Requirement(each).name for each in PROJECT["dependencies"]}
-    assert {"psutil", "snakemake"} <= imported
+    assert "snakemake" in imported
     assert all(declared & set(distributions[name]) for name in imported), imported

@@ -12,7 +12,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.data.tokenizer import prepare as prepare_tokenizer
 from dpsweep.models.backbone import Architecture
 from dpsweep.models.weights import load_weights
-from dpsweep.planning.pixels import stored_bytes
+from dpsweep.planning.sizes import stored_bytes
 from dpsweep.study import load_study
 from dpsweep.study.config import Backbone, Dataset
 from dpsweep.study.find import only_study

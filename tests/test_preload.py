@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux 
 
 DEMO = Path(__file__).parents[1] / "studies" / "demo.yaml"
 COMMAND = [sys.executable, "-c", "from dpsweep.cli.preload import main; main()"]
+PREPARE = [*COMMAND, "prepare-dataset", "glyphs", "--study", str(DEMO)]
+CHECK = [*COMMAND, "check", "--seconds", "0", "--study", str(DEMO)]
 STARTER = (
     "import os, sys\n"
     "from dpsweep.cli import preload\n"
@@ -26,17 +29,39 @@ STARTER = (
 )
 
 
+class Started(NamedTuple):
+    """A process that has started a server, the environment of its commands, and the server."""
+
+    process: "subprocess.Popen[str]"
+    environment: dict[str, str]
+    server: int
+
+
 @pytest.fixture
-def starter() -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """A process that has started a server, and the environment of its commands."""
+def started() -> Iterator[Started]:
     process = subprocess.Popen(
         [sys.executable, "-c", STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     address, starter = process.stdout.readline().split()
-    yield process, {**os.environ, preload.ADDRESS: address, preload.STARTED_BY: starter}
+    (server,) = children(process.pid)
+    environment = {**os.environ, preload.ADDRESS: address, preload.STARTED_BY: starter}
+    yield Started(process, environment, server)
     process.kill()
     process.communicate()
+
+
+def begin(started: Started, folder: Path) -> "subprocess.Popen[bytes]":
+    """A command that takes a while."""
+    return subprocess.Popen(PREPARE, env=started.environment, cwd=folder)
+
+
+def begin_in_child(started: Started, folder: Path) -> tuple["subprocess.Popen[bytes]", int]:
+    """The command once a child of the server runs it, and the child."""
+    command = begin(started, folder)
+    wait_for(lambda: children(started.server), "child of the server")
+    (child,) = children(started.server)
+    return command, child
 
 
 def has_socket(pid: int) -> bool:
@@ -58,7 +83,7 @@ def test_a_long_folder_for_temporary_files_is_no_obstacle(
     deep = tmp_path / ("a" * 90)
     deep.mkdir()
     monkeypatch.setenv("TMPDIR", str(deep))
-    _, environment = request.getfixturevalue("starter")
+    environment = request.getfixturevalue("started").environment
     status, said, _ = outcome([*COMMAND, "--help"], environment, tmp_path)
     assert status == 0 and "Usage" in said
     assert not list(deep.iterdir())
@@ -69,19 +94,18 @@ def test_a_long_folder_for_temporary_files_is_no_obstacle(
     [["check", "--seconds", "0"], ["train", "no-sweep", "eps8_epochs8_B64_C1"], ["no-command"]],
 )
 def test_a_command_ends_as_in_a_process_of_its_own(
-    starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path, arguments: list[str]
+    started: Started, tmp_path: Path, arguments: list[str]
 ) -> None:
     (tmp_path / "config.yaml").write_text(f"extends: {DEMO}\n")
     command = [*COMMAND, *arguments]
-    alone = {name: value for name, value in starter[1].items() if name != preload.ADDRESS}
-    assert outcome(command, starter[1], tmp_path) == outcome(command, alone, tmp_path)
+    alone = {name: value for name, value in started.environment.items() if name != preload.ADDRESS}
+    assert outcome(command, started.environment, tmp_path) == outcome(command, alone, tmp_path)
 
 
 def test_libraries_stay_loaded_without_a_thread_that_a_fork_would_lose(
-    starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path
+    started: Started, tmp_path: Path
 ) -> None:
-    process, environment = starter
-    (server,) = children(process.pid)
+    _, environment, server = started
     maps = Path(f"/proc/{server}/maps")
     assert "libtorch" not in maps.read_text()
     measurement = ["gradient-norms", "digits_vit-strong_film", "8", "8", "1"]
@@ -91,67 +115,46 @@ def test_libraries_stay_loaded_without_a_thread_that_a_fork_would_lose(
     )
     assert status == 1 and "Traceback" not in errors
     wait_for(lambda: "libtorch" in maps.read_text(), "libtorch in the server")
-    status, _, _ = outcome(
-        [*COMMAND, "check", "--seconds", "0", "--study", str(DEMO)], environment, tmp_path
-    )
+    status, _, _ = outcome(CHECK, environment, tmp_path)
     assert status == 0
     assert len(list(Path(f"/proc/{server}/task").iterdir())) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_command_takes_its_child_along(
-    starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path, number: signal.Signals
+    started: Started, tmp_path: Path, number: signal.Signals
 ) -> None:
-    process, environment = starter
-    (server,) = children(process.pid)
-    command = [*COMMAND, "prepare-dataset", "glyphs", "--study", str(DEMO)]
-    running_command = subprocess.Popen(command, env=environment, cwd=tmp_path)
-    wait_for(lambda: children(server), "child of the server")
-    (child,) = children(server)
-    running_command.send_signal(number)
-    assert running_command.wait(PATIENCE) != 0
+    command, child = begin_in_child(started, tmp_path)
+    command.send_signal(number)
+    assert command.wait(PATIENCE) != 0
     wait_for(lambda: not running(child), "end of the child")
     assert not list(tmp_path.rglob("metadata.json"))
 
 
 @pytest.mark.parametrize("killed", ["starter", "server"])
-def test_a_command_ends_with_the_workflow(
-    starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path, killed: str
-) -> None:
-    process, environment = starter
-    (server,) = children(process.pid)
-    command = [*COMMAND, "prepare-dataset", "glyphs", "--study", str(DEMO)]
-    running_command = subprocess.Popen(command, env=environment, cwd=tmp_path)
-    wait_for(lambda: children(server), "child of the server")
-    (child,) = children(server)
+def test_a_command_ends_with_the_workflow(started: Started, tmp_path: Path, killed: str) -> None:
+    command, child = begin_in_child(started, tmp_path)
     wait_for(lambda: len(list(Path(f"/proc/{child}/task").iterdir())) > 1, "work")
-    os.kill(process.pid if killed == "starter" else server, signal.SIGKILL)
+    os.kill(started.process.pid if killed == "starter" else started.server, signal.SIGKILL)
     wait_for(lambda: not running(child), "end of the child")
-    assert running_command.wait(PATIENCE) != 0
+    assert command.wait(PATIENCE) != 0
     assert not list(tmp_path.rglob("metadata.json"))
 
 
-def test_commands_do_without_a_server(
-    starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path
-) -> None:
-    process, environment = starter
-    (server,) = children(process.pid)
+def test_commands_do_without_a_server(started: Started, tmp_path: Path) -> None:
+    _, environment, server = started
     os.kill(server, signal.SIGKILL)
     wait_for(lambda: not running(server), "end of the server")
-    status, output, errors = outcome(
-        [*COMMAND, "check", "--seconds", "0", "--study", str(DEMO)], environment, tmp_path
-    )
+    status, output, errors = outcome(CHECK, environment, tmp_path)
     assert (status, errors) == (0, "") and "sweeps" in output
 
 
 def test_the_server_ends_with_whoever_started_it_and_no_command_starts(
-    starter: tuple[subprocess.Popen[str], dict[str, str]], tmp_path: Path
+    started: Started, tmp_path: Path
 ) -> None:
-    process, environment = starter
-    (server,) = children(process.pid)
+    process, environment, server = started
     os.kill(server, signal.SIGSTOP)  # as if it were still importing
-    command = [*COMMAND, "prepare-dataset", "glyphs", "--study", str(DEMO)]
-    early = subprocess.Popen(command, env=environment, cwd=tmp_path)
+    early = begin(started, tmp_path)
     wait_for(lambda: has_socket(early.pid), "socket")
     process.kill()
     os.kill(server, signal.SIGCONT)
@@ -159,6 +162,6 @@ def test_the_server_ends_with_whoever_started_it_and_no_command_starts(
     wait_for(lambda: not running(server), "end of the server")
     assert not Path(environment[preload.ADDRESS]).parent.exists()
     assert early.wait(PATIENCE) != 0
-    late = subprocess.run(command, env=environment, cwd=tmp_path, check=False)
+    late = subprocess.run(PREPARE, env=environment, cwd=tmp_path, check=False)
     assert late.returncode != 0
     assert not list(tmp_path.rglob("metadata.json"))

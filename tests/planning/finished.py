@@ -9,6 +9,12 @@ from dpsweep.planning.provenance import making
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
+AUDIT: dict[str, Any] = {
+    **{"sweep": "digits_vit_film", "epsilon": [8.0], "epochs": 2, "batch_size": [128]},
+    **{"clipping_bound": 1.0, "learning_rate": 0.01, "canaries": 100, "guesses": 20},
+}
+"""An audit of the study of tests/workflow/chain.py."""
+
 
 def write_name(output: Output, file: Path) -> None:
     """Write the name of an output."""

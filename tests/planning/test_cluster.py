@@ -13,12 +13,7 @@ import yaml
 from dpsweep.base.gpus import SEATS, Gpu
 from dpsweep.cli.options import read_site_file
 from dpsweep.planning.cluster import ClusterError, Jobs, Site, read_site
-from dpsweep.planning.cost import (
-    cell_bytes,
-    cell_cost,
-    norms_seconds,
-    trainable_parameters,
-)
+from dpsweep.planning.cost import ProblemCost, cell_cost
 from dpsweep.planning.device import GPU
 from dpsweep.study import Study, load_study
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
@@ -107,7 +102,7 @@ def test_packs_fill_a_job_and_stay_below_the_limit(paper: Study) -> None:
     jobs = Jobs(paper, site(job_minutes=60, time_limit_minutes=240))
     packed = 0
     for name, epochs in paper.kinds():
-        resources = jobs.training(name, epochs)
+        resources = jobs.on_gpu("train", name, epochs)
         size, runtime = resources["pack"], resources["runtime"]
         assert callable(runtime)
         assert isinstance(size, int)
@@ -122,7 +117,7 @@ def test_packs_fill_a_job_and_stay_below_the_limit(paper: Study) -> None:
 
 
 def test_a_retry_asks_for_more_within_the_limit(paper: Study) -> None:
-    resources = Jobs(paper, site()).training("cassava_vit-tiny_film", 8)
+    resources = Jobs(paper, site()).on_gpu("train", "cassava_vit-tiny_film", 8)
     memory, runtime = resources["mem_mb"], resources["runtime"]
     assert callable(memory)
     assert callable(runtime)
@@ -132,37 +127,46 @@ def test_a_retry_asks_for_more_within_the_limit(paper: Study) -> None:
 
 
 def asked(study: Study, sweep: str, **changes: Any) -> list[str]:
-    return shlex.split(str(Jobs(study, site(**changes)).training(sweep, 8)["slurm"]))
+    return shlex.split(str(Jobs(study, site(**changes)).on_gpu("train", sweep, 8)["slurm"]))
 
 
-def test_smallest_gpu_that_fits_is_asked_for(paper: Study) -> None:
-    assert "--gres=gpu:small:1" in asked(paper, "sun397_vit-tiny_film")
-    assert "--gres=gpu:a100:1" in asked(paper, "sun397_vit-base_film")
+ANY_GPU = [{"request": "--gpus-per-node=1", "memory_gigabytes": 64}]
 
 
-def test_gpu_request_may_be_an_option(paper: Study) -> None:
-    request = [{"request": "--gpus-per-node=1", "memory_gigabytes": 64}]
-    options = asked(paper, "sun397_vit-tiny_film", gpus=request, options="--exclude=n7 --mem=9G")
-    assert "--gpus-per-node=1" in options
-    assert not any(option.startswith("--gres") for option in options)
-    # The site has the last word.
-    assert options[-2:] == ["--exclude=n7", "--mem=9G"]
+@pytest.mark.parametrize(
+    ("problem", "changes", "options"),
+    [
+        # The smallest GPU that fits.
+        ("sun397_vit-tiny_film", {}, ["--gres=gpu:small:1"]),
+        ("sun397_vit-base_film", {}, ["--gres=gpu:a100:1"]),
+        ("sun397_vit-tiny_film", {}, ["--account=project_1", "--partition=gpu"]),
+        ("sun397_vit-tiny_film", {"gpus": ANY_GPU}, ["--gpus-per-node=1"]),
+        # The notice leaves half of a short job.
+        (
+            "sun397_vit-base_film",
+            {"signal_seconds": 3600, "time_limit_minutes": 10},
+            ["--signal=USR1@300"],
+        ),
+    ],
+)
+def test_sbatch_is_asked_for(
+    problem: str, changes: dict[str, Any], options: list[str], paper: Study
+) -> None:
+    found = asked(paper, problem, **changes)
+    assert set(options) <= set(found)
+    assert "gpus" not in changes or not any(each.startswith("--gres") for each in found)
 
 
-def test_account_and_partition_are_named_where_there_are_any(paper: Study) -> None:
-    assert {"--account=project_1", "--partition=gpu"} <= set(asked(paper, "sun397_vit-tiny_film"))
+def test_the_site_has_the_last_word(paper: Study) -> None:
+    found = asked(paper, "sun397_vit-tiny_film", options="--exclude=n7 --mem=9G")
+    assert found[-2:] == ["--exclude=n7", "--mem=9G"]
     jobs = Jobs(paper, site(account=""))
     assert shlex.split(str(jobs.analysis()["slurm"])) == ["--partition=cpu", "--cpus-per-task=1"]
 
 
-def test_notice_leaves_half_of_a_short_job(paper: Study) -> None:
-    options = asked(paper, "sun397_vit-base_film", signal_seconds=3600, time_limit_minutes=10)
-    assert "--signal=USR1@300" in options
-
-
 def test_without_a_cluster_only_gpus_are_shared_out(paper: Study) -> None:
     jobs = Jobs(paper, None)
-    assert jobs.training("sun397_vit-tiny_film", 8) == {"gpu_seats": SEATS}
+    assert jobs.on_gpu("train", "sun397_vit-tiny_film", 8) == {"gpu_seats": SEATS}
     assert jobs.limits == {}
     assert Jobs(paper, None, GPUS).limits == {"gpu_seats": 2 * SEATS}
     assert jobs.analysis() == {}
@@ -211,7 +215,7 @@ def test_gpu_memory_is_that_of_the_state_of_training(paper: Study) -> None:
         return cell_cost(study, problem, 8).gpu_gigabytes
 
     trained = {
-        method: trainable_parameters(paper, f"sun397_vit-base_{method}")
+        method: ProblemCost(paper, f"sun397_vit-base_{method}").trained_parameters
         for method in ("film", "all")
     }
     more = trained["all"] - trained["film"]
@@ -301,28 +305,37 @@ def test_cost_follows_the_work(paper: Study) -> None:
     # ViT-Base has 12 to 16 times the operations of ViT-Tiny.
     assert 10 < cell_cost(paper, base, 8).seconds / eight < 16
     assert cell_cost(paper, base, 8, device=replace(GPU, teraflops=200)).seconds < eight * 3
-    assert norms_seconds(paper, tiny, 8) < eight / 5
+    assert ProblemCost(paper, tiny).seconds("gradient_norms", 8) < eight / 5
     # SUN397 at 224 x 224 is 16 GB of pixels, training and test.
     assert 16 < cell_cost(paper, tiny, 8).host_gigabytes < 25
 
 
 def test_trainable_parameters_are_those_of_the_models(paper: Study) -> None:
-    assert trainable_parameters(paper, "sun397_vit-tiny_film") == 9_600 + 76_621
-    assert trainable_parameters(paper, "sun397_vit-base_film") == 38_400 + 305_293
-    assert trainable_parameters(paper, "cifar100_resnet50_film") == 41_344 + 204_900
+    def trained(problem: str) -> float:
+        return ProblemCost(paper, problem).trained_parameters
+
+    assert trained("sun397_vit-tiny_film") == 9_600 + 76_621
+    assert trained("sun397_vit-base_film") == 38_400 + 305_293
+    assert trained("cifar100_resnet50_film") == 41_344 + 204_900
     # Rank 1 on qkv (d to 3d) and proj (d to d) of 12 layers.
-    lora = trainable_parameters(paper, "sun397_vit-tiny_lora-r1")
+    lora = trained("sun397_vit-tiny_lora-r1")
     assert lora == pytest.approx(12 * (4 + 2) * 192 + 76_621, rel=0.01)
-    assert trainable_parameters(paper, "cifar10_wrn-16-4_scratch") == pytest.approx(2.75e6, rel=0.1)
+    assert trained("cifar10_wrn-16-4_scratch") == pytest.approx(2.75e6, rel=0.1)
 
 
 def test_large_parameters_are_not_kept_but_trained_again(paper: Study) -> None:
     small, large = (
         next(iter(paper.sweep_cells(f"sun397_vit-base_{method}"))) for method in ("film", "all")
     )
-    assert cell_bytes(paper, small) > 4 * 8 * 343_693
-    assert 4 * 8 * trainable_parameters(paper, large.problem) > KEPT_PARAMETER_BYTES
-    assert cell_bytes(paper, large) < cell_bytes(paper, small) / 5
+    assert ProblemCost(paper, small.problem).bytes("train", small) > 4 * 8 * 343_693
+    assert 4 * 8 * ProblemCost(paper, large.problem).trained_parameters > KEPT_PARAMETER_BYTES
+    assert (
+        ProblemCost(paper, large.problem).bytes("train", large)
+        < ProblemCost(paper, small.problem).bytes("train", small) / 5
+    )
     # Norms cost one pass and a half less than a trial of the same method, which they train.
     cost = cell_cost(paper, large.problem, 8)
-    assert norms_seconds(paper, large.problem, 8) > 1.5 * cost.seconds / cost.trials
+    assert (
+        ProblemCost(paper, large.problem).seconds("gradient_norms", 8)
+        > 1.5 * cost.seconds / cost.trials
+    )

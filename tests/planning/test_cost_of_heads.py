@@ -5,14 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpsweep.planning.cost import (
-    backbone_bytes,
-    cell_cost,
-    features_bytes,
-    features_seconds,
-    norms_seconds,
-    theory_seconds,
-)
+from dpsweep.planning.cost import ProblemCost, Stage, backbone_bytes, cell_cost
 from dpsweep.planning.device import Device
 from dpsweep.planning.plan import Plan
 from dpsweep.study import Study, load_study
@@ -38,11 +31,12 @@ def test_a_larger_network_makes_only_the_features_dearer(tmp_path: Path) -> None
     # Four times the patches and twice the layers; as many features.
     larger = {"vit-tiny": {"arguments": {"depth": 24, "patch_size": 8}}}
     large = frozen(tmp_path, backbones=larger)
-    for of_trials in (cell_cost, norms_seconds, theory_seconds):
-        assert of_trials(large, IMAGES, 4) == of_trials(small, IMAGES, 4)
-    before, after = (
-        features_seconds(each, IMAGES, CORE) - CORE.start_seconds for each in (small, large)
-    )
+    costs = [ProblemCost(each, IMAGES, CORE) for each in (small, large)]
+    assert costs[0].cell(4) == costs[1].cell(4)
+    stages: tuple[Stage, ...] = ("train", "gradient_norms", "theory")
+    for stage in stages:
+        assert costs[0].seconds(stage, 4) == costs[1].seconds(stage, 4)
+    before, after = (each.seconds("features", 4) - CORE.start_seconds for each in costs)
     assert after > 7 * before
     plans = [Plan(each, Paths(tmp_path), [IMAGES]).estimates() for each in (small, large)]
     names = [name for name in plans[0] if plans[0][name] != plans[1][name]]
@@ -75,7 +69,7 @@ def test_estimates_of_trials_are_near_to_what_was_measured(
 def test_estimates_of_the_theory_are_near_to_what_was_measured(tmp_path: Path) -> None:
     study = frozen(tmp_path, theory={"largest_batch": 1024})
     # Five times three batches of 1,024 gradients: 1.5 s each time.
-    assert 7.5 / 3 < theory_seconds(study, IMAGES, 4, CORE) - 3 < 3 * 7.5
+    assert 7.5 / 3 < ProblemCost(study, IMAGES, CORE).seconds("theory", 4) - 3 < 3 * 7.5
 
 
 def local(folder: Path, configuration: str | None) -> Study:
@@ -102,7 +96,7 @@ def test_sizes_are_those_of_the_file_beside_the_weights(
     tmp_path: Path, configuration: str | None, smaller: int
 ) -> None:
     study, usual = local(tmp_path, configuration), frozen(tmp_path)
-    ratio = features_bytes(usual, TEXTS) / features_bytes(study, TEXTS)
+    ratio = ProblemCost(usual, TEXTS).features_bytes / ProblemCost(study, TEXTS).features_bytes
     assert ratio == pytest.approx(smaller, rel=0.01)
     sizes = [
         backbone_bytes(each.backbones["minilm"], each.datasets["20newsgroups"])

@@ -11,8 +11,7 @@ from dpsweep.planning import slurm
 from dpsweep.planning.cluster import GpuClass, Jobs, Kind
 from dpsweep.planning.doctor import examine
 from dpsweep.planning.doctor.examine import Examination, _together
-from dpsweep.planning.doctor.findings import STEPS, Fault, Patient, read_steps, write_step
-from dpsweep.planning.doctor.probe import Probe
+from dpsweep.planning.doctor.probe import STEPS, Fault, Patient, Probe, read_steps, write_step
 from dpsweep.planning.doctor.requests import refusal
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Study, load_study
@@ -150,14 +149,14 @@ def test_every_request_of_the_study_is_covered_by_a_kind(paper: Study, draws: in
         update={"audit": audit, "theory": paper.theory.model_copy(update={"draws": draws})}
     )
     audited = paper.sweeps[audit.sweep].problem.name, audit.epochs
-    theory = Outputs(paper, Paths(Path("results"))).measured_theory()
+    theory = Outputs(paper, Paths(Path("results"))).drawn_theory()
     assert theory
     jobs = Jobs(paper, site(time_limit_minutes=10**6, job_minutes=1))
     kinds = {each.name: each for each in jobs.kinds()}
     assert set(kinds) == {"CPU", *(gpu["request"] for gpu in SETTINGS["gpus"])}
-    sent = [jobs.theory(cell.problem, cell.epochs) for cell in theory]
+    sent = [jobs.on_gpu("theory", cell.problem, cell.epochs) for cell in theory]
     for name, epochs in [*paper.kinds(), audited]:
-        sent += [jobs.training(name, epochs), jobs.gradient_norms(name, epochs)]
+        sent += [jobs.on_gpu("train", name, epochs), jobs.on_gpu("gradient_norms", name, epochs)]
     for job in sent:
         request = next(
             option.removeprefix("--gres=")
@@ -186,9 +185,10 @@ def test_a_release_may_take_as_long_as_jobs_may_and_is_covered_by_a_kind(paper: 
     settings = site(time_limit_minutes=2880, job_minutes=1)
     jobs = Jobs(paper.model_copy(update={"release": release}), settings)
     sent = jobs.release(release)
-    assert sent["runtime"] == 2880
-    memory = sent["mem_mb"]
+    memory, runtime = sent["mem_mb"], sent["runtime"]
     assert callable(memory)
+    assert callable(runtime)
+    assert runtime(None, attempt=1) == 2880
     (largest,) = (each.request for each in jobs.kinds() if each.name in str(sent["slurm"]))
     assert largest.minutes == 2880
     assert largest.megabytes == memory(None, attempt=1)
@@ -205,10 +205,10 @@ def test_a_gpu_smaller_than_the_site_says_is_a_problem(tmp_path: Path) -> None:
         for step in STEPS[1:-1]:
             more = {"gigabytes": gigabytes} if step == "gpu" else {}
             write_step(steps, step, f"{step}, bfloat16", **more)
-        probe.patient.passed |= {"request": "", "requeue": ""}
+        probe.passed |= {"request": "", "requeue": ""}
         probe.look("RUNNING")
         assert probe.finished
-        assert [each.check for each in probe.patient.problems] == problems
+        assert [each.check for each in probe.problems] == problems
 
 
 def test_time_in_the_queue_is_not_time_of_a_step(
@@ -218,7 +218,7 @@ def test_time_in_the_queue_is_not_time_of_a_step(
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr(slurm, "show", lambda *_: {"Reason": "Priority"})
     probe = Probe(kind(), "true", tmp_path, 1000.0)
-    probe.patient.passed["request"] = ""
+    probe.passed["request"] = ""
     for seconds, state in ((500.0, "PENDING"), (550.0, "RUNNING")):
         clock[0] = seconds
         probe.look(state)
@@ -227,7 +227,7 @@ def test_time_in_the_queue_is_not_time_of_a_step(
     monkeypatch.setattr(slurm, "ending", lambda *_: "it runs")
     probe.look("RUNNING")
     assert probe.finished
-    assert "nothing happened" in probe.patient.problems[0].found
+    assert "nothing happened" in probe.problems[0].found
 
 
 def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
@@ -285,10 +285,10 @@ def test_a_job_waits_for_what_passes_and_not_for_what_does_not(
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr(slurm, "show", lambda *_: {"Reason": reason})
     probe = Probe(kind(), "true", tmp_path, 1000.0)
-    probe.patient.passed["request"] = ""
+    probe.passed["request"] = ""
     for seconds in (1.0, 5.0, 50.0):
         clock[0] = seconds
         probe.look("PENDING")
         assert probe.finished == (given_up and seconds == 50)
-    assert [problem.check for problem in probe.patient.problems] == ["queue"] * given_up
-    assert not probe.patient.waits
+    assert [problem.check for problem in probe.problems] == ["queue"] * given_up
+    assert not probe.waits

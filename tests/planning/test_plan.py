@@ -10,16 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from PIL import Image
-from tests.planning.finished import finish_cell, finish_output
+from tests.planning.finished import AUDIT, finish_cell, finish_output
 from tests.workflow.chain import STUDY
 
 from dpsweep.base.units import duration
 from dpsweep.planning.cluster import Site
-from dpsweep.planning.cost import backbone_bytes, cell_bytes, cell_cost, input_bytes, norms_seconds
+from dpsweep.planning.cost import ProblemCost, backbone_bytes, cell_cost, input_bytes
 from dpsweep.planning.device import GPU
 from dpsweep.planning.outputs import NormsKey, Outputs
-from dpsweep.planning.pixels import _size_in_tables
 from dpsweep.planning.plan import CostEstimate, Plan, PlanError
+from dpsweep.planning.sizes import _size_in_tables
 from dpsweep.study import Study, load_study
 from dpsweep.study.config import Dataset
 from dpsweep.study.paths import Paths
@@ -38,16 +38,7 @@ def study(tmp_path: Path) -> Study:
         "seeds": 4,
     }
     content["figures"]["heatmap"]["panels"][0]["clipping_bound"] = [0.1, 1.0]
-    content["audit"] = {
-        "sweep": SWEEP,
-        "epsilon": [1.0, 8.0],
-        "epochs": 2,
-        "batch_size": [128],
-        "clipping_bound": 1.0,
-        "learning_rate": 0.01,
-        "canaries": 100,
-        "guesses": 20,
-    }
+    content["audit"] = AUDIT | {"epsilon": [1.0, 8.0]}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
     return load_study(tmp_path / "study.yaml")
 
@@ -76,7 +67,7 @@ def test_everything_is_planned_once(study: Study, paths: Paths) -> None:
     assert (estimates[SWEEP].cells, estimates[SWEEP].trials) == (6, 18)
     assert (estimates[OTHER].cells, estimates[OTHER].trials) == (12, 60)
     assert estimates["audit (2)"].trials == 2
-    norms = norms_seconds(study, SWEEP, 2)
+    norms = ProblemCost(study, SWEEP).seconds("gradient_norms", 2)
     assert estimates["gradient norms (1)"] == CostEstimate(
         seconds=norms, longest=norms, bytes=estimates["gradient norms (1)"].bytes
     )
@@ -94,7 +85,9 @@ def test_what_is_done_is_subtracted(study: Study, paths: Paths) -> None:
     after = Plan(study, paths).estimates()
     assert after[SWEEP].cells == 5
     assert after[SWEEP].seconds == pytest.approx(before[SWEEP].seconds * 5 / 6)
-    assert after[SWEEP].bytes == pytest.approx(before[SWEEP].bytes - cell_bytes(study, done))
+    assert after[SWEEP].bytes == pytest.approx(
+        before[SWEEP].bytes - ProblemCost(study, SWEEP).bytes("train", done)
+    )
     outputs = Outputs(study, paths)
     finish_output(paths, outputs.audited(study.audit_cells()[0]))
     left = Plan(study, paths).estimates()
@@ -103,7 +96,7 @@ def test_what_is_done_is_subtracted(study: Study, paths: Paths) -> None:
         finish_cell(study, paths, cell)
     assert set(Plan(study, paths).estimates()) == {"gradient norms (1)", "theory (1)", "audit (1)"}
     finish_output(paths, outputs.gradient_norms(NormsKey(SWEEP, 8.0, 2, 1.0)))
-    (cell,) = outputs.measured_theory()
+    (cell,) = outputs.drawn_theory()
     finish_output(paths, outputs.theory(cell))
     assert set(Plan(study, paths).estimates()) == {"audit (1)"}
     plan = Plan(study, paths, [SWEEP, OTHER])
@@ -134,7 +127,7 @@ def test_what_was_measured_corrects_the_estimate(study: Study, paths: Paths) -> 
     assert estimates[SWEEP].seconds == pytest.approx(5 * 3 * cell_cost(study, SWEEP, 2).seconds)
     assert estimates[OTHER].longest == pytest.approx(3 * cell_cost(study, OTHER, 64).seconds)
     assert estimates["gradient norms (1)"].seconds == pytest.approx(
-        3 * norms_seconds(study, SWEEP, 2)
+        3 * ProblemCost(study, SWEEP).seconds("gradient_norms", 2)
     )
 
 

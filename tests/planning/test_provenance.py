@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.planning.finished import finish_all, finish_cell, finish_output
+from tests.planning.finished import AUDIT, finish_all, finish_cell, finish_output
 from tests.workflow.chain import STUDY
 
 from dpsweep.planning.outputs import Output, Outputs
@@ -31,16 +31,7 @@ CONTENT["backbones"]["vit"]["weights"] = {"kind": "pretrain", "dataset": "letter
 CONTENT["tables"]["rules"] = {
     **{"family": "tuning_implications", "section": "Tables", "caption": "What follows."}
 }
-CONTENT["audit"] = {
-    "sweep": SWEEP,
-    "epsilon": [8.0],
-    "epochs": 2,
-    "batch_size": [128],
-    "clipping_bound": 1.0,
-    "learning_rate": 0.01,
-    "canaries": 100,
-    "guesses": 20,
-}
+CONTENT["audit"] = AUDIT
 
 
 @pytest.fixture
@@ -68,9 +59,14 @@ def followers(outputs: list[Output], first: Output) -> set[str]:
     return names
 
 
-def test_names_and_files_are_made_in_one_place(study: Study, paths: Paths) -> None:
+@pytest.mark.parametrize("chosen", ["tiny", "paper"])
+def test_names_and_files_are_made_in_one_place(chosen: str, study: Study, paths: Paths) -> None:
+    if chosen == "paper":
+        study = load_study(Path(__file__).parents[2] / "config.yaml")
     outputs = list(Outputs(study, paths).every())
     assert len({output.name for output in outputs}) == len(outputs)
+    cells = sum(len(study.sweep_cells(name)) for name in study.sweeps)
+    assert sum(output.name.startswith("cells/") for output in outputs) == cells
     made: set[Path] = set()
     for output in outputs:
         assert {paths.output_name(file) for file in output.files} == {output.name}
@@ -255,14 +251,6 @@ def test_results_may_be_moved(study: Study, paths: Paths, tmp_path: Path) -> Non
     finish_all(study, paths)
     paths.results.rename(tmp_path / "elsewhere")
     assert lacking(study, Paths(tmp_path / "elsewhere")) == {}
-
-
-def test_the_papers_outputs_are_listed_once() -> None:
-    paper = load_study(Path(__file__).parents[2] / "config.yaml")
-    names = [output.name for output in Outputs(paper, Paths(Path(paper.results))).every()]
-    assert len(names) == len(set(names))
-    cells = sum(len(paper.sweep_cells(name)) for name in paper.sweeps)
-    assert sum(name.startswith("cells/") for name in names) == cells
 
 
 def test_what_stands_in_the_place_of_a_file_is_set_aside(study: Study, paths: Paths) -> None:

@@ -3,7 +3,6 @@
 import copy
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,9 @@ from dpsweep.base.files import write_text
 from dpsweep.base.gpus import describe, visible_gpus
 from dpsweep.cli.main import app
 from dpsweep.planning.cost import cell_cost
-from dpsweep.planning.device import GPU
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import making
-from dpsweep.planning.status import Forecast, Status, cell_log
+from dpsweep.planning.status import Status, cell_log
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.paths import Paths
 
@@ -116,34 +114,26 @@ def test_a_deleted_cell_waits(study: Study, paths: Paths, cells: list[Cell]) -> 
     assert status.of([cells[0]]).spent == 5
 
 
-def test_trials_of_a_cell_that_was_killed_count(
+def test_trials_of_a_cell_that_was_killed_count_and_are_a_measurement(
     study: Study, paths: Paths, cells: list[Cell]
 ) -> None:
-    with (
-        pytest.raises(KeyboardInterrupt),
-        making(paths, Outputs(study, paths).cell(cells[0])) as job,
-    ):
-        job.note({"trial_seconds": 50.0})
-        raise KeyboardInterrupt
-    log(paths, cells[0], "10:00:00 stopped by SIGTERM, exit status 143\n", age=60)
-    progress = Status(study, paths, NOW).of([cells[0]])
+    estimate = Status(study, paths, NOW).forecast
+    assert "A first estimate" in estimate.basis
+
+    def kill(**timing: float) -> Status:
+        with (
+            pytest.raises(KeyboardInterrupt),
+            making(paths, Outputs(study, paths).cell(cells[0])) as job,
+        ):
+            job.note({"trial_seconds": 50.0, **timing})
+            raise KeyboardInterrupt
+        log(paths, cells[0], "10:00:00 stopped by SIGTERM, exit status 143\n", age=60)
+        return Status(study, paths, NOW)
+
+    progress = kill().of([cells[0]])
     assert progress.spent == 50
-    whole = Status(study, paths, NOW).forecast.seconds(cells[0])
-    assert progress.left == max(0.0, whole - 50)
-
-
-def test_the_first_trials_of_a_cell_are_a_measurement(
-    study: Study, paths: Paths, cells: list[Cell]
-) -> None:
-    assert "A first estimate" in Status(study, paths, NOW).forecast.basis
-    with (
-        pytest.raises(KeyboardInterrupt),
-        making(paths, Outputs(study, paths).cell(cells[0])) as job,
-    ):
-        job.note({"trial_seconds": 50.0, "trials": 1})
-        raise KeyboardInterrupt
-    log(paths, cells[0], "10:00:00 learning rate 0.01, seed 1: macro accuracy 0.5 (50 s)\n", age=60)
-    forecast = Status(study, paths, NOW).forecast
+    assert progress.left == max(0.0, estimate.seconds(cells[0]) - 50)
+    forecast = kill(trials=1).forecast
     # Three trials a cell: two learning rates, and the better one again.
     assert [forecast.seconds(cell) for cell in cells] == [150] * 6
     assert "Measured on 1 cell" in forecast.basis
@@ -256,20 +246,3 @@ def test_time_left_is_for_the_gpus_of_this_machine(
     program.chmod(0o755)
     assert "with 2 at once" in said()
     assert said().splitlines()[-1] == describe(visible_gpus())
-
-
-def test_a_kind_of_cell_that_was_not_measured_is_estimated_by_those_that_were(
-    study: Study, cells: list[Cell]
-) -> None:
-    """Cells that took three times their estimate make the others three times as long."""
-    estimate = cell_cost(study, SWEEP, 2).seconds
-    measured = dict.fromkeys(cells[:2], 3 * estimate)
-    forecast = Forecast(study, measured, None, GPU)
-    assert forecast.ratio == pytest.approx(3)
-    longer = replace(cells[0], epochs=4)
-    other = study.model_copy()
-    other._sweep_of[longer] = SWEEP
-    forecast = Forecast(other, measured, None, GPU)
-    assert forecast.seconds(longer) == pytest.approx(3 * cell_cost(study, SWEEP, 4).seconds)
-    assert forecast.seconds(cells[2]) == pytest.approx(3 * estimate)
-    assert Forecast(other, {}, None, GPU).ratio == 1

@@ -2,7 +2,10 @@
 # setting gives away more than it claims; the evidence is written either way.
 
 if STUDY.audit is not None:
-    AUDITED = STUDY.sweeps[STUDY.audit.sweep].problem
+    AUDITED = STUDY.sweeps[STUDY.audit.sweep].problem.name
+    SETTING = OUTPUTS.audited(
+        Cell(AUDITED, "{epsilon}", "{epochs}", "{batch_size}", "{clipping_bound}")
+    )
     EVIDENCE = OUTPUTS.audit()
 
     localrules:
@@ -10,20 +13,16 @@ if STUDY.audit is not None:
 
     rule audit_setting:
         input:
-            OUTPUTS.trained_on(AUDITED.name),
-            again=again(f"audit/{CELL}"),
+            SETTING.inputs,
         output:
-            PATHS.audited(CELL),
+            SETTING.files,
         log:
-            LOGS / "audit" / f"{CELL}.log",
-        wildcard_constraints:
-            epochs=r"\d+",
-            batch_size=r"\d+|full",
+            LOGS / f"{SETTING.name}.log",
         threads: STUDY.training.threads
         resources:
-            **JOBS.training(AUDITED.name, STUDY.audit.epochs),
+            **JOBS.on_gpu("train", AUDITED, STUDY.audit.epochs),
         params:
-            study=study_file,
+            study=STUDY_FILE,
         shell:
             "dpsweep audit-setting --study {params.study:q} eps{wildcards.epsilon}"
             "_epochs{wildcards.epochs}_B{wildcards.batch_size}_C{wildcards.clipping_bound}"
@@ -32,7 +31,6 @@ if STUDY.audit is not None:
     rule audit_evidence:
         input:
             EVIDENCE.inputs,
-            again=again(EVIDENCE.name),
         output:
             EVIDENCE.files,
         log:
@@ -40,7 +38,7 @@ if STUDY.audit is not None:
         resources:
             **JOBS.analysis(),
         params:
-            study=study_file,
+            study=STUDY_FILE,
         shell:
             "dpsweep audit-evidence --study {params.study:q} > {log:q} 2>&1"
 
@@ -50,7 +48,7 @@ if STUDY.audit is not None:
         log:
             LOGS / "audit" / "verdict.log",
         params:
-            study=study_file,
+            study=STUDY_FILE,
         shell:
             "dpsweep audit --study {params.study:q} > {log:q} 2>&1 || status=$?; "
             "cat {log:q}; exit ${{status:-0}}"

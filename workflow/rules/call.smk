@@ -1,40 +1,45 @@
-# How this call was made: the study it names, the options that suggested commands repeat, and the environment
-# of its jobs.
-import argparse
+# How this call begins and ends.
+import os
+import signal
+import sys
 
-# Rules call `dpsweep` by name: it lies beside the Python that runs this, whether or not its environment
-# is activated.
-os.environ.update(
-    PATH=os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()])
-)
-# A study is named with `--config study=`, but habit says --configfile.
-STUDY_FILE = config.get("study", "config.yaml")
-if "study" not in config and not config.keys().isdisjoint({"extends", "sweeps"}):
-    studies = [
-        file
-        for file in workflow.overwrite_configfiles
-        if re.search(
-            r"^(extends|sweeps):", Path(file).read_text(encoding="utf-8"), re.MULTILINE
-        )
-    ]
-    if len(studies) != 1:
-        raise WorkflowError(
-            "name one study: snakemake --config study=studies/mine.yaml -- all"
-        )
-    STUDY_FILE = studies[0]
-# The commands that messages suggest are for this machine: they repeat its profile and site settings.
-site_options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-site_options.add_argument("--profile", action="append", default=[])
-site_options.add_argument("--configfile", "--configfiles", nargs="+", default=[])
-given, _ = site_options.parse_known_args()
-os.environ.setdefault(
-    commands.OPTIONS,
-    shlex.join(
-        [
-            *(f"--profile={profile}" for profile in given.profile),
-            *(["--configfile", *given.configfile] if given.configfile else []),
-        ]
-    ),
-)
-# Slurm announces a time limit to every process of a job. This one leaves it to the training.
-signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+from dpsweep.cli import preload
+from dpsweep.planning.failures import failure, summary
+from dpsweep.study.commands import CALL
+
+if workflow.is_main_process:
+    CALL_FILE = call.CallFile(Path(".snakemake/locks"))
+
+
+onstart:
+    call.jobs_begin()
+    CALL_FILE.write()
+    if not workflow.non_local_exec:
+        preload.start()
+    else:
+        # Jobs of a cluster are long and elsewhere. To end this process is to end them, as Ctrl-C does:
+        # they save their state.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+onsuccess:
+    # `make demo` names its report itself.
+    made = {job.rule.name for job in workflow.dag.finished_jobs}
+    if CALL in os.environ and "report" in made:
+        # After the last line of progress, which another thread prints.
+        logger.warning(f"Report: {PATHS.report.resolve()}")
+
+
+onerror:
+    # Those that this run has begun and not finished were stopped, or failed without a word to Snakemake.
+    begun = {
+        job for job in workflow.dag.needrun_jobs() if CALL_FILE.has_begun(job.log)
+    }
+    jobs = {*workflow.scheduler.failed, *begun}
+    failures = [failure(job.output, job.log, job.rule.name) for job in jobs]
+    failures.sort(key=lambda each: str(each.log))
+    waiting = len(set(workflow.scheduler.remaining_jobs) - jobs)
+    if call.interrupted():
+        call.end_interrupted()
+    lines = summary(failures, call.called_again(), waiting)
+    print(*lines, sep="\n", file=sys.stderr, flush=True)

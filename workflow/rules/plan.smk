@@ -14,7 +14,7 @@ rule plan:
         site=json.dumps({"slurm": config.get("slurm")}),
         for_site=["--site", "-"] if SITE else [],
         targets=config.get("targets", "").split(),
-        study=study_file,
+        study=STUDY_FILE,
     shell:
         "echo {params.site:q} | dpsweep plan --study {params.study:q} {params.for_site} "
         "{params.targets:q} > {log:q} 2>&1 || status=$?; "

@@ -1,6 +1,6 @@
-# Tokenizers, datasets and backbones. All run where snakemake runs unless the site says otherwise: compute
-# nodes often have no network.
+# What trials read: tokenizers, datasets, backbones, features and noise multipliers.
 
+# Preparation runs where snakemake runs unless the site says otherwise: compute nodes often have no network.
 if JOBS.prepare_here:
 
     localrules:
@@ -10,18 +10,14 @@ if JOBS.prepare_here:
 
 
 rule prepare_tokenizer:
-    input:
-        again=again("tokenizers/{backbone}"),
     output:
         PATHS.tokenizer("{backbone}"),
     log:
         LOGS / "tokenizers" / "{backbone}.log",
-    wildcard_constraints:
-        backbone="|".join(map(re.escape, STUDY.backbones)),
     resources:
         **JOBS.analysis(minutes=60, gigabytes=32),
     params:
-        study=study_file,
+        study=STUDY_FILE,
     shell:
         "dpsweep prepare-tokenizer --study {params.study:q} {wildcards.backbone} > {log:q} 2>&1"
 
@@ -29,21 +25,14 @@ rule prepare_tokenizer:
 rule prepare_dataset:
     input:
         lambda wildcards: OUTPUTS.dataset(wildcards.dataset).inputs,
-        again=again("data/{dataset}"),
     output:
-        metadata=PATHS.dataset("{dataset}") / "metadata.json",
-        train_inputs=PATHS.dataset("{dataset}") / "train_inputs.npy",
-        train_labels=PATHS.dataset("{dataset}") / "train_labels.npy",
-        test_inputs=PATHS.dataset("{dataset}") / "test_inputs.npy",
-        test_labels=PATHS.dataset("{dataset}") / "test_labels.npy",
+        prepared_files(PATHS.dataset("{dataset}")),
     log:
         LOGS / "data" / "{dataset}.log",
-    wildcard_constraints:
-        dataset="|".join(map(re.escape, STUDY.datasets)),
     resources:
-        **JOBS.analysis(minutes=240, gigabytes=32),
+        **JOBS.preparation(),
     params:
-        study=study_file,
+        study=STUDY_FILE,
     shell:
         "dpsweep prepare-dataset --study {params.study:q} {wildcards.dataset} > {log:q} 2>&1"
 
@@ -51,17 +40,55 @@ rule prepare_dataset:
 rule prepare_backbone:
     input:
         lambda wildcards: OUTPUTS.backbone(wildcards.backbone).inputs,
-        again=again("backbones/{backbone}"),
     output:
-        metadata=PATHS.backbone("{backbone}") / "metadata.json",
-        weights=PATHS.backbone("{backbone}") / "model.safetensors",
+        PATHS.backbone("{backbone}") / "metadata.json",
+        PATHS.backbone("{backbone}") / "model.safetensors",
     log:
         LOGS / "backbones" / "{backbone}.log",
-    wildcard_constraints:
-        backbone="|".join(map(re.escape, STUDY.backbones)),
     resources:
-        **JOBS.analysis(minutes=240, gigabytes=32),
+        **JOBS.preparation(),
     params:
-        study=study_file,
+        study=STUDY_FILE,
     shell:
         "dpsweep prepare-backbone --study {params.study:q} {wildcards.backbone} > {log:q} 2>&1"
+
+
+# What heads on frozen features read: one job for each (dataset, backbone), on a GPU where there is one.
+for source in STUDY.feature_sources():
+    features = OUTPUTS.features(source)
+
+    rule:
+        name:
+            f"features_{'_'.join(source)}"
+        input:
+            features.inputs,
+        output:
+            features.files,
+        log:
+            LOGS / "features" / f"{'_'.join(source)}.log",
+        threads: STUDY.training.threads
+        resources:
+            **JOBS.features(source),
+        params:
+            source=" ".join(source),
+            study=STUDY_FILE,
+        shell:
+            "dpsweep compute-features --study {params.study:q} {params.source} > {log:q} 2>&1"
+
+
+# The noise multiplier of one (dataset, epsilon, epochs, batch size); no data is read.
+noise = OUTPUTS.noise("{dataset}", "{epsilon}", "{epochs}", "{batch_size}")
+
+
+rule calibrate:
+    output:
+        noise.files,
+    log:
+        LOGS / f"{noise.name}.log",
+    resources:
+        **JOBS.calibration(),
+    params:
+        study=STUDY_FILE,
+    shell:
+        "dpsweep calibrate --study {params.study:q} {wildcards.dataset} {wildcards.epsilon} "
+        "{wildcards.epochs} {wildcards.batch_size} > {log:q} 2>&1"

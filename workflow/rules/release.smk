@@ -25,7 +25,7 @@ if STUDY.release is not None:
             **JOBS.release(STUDY.release),
         params:
             certificate=CERTIFICATE,
-            study=study_file,
+            study=STUDY_FILE,
         shell:
             "test -e {params.certificate:q} || "
             "dpsweep release --study {params.study:q} > {log:q} 2>&1"
@@ -40,7 +40,7 @@ if STUDY.release is not None:
         params:
             certificate=CERTIFICATE,
             folder=PATHS.release,
-            study=study_file,
+            study=STUDY_FILE,
         shell:
             "for second in {{1..60}}; do test -e {params.certificate:q} && break; sleep 1; done; "
             "dpsweep verify {params.folder:q} --study {params.study:q} > {log:q} 2>&1 || status=$?; "

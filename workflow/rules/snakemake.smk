@@ -12,17 +12,24 @@
 #   main process spends all its time there. To see it: 2,000 jobs `touch {output}`, and the number of
 #   threads or passes a second over time. A new timer is needed only while none is pending.
 #
-# Times of files decide nothing: clocks of machines differ, and a clock that is set back dates files in the
-# future. Snakemake makes an output again whose input is newer, and fails a job whose output is older than an
-# input. Here an output is made again if its content, its settings or its inputs' content are not as recorded
-# (rerun.smk), or after a job that makes one of its inputs.
+# What is made again is decided by dpsweep, which knows what every output was made from
+# (`dpsweep.planning.provenance`): its jobs are forced to run, as with --forcerun, but do not become targets.
+# Times of files and Snakemake's own records decide nothing. Clocks of machines differ, a clock that is set
+# back dates files in the future, and records may be lost. Snakemake makes an output again whose input is
+# newer, and fails a job whose output is older than an input.
 import snakemake
 from snakemake.dag import DAG
+from snakemake.exceptions import WorkflowError
 from snakemake.io import _IOFile
 from snakemake.scheduling.job_scheduler import JobScheduler
+from snakemake.settings.types import RerunTrigger
 
 # As in pyproject.toml.
 TESTED = "9.27"
+# Files whose jobs run again if they are needed.
+FORCED = set()
+# Snakemake heeds times always; there is no value for nothing.
+RERUN_TRIGGERS = {RerunTrigger.MTIME}
 
 
 def check_snakemake():
@@ -39,6 +46,8 @@ def check_snakemake():
                 "failed" in JobScheduler.__init__.__code__.co_names,
             ),
             ("JobScheduler.remaining_jobs", hasattr(JobScheduler, "remaining_jobs")),
+            ("DAG.init", hasattr(DAG, "init")),
+            ("DAG.forcefiles", "forcefiles" in DAG.__init__.__code__.co_names),
             ("DAG.check_output_mtime", hasattr(DAG, "check_output_mtime")),
             ("_IOFile.is_newer", hasattr(_IOFile, "is_newer")),
         )
@@ -59,13 +68,23 @@ JobScheduler.job_rate_limiter = property(
 )
 
 
+SNAKEMAKES_INIT = DAG.init
+
+
+async def init(dag, *arguments, **options):
+    dag.forcefiles |= FORCED
+    dag.workflow.dag_settings.rerun_triggers = RERUN_TRIGGERS
+    await SNAKEMAKES_INIT(dag, *arguments, **options)
+
+
 async def is_newer(file, time):
-    return str(file) == str(NEWER) and not file.is_ancient
+    return False
 
 
 async def times_are_as_they_should_be(dag, job, outputs):
     pass
 
 
-_IOFile.is_newer = is_newer
+DAG.init = init
 DAG.check_output_mtime = times_are_as_they_should_be
+_IOFile.is_newer = is_newer

@@ -1,6 +1,7 @@
-"""Times, sizes and counts with the unit that suits them."""
+"""Times, sizes and counts with the unit that suits them, and tables of them."""
 
 import math
+from collections.abc import Sequence
 
 
 def duration(seconds: float) -> str:
@@ -37,3 +38,16 @@ def count(amount: int, noun: str, plural: str | None = None) -> str:
     ('1 trial', '1,234 trials', '0 classes')
     """
     return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table as lines of text: the first column begins at the left, the others end at the right.
+
+    >>> columns([("", "cells"), ("pets", "12")])
+    ['      cells', 'pets     12']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])
+        for first, *rest in rows
+    ]

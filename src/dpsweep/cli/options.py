@@ -4,14 +4,15 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from dpsweep.base import gpus
-from dpsweep.planning.outputs import Output
+from dpsweep.planning.outputs import Output, Outputs
 from dpsweep.planning.provenance import Making, making
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.commands import DEFAULT_STUDY
@@ -20,7 +21,8 @@ from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 
 if TYPE_CHECKING:
-    from dpsweep.planning.cluster import Site, Stage
+    from dpsweep.planning.cluster import Site
+    from dpsweep.planning.cost import Stage
 
 # For the timing breakdown of a job: when it started (see `dpsweep.cli.preload`).
 STARTED = time.monotonic()
@@ -69,10 +71,19 @@ SiteFile = Annotated[
 ]
 
 
-def open_study(study_file: Path, partial: bool = False) -> tuple[Study, Paths]:
-    """Read a study; return it with its files."""
+class OpenStudy(NamedTuple):
+    """A study with its files and its outputs."""
+
+    study: Study
+    paths: Paths
+    outputs: Outputs
+
+
+def open_study(study_file: Path, partial: bool = False) -> OpenStudy:
+    """Read a study; return it with its files, and its outputs, which are never partial."""
     study = load_study(study_file)
-    return study, Paths(Path(study.results), partial)
+    results = Path(study.results)
+    return OpenStudy(study, Paths(results, partial), Outputs(study, Paths(results)))
 
 
 def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
@@ -112,10 +123,8 @@ def making_if_whole(
     return contextlib.nullcontext() if paths.partial else making(paths, output)
 
 
-def gpu_for(
-    study: Study, stage: "Stage", problem: str, epochs: int
-) -> contextlib.AbstractContextManager[gpus.Gpu | None]:
-    """Wait for a GPU of this machine, or for seats of one, where the workflow offers any.
+def seats_for(study: Study, stage: "Stage", problem: str, epochs: int) -> int:
+    """How many seats of a GPU of this machine a job takes, where the workflow offers any.
 
     Args:
         study: the study.
@@ -125,7 +134,25 @@ def gpu_for(
     """
     from dpsweep.planning.cluster import Jobs
 
-    return gpus.taken_gpu(Jobs(study, None, gpus.offered()).gpu_seats(stage, problem, epochs))
+    return Jobs(study, None, gpus.offered()).gpu_seats(stage, problem, epochs)
+
+
+@contextlib.contextmanager
+def training(paths: Paths, output: Output, seats: int = gpus.SEATS) -> Iterator[Making]:
+    """Make an output by training or by measuring: on a GPU of its own, or seats of one, without a network.
+
+    SIGTERM and SIGUSR1 end the job in good order (see `dpsweep.training.job`).
+
+    Args:
+        paths: the study's files.
+        output: what is made.
+        seats: of a GPU of this machine.
+    """
+    from dpsweep.training.job import refuse_network, watched
+
+    refuse_network()
+    with gpus.taken_gpu(seats), making(paths, output) as job, watched():
+        yield job
 
 
 def read_site_file(site_file: Path | None) -> "Site | None":

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dpsweep.cli.options import StudyFile, gpu_for, open_study
+from dpsweep.base import gpus
+from dpsweep.cli.options import StudyFile, open_study, seats_for
 from dpsweep.release import FROZEN
 from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import DEFAULT_STUDY
@@ -35,7 +36,7 @@ def recommend(
     """
     from dpsweep.recommend.text import recommendation
 
-    study, _ = open_study(study_file)
+    study = open_study(study_file).study
     pick("sweep", sweep, study.sweeps)
     typer.echo("\n".join(recommendation(study, sweep, epsilon, epochs, references or [])))
 
@@ -49,11 +50,11 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
     from dpsweep.release.write import write_release
     from dpsweep.training.job import refuse_network, watched
 
-    study, paths = open_study(study_file)
+    study, paths, _ = open_study(study_file)
     section = _section(study_file, study)
     refuse_network()
     problem, epochs = study.sweeps[section.sweep].problem.name, section.epochs[-1]
-    with gpu_for(study, "train", problem, epochs), watched():
+    with gpus.taken_gpu(seats_for(study, "train", problem, epochs)), watched():
         folder = write_release(study, paths, section)
     typer.echo(f"{folder}: to check it, run: dpsweep verify {shlex.quote(str(folder))}")
 
@@ -82,7 +83,7 @@ def verify(
     if study_file is not None:
         from dpsweep.release.section import compare
 
-        study, _ = open_study(study_file)
+        study = open_study(study_file).study
         compare(folder, study, _section(study_file, study))
     typer.echo(
         f"{folder}: ({found.epsilon:g}, {found.delta:g})-differentially private, "

@@ -5,23 +5,22 @@ from typing import Annotated
 
 import typer
 
-from dpsweep.base import gpus
 from dpsweep.cli import options
 from dpsweep.cli.options import (
     Partial,
     StudyFile,
     cells_of,
-    gpu_for,
     making_if_whole,
     open_study,
+    seats_for,
+    training,
 )
-from dpsweep.planning.outputs import NormsKey, Outputs
+from dpsweep.planning.outputs import NormsKey
 from dpsweep.planning.provenance import explain, making, problems
 from dpsweep.study import StudyError
 from dpsweep.study.cells import number
 from dpsweep.study.commands import DEFAULT_STUDY
 from dpsweep.study.messages import pick, shorten
-from dpsweep.study.paths import Paths
 
 app = typer.Typer()
 
@@ -34,10 +33,10 @@ def prepare_dataset(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Write a dataset's memory-mapped arrays and metadata."""
     from dpsweep.data.prepare import prepare
 
-    study, paths = open_study(study_file)
+    study, paths, outputs = open_study(study_file)
     dataset = pick("dataset", name, study.datasets)
     tokenizer = None if dataset.tokenizer is None else paths.tokenizer(dataset.tokenizer)
-    with making(paths, Outputs(study, paths).dataset(name)):
+    with making(paths, outputs.dataset(name)):
         prepare(name, dataset, paths.dataset(name), tokenizer)
 
 
@@ -46,9 +45,9 @@ def prepare_tokenizer(backbone: str, study_file: StudyFile = DEFAULT_STUDY) -> N
     """Fetch, copy or train the tokenizer of a backbone that reads text."""
     from dpsweep.data.tokenizer import prepare
 
-    study, paths = open_study(study_file)
+    study, paths, outputs = open_study(study_file)
     chosen = pick("backbone", backbone, study.backbones)
-    with making(paths, Outputs(study, paths).tokenizer(backbone)):
+    with making(paths, outputs.tokenizer(backbone)):
         prepare(backbone, chosen, study.datasets, paths.tokenizer(backbone))
 
 
@@ -59,11 +58,11 @@ def prepare_backbone(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
 
     from dpsweep.models.prepare import prepare
 
-    study, paths = open_study(study_file)
+    study, paths, outputs = open_study(study_file)
     # Weights depend on it in their last digits, and their checksum is a part of every trial's key.
     torch.set_num_threads(study.training.threads)
     backbone = pick("backbone", name, study.backbones)
-    with making(paths, Outputs(study, paths).backbone(name)):
+    with making(paths, outputs.backbone(name)):
         prepare(name, backbone, paths)
 
 
@@ -75,18 +74,15 @@ def compute_features(dataset: str, backbone: str, study_file: StudyFile = DEFAUL
     """
     from dpsweep.study.cells import FeatureSource
     from dpsweep.training.features import compute_features as compute
-    from dpsweep.training.job import refuse_network, watched
 
-    study, paths = open_study(study_file)
+    study, paths, outputs = open_study(study_file)
     chosen = FeatureSource(dataset, backbone)
     if chosen not in study.feature_sources():
         known = shorten(" ".join(each) for each in study.feature_sources())
         raise StudyError(
             f"{study_file}: found no head that trains on {' '.join(chosen)}; allowed: {known}"
         )
-    refuse_network()
-    output = Outputs(study, paths).features(chosen)
-    with gpus.taken_gpu(gpus.SEATS), making(paths, output), watched():
+    with training(paths, outputs.features(chosen)):
         compute(study, paths, chosen)
 
 
@@ -103,12 +99,12 @@ def calibrate(
     from dpsweep.privacy.stored import write_calibration
     from dpsweep.study.cells import BatchSize
 
-    study, paths = open_study(study_file)
+    study, paths, outputs = open_study(study_file)
     train_size = pick("dataset", dataset, study.datasets).train_size
     if batch_size != "full" and not (batch_size.isdecimal() and 1 <= int(batch_size) <= train_size):
         raise StudyError(f"batch size: found {batch_size}; allowed: full, or 1 to {train_size}")
     batch: BatchSize = "full" if batch_size == "full" else int(batch_size)
-    with making(paths, Outputs(study, paths).noise(dataset, epsilon, epochs, batch)):
+    with making(paths, outputs.noise(dataset, epsilon, epochs, batch)):
         calibration = calibrate_noise(
             epsilon,
             study.privacy.delta,
@@ -127,17 +123,11 @@ def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> Non
     SIGTERM and SIGUSR1 end it with saved state (see `dpsweep.training.job`).
     """
     from dpsweep.training.cell import OpenCell, run_cell
-    from dpsweep.training.job import refuse_network, watched
 
-    study, paths = open_study(study_file)
+    study, paths, outputs = open_study(study_file)
     chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
-    refuse_network()
-    output = Outputs(study, paths).cell(chosen)
-    with (
-        gpu_for(study, "train", problem, chosen.epochs),
-        making(paths, output) as job,
-        watched(),
-    ):
+    seats = seats_for(study, "train", problem, chosen.epochs)
+    with training(paths, outputs.cell(chosen), seats) as job:
         opened = OpenCell.open(study, paths, chosen)
         run_cell(opened, paths, study.training, started=options.STARTED, progress=job.note)
 
@@ -155,19 +145,13 @@ def gradient_norms(
     SIGTERM and SIGUSR1 end it as they end `train`: between two steps, or between two epochs.
     """
     from dpsweep.training.gradient_norms import measure_gradient_norms
-    from dpsweep.training.job import refuse_network, watched
 
-    study, paths = open_study(study_file)
+    study, paths, outputs = open_study(study_file)
     keys = dict.fromkeys(map(NormsKey.of, cells_of(study, problem)))
     name = f"eps{number(epsilon)}_epochs{epochs}_C{clipping_bound}"
     key = pick("gradient norms", name, {paths.gradient_norms(*key).stem: key for key in keys})
-    refuse_network()
-    output = Outputs(study, paths).gradient_norms(key)
-    with (
-        gpu_for(study, "gradient_norms", problem, key.epochs),
-        making(paths, output),
-        watched(),
-    ):
+    seats = seats_for(study, "gradient_norms", problem, key.epochs)
+    with training(paths, outputs.gradient_norms(key), seats):
         measure_gradient_norms(study, paths, *key)
 
 
@@ -177,14 +161,11 @@ def theory(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> No
 
     SIGTERM and SIGUSR1 end it as they end `train`: between two steps, or between two epochs.
     """
-    from dpsweep.training.job import refuse_network, watched
     from dpsweep.training.theory import measure_overlap
 
-    study, paths = open_study(study_file)
+    study, paths, outputs = open_study(study_file)
     chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
-    refuse_network()
-    output = Outputs(study, paths).theory(chosen)
-    with gpus.taken_gpu(gpus.SEATS), making(paths, output), watched():
+    with training(paths, outputs.theory(chosen)):
         measure_overlap(study, paths, chosen)
 
 
@@ -195,18 +176,12 @@ def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     SIGTERM and SIGUSR1 end it between two steps. Nothing is saved: the next call starts again.
     """
     from dpsweep.training.canaries import measure_setting
-    from dpsweep.training.job import refuse_network, watched
 
-    study, paths = open_study(study_file)
+    study, paths, outputs = open_study(study_file)
     cell = pick("setting of the audit", setting, {each.name: each for each in study.audit_cells()})
     assert study.audit is not None  # noqa: S101 (it has settings)
-    refuse_network()
-    output = Outputs(study, paths).audited(cell)
-    with (
-        gpu_for(study, "train", cell.problem, cell.epochs),
-        making(paths, output),
-        watched(),
-    ):
+    seats = seats_for(study, "train", cell.problem, cell.epochs)
+    with training(paths, outputs.audited(cell), seats):
         measure_setting(study, paths, study.audit, cell)
 
 
@@ -215,8 +190,8 @@ def audit_evidence(study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Collect the results of the audit: numbers, figure and table."""
     from dpsweep.figures.audit import write_audit
 
-    study, paths = open_study(study_file)
-    with making(paths, Outputs(study, paths).audit()):
+    study, paths, outputs = open_study(study_file)
+    with making(paths, outputs.audit()):
         write_audit(study, paths)
 
 
@@ -225,7 +200,8 @@ def audit(study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Print the verdict of the audit; fail if a setting leaks more than it claims."""
     from dpsweep.analysis.audit import check_audit, load_audit, verdict
 
-    found = load_audit(*open_study(study_file))
+    study, paths, _ = open_study(study_file)
+    found = load_audit(study, paths)
     check_audit(found)
     typer.echo(verdict(found))
 
@@ -235,9 +211,9 @@ def aggregate(problem: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Collect all trials of a problem in one table."""
     from dpsweep.analysis.frames import write_problem
 
-    study, paths = open_study(study_file)
+    study, paths, outputs = open_study(study_file)
     pick("problem", problem, study.problems)
-    with making(paths, Outputs(study, paths).problem(problem)):
+    with making(paths, outputs.problem(problem)):
         write_problem(study, paths, problem)
 
 
@@ -246,9 +222,9 @@ def figure(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial 
     """Draw a figure."""
     from dpsweep.figures import draw
 
-    study, paths = open_study(study_file, partial)
+    study, paths, outputs = open_study(study_file, partial)
     pick("figure", target, study.figures)
-    with making_if_whole(paths, Outputs(study, paths).figure(target)):
+    with making_if_whole(paths, outputs.figure(target)):
         draw(study, paths, target)
 
 
@@ -257,9 +233,9 @@ def table(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial =
     """Write a table."""
     from dpsweep.figures.tables import write
 
-    study, paths = open_study(study_file, partial)
+    study, paths, outputs = open_study(study_file, partial)
     pick("table", target, study.tables)
-    with making_if_whole(paths, Outputs(study, paths).table(target)):
+    with making_if_whole(paths, outputs.table(target)):
         write(study, paths, target)
 
 
@@ -268,8 +244,8 @@ def explore(study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> 
     """Write an interactive page with all cells and trials."""
     from dpsweep.report import write_explore
 
-    study, paths = open_study(study_file, partial)
-    with making_if_whole(paths, Outputs(study, Paths(paths.results)).explore()):
+    study, paths, outputs = open_study(study_file, partial)
+    with making_if_whole(paths, outputs.explore()):
         write_explore(study, study_file, paths)
 
 
@@ -278,8 +254,7 @@ def report(study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> N
     """Write the report; if something is missing, fail and list it."""
     from dpsweep.report import write
 
-    study, paths = open_study(study_file, partial)
-    outputs = Outputs(study, Paths(paths.results))
+    study, paths, outputs = open_study(study_file, partial)
     parts = [output for output in outputs.every() if output.files != (paths.report,)]
     lacking = explain(problems(paths, parts))
     if lacking and not partial:
@@ -312,7 +287,7 @@ def probe(
     from dpsweep.training.device import try_gpu, wait_for_signal
     from dpsweep.training.job import watched
 
-    study, _ = open_study(study_file)
+    study = open_study(study_file).study
     with watched():
         found = try_gpu(study.training.precision, study.training.engine)
         write_step(steps, "gpu", found.text, gigabytes=found.gigabytes)

@@ -6,7 +6,7 @@ cluster nothing is asked for but seats of a GPU (`dpsweep.base.gpus`), and nothi
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,12 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import SEATS, Gpu, seats
-from dpsweep.planning.cost import (
-    cell_cost,
-    features_seconds,
-    norms_seconds,
-    theory_seconds,
-)
+from dpsweep.planning.cost import ProblemCost, Stage, cell_cost
 from dpsweep.planning.device import GPU, TERAFLOPS, Device
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.slurm import Request
@@ -37,8 +32,6 @@ _SIGNAL_SHARE = 0.5
 # However short they are: the command of a job names all that share it.
 _LARGEST_PACK = 60
 _CALIBRATION_MINUTES = 4
-
-Stage = Literal["train", "gradient_norms", "features", "theory"]
 
 Resource = str | int | Callable[..., int]
 
@@ -175,16 +168,6 @@ class Jobs:
         """Whether datasets and backbones are prepared where the workflow runs."""
         return self._site is None or self._site.prepare == "here"
 
-    def pack_size(self, stage: Stage, problem: str, epochs: int) -> int:
-        """How many jobs of a stage share one job of the cluster.
-
-        It follows from what a job is, so a new value of the grid changes it for no other job.
-        """
-        if self._site is None or stage == "features":
-            return 1
-        seconds = self._seconds(stage, problem, epochs)
-        return self._pack(seconds, self._minutes(seconds))
-
     @property
     def limits(self) -> dict[str, int]:
         """Resources of one machine that jobs ask for; unlimited without a GPU."""
@@ -194,46 +177,38 @@ class Jobs:
         """How many seats of a GPU of this machine a job of a stage takes."""
         if stage in ("features", "theory") or self._study.physical_batch(problem) == "auto":
             return SEATS  # it fills the GPU
-        cost = cell_cost(self._study, problem, epochs)
-        seconds = cost.seconds if stage == "train" else norms_seconds(self._study, problem, epochs)
-        return seats(seconds, cost.gpu_gigabytes + cost.input_gigabytes, self._gpus)
+        cost = ProblemCost(self._study, problem)
+        cell = cost.cell(epochs)
+        gigabytes = cell.gpu_gigabytes + cell.input_gigabytes
+        return seats(cost.seconds(stage, epochs), gigabytes, self._gpus)
 
-    def training(self, problem: str, epochs: int) -> dict[str, Resource]:
-        """Resources of a job that trains one cell."""
-        return self._on_gpu("train", problem, epochs)
+    # -- what rules ask for ------------------------------------------------------------------
 
-    def gradient_norms(self, problem: str, epochs: int) -> dict[str, Resource]:
-        """Resources of a job that measures the gradient norms of one (epsilon, epochs, C)."""
-        return self._on_gpu("gradient_norms", problem, epochs)
+    def on_gpu(self, stage: Stage, problem: str, epochs: int) -> dict[str, Resource]:
+        """Resources of a job that trains or measures something of a problem at some epochs."""
+        if self._site is None:
+            return {"gpu_seats": self.gpu_seats(stage, problem, epochs)}
+        return self._resources(self._on_gpu(stage, problem, epochs))
 
     def features(self, source: FeatureSource) -> dict[str, Resource]:
         """Resources of a job that computes the features of a dataset."""
         problems = self._study.problems
-        kinds = [
+        kinds = (
             (problem, epochs)
             for problem, epochs in self._study.kinds()
             if (problems[problem].dataset, problems[problem].backbone) == source
-        ]
-        return self._on_gpu("features", *kinds[0])
-
-    def theory(self, problem: str, epochs: int) -> dict[str, Resource]:
-        """Resources of a job that looks at the gradients of one cell."""
-        return self._on_gpu("theory", problem, epochs)
+        )
+        return self.on_gpu("features", *next(kinds))
 
     def release(self, section: Release) -> dict[str, Resource]:
-        """Resources of the job that trains a release: as much time as jobs may have.
-
-        A limit that only many trials reach would tell how many there were not.
-        """
-        resources = self.training(*self._released(section))
-        return resources | ({} if self._site is None else {"runtime": self._limit, "pack": 1})
+        """Resources of the job that trains a release: as much time as jobs may have."""
+        if self._site is None:
+            return self.on_gpu("train", *self._released(section))
+        return self._resources(self._release(section))
 
     def calibration(self) -> dict[str, Resource]:
         """Resources of a job that calibrates the noise of one (dataset, epsilon, epochs, B)."""
-        if self._site is None:
-            return {}
-        pack = self._pack(60.0, _CALIBRATION_MINUTES)
-        return self.analysis(minutes=_CALIBRATION_MINUTES) | {"pack": pack}
+        return {} if self._site is None else self._resources(self._calibration())
 
     def preparation(self) -> dict[str, Resource]:
         """Resources of a job that prepares a dataset or a backbone."""
@@ -241,30 +216,43 @@ class Jobs:
 
     def analysis(self, minutes: int = 30, gigabytes: int = 8) -> dict[str, Resource]:
         """Resources of a job without a GPU."""
-        if self._site is None:
-            return {}
-        return self._common(self._site.cpu_partition, min(minutes, self._limit), gigabytes)
+        return {} if self._site is None else self._resources(self._without_gpu(minutes, gigabytes))
+
+    # -- of a cluster ------------------------------------------------------------------------
+
+    def pack_size(self, stage: Stage, problem: str, epochs: int) -> int:
+        """How many jobs of a stage share one job of the cluster.
+
+        It follows from what a job is, so a new value of the grid changes it for no other job.
+        """
+        return 1 if self._site is None else self._on_gpu(stage, problem, epochs).pack
 
     def kinds(self) -> list[Kind]:
         """The kinds of job that the study sends: one without GPU, and one for each GPU request."""
-        assert self._site is not None  # noqa: S101
-        site = self._site
-        on_gpu: dict[GpuClass, list[dict[str, Resource]]] = {}
+        site, study = self._cluster, self._study
+        on_gpu: dict[GpuClass, list[Request]] = {}
         for stage, problem, epochs in self._stages():
-            gpu = site.gpu(self._study, problem, epochs)
+            gpu = site.gpu(study, problem, epochs)
             on_gpu.setdefault(gpu, []).append(self._on_gpu(stage, problem, epochs))
-        if (section := self._study.release) is not None:
-            gpu = site.gpu(self._study, *self._released(section))
-            on_gpu.setdefault(gpu, []).append(self.release(section))
-        plain = [self.analysis(), self.calibration()]
+        if study.release is not None:
+            gpu = site.gpu(study, *self._released(study.release))
+            on_gpu.setdefault(gpu, []).append(self._release(study.release))
+        plain = [self._without_gpu(), self._calibration()]
         if site.prepare == "cluster":
-            plain.append(self.preparation())
-        cpu = Kind("CPU", site.cpu_partition, "cpu_partition", 1, None, _largest(plain))
-        threads = self._study.training.threads
+            plain.append(self._without_gpu(minutes=240, gigabytes=32))
+        cpu = Kind("CPU", site.cpu_partition, "cpu_partition", 1, None, self._largest(plain))
+        threads = study.training.threads
         return [cpu] + [
-            Kind(gpu.request, site.gpu_partition, "gpu_partition", threads, gpu, _largest(jobs))
-            for gpu, jobs in on_gpu.items()
+            Kind(
+                gpu.request, site.gpu_partition, "gpu_partition", threads, gpu, self._largest(each)
+            )
+            for gpu, each in on_gpu.items()
         ]
+
+    @property
+    def _cluster(self) -> Site:
+        assert self._site is not None  # noqa: S101
+        return self._site
 
     def _stages(self) -> Iterator[tuple[Stage, str, int]]:
         """GPU jobs of the study: stage, problem and epochs."""
@@ -274,7 +262,7 @@ class Jobs:
             yield "gradient_norms", problem, epochs
             if study.features(problem):
                 yield "features", problem, epochs
-        drawn = Outputs(study, Paths(Path(study.results))).measured_theory()
+        drawn = Outputs(study, Paths(Path(study.results))).drawn_theory()
         for problem, epochs in dict.fromkeys((cell.problem, cell.epochs) for cell in drawn):
             yield "theory", problem, epochs
         for cell in study.audit_cells()[:1]:  # they differ in epsilon and B only
@@ -284,91 +272,78 @@ class Jobs:
         """Problem and epochs of the longest training of a release."""
         return self._study.sweeps[section.sweep].problem.name, section.epochs[-1]
 
-    def _on_gpu(self, stage: Stage, problem: str, epochs: int) -> dict[str, Resource]:
-        if self._site is None:
-            return {"gpu_seats": self.gpu_seats(stage, problem, epochs)}
-        cost = cell_cost(self._study, problem, epochs)
-        minutes = self._minutes(self._seconds(stage, problem, epochs))
-        request = self._site.gpu(self._study, problem, epochs).request
+    def _on_gpu(self, stage: Stage, problem: str, epochs: int) -> Request:
+        site, limit = self._cluster, self._cluster.time_limit_minutes
+        gpu = site.gpu(self._study, problem, epochs)
+        seconds = ProblemCost(self._study, problem, gpu.device).seconds(stage, epochs)
+        minutes = min(1 + math.ceil(_MARGIN * seconds / 60), limit)
         # Every step of the job gets the signal in time: training saves its state, is requeued.
-        notice = min(self._site.signal_seconds, int(_SIGNAL_SHARE * 60 * minutes))
-        options = [
-            request if request.startswith("--") else f"--gres={request}",
-            f"--signal=USR1@{notice}",
-        ]
-        resources = self._common(
-            self._site.gpu_partition,
-            minutes,
-            math.ceil(cost.host_gigabytes),
-            self._study.training.threads,
-            options,
-        )
-        return resources | {"pack": self.pack_size(stage, problem, epochs)}
+        notice = min(site.signal_seconds, int(_SIGNAL_SHARE * 60 * minutes))
+        request = gpu.request if gpu.request.startswith("--") else f"--gres={gpu.request}"
+        options = [request, f"--signal=USR1@{notice}"]
+        gigabytes = math.ceil(cell_cost(self._study, problem, epochs).host_gigabytes)
+        pack = 1 if stage == "features" else self._pack(seconds, minutes)
+        threads = self._study.training.threads
+        return self._request(site.gpu_partition, threads, options, minutes, gigabytes, pack)
 
-    def _common(
+    def _release(self, section: Release) -> Request:
+        """A limit that only many trials reach would tell how many there were not."""
+        request = self._on_gpu("train", *self._released(section))
+        return replace(request, minutes=self._cluster.time_limit_minutes, pack=1)
+
+    def _calibration(self) -> Request:
+        pack = self._pack(60.0, _CALIBRATION_MINUTES)
+        return self._without_gpu(minutes=_CALIBRATION_MINUTES, pack=pack)
+
+    def _without_gpu(self, minutes: int = 30, gigabytes: int = 8, pack: int = 1) -> Request:
+        minutes = min(minutes, self._cluster.time_limit_minutes)
+        return self._request(self._cluster.cpu_partition, 1, [], minutes, gigabytes, pack)
+
+    def _request(
         self,
         partition: str,
+        threads: int,
+        options: list[str],
         minutes: int,
         gigabytes: int,
-        threads: int = 1,
-        options: Iterable[str] = (),
-    ) -> dict[str, Resource]:
-        assert self._site is not None  # noqa: S101
-        site, limit = self._site, self._limit
+        pack: int,
+    ) -> Request:
+        site = self._cluster
         account = [f"--account={shlex.quote(site.account)}"] if site.account else []
         named = [*account, f"--partition={shlex.quote(partition)}", f"--cpus-per-task={threads}"]
+        words = " ".join([*named, *options, site.options]).strip()
+        return Request(words, minutes, 1000 * gigabytes, pack)
+
+    def _pack(self, seconds: float, minutes: int) -> int:
+        """How many jobs of so many seconds, which are given so many minutes, fill a job."""
+        fitting = int(60 * self._cluster.job_minutes // seconds)
+        return max(1, min(fitting, self._cluster.time_limit_minutes // minutes, _LARGEST_PACK))
+
+    def _resources(self, request: Request) -> dict[str, Resource]:
+        """A request as the resources of a rule, which the workflow's executor reads."""
+        limit = self._cluster.time_limit_minutes
 
         # What was too little is doubled for the second attempt.
         def memory(wildcards: object, attempt: int) -> int:  # noqa: ARG001 (Snakemake's names)
-            return 1000 * gigabytes * attempt
+            return request.megabytes * attempt
 
         def runtime(wildcards: object, attempt: int) -> int:  # noqa: ARG001
-            return min(minutes * attempt, limit)
+            return min(request.minutes * attempt, limit)
 
         return {
-            "slurm": " ".join([*named, *options, site.options]).strip(),
-            "pack": 1,
+            "slurm": request.options,
+            "pack": request.pack,
             "pack_minutes": limit,
             "runtime": runtime,
             "mem_mb": memory,
         }
 
-    @property
-    def _limit(self) -> int:
-        assert self._site is not None  # noqa: S101
-        return self._site.time_limit_minutes
+    def _largest(self, requests: list[Request]) -> Request:
+        """As much as any of some jobs asks for, packed; with the options of the longest."""
 
-    def _pack(self, seconds: float, minutes: int) -> int:
-        """How many jobs of so many seconds, which are given so many minutes, fill a job."""
-        assert self._site is not None  # noqa: S101
-        fitting = int(60 * self._site.job_minutes // seconds)
-        return max(1, min(fitting, self._limit // minutes, _LARGEST_PACK))
+        def minutes(request: Request) -> int:
+            return min(request.minutes * request.pack, self._cluster.time_limit_minutes)
 
-    def _seconds(self, stage: Stage, problem: str, epochs: int) -> float:
-        assert self._site is not None  # noqa: S101
-        device = self._site.gpu(self._study, problem, epochs).device
-        if stage == "train":
-            return cell_cost(self._study, problem, epochs, device).seconds
-        if stage == "features":
-            return features_seconds(self._study, problem, device)
-        if stage == "theory":
-            return theory_seconds(self._study, problem, epochs, device)
-        return norms_seconds(self._study, problem, epochs, device)
-
-    def _minutes(self, seconds: float) -> int:
-        return min(1 + math.ceil(_MARGIN * seconds / 60), self._limit)
-
-
-def _largest(jobs: list[dict[str, Resource]]) -> Request:
-    """As much as any of some jobs asks for, packed; with the options of the longest."""
-
-    def number(job: dict[str, Resource], name: str) -> int:
-        value = job[name]
-        return int(value(None, attempt=1) if callable(value) else value)
-
-    def minutes(job: dict[str, Resource]) -> int:
-        return min(number(job, "runtime") * number(job, "pack"), number(job, "pack_minutes"))
-
-    longest = max(jobs, key=minutes)
-    megabytes = max(number(job, "mem_mb") for job in jobs)
-    return Request(str(longest["slurm"]), minutes(longest), megabytes)
+        longest = max(requests, key=minutes)
+        megabytes = max(request.megabytes for request in requests)
+        return Request(longest.options, minutes(longest), megabytes)

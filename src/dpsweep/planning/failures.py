@@ -5,15 +5,10 @@ never started or was killed, is added by `note`.
 """
 
 import re
-import signal
-import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from dpsweep.base.units import duration
 
@@ -33,11 +28,6 @@ _REASON_LINES = 12
 _UNKNOWN_LINES = 3
 _NAMES = 5
 
-# How Snakemake says that a job ended by Ctrl-C, which reaches all processes of a terminal.
-_INTERRUPTED = re.compile(r"Signals\.SIGINT|exit status 130\b")
-_ctrl_c = threading.Event()
-_jobs_run = threading.Event()
-
 # Notes that could not be written, for example to a full disk.
 _unwritten: dict[Path, str] = {}
 
@@ -51,51 +41,6 @@ class Failure:
     reason: str
     is_error: bool
     """False where the job was stopped, or left no message"""
-
-
-def watch_for_interrupts(again: str) -> None:
-    """Let Ctrl-C end the plan of a run with one message, and later be remembered; see `interrupted`.
-
-    Args:
-        again: the command that goes on.
-    """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return  # a process in the background ignores it
-
-    def end_or_remember(number: int, frame: FrameType | None) -> None:
-        if not _jobs_run.is_set():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            end_interrupted(again)
-        _ctrl_c.set()
-        signal.default_int_handler(number, frame)
-
-    signal.signal(signal.SIGINT, end_or_remember)
-
-
-def jobs_begin() -> None:
-    """From now on, Ctrl-C lets Snakemake end the jobs of the run first."""
-    _jobs_run.set()
-
-
-def end_interrupted(again: str) -> NoReturn:
-    """End as a command that Ctrl-C has ended, and say which command goes on.
-
-    Raises:
-        SystemExit: always.
-    """
-    sys.stderr.write(f"interrupted; the same command continues:\n  {again}\n")
-    sys.stderr.flush()
-    sys.exit(128 + signal.SIGINT)
-
-
-def interrupted(message: str = "", seconds: float = 0.0) -> bool:
-    """Whether Ctrl-C has ended this run, or the job that Snakemake's message is about.
-
-    Args:
-        message: of Snakemake.
-        seconds: to wait for Ctrl-C, which may reach the job before this process.
-    """
-    return _INTERRUPTED.search(message) is not None or _ctrl_c.wait(seconds)
 
 
 def note(log: Path, words: str) -> None:

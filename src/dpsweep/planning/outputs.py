@@ -4,11 +4,11 @@ This is the whole workflow as data. The Snakefile asks for these files; `provena
 with what was made; `plan` and `status` say what is left of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dpsweep.base.files import fingerprint
 from dpsweep.study import Study
@@ -24,6 +24,7 @@ from dpsweep.study.fingerprints import (
     training_fingerprint,
 )
 from dpsweep.study.paths import Paths
+from dpsweep.study.selections import Selection
 from dpsweep.study.table_targets import Datasets, Table
 from dpsweep.study.targets import Figure, NormTrace, PerClass
 
@@ -37,8 +38,9 @@ class Output:
     files: tuple[Path, ...]
     inputs: tuple[Path, ...]
     """files of other outputs"""
-    settings: str
-    """hash of the parts of the study that the job reads"""
+    settings: Callable[[], str] = str
+    """hash of the parts of the study that the job reads, computed when it is called; empty where its inputs
+    have read them"""
 
 
 class NormsKey(NamedTuple):
@@ -64,6 +66,9 @@ def prepared_files(folder: Path) -> tuple[Path, ...]:
 class Outputs:
     """The outputs of a study.
 
+    The rules of the workflow ask for outputs whose names have wildcards of Snakemake in the place of values,
+    such as ``{epsilon}``: files and inputs then have them too.
+
     Args:
         study: the study.
         paths: its files.
@@ -73,8 +78,8 @@ class Outputs:
         self._study, self._paths = study, paths
         # Cells share these, and local files are looked at for some of them.
         self._training = cache(lambda sweep: training_fingerprint(study, sweep))
-        self._source = cache(source_fingerprint)
         self.trained_on = cache(self._trained_on)
+        self._noise_file = cache(paths.noise)
 
     def every(self) -> Iterator[Output]:
         """All outputs, each once, after the outputs that it is made from."""
@@ -88,8 +93,8 @@ class Outputs:
         for setting in noise:
             yield self.noise(*setting)
         yield from map(self.cell, study.all_cells())
-        yield from map(self.gradient_norms, self.measured_norms())
-        yield from map(self.theory, self.measured_theory())
+        yield from map(self.gradient_norms, self.drawn_norms())
+        yield from map(self.theory, self.drawn_theory())
         yield from map(self.problem, study.problems)
         yield from map(self.figure, study.figures)
         yield from map(self.table, study.tables)
@@ -99,29 +104,28 @@ class Outputs:
         yield self.explore()
         yield self.report()
 
-    def measured_norms(self) -> list[NormsKey]:
-        """The gradient norms that the study draws."""
-        study = self._study
-        return list(
-            dict.fromkeys(
-                NormsKey.of(cell)
-                for target in (*study.figures.values(), *study.tables.values())
-                for selection in target.gradient_norms()
-                for cell in study.cells(selection)
-            )
+    def drawn_norms(self, *targets: Figure | Table) -> list[NormsKey]:
+        """The gradient norms that some figures and tables draw, or all of the study."""
+        selections = (each for target in self._targets(targets) for each in target.gradient_norms())
+        return list(dict.fromkeys(map(NormsKey.of, self._cells(selections))))
+
+    def drawn_theory(self, *targets: Figure | Table) -> list[Cell]:
+        """The cells whose gradients some figures and tables draw, or all of the study."""
+        return self._cells(each for target in self._targets(targets) for each in target.overlaps())
+
+    def drawn_cells(self, *targets: Figure | Table) -> list[Cell]:
+        """The cells whose trials some figures and tables draw, or all of the study."""
+        return self._cells(
+            each for target in self._targets(targets) for each in target.selections()
         )
 
-    def measured_theory(self) -> list[Cell]:
-        """The cells whose gradients the study looks at to draw the theory."""
-        study = self._study
-        return list(
-            dict.fromkeys(
-                cell
-                for target in (*study.figures.values(), *study.tables.values())
-                for selection in target.overlaps()
-                for cell in study.cells(selection)
-            )
-        )
+    def _targets(self, some: Sequence[Figure | Table]) -> Sequence[Figure | Table]:
+        return some or [*self._study.figures.values(), *self._study.tables.values()]
+
+    def _cells(self, selections: Iterable[Selection]) -> list[Cell]:
+        """The cells of some selections, each once."""
+        cells = (cell for each in selections for cell in self._study.cells(each))
+        return list(dict.fromkeys(cells))
 
     # -- one output each ---------------------------------------------------------------------
 
@@ -131,7 +135,7 @@ class Outputs:
             f"tokenizers/{backbone}",
             (self._paths.tokenizer(backbone),),
             (),
-            tokenizer_fingerprint(self._study, backbone),
+            partial(tokenizer_fingerprint, self._study, backbone),
         )
 
     def dataset(self, name: str) -> Output:
@@ -141,7 +145,7 @@ class Outputs:
             f"data/{name}",
             prepared_files(self._paths.dataset(name)),
             () if tokenizer is None else (self._paths.tokenizer(tokenizer),),
-            source_fingerprint(self._study.datasets[name]),
+            partial(source_fingerprint, self._study.datasets[name]),
         )
 
     def backbone(self, name: str) -> Output:
@@ -156,7 +160,7 @@ class Outputs:
             f"backbones/{name}",
             (folder / "metadata.json", folder / "model.safetensors"),
             tuple(inputs),
-            source_fingerprint(section),
+            partial(source_fingerprint, section),
         )
 
     def features(self, source: FeatureSource) -> Output:
@@ -168,7 +172,7 @@ class Outputs:
                 self._metadata(source.dataset),
                 self._paths.backbone(source.backbone) / "metadata.json",
             ),
-            section_fingerprint(self._study.backbones[source.backbone].features),
+            partial(section_fingerprint, self._study.backbones[source.backbone].features),
         )
 
     def noise(self, dataset: str, epsilon: float, epochs: int, batch_size: BatchSize) -> Output:
@@ -181,19 +185,21 @@ class Outputs:
             batch_size: B, or full.
         """
         file = self._paths.noise(dataset, epsilon, epochs, batch_size)
-        privacy = self._study.privacy.model_dump(mode="json")
-        settings = fingerprint([privacy, self._study.train_size(dataset)])
+
+        def settings() -> str:
+            return fingerprint([self._privacy(), self._study.train_size(dataset)])
+
         return Output(f"noise/{dataset}/{file.stem}", (file,), (), settings)
 
     def cell(self, cell: Cell) -> Output:
         """The trials of a cell."""
         problem = self._study.problems[cell.problem]
-        noise = self._paths.noise(problem.dataset, cell.epsilon, cell.epochs, cell.batch_size)
+        noise = self._noise_file(problem.dataset, cell.epsilon, cell.epochs, cell.batch_size)
         return Output(
             f"cells/{cell.problem}/{cell.name}",
             (self._paths.cell_trials(cell), self._paths.cell(cell) / "steps.parquet"),
             (*self.trained_on(cell.problem), noise),
-            self._training(self._study.sweep_of(cell)),
+            lambda: self._training(self._study.sweep_of(cell)),
         )
 
     def gradient_norms(self, key: NormsKey) -> Output:
@@ -204,7 +210,6 @@ class Outputs:
             f"gradnorms/{key.problem}/{file.stem}",
             (file,),
             tuple(self._paths.cell_trials(cell) for cell in cells),
-            "",  # whatever it reads of the study, its cells have read
         )
 
     def theory(self, cell: Cell) -> Output:
@@ -213,69 +218,61 @@ class Outputs:
             f"theory/{cell.problem}/{cell.name}",
             (self._paths.theory(cell),),
             (self._paths.cell_trials(cell),),
-            section_fingerprint(self._study.theory),
+            partial(section_fingerprint, self._study.theory),
         )
 
     def problem(self, name: str) -> Output:
         """The table of a problem."""
         cells = self._study.problem_cells(name)
         inputs = tuple(self._paths.cell_trials(cell) for cell in cells)
-        return Output(f"problems/{name}", (self._paths.problem(name),), inputs, "")
+        return Output(f"problems/{name}", (self._paths.problem(name),), inputs)
 
     def figure(self, name: str) -> Output:
         """A figure."""
-        target = self._study.figures[name]
-        return Output(
-            f"figures/{name}",
-            tuple(self._paths.figure(name, suffix) for suffix in ("pdf", "png", "csv")),
-            self.drawn_from(target),
-            target_fingerprint(self._study, target),
-        )
+        files = (self._paths.figure(name, suffix) for suffix in ("pdf", "png", "csv"))
+        return self._drawn(f"figures/{name}", self._study.figures[name], files)
 
     def table(self, name: str) -> Output:
         """A table."""
         target = self._study.tables[name]
-        return Output(
-            f"tables/{name}",
-            tuple(self._paths.table(name, suffix) for suffix in target.table_files),
-            self.drawn_from(target),
-            target_fingerprint(self._study, target),
-        )
+        files = (self._paths.table(name, suffix) for suffix in target.table_files)
+        return self._drawn(f"tables/{name}", target, files)
+
+    def _drawn(self, name: str, target: Figure | Table, files: Iterable[Path]) -> Output:
+        settings = partial(target_fingerprint, self._study, target)
+        return Output(name, tuple(files), self.drawn_from(target), settings)
 
     def audited(self, cell: Cell) -> Output:
         """Result of the audit of one setting."""
-        study = self._study
-        assert study.audit is not None  # noqa: S101 (it has settings)
-        left_out = {"epsilon", "batch_size"}
-        if study.audit.randomness == "public":
-            left_out.add("randomness")  # as before there was the key: finished audits stay valid
-        return Output(
-            f"audit/{cell.name}",
-            (self._paths.audited(cell),),
-            self.trained_on(cell.problem),
-            fingerprint(
-                [
-                    trainer_fingerprint(study, cell.problem),
-                    study.privacy.model_dump(mode="json"),
-                    study.audit.model_dump(mode="json", exclude=left_out),
-                    study.train_size(study.problems[cell.problem].dataset),
-                ]
-            ),
-        )
+
+        def settings() -> str:
+            study = self._study
+            assert study.audit is not None  # noqa: S101 (it has settings)
+            left_out = {"epsilon", "batch_size"}
+            if study.audit.randomness == "public":
+                # As before there was the key: finished audits stay valid.
+                left_out.add("randomness")
+            audit = study.audit.model_dump(mode="json", exclude=left_out)
+            size = study.train_size(study.problems[cell.problem].dataset)
+            trainer = trainer_fingerprint(study, cell.problem)
+            return fingerprint([trainer, self._privacy(), audit, size])
+
+        files = (self._paths.audited(cell),)
+        return Output(f"audit/{cell.name}", files, self.trained_on(cell.problem), settings)
 
     def audit(self) -> Output:
         """The audit of all settings."""
         return Output(
             "audit/audit",
             tuple(self._paths.audit(suffix) for suffix in ("csv", "pdf", "png", "tex", "md")),
-            tuple(self._paths.audited(cell) for cell in self._study.audit_cells()),
-            "",
+            tuple(map(self._paths.audited, self._study.audit_cells())),
         )
 
     def explore(self) -> Output:
         """The page to explore all cells with."""
         inputs = tuple(map(self._paths.problem, self._study.problems))
-        return Output("explore", (self._paths.explore,), inputs, section_fingerprint(self._study))
+        settings = partial(section_fingerprint, self._study)
+        return Output("explore", (self._paths.explore,), inputs, settings)
 
     def report(self) -> Output:
         """The report, which is made from all that it shows."""
@@ -291,53 +288,44 @@ class Outputs:
         )
         audit = (paths.audit(suffix) for suffix in ("png", "csv") if study.audit)
         inputs = (*figures, *tables, *map(paths.problem, study.problems), *audit, paths.explore)
-        return Output("report", (paths.report,), inputs, section_fingerprint(study))
+        return Output("report", (paths.report,), inputs, partial(section_fingerprint, study))
 
     def drawn_from(self, target: Figure | Table) -> tuple[Path, ...]:
         """The files that a figure or table reads: exactly the cells that it draws."""
-        study, paths = self._study, self._paths
-        files: dict[Path, None] = {}
-        for selection in target.selections():
-            for cell in study.cells(selection):
-                files[paths.cell_trials(cell)] = None
-                if isinstance(target, NormTrace):
-                    files[paths.cell(cell) / "steps.parquet"] = None
-        for selection in target.gradient_norms():
-            for cell in study.cells(selection):
-                files[paths.gradient_norms(*NormsKey.of(cell))] = None
-        for selection in target.overlaps():
-            for cell in study.cells(selection):
-                files[paths.theory(cell)] = None
+        paths = self._paths
+        files: list[Path] = []
+        for cell in self.drawn_cells(target):
+            files.append(paths.cell_trials(cell))
+            if isinstance(target, NormTrace):
+                files.append(paths.cell(cell) / "steps.parquet")
+        files += (paths.gradient_norms(*key) for key in self.drawn_norms(target))
+        files += map(paths.theory, self.drawn_theory(target))
+        # The names of the classes.
         if isinstance(target, PerClass):
-            # The names of the classes.
-            for selection in target.selections():
-                files[self._metadata(selection.problem.dataset)] = None
+            files += (self._metadata(each.problem.dataset) for each in target.selections())
         if isinstance(target, Datasets):
-            for name in study.swept_datasets:
-                files[self._metadata(name)] = None
-        return tuple(files)
+            files += map(self._metadata, self._study.swept_datasets)
+        return tuple(dict.fromkeys(files))
 
     def _prepared(self) -> Iterator[Output]:
         """Tokenizers, datasets and backbones that the sweeps use, in the order of their making."""
         study = self._study
-        backbones = list(dict.fromkeys(sweep.backbone for sweep in study.sweeps.values()))
-        datasets = dict.fromkeys(study.swept_datasets)
-        for name in backbones:
-            weights = study.backbones[name].weights
-            if isinstance(weights, Pretraining):
-                datasets[weights.dataset] = None
-        tokenizers = dict.fromkeys(
-            name for name in backbones if study.backbones[name].reads_with is not None
-        )
-        for name in datasets:
-            tokenizer = study.datasets[name].tokenizer
-            if tokenizer is not None:
-                tokenizers[tokenizer] = None
-        yield from map(self.tokenizer, tokenizers)
-        yield from map(self.dataset, datasets)
-        yield from map(self.backbone, backbones)
+        names = list(dict.fromkeys(sweep.backbone for sweep in study.sweeps.values()))
+        backbones = [study.backbones[name] for name in names]
+        pretrained = [each.weights for each in backbones if isinstance(each.weights, Pretraining)]
+        datasets = [*study.swept_datasets, *(each.dataset for each in pretrained)]
+        tokenizers = [
+            *(name for name in names if study.backbones[name].reads_with is not None),
+            *(study.datasets[name].tokenizer for name in datasets),
+        ]
+        yield from map(self.tokenizer, filter(None, dict.fromkeys(tokenizers)))
+        yield from map(self.dataset, dict.fromkeys(datasets))
+        yield from map(self.backbone, names)
 
     # -- their parts -------------------------------------------------------------------------
+
+    def _privacy(self) -> dict[str, Any]:
+        return self._study.privacy.model_dump(mode="json")
 
     def _metadata(self, dataset: str) -> Path:
         return self._paths.dataset(dataset) / "metadata.json"

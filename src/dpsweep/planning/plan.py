@@ -8,25 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.units import duration, size
-from dpsweep.planning.cluster import GpuClass, Jobs, Site, Stage
-from dpsweep.planning.cost import (
-    backbone_bytes,
-    cell_bytes,
-    cell_cost,
-    features_bytes,
-    features_seconds,
-    input_bytes,
-    norms_bytes,
-    norms_seconds,
-    theory_bytes,
-    theory_seconds,
-)
+from dpsweep.base.units import columns, duration, size
+from dpsweep.planning.cluster import GpuClass, Jobs, Site
+from dpsweep.planning.cost import Stage, backbone_bytes, input_bytes
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.outputs import NormsKey, Output, Outputs
-from dpsweep.planning.status import Status
+from dpsweep.planning.status import Status, output_name
 from dpsweep.study import Study
 from dpsweep.study.cells import Cell, FeatureSource
 from dpsweep.study.messages import unknown
@@ -34,6 +24,14 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
 
 GPUS = (1, 8, 64)
+# The kinds of job in the order of the plan; those of cells stand under their problem.
+_ROWS = {
+    "train": "",
+    "features": "features",
+    "gradient_norms": "gradient norms",
+    "theory": "theory",
+    "audit": "audit",
+}
 
 
 class PlanError(DpsweepError):
@@ -60,6 +58,16 @@ class CostEstimate:
             max(self.longest, other.longest),
             self.bytes + other.bytes,
         )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A job that the targets need."""
+
+    stage: Stage | Literal["audit"]
+    output: Output
+    cell: Cell
+    """which it trains or measures, or one of them"""
 
 
 class Plan:
@@ -90,99 +98,60 @@ class Plan:
         self._study, self._paths, self._site, self._device = study, paths, site, device
         self._status = status or Status(study, paths, site=site, device=device)
         self._outputs = Outputs(study, paths)
-        self._cells: dict[Cell, None] = {}
-        self._norms: dict[NormsKey, list[Cell]] = {}
-        self._theory: dict[Cell, None] = {}
-        self._audit = False
+        self._jobs: dict[str, _Job] = {}
         for target in targets or ("all",):
             self._add(target)
+        for cell in {cell.problem: cell for cell in self._cells()}.values():
+            self._add_features(cell)
 
     def estimates(self) -> dict[str, CostEstimate]:
         """List what is missing: by problem, then features, norms, theory and audit."""
-        study = self._study
+        missing = self._missing()
+        counts = Counter(job.stage for job in missing)
         estimates: dict[str, CostEstimate] = {}
-        for cell in self._missing_cells():
-            trials = trials_per_cell(self._study, self._study.sweep_of(cell))
-            seconds = self._status.forecast.seconds(cell)
-            one = CostEstimate(1, trials, seconds, seconds, cell_bytes(self._study, cell))
-            estimates[cell.problem] = estimates.get(cell.problem, CostEstimate()) + one
-        # What trials took says nothing of the features that they read.
-        features = [
-            CostEstimate(seconds=seconds, longest=seconds, bytes=features_bytes(study, problem))
-            for problem, epochs in self._missing_features().items()
-            for seconds in [
-                features_seconds(study, problem, self._status.forecast.device(problem, epochs))
-            ]
-        ]
-        if features:
-            estimates[f"features ({len(features)})"] = sum(features, CostEstimate())
-        ratio = self._status.forecast.ratio
-        norms = [
-            CostEstimate(
-                seconds=ratio * seconds,
-                longest=ratio * seconds,
-                bytes=norms_bytes(self._study, problem, epochs),
-            )
-            for problem, _, epochs, _ in self._missing_norms()
-            for seconds in [
-                norms_seconds(
-                    self._study, problem, epochs, self._status.forecast.device(problem, epochs)
-                )
-            ]
-        ]
-        if norms:
-            estimates[f"gradient norms ({len(norms)})"] = sum(norms, CostEstimate())
-        theory = [
-            CostEstimate(
-                seconds=ratio * seconds, longest=ratio * seconds, bytes=theory_bytes(study, cell)
-            )
-            for cell in self._missing_theory()
-            for device in [self._status.forecast.device(cell.problem, cell.epochs)]
-            for seconds in [theory_seconds(study, cell.problem, cell.epochs, device)]
-        ]
-        if theory:
-            estimates[f"theory ({len(theory)})"] = sum(theory, CostEstimate())
-        if settings := self._missing_audit():
-            cost = self._audit_seconds(settings[0])
-            estimates[f"audit ({len(settings)})"] = CostEstimate(
-                trials=len(settings), seconds=ratio * cost * len(settings), longest=ratio * cost
-            )
+        for job in missing:
+            kind = f"{_ROWS[job.stage]} ({counts[job.stage]})"
+            row = job.cell.problem if job.stage == "train" else kind
+            estimates[row] = estimates.get(row, CostEstimate()) + self._cost(job)
         return estimates
 
     def preparation_bytes(self) -> float:
         """The size of datasets and backbones that are not prepared yet."""
-        grids = [self._study.problems[cell.problem] for cell in self._cells]
+        grids = [self._study.problems[name] for name in {cell.problem for cell in self._cells()}]
         datasets = {grid.dataset for grid in grids}
         backbones = {grid.backbone: grid.dataset for grid in grids}
         return sum(
             input_bytes(self._study.datasets[name])
             for name in datasets
-            if self._lacks(self._outputs.dataset(name))
+            if self._status.is_missing(self._outputs.dataset(name))
         ) + sum(
             backbone_bytes(self._study.backbones[name], self._study.datasets[dataset])
             for name, dataset in backbones.items()
-            if self._lacks(self._outputs.backbone(name))
+            if self._status.is_missing(self._outputs.backbone(name))
         )
 
     def gpu_jobs(self) -> int:
         """Jobs of the cluster that train or measure, packs counted once."""
         jobs = Jobs(self._study, self._site)
-        counts: Counter[tuple[Stage, str, int]] = Counter()
-        counts.update(("train", cell.problem, cell.epochs) for cell in self._missing_cells())
-        counts.update(
-            ("gradient_norms", each.problem, each.epochs) for each in self._missing_norms()
+        counts = Counter((job.stage, job.cell.problem, job.cell.epochs) for job in self._missing())
+        return sum(
+            # Settings of the audit are not packed.
+            count if stage == "audit" else -(-count // jobs.pack_size(stage, problem, epochs))
+            for (stage, problem, epochs), count in counts.items()
         )
-        counts.update(("theory", cell.problem, cell.epochs) for cell in self._missing_theory())
-        packed = sum(-(-count // jobs.pack_size(*kind)) for kind, count in counts.items())
-        return packed + len(self._missing_features()) + len(self._missing_audit())
 
     def lines(self, gpus: Sequence[int] = GPUS) -> Iterator[str]:
         """The plan as text for a terminal, with wall times at some numbers of GPUs, or of cores."""
-        done = len(self._cells) - len(self._missing_cells())
-        yield f"{done} of {len(self._cells)} cells are done. Estimates for what is missing:"
+        cells = self._cells()
+        done = sum(self._status.states[cell] == "done" for cell in cells)
+        yield f"{done} of {len(cells)} cells are done. Estimates for what is missing:"
         estimates = self.estimates()
         everything = sum(estimates.values(), CostEstimate())
-        yield from _table(estimates | {"all": everything}, self._device.unit)
+        rows = [("", "cells", "trials", f"{self._device.unit} time", "longest job", "disk")]
+        for name, each in {**estimates, "all": everything}.items():
+            times = duration(each.seconds), duration(each.longest)
+            rows.append((name, f"{each.cells:,}", f"{each.trials:,}", *times, size(each.bytes)))
+        yield from columns(rows)
         preparation = self.preparation_bytes()
         yield (
             f"Disk: {size(everything.bytes)}, and {size(preparation)} of datasets and weights "
@@ -206,16 +175,27 @@ class Plan:
             path = path.relative_to(self._paths.results)
         match path.parts:
             case ("all",) | ("report.html",) | ("explore.html",):
-                self._add_everything()
+                for name in (*study.problems, *study.figures, *study.tables):
+                    self._add_name(name, name)
+                for cell in study.audit_cells():
+                    self._add_job("audit", self._outputs.audited(cell), cell)
             case ("figures" | "tables" | "problems", file):
                 self._add_name(Path(file).stem, target)
             case ("cells", problem, cell, *_) | (problem, cell) if problem in study.problems:
-                self._add_cell(problem, cell, target)
+                self._add_cells([self._cell(problem, cell, target)])
             case ("gradnorms", problem, file) if problem in study.problems:
-                self._add_measured_norms(problem, Path(file).stem, target)
+                cells = study.problem_cells(problem)
+                keys = {
+                    self._paths.gradient_norms(*key).stem: key for key in map(NormsKey.of, cells)
+                }
+                name = Path(file).stem
+                if name not in keys:
+                    raise PlanError(f"{target}: {unknown(name, keys)}")
+                self._add_norms([keys[name]])
             case ("theory", problem, file) if problem in study.problems:
-                self._add_cell(problem, Path(file).stem, target)
-                self._theory[_parse(problem, Path(file).stem, target)] = None
+                chosen = self._cell(problem, Path(file).stem, target)
+                self._add_cells([chosen])
+                self._add_theory([chosen])
             case (name,):
                 self._add_name(name, target)
             case _:
@@ -226,130 +206,90 @@ class Plan:
         names = ["all", *study.figures, *study.tables, *study.problems, *study.sweeps]
         return list(dict.fromkeys(names))
 
-    def _add_everything(self) -> None:
-        for name in (*self._study.problems, *self._study.figures, *self._study.tables):
-            self._add_name(name, name)
-        self._audit = True
-
     def _add_name(self, name: str, target: str) -> None:
-        study = self._study
+        study, outputs = self._study, self._outputs
+        drawn = {**study.figures, **study.tables}
         if name in study.problems:
-            self._cells.update(dict.fromkeys(study.problem_cells(name)))
-            return
-        if name in study.sweeps:
-            self._cells.update(dict.fromkeys(study.sweep_cells(name)))
-            return
-        targets = {**study.figures, **study.tables}
-        if name not in targets:
+            self._add_cells(study.problem_cells(name))
+        elif name in study.sweeps:
+            self._add_cells(study.sweep_cells(name))
+        elif name in drawn:
+            self._add_cells(outputs.drawn_cells(drawn[name]))
+            self._add_norms(outputs.drawn_norms(drawn[name]))
+            self._add_theory(outputs.drawn_theory(drawn[name]))
+        else:
             raise PlanError(f"{target}: {unknown(name, self._names())}")
-        for selection in targets[name].selections():
-            self._cells.update(dict.fromkeys(study.cells(selection)))
-        for selection in targets[name].gradient_norms():
-            self._add_norms(study.cells(selection))
-        for selection in targets[name].overlaps():
-            self._theory.update(dict.fromkeys(study.cells(selection)))
 
-    def _add_cell(self, problem: str, name: str, target: str) -> None:
-        cell = _parse(problem, name, target)
+    def _cell(self, problem: str, name: str, target: str) -> Cell:
+        try:
+            cell = Cell.parse(problem, name)
+        except ValueError as error:
+            raise PlanError(f"{target}: {error}") from error
         if cell not in self._status.states:
             names = [each.name for each in self._study.problem_cells(problem)]
             raise PlanError(f"{target}: {unknown(name, names)}")
-        self._cells[cell] = None
+        return cell
 
-    def _add_measured_norms(self, problem: str, name: str, target: str) -> None:
-        named = {
-            self._paths.gradient_norms(*NormsKey.of(cell)).stem: cell
-            for cell in self._study.problem_cells(problem)
-        }
-        if name not in named:
-            raise PlanError(f"{target}: {unknown(name, named)}")
-        self._add_norms([named[name]])
+    def _add_cells(self, cells: Iterable[Cell]) -> None:
+        for cell in cells:
+            self._add_job("train", self._status.outputs[output_name(cell)], cell)
 
-    def _add_norms(self, cells: Iterable[Cell]) -> None:
-        for key in dict.fromkeys(map(NormsKey.of, cells)):
-            self._norms[key] = self._study.competing_cells(*key)
-            self._cells.update(dict.fromkeys(self._norms[key]))
+    def _add_norms(self, keys: Iterable[NormsKey]) -> None:
+        for key in keys:
+            cells = self._study.competing_cells(*key)
+            self._add_cells(cells)
+            self._add_job("gradient_norms", self._outputs.gradient_norms(key), cells[0])
 
-    # -- what is missing ---------------------------------------------------------------------
+    def _add_theory(self, cells: Iterable[Cell]) -> None:
+        for cell in cells:
+            self._add_job("theory", self._outputs.theory(cell), cell)
 
-    def _missing_cells(self) -> list[Cell]:
-        return [cell for cell in self._cells if self._status.states[cell] != "done"]
-
-    def _missing_features(self) -> dict[str, int]:
-        """Features that cells read: by one of their problems, with epochs of it."""
-        found: dict[FeatureSource, tuple[str, int]] = {}
-        for cell in self._cells:
-            parts = self._study.problems[cell.problem]
+    def _add_features(self, cell: Cell) -> None:
+        """Add the features that a cell reads, if it reads any."""
+        parts = self._study.problems[cell.problem]
+        if self._study.features(cell.problem):
             source = FeatureSource(parts.dataset, parts.backbone)
-            if self._study.features(cell.problem) and source not in found:
-                found[source] = (cell.problem, cell.epochs)
-        return dict(
-            each for source, each in found.items() if self._lacks(self._outputs.features(source))
-        )
+            self._add_job("features", self._outputs.features(source), cell)
 
-    def _missing_norms(self) -> list[NormsKey]:
-        # Norms that no figure draws are no output of the study: their cells and their file tell.
-        return [
-            key
-            for key, cells in self._norms.items()
-            for output in [self._outputs.gradient_norms(key)]
-            if self._lacks(output)
-            or not output.files[0].exists()
-            or any(self._status.states[cell] != "done" for cell in cells)
-        ]
+    def _add_job(self, stage: Stage | Literal["audit"], output: Output, cell: Cell) -> None:
+        self._jobs.setdefault(output.name, _Job(stage, output, cell))
 
-    def _missing_theory(self) -> list[Cell]:
-        return [
-            cell
-            for cell in self._theory
-            for output in [self._outputs.theory(cell)]
-            if self._lacks(output)
-            or not output.files[0].exists()
-            or self._status.states[cell] != "done"
-        ]
+    # -- what is missing, and what it costs --------------------------------------------------
 
-    def _missing_audit(self) -> list[Cell]:
-        cells = self._study.audit_cells() if self._audit else []
-        return [cell for cell in cells if self._lacks(self._outputs.audited(cell))]
+    def _cells(self) -> list[Cell]:
+        return [job.cell for job in self._jobs.values() if job.stage == "train"]
 
-    def _lacks(self, output: Output) -> bool:
-        return output.name in self._status.lacking
+    def _missing(self) -> list[_Job]:
+        missing = [job for job in self._jobs.values() if self._status.is_missing(job.output)]
+        order = list(_ROWS)
+        return sorted(missing, key=lambda job: order.index(job.stage))
 
-    def _audit_seconds(self, setting: Cell) -> float:
-        device = self._status.forecast.device(setting.problem, setting.epochs)
-        cost = cell_cost(self._study, setting.problem, setting.epochs, device)
-        return cost.seconds / cost.trials
+    def _cost(self, job: _Job) -> CostEstimate:
+        cell, forecast = job.cell, self._status.forecast
+        cost = forecast.cost(cell.problem, cell.epochs)
+        if job.stage == "train":
+            trials = trials_per_cell(self._study, self._study.sweep_of(cell))
+            seconds = forecast.seconds(cell)
+            return CostEstimate(1, trials, seconds, seconds, cost.bytes("train", cell))
+        if job.stage == "audit":
+            whole = cost.cell(cell.epochs)
+            seconds = forecast.ratio * whole.seconds / whole.trials
+            return CostEstimate(0, 1, seconds, seconds)
+        seconds = cost.seconds(job.stage, cell.epochs)
+        if job.stage != "features":  # what trials took says nothing of the features that they read
+            seconds *= forecast.ratio
+        return CostEstimate(0, 0, seconds, seconds, cost.bytes(job.stage, cell))
 
     def _assumptions(self) -> list[str]:
         if self._site is None:
             return [f"{self._device.name} at {self._device.teraflops:.2g} Tflop/s"]
         used: dict[GpuClass, float] = {}
-        for cell in self._missing_cells():
-            gpu = self._site.gpu(self._study, cell.problem, cell.epochs)
-            used[gpu] = used.get(gpu, 0.0) + self._status.forecast.seconds(cell)
+        forecast = self._status.forecast
+        for job in self._missing():
+            if job.stage == "train":
+                gpu = forecast.gpu(job.cell.problem, job.cell.epochs)
+                used[gpu] = used.get(gpu, 0.0) + forecast.seconds(job.cell)
         return [
             f"{duration(seconds)} of training on {gpu.request} at {gpu.teraflops:g} Tflop/s"
             for gpu, seconds in used.items()
         ] or ["nothing"]
-
-
-def _parse(problem: str, name: str, target: str) -> Cell:
-    try:
-        return Cell.parse(problem, name)
-    except ValueError as error:
-        raise PlanError(f"{target}: {error}") from error
-
-
-def _table(rows: dict[str, CostEstimate], unit: str) -> Iterator[str]:
-    header = ("cells", "trials", f"{unit} time", "longest job", "disk")
-    width = max(map(len, rows))
-    yield f"{'':<{width}}  {'  '.join(f'{head:>11}' for head in header)}"
-    for name, estimate in rows.items():
-        values = (
-            f"{estimate.cells:,}",
-            f"{estimate.trials:,}",
-            duration(estimate.seconds),
-            duration(estimate.longest),
-            size(estimate.bytes),
-        )
-        yield f"{name:<{width}}  {'  '.join(f'{value:>11}' for value in values)}"

@@ -9,9 +9,10 @@ crash, a deletion, an edit by hand, or a copy from a backup.
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -65,10 +66,10 @@ class Provenance:
 _JSON = TypeAdapter(Provenance)
 
 
-def read_provenance(paths: Paths, output: Output) -> Provenance:
-    """Read what a job has said of an output; nothing where it said nothing, or where it is damaged."""
+def read_provenance(paths: Paths, output: str) -> Provenance:
+    """Read what a job has said of an output, by name; nothing where it said nothing, or it is damaged."""
     try:
-        return _JSON.validate_json(paths.provenance(output.name).read_bytes())
+        return _JSON.validate_json(paths.provenance(output).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValidationError):
         return Provenance()
 
@@ -83,7 +84,7 @@ class Making:
 
     def __init__(self, paths: Paths, output: Output) -> None:
         self._paths, self._output = paths, output
-        self.timing = read_provenance(paths, output).timing
+        self.timing = read_provenance(paths, output.name).timing
 
     def note(self, timing: Mapping[str, Any]) -> None:
         """Say what the output has taken so far."""
@@ -155,17 +156,24 @@ def _set_aside(place: Path, what: str) -> str:
     return f"{place}: found {what}; it is now {other}"
 
 
-def problems(paths: Paths, outputs: Iterable[Output]) -> dict[str, NotCurrent]:
+def problems(
+    paths: Paths,
+    outputs: Iterable[Output],
+    read: Callable[[Paths, str], Provenance] = read_provenance,
+) -> dict[str, NotCurrent]:
     """Find the outputs that are not current, by name.
 
     Args:
         paths: the study's files.
         outputs: outputs, each after those that it is made from.
+        read: what a job has said of an output; a caller may keep it.
     """
     found: dict[str, NotCurrent] = {}
     checksums: dict[Path, str] = {}
     for output in outputs:
-        problem = _problem(paths, output, checksums)
+        # Of a study that has just begun most is missing, and what was said of it need not be read.
+        provenance = read(paths, output.name) if output.files[0].exists() else Provenance()
+        problem = _problem(paths, output, provenance, checksums)
         if problem is not None:
             found[output.name] = problem
     return found
@@ -178,11 +186,10 @@ def explain(found: Mapping[str, NotCurrent]) -> list[str]:
     return [*lines, f"{rest} more that are made from these"] if rest else lines
 
 
-def _problem(paths: Paths, output: Output, checksums: dict[Path, str]) -> NotCurrent | None:
+def _problem(
+    paths: Paths, output: Output, provenance: Provenance, checksums: dict[Path, str]
+) -> NotCurrent | None:
     """Look at one output; add the checksums of its files if it is current."""
-    # Of a study that has just begun most is missing, and what was said of it need not be read.
-    said = output.files[0].exists()
-    provenance = read_provenance(paths, output) if said else Provenance()
     written: dict[Path, str] = {}
     for file in output.files:
         known = provenance.files.get(file.name)
@@ -208,8 +215,14 @@ def _problem(paths: Paths, output: Output, checksums: dict[Path, str]) -> NotCur
 
 
 def _made_for(paths: Paths, output: Output, checksums: Mapping[Path, str]) -> str:
-    inputs = {file.relative_to(paths.results).as_posix(): checksums[file] for file in output.inputs}
-    return fingerprint({"settings": output.settings, "inputs": inputs})
+    inputs = {_inside(paths.results, file): checksums[file] for file in output.inputs}
+    return fingerprint({"settings": output.settings(), "inputs": inputs})
+
+
+@cache
+def _inside(results: Path, file: Path) -> str:
+    """The name of a file below the results; most inputs are those of many outputs."""
+    return file.relative_to(results).as_posix()
 
 
 def _checksum(paths: Paths, file: Path) -> str:
@@ -219,6 +232,5 @@ def _checksum(paths: Paths, file: Path) -> str:
     """
     if not file.exists():
         return ""
-    made = Output(paths.output_name(file), (file,), (), "")
-    known = read_provenance(paths, made).files.get(file.name)
+    known = read_provenance(paths, paths.output_name(file)).files.get(file.name)
     return known.checksum if known is not None and known.is_at(file) else checksum(file)

@@ -60,6 +60,8 @@ class Request:
     """options of sbatch as one would type them: account, partition, GPU"""
     minutes: int
     megabytes: int
+    pack: int = 1
+    """how many jobs that ask for so much share one of Slurm"""
 
     def arguments(self) -> list[str]:
         """The arguments of ``sbatch`` that say so."""

@@ -10,16 +10,17 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from dpsweep.base.units import count, duration
-from dpsweep.planning.cluster import Site
-from dpsweep.planning.cost import cell_cost
+from dpsweep.base.units import columns, count, duration
+from dpsweep.planning.cluster import GpuClass, Site
+from dpsweep.planning.cost import ProblemCost
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.failures import STOPPED, Failure, describe, error_lines, tail
-from dpsweep.planning.outputs import Outputs
-from dpsweep.planning.provenance import problems, read_provenance
+from dpsweep.planning.outputs import Output, Outputs
+from dpsweep.planning.provenance import Provenance, problems, read_provenance
 from dpsweep.study import Study
 from dpsweep.study.cells import Cell
 from dpsweep.study.paths import Paths
@@ -58,28 +59,35 @@ class Status:
         site: Site | None = None,
         device: Device = GPU,
     ) -> None:
-        self._study = study
-        self._paths = paths
-        self._unit = device.unit
+        self._study, self._paths, self._unit = study, paths, device.unit
         self._now = time.time() if now is None else now
         self._outputs = Outputs(study, paths)
-        self.lacking = problems(paths, self._outputs.every())
+        self.outputs = {output.name: output for output in self._outputs.every()}
+        """those of the study, by name"""
+        read = cache(read_provenance)
+        self.lacking = problems(paths, self.outputs.values(), read)
         """what is not current, by name"""
         self.states: dict[Cell, State] = {}
         self._spent: dict[Cell, float] = {}
         # Seconds of a whole cell, from its trials so far: the first ones of a study tell a lot.
         measured: dict[Cell, float] = {}
-        for name in study.sweeps:
-            for cell in study.sweep_cells(name):
-                if cell not in self.states:
-                    self.states[cell] = self._state(cell)
-                    timing = read_provenance(paths, self._outputs.cell(cell)).timing
-                    if self.states[cell] == "done":
-                        measured[cell] = self._spent[cell]
-                    elif self.states[cell] != "waiting" and timing.get("trials"):
-                        whole = trials_per_cell(study, study.sweep_of(cell))
-                        measured[cell] = self._spent[cell] * whole / timing["trials"]
+        for cell in study.all_cells():
+            said = read(paths, output_name(cell))
+            self.states[cell] = self._state(cell, said)
+            self._spent[cell] = float(said.timing.get("trial_seconds", 0.0))
+            if self.states[cell] == "done":
+                measured[cell] = self._spent[cell]
+            elif self.states[cell] != "waiting" and said.timing.get("trials"):
+                whole = trials_per_cell(study, study.sweep_of(cell))
+                measured[cell] = self._spent[cell] * whole / said.timing["trials"]
         self.forecast = Forecast(study, measured, site, device)
+
+    def is_missing(self, output: Output) -> bool:
+        """Whether an output is to be made, be it one that the study draws or not."""
+        if output.name in self.outputs:
+            return output.name in self.lacking
+        makers = map(self._paths.output_name, output.inputs)
+        return not output.files[0].exists() or any(maker in self.lacking for maker in makers)
 
     def of(self, cells: Iterable[Cell]) -> Progress:
         """Sum up some of the study's cells."""
@@ -100,9 +108,7 @@ class Status:
     def figures(self) -> dict[str, Progress]:
         """Progress by figure, over the cells that it draws."""
         return {
-            name: self.of(
-                {cell for each in figure.selections() for cell in self._study.cells(each)}
-            )
+            name: self.of(self._outputs.drawn_cells(figure))
             for name, figure in self._study.figures.items()
         }
 
@@ -113,31 +119,34 @@ class Status:
             for cell, state in self.states.items()
             if state in ("failed", "stopped")
         ]
-        logs = self._paths.results / "logs"
-        for log in sorted(logs.rglob("*.log")):
-            inside = log.relative_to(logs)
-            if inside.parts[0] not in ("cells", "slurm") and error_lines(tail(log)):
-                found.append(describe(str(inside.with_suffix("")), log, self._now))
+        found += (
+            describe(name, log, self._now)
+            for name, log in self._other_logs()
+            if error_lines(tail(log))
+        )
         return found
 
     def running(self) -> list[str]:
         """Jobs other than cells that have written to their log in the last minute: its last line."""
-        logs = self._paths.results / "logs"
         # Names have a folder where logs may have none.
         lacking = {name.replace("/", "_") for name in self.lacking}
-        found = []
+        return [
+            f"{name}: {lines[-1].partition(' ')[2]}"
+            for name, log in self._other_logs()
+            if self._now - log.stat().st_mtime < _RECENT_SECONDS
+            and name.replace("/", "_") in lacking
+            and (lines := tail(log))
+            and not error_lines(lines)
+            and not STOPPED.search(lines[-1])
+        ]
+
+    def _other_logs(self) -> Iterator[tuple[str, Path]]:
+        """The logs of jobs other than cells, with the names of these."""
+        logs = self._paths.results / "logs"
         for log in sorted(logs.rglob("*.log")):
-            name = str(log.relative_to(logs).with_suffix(""))
-            if (
-                not name.startswith(("cells/", "slurm/"))
-                and self._now - log.stat().st_mtime < _RECENT_SECONDS
-                and name.replace("/", "_") in lacking
-                and (lines := tail(log))
-                and not error_lines(lines)
-                and not STOPPED.search(lines[-1])
-            ):
-                found.append(f"{name}: {lines[-1].partition(' ')[2]}")
-        return found
+            inside = log.relative_to(logs)
+            if inside.parts[0] not in ("cells", "slurm"):
+                yield str(inside.with_suffix("")), log
 
     def lines(self, gpus: int = 0) -> Iterator[str]:
         """The status as text for a terminal.
@@ -161,18 +170,16 @@ class Status:
         if unfinished:
             yield f"{unfinished} failed or stopped: `dpsweep status --failed` says why and where."
 
-    def _state(self, cell: Cell) -> State:
-        output = self._outputs.cell(cell)
-        said = read_provenance(self._paths, output)
-        self._spent[cell] = float(said.timing.get("trial_seconds", 0.0))
-        if output.name not in self.lacking:
+    def _state(self, cell: Cell, said: Provenance) -> State:
+        name = output_name(cell)
+        if name not in self.lacking:
             return "done"
         log = cell_log(self._paths, cell)
         try:
             written = log.stat().st_mtime
         except FileNotFoundError:
             return "waiting"
-        ended = self._paths.provenance(output.name)
+        ended = self._paths.provenance(name)
         if said.made_for is not None and ended.stat().st_mtime >= written:
             return "waiting"
         lines = tail(log)
@@ -192,7 +199,10 @@ class Forecast:
         self, study: Study, measured: dict[Cell, float], site: Site | None, device: Device
     ) -> None:
         self._study = study
+        self.gpu = cache(self._gpu)
+        self.cost = cache(self._cost)
         self._site, self._device = site, device
+        self._estimate = cache(self._estimated)
         kinds: dict[tuple[str, int, int], list[float]] = {}
         for cell, seconds in measured.items():
             kinds.setdefault(self._kind(cell), []).append(seconds)
@@ -217,14 +227,23 @@ class Forecast:
         """Features that cells of equal cost share: problem, epochs, number of trials."""
         return cell.problem, cell.epochs, trials_per_cell(self._study, self._study.sweep_of(cell))
 
-    def device(self, problem: str, epochs: int) -> Device:
-        """Hardware that trains the cells of a problem."""
-        site = self._site
-        return site.gpu(self._study, problem, epochs).device if site else self._device
+    def _gpu(self, problem: str, epochs: int) -> GpuClass:
+        """The kind of GPU of the cluster that trains the cells of a problem."""
+        assert self._site is not None  # noqa: S101
+        return self._site.gpu(self._study, problem, epochs)
 
-    def _estimate(self, problem: str, epochs: int, trials: int) -> float:
-        device = self.device(problem, epochs)
-        return cell_cost(self._study, problem, epochs, device, trials).seconds
+    def _cost(self, problem: str, epochs: int) -> ProblemCost:
+        """What jobs of a problem cost on the hardware that trains its cells."""
+        device = self.gpu(problem, epochs).device if self._site else self._device
+        return ProblemCost(self._study, problem, device)
+
+    def _estimated(self, problem: str, epochs: int, trials: int) -> float:
+        return self.cost(problem, epochs).cell(epochs, trials).seconds
+
+
+def output_name(cell: Cell) -> str:
+    """The name of the output that a cell is."""
+    return f"cells/{cell.problem}/{cell.name}"
 
 
 def cell_log(paths: Paths, cell: Cell) -> Path:
@@ -232,12 +251,9 @@ def cell_log(paths: Paths, cell: Cell) -> Path:
     return paths.results / "logs" / "cells" / cell.problem / f"{cell.name}.log"
 
 
-def _table(title: str, rows: dict[str, Progress]) -> Iterator[str]:
-    width = max(len(title), *(len(name) for name in rows))
-    header = (*STATES, "time spent", "time left")
-    yield f"{title:<{width}}  " + "  ".join(header)
-    for name, progress in rows.items():
-        numbers = [str(progress.cells[state]) for state in STATES]
-        numbers += [duration(progress.spent), duration(progress.left)]
-        cells = (f"{number:>{len(head)}}" for number, head in zip(numbers, header, strict=True))
-        yield f"{name:<{width}}  " + "  ".join(cells)
+def _table(title: str, rows: dict[str, Progress]) -> list[str]:
+    table = [(title, *STATES, "time spent", "time left")]
+    for name, each in rows.items():
+        cells = (str(each.cells[state]) for state in STATES)
+        table.append((name, *cells, duration(each.spent), duration(each.left)))
+    return columns(table)

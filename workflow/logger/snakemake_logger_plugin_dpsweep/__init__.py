@@ -14,7 +14,8 @@ import yaml
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from dpsweep.planning.failures import failure, interrupted
+from dpsweep.planning.call import interrupted
+from dpsweep.planning.failures import failure
 
 # `--configfile study.yaml` is read by Snakemake before it reads the Snakefile, which then takes the study
 # from the file itself. Snakemake must only not stop at this tag of studies; plugins are imported first.

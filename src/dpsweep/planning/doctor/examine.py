@@ -5,6 +5,7 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +17,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.planning import failures, slurm
 from dpsweep.planning.cluster import Jobs, Site
 from dpsweep.planning.doctor import requests
-from dpsweep.planning.doctor.findings import STEPS, Fault, Patient, read_steps
-from dpsweep.planning.doctor.probe import Probe, explain
+from dpsweep.planning.doctor.probe import STEPS, Fault, Patient, Probe, explain, read_steps
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
@@ -117,18 +117,16 @@ def examine(
     if free < _LEAST_FREE_BYTES:
         found = f"{paths.results.absolute()} has {free / 1e9:.2g} GB left"
         problems.append(Fault("disk", found, "make room, or move `results` of the study"))
-    here = _Here(command, folder)
     probes = []
-    patients = [here.patient]
+    patients = [_here(command, folder)]
     for kind in jobs.kinds():
         probe = Probe(kind, command, folder, patience)
-        patients.append(probe.patient)
+        patients.append(probe)
         if problem := requests.refusal(kind, site):
-            probe.patient.problems.append(problem)
+            probe.problems.append(problem)
         else:
             probes.append(probe)
     _run(probes, f"doctor-{secrets.token_hex(4)}", tell)
-    here.finish()
     problems += _together(patients)
     return Examination(patients, problems)
 
@@ -142,38 +140,29 @@ def code() -> str:
     return f"dpsweep {dpsweep.__version__} ({digest.hexdigest()[:8]})"
 
 
-class _Here:
-    """The command on this machine, where Snakemake plans, prepares data and draws on local rules."""
-
-    def __init__(self, command: str, folder: Path) -> None:
-        self.patient = Patient("here", ("command",))
-        self._log = folder / "here.txt"
-        self._steps = folder / "here.steps"
-        with self._log.open("wb") as stream:
-            self._process = subprocess.Popen(
-                ["bash", "-c", f'{command} "$1"', "bash", str(self._steps)],
+def _here(command: str, folder: Path) -> Patient:
+    """Try the command on this machine, where Snakemake plans, prepares data and draws on local rules."""
+    patient = Patient("here", ("command",))
+    log, steps = folder / "here.txt", folder / "here.steps"
+    with log.open("wb") as stream:
+        try:
+            status = subprocess.run(
+                ["bash", "-c", f'{command} "$1"', "bash", str(steps)],
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
                 env={name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"},
-            )
-
-    def finish(self) -> None:
-        try:
-            status = self._process.wait(_HERE_SECONDS)
+                timeout=_HERE_SECONDS,
+                check=False,
+            ).returncode
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
-        if status == 0:
-            self.patient.passed["command"] = read_steps(self._steps)[-1]["found"]
-        else:
-            words = "\n".join(
-                [
-                    *failures.tail(self._log)[-_LINES:],
-                    f"exit status {status} on {os.uname().nodename}",
-                ]
-            )
-            self.patient.problems.append(explain("command", words))
+            status = -signal.SIGKILL
+    if status == 0:
+        patient.passed["command"] = read_steps(steps)[-1]["found"]
+    else:
+        said = [*failures.tail(log)[-_LINES:], f"exit status {status} on {os.uname().nodename}"]
+        patient.problems.append(explain("command", "\n".join(said)))
+    return patient
 
 
 def _padded(words: list[str], widths: list[int]) -> list[str]:
@@ -193,10 +182,10 @@ def _run(probes: list[Probe], name: str, tell: Callable[[str], None]) -> None:
             states = slurm.states(name)
             for probe in running:
                 probe.look(states.get(probe.number))
-                for step, found in probe.patient.passed.items():
-                    if (probe.patient.name, step) not in told:
-                        told.add((probe.patient.name, step))
-                        tell(f"{probe.patient.name}: {step}: {found}")
+                for step, found in probe.passed.items():
+                    if (probe.name, step) not in told:
+                        told.add((probe.name, step))
+                        tell(f"{probe.name}: {step}: {found}")
             time.sleep(_LOOK_SECONDS)
     finally:
         slurm.cancel(probe.number for probe in probes if probe.number)

@@ -1,16 +1,21 @@
 """One short job of a kind: it does what a real one does, and writes down each step that it has made."""
 
+import json
 import re
 import shlex
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dpsweep.planning import failures, slurm
 from dpsweep.planning.cluster import Kind
-from dpsweep.planning.doctor.findings import STEPS, WITHOUT_GPU, Fault, Patient, read_steps
+
+STEPS = ("request", "start", "snakemake", "command", "gpu", "signal", "requeue")
+"""Steps of a job, in this order, after Slurm has accepted its request"""
+
+WITHOUT_GPU = STEPS[:4]
 
 # From one step to the next: a container and torch take their time to start.
 _STEP_SECONDS = 90.0
@@ -38,7 +43,69 @@ $step bash -c {command}
 """
 
 
-class Probe:
+def write_step(path: Path, step: str, found: str, **more: float) -> None:
+    """Add a step that a job has made to the file that tells of them.
+
+    Args:
+        path: of that file; a line is a step.
+        step: its name; see `STEPS`.
+        found: what the step found, in words.
+        more: what it measured, by name.
+    """
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps({"step": step, "found": found} | more) + "\n")
+
+
+def read_steps(path: Path) -> list[dict[str, Any]]:
+    """The steps that a job has written; the last one may still be on its way."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except OSError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("}\n")]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that does not work."""
+
+    check: str
+    """what it is about, in a word: account, partition, setup, signal, ..."""
+    found: str
+    """what was found, with the words of who said so"""
+    remedy: str
+    """what to change"""
+
+
+@dataclass
+class Patient:
+    """A kind of job, or this machine, and how its steps went."""
+
+    name: str
+    steps: tuple[str, ...]
+    passed: dict[str, str] = field(default_factory=dict)
+    """step -> what was found"""
+    problems: list[Fault] = field(default_factory=list)
+    waits: str = ""
+    """why its job waits in the queue, where that is no mistake"""
+
+    @property
+    def next_step(self) -> str | None:
+        """The first step that was not made; None where all were."""
+        return next((step for step in self.steps if step not in self.passed), None)
+
+    def mark(self, step: str) -> str:
+        """How a step went, for a table: of those that were not made, the first one tells why."""
+        if step not in self.steps:
+            return ""
+        if step in self.passed:
+            return "ok"
+        if step != self.next_step:
+            return "-"
+        return "waits" if self.waits else "FAILED"
+
+
+class Probe(Patient):
     """A short job of a kind.
 
     Args:
@@ -49,7 +116,7 @@ class Probe:
     """
 
     def __init__(self, kind: Kind, command: str, folder: Path, patience: float) -> None:
-        self.patient = Patient(kind.name, WITHOUT_GPU if kind.gpu is None else STEPS)
+        super().__init__(kind.name, WITHOUT_GPU if kind.gpu is None else STEPS)
         self._kind = kind
         self._command = command
         self._folder = folder
@@ -57,16 +124,12 @@ class Probe:
         name = re.sub(r"\W+", "-", kind.name).strip("-")
         self._steps = folder / f"{name}.steps"
         self._log = folder / f"{name}.txt"
-        self._number = ""
+        self.number = ""
+        """the job's number in Slurm; empty before it is submitted"""
         self._begun = self._progress = time.monotonic()
         self._ended = self._signalled = 0.0
         self._reason, self._reason_since = "", 0.0
         self.finished = False
-
-    @property
-    def number(self) -> str:
-        """The job's number in Slurm; empty before it is submitted."""
-        return self._number
 
     def submit(self, name: str) -> None:
         """Send the job.
@@ -85,14 +148,14 @@ class Probe:
             command=shlex.quote(f"{command} > {shlex.quote(str(self._log))} 2>&1"),
         )
         request = replace(self._kind.request, minutes=min(_MINUTES, self._kind.request.minutes))
-        self._number = slurm.submit(request, script, name, self._folder / "slurm-%j.txt")
-        self.patient.passed["request"] = f"Slurm job {self._number}"
+        self.number = slurm.submit(request, script, name, self._folder / "slurm-%j.txt")
+        self.passed["request"] = f"Slurm job {self.number}"
 
     def refuse(self, words: str) -> None:
         """Note that Slurm did not take the job although it said it would."""
         self.finished = True
         remedy = "ask for the limits of your account: `sacctmgr show qos`, `sacctmgr show assoc`"
-        self.patient.problems.append(Fault("request", words, remedy))
+        self.problems.append(Fault("request", words, remedy))
 
     def look(self, state: str | None) -> None:
         """Take in what the job has written, and what Slurm says of it.
@@ -101,18 +164,18 @@ class Probe:
             state: the job's state; None where Slurm does not know it any more.
         """
         self._read()
-        now, step = time.monotonic(), self.patient.next_step
+        now, step = time.monotonic(), self.next_step
         if step is None:
             self.finished = True
         elif step == "requeue" and self._restarted():
-            self.patient.passed["requeue"] = "ok"
+            self.passed["requeue"] = "ok"
             self.finished = True
         elif state == "PENDING":
             self._wait(now)
         elif state is None or slurm.failed(state) or state == "COMPLETED":
             self._ended = self._ended or now
             if now - self._ended > _FILE_SECONDS:
-                self._give_up(step, slurm.ending(self._number))
+                self._give_up(step, slurm.ending(self.number))
         elif self._signalled and step == "signal" and now - self._signalled > _SIGNAL_SECONDS:
             self._give_up(step, f"no signal came within {_SIGNAL_SECONDS:g} s of scancel")
         elif now - self._progress > _STEP_SECONDS:
@@ -123,9 +186,9 @@ class Probe:
             step = written["step"]
             if step == "ready" and not self._signalled:
                 self._signalled = time.monotonic()
-                slurm.signal(self._number, "USR1")
-            if step in self.patient.steps and step not in self.patient.passed:
-                self.patient.passed[step] = written["found"]
+                slurm.signal(self.number, "USR1")
+            if step in self.steps and step not in self.passed:
+                self.passed[step] = written["found"]
                 self._progress = time.monotonic()
                 self._judge(step, written)
 
@@ -136,7 +199,7 @@ class Probe:
             return
         gigabytes = written["gigabytes"]
         if 0 < gigabytes < _LEAST_MEMORY_SHARE * gpu.memory_gigabytes:
-            self.patient.problems.append(
+            self.problems.append(
                 Fault(
                     "gpu memory",
                     f"{written['found']} has {gigabytes:g} GB; slurm.gpus says "
@@ -147,19 +210,19 @@ class Probe:
 
     def _restarted(self) -> bool:
         try:
-            return int(slurm.show("job", self._number).get("Restarts", 0)) > 0
+            return int(slurm.show("job", self.number).get("Restarts", 0)) > 0
         except slurm.SlurmError:
             return False
 
     def _wait(self, now: float) -> None:
         """Note why the job waits; give up on what will not pass, and when patience is over."""
         self._progress = now  # the time of a step begins when the job does
-        reason = slurm.show("job", self._number).get("Reason", "None")
+        reason = slurm.show("job", self.number).get("Reason", "None")
         if reason != self._reason:
             self._reason, self._reason_since = reason, now
         if not _BUSY.match(reason) and now - self._reason_since > _REASON_SECONDS:
             self.finished = True
-            self.patient.problems.append(
+            self.problems.append(
                 Fault(
                     "queue",
                     f"Slurm does not start the job: {reason}",
@@ -169,17 +232,17 @@ class Probe:
             )
         elif now - self._begun > self._patience:
             self.finished = True
-            self.patient.waits = f"not started within {self._patience:g} s: {reason}"
+            self.waits = f"not started within {self._patience:g} s: {reason}"
 
     def _give_up(self, step: str, how: str) -> None:
         """Say why a step was not made."""
         self.finished = True
-        log = self._folder / f"slurm-{self._number}.txt"
+        log = self._folder / f"slurm-{self.number}.txt"
         said = [*slurm.own_words(log), *failures.tail(log)[-_LINES:]]
         if step in ("command", "gpu", "signal", "requeue"):
             said = failures.tail(self._log)[-_LINES:]
         words = "\n".join(dict.fromkeys([*said, how]))
-        self.patient.problems.append(explain(step, words))
+        self.problems.append(explain(step, words))
 
 
 def explain(step: str, words: str) -> Fault:

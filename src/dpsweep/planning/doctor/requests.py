@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from dpsweep.planning import slurm
 from dpsweep.planning.cluster import Kind, Site
-from dpsweep.planning.doctor.findings import Fault
+from dpsweep.planning.doctor.probe import Fault
 
 # What Slurm says of a request that it refuses, and what that is about.
 _REFUSALS = (

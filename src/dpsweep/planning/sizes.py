@@ -1,0 +1,163 @@
+"""How large networks and stored images are, before anything is prepared: from names, and from one image."""
+
+import io
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dpsweep.base.files import read_json
+from dpsweep.study.config import (
+    Backbone,
+    Dataset,
+    DigitsSource,
+    FileWeights,
+    FolderSource,
+    HubSource,
+)
+
+# timm's names of vision transformers: width and depth.
+_VISION_TRANSFORMERS = {
+    "tiny": (192, 12),
+    "small": (384, 12),
+    "base": (768, 12),
+    "large": (1024, 24),
+    "huge": (1280, 32),
+}
+# Convolutional networks at a reference size: multiply-adds, activations and parameters, in 10^6;
+# features, and parameters of norm layers.
+_CONVOLUTIONAL = {
+    "resnetv2_50x1_bit": (224, 4_230, 100, 24, 2048, 41_344),
+    "wide_resnet": (32, 390, 4, 3, 256, 4_000),
+}
+
+
+_DIGITS = 8
+
+
+# -- networks --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NetworkSize:
+    """One forward pass of one example."""
+
+    operations: float
+    activation_bytes: float
+    parameters: float
+    width: int
+    """features that the head sees"""
+    norm_parameters: float
+
+
+def _transformer(tokens: int, width: int, depth: int) -> NetworkSize:
+    """Count a transformer: 12 d^2 weights a layer, and two products of tokens by tokens.
+
+    Activations: 34 values of 16 bits a token, channel and layer (Korthikanti et al. 2022, without
+    the attention matrix), here in 32 bits.
+    """
+    products = depth * (12 * width**2 * tokens + 2 * width * tokens**2)
+    return NetworkSize(
+        operations=2.0 * products,
+        activation_bytes=68.0 * tokens * width * depth,
+        parameters=12.0 * width**2 * depth,
+        width=width,
+        norm_parameters=2.0 * width * (2 * depth + 1),
+    )
+
+
+def count_network(backbone: Backbone, dataset: Dataset) -> NetworkSize:
+    """Count a backbone on a dataset's inputs.
+
+    An unknown one is taken for a ViT-Base, or for a DistilBERT if it reads text.
+    """
+    arguments = backbone.arguments
+    if dataset.kind == "text":
+        # DistilBERT's names, then BERT's; without either, the size of DistilBERT.
+        if isinstance(backbone.weights, FileWeights):
+            arguments = _described(backbone.weights.path) | arguments
+        width = arguments.get("dim", arguments.get("hidden_size", 768))
+        depth = arguments.get("n_layers", arguments.get("num_hidden_layers", 6))
+        return _transformer(dataset.max_length or 512, int(width), int(depth))
+    size = dataset.image_size or 224
+    if backbone.architecture in _CONVOLUTIONAL:
+        reference, products, activations, parameters, width, norms = _CONVOLUTIONAL[
+            backbone.architecture
+        ]
+        area = (size / reference) ** 2
+        return NetworkSize(
+            2e6 * products * area, 1e6 * activations * area, 1e6 * parameters, width, norms
+        )
+    words = backbone.architecture.split("_")
+    kind = next((word for word in words if word in _VISION_TRANSFORMERS), "base")
+    width, depth = _VISION_TRANSFORMERS[kind]
+    patch = next((int(word[5:]) for word in words if word[:5] == "patch"), 16)
+    patch = int(arguments.get("patch_size", patch))
+    width = int(arguments.get("embed_dim", width))
+    depth = int(arguments.get("depth", depth))
+    return _transformer((size // patch) ** 2 + 1, width, depth)
+
+
+@cache
+def _described(path: str) -> dict[str, Any]:
+    """Read the ``config.json`` beside a local file of weights; empty where there is none."""
+    try:
+        return dict(read_json(Path(path).expanduser().with_name("config.json")))
+    except (OSError, ValueError, TypeError):
+        return {}  # the preparation says what is wrong
+
+
+# -- images ----------------------------------------------------------------------------------
+
+
+def stored_bytes(dataset: Dataset) -> int:
+    """Bytes of one stored image: that of the network's input, or less where images are smaller.
+
+    Images of one size that is smaller than the input are resized with their batch. Where no image can
+    be looked at, it is taken to be as large as the input.
+    """
+    side, source = dataset.image_size or 0, dataset.source
+    height, width = side, side
+    match source:
+        case DigitsSource():
+            height = width = _DIGITS
+        case FolderSource(path=path, train_folders=folders):
+            height, width = _size_in_folder(Path(path) / folders[0]) or (side, side)
+        case HubSource(path=str(path), input_column=column):
+            height, width = _size_in_tables(Path(path), column) or (side, side)
+    return min(height * width, side * side) * (1 if source.grey else 3)
+
+
+@cache
+def _size_in_folder(folder: Path) -> tuple[int, int] | None:
+    for file in folder.expanduser().rglob("*"):
+        if file.is_file() and (size := _size(file)) is not None:
+            return size
+    return None
+
+
+@cache
+def _size_in_tables(folder: Path, column: str) -> tuple[int, int] | None:
+    # It takes half a second to import.
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    for file in filter(Path.is_file, folder.expanduser().rglob("*.parquet")):
+        # The preparation says what is wrong; IndexError: there is no such column.
+        with suppress(OSError, pa.ArrowException, KeyError, TypeError, IndexError):
+            batches = pq.ParquetFile(file).iter_batches(batch_size=1, columns=[column])
+            rows = next((batch.column(0) for batch in batches if batch.num_rows), None)
+            if rows is not None:
+                return _size(io.BytesIO(rows[0].as_py()["bytes"]))
+    return None
+
+
+def _size(image: Path | io.BytesIO) -> tuple[int, int] | None:
+    from PIL import Image  # noqa: PLC0415
+
+    try:
+        with Image.open(image) as opened:
+            return opened.height, opened.width
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None  # the preparation says what is wrong
