@@ -1,16 +1,23 @@
 """Noise without tails gives examples away; the generators in use have them."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from opacus.optimizers.optimizer import _generate_noise
 from scipy import integrate, special, stats
+from tests.training.tiny_study import N, tiny_sections
 
-from dpsweep.analysis.tails import tail_costs, tail_lines
+from dpsweep.analysis.tails import study_calibrations, tail_costs, tail_lines
 from dpsweep.privacy import Calibration
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import GENERATORS, box_muller_radius, outside_probability, tail_delta
+from dpsweep.privacy.stored import write_calibration
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.2, 1.0, 2.3, 6.0])
@@ -63,6 +70,17 @@ def test_generators_in_use_cost_nothing_that_counts() -> None:
     assert not any(cost.refused for cost in costs)
     # Noise this small would give an example away whatever draws it.
     assert any(cost.refused for cost in tail_costs([calibration(0.12)]))
+
+
+def test_calibrations_of_a_study_are_read_where_they_are_and_made_where_not(
+    tmp_path: Path,
+) -> None:
+    study, paths = Study.model_validate(tiny_sections({}, {"kind": "film"})), Paths(tmp_path)
+    (made,) = study_calibrations(study, paths)
+    assert made == calibrate(8.0, study.privacy.delta, N, N, 1)
+    stored = replace(made, noise_multiplier=2 * made.noise_multiplier)
+    write_calibration(paths.noise("digits", 8.0, 1, "full"), stored)
+    assert study_calibrations(study, paths) == [stored]
 
 
 def test_lines_name_every_generator() -> None:

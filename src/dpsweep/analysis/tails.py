@@ -53,7 +53,7 @@ def study_calibrations(study: Study, paths: Paths) -> list[Calibration]:
                 continue
             path = paths.noise(sweep.dataset, cell.epsilon, cell.epochs, cell.batch_size)
             if path.exists():
-                found[setting] = Calibration.from_dict(read_json(path)["calibration"])
+                found[setting] = Calibration.from_dict(read_json(path))
             else:
                 epsilon, *sizes = setting
                 found[setting] = calibrate(epsilon, study.privacy.delta, *sizes)
