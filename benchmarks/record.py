@@ -170,7 +170,7 @@ def _calibrated(setting: tuple[int, int, int, float, float]) -> tuple[str, str, 
 def _calibrated_tuning(setting: tuple[float, float, float]) -> tuple[str, str, list[float]]:
     epsilon, mean, shape = setting
     found = calibrate_tuning(epsilon, 1e-5, mean, shape, [(1212, 256, 38)])
-    (training,) = found.calibrations
+    (training,) = found.noise
     certified = [training.noise_multiplier, found.score_noise, found.total_epsilon]
     name = f"epsilon = {epsilon:g}, mean = {mean:g}, shape = {shape:g}"
     return "tuning, N = 1212, B = 256, T = 38, delta = 1e-05", name, certified

@@ -12,7 +12,6 @@ from dpsweep.analysis.statistics import (
     first_best,
     jackknife,
     log_density,
-    noise,
     relative_retained_weight,
     retained_weight,
     running_mean,
@@ -96,12 +95,6 @@ def test_the_log_density_of_equal_norms_is_a_narrow_peak_there() -> None:
     density = log_density(np.full(10, 100.0), GRID)
     assert GRID[density.argmax()] == 2.0
     assert density.sum() * 0.02 == pytest.approx(1.0)
-
-
-def test_noise_quantities_by_hand() -> None:
-    assert noise("effective", 3.0, steps=16, batch_size=60) == pytest.approx(0.05)
-    assert noise("cumulative", 3.0, steps=16, batch_size=60) == pytest.approx(12.0)
-    assert noise("cumulative_effective", 3.0, steps=16, batch_size=60) == pytest.approx(0.2)
 
 
 # -- intervals over problems ---------------------------------------------------------------

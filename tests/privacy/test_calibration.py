@@ -17,7 +17,7 @@ from dpsweep.privacy.accountants import opacus_epsilon, pld_epsilon
 from dpsweep.privacy.calibration import calibrate, noise_multiplier
 from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 from dpsweep.privacy.prv import prv_epsilon
-from dpsweep.privacy.record import cumulative_effective_noise, cumulative_noise, effective_noise
+from dpsweep.privacy.record import noise
 
 DELTA = 1e-5
 
@@ -163,14 +163,13 @@ def test_calibration_survives_a_json_file(tmp_path):
     values = json.loads(path.read_text())
     assert values["sampling_rate"] == 0.1
     del values["certified_epsilon"]
-    with pytest.raises(CalibrationError, match="certified_epsilon missing"):
+    with pytest.raises(CalibrationError, match="certified_epsilon: Field required"):
         Calibration.from_dict(values)
 
 
 def test_derived_quantities():
-    assert cumulative_noise(2.0, 9) == 6
-    assert effective_noise(2.0, 8) == 0.25
-    assert cumulative_effective_noise(2.0, 9, 8) == 0.75
+    quantities = ("cumulative", "effective", "cumulative_effective")
+    assert [noise(each, 2.0, 9, 8) for each in quantities] == [6, 0.25, 0.75]
     found = calibrate(1, DELTA, 400, 400, 16)
     sigma = found.noise_multiplier
     assert found.cumulative_noise == pytest.approx(4 * sigma)

@@ -22,10 +22,10 @@ def total(noise: TuningNoise) -> float:
     """The total epsilon of the finished mechanism, by the bound itself."""
     score = noise.score_noise
     profiles = [
-        *map(training_profile, noise.calibrations),
+        *map(training_profile, noise.noise),
         lambda epsilon: gaussian_delta(epsilon, score),
     ]
-    return total_epsilon(largest_profile(profiles), noise.delta, noise.mean, noise.shape)
+    return total_epsilon(largest_profile(profiles), noise.delta, noise.mean_trials, noise.shape)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1, 8])
@@ -35,13 +35,13 @@ def test_the_total_is_met_and_spent(epsilon: float, mean: float, shape: float) -
     assert total(noise) <= noise.total_epsilon <= epsilon
     assert total(noise) > (1 - 2 * SLACK) * epsilon
     # The full batch is one Gaussian mechanism, however many steps it takes.
-    four, many = (each.noise_multiplier / math.sqrt(each.steps) for each in noise.calibrations)
+    four, many = (each.noise_multiplier / math.sqrt(each.steps) for each in noise.noise)
     assert four == pytest.approx(many, rel=1e-6)
 
 
 def test_candidates_of_several_batch_sizes() -> None:
     noise = calibrate_tuning(2, DELTA, 3, 1, [(900, 900, 4), (900, 100, 18), (900, 900, 4)])
-    assert len(noise.calibrations) == 2
+    assert len(noise.noise) == 2
     assert (1 - 2 * SLACK) * 2 < total(noise) <= 2
     assert noise.calibration(100, 18).sampling_rate == pytest.approx(1 / 9)
 
@@ -52,7 +52,7 @@ def test_few_trials_in_the_mean(mean: float) -> None:
     noise = calibrate_tuning(8, DELTA, mean, 1, [(1212, 16, 758)])
     assert total(noise) <= noise.total_epsilon <= 8
     assert total(noise) > (1 - 2 * SLACK) * 8
-    assert certify_second(noise.calibrations[0], noise.second_epsilon, noise.second_delta)
+    assert certify_second(noise.noise[0], noise.second_epsilon, noise.second_delta)
 
 
 def test_less_noise_than_was_certified_is_seen() -> None:
@@ -60,9 +60,9 @@ def test_less_noise_than_was_certified_is_seen() -> None:
     second, delta = noise.second_epsilon, noise.second_delta
     gamma = gamma_of_mean(3, 1)
     assert delta == pytest.approx(gamma * math.expm1(second) / (1 - gamma))
-    assert certify_second(noise.calibrations[0], second, delta) <= second
+    assert certify_second(noise.noise[0], second, delta) <= second
     with pytest.raises(CalibrationError, match="accountants disagree"):
-        certify_second(noise.calibrations[0], 0.95 * second, 0.95 * delta)
+        certify_second(noise.noise[0], 0.95 * second, 0.95 * delta)
 
 
 @pytest.mark.parametrize(

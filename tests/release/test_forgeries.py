@@ -165,7 +165,11 @@ def put(*path: str | int, value: Any = None, factor: float = 1.0) -> Change:
         ("tuned", put("split", "holdout_share", value=0.3), "split.held_out: found"),
         ("tuned", put("setting", "steps", value=7), "noise.steps: found"),
         ("fixed", put("setting", "epochs", value=2), "setting.steps: do not follow"),
-        ("fixed", lambda content: content["noise"].pop("noise_multiplier"), "noise: Value error"),
+        (
+            "fixed",
+            lambda content: content["noise"].pop("noise_multiplier"),
+            "noise.noise_multiplier: Field required",
+        ),
     ],
 )
 def test_the_line_of_a_mistake_names_what_is_wrong(

@@ -13,7 +13,7 @@ from dpsweep.release.train import select_privately
 
 
 def noise(score_noise: float, mean: float = 3) -> TuningNoise:
-    return TuningNoise(1, 1e-5, mean, 1, 0.8, 0.1, 0.05, (), score_noise)
+    return TuningNoise(1, 1e-5, mean, 1, 0.3, 0.8, 0.1, 0.05, score_noise, [])
 
 
 def test_the_highest_score_wins(monkeypatch: pytest.MonkeyPatch) -> None:

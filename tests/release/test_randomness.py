@@ -211,7 +211,7 @@ def test_every_trial_has_the_noise_of_its_own_schedule(
     # Full batches: as many steps as epochs.
     schedules = [(size, size, epochs) for epochs in (1, 2, 5)]
     wanted = calibrate_tuning(8.0, 1e-5, release.mean_trials, release.shape, schedules)
-    by_steps = {each.steps: each for each in wanted.calibrations}
+    by_steps = {each.steps: each for each in wanted.noise}
     assert len({each.noise_multiplier for each in by_steps.values()}) == 3
     for model, _ in found:
         cell, rate = model.candidate

@@ -350,9 +350,9 @@ def test_accounted_tuning_is_certified(tuned: Path) -> None:
     assert certificate.setting in tuning.candidates
     assert 0.99 * 8 < certificate.pld_epsilon <= certificate.certified_epsilon <= 8
     split = certificate.split
-    assert certificate.noise["train_size"] == split.examples - split.held_out < N
+    assert certificate.noise.train_size == split.examples - split.held_out < N
     # A trial alone may spend less than the whole.
-    assert certificate.noise["certified_epsilon"] < 7
+    assert certificate.noise.certified_epsilon < 7
 
 
 @pytest.mark.parametrize("name", [TRAINED, FROZEN, CARD])

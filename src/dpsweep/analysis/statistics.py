@@ -11,18 +11,17 @@ says nothing about other datasets.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from scipy.stats import t as student
 
-from dpsweep.privacy.record import cumulative_effective_noise, cumulative_noise, effective_noise
+from dpsweep.privacy.record import noise as noise  # noqa: PLC0414 (for figures)
 
 Array = npt.NDArray[np.float64]
 LEVEL = 0.05
-NoiseQuantity = Literal["effective", "cumulative", "cumulative_effective"]
 
 
 def first_best(values: "pd.Series[float]") -> "pd.Series[bool]":
@@ -61,14 +60,8 @@ def retained_weight(
     weights = bound / np.maximum(values, bound)  # min(1, C / norm), and 1 for a zero gradient
     counts = np.bincount(members, minlength=classes)
     sums = np.bincount(members, weights=weights, minlength=classes)
-    return _ratio(sums, counts)
-
-
-def _ratio(sums: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Array:
-    """Element by element, NaN where there is nothing to divide by."""
-    result = np.full(counts.shape, np.nan)
-    np.divide(sums, counts, out=result, where=counts > 0)
-    return result
+    retained: Array = np.divide(sums, counts, out=np.full(classes, np.nan), where=counts > 0)
+    return retained
 
 
 def relative_retained_weight(weights: npt.ArrayLike, baseline: npt.ArrayLike) -> Array:
@@ -129,30 +122,6 @@ def log_density(norms: npt.ArrayLike, grid: npt.ArrayLike) -> Array:
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / bandwidth) ** 2)
     smooth = np.convolve(counts, kernel / kernel.sum())
     return smooth[reach : reach + centres.size]
-
-
-def noise(quantity: NoiseQuantity, noise_multiplier: float, steps: int, batch_size: int) -> float:
-    """DP noise of a training run (paper, section on batch size).
-
-    >>> noise("effective", noise_multiplier=2.0, steps=16, batch_size=64)
-    0.03125
-
-    ``effective`` is sigma/B, the noise of one averaged gradient; ``cumulative`` is sigma*sqrt(T);
-    ``cumulative_effective`` is sigma*sqrt(T)/B.
-
-    Args:
-        quantity: which noise.
-        noise_multiplier: sigma.
-        steps: T, the number of optimizer steps.
-        batch_size: B, the expected batch size.
-    """
-    match quantity:
-        case "effective":
-            return effective_noise(noise_multiplier, batch_size)
-        case "cumulative":
-            return cumulative_noise(noise_multiplier, steps)
-        case "cumulative_effective":
-            return cumulative_effective_noise(noise_multiplier, steps, batch_size)
 
 
 class Estimate(NamedTuple):

@@ -8,10 +8,11 @@ import math
 import operator
 import warnings
 from dataclasses import replace
+from typing import NamedTuple
 
 from scipy.optimize import brentq
 
-from dpsweep.privacy.accountants import pld_epsilon, pld_interval
+from dpsweep.privacy.accountants import opacus_epsilon, pld_epsilon, pld_interval
 from dpsweep.privacy.gaussian import gaussian_epsilon, gaussian_noise_multiplier
 from dpsweep.privacy.prv import prv_epsilon
 from dpsweep.privacy.record import Calibration, CalibrationError
@@ -24,6 +25,24 @@ SLACK = 1e-3
 CROSS_CHECK_TOLERANCE = 0.01
 # Noise multipliers outside are of no use, and accountants lose precision there.
 NOISE_MULTIPLIER_RANGE = (0.1, 1e6)
+
+
+class PrivacyTarget(NamedTuple):
+    """The (epsilon, delta) that T steps with sampling rate q are to have."""
+
+    epsilon: float
+    delta: float
+    sampling_rate: float
+    steps: int
+
+
+class _Certified(NamedTuple):
+    """The fields of a `Calibration` that accountants find."""
+
+    noise_multiplier: float
+    certified_epsilon: float
+    accountant: str
+    pld_epsilon: float
 
 
 def calibrate(
@@ -68,24 +87,18 @@ def calibrate(
             "lets an algorithm publish an example outright. Use a smaller delta",
             stacklevel=2,
         )
-    sampling_rate = batch_size / train_size
-    if math.isinf(epsilon):
-        sigma, certified, accountant, pld = 0.0, math.inf, "none", math.inf
-    else:
-        sigma, certified, accountant, pld = _certified_noise(epsilon, delta, sampling_rate, steps)
+    target = PrivacyTarget(epsilon, delta, batch_size / train_size, steps)
+    certified = _certified_noise(target)
     opacus, note = None, "not asked for"
     if check_with_opacus:
-        opacus, note = _ask_opacus(sigma, sampling_rate, steps, delta, epsilon)
+        opacus, note = _ask_opacus(target, certified.noise_multiplier)
     return Calibration(
         epsilon=float(epsilon),
         delta=float(delta),
         train_size=train_size,
         batch_size=batch_size,
         steps=steps,
-        noise_multiplier=sigma,
-        certified_epsilon=certified,
-        accountant=accountant,
-        pld_epsilon=pld,
+        **certified._asdict(),
         opacus_epsilon=opacus,
         opacus_note=note,
     )
@@ -112,17 +125,10 @@ def certify_again(noise: Calibration) -> Calibration:
         raise CalibrationError(
             f"noise_multiplier: found {noise.noise_multiplier}, expected one in [{lowest}, {highest:g}]"
         )
-    given = noise.epsilon, noise.delta, noise.sampling_rate, noise.steps, noise.noise_multiplier
-    certified = _certificate(*given)
-    accountant, pld = _cross_check(*given, certified)
-    return replace(
-        noise,
-        certified_epsilon=certified,
-        accountant=accountant,
-        pld_epsilon=pld,
-        opacus_epsilon=None,
-        opacus_note="not asked for",
-    )
+    target = PrivacyTarget(noise.epsilon, noise.delta, noise.sampling_rate, noise.steps)
+    proven = proven_epsilon(target, noise.noise_multiplier)
+    certified = _cross_checked(target, noise.noise_multiplier, proven)
+    return replace(noise, **certified._asdict(), opacus_epsilon=None, opacus_note="not asked for")
 
 
 def noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
@@ -144,9 +150,7 @@ def noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: 
     _check_target(epsilon, delta)
     if not 0 < sampling_rate <= 1:
         raise CalibrationError(f"sampling_rate = {sampling_rate}: it must lie in (0, 1]")
-    if math.isinf(epsilon):
-        return 0.0
-    return _certified_noise(epsilon, delta, sampling_rate, steps)[0]
+    return _certified_noise(PrivacyTarget(epsilon, delta, sampling_rate, steps)).noise_multiplier
 
 
 def _positive_integer(name: str, value: int) -> int:
@@ -170,41 +174,32 @@ def _check_target(epsilon: float, delta: float) -> None:
         raise CalibrationError(f"delta = {delta}: it must lie strictly between 0 and 1")
 
 
-def _certified_noise(
-    epsilon: float, delta: float, sampling_rate: float, steps: int
-) -> tuple[float, float, str, float]:
-    """Return noise multiplier, certified epsilon, its accountant, and epsilon by PLD."""
-    if sampling_rate == 1:
-        sigma = gaussian_noise_multiplier(epsilon, delta, steps)
-        certified = _certificate(epsilon, delta, sampling_rate, steps, sigma)
+def _certified_noise(target: PrivacyTarget) -> _Certified:
+    if math.isinf(target.epsilon):
+        return _Certified(0.0, math.inf, "none", math.inf)
+    if target.sampling_rate == 1:
+        sigma = gaussian_noise_multiplier(target.epsilon, target.delta, target.steps)
+        certified = proven_epsilon(target, sigma)
     else:
-        sigma, certified = _search(epsilon, delta, sampling_rate, steps)
-    checked = _cross_check(epsilon, delta, sampling_rate, steps, sigma, certified)
-    return sigma, certified, *checked
+        sigma, certified = _search(target)
+    return _cross_checked(target, sigma, certified)
 
 
-def _certificate(
-    epsilon: float, delta: float, sampling_rate: float, steps: int, sigma: float
-) -> float:
+def proven_epsilon(target: PrivacyTarget, sigma: float) -> float:
     """Return what PRV proves of a noise multiplier near epsilon; for the full batch, the closed form."""
+    epsilon, delta, sampling_rate, steps = target
     if sampling_rate == 1:
         return gaussian_epsilon(delta, sigma, steps)
     return prv_epsilon(sigma, sampling_rate, steps, delta, CERTIFICATE_ERROR * epsilon)
 
 
-def _cross_check(
-    epsilon: float,
-    delta: float,
-    sampling_rate: float,
-    steps: int,
-    sigma: float,
-    certified: float,
-) -> tuple[str, float]:
-    """Return the accountant of a certified epsilon, and epsilon by PLD.
+def _cross_checked(target: PrivacyTarget, sigma: float, certified: float) -> _Certified:
+    """Add the accountant of a certified epsilon, and epsilon by PLD.
 
     Raises:
         CalibrationError: the certified epsilon is not just below the target, or PLD disagrees.
     """
+    epsilon, delta, sampling_rate, steps = target
     accountant = "analytic gaussian" if sampling_rate == 1 else "prv"
     if not (1 - SLACK) * epsilon <= certified <= epsilon:
         raise CalibrationError(
@@ -218,13 +213,14 @@ def _cross_check(
             f"{sampling_rate:.6g}, {steps} steps, delta {delta}: {accountant} certifies epsilon "
             f"{certified:.6g}, PLD finds {pld:.6g}. None of them is used"
         )
-    return accountant, pld
+    return _Certified(sigma, certified, accountant, pld)
 
 
-def _search(epsilon: float, delta: float, sampling_rate: float, steps: int) -> tuple[float, float]:
+def _search(target: PrivacyTarget) -> tuple[float, float]:
     """Return a noise multiplier that PRV certifies within SLACK, and the certified epsilon."""
+    epsilon, delta, sampling_rate, steps = target
     # Without any noise, delta is the probability that the example takes part at all.
-    if -math.expm1(steps * math.log1p(-sampling_rate)) <= delta:
+    if sampled_at_all(sampling_rate, steps) <= delta:
         raise CalibrationError(
             f"delta = {delta} is not below the probability that an example is sampled at all "
             f"(sampling rate {sampling_rate:.3g}, {steps} steps): no noise would be needed and "
@@ -232,8 +228,8 @@ def _search(epsilon: float, delta: float, sampling_rate: float, steps: int) -> t
         )
     aim = epsilon * (1 - CERTIFICATE_ERROR - SLACK / 5)
     for _ in range(5):
-        sigma = _pld_noise(aim, delta, sampling_rate, steps)
-        certified = _certificate(epsilon, delta, sampling_rate, steps, sigma)
+        sigma = _pld_noise(target._replace(epsilon=aim))
+        certified = proven_epsilon(target, sigma)
         if (1 - SLACK) * epsilon <= certified <= epsilon:
             return sigma, certified
         # The certificate is a little looser (very many steps) or tighter than assumed.
@@ -241,8 +237,14 @@ def _search(epsilon: float, delta: float, sampling_rate: float, steps: int) -> t
     return sigma, certified
 
 
-def _pld_noise(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
-    """Return the noise multiplier whose epsilon by PLD is ``epsilon``."""
+def sampled_at_all(sampling_rate: float, steps: int) -> float:
+    """Return the probability that an example takes part in any step."""
+    return -math.expm1(steps * math.log1p(-sampling_rate))
+
+
+def _pld_noise(target: PrivacyTarget) -> float:
+    """Return the noise multiplier with which training has its epsilon by PLD."""
+    epsilon, delta, sampling_rate, steps = target
     interval = pld_interval(epsilon, steps)
 
     def excess(log_sigma: float) -> float:
@@ -276,14 +278,11 @@ def _pld_noise(epsilon: float, delta: float, sampling_rate: float, steps: int) -
     return math.exp(brentq(excess, start, end, xtol=2e-5))
 
 
-def _ask_opacus(
-    sigma: float, sampling_rate: float, steps: int, delta: float, epsilon: float
-) -> tuple[float | None, str]:
+def _ask_opacus(target: PrivacyTarget, sigma: float) -> tuple[float | None, str]:
     """Return Opacus' epsilon, or None and the reason why there is none."""
+    epsilon, delta, sampling_rate, steps = target
     if math.isinf(epsilon):
         return None, "there is nothing to account for without privacy"
-    from dpsweep.privacy.accountants import opacus_epsilon  # noqa: PLC0415 (imports torch)
-
     try:
         return opacus_epsilon(sigma, sampling_rate, steps, delta, epsilon / 100), ""
     except Exception as error:

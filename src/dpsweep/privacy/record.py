@@ -1,13 +1,25 @@
-"""A calibrated noise level, and what the paper derives from it. Standard library only."""
+"""A calibrated noise level, and what the paper derives from it. No accountant is imported here."""
 
 import math
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+import reprlib
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
+from pydantic.dataclasses import dataclass
 
 from dpsweep.base.errors import DpsweepError
 
-# JSON does not tell 8.0 from 8.
-_JSON_TYPES: dict[Any, tuple[type, ...]] = {float: (float, int), int: (int,), str: (str,)}
+NoiseQuantity = Literal["effective", "cumulative", "cumulative_effective"]
+_Count = Annotated[StrictInt, Field(ge=1)]
 
 
 class CalibrationError(DpsweepError, ValueError):
@@ -36,17 +48,17 @@ class Calibration:
         opacus_note: why it is None, else empty.
     """
 
-    epsilon: float
-    delta: float
-    train_size: int
-    batch_size: int
-    steps: int
-    noise_multiplier: float
-    certified_epsilon: float
-    accountant: str
-    pld_epsilon: float
-    opacus_epsilon: float | None
-    opacus_note: str
+    epsilon: StrictFloat
+    delta: StrictFloat
+    train_size: _Count
+    batch_size: _Count
+    steps: _Count
+    noise_multiplier: StrictFloat
+    certified_epsilon: StrictFloat
+    accountant: StrictStr
+    pld_epsilon: StrictFloat
+    opacus_epsilon: StrictFloat | None
+    opacus_note: StrictStr
 
     @property
     def sampling_rate(self) -> float:
@@ -56,18 +68,22 @@ class Calibration:
     @property
     def cumulative_noise(self) -> float:
         """The paper's sigma sqrt(T): standard deviation of the summed noise of all steps."""
-        return cumulative_noise(self.noise_multiplier, self.steps)
+        return self._noise("cumulative")
 
     @property
     def effective_noise(self) -> float:
         """The paper's sigma / B: standard deviation of the noise in one averaged gradient."""
-        return effective_noise(self.noise_multiplier, self.batch_size)
+        return self._noise("effective")
 
     @property
     def cumulative_effective_noise(self) -> float:
         """The paper's sigma sqrt(T) / B: of the noise summed over all averaged gradients."""
-        return cumulative_effective_noise(self.noise_multiplier, self.steps, self.batch_size)
+        return self._noise("cumulative_effective")
 
+    def _noise(self, quantity: NoiseQuantity) -> float:
+        return noise(quantity, self.noise_multiplier, self.steps, self.batch_size)
+
+    @model_serializer
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, the sampling rate and the derived quantities, ready for JSON."""
         return asdict(self) | {
@@ -84,41 +100,39 @@ class Calibration:
         Raises:
             CalibrationError: a field is missing, or is not of its type.
         """
-        missing = [field.name for field in fields(cls) if field.name not in values]
-        if missing:
-            raise CalibrationError(f"{', '.join(missing)} missing")
-        for field in fields(cls):
-            found = values[field.name]
-            allowed = _JSON_TYPES.get(field.type)
-            if allowed and (isinstance(found, bool) or not isinstance(found, allowed)):
-                raise CalibrationError(
-                    f"{field.name}: found {found!r}, expected {allowed[0].__name__}"
-                )
-        return cls(**{field.name: values[field.name] for field in fields(cls)})
+        try:
+            return TypeAdapter(cls).validate_python(values)
+        except ValidationError as error:
+            raise CalibrationError("; ".join(mistakes(error))) from None
 
 
-def cumulative_noise(noise_multiplier: float, steps: int) -> float:
-    """Return sigma sqrt(T), the paper's cumulative noise.
+def mistakes(error: ValidationError) -> list[str]:
+    """Say in a line each what pydantic found wrong, and where."""
+    return [
+        f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
+        + ("" if each["type"] == "missing" else f", found {reprlib.repr(each['input'])}")
+        for each in error.errors()
+    ]
 
-    >>> cumulative_noise(noise_multiplier=0.5, steps=16)
-    2.0
-    """
-    return noise_multiplier * math.sqrt(steps)
 
+def noise(quantity: NoiseQuantity, noise_multiplier: float, steps: int, batch_size: int) -> float:
+    """Return the DP noise of a training run (paper, section on batch size).
 
-def effective_noise(noise_multiplier: float, batch_size: int) -> float:
-    """Return sigma / B, the paper's effective noise.
-
-    >>> effective_noise(noise_multiplier=2.0, batch_size=64)
+    >>> noise("effective", noise_multiplier=2.0, steps=16, batch_size=64)
     0.03125
-    """
-    return noise_multiplier / batch_size
-
-
-def cumulative_effective_noise(noise_multiplier: float, steps: int, batch_size: int) -> float:
-    """Return sigma sqrt(T) / B, its cumulative version.
-
-    >>> cumulative_effective_noise(noise_multiplier=2.0, steps=16, batch_size=64)
+    >>> noise("cumulative", noise_multiplier=0.5, steps=16, batch_size=64)
+    2.0
+    >>> noise("cumulative_effective", noise_multiplier=2.0, steps=16, batch_size=64)
     0.125
+
+    ``effective`` is sigma/B, the noise of one averaged gradient; ``cumulative`` is sigma*sqrt(T);
+    ``cumulative_effective`` is sigma*sqrt(T)/B.
+
+    Args:
+        quantity: which noise.
+        noise_multiplier: sigma.
+        steps: T, the number of optimizer steps.
+        batch_size: B, the expected batch size.
     """
-    return cumulative_noise(noise_multiplier, steps) / batch_size
+    summed = noise_multiplier if quantity == "effective" else noise_multiplier * math.sqrt(steps)
+    return summed if quantity == "cumulative" else summed / batch_size

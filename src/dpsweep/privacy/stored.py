@@ -70,13 +70,17 @@ def compare(noise: Calibration, expected: dict[str, Any]) -> None:
     Raises:
         CalibrationError: names every field that differs.
     """
-    wrong = [
+    if wrong := differing(noise, expected):
+        raise CalibrationError("; ".join(wrong))
+
+
+def differing(noise: Calibration, expected: dict[str, Any]) -> list[str]:
+    """Say of every field that has another value than it must have what was found."""
+    return [
         f"{name}: found {getattr(noise, name)}, expected {value}"
         for name, value in expected.items()
         if getattr(noise, name) != value
     ]
-    if wrong:
-        raise CalibrationError("; ".join(wrong))
 
 
 def verify(noise: Calibration) -> None:

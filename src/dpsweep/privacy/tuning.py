@@ -128,6 +128,11 @@ def total_epsilon(profile: Profile, delta: float, mean: float, shape: float) -> 
     return first + (shape + 1) * second_epsilon(profile, gamma)
 
 
+def second_delta(epsilon: float, gamma: float) -> float:
+    """Return the largest delta that condition (1) admits at an epsilon."""
+    return gamma * math.expm1(epsilon) / (1 - gamma)
+
+
 def second_epsilon(profile: Profile, gamma: float) -> float:
     """Return the smallest e2 of condition (1).
 
@@ -137,7 +142,7 @@ def second_epsilon(profile: Profile, gamma: float) -> float:
 
     def admissible(epsilon: float) -> bool:
         # Beyond 700 exp overflows, and no profile is that large.
-        return epsilon > 700 or profile(epsilon) <= gamma * math.expm1(epsilon) / (1 - gamma)
+        return epsilon > 700 or profile(epsilon) <= second_delta(epsilon, gamma)
 
     return _smallest(admissible, "condition (1)")
 

@@ -21,17 +21,21 @@ from dpsweep.privacy.accountants import pld_interval, privacy_loss
 from dpsweep.privacy.calibration import (
     CERTIFICATE_ERROR,
     CROSS_CHECK_TOLERANCE,
+    PrivacyTarget,
     calibrate,
     certify_again,
+    proven_epsilon,
+    sampled_at_all,
 )
-from dpsweep.privacy.gaussian import (
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_noise_multiplier,
-)
-from dpsweep.privacy.prv import prv_epsilon
+from dpsweep.privacy.gaussian import gaussian_delta, gaussian_noise_multiplier
 from dpsweep.privacy.record import Calibration, CalibrationError
-from dpsweep.privacy.tuning import Profile, gamma_of_mean, second_epsilon, total_epsilon
+from dpsweep.privacy.tuning import (
+    Profile,
+    gamma_of_mean,
+    second_delta,
+    second_epsilon,
+    total_epsilon,
+)
 
 # The total lies in [1 - SLACK, 1] times what is asked for.
 SLACK = 2e-3
@@ -49,24 +53,26 @@ class TuningNoise:
     Attributes:
         epsilon: the total that was asked for.
         delta: of the total guarantee.
-        mean: expected number of trials.
+        mean_trials: expected number of trials.
         shape: eta of their distribution.
-        first_epsilon: each candidate is certified for it at ``delta / mean``.
+        gamma: their parameter.
+        first_epsilon: each candidate is certified for it at ``delta / mean_trials``.
         second_epsilon: each candidate is certified for it at ``second_delta``.
         second_delta: gamma (exp(second_epsilon) - 1) / (1 - gamma).
-        calibrations: the noise of each (N, B, T), certified for ``first_epsilon``.
         score_noise: standard deviation of the noise on the number of right answers.
+        noise: the calibration of each (N, B, T), certified for ``first_epsilon``.
     """
 
     epsilon: float
     delta: float
-    mean: float
+    mean_trials: float
     shape: float
+    gamma: float
     first_epsilon: float
     second_epsilon: float
     second_delta: float
-    calibrations: tuple[Calibration, ...]
     score_noise: float
+    noise: list[Calibration]
 
     @property
     def total_epsilon(self) -> float:
@@ -76,9 +82,7 @@ class TuningNoise:
     def calibration(self, batch_size: int, steps: int) -> Calibration:
         """The noise of the candidates with these B and T."""
         (found,) = (
-            each
-            for each in self.calibrations
-            if (each.batch_size, each.steps) == (batch_size, steps)
+            each for each in self.noise if (each.batch_size, each.steps) == (batch_size, steps)
         )
         return found
 
@@ -115,17 +119,17 @@ def calibrate_tuning(
             noise = [calibrate(first, delta / mean, *schedule) for schedule in distinct]
             found = max(second_epsilon(training_profile(each), gamma) for each in noise)
             second = (1 + _MARGIN) * (found + allowance)
-            second_delta = gamma * math.expm1(second) / (1 - gamma)
+            large_delta = second_delta(second, gamma)
             total = first + (shape + 1) * second
             if not (1 - SLACK) * epsilon <= total <= epsilon:
                 first *= epsilon * (1 - SLACK / 2) / total
                 continue
-            missing = max(_second_by_prv(each, second, second_delta) for each in noise) - second
+            missing = max(_second_by_prv(each, second, large_delta) for each in noise) - second
             if missing <= 0:
                 break
             allowance += missing
             if (shape + 1) * allowance > CROSS_CHECK_TOLERANCE * epsilon:
-                raise CalibrationError(f"accountants disagree at delta {second_delta:.6g}")
+                raise CalibrationError(f"accountants disagree at delta {large_delta:.6g}")
         else:
             raise CalibrationError(f"the search for the base of epsilon {epsilon:g} did not end")
     except CalibrationError as error:
@@ -133,9 +137,9 @@ def calibrate_tuning(
             f"no base mechanism gives a total epsilon of {epsilon:g} at delta {delta:g} with {mean:g} "
             f"trials in the mean: {error}"
         ) from error
-    score_noise = _score_noise(first, delta / mean, second, second_delta)
+    score_noise = _score_noise(first, delta / mean, second, large_delta)
     return TuningNoise(
-        epsilon, delta, mean, shape, first, second, second_delta, tuple(noise), score_noise
+        *(epsilon, delta, mean, shape, gamma, first, second, large_delta, score_noise, noise)
     )
 
 
@@ -153,32 +157,30 @@ def certify_tuning_again(noise: TuningNoise) -> TuningNoise:
         CalibrationError: a number is out of range, a condition does not hold, or the accountants
             disagree.
     """
-    gamma = gamma_of_mean(noise.mean, noise.shape)
-    first, second = noise.first_epsilon, noise.second_epsilon
-    second_delta = gamma * math.expm1(second) / (1 - gamma)
-    total = first + (noise.shape + 1) * second
+    gamma = gamma_of_mean(noise.mean_trials, noise.shape)
+    first, first_delta = noise.first_epsilon, noise.delta / noise.mean_trials
+    second, large_delta = noise.second_epsilon, second_delta(noise.second_epsilon, gamma)
+    total = noise.total_epsilon
     if not (1 - SLACK) * noise.epsilon <= total <= noise.epsilon:
         raise CalibrationError(
             f"first_epsilon + (shape + 1) second_epsilon: found {total:.6g}, expected one in "
             f"[{1 - SLACK}, 1] times {noise.epsilon:g}"
         )
-    calibrations = tuple(
-        certify_again(replace(each, epsilon=first, delta=noise.delta / noise.mean))
-        for each in noise.calibrations
-    )
-    for each in calibrations:
-        certify_second(each, second, second_delta)
+    again = [certify_again(replace(each, epsilon=first, delta=first_delta)) for each in noise.noise]
+    for each in again:
+        certify_second(each, second, large_delta)
         found = training_profile(each)(second)
-        if found > second_delta:
+        if found > large_delta:
             raise CalibrationError(
                 f"second_delta: found {found:.6g} by PLD at epsilon {second:.6g}, expected at most "
-                f"{second_delta:.6g}"
+                f"{large_delta:.6g}"
             )
     return replace(
         noise,
-        second_delta=second_delta,
-        calibrations=calibrations,
-        score_noise=_score_noise(first, noise.delta / noise.mean, second, second_delta),
+        gamma=gamma,
+        second_delta=large_delta,
+        score_noise=_score_noise(first, first_delta, second, large_delta),
+        noise=again,
     )
 
 
@@ -240,10 +242,7 @@ def _second_by_prv(noise: Calibration, epsilon: float, delta: float) -> float:
     """Return what PRV or the closed form proves at a large delta; ``epsilon`` is about as large."""
     if delta >= 1:
         return 0.0  # anything is (0, 1)-private
-    if noise.batch_size == noise.train_size:
-        return gaussian_epsilon(delta, noise.noise_multiplier, noise.steps)
-    if -math.expm1(noise.steps * math.log1p(-noise.sampling_rate)) <= delta:
+    rate, steps = noise.sampling_rate, noise.steps
+    if rate < 1 and sampled_at_all(rate, steps) <= delta:
         return 0.0  # the example is not even sampled more often
-    return prv_epsilon(
-        noise.noise_multiplier, noise.sampling_rate, noise.steps, delta, CERTIFICATE_ERROR * epsilon
-    )
+    return proven_epsilon(PrivacyTarget(epsilon, delta, rate, steps), noise.noise_multiplier)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -18,7 +17,7 @@ from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.resize import Resize
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.accountants import composed_epsilon
-from dpsweep.privacy.tuning import gamma_of_mean, largest_profile, total_epsilon
+from dpsweep.privacy.tuning import largest_profile, total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
 from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.study.config import Method
@@ -38,15 +37,6 @@ RANDOMNESS: Literal["secret, drawn from the operating system and never stored"] 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Checksum = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-
-def _complete(noise: dict[str, Any]) -> dict[str, Any]:
-    Calibration.from_dict(noise)
-    return noise
-
-
-Noise = Annotated[dict[str, Any], AfterValidator(_complete)]
-"""A calibration as it is in files, which has every field and each of its type."""
 
 
 class _Part(BaseModel):
@@ -91,23 +81,13 @@ class Tuning(_Part):
     score: Annotated[float, Field(allow_inf_nan=False)]
     """Of the winner, with noise."""
     candidates: Annotated[list[Setting], Field(min_length=2)]
-    noise: list[Noise]
+    noise: list[Calibration]
     """Calibrations, one for each (B, T) of the candidates."""
 
     def tuning_noise(self, epsilon: float, delta: float) -> TuningNoise:
-        """The noise as it was calibrated.
-
-        Raises:
-            CalibrationError: a calibration lacks a field, or has one of another type.
-        """
-        return TuningNoise(
-            **{"epsilon": epsilon, "delta": delta, "mean": self.mean_trials, "shape": self.shape},
-            first_epsilon=self.first_epsilon,
-            second_epsilon=self.second_epsilon,
-            second_delta=self.second_delta,
-            calibrations=tuple(map(Calibration.from_dict, self.noise)),
-            score_noise=self.score_noise,
-        )
+        """The noise as it was calibrated, for a total epsilon and delta."""
+        shared = {name: each for name, each in self if name not in ("score", "candidates")}
+        return TuningNoise(epsilon, delta, **shared)
 
 
 class PublicWeights(BaseModel):
@@ -153,7 +133,7 @@ class ReleasedModel(_Part):
     """Fingerprint of its certificate."""
     epsilon: Positive
     delta: Probability
-    noise: Noise | None
+    noise: Calibration | None
     """Its calibration; None where epsilon covers a choice among several trials."""
 
 
@@ -187,7 +167,7 @@ class Certificate(_Part):
     precision: Precision
     engine: ReleaseEngine
     device: Literal["cpu", "cuda"]
-    noise: Noise
+    noise: Calibration
     """The calibration of the model that is released."""
     split: DataSplit
     tuning: Tuning | None
@@ -237,25 +217,15 @@ def second_opinion(noise: Calibration, tuning: TuningNoise | None) -> float:
     """Return the epsilon of a release by privacy loss distributions."""
     if tuning is None:
         return noise.pld_epsilon
-    profiles = [training_profile(each) for each in tuning.calibrations]
+    profiles = [training_profile(each) for each in tuning.noise]
     profile = largest_profile([*profiles, gaussian_profile(tuning.score_noise)])
-    return total_epsilon(profile, tuning.delta, tuning.mean, tuning.shape)
+    return total_epsilon(profile, tuning.delta, tuning.mean_trials, tuning.shape)
 
 
 def certify_tuning(tuning: TuningNoise, candidates: list[Setting], score: float) -> Tuning:
     """Write accounted tuning down."""
-    return Tuning(
-        mean_trials=tuning.mean,
-        shape=tuning.shape,
-        gamma=gamma_of_mean(tuning.mean, tuning.shape),
-        first_epsilon=tuning.first_epsilon,
-        second_epsilon=tuning.second_epsilon,
-        second_delta=tuning.second_delta,
-        score_noise=tuning.score_noise,
-        score=score,
-        candidates=candidates,
-        noise=[each.to_dict() for each in tuning.calibrations],
-    )
+    shared = {name: each for name, each in vars(tuning).items() if name in Tuning.model_fields}
+    return Tuning(**shared, score=score, candidates=candidates)
 
 
 def released_together(
@@ -272,11 +242,11 @@ def released_together(
     joint_delta = math.fsum([delta, *(each.delta for each in earlier)])
     if not earlier:
         return Releases(earlier=[], joint_epsilon=epsilon, joint_delta=joint_delta)
-    stored = [Calibration.from_dict(each.noise) for each in earlier if each.noise is not None]
+    trainings = [each.noise for each in earlier if each.noise is not None]
     guarantees = [(each.epsilon, each.delta) for each in earlier if each.noise is None]
-    joint = composed_epsilon(
-        [*stored, noise] if noise else stored,
-        guarantees if noise else [*guarantees, (epsilon, delta)],
-        joint_delta,
-    )
+    if noise is None:
+        guarantees.append((epsilon, delta))
+    else:
+        trainings.append(noise)
+    joint = composed_epsilon(trainings, guarantees, joint_delta)
     return Releases(earlier=earlier, joint_epsilon=joint, joint_delta=joint_delta)

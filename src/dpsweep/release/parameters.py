@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dpsweep.base.files import atomic_path
-from dpsweep.models.architectures import find_head
+from dpsweep.models.architectures import find_head, public_statistics
 from dpsweep.models.build import trainable_parameters
 from dpsweep.release import FROZEN, TRAINED
 
@@ -38,6 +39,15 @@ def split_state(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]
     for name, each in model.state_dict().items():
         (trained if name in own else frozen)[outer_name(name)] = each
     return trained, frozen
+
+
+def stated(model: nn.Module) -> dict[str, Any]:
+    """Return the fields of a certificate's `Network` that a model decides."""
+    return {
+        "head_layers": head_layers(model),
+        "public_statistics": public_statistics(model),
+        "trained_parameters": sum(each.numel() for each in split_state(model)[0].values()),
+    }
 
 
 def save_parameters(model: nn.Module, trained: Mapping[str, Tensor], folder: Path) -> None:

@@ -150,11 +150,11 @@ def train_release(
     if tuning is None:
         with _silence():
             return train(candidates[0])[0], None, math.nan
-    probabilities = trial_count_probabilities(tuning.mean, tuning.shape, 100_000)
+    probabilities = trial_count_probabilities(tuning.mean_trials, tuning.shape, 100_000)
     most = int(np.searchsorted(np.cumsum(probabilities), 1 - _RARE)) + 1
     log.info(
         "a secret number of trials: %g in the mean, more than %d with probability %g",
-        *(tuning.mean, most, _RARE),
+        *(tuning.mean_trials, most, _RARE),
     )
     random = numpy_stream("selection", secret=new_secret())
     with _silence():
@@ -193,7 +193,7 @@ def select_privately(
         random: nobody else may know its state.
     """
     winner: Winner[Choice, Model] | None = None
-    for _ in range(draw_trial_count(noise.mean, noise.shape, random)):
+    for _ in range(draw_trial_count(noise.mean_trials, noise.shape, random)):
         candidate = candidates[int(random.integers(len(candidates)))]
         model, right = train(candidate)
         score = right + noise.score_noise * random.standard_normal()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dpsweep.base.files import DamagedFileError, checksum, read_checked_json
 from dpsweep.data.prepared import DatasetError, TokenizerIdentity
 from dpsweep.data.tokenizer import read_tokenizer, vocabulary_size
-from dpsweep.models.architectures import create, public_statistics
+from dpsweep.models.architectures import create
 from dpsweep.models.backbone import (
     Architecture,
     BackboneError,
@@ -28,6 +28,8 @@ from dpsweep.models.backbone import (
 from dpsweep.models.build import apply_method, build_model
 from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import certify_again
+from dpsweep.privacy.record import mistakes as mistakes_of
+from dpsweep.privacy.stored import differing
 from dpsweep.privacy.stored import verify as verify_calibration
 from dpsweep.privacy.tuning_noise import certify_tuning_again
 from dpsweep.release import (
@@ -49,7 +51,7 @@ from dpsweep.release.certificate import (
     released_together,
     second_opinion,
 )
-from dpsweep.release.parameters import head_layers, split_state
+from dpsweep.release.parameters import split_state, stated
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.shares import held_out_rows
 
@@ -81,19 +83,21 @@ def verify(folder: Path, backbone: Path | None = None) -> Certificate:
     except DamagedFileError as error:
         raise ReleaseError(str(error)) from None
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
-        raise ReleaseError(
-            "\n  ".join([f"{folder / CERTIFICATE}: not a certificate:", *lines])
-        ) from None
+        lines = [f"{folder / CERTIFICATE}: not a certificate:", *mistakes_of(error)]
+        raise ReleaseError("\n  ".join(lines)) from None
     prepared = PreparedBackbone.open(backbone) if backbone else None
-    mistakes = list(_differs("certificate", content, certificate.model_dump(mode="json")))
-    mistakes += _file_mistakes(folder, certificate)
-    for part in (_contradictions, _accountants):
+    mistakes = [
+        *_listed(_derived_mistakes(content, certificate)),
+        *_file_mistakes(folder, certificate),
+    ]
+    for later in (
+        _contradictions(certificate),
+        _accountants(certificate),
+        _parameter_mistakes(folder, certificate.network, prepared),
+    ):
         # Accountants may take for ever with numbers that contradict each other.
         if not mistakes:
-            mistakes += _listed(part(certificate))
-    if not mistakes:
-        mistakes += _listed(_parameter_mistakes(folder, certificate.network, prepared))
+            mistakes += _listed(later)
     if mistakes:
         raise ReleaseError("\n  ".join([f"{folder}: does not verify:", *mistakes]))
     return certificate
@@ -122,6 +126,11 @@ def _listed(mistakes: Iterator[str]) -> Iterator[str]:
         yield str(error)
 
 
+def _derived_mistakes(content: dict[str, Any], certificate: Certificate) -> Iterator[str]:
+    """Compare what a calibration derives from its own fields, such as the sampling rate."""
+    yield from _differs("certificate", content, certificate.model_dump(mode="json"))
+
+
 def _file_mistakes(folder: Path, certificate: Certificate) -> Iterator[str]:
     named = binary_files(certificate.network.kind)
     for name in sorted({each.name for each in folder.iterdir()} - {CERTIFICATE, CARD, *named}):
@@ -143,7 +152,7 @@ def _differs(name: str, found: Any, expected: Any) -> Iterator[str]:
     """Compare what a certificate has with what it must be, part by part."""
     if isinstance(found, dict) and isinstance(expected, dict):
         for key in sorted(found.keys() | expected.keys()):
-            yield from _differs(f"{name}.{key}", found.get(key), expected.get(key))
+            yield from _differs(f"{name}.{key}".lstrip("."), found.get(key), expected.get(key))
         return
     if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
         for index, (one, other) in enumerate(zip(found, expected, strict=True)):
@@ -169,45 +178,33 @@ def _contradictions(certificate: Certificate) -> Iterator[str]:
         )
     if certificate.delta * split.examples >= 1:
         yield f"delta: found {certificate.delta}, expected one below 1/{split.examples}"
-    calibrations = [("noise", certificate.noise)]
-    if tuning is None:
-        first, first_delta, settings = certificate.epsilon, certificate.delta, [setting]
-    else:
-        first, first_delta = tuning.first_epsilon, certificate.delta / tuning.mean_trials
+    target = {"train_size": train_size, "epsilon": certificate.epsilon, "delta": certificate.delta}
+    settings, calibrations = [setting], {"noise": certificate.noise}
+    if tuning is not None:
+        target["epsilon"] = tuning.first_epsilon
+        target["delta"] = certificate.delta / tuning.mean_trials
         settings = tuning.candidates
-        calibrations += [(f"tuning.noise.{i}", each) for i, each in enumerate(tuning.noise)]
+        calibrations |= {f"tuning.noise.{i}": each for i, each in enumerate(tuning.noise)}
         if setting not in settings:
             yield "setting: is not among tuning.candidates"
         if certificate.noise not in tuning.noise:
             yield "noise: is not among tuning.noise"
         schedules = list(dict.fromkeys((each.batch_size, each.steps) for each in settings))
-        calibrated = [(each.get("batch_size"), each.get("steps")) for each in tuning.noise]
+        calibrated = [(each.batch_size, each.steps) for each in tuning.noise]
         yield from _differs("(batch_size, steps) of tuning.noise", calibrated, schedules)
-    for where, stored in calibrations:
-        noise = Calibration.from_dict(stored)
-        yield from _differs(where, stored, noise.to_dict())
-        for name, expected in (
-            ("train_size", train_size),
-            ("epsilon", first),
-            ("delta", first_delta),
-        ):
-            if getattr(noise, name) != expected:
-                yield f"{where}.{name}: found {getattr(noise, name)}, expected {expected}"
-    chosen = Calibration.from_dict(certificate.noise)
-    yield from _differs("noise.batch_size", chosen.batch_size, setting.batch_size)
-    yield from _differs("noise.steps", chosen.steps, setting.steps)
-    if chosen.train_size == train_size:  # else there may be too many rows to draw them
+    for where, noise in calibrations.items():
+        yield from (f"{where}.{line}" for line in differing(noise, target))
+    schedule = {"batch_size": setting.batch_size, "steps": setting.steps}
+    yield from (f"noise.{line}" for line in differing(certificate.noise, schedule))
+    if certificate.noise.train_size == train_size:  # else there may be too many rows to draw them
         held_out = held_out_rows(split.examples, split.holdout_share) if split.holdout_share else ()
         yield from _differs("split.held_out", split.held_out, len(held_out))
     if not any(_follow(settings, train_size, rounding) for rounding in ("round", "ceil")):
         yield f"setting.steps: do not follow from epochs, batch_size and {train_size} examples"
     for index, model in enumerate(certificate.releases.earlier):
-        if model.noise is not None:
-            where = f"releases.earlier.{index}"
-            noise = Calibration.from_dict(model.noise)
-            yield from _differs(f"{where}.noise", model.noise, noise.to_dict())
-            if (model.epsilon, model.delta) != (noise.epsilon, noise.delta):
-                yield f"{where}: found another epsilon or delta than its noise has"
+        own = model.noise or model
+        if (model.epsilon, model.delta) != (own.epsilon, own.delta):
+            yield f"releases.earlier.{index}: found another epsilon or delta than its noise has"
     yield from _network_contradictions(certificate.network)
 
 
@@ -238,37 +235,39 @@ def _network_contradictions(network: Network) -> Iterator[str]:
 
 def _accountants(certificate: Certificate) -> Iterator[str]:
     """Run both accountants again for every epsilon, and compare with what they write."""
-    noise = Calibration.from_dict(certificate.noise)
+    found, expected = (
+        each.model_dump(mode="json") for each in (certificate, _proven_again(certificate))
+    )
+    yield from _differs("", found, expected)
+
+
+def _proven_again(certificate: Certificate) -> Certificate:
+    noise, tuning, stated_tuning = certificate.noise, None, None
     if certificate.tuning is None:
-        tuning = None
         noise = _proven(noise)
-        yield from _differs("noise", certificate.noise, noise.to_dict())
         certified = noise.certified_epsilon
     else:
-        stored = certificate.tuning
-        given = stored.tuning_noise(certificate.epsilon, certificate.delta)
-        for each in given.calibrations:
+        given = certificate.tuning.tuning_noise(certificate.epsilon, certificate.delta)
+        for each in given.noise:
             verify_calibration(each)
         tuning = certify_tuning_again(given)
-        again = certify_tuning(tuning, stored.candidates, stored.score)
-        yield from _differs("tuning", stored.model_dump(mode="json"), again.model_dump(mode="json"))
         certified = tuning.total_epsilon
-    yield from _differs("certified_epsilon", certificate.certified_epsilon, certified)
-    yield from _differs("pld_epsilon", certificate.pld_epsilon, second_opinion(noise, tuning))
-    for index, model in enumerate(certificate.releases.earlier):
-        if model.noise is not None:
-            again_noise = _proven(Calibration.from_dict(model.noise)).to_dict()
-            yield from _differs(f"releases.earlier.{index}.noise", model.noise, again_noise)
-    together = released_together(
-        certificate.releases.earlier,
-        None if tuning else noise,
-        certificate.epsilon,
-        certificate.delta,
-    )
-    yield from _differs(
-        "releases",
-        certificate.releases.model_dump(mode="json"),
-        together.model_dump(mode="json"),
+        stated_tuning = certify_tuning(
+            tuning, certificate.tuning.candidates, certificate.tuning.score
+        )
+    earlier = [
+        each.model_copy(update={"noise": _proven(each.noise)}) if each.noise else each
+        for each in certificate.releases.earlier
+    ]
+    alone = None if tuning else noise
+    return certificate.model_copy(
+        update={
+            "certified_epsilon": certified,
+            "pld_epsilon": second_opinion(noise, tuning),
+            "noise": noise,
+            "tuning": stated_tuning,
+            "releases": released_together(earlier, alone, certificate.epsilon, certificate.delta),
+        }
     )
 
 
@@ -297,12 +296,9 @@ def _parameter_mistakes(
     with torch.device("meta"):
         model = create(_architecture(network), len(network.classes))
         apply_method(model, network.method)
-    yield from _differs("network.head_layers", network.head_layers, head_layers(model))
-    statistics = public_statistics(model)
-    yield from _differs("network.public_statistics", network.public_statistics, statistics)
+    for name, expected in stated(model).items():
+        yield from _differs(f"network.{name}", getattr(network, name), expected)
     trained, frozen = split_state(model)
-    numbers = sum(each.numel() for each in trained.values())
-    yield from _differs("network.trained_parameters", network.trained_parameters, numbers)
     yield from _tensor_mistakes(folder / TRAINED, trained)
     yield from _tensor_mistakes(folder / FROZEN, frozen)
     if prepared is not None:

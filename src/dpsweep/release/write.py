@@ -15,7 +15,6 @@ from dpsweep.base.files import checksum, fingerprint, write_checked_json, write_
 from dpsweep.data.prepare import resize_of
 from dpsweep.data.prepared import DatasetError, read_metadata
 from dpsweep.data.tokenizer import Tokenizer
-from dpsweep.models.architectures import public_statistics
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.privacy.tuning_noise import TuningNoise
@@ -30,7 +29,7 @@ from dpsweep.release.certificate import (
     second_opinion,
 )
 from dpsweep.release.ledger import locked, open_ledger
-from dpsweep.release.parameters import head_layers, save_parameters
+from dpsweep.release.parameters import save_parameters, stated
 from dpsweep.release.section import candidates, decided, setting
 from dpsweep.release.train import Schedules, TrainedModel, train_release
 from dpsweep.study import Study
@@ -221,10 +220,8 @@ def _write_network(
             else resize_of(sweep.dataset, study.datasets[sweep.dataset]),
             "tokenizer": backbone.tokenizer,
             "method": method,
-            "head_layers": head_layers(empty),
             "pretraining": _plain(backbone.pretraining),
-            "public_statistics": public_statistics(empty),
-            "trained_parameters": sum(each.size for each in model.parameters.values()),
+            **stated(empty),
         }
     )
 
@@ -257,7 +254,7 @@ def _certificate(
             "precision": spec.precision,
             "engine": spec.engine,
             "device": spec.device,
-            "noise": model.noise.to_dict(),
+            "noise": model.noise,
             "tuning": certify_tuning(tuning, candidates(study, release), score) if tuning else None,
             "earlier_sweeps": swept.sweeps,
             "earlier_trials": swept.trials,
