@@ -8,6 +8,12 @@ from dpsweep.base.files import read_json
 from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.paths import Paths
 
+COLUMNS = [
+    "epsilon", "lower_bound", "consistent", "confidence", "p_value", "canaries", "guesses", "correct",
+    "examples", "batch_size", "full_batch", "sampling_rate", "epochs", "steps", "clipping_bound",
+    "delta", "noise_multiplier", "macro_accuracy",
+]  # fmt: skip
+
 
 class AuditFailedError(DpsweepError):
     """Training gives away more than is claimed."""
@@ -35,31 +41,18 @@ def load_audit(study: Study, paths: Paths) -> pd.DataFrame:
             f"{len(missing)} of {len(cells)} settings are not audited, the first is {missing[0]}",
             ("audit",),
         )
-    return pd.DataFrame([_row(cell, paths) for cell in cells])
+    return pd.DataFrame([_row(cell, paths) for cell in cells])[COLUMNS]
 
 
 def _row(cell: Cell, paths: Paths) -> dict[str, object]:
     found = read_json(paths.audited(cell))
-    calibration, trial = found["calibration"], found["trial"]
     return {
+        **found["calibration"],
+        **found,
         "epsilon": found["claimed_epsilon"],
-        "lower_bound": found["lower_bound"],
-        "consistent": found["consistent"],
-        "confidence": found["confidence"],
-        "p_value": found["p_value"],
-        "canaries": found["canaries"],
-        "guesses": found["guesses"],
-        "correct": found["correct"],
-        "examples": found["examples"],
-        "batch_size": found["batch_size"],
-        "full_batch": found["full_batch"],
-        "sampling_rate": calibration["sampling_rate"],
         "epochs": cell.epochs,
-        "steps": calibration["steps"],
         "clipping_bound": cell.clipping_bound,
-        "delta": calibration["delta"],
-        "noise_multiplier": calibration["noise_multiplier"],
-        "macro_accuracy": trial["macro_accuracy"],
+        "macro_accuracy": found["trial"]["macro_accuracy"],
     }
 
 

@@ -171,10 +171,8 @@ def write_problem(study: Study, paths: Paths, problem: str) -> None:
     tables = []
     for cell, file in zip(cells, files, strict=True):
         table = pq.read_table(file)
-        for name in ("problem", "cell"):
-            value = cell.problem if name == "problem" else cell.name
-            constant = pa.array([value] * table.num_rows, pa.string())
-            table = table.append_column(name, constant)
+        for name, value in (("problem", cell.problem), ("cell", cell.name)):
+            table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
         tables.append(table)
     with atomic_path(paths.problem(problem)) as partial:
         pq.write_table(pa.concat_tables(tables, promote_options="permissive"), partial)

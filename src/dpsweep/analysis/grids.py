@@ -18,6 +18,8 @@ CONDITIONS: tuple[Condition, ...] = (
     "dataset", "backbone", "method", "optimizer", "epsilon", "epochs",
 )  # fmt: skip
 """The conditions in which two grids may differ."""
+_PLACE: dict[Axis, int] = {"batch_size": -3, "clipping_bound": -2}
+"""The axis of a setting in arrays of shape (..., B, C, seeds)."""
 
 
 @dataclass(frozen=True)
@@ -72,18 +74,15 @@ class Grid:
         kept = [place for place, value in enumerate(getattr(self, axis)) if value in wanted]
         changes: dict[str, Any] = {axis: tuple(getattr(self, axis)[place] for place in kept)}
         for name in ("selection", "accuracy", "tuning"):
-            place = -3 if axis == "batch_size" else -2
-            changes[name] = np.take(getattr(self, name), kept, axis=place)
+            changes[name] = np.take(getattr(self, name), kept, axis=_PLACE[axis])
         return replace(self, **changes)
 
     def complete(self, axis: Axis) -> set[float]:
         """Return the values of one axis at which no cell and no seed is absent."""
-        place = -3 if axis == "batch_size" else -2
-        values = getattr(self, axis)
-        columns = np.moveaxis(self.selection, place, -1).reshape(-1, len(values))
+        columns = np.moveaxis(self.selection, _PLACE[axis], 0)
         return {
             value
-            for value, column in zip(values, columns.T, strict=True)
+            for value, column in zip(getattr(self, axis), columns, strict=True)
             if not np.isnan(column).any()
         }
 
