@@ -99,7 +99,7 @@ def rate(
     for here, elsewhere in zip(found[True], found[False], strict=True):
         row: dict[str, Any] = {"rule": here.rule.key, "comparisons": len(here.comparisons)}
         if here.comparisons:
-            row["truth"] = round(float(here.mean_effect().mean()), 4)
+            row["truth"] = round(float(here.effect.mean()), 4)
         for scope, evidence in (("here", here), ("elsewhere", elsewhere)):
             mean = getattr(evidence, scope)
             if mean is None:

@@ -144,6 +144,7 @@ class Evidence:
         rule: the rule.
         comparisons: those with an effect.
         groups: the group of datasets of each of them.
+        effect: the mean effect, shape (...), whether it has an interval or not; NaN without comparisons.
         here: the mean effect with comparisons as units, None where there are too few for an interval.
         elsewhere: the same with datasets as units.
     """
@@ -151,6 +152,7 @@ class Evidence:
     rule: Rule
     comparisons: Sequence[Comparison]
     groups: Sequence[int]
+    effect: Array
     here: Mean | None
     elsewhere: Mean | None
 
@@ -160,26 +162,17 @@ class Evidence:
     ) -> "Evidence":
         """Gather the comparisons of a rule; ``related`` are pairs of datasets that share examples."""
         known = [each for each in comparisons if not np.isnan(each.effect).any()]
+        if not known:
+            return cls(rule, [], [], np.array(np.nan), None, None)
         datasets = [[grid.dataset for grid in each.grids] for each in known]
         groups = groups_of_datasets(datasets, related)
+        effects = np.stack([each.effect for each in known], axis=-1)
         enough = len(known) >= FEWEST_COMPARISONS
-        effects = np.stack([each.effect for each in known], axis=-1) if known else np.empty(0)
         many = enough and len(set(groups)) >= FEWEST_DATASETS
-        return cls(
-            rule,
-            known,
-            groups,
-            mean_here(effects, groups) if enough else None,
-            mean_elsewhere(effects, groups) if many else None,
-        )
-
-    def mean_effect(self) -> Array:
-        """Return the mean effect, shape (...), whether it has an interval or not."""
-        if self.here is not None:
-            return self.here.effect
-        effects = np.stack([each.effect for each in self.comparisons], axis=-1)
-        mean: Array = _means_of_groups(effects, self.groups).mean(axis=0)
-        return mean
+        here = mean_here(effects, groups) if enough else None
+        elsewhere = mean_elsewhere(effects, groups) if many else None
+        effect = _means_of_groups(effects, groups).mean(axis=0) if here is None else here.effect
+        return cls(rule, known, groups, effect, here, elsewhere)
 
     @property
     def threshold(self) -> Array:
@@ -269,7 +262,7 @@ def _row(evidence: Evidence, level: float) -> dict[str, object]:
         "unit": rule.unit,
         "margin": rule.margin,
         "threshold": float(evidence.threshold),
-        "effect": float(evidence.mean_effect()) if effects else np.nan,
+        "effect": float(evidence.effect),
     }
     for scope, mean in (("here", evidence.here), ("elsewhere", evidence.elsewhere)):
         numbers: tuple[float, ...] = (np.nan,) * 3

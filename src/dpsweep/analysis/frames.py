@@ -60,10 +60,7 @@ def load_trials(
         MissingResultsError: a cell has not been trained, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column, or holds no best trial.
     """
-    tables = {
-        (cell.problem, cell.name): paths.cell(cell) / "trials.parquet"
-        for cell in dict.fromkeys(cells)
-    }
+    tables = _of_cells(paths, cells, "trials.parquet")
     columns = [*TRIAL_COLUMNS, "per_class_accuracy"] if per_class else TRIAL_COLUMNS
     frame = read_all(tables, columns, ["problem", "cell"], missing, "trained cell")
     chosen = frame.groupby(["problem", "cell"], sort=False)["best"].any()
@@ -85,11 +82,12 @@ def load_steps(
         MissingResultsError: a cell has not been trained, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column.
     """
-    tables = {
-        (cell.problem, cell.name): paths.cell(cell) / "steps.parquet"
-        for cell in dict.fromkeys(cells)
-    }
+    tables = _of_cells(paths, cells, "steps.parquet")
     return read_all(tables, STEP_COLUMNS, ["problem", "cell"], missing, "trained cell")
+
+
+def _of_cells(paths: Paths, cells: Iterable[Cell], name: str) -> dict[tuple[Any, ...], Path]:
+    return {(cell.problem, cell.name): paths.cell(cell) / name for cell in dict.fromkeys(cells)}
 
 
 def load_gradient_norms(
@@ -119,15 +117,12 @@ def load_gradient_norms(
         for selection in selections
         for cell in study.cells(selection)
     )
-    tables: dict[tuple[Any, ...], Path] = {
-        (
-            problem,
-            epsilon,
-            epochs,
-            float("nan") if isinstance(bound, str) else bound,
-        ): paths.gradient_norms(problem, epsilon, epochs, bound)
-        for problem, epsilon, epochs, bound in keys
-    }
+    tables: dict[tuple[Any, ...], Path] = {}
+    for problem, epsilon, epochs, bound in keys:
+        # Two rules without a bound have two keys: no NaN equals another.
+        number = float("nan") if isinstance(bound, str) else bound
+        file = paths.gradient_norms(problem, epsilon, epochs, bound)
+        tables[problem, epsilon, epochs, number] = file
     names = ["problem", "epsilon", "epochs", "clipping_bound"]
     return read_all(tables, NORM_COLUMNS, names, missing, "gradient norms", epoch == "last")
 

@@ -210,7 +210,7 @@ def prospects(
             verdicts = {
                 str(name): float(count) / studies for name, count in zip(names, counts, strict=True)
             }
-            truth = float(np.mean(each.mean_effect()))
+            truth = float(np.mean(each.effect))
         if each.here is not None:
             visible = float(np.median(each.here.smallest_visible(each.threshold, level)))
         found[each.rule.key] = Prospect(each, truth, verdicts, visible)

@@ -9,7 +9,6 @@ from dpsweep.privacy import Calibration
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import GENERATORS, NoiseGenerator, tail_delta
 from dpsweep.study import Study
-from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.paths import Paths
 
 log = logging.getLogger(__name__)
@@ -39,26 +38,20 @@ class TailCost:
 def study_calibrations(study: Study, paths: Paths) -> list[Calibration]:
     """Every distinct calibration of a study: read where it is there, made where it is not."""
     found: dict[tuple[float, int, int, int], Calibration] = {}
-    for name, sweep in study.sweeps.items():
-        train_size = study.train_size(sweep.dataset)
-        for cell in study.sweep_cells(name):
-            if not math.isfinite(cell.epsilon):
-                continue
-            batch_size = study.batch_size(cell)
-            steps = optimizer_steps(
-                train_size, batch_size, cell.epochs, study.privacy.step_rounding
-            )
-            setting = cell.epsilon, train_size, batch_size, steps
-            if setting in found:
-                continue
-            path = paths.noise(sweep.dataset, cell.epsilon, cell.epochs, cell.batch_size)
-            if path.exists():
-                found[setting] = Calibration.from_dict(read_json(path))
-            else:
-                epsilon, *sizes = setting
-                found[setting] = calibrate(epsilon, study.privacy.delta, *sizes)
-            if len(found) % 50 == 0:
-                log.info("%d calibrations", len(found))
+    for cell in filter(lambda each: math.isfinite(each.epsilon), study.all_cells()):
+        dataset = study.problems[cell.problem].dataset
+        steps = study.steps(dataset, cell.epochs, cell.batch_size)
+        sizes = study.train_size(dataset), study.batch_size(cell), steps
+        if (cell.epsilon, *sizes) in found:
+            continue
+        path = paths.noise(dataset, cell.epsilon, cell.epochs, cell.batch_size)
+        found[cell.epsilon, *sizes] = (
+            Calibration.from_dict(read_json(path))
+            if path.exists()
+            else calibrate(cell.epsilon, study.privacy.delta, *sizes)
+        )
+        if len(found) % 50 == 0:
+            log.info("%d calibrations", len(found))
     return list(found.values())
 
 
