@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 from dpsweep.privacy.prv import prv_epsilon
 from dpsweep.privacy.record import noise
 
+ROOT = Path(__file__).parents[2]
 DELTA = 1e-5
 
 
@@ -270,3 +272,13 @@ dpsweep.calibrate(1, 1e-5, 1000, 100, 10)
 assert not {"torch", "opacus"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.slow
+def test_the_documented_table_shows_the_committed_results():
+    from benchmarks.calibration import comparison_table  # imports Opacus
+
+    results = read_json(ROOT / "benchmarks" / "results" / "calibration_comparison.json")
+    documented = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+    assert comparison_table(results) in documented
+    assert len(results["settings"]) == 20
