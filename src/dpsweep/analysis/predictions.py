@@ -26,7 +26,7 @@ from dpsweep.study import Study
 from dpsweep.study.choice import choose
 from dpsweep.study.clipping import RULES, nearest_to_one
 from dpsweep.study.paths import Paths
-from dpsweep.study.selections import Selection
+from dpsweep.study.selections import Panel, Selection
 from dpsweep.study.targets import PredictedClipping, named_rule
 from dpsweep.theory import direction_optimal_clipping, mse_optimal_clipping
 
@@ -166,19 +166,15 @@ def _accuracies(
 def _measured(
     study: Study,
     paths: Paths,
-    panel: Selection,
+    panel: Panel,
     named: dict[str, dict[_Key, pd.DataFrame]],
     missing: list[Path] | None,
 ) -> Iterable[_Measured]:
     for key, cells in _accuracies(study, paths, panel, missing).items():
+        problem, epsilon, batch_size = key
+        setting = panel.title, problem, epsilon, int(cells["epochs"].iloc[0]), batch_size
         yield _Measured(
-            setting={
-                "title": getattr(panel, "title", ""),
-                "problem": key[0],
-                "epsilon": key[1],
-                "epochs": int(cells["epochs"].iloc[0]),
-                "batch_size": key[2],
-            },
+            setting=dict(zip(_SETTING, setting, strict=True)),
             accuracy=dict(zip(cells["clipping_bound"], cells["centre"], strict=True)),
             best=float(cells["clipping_bound"].iloc[int(cells["selection_accuracy"].argmax())]),
             named={
