@@ -42,13 +42,8 @@ from dpsweep.recommend.references import read_references, unrelated
 from dpsweep.recommend.rule import Recommendation, recommend
 from dpsweep.recommend.situation import situation_of
 from dpsweep.release import ReleaseError
-from dpsweep.release.train import (
-    Candidate,
-    Schedules,
-    select_privately,
-    train_and_score,
-    tuning_noise,
-)
+from dpsweep.release.section import Candidate, ReleasePlan
+from dpsweep.release.train import select_privately, train_and_score, tuning_noise
 from dpsweep.study import Study, load_study
 from dpsweep.study.config import Release
 from dpsweep.study.paths import Paths
@@ -144,9 +139,9 @@ def arms(problem: Problem, epsilon: float) -> Iterator[tuple[str, Release]]:
 
 def fixed(problem: Problem, release: Release, repetitions: int) -> dict[str, Any]:
     """Train the one setting."""
-    schedules = Schedules.of(problem.study, release)
-    (candidate,) = release.candidates(problem.parts.problem.name)
-    noise = problem.noise(release.epsilon, schedules(candidate[0]))
+    plan = ReleasePlan(problem.study, release)
+    (candidate,) = plan.candidates
+    noise = problem.noise(release.epsilon, plan.schedule(candidate[0]))
     found = [problem.train(candidate, noise, release, seed)[0] for seed in _seeds(repetitions)]
     return {"accuracy": found, "base_epsilon": release.epsilon, "trials": repetitions}
 
@@ -157,8 +152,8 @@ def tuned(problem: Problem, release: Release, repetitions: int) -> dict[str, Any
         noise = tuning_noise(problem.study, release)
     except ReleaseError as error:
         return {"refused": str(error)}
-    schedules = Schedules.of(problem.study, release)
-    candidates = release.candidates(problem.parts.problem.name)
+    plan = ReleasePlan(problem.study, release)
+    candidates = plan.candidates
     accuracies, chosen, trials = [], [], 0
     for repetition in _seeds(repetitions):
         name = ("price", problem.sweep, release.model_dump_json(), repetition)
@@ -167,7 +162,7 @@ def tuned(problem: Problem, release: Release, repetitions: int) -> dict[str, Any
         def train(candidate: Candidate, seeds: np.random.Generator = seeds) -> tuple[float, int]:
             nonlocal trials
             trials += 1
-            _, size, steps = schedules(candidate[0])
+            _, size, steps = plan.schedule(candidate[0])
             seed = int(seeds.integers(2**31))
             return problem.train(candidate, noise.calibration(size, steps), release, seed)
 
@@ -186,13 +181,13 @@ def tuned(problem: Problem, release: Release, repetitions: int) -> dict[str, Any
 def best(problem: Problem, grid: Release, repetitions: int) -> dict[str, Any]:
     """Train the whole grid, and keep what is best on the test set; then train that once more."""
     release = grid.model_copy(update={"holdout_share": 0.0})
-    schedules = Schedules.of(problem.study, release)
-    candidates = release.candidates(problem.parts.problem.name)
+    plan = ReleasePlan(problem.study, release)
+    candidates = plan.candidates
     accuracy = np.array(
         [
             [
                 problem.train(
-                    each, problem.noise(release.epsilon, schedules(each[0])), release, seed
+                    each, problem.noise(release.epsilon, plan.schedule(each[0])), release, seed
                 )[0]
                 for each in candidates
             ]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
-from tests.release.test_release import FIXED, PRIVATE, study
+from tests.release.test_release import FIXED, PRIVATE, release, study
 from tests.training.tiny_study import N, prepare
 
 from dpsweep.base.files import (
@@ -29,7 +29,6 @@ from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
 from dpsweep.release.card import model_card
 from dpsweep.release.certificate import NOT_KNOWN, Certificate
 from dpsweep.release.verify import not_known, verify
-from dpsweep.release.write import write_release
 from dpsweep.study.paths import Paths
 
 Place = tuple[Any, ...]
@@ -47,9 +46,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepare(study(FIXED), results)
     paths = Paths(results)
     for name, section in (("first", FIXED), ("tuned", PRIVATE), ("fixed", SUBSAMPLED)):
-        made = study(section)
-        assert made.release is not None
-        write_release(made, paths, made.release).rename(results / name)
+        release(section, paths).rename(results / name)
     return results
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from tests.release.test_release import FIXED, PRIVATE, study
+from tests.release.test_release import FIXED, PRIVATE, release, section_of, study
 from tests.training.test_features import with_weights
 from tests.training.tiny_study import N, prepare, tiny_sections
 from torch import Tensor
@@ -32,8 +32,8 @@ from dpsweep.release import CERTIFICATE, FROZEN, TRAINED
 from dpsweep.release import train as release_training
 from dpsweep.release.certificate import Releases, second_opinion
 from dpsweep.release.parameters import save_parameters
-from dpsweep.release.train import Candidate, TrainedModel, Winner, train_release
-from dpsweep.release.write import write_release
+from dpsweep.release.section import Candidate
+from dpsweep.release.train import TrainedModel, Winner, train_release
 from dpsweep.study import StudyError
 from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows
@@ -57,6 +57,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def paths(template: Path, tmp_path: Path) -> Paths:
     return Paths(Path(shutil.copytree(template, tmp_path / "results")))
+
+
+def trained(section: dict[str, Any], paths: Paths) -> Any:
+    made = study(section)
+    return train_release(made, paths, section_of(made))
 
 
 class Recorded:
@@ -119,9 +124,7 @@ def test_every_part_of_tuning_has_a_secret_of_its_own(
     monkeypatch.setattr(
         release_training, "select_privately", lambda *given: both_ends(*given, found)
     )
-    section = study(TUNED)
-    assert section.release is not None
-    train_release(section, paths, section.release)
+    trained(TUNED, paths)
     assert used.secrets == [b"secret 0", b"secret 1", b"secret 2"]
     assert used.streams == [
         ("selection", b"secret 0"),
@@ -136,9 +139,8 @@ def test_every_part_of_tuning_has_a_secret_of_its_own(
 def test_a_fixed_setting_has_one_secret_and_holds_nothing_out(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used, section = Recorded(monkeypatch), study(FIXED)
-    assert section.release is not None
-    train_release(section, paths, section.release)
+    used = Recorded(monkeypatch)
+    trained(FIXED, paths)
     assert used.secrets == [b"secret 0"]
     assert used.streams == [("noise", b"secret 0"), ("sampling", b"secret 0")]
     assert used.evaluated == ["test"]
@@ -177,9 +179,7 @@ def test_scores_are_right_answers_on_what_is_held_out(
     monkeypatch.setattr(
         release_training, "select_privately", lambda *given: both_ends(*given, found)
     )
-    section = study(TUNED)
-    assert section.release is not None
-    train_release(section, paths, section.release)
+    trained(TUNED, paths)
     data, rows = PreparedDataset.open(paths.dataset("digits")), list(HELD_OUT)
     labels = data.train_labels[rows]
     for model, score in found:
@@ -203,14 +203,12 @@ def test_every_trial_has_the_noise_of_its_own_schedule(
         return Winner(candidates[0], found[0][0], 0.0)
 
     monkeypatch.setattr(release_training, "select_privately", one_of_each)
-    section = study(PRIVATE | {"epochs": [1, 2, 5], "learning_rate": [0.01]})
-    assert section.release is not None
-    _, tuning, _ = train_release(section, paths, section.release)
-    assert tuning is not None
-    size, release = N - len(HELD_OUT), section.release
+    section = PRIVATE | {"epochs": [1, 2, 5], "learning_rate": [0.01]}
+    assert trained(section, paths)[1] is not None
+    size, named = N - len(HELD_OUT), section_of(study(section))
     # Full batches: as many steps as epochs.
     schedules = [(size, size, epochs) for epochs in (1, 2, 5)]
-    wanted = calibrate_tuning(8.0, 1e-5, release.mean_trials, release.shape, schedules)
+    wanted = calibrate_tuning(8.0, 1e-5, named.mean_trials, named.shape, schedules)
     by_steps = {each.steps: each for each in wanted.noise}
     assert len({each.noise_multiplier for each in by_steps.values()}) == 3
     for model, _ in found:
@@ -229,10 +227,8 @@ def test_what_is_written_is_the_winner_after_its_last_epoch(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its test accuracy is that of the parameters on disk, over examples and not over classes."""
-    section = study(FIXED | {"epochs": [4], "learning_rate": [0.1], "epsilon": 50.0})
-    assert section.release is not None
     Recorded(monkeypatch)
-    folder = write_release(section, paths, section.release)
+    folder = release(FIXED | {"epochs": [4], "learning_rate": [0.1], "epsilon": 50.0}, paths)
     certificate = json.loads((folder / CERTIFICATE).read_text())
     trained, frozen = load_file(folder / TRAINED), load_file(folder / FROZEN)
     network = released_model(dict(trained), paths)
@@ -260,9 +256,7 @@ def test_a_certificate_tells_no_path_and_no_time_of_this_machine(paths: Paths) -
     said = {"kind": "file", "path": "/home/somebody/weights.safetensors", "seconds": 3.5}
     state = load_file(paths.backbone("vit") / "model.safetensors")
     write_backbone(paths.backbone("vit"), state, **metadata | {"pretraining": said})
-    section = study(FIXED)
-    assert section.release is not None
-    folder = write_release(section, paths, section.release)
+    folder = release(FIXED, paths)
     certificate = json.loads((folder / CERTIFICATE).read_text())
     assert certificate["network"]["pretraining"] == {"kind": "file"}
     assert not any("somebody" in file.read_text(errors="ignore") for file in folder.iterdir())
@@ -282,12 +276,10 @@ def test_the_second_opinion_is_that_of_the_accountant_of_loss_distributions() ->
 
 
 def test_candidates_are_all_combinations_of_the_lists() -> None:
-    section = study(TUNED)
-    assert section.release is not None
     wanted = itertools.product([3, 4], ["full"], [0.1, 1.0], [0.03, 0.1])
     assert [
         (cell.epochs, cell.batch_size, cell.clipping_bound, rate)
-        for cell, rate in section.release.candidates("")
+        for cell, rate in section_of(study(TUNED)).candidates("")
     ] == list(wanted)
 
 

@@ -42,6 +42,7 @@ from dpsweep.release.verify import not_known, verify
 from dpsweep.release.write import Swept, swept_before, write_release
 from dpsweep.study import Study
 from dpsweep.study.cells import FeatureSource
+from dpsweep.study.config import Release
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import compute_features
@@ -79,10 +80,13 @@ def paths(prepared: Path, tmp_path: Path) -> Paths:
     return Paths(Path(shutil.copytree(prepared, tmp_path / "results")))
 
 
-def release(section: dict[str, Any], paths: Paths) -> Path:
-    made = study(section)
-    assert made.release is not None
-    return write_release(made, paths, made.release)
+def section_of(made: Study) -> Release:
+    return made.release
+
+
+def release(section: dict[str, Any] | Study, paths: Paths) -> Path:
+    made = section if isinstance(section, Study) else study(section)
+    return write_release(made, paths, section_of(made))
 
 
 @pytest.fixture(scope="module")
@@ -147,13 +151,12 @@ def test_a_head_on_features_is_released_as_the_whole_network(
     with_weights(paths.backbone("vit"))
     longer = {"epsilon": 50.0, "epochs": [15], "batch_size": [64], "learning_rate": [0.1]}
     made = feature_study(FIXED | longer, {})
-    assert made.release is not None
     compute_features(made, paths, FeatureSource("digits", "vit"))
     # No step runs the network.
     monkeypatch.setattr(VisionTransformer, "forward", None)
     # The same accuracy each time.
     monkeypatch.setattr("dpsweep.release.train.new_secret", lambda: bytes(32))
-    folder = write_release(made, paths, made.release)
+    folder = release(made, paths)
     monkeypatch.undo()
     certificate = verify(folder)
     assert certificate.network.trained_parameters == 10 * 33
@@ -306,7 +309,6 @@ def test_no_line_of_a_gpu_tells_the_number_of_trials(
     sections = tiny_sections({"physical_batch": "auto", "precision": "float32"}, {"kind": "film"})
     section = PRIVATE | {"epochs": [1], "batch_size": [40, 160]}
     made = Study.model_validate(sections | {"release": section})
-    assert made.release is not None
     found, sizes = [], set()
     physical_batch = TrialContext.physical_batch
 
@@ -324,7 +326,7 @@ def test_no_line_of_a_gpu_tells_the_number_of_trials(
         paths = Paths(Path(shutil.copytree(prepared, tmp_path / str(count) / "results")))
         caplog.clear()
         with PretendedGpu().pretended():
-            write_release(made, paths, made.release)
+            release(made, paths)
         assert verify(paths.release).device == "cuda"
         found.append([record.getMessage() for record in caplog.records])
         assert len(sizes) == min(count, 2)
@@ -405,8 +407,7 @@ def test_trials_of_other_grids_are_found(paths: Paths) -> None:
     (paths.trials / "dd").mkdir()
     (paths.trials / "dd" / "dd.safetensors").write_bytes(b"damaged")
     made = study(FIXED)
-    assert made.release is not None
-    assert swept_before(made, paths, made.release) == Swept([], 2)
+    assert swept_before(made, paths, section_of(made)) == Swept([], 2)
     folder = release(FIXED, paths)
     assert verify(folder).earlier_trials == 2
     assert "(2 trials in its store)" in (folder / CARD).read_text()
@@ -429,8 +430,7 @@ def test_sweeps_of_a_folder_within_the_folder_are_named(paths: Paths) -> None:
     for cell in made.all_cells():
         (paths.cell(cell)).mkdir(parents=True)
         (paths.cell(cell) / "trials.parquet").touch()
-    assert made.release is not None
-    assert swept_before(made, paths, made.release).sweeps == ["pets", "cats"]
+    assert swept_before(made, paths, section_of(made)).sweeps == ["pets", "cats"]
 
 
 def test_engine_opacus_releases_nothing() -> None:
@@ -442,26 +442,24 @@ def test_engine_opacus_releases_nothing() -> None:
 
 
 def test_a_section_of_other_numbers_is_found(tuned: Path, paths: Paths) -> None:
+    def differences(made: Study) -> str:
+        with pytest.raises(ReleaseError) as found:
+            compare(tuned, made, section_of(made))
+        return str(found.value)
+
     made = study(PRIVATE)
-    assert made.release is not None
-    compare(tuned, made, made.release)
+    compare(tuned, made, section_of(made))
     names = {
         name: backbone.model_copy(update={"architecture": "hf-hub:timm/vit"})
         for name, backbone in made.backbones.items()
     }
-    compare(tuned, made.model_copy(update={"backbones": names}), made.release)
-    changed = study(PRIVATE | {"epsilon": 1.0, "learning_rate": [0.003, 0.02]})
-    assert changed.release is not None
-    with pytest.raises(ReleaseError) as found:
-        compare(tuned, changed, changed.release)
-    assert "epsilon: the certificate has 8.0, the section 1.0" in str(found.value)
-    assert re.search(r"candidates: the certificate has .*0\.01.*section .*0\.02", str(found.value))
-    fixed = study(FIXED, delta=1e-6)
-    assert fixed.release is not None
-    with pytest.raises(ReleaseError, match=r"tuning: the certificate has one, the section none"):
-        compare(tuned, fixed, fixed.release)
-    with pytest.raises(ReleaseError, match=r"delta: the certificate has 1e-05, the section 1e-06"):
-        compare(tuned, fixed, fixed.release)
+    compare(tuned, made.model_copy(update={"backbones": names}), section_of(made))
+    changed = differences(study(PRIVATE | {"epsilon": 1.0, "learning_rate": [0.003, 0.02]}))
+    assert "epsilon: the certificate has 8.0, the section 1.0" in changed
+    assert re.search(r"candidates: the certificate has .*0\.01.*section .*0\.02", changed)
+    fixed = differences(study(FIXED, delta=1e-6))
+    assert "tuning: the certificate has one, the section none" in fixed
+    assert "delta: the certificate has 1e-05, the section 1e-06" in fixed
 
 
 def test_verification_prints_what_it_cannot_know(

@@ -66,6 +66,11 @@ class DataSplit(_Part):
     holdout_share: Annotated[float, Field(ge=0, lt=1)]
     held_out: NonNegativeInt
 
+    @property
+    def train_size(self) -> int:
+        """N, the examples that train."""
+        return self.examples - self.held_out
+
 
 class Tuning(_Part):
     """How the setting was chosen; the total epsilon covers it."""

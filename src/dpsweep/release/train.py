@@ -19,11 +19,10 @@ from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning import draw_trial_count, trial_count_probabilities
 from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning
 from dpsweep.release import ReleaseError
-from dpsweep.study import Cell, Study
-from dpsweep.study.cells import optimizer_steps
+from dpsweep.release.section import Candidate, ReleasePlan
+from dpsweep.study import Study
 from dpsweep.study.config import HeadOnly, Release
 from dpsweep.study.paths import Paths
-from dpsweep.study.shares import held_out_rows
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.features import open_inputs
@@ -34,7 +33,6 @@ from dpsweep.training.trial import evaluate, train_trial
 log = logging.getLogger(__name__)
 
 Arrays = dict[str, np.ndarray[Any, Any]]
-Candidate = tuple[Cell, float]
 Choice = TypeVar("Choice")
 Model = TypeVar("Model")
 _RARE = 1e-4
@@ -53,34 +51,6 @@ class TrainedModel:
     """Everything measured of the trial; most of it is not private (see `certificate`)."""
 
 
-@dataclass(frozen=True)
-class Schedules:
-    """N of a release, and B and T of each candidate."""
-
-    examples: int
-    """Of the whole training set."""
-    held_out: int
-    rounding: str
-
-    @classmethod
-    def of(cls, study: Study, release: Release) -> "Schedules":
-        """Those of a study's section."""
-        examples = study.datasets[study.sweeps[release.sweep].dataset].train_size
-        held_out = len(held_out_rows(examples, release.held_out)) if release.held_out else 0
-        return cls(examples, held_out, study.privacy.step_rounding)
-
-    @property
-    def train_size(self) -> int:
-        """N."""
-        return self.examples - self.held_out
-
-    def __call__(self, cell: Cell) -> tuple[int, int, int]:
-        """(N, B, T) of a candidate."""
-        size = self.train_size if isinstance(cell.batch_size, str) else cell.batch_size
-        steps = optimizer_steps(self.train_size, size, cell.epochs, self.rounding)
-        return self.train_size, size, steps
-
-
 def tuning_noise(study: Study, release: Release) -> TuningNoise:
     """Return the noise of all candidates of a release with ``selection: private``.
 
@@ -88,22 +58,22 @@ def tuning_noise(study: Study, release: Release) -> TuningNoise:
         CalibrationError: no base mechanism meets the total epsilon.
         ReleaseError: the held-out part is too small for the noise of its score.
     """
-    schedules = Schedules.of(study, release)
+    plan = ReleasePlan(study, release)
     noise = calibrate_tuning(
         release.epsilon,
         study.privacy.delta,
         release.mean_trials,
         release.shape,
-        [schedules(cell) for cell, _ in release.candidates("")],
+        [plan.schedule(cell) for cell, _ in plan.candidates],
     )
     # An accuracy of n examples has a sampling error of up to sqrt(n) / 2 examples.
-    if noise.score_noise > math.sqrt(schedules.held_out) / 2:
+    if noise.score_noise > math.sqrt(plan.split.held_out) / 2:
         needed = math.ceil((2 * noise.score_noise) ** 2)
         raise ReleaseError(
             f"release.holdout_share: found {release.holdout_share:g}, which holds out "
-            f"{schedules.held_out} examples. Scores need noise of {noise.score_noise:.1f} right answers, "
+            f"{plan.split.held_out} examples. Scores need noise of {noise.score_noise:.1f} right answers, "
             f"more than the sampling error of an accuracy on so few; allowed: a share that holds out at "
-            f"least {needed} of {schedules.examples}, a larger epsilon, or selection: fixed"
+            f"least {needed} of {plan.split.examples}, a larger epsilon, or selection: fixed"
         )
     return noise
 
@@ -124,9 +94,8 @@ def train_release(
         ReleaseError: see `tuning_noise`.
     """
     torch.set_num_threads(study.training.threads)
-    parts = study.sweeps[release.sweep]
-    candidates = release.candidates(parts.problem.name)
-    schedules = Schedules.of(study, release)
+    plan = ReleasePlan(study, release)
+    parts, candidates = plan.sweep, plan.candidates
     tuning = tuning_noise(study, release) if release.selection == "private" else None
     data = open_inputs(study, paths, parts.problem.name)
     backbone = PreparedBackbone.open(paths.backbone(parts.backbone))
@@ -135,14 +104,14 @@ def train_release(
 
     def train(candidate: Candidate) -> tuple[TrainedModel, int]:
         cell, rate = candidate
-        _, size, steps = schedules(cell)
+        size, batch_size, steps = plan.schedule(cell)
         if tuning is None:
-            own = calibrate(release.epsilon, study.privacy.delta, *schedules(cell))
+            own = calibrate(release.epsilon, study.privacy.delta, size, batch_size, steps)
         else:
-            own = tuning.calibration(size, steps)
+            own = tuning.calibration(batch_size, steps)
         check_size(own, context, data)
         spec = specify(study, cell, own, data, backbone, context.device, rate, seed=1)
-        spec = replace(spec, holdout=schedules.held_out)
+        spec = replace(spec, holdout=plan.split.held_out)
         trained, parameters, right = train_and_score(spec, context, new_secret())
         named = {f"{prefix}{name}": each for name, each in parameters.items()}
         return TrainedModel(candidate, spec, own, named, trained), right

@@ -170,7 +170,7 @@ def _differs(name: str, found: Any, expected: Any) -> Iterator[str]:
 def _contradictions(certificate: Certificate) -> Iterator[str]:
     """Fields that do not fit others, by arithmetic alone."""
     tuning, split, setting = certificate.tuning, certificate.split, certificate.setting
-    train_size = split.examples - split.held_out
+    train_size = split.train_size
     if (tuning is None) != (split.held_out == 0):
         yield (
             f"split.held_out: found {split.held_out} {'without' if tuning is None else 'with'} tuning; "

@@ -30,8 +30,8 @@ from dpsweep.release.certificate import (
 )
 from dpsweep.release.ledger import locked, open_ledger
 from dpsweep.release.parameters import save_parameters, stated
-from dpsweep.release.section import candidates, decided, setting
-from dpsweep.release.train import Schedules, TrainedModel, train_release
+from dpsweep.release.section import ReleasePlan
+from dpsweep.release.train import TrainedModel, train_release
 from dpsweep.study import Study
 from dpsweep.study.config import Release
 from dpsweep.study.config.datasets import origins, shares_examples
@@ -115,10 +115,10 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
     with open_ledger(paths.ledger):
         pass  # a ledger that cannot be read or written is found before anything is trained
     dataset = study.sweeps[release.sweep].dataset
-    data = read_metadata(paths.dataset(dataset)).checksum
-    comes_from = origins(study.datasets[dataset].source)
+    data = read_metadata(paths.dataset(dataset)).checksum, origins(study.datasets[dataset].source)
     tokenizer = _tokenizer(study, paths, release)
     model, tuning, score = train_release(study, paths, release)
+    alone = None if tuning else model.noise
     with (
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=_UNFINISHED) as unfinished,
         open_ledger(paths.ledger) as ledger,
@@ -126,9 +126,20 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
         made = Path(unfinished) / "release"
         made.mkdir()
         network = _write_network(study, paths, release, model, tokenizer, made)
-        earlier = ledger.released(data, comes_from)
-        certificate = _certificate(
-            study, release, model, tuning, score, network, swept, earlier, made
+        together = released_together(
+            ledger.released(*data), alone, release.epsilon, study.privacy.delta
+        )
+        certificate = Certificate.model_validate(
+            ReleasePlan(study, release).decided()
+            | _trained(study, release, model, tuning, score)
+            | {
+                "title": study.title,
+                "earlier_sweeps": swept.sweeps,
+                "earlier_trials": swept.trials,
+                "releases": together,
+                "network": network,
+                "files": {name: checksum(made / name) for name in binary_files(network.kind)},
+            }
         )
         content = certificate.model_dump(mode="json")
         write_text(made / CARD, model_card(certificate))
@@ -136,16 +147,35 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
         _refuse_another(folder)
         # First, so that no model is there without a line.
         ledger.add(
-            data,
-            comes_from,
+            *data,
             ReleasedModel(
                 certificate=fingerprint(content),
                 epsilon=certificate.epsilon,
                 delta=certificate.delta,
-                noise=None if tuning else certificate.noise,
+                noise=alone,
             ),
         )
         made.replace(folder)
+
+
+def _trained(
+    study: Study, release: Release, model: TrainedModel, tuning: TuningNoise | None, score: float
+) -> dict[str, Any]:
+    """The fields of a certificate that are known after training."""
+    plan, spec = ReleasePlan(study, release), model.spec
+    candidates = list(map(plan.setting, plan.candidates))
+    return {
+        "certified_epsilon": tuning.total_epsilon if tuning else model.noise.certified_epsilon,
+        "pld_epsilon": second_opinion(model.noise, tuning),
+        "setting": plan.setting(model.candidate),
+        "precision": spec.precision,
+        "engine": spec.engine,
+        "device": spec.device,
+        "noise": model.noise,
+        "tuning": certify_tuning(tuning, candidates, score) if tuning else None,
+        "test_accuracy": model.record["accuracy"],
+        "versions": model.record["versions"],
+    }
 
 
 @contextmanager
@@ -229,39 +259,3 @@ def _write_network(
 def _plain(pretraining: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out of a description of weights the path on this machine, and times."""
     return {key: each for key, each in pretraining.items() if key not in ("path", "seconds")}
-
-
-def _certificate(
-    study: Study,
-    release: Release,
-    model: TrainedModel,
-    tuning: TuningNoise | None,
-    score: float,
-    network: Network,
-    swept: Swept,
-    earlier: list[ReleasedModel],
-    folder: Path,
-) -> Certificate:
-    spec, schedules = model.spec, Schedules.of(study, release)
-    epsilon, delta = release.epsilon, study.privacy.delta
-    return Certificate.model_validate(
-        decided(study, release)
-        | {
-            "title": study.title,
-            "certified_epsilon": tuning.total_epsilon if tuning else model.noise.certified_epsilon,
-            "pld_epsilon": second_opinion(model.noise, tuning),
-            "setting": setting(model.candidate, schedules),
-            "precision": spec.precision,
-            "engine": spec.engine,
-            "device": spec.device,
-            "noise": model.noise,
-            "tuning": certify_tuning(tuning, candidates(study, release), score) if tuning else None,
-            "earlier_sweeps": swept.sweeps,
-            "earlier_trials": swept.trials,
-            "releases": released_together(earlier, None if tuning else model.noise, epsilon, delta),
-            "test_accuracy": model.record["accuracy"],
-            "network": network,
-            "versions": model.record["versions"],
-            "files": {name: checksum(folder / name) for name in binary_files(network.kind)},
-        }
-    )
