@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from benchmarks.common import RESULTS, command_line, environment
 from benchmarks.speed.synthetic import small_study
 from dpsweep.base.files import write_json
+from dpsweep.data import Split, write_prepared
 from dpsweep.data.prepared import FeatureIdentity
-from dpsweep.data.write import Split, write_prepared
 from dpsweep.models.backbone import Architecture, write_backbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names
 from dpsweep.privacy.calibration import calibrate

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpsweep.data import Split, write_prepared
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.data.write import Split, write_prepared
 from dpsweep.models.backbone import Architecture, PreparedBackbone, write_backbone
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.specification import TrialSpec

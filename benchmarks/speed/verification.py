@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks.common import command_line
 from dpsweep.base.files import checksum
+from dpsweep.data import Split, write_prepared
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.data.write import Split, write_prepared
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import verify
 

@@ -35,7 +35,7 @@ def read(
         for split, content in (("train", train), ("test", train if test is None else test))
     }
     texts = load_files(FilesSource.model_validate({"kind": "files", **files}))
-    return list(texts.train.texts), texts.train.labels.tolist(), texts.classes
+    return list(texts.train.inputs), texts.train.labels.tolist(), texts.classes
 
 
 # -- tables that are read --------------------------------------------------------------------

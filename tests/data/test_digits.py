@@ -1,11 +1,20 @@
+from typing import Any
+
 import numpy as np
 from sklearn.datasets import load_digits
 
-from dpsweep.data.digits import load_digits_splits
+from dpsweep.data import Split
+from dpsweep.data.digits import load_digits as load
+from dpsweep.study.config import DigitsSource
+
+
+def splits(**keys: Any) -> tuple[Split, Split]:
+    made = load(DigitsSource(kind="sklearn-digits", **keys))
+    return made.train, made.test
 
 
 def test_split_is_a_stratified_partition_of_the_digits() -> None:
-    train, test = load_digits_splits(test_share=0.25, seed=0)
+    train, test = splits()
     assert len(train.labels) == 1347
     assert len(test.labels) == 450
     inputs = np.concatenate([np.asarray(train.inputs), np.asarray(test.inputs)])
@@ -22,7 +31,7 @@ def test_split_is_a_stratified_partition_of_the_digits() -> None:
 
 
 def test_pixels_fill_the_range_of_a_byte() -> None:
-    train, _ = load_digits_splits(test_share=0.25, seed=0)
+    train, _ = splits()
     images = np.asarray(train.inputs)
     assert images.dtype == np.uint8
     assert images.shape[1:] == (8, 8, 1)
@@ -30,19 +39,17 @@ def test_pixels_fill_the_range_of_a_byte() -> None:
 
 
 def test_split_depends_on_the_seed_alone() -> None:
-    first, _ = load_digits_splits(test_share=0.25, seed=0)
+    first, _ = splits()
     np.random.seed(123)
-    again, _ = load_digits_splits(test_share=0.25, seed=0)
-    other, _ = load_digits_splits(test_share=0.25, seed=1)
+    again, _ = splits()
+    other, _ = splits(seed=1)
     np.testing.assert_array_equal(np.asarray(first.inputs), np.asarray(again.inputs))
     assert not np.array_equal(np.asarray(first.inputs), np.asarray(other.inputs))
 
 
 def test_a_long_tail_of_some_digits() -> None:
-    whole, _ = load_digits_splits(test_share=0.25, seed=0)
-    train, test = load_digits_splits(
-        test_share=0.25, seed=0, digits=[3, 5, 9], train_share=0.5, imbalance=16
-    )
+    whole, _ = splits()
+    train, test = splits(digits=[3, 5, 9], train_share=0.5, imbalance=16)
     sizes = np.bincount(whole.labels)[[3, 5, 9]]
     shares = np.bincount(train.labels) / sizes
     np.testing.assert_allclose(shares, [0.5, 0.5 / 4, 0.5 / 16], atol=0.5 / sizes.min())
@@ -52,5 +59,5 @@ def test_a_long_tail_of_some_digits() -> None:
     )
     for image, label in zip(np.asarray(train.inputs), train.labels, strict=True):
         assert digits_of[image.tobytes()] == [3, 5, 9][label]
-    _, every = load_digits_splits(test_share=0.25, seed=0)
+    _, every = splits()
     assert np.bincount(test.labels).tolist() == np.bincount(every.labels)[[3, 5, 9]].tolist()

@@ -9,7 +9,7 @@ import pytest
 
 from dpsweep.data import DatasetError
 from dpsweep.data.docstrings import load_docstrings
-from dpsweep.data.texts import Texts
+from dpsweep.data.examples import LabelledData
 from dpsweep.study.config import DocstringsSource
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -47,9 +47,11 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def load(*modules: str, **changes: Any) -> Texts:
+def load(*modules: str, **changes: Any) -> LabelledData:
     settings = {"train_per_class": 20, "test_per_class": 5} | changes
-    return load_docstrings(DocstringsSource(kind="docstrings", modules=list(modules), **settings))
+    made = load_docstrings(DocstringsSource(kind="docstrings", modules=list(modules), **settings))
+    list(made.train.inputs)  # they are read when they are asked for
+    return made
 
 
 def test_texts_are_labelled_by_their_module(packages: Path) -> None:
@@ -57,9 +59,9 @@ def test_texts_are_labelled_by_their_module(packages: Path) -> None:
     assert made.classes == ["planets", "recipes"]
     for split, per_class in ((made.train, 20), (made.test, 5)):
         assert np.bincount(split.labels).tolist() == [per_class, per_class]
-        topics = ["soup" in text for text in split.texts]
+        topics = ["soup" in text for text in split.inputs]
         assert topics == (split.labels == 1).tolist()
-        assert all(("orbits" in text) != ("soup" in text) for text in split.texts)
+        assert all(("orbits" in text) != ("soup" in text) for text in split.inputs)
         # In random order.
         assert split.labels.tolist() != sorted(split.labels)
 
@@ -67,12 +69,12 @@ def test_texts_are_labelled_by_their_module(packages: Path) -> None:
 def test_nothing_is_imported_and_tests_are_left_out(packages: Path) -> None:
     made = load("planets", "recipes", train_per_class=50, test_per_class=5)
     assert not {"planets", "recipes"} & set(sys.modules)
-    assert not any("tests" in text for text in made.train.texts)
+    assert not any("tests" in text for text in made.train.inputs)
 
 
 def test_names_of_the_packages_and_code_are_taken_out(packages: Path) -> None:
     made = load("planets", "recipes")
-    for text in (*made.train.texts, *made.test.texts):
+    for text in (*made.train.inputs, *made.test.inputs):
         assert "planets" not in text.lower()
         assert "recipes" not in text.lower()
         assert ">>>" not in text
@@ -84,7 +86,7 @@ def test_nul_characters_are_taken_out(packages: Path) -> None:
     for file in packages.rglob("part*.py"):
         file.write_text(file.read_text().replace("is about", "is\\0 about"))
     made = load("planets", "recipes")
-    assert all("is about" in text and "\0" not in text for text in made.train.texts)
+    assert all("is about" in text and "\0" not in text for text in made.train.inputs)
 
 
 def test_short_names_are_taken_out_as_words_only(
@@ -119,7 +121,7 @@ def test_short_names_are_taken_out_as_words_only(
 
 def test_train_and_test_share_no_text(packages: Path) -> None:
     made = load("planets", "recipes", train_per_class=40, test_per_class=15)
-    assert len({*made.train.texts, *made.test.texts}) == 110
+    assert len({*made.train.inputs, *made.test.inputs}) == 110
 
 
 def test_copies_count_once(packages: Path) -> None:
@@ -134,7 +136,7 @@ def test_copies_count_once(packages: Path) -> None:
 def test_modules_inside_packages(packages: Path) -> None:
     made = load("planets.inner", "recipes.part0", train_per_class=6, test_per_class=2)
     numbers: list[list[int]] = [[], []]
-    for text, label in zip(made.train.texts, made.train.labels, strict=True):
+    for text, label in zip(made.train.inputs, made.train.labels, strict=True):
         numbers[label].append(int(text.split()[0][1:]))
     inside, single = numbers
     assert min(inside) >= 30
@@ -147,7 +149,7 @@ def test_it_is_a_function_of_the_seed(packages: Path) -> None:
         "from dpsweep.study.config import DocstringsSource as S\n"
         "made = load(S(kind='docstrings', modules=['planets', 'recipes'], train_per_class=20,"
         " test_per_class=5, seed={seed}))\n"
-        "print(made.train.texts, made.test.texts, made.train.labels.tolist())"
+        "print(*made.train.inputs, *made.test.inputs, made.train.labels.tolist())"
     )
 
     def run(seed: int, hash_seed: str) -> str:

@@ -6,7 +6,24 @@ import numpy as np
 import pytest
 
 from dpsweep.data import DatasetError, Split, glyphs
-from dpsweep.data.glyphs import render_glyph_splits
+from dpsweep.data.glyphs import load_glyphs
+from dpsweep.study.config import GlyphsSource
+
+
+def splits(characters: str, train: int, test: int, seed: int = 0) -> tuple[Split, Split]:
+    """Draw images of 8 x 8 pixels, so many of each class."""
+    source = GlyphsSource(
+        kind="glyphs",
+        characters=characters,
+        train_per_class=train,
+        test_per_class=test,
+        seed=seed,
+    )
+    made = load_glyphs(source, 8)
+    first, second = (
+        Split(np.concatenate(list(each.inputs)), each.labels) for each in (made.train, made.test)
+    )
+    return first, second
 
 
 def images(split: Split) -> "np.typing.NDArray[np.float64]":
@@ -14,7 +31,7 @@ def images(split: Split) -> "np.typing.NDArray[np.float64]":
 
 
 def test_splits_have_the_declared_shape_and_balance() -> None:
-    train, test = render_glyph_splits("07aQ", 8, 30, 5, seed=0)
+    train, test = splits("07aQ", 30, 5)
     assert np.asarray(train.inputs).shape == (120, 8, 8, 1)
     assert np.asarray(train.inputs).dtype == np.uint8
     assert np.bincount(train.labels).tolist() == [30] * 4
@@ -22,24 +39,24 @@ def test_splits_have_the_declared_shape_and_balance() -> None:
 
 
 def test_rendering_is_a_function_of_the_seed() -> None:
-    first, first_test = render_glyph_splits("38", 8, 40, 40, seed=3)
+    first, first_test = splits("38", 40, 40, seed=3)
     np.random.seed(99)
-    again, _ = render_glyph_splits("38", 8, 40, 40, seed=3)
-    other, _ = render_glyph_splits("38", 8, 40, 40, seed=4)
+    again, _ = splits("38", 40, 40, seed=3)
+    other, _ = splits("38", 40, 40, seed=4)
     np.testing.assert_array_equal(images(first), images(again))
     assert not np.array_equal(images(first), images(other))
     assert not np.array_equal(images(first), images(first_test))
 
 
 def test_pixels_count_ink_in_blocks() -> None:
-    train, _ = render_glyph_splits("8", 8, 200, 1, seed=0)
+    train, _ = splits("8", 200, 1)
     levels = set(np.unique(np.asarray(train.inputs)))
     assert levels <= {round(255 * ink / 16) for ink in range(17)}
     assert len(levels) == 17
 
 
 def test_glyphs_fill_the_height_and_stand_in_the_middle() -> None:
-    train, _ = render_glyph_splits("2468", 8, 200, 1, seed=0)
+    train, _ = splits("2468", 200, 1)
     ink = images(train)
     rows = ink.max(axis=2) > 0
     # The top and bottom rows of nearly all images have ink, as in the digits.
@@ -52,7 +69,7 @@ def test_glyphs_fill_the_height_and_stand_in_the_middle() -> None:
 
 
 def test_stroke_width_and_shape_vary() -> None:
-    train, _ = render_glyph_splits("1", 8, 300, 1, seed=0)
+    train, _ = splits("1", 300, 1)
     amount = images(train).mean(axis=(1, 2))
     assert np.quantile(amount, 0.9) > 1.5 * np.quantile(amount, 0.1)
     assert len(np.unique(images(train), axis=0)) > 295
@@ -60,7 +77,7 @@ def test_stroke_width_and_shape_vary() -> None:
 
 def test_characters_can_be_told_apart_and_stand_upright() -> None:
     # The mean image of a class, from other drawings and mirrored ones.
-    train, test = render_glyph_splits("2357", 8, 200, 50, seed=0)
+    train, test = splits("2357", 200, 50)
     means = np.stack([images(train)[train.labels == label].mean(axis=0) for label in range(4)])
 
     def accuracy(candidates: "np.typing.NDArray[np.float64]") -> float:
@@ -83,13 +100,13 @@ def test_all_fonts_have_all_characters() -> None:
 def test_a_missing_font_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(glyphs, "FONTS", ("DejaVuSans.ttf", "Nowhere.ttf"))
     with pytest.raises(DatasetError, match=r"lacks Nowhere\.ttf.*matplotlib"):
-        render_glyph_splits("0", 8, 1, 1, seed=0)
+        splits("0", 1, 1)
 
 
 @pytest.mark.parametrize("characters", ["01é", "0 1", "00"])
 def test_other_characters_are_refused(characters: str) -> None:
     with pytest.raises(DatasetError, match="ASCII letters and digits"):
-        render_glyph_splits(characters, 8, 1, 1, seed=0)
+        splits(characters, 1, 1)
 
 
 def test_no_private_image_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,4 +114,4 @@ def test_no_private_image_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the private digits were read")
 
     monkeypatch.setattr("sklearn.datasets.load_digits", refuse)
-    render_glyph_splits(string.digits, 8, 2, 1, seed=0)
+    splits(string.digits, 2, 1)

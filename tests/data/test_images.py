@@ -17,10 +17,10 @@ from PIL import Image
 from tests.waiting import children, running, wait_for
 
 from dpsweep.base.files import read_json
-from dpsweep.data import DatasetError
+from dpsweep.data import DatasetError, Split
 from dpsweep.data.images import EncodedImages, Transform, decode_images, make_transform
-from dpsweep.data.progress import progress
 from dpsweep.data.resize import Resize
+from dpsweep.data.unfinished import progress
 
 
 def encoded(size: tuple[int, int], seed: int = 0, form: str = "PNG") -> bytes:
@@ -54,9 +54,10 @@ def test_without_crop_the_whole_image_becomes_a_square() -> None:
     )
 
 
-def in_memory(*contents: bytes) -> EncodedImages:
+def in_memory(*contents: bytes) -> Split:
     named = [(str(number), content) for number, content in enumerate(contents)]
-    return EncodedImages(np.zeros(len(named), np.int64), lambda start: iter(named[start:]), named)
+    images = EncodedImages(lambda start: iter(named[start:]), named)
+    return Split(images, np.zeros(len(named), np.int64))
 
 
 @pytest.mark.parametrize(
@@ -119,8 +120,8 @@ class Reader:
             content = b"" if position in self.corrupt else stream.getvalue()
             yield f"image {position}", content
 
-    def images(self, identity: Any = "ten") -> EncodedImages:
-        return EncodedImages(np.arange(self.count) % 3, self, identity)
+    def images(self, identity: Any = "ten") -> Split:
+        return Split(EncodedImages(self, identity), np.arange(self.count) % 3)
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decode in this process, a block of three at a time."""
     monkeypatch.setattr("dpsweep.data.images._BLOCK", 3)
 
-    def inline(images: EncodedImages, transform: Transform, start: int) -> Iterator[Any]:
+    def inline(images: EncodedImages, transform: Transform, start: int, count: int) -> Any:
         from dpsweep.data.images import _decode
 
         for each in images.read(start):
@@ -181,7 +182,7 @@ def test_too_small_a_disk_is_refused_before_anything_is_decoded(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage(0, 0, 119))
     reader = Reader()
-    with pytest.raises(DatasetError, match="are needed for the pixels"):
+    with pytest.raises(DatasetError, match="are needed for the images"):
         decode_images(reader.images(), SMALL, tmp_path, "train")  # 120 bytes
     assert reader.given == []
 
@@ -218,7 +219,7 @@ MANY = """
 import re, sys
 from pathlib import Path
 import numpy as np
-from dpsweep.data import images as module
+from dpsweep.data import Split, images as module
 from dpsweep.data.images import EncodedImages, Transform, decode_images
 from dpsweep.data.resize import Resize
 
@@ -230,7 +231,7 @@ def read(start):
 
 if __name__ == "__main__":
     module._MOST_PROCESSES = 2  # each holds pixels: the same memory on every machine
-    images = EncodedImages(np.zeros(int(sys.argv[3]), np.int64), read, "many")
+    images = Split(EncodedImages(read, "many"), np.zeros(int(sys.argv[3]), np.int64))
     decode_images(images, Transform(Resize(size=128, interpolation="bilinear")), Path(sys.argv[2]), "train")
     status = Path("/proc/self/status").read_text()
     print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) // 1024)

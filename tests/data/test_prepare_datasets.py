@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpsweep.data import DatasetError, PreparedDataset
+from dpsweep.data import DatasetError, PreparedDataset, Split
+from dpsweep.data.examples import LabelledData, Labels
 from dpsweep.data.prepare import _compare, prepare
 from dpsweep.study.config import Dataset
 
@@ -69,12 +70,16 @@ def test_importing_the_layer_imports_no_heavy_library() -> None:
 
 
 def test_examples_without_a_label_are_refused_by_number() -> None:
-    labels = np.array([0, 1, -1])
+    labels, good = np.array([0, 1, -1]), np.array([0, 1, 1])
+
+    def data(train: Labels, test: Labels) -> LabelledData:
+        return LabelledData(Split(None, train), Split(None, test), ["a", "b"], "here")
+
     dataset = Dataset.model_validate(
         {"title": "Own", "classes": 2, "train_size": 3, "test_size": 3, "image_size": 4}
         | {"source": {"kind": "folder", "path": "own"}}
     )
     with pytest.raises(DatasetError, match="training labels from -1 to 1 found"):
-        _compare("own", dataset, ["a", "b"], labels, np.array([0, 1, 1]))
+        _compare("own", dataset, data(labels, good))
     with pytest.raises(DatasetError, match="test labels from -1 to 1 found"):
-        _compare("own", dataset, ["a", "b"], np.array([0, 1, 1]), labels)
+        _compare("own", dataset, data(good, labels))

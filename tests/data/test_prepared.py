@@ -35,7 +35,7 @@ def test_arrays_and_counts_come_back(tmp_path: Path) -> None:
     written = write(tmp_path, train, test)
     opened = PreparedDataset.open(tmp_path)
     assert opened.metadata == written.metadata
-    np.testing.assert_array_equal(opened.train_inputs, train.inputs)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(opened.train_inputs, train.inputs)
     np.testing.assert_array_equal(opened.test_labels, test.labels)
     assert opened.metadata.train_counts == (4, 3, 3)
     assert opened.metadata.test_counts == (2, 1, 1)

@@ -7,15 +7,14 @@ import pytest
 from PIL import Image
 
 from dpsweep.data import DatasetError
+from dpsweep.data.examples import Split, stratified_share
 from dpsweep.data.folder import load_folder
-from dpsweep.data.images import EncodedImages
-from dpsweep.data.shares import stratified_share
 from dpsweep.study.config import FolderSource
 from dpsweep.study.shares import held_out_rows, is_within
 
 
-def names(images: EncodedImages) -> set[str]:
-    return {name for name, _ in images.read(0)}
+def names(split: Split) -> set[str]:
+    return {name for name, _ in split.inputs.read(0)}
 
 
 def source(path: Path, **keys: object) -> FolderSource:

@@ -11,12 +11,10 @@ import pytest
 from tests.data.test_folder import fill, section
 from tests.waiting import PATIENCE
 
+from dpsweep.data import Split, unfinished
 from dpsweep.data import prepare as module
-from dpsweep.data import unfinished
-from dpsweep.data.images import EncodedImages
 from dpsweep.data.prepare import prepare
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.data.write import Split
 
 
 def ended_process() -> int:
@@ -81,7 +79,7 @@ def test_the_slower_of_two_takes_what_the_faster_has_made(
     dataset, out = section(tmp_path / "pets", 4, 4), tmp_path / "out"
     decode, ready, finished = module.decode_images, threading.Event(), threading.Event()
 
-    def slowly(images: EncodedImages, *rest: object) -> tuple[Split, list[str]]:
+    def slowly(images: Split, *rest: object) -> tuple[Split, list[str]]:
         found = decode(images, *rest)  # type: ignore[arg-type]
         if threading.current_thread() is slower:
             ready.set()

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from dpsweep.data import PreparedDataset, Split, write_prepared
-from dpsweep.data.glyphs import render_glyph_splits
+from dpsweep.data.prepare import prepare
 from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.preprocess import Normalise
 from dpsweep.models.pretrain import Pretrained, pretrain
-from dpsweep.study.config import Pretraining
+from dpsweep.study.config import Dataset, Pretraining
 
 NETWORK = Architecture(
     library="timm",
@@ -31,17 +31,22 @@ RECIPE = Pretraining(
 
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
-    train, test = render_glyph_splits("LOXT", 8, 200, 50, seed=0)
-    return write_prepared(
-        tmp_path_factory.mktemp("letters"),
-        name="letters",
-        title="Letters",
-        source="rendered",
-        revision=None,
-        classes=list("LOXT"),
-        train=train,
-        test=test,
+    section = Dataset.model_validate(
+        {
+            **{
+                "title": "Letters",
+                "image_size": 8,
+                "classes": 4,
+                "train_size": 800,
+                "test_size": 200,
+            },
+            "source": {
+                **{"kind": "glyphs", "characters": "LOXT"},
+                **{"train_per_class": 200, "test_per_class": 50},
+            },
+        }
     )
+    return prepare("letters", section, tmp_path_factory.mktemp("letters"))
 
 
 def run(letters: PreparedDataset, **changes: float) -> Pretrained:

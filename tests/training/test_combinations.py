@@ -17,10 +17,10 @@ import torch
 from tests.training.tiny_study import CPU, SPEC
 from tokenizers.models import WordLevel
 
+from dpsweep.data import Split, write_prepared
 from dpsweep.data.prepared import PADDING, PreparedDataset
 from dpsweep.data.tokenizer import Tokenizer, save_tokenizer
 from dpsweep.data.tokenizer import prepare as prepare_tokenizer
-from dpsweep.data.write import Split, write_prepared
 from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.study import load_study

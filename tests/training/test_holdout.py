@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.training.tiny_study import N, Prepared, prepare, tiny_study
 
-from dpsweep.data.write import Split, write_prepared
+from dpsweep.data import Split, write_prepared
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import write_calibration

@@ -10,14 +10,16 @@ import importlib.util
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 import numpy as np
 
+from dpsweep.data.examples import LabelledData, Labels, Split
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.texts import Texts, TextSplit
 from dpsweep.study.config import DocstringsSource
 
 # What a package is called beside its own name.
@@ -35,8 +37,46 @@ _MOST_PER_FILE = 12
 _DOCTEST = re.compile(r"^\s*(>>>|\.\.\.).*$", re.MULTILINE)
 
 
-def load_docstrings(source: DocstringsSource) -> Texts:
-    """Return training and test texts in random order, a class for each module of the source.
+def load_docstrings(source: DocstringsSource) -> LabelledData:
+    """Return texts in random order, a class for each module of the source.
+
+    They are read when they are iterated for the first time. That raises DatasetError where a module
+    is not installed as source code, or has too few docstrings.
+    """
+    read = cache(partial(_read, source))
+    random = np.random.default_rng([source.seed, len(source.modules)])
+
+    def mixed(part: slice, per_class: int) -> Split:
+        labels = np.repeat(np.arange(len(source.modules)), per_class)
+        order = random.permutation(len(labels))
+        return Split(_Texts(read, part, order), labels[order], str)
+
+    return LabelledData(
+        train=mixed(slice(source.train_per_class), source.train_per_class),
+        test=mixed(slice(source.train_per_class, None), source.test_per_class),
+        classes=list(source.modules),
+        origin="docstrings of installed packages",
+        revision=_versions(source.modules),
+    )
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """The texts of one split."""
+
+    read: Callable[[], list[list[str]]]
+    """gives those of each class"""
+    part: slice
+    """which of a class"""
+    order: Labels
+
+    def __iter__(self) -> Iterator[str]:
+        flat = [text for each in self.read() for text in each[self.part]]
+        return (flat[place] for place in self.order)
+
+
+def _read(source: DocstringsSource) -> list[list[str]]:
+    """Return the texts of each class in random order.
 
     Raises:
         DatasetError: a module is not installed as source code, or has too few docstrings.
@@ -61,21 +101,7 @@ def load_docstrings(source: DocstringsSource) -> Texts:
                 "(train_per_class + test_per_class): ask for fewer, or leave it out"
             )
         texts.append([found[place] for place in random.permutation(needed)])
-    random = np.random.default_rng([source.seed, len(source.modules)])
-    return Texts(
-        train=_mixed([each[: source.train_per_class] for each in texts], random),
-        test=_mixed([each[source.train_per_class :] for each in texts], random),
-        classes=list(source.modules),
-        origin="docstrings of installed packages",
-        revision=_versions(source.modules),
-    )
-
-
-def _mixed(texts: list[list[str]], random: np.random.Generator) -> TextSplit:
-    flat = [text for each in texts for text in each]
-    labels = np.repeat(np.arange(len(texts)), [len(each) for each in texts])
-    order = random.permutation(len(flat))
-    return TextSplit([flat[place] for place in order], labels[order])
+    return texts
 
 
 def _texts(module: str, names: re.Pattern[str], random: np.random.Generator) -> Iterator[str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dpsweep.data.images import Content, EncodedImages, LabelledImages
+from dpsweep.data.examples import LabelledData, Split, stratified_share
+from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.shares import stratified_share
 from dpsweep.study.config import FolderSource
 from dpsweep.study.messages import shorten
 from dpsweep.study.shares import is_within
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _LITTER = {"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx"}
 
 
-def load_folder(source: FolderSource) -> LabelledImages:
+def load_folder(source: FolderSource) -> LabelledData:
     """List the images of a folder; they are read and decoded later.
 
     Classes are the folders of the first training folder, in alphabetical order. What is in them,
@@ -53,12 +53,11 @@ def load_folder(source: FolderSource) -> LabelledImages:
             "%s: ignored %d files that are no images, or in no class: %s",
             root, len(ignored), shorten(ignored),
         )  # fmt: skip
-    return LabelledImages(
-        train=_encoded(train),
-        test=_encoded(test),
+    return LabelledData(
+        train=_split(train),
+        test=_split(test),
         classes=classes,
         origin=f"folder {root.name}",
-        revision=None,
         ignored=ignored,
     )
 
@@ -186,18 +185,14 @@ def _cut(images: Sequence[_Image], share: float, seed: int) -> tuple[list[_Image
     return parts
 
 
-def _encoded(images: Sequence[_Image]) -> EncodedImages:
-    states = [image.path.stat() for image in images]
+def _split(images: Sequence[_Image]) -> Split:
+    states = [(image.name, image.path.stat()) for image in images]
 
     def read(start: int) -> Iterator[tuple[str, Content]]:
         yield from ((image.name, image.path) for image in images[start:])
 
-    return EncodedImages(
-        labels=np.array([image.label for image in images], dtype=np.int64),
-        read=read,
-        identity=[
-            (image.name, state.st_size, state.st_mtime_ns)
-            for image, state in zip(images, states, strict=True)
-        ],
-        where=lambda place: images[place].name,
+    return Split(
+        EncodedImages(read, [(name, each.st_size, each.st_mtime_ns) for name, each in states]),
+        np.array([image.label for image in images], dtype=np.int64),
+        lambda place: images[place].name,
     )

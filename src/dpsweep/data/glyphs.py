@@ -10,15 +10,19 @@ another level draws the same glyph bolder or lighter.
 """
 
 import string
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from dpsweep.data.digits import INK_LEVELS
+from dpsweep.data.examples import LabelledData, Split
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.write import Split
+from dpsweep.study.config import GlyphsSource
 
 # Text fonts with all ASCII letters and digits in their usual places. The other Computer Modern files
 # hold symbols under the codes of letters, or old-style figures.
@@ -64,51 +68,53 @@ class _Masters:
     """of the glyph's widest stroke, pixels"""
 
 
-def render_glyph_splits(
-    characters: str,
-    size: int,
-    train_per_class: int,
-    test_per_class: int,
-    seed: int,
-) -> tuple[Split, Split]:
-    """Return (training, test) splits of rendered glyphs, one class a character.
+def load_glyphs(source: GlyphsSource, size: int) -> LabelledData:
+    """Return rendered glyphs, one class a character, drawn when they are iterated.
 
-    Inputs are uint8 (examples, size, size, 1), in random order. Equal arguments give equal images.
+    Inputs are blocks of uint8 (examples, size, size, 1), in random order. Equal arguments give equal
+    images.
 
     Args:
-        characters: ASCII letters and digits, each once.
+        source: characters, numbers of images and the seed of all random changes and their order.
         size: height and width of an image, pixels.
-        train_per_class: training images of each character.
-        test_per_class: test images of each character.
-        seed: of all random changes and their order.
 
     Raises:
         DatasetError: a font is missing, or a character is not an ASCII letter or digit.
     """
-    allowed = set(_CHARACTERS)
-    if not set(characters) <= allowed or len(set(characters)) != len(characters):
+    classes = list(source.characters)
+    if not set(classes) <= set(_CHARACTERS) or len(set(classes)) != len(classes):
         raise DatasetError(
-            f"glyphs: found characters {characters!r}; allowed: ASCII letters and digits, each once"
+            f"glyphs: found characters {source.characters!r}; allowed: ASCII letters and digits, each "
+            "once"
         )
-    masters = _draw_masters(characters)
-    train_seed, test_seed = np.random.SeedSequence(seed).spawn(2)
-    return (
-        _render(masters, len(characters), size, train_per_class, np.random.default_rng(train_seed)),
-        _render(masters, len(characters), size, test_per_class, np.random.default_rng(test_seed)),
+    fonts = _font_paths()
+
+    def drawn(per_class: int, seed: np.random.SeedSequence) -> Split:
+        random = np.random.default_rng(seed)
+        labels = random.permutation(np.repeat(np.arange(len(classes)), per_class))
+        chosen = labels * len(fonts) + random.integers(len(fonts), size=len(labels))
+        return Split(_render(source.characters, fonts, chosen, size, random), labels)
+
+    train_seed, test_seed = np.random.SeedSequence(source.seed).spawn(2)
+    return LabelledData(
+        train=drawn(source.train_per_class, train_seed),
+        test=drawn(source.test_per_class, test_seed),
+        classes=classes,
+        origin="rendered from the fonts of matplotlib",
+        revision=version("matplotlib"),
     )
 
 
 def _render(
-    masters: _Masters, classes: int, size: int, per_class: int, random: np.random.Generator
-) -> Split:
-    labels = random.permutation(np.repeat(np.arange(classes), per_class))
-    fonts = random.integers(len(FONTS), size=len(labels))
-    chosen = labels * len(FONTS) + fonts
-    inputs = np.empty((len(labels), size, size, 1), np.uint8)
-    for start in range(0, len(labels), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        inputs[part, :, :, 0] = _transform(masters, chosen[part], size, random)
-    return Split(inputs, labels)
+    characters: str,
+    fonts: tuple[Path, ...],
+    chosen: npt.NDArray[np.int64],
+    size: int,
+    random: np.random.Generator,
+) -> Iterator[npt.NDArray[np.uint8]]:
+    masters = _draw_masters(characters, fonts)
+    for start in range(0, len(chosen), _CHUNK):
+        yield _transform(masters, chosen[start : start + _CHUNK], size, random)[..., None]
 
 
 def _transform(
@@ -174,13 +180,14 @@ def _bends(count: int, pixels: int, random: np.random.Generator) -> npt.NDArray[
     return bends
 
 
-def _draw_masters(characters: str) -> _Masters:
+@lru_cache(maxsize=1)
+def _draw_masters(characters: str, paths: tuple[Path, ...]) -> _Masters:
     from PIL import Image, ImageDraw, ImageFont  # noqa: PLC0415
     from scipy.ndimage import distance_transform_edt  # noqa: PLC0415
     from scipy.spatial import ConvexHull  # noqa: PLC0415
 
     fonts = []
-    for path in _font_paths():
+    for path in paths:
         # Each font's capitals are drawn equally high, whatever its own units.
         trial = ImageFont.truetype(str(path), _MASTER_HEIGHT)
         left, top, right, bottom = trial.getbbox("H")
@@ -204,7 +211,7 @@ def _draw_masters(characters: str) -> _Masters:
     return _Masters(np.stack(distances), outlines, np.array(heights), np.array(strokes))
 
 
-def _font_paths() -> list[Path]:
+def _font_paths() -> tuple[Path, ...]:
     from matplotlib import get_data_path  # noqa: PLC0415
 
     folder = Path(get_data_path()) / "fonts" / "ttf"
@@ -214,4 +221,4 @@ def _font_paths() -> list[Path]:
             f"glyphs: {folder} lacks {', '.join(missing)}. These fonts ship with matplotlib: install "
             "it from its wheel (pip install --force-reinstall matplotlib), or put the files there"
         )
-    return [folder / font for font in FONTS]
+    return tuple(folder / font for font in FONTS)

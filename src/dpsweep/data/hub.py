@@ -5,7 +5,6 @@ Nothing that is downloaded is run: `datasets` has no loading scripts since versi
 decoded from the bytes in the files.
 """
 
-import itertools
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,69 +14,58 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dpsweep.base.files import fingerprint
-from dpsweep.data.images import Content, EncodedImages, LabelledImages
+from dpsweep.data.examples import (
+    LabelColumn,
+    LabelledData,
+    Labels,
+    Split,
+    encode_labels,
+    stratified_share,
+)
+from dpsweep.data.hub_file import TIMEOUT_SECONDS, cannot_fetch
+from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.shares import stratified_share
-from dpsweep.data.texts import LabelColumn, Texts, TextSplit, encode_labels
 from dpsweep.study.config import HubSource
 from dpsweep.study.messages import brief, shorten
 
 log = logging.getLogger(__name__)
 
-_HUB_TIMEOUT_SECONDS = 10
 
-
-def load_hub_images(source: HubSource) -> LabelledImages:
-    """Read labels now, and images when they are decoded.
+def load_hub(source: HubSource, kind: str) -> LabelledData:
+    """Read labels now, and images or texts when they are iterated.
 
     The training splits are concatenated in the order given; ``train_share`` and ``test_share`` keep
     a stratified part.
 
-    Raises:
-        DatasetError: the source cannot be read, or lacks a split, a column or a label.
-    """
-    opened = open_hub(source)
-    train, test, classes = _parts(source, opened.splits)
-    return LabelledImages(
-        train=_encoded(source, opened, train),
-        test=_encoded(source, opened, test),
-        classes=classes,
-        origin=opened.origin,
-        revision=opened.revision,
-    )
-
-
-def load_hub_texts(source: HubSource) -> Texts:
-    """Read labels now, and texts whenever they are iterated; splits and shares are as for images.
+    Args:
+        source: what to read.
+        kind: of its inputs: image or text.
 
     Raises:
         DatasetError: the source cannot be read, or lacks a split, a column or a label. What is not
             text raises it later, by split and row.
     """
-    opened = open_hub(source)
-    train, test, classes = _parts(source, opened.splits)
-    return Texts(
-        train=_texts(source, opened, train),
-        test=_texts(source, opened, test),
-        classes=classes,
-        origin=opened.origin,
-        revision=opened.revision,
-    )
+    files = open_hub(source)
+    train, test, classes = _parts(files)
+    return LabelledData(train.split(kind), test.split(kind), classes, files.origin, files.revision)
 
 
 @dataclass(frozen=True)
 class HubFiles:
     """The files of a dataset, as streams."""
 
+    source: HubSource
     splits: Any
     folder: Path
     origin: str
     revision: str | None
-    commit: str | None
-    """None for a local copy, whose files can change."""
+
+    @property
+    def commit(self) -> str | None:
+        """The commit of the files; None for a local copy, which can change."""
+        return self.revision if self.source.path is None else None
 
 
 def open_hub(source: HubSource) -> HubFiles:
@@ -113,15 +101,14 @@ def open_hub(source: HubSource) -> HubFiles:
             f"{folder}: cannot be read as a dataset ({brief(error)}). The source's key configuration "
             "chooses one of several"
         ) from error
-    commit = None if source.path is not None else revision
-    return HubFiles(splits, folder, origin, revision, commit)
+    return HubFiles(source, splits, folder, origin, revision)
 
 
 @dataclass(frozen=True)
 class _Rows:
     """All rows of some splits, one split after the other."""
 
-    source: HubSource
+    files: HubFiles
     splits: Sequence[str]
     sizes: Sequence[int]
 
@@ -136,7 +123,7 @@ class _Rows:
     def where(self, place: int) -> str:
         """The row at a place, for messages."""
         split, row = self.name(place)
-        return f"{self.source.id}, split {split}, row {row}"
+        return f"{self.files.source.id}, split {split}, row {row}"
 
 
 @dataclass(frozen=True)
@@ -144,21 +131,81 @@ class _Part:
     """The rows that are kept."""
 
     rows: _Rows
-    kept: npt.NDArray[np.int64]
+    kept: Labels
     """places, ascending"""
-    labels: npt.NDArray[np.int64]
+    labels: Labels
     """of the kept rows"""
 
-    def where(self, place: int) -> str:
-        """The kept row at a place, for messages."""
-        return self.rows.where(int(self.kept[place]))
+    def split(self, kind: str) -> Split:
+        """The images or texts of these rows, which are read when they are iterated."""
+        inputs = _Texts(self) if kind == "text" else EncodedImages(self.images, self.identity())
+        return Split(inputs, self.labels, lambda place: self.rows.where(int(self.kept[place])))
+
+    def inputs(self, start: int = 0, cast: Any = None) -> Iterator[tuple[str, Any]]:
+        """Yield the name and the input of each row, from one of them on.
+
+        Args:
+            start: the first of the rows.
+            cast: the type of `datasets` to read inputs as.
+        """
+        files, column = self.rows.files, self.rows.files.source.input_column
+        kept = iter(self.kept[start:].tolist())
+        following, place = next(kept, None), 0
+        for name in self.rows.splits:
+            stream = files.splits[name].select_columns([column])
+            for row in stream if cast is None else stream.cast_column(column, cast):
+                if following is None:
+                    return
+                if place == following:
+                    yield self.rows.where(place), row[column]
+                    following = next(kept, None)
+                place += 1
+
+    def images(self, start: int) -> Iterator[tuple[str, Content]]:
+        """Yield the name and the encoded image of each row, from one of them on."""
+        from datasets import Image  # noqa: PLC0415
+
+        for where, image in self.inputs(start, Image(decode=False)):
+            yield where, _content(self.rows.files, where, image)
+
+    def identity(self) -> Any:
+        """Plain values that change when the images do."""
+        files, source = self.rows.files, self.rows.files.source
+        # A commit has one content; the files of a local copy can change.
+        found = [] if files.commit else sorted(files.folder.rglob("*"))
+        states = [(str(each), each.stat()) for each in found if each.is_file()]
+        return {
+            "commit": files.commit,
+            "configuration": source.configuration,
+            "files": [(name, each.st_size, each.st_mtime_ns) for name, each in states],
+            "columns": [source.input_column, source.label_column],
+            "splits": list(self.rows.splits),
+            "rows": fingerprint(self.kept.tolist()),
+        }
 
 
-def _parts(source: HubSource, splits: Any) -> tuple[_Part, _Part, list[str]]:
+@dataclass(frozen=True)
+class _Texts:
+    """The texts of the kept rows, read anew by every iteration."""
+
+    part: _Part
+
+    def __iter__(self) -> Iterator[str]:
+        for where, text in self.part.inputs():
+            if not isinstance(text, str):
+                column = self.part.rows.files.source.input_column
+                raise DatasetError(
+                    f"{where}, column {column!r}: found {type(text).__name__}; allowed: text"
+                )
+            yield text
+
+
+def _parts(files: HubFiles) -> tuple[_Part, _Part, list[str]]:
     """Return what to train on, what to test on, and the names of the classes."""
-    train, train_labels = _label_columns(source, splits, source.train_splits)
-    test, test_labels = _label_columns(source, splits, [source.test_split])
-    feature = (splits[source.train_splits[0]].features or {}).get(source.label_column)
+    source = files.source
+    train, train_labels = _label_columns(files, source.train_splits)
+    test, test_labels = _label_columns(files, [source.test_split])
+    feature = (files.splits[source.train_splits[0]].features or {}).get(source.label_column)
     labels, test_numbers, classes = encode_labels(
         train_labels, test_labels, getattr(feature, "names", None)
     )
@@ -169,16 +216,12 @@ def _parts(source: HubSource, splits: Any) -> tuple[_Part, _Part, list[str]]:
         coarser = _coarser(source, source.merge_classes, classes)
         labels, test_numbers = coarser[labels], coarser[test_numbers]
         classes = list(source.merge_classes)
-    return (
-        _Part(train, kept, labels[kept]),
-        _Part(test, tested, test_numbers[tested]),
-        classes,
-    )
+    return _Part(train, kept, labels[kept]), _Part(test, tested, test_numbers[tested]), classes
 
 
 def _coarser(
     source: HubSource, merged: Mapping[str, Sequence[str]], classes: Sequence[str]
-) -> npt.NDArray[np.int64]:
+) -> Labels:
     """Return the number of the coarser class of every class.
 
     Args:
@@ -203,115 +246,47 @@ def _coarser(
     return np.array([numbers[name] for name in classes], dtype=np.int64)
 
 
-def _label_columns(
-    source: HubSource, splits: Any, names: Sequence[str]
-) -> tuple[_Rows, LabelColumn]:
-    columns = [list(_label_column(source, splits, name)) for name in names]
-    rows = _Rows(source, names, [len(column) for column in columns])
-    labels = list(itertools.chain.from_iterable(columns))
+def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, LabelColumn]:
+    """Return the rows of some splits, and their labels."""
+    source = files.source
+    labels: list[Any] = []
+    sizes = []
+    for name in splits:
+        if name not in files.splits:
+            raise DatasetError(
+                f"{source.id}: found no split {name!r}; allowed: {shorten(files.splits)}"
+            )
+        split = files.splits[name]
+        columns = split.column_names or list(next(iter(split)))
+        for column in (source.label_column, source.input_column):
+            if column not in columns:
+                raise DatasetError(
+                    f"{source.id}, split {name}: found no column {column!r}; "
+                    f"allowed: {shorten(columns)}"
+                )
+        before = len(labels)
+        for batch in split.select_columns([source.label_column]).iter(10_000):
+            labels += batch[source.label_column]
+        sizes.append(len(labels) - before)
+    rows = _Rows(files, splits, sizes)
     return rows, LabelColumn(source.id, source.label_column, labels, rows.where)
 
 
-def _texts(source: HubSource, opened: HubFiles, part: _Part) -> TextSplit:
-    return TextSplit(_HubTexts(source, opened, part), part.labels, part.where)
-
-
-@dataclass(frozen=True)
-class _HubTexts:
-    """The kept texts of some splits, in order, read anew by every iteration."""
-
-    source: HubSource
-    opened: HubFiles
-    part: _Part
-
-    def __iter__(self) -> Iterator[str]:
-        column = self.source.input_column
-        wanted = set(self.part.kept.tolist())
-        position = 0
-        for name in self.part.rows.splits:
-            for example in self.opened.splits[name].select_columns([column]):
-                if position in wanted:
-                    if not isinstance(example[column], str):
-                        raise DatasetError(
-                            f"{self.part.rows.where(position)}, column {column!r}: "
-                            f"found {type(example[column]).__name__}; allowed: text"
-                        )
-                    yield example[column]
-                position += 1
-
-
-def _label_column(source: HubSource, splits: Any, split: str) -> Iterator[Any]:
-    if split not in splits:
-        raise DatasetError(f"{source.id}: found no split {split!r}; allowed: {shorten(splits)}")
-    columns = splits[split].column_names or list(next(iter(splits[split])))
-    for column in (source.label_column, source.input_column):
-        if column not in columns:
-            raise DatasetError(
-                f"{source.id}, split {split}: found no column {column!r}; "
-                f"allowed: {shorten(columns)}"
-            )
-    for batch in splits[split].select_columns([source.label_column]).iter(10_000):
-        yield from batch[source.label_column]
-
-
-def _encoded(source: HubSource, opened: HubFiles, part: _Part) -> EncodedImages:
-    """Return the kept images of some splits, one after the other."""
-
-    def read(start: int) -> Iterator[tuple[str, Content]]:
-        wanted = iter(part.kept[start:].tolist())
-        following = next(wanted, None)
-        for position, image in enumerate(_images(source, opened.splits, part.rows.splits)):
-            if following is None:
-                return
-            if position == following:
-                following = next(wanted, None)
-                where = part.rows.where(position)
-                yield where, _content(opened, where, image)
-
-    # A commit has one content; the files of a local copy can change.
-    found = [] if opened.commit else sorted(opened.folder.rglob("*"))
-    files = [each for each in found if each.is_file()]
-    return EncodedImages(
-        labels=part.labels,
-        read=read,
-        identity={
-            "commit": opened.commit,
-            "configuration": source.configuration,
-            "files": [(str(each), each.stat().st_size, each.stat().st_mtime_ns) for each in files],
-            "columns": [source.input_column, source.label_column],
-            "splits": list(part.rows.splits),
-            "rows": fingerprint(part.kept.tolist()),
-        },
-        where=part.where,
-    )
-
-
-def _images(source: HubSource, splits: Any, names: Sequence[str]) -> Iterator[Any]:
-    from datasets import Image  # noqa: PLC0415
-
-    column = source.input_column
-    for name in names:
-        stream = splits[name].select_columns([column])
-        encoded = stream.cast_column(column, Image(decode=False))
-        for example in encoded:
-            yield example[column]
-
-
-def _content(opened: HubFiles, where: str, image: Any) -> Content:
-    """Return an image's bytes, or its file in the dataset's folder; nothing else is opened."""
+def _content(files: HubFiles, where: str, image: Any) -> Content:
+    """Return an image's bytes, or its file in the dataset's folder; nothing else is files."""
     if image is None or (image["bytes"] is None and image["path"] is None):
         return b""
     if image["bytes"] is not None:
         return bytes(image["bytes"])
     path = Path(os.path.abspath(image["path"]))  # noqa: PTH100
-    folder = opened.folder.absolute()
-    if opened.commit is None:
+    folder = files.folder.absolute()
+    if files.commit is None:
         # A snapshot of the hub's cache consists of links into the cache; a local copy may not.
         path, folder = path.resolve(), folder.resolve()
     if not path.is_relative_to(folder):
         raise DatasetError(
             f"{where}: names the file {image['path']!r}; allowed: bytes, or a file inside "
-            f"{str(opened.folder)!r}"
+            f"{str(files.folder)!r}"
         )
     return path
 
@@ -324,21 +299,17 @@ def _download(source: HubSource) -> Path:
     fetch = partial(snapshot_download, source.id, repo_type="dataset", ignore_patterns=["*.py"])
     try:
         # A download retries for half a minute; this fails at once where there is no network.
-        found = HfApi().dataset_info(
-            source.id, revision=source.revision, timeout=_HUB_TIMEOUT_SECONDS
-        )
+        found = HfApi().dataset_info(source.id, revision=source.revision, timeout=TIMEOUT_SECONDS)
         return Path(fetch(revision=found.sha))
     except Exception as error:
         try:
             return Path(fetch(revision=source.revision, local_files_only=True))
         except LocalEntryNotFoundError:
-            cache = os.environ.get("HF_HOME", "~/.cache/huggingface")
-            raise DatasetError(
-                f"cannot fetch the dataset {source.id} from https://huggingface.co "
-                f"({type(error).__name__}: {error}).\nWhere there is a network, run: "
-                f"{_download_command(source)}\nThen copy its cache ({cache}) here, or copy the "
-                "files into a folder and set source.path to it"
-            ) from error
+            instead = "copy the files into a folder and set source.path to it"
+            message = cannot_fetch(
+                f"the dataset {source.id}", error, _download_command(source), instead
+            )
+            raise DatasetError(message) from error
 
 
 def _download_command(source: HubSource) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dpsweep.base.errors import DpsweepError
 
-_TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 10
 
 
 class HubError(DpsweepError):
@@ -42,19 +42,34 @@ def fetch_file(
         pass
     try:
         # A download retries for half a minute; this fails at once where there is no network.
-        HfApi().model_info(repository, revision=revision, timeout=_TIMEOUT_SECONDS)
+        HfApi().model_info(repository, revision=revision, timeout=TIMEOUT_SECONDS)
         return Path(hf_hub_download(repository, file, revision=revision))
     except Exception as error:
         at = f" at revision {revision}" if revision else ""
-        files = " ".join([file, *others])
-        cache = os.environ.get("HF_HOME", "~/.cache/huggingface")
+        command = f"hf download {' '.join([repository, file, *others])}"
+        command += f" --revision {revision}" if revision else ""
         kind = HubError if isinstance(error, HfHubHTTPError) else UnreachableHubError
         raise kind(
-            f"cannot fetch {file} of {repository}{at} from https://huggingface.co "
-            f"({type(error).__name__}: {error}).\nWhere there is a network, run: hf download "
-            f"{repository} {files}{f' --revision {revision}' if revision else ''}\nThen copy its "
-            f"cache ({cache}) here, or copy the file and set {instead}"
+            cannot_fetch(
+                f"{file} of {repository}{at}", error, command, f"copy the file and set {instead}"
+            )
         ) from error
+
+
+def cannot_fetch(what: str, error: Exception, command: str, instead: str) -> str:
+    """Say that the hub could not be asked for something, and what to do.
+
+    Args:
+        what: was asked for.
+        error: why it did not come.
+        command: fetches it into the hub's cache.
+        instead: what else can be done with a copy of it.
+    """
+    cache = os.environ.get("HF_HOME", "~/.cache/huggingface")
+    return (
+        f"cannot fetch {what} from https://huggingface.co ({type(error).__name__}: {error}).\n"
+        f"Where there is a network, run: {command}\nThen copy its cache ({cache}) here, or {instead}"
+    )
 
 
 def commit(path: Path) -> str:

@@ -1,16 +1,6 @@
-"""Encoded images to one file of pixels: in parallel, in bounded memory, and resumable.
-
-While a split is prepared it lies in an unfinished folder as two files::
-
-    <split>.npy     the pixels so far, under the header of an empty array
-    <split>.json    which images these are, how many have been read, and which were corrupt
-
-The second is replaced after every block. A process that is killed loses at most the block it was
-in: the next one cuts the pixels off where the second file ends, and goes on from there.
-"""
+"""Encoded images to one file of pixels: in parallel, in bounded memory, and resumable."""
 
 import io
-import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -28,16 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsweep.base.files import fingerprint
+from dpsweep.data.examples import Split
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.progress import progress
 from dpsweep.data.resize import Resize
-from dpsweep.data.unfinished import Record, require_space, sync
-from dpsweep.data.write import Split, write_array_header
+from dpsweep.data.unfinished import UnfinishedArray
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-log = logging.getLogger(__name__)
 
 Content = bytes | Path
 """An encoded image, or the file that holds it."""
@@ -96,7 +83,7 @@ class Transform:
         return np.asarray(resized.crop((left, top, left + size, top + size)))
 
 
-def make_transform(resize: Resize, *splits: "EncodedImages") -> Transform:
+def make_transform(resize: Resize, *splits: Split) -> Transform:
     """How the images of a dataset are stored.
 
     Images of one size that is smaller than the network's input are stored as they are: resized,
@@ -105,7 +92,7 @@ def make_transform(resize: Resize, *splits: "EncodedImages") -> Transform:
     """
     sizes: set[tuple[int, int]] = set()
     for split in splits:
-        for _, content in split.read(0):
+        for _, content in split.inputs.read(0):
             size = _size(content)
             if size is None:
                 continue  # corrupt; decoding will say so
@@ -173,40 +160,22 @@ def _rgb(image: "Image", file: "Image") -> "Image":
 class EncodedImages:
     """The images of one split, in order."""
 
-    labels: npt.NDArray[np.int64]
-    """(examples,)"""
     read: Callable[[int], Iterable[tuple[str, Content]]]
     """Gives name and content of the images from a position on."""
     identity: Any
     """Plain values that change when the images do."""
-    where: Callable[[int], str] = str
-    """what the image at a position is called, for messages"""
-
-
-@dataclass(frozen=True)
-class LabelledImages:
-    """Result of reading a source of images."""
-
-    train: EncodedImages
-    test: EncodedImages
-    classes: list[str]
-    origin: str
-    revision: str | None
-    """The commit that was read; None where there is none."""
-    ignored: Sequence[str] = ()
-    """Files that were found and are no images."""
 
 
 def decode_images(
-    images: EncodedImages, transform: Transform, unfinished: Path, split: str
+    split: Split, transform: Transform, unfinished: Path, name: str
 ) -> tuple[Split, list[str]]:
     """Decode a split into a file, going on from where an earlier call was stopped.
 
     Args:
-        images: what to decode.
+        split: what to decode.
         transform: how.
         unfinished: the folder of what is not finished.
-        split: names the files, and what progress says.
+        name: names the files, and what progress says.
 
     Returns:
         The split without the images that could not be decoded, and what was wrong with those.
@@ -215,48 +184,30 @@ def decode_images(
         DatasetError: the disk is too small for the pixels.
     """
     unfinished.mkdir(parents=True, exist_ok=True)
-    pixels, shape = unfinished / f"{split}.npy", transform.shape
+    images, examples, path = split.inputs, len(split.labels), unfinished / f"{name}.npy"
     identity = fingerprint(
-        [transform.resize.model_dump(), transform.stored, images.identity, len(images.labels)]
+        [transform.resize.model_dump(), transform.stored, images.identity, examples]
     )
-    record = Record(unfinished / f"{split}.json", pixels, identity)
-    earlier = record.read()
-    read = earlier.get("done", 0)
-    corrupt = [(place, what) for place, what in earlier.get("corrupt", [])]
-    require_space(unfinished, (len(images.labels) - read) * int(np.prod(shape)), "pixels")
-    # The header has spare room, so that it can be replaced when the number of rows is known.
-    with pixels.open("r+b" if read else "w+b") as stream:
-        write_array_header(stream, np.dtype(np.uint8), (0, *shape))
-        stream.seek((read - len(corrupt)) * int(np.prod(shape)), os.SEEK_CUR)
-        stream.truncate()
-        with progress(f"{split} images", read, len(images.labels)) as advance:
-            remaining = _decoded(images, transform, read)
-            while block := list(islice(remaining, _BLOCK)):
-                for place, each in enumerate(block, start=read):
-                    if isinstance(each, str):
-                        corrupt.append((place, each))
-                    else:
-                        stream.write(each.data)
-                read += len(block)
-                record.write(stream, read, corrupt=corrupt)
-                advance(len(block))
-        if read != len(images.labels):
-            raise DatasetError(f"{split}: {read} images for {len(images.labels)} labels")
-        stream.seek(0)
-        write_array_header(stream, np.dtype(np.uint8), (read - len(corrupt), *shape))
-        sync(stream)
-    kept = np.delete(np.arange(read), [place for place, _ in corrupt])
-    decoded = Split(pixels, images.labels[kept], lambda row: images.where(int(kept[row])))
-    return decoded, [what for _, what in corrupt]
+    pixels = UnfinishedArray(path, np.dtype(np.uint8), transform.shape, examples, identity)
+    with pixels.writing("images"):
+        remaining = _decoded(images, transform, pixels.done, examples)
+        while block := list(islice(remaining, _BLOCK)):
+            pixels.append(block)
+        if pixels.done != examples:
+            raise DatasetError(f"{name}: {pixels.done} images for {examples} labels")
+    places = [place for place, _ in pixels.corrupt]
+    return split.without(places, path), [what for _, what in pixels.corrupt]
 
 
 # -- decoding --------------------------------------------------------------------------------
 
 
-def _decoded(images: EncodedImages, transform: Transform, start: int) -> Iterator[Pixels | str]:
-    """Yield pixels, or what is wrong with an image, in order, from a position on."""
+def _decoded(
+    images: EncodedImages, transform: Transform, start: int, count: int
+) -> Iterator[Pixels | str]:
+    """Yield pixels, or what is wrong with an image, in order, from a position on, of ``count`` in all."""
     remaining = iter(images.read(start))
-    if len(images.labels) - start <= _BLOCK:
+    if count - start <= _BLOCK:
         # Starting processes would take longer.
         yield from _decode(transform, list(remaining))
         return
@@ -288,10 +239,10 @@ def _decode(transform: Transform, chunk: Sequence[tuple[str, Content]]) -> list[
     return results
 
 
-def first_corrupt(images: EncodedImages, resize: Resize) -> list[str]:
+def first_corrupt(split: Split, resize: Resize) -> list[str]:
     """Decode the first image of every class: what is wrong with those that cannot be read."""
-    _, places = np.unique(images.labels, return_index=True)
-    first = [next(iter(images.read(int(place)))) for place in places]
+    _, places = np.unique(split.labels, return_index=True)
+    first = [next(iter(split.inputs.read(int(place)))) for place in places]
     return [each for each in _decode(Transform(resize), first) if isinstance(each, str)]
 
 

@@ -14,6 +14,7 @@ A prepared dataset is a folder::
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -31,13 +32,14 @@ from dpsweep.study.shares import held_out_rows
 # The order is part of the checksum.
 _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
 METADATA = "metadata.json"
-READ_BYTES = 2**24
-_TYPES = {
+_READ_BYTES = 2**24
+INPUT_TYPES = {
     "image": np.dtype(np.uint8),
     "text": np.dtype(np.int32),
     "features": np.dtype(np.float32),
 }
 
+Array = npt.NDArray[Any]
 PADDING = -1
 """Stands after the end of a text. No token has this number, so texts keep their lengths."""
 
@@ -115,11 +117,11 @@ class PreparedDataset:
 
     folder: Path
     metadata: DatasetMetadata
-    train_inputs: npt.NDArray[Any]
+    train_inputs: Array
     """uint8 (N, height, width, channels), int32 (N, length), or float32 (N, features)"""
     train_labels: npt.NDArray[np.int64]
     """(N,)"""
-    test_inputs: npt.NDArray[Any]
+    test_inputs: Array
     test_labels: npt.NDArray[np.int64]
 
     @classmethod
@@ -133,17 +135,7 @@ class PreparedDataset:
         Raises:
             DatasetError: the folder is missing, incomplete or damaged.
         """
-        metadata = read_metadata(folder)
-        try:
-            arrays = {
-                name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-                for name in _ARRAYS
-            }
-        except FileNotFoundError as error:
-            raise _missing(folder, error) from None
-        except (ValueError, TypeError, EOFError) as error:
-            raise _damaged(folder, str(error)) from None
-        dataset = cls(folder=folder, metadata=metadata, **arrays)
+        dataset = cls(folder, read_metadata(folder), **map_arrays(folder))
         dataset._compare_with_metadata()
         return dataset
 
@@ -161,38 +153,49 @@ class PreparedDataset:
 
     def _compare_with_metadata(self) -> None:
         metadata = self.metadata
-        for split, size, counts in (
-            ("train", metadata.train_size, metadata.train_counts),
-            ("test", metadata.test_size, metadata.test_counts),
-        ):
-            inputs, labels = getattr(self, f"{split}_inputs"), getattr(self, f"{split}_labels")
-            found = {
-                f"{split}_inputs": (inputs.dtype, inputs.shape),
-                f"{split}_labels": (labels.dtype, labels.shape),
-            }
-            declared = {
-                f"{split}_inputs": (_TYPES.get(metadata.kind), (size, *metadata.shape)),
-                f"{split}_labels": (np.dtype(np.int64), (size,)),
-            }
-            for name, (dtype, shape) in found.items():
-                if (dtype, shape) != declared[name]:
+        for split in ("train", "test"):
+            size, labels = getattr(metadata, f"{split}_size"), getattr(self, f"{split}_labels")
+            for name, dtype, shape in (
+                (f"{split}_inputs", INPUT_TYPES.get(metadata.kind), (size, *metadata.shape)),
+                (f"{split}_labels", np.dtype(np.int64), (size,)),
+            ):
+                array = getattr(self, name)
+                if (array.dtype, array.shape) != (dtype, shape):
                     raise _damaged(
                         self.folder,
-                        f"{name}.npy is {dtype} {shape}, but {METADATA} says {declared[name][0]} "
-                        f"{declared[name][1]}",
+                        f"{name}.npy is {array.dtype} {array.shape}, but {METADATA} says {dtype} "
+                        f"{shape}",
                     )
-                checksum = _file_checksum(self.folder / f"{name}.npy", getattr(self, name))
+                checksum = _file_checksum(self.folder / f"{name}.npy", array)
                 if checksum != metadata.file_checksums.get(name):
                     raise _damaged(
                         self.folder,
                         f"{name}.npy has the checksum {checksum}, but {METADATA} says "
                         f"{metadata.file_checksums.get(name)}",
                     )
+            counts = getattr(metadata, f"{split}_counts")
             if class_counts(labels, len(metadata.classes)) != counts:
                 raise _damaged(
                     self.folder,
                     f"the labels of {split}_labels.npy do not have the counts of {METADATA}",
                 )
+
+
+def map_arrays(folder: Path) -> dict[str, "np.memmap[Any, Any]"]:
+    """Map the four arrays of a prepared dataset, by name, in the order of its checksum.
+
+    Raises:
+        DatasetError: one is missing or damaged.
+    """
+    try:
+        return {
+            name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            for name in _ARRAYS
+        }
+    except FileNotFoundError as error:
+        raise _missing(folder, error) from None
+    except (ValueError, TypeError, EOFError) as error:
+        raise _damaged(folder, str(error)) from None
 
 
 def read_metadata(folder: Path) -> DatasetMetadata:
@@ -213,18 +216,20 @@ def read_metadata(folder: Path) -> DatasetMetadata:
 
 def _file_checksum(path: Path, mapped: "np.memmap[Any, Any]") -> str:
     """The checksum of a mapped file, as in ``file_checksums``."""
-    digest = xxhash.xxh3_128(signature(mapped.dtype, mapped.shape))
-    # Read as a file: mapped pages would count as memory of the process.
-    with path.open("rb", buffering=0) as stream:
-        stream.seek(mapped.offset)
-        while content := stream.read(READ_BYTES):
-            digest.update(content)
+    digest = xxhash.xxh3_128()
+    for part in contents(path, mapped):
+        digest.update(part)
     return digest.hexdigest()
 
 
-def signature(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Begin a checksum with the type and shape of the array."""
-    return json.dumps([dtype.str, list(shape)]).encode()
+def contents(path: Path, mapped: "np.memmap[Any, Any]") -> Iterator[bytes]:
+    """Yield what checksums of a mapped file are of: its type and shape, then its content."""
+    yield json.dumps([mapped.dtype.str, list(mapped.shape)]).encode()
+    # Read as a file: mapped pages would count as memory of the process.
+    with path.open("rb", buffering=0) as stream:
+        stream.seek(mapped.offset)
+        while content := stream.read(_READ_BYTES):
+            yield content
 
 
 def class_counts(labels: npt.NDArray[np.int64], classes: int) -> tuple[int, ...]:

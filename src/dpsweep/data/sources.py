@@ -1,23 +1,90 @@
-"""The texts of a dataset of the study, wherever they come from."""
+"""From the source of a dataset of the study to its examples: every kind of source is one function."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dpsweep.data.digits import load_digits
 from dpsweep.data.docstrings import load_docstrings
-from dpsweep.data.hub import load_hub_texts
+from dpsweep.data.examples import LabelledData
+from dpsweep.data.folder import load_folder
+from dpsweep.data.glyphs import load_glyphs
+from dpsweep.data.hub import load_hub
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.texts import Texts, load_files
-from dpsweep.study.config import Dataset, DocstringsSource, FilesSource, HubSource
+from dpsweep.data.resize import Resize
+from dpsweep.data.texts import load_files
+from dpsweep.study.config import (
+    Dataset,
+    DigitsSource,
+    DocstringsSource,
+    FilesSource,
+    FolderSource,
+    GlyphsSource,
+    HubSource,
+)
 
 
-def load_texts(name: str, dataset: Dataset) -> Texts:
-    """Return the texts and labels of a dataset of the study.
+def load(dataset: Dataset) -> LabelledData:
+    """Read the classes and labels of a dataset; its inputs are read when they are needed.
 
     Raises:
-        DatasetError: the source cannot be read, or holds no text.
+        DatasetError: the source cannot be read, or does not hold what the dataset should.
     """
-    match dataset.source:
-        case HubSource() as source:
-            return load_hub_texts(source)
-        case FilesSource() as source:
-            return load_files(source)
-        case DocstringsSource() as source:
+    source = dataset.source
+    if dataset.kind not in source.holds:
+        raise DatasetError(
+            f"source: found {source.kind}, which holds no {dataset.kind}; allowed: another source, "
+            f"or kind: {' or '.join(source.holds)}"
+        )
+    match source:
+        case DigitsSource():
+            return load_digits(source, image_size(dataset))
+        case GlyphsSource():
+            return load_glyphs(source, image_size(dataset))
+        case DocstringsSource():
             return load_docstrings(source)
-    raise DatasetError(f"datasets.{name}.source: {dataset.source.kind} holds images, not text")
+        case FilesSource():
+            return load_files(source)
+        case FolderSource():
+            return load_folder(source)
+        case HubSource():
+            return load_hub(source, dataset.kind)
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Begin the messages of a source with the dataset that it belongs to.
+
+    Raises:
+        DatasetError: likewise in the place of an OSError.
+    """
+    try:
+        yield
+    except DatasetError as error:
+        begins_with_key = str(error).partition(":")[0].partition(".")[0] in Dataset.model_fields
+        dot = "." if begins_with_key else ": "
+        raise DatasetError(f"datasets.{name}{dot}{error}", error.remake) from error
+    except OSError as error:
+        what = f"{error.filename}: cannot be read: {error.strerror}" if error.filename else error
+        raise DatasetError(f"datasets.{name}: {what}") from error
+
+
+def image_size(dataset: Dataset) -> int:
+    """Return the height and width of a dataset's images.
+
+    Raises:
+        DatasetError: it has none.
+    """
+    if dataset.image_size is None:
+        raise DatasetError("image_size: missing; images need a size in pixels")
+    return dataset.image_size
+
+
+def resize_of(name: str, dataset: Dataset) -> Resize:
+    """Return how images of a dataset become as large as the network's input.
+
+    Raises:
+        DatasetError: the dataset has no size of images.
+    """
+    with named(name):
+        size = image_size(dataset)
+    return Resize(size=size, interpolation=dataset.interpolation, crop=dataset.crop)

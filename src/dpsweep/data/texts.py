@@ -1,16 +1,14 @@
-"""Labelled texts before they are tokenized: tables of them, and how class labels become numbers."""
+"""Labelled texts before they are tokenized: those of tables, and those that say nothing."""
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from dpsweep.base.files import require_file
+from dpsweep.data.examples import LabelColumn, LabelledData, Split, encode_labels
 from dpsweep.data.prepared import DatasetError
 from dpsweep.study.config import FilesSource
 from dpsweep.study.messages import brief, shorten
@@ -27,25 +25,17 @@ _UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|\0[^\0]\0[^\0]|[^\0]\0[^\0]\0")
 # -- texts -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TextSplit:
-    """One split. Texts can be iterated as often as needed, and need not be in memory."""
-
-    texts: Iterable[str]
-    labels: npt.NDArray[np.int64]
-    where: Callable[[int], str] = str
-    """what the text at a place is called, for messages"""
-
-    def readable(self) -> tuple["TextSplit", list[str]]:
-        """Return the texts that say something, and what is wrong with each of the others."""
+def leave_out_unreadable(data: LabelledData) -> LabelledData:
+    """Leave out the texts that say nothing, and say what is wrong with each of them."""
+    skipped: list[str] = []
+    splits = []
+    for split in (data.train, data.test):
         wrong = {
-            place: found for place, text in enumerate(self.texts) if (found := _unreadable(text))
+            place: found for place, text in enumerate(split.inputs) if (found := _unreadable(text))
         }
-        kept = np.delete(np.arange(len(self.labels)), list(wrong))
-        readable = TextSplit(
-            _Readable(self.texts), self.labels[kept], lambda place: self.where(int(kept[place]))
-        )
-        return readable, [f"{self.where(place)}: {found}" for place, found in wrong.items()]
+        skipped += [f"{split.where(place)}: {found}" for place, found in wrong.items()]
+        splits.append(split.without(list(wrong), _Readable(split.inputs)))
+    return replace(data, train=splits[0], test=splits[1], skipped=skipped)
 
 
 def _unreadable(text: str) -> str | None:
@@ -67,125 +57,10 @@ class _Readable:
         return (text for text in self.texts if not _unreadable(text))
 
 
-@dataclass(frozen=True)
-class Texts:
-    """Result of reading a source of texts."""
-
-    train: TextSplit
-    test: TextSplit
-    classes: list[str]
-    origin: str
-    revision: str | None
-
-
-# -- labels ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LabelColumn:
-    """The labels of one split as they were found."""
-
-    table: str
-    """where they were found, for messages"""
-    name: str
-    values: Sequence[Any]
-    where: Callable[[int], str]
-    """what the row at a place is called"""
-
-    def labels(self) -> list[int | str]:
-        """Return whole numbers and names of classes.
-
-        Names lose outer spaces and take one form of Unicode, so that one class has one name.
-
-        Raises:
-            DatasetError: there is no row, or a label is missing or neither of the two.
-        """
-        if not self.values:
-            raise DatasetError(f"{self.table}: found no row; allowed: at least one example")
-        found: list[int | str] = []
-        for place, value in enumerate(self.values):
-            label = str(value) if isinstance(value, bool) else value
-            if isinstance(label, str):
-                label = unicodedata.normalize("NFC", label.strip())
-            if label == "" or type(label) not in (int, str):
-                self.refuse(place, value, "whole numbers from 0, or names of classes")
-            found.append(label)
-        return found
-
-    def refuse(self, place: int, label: Any, allowed: str) -> NoReturn:
-        """Name the row of a label that cannot be used.
-
-        Raises:
-            DatasetError: always.
-        """
-        raise DatasetError(
-            f"{self.where(place)}, column {self.name!r}: found the label {shorten([repr(label)])}; "
-            f"allowed: {allowed}"
-        )
-
-
-def encode_labels(
-    train: LabelColumn, test: LabelColumn, names: Sequence[str] | None = None
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[str]]:
-    """Return training labels, test labels and the names of the classes.
-
-    Whole numbers stay as they are; other labels are names of classes, numbered in alphabetical order.
-
-    Args:
-        train: the labels of the training split.
-        test: of the test split.
-        names: of the classes, where the source knows them; labels are then whole numbers.
-
-    Raises:
-        DatasetError: a label that is missing or of another kind, numbers that do not count from 0,
-            or a test label that training has not.
-    """
-    columns = [(train, train.labels()), (test, test.labels())]
-    numbers: dict[int | str, int]
-    if names is not None or all(isinstance(label, int) for label in columns[0][1]):
-        if names is None:
-            names = list(map(str, range(_count_classes(train, columns[0][1]))))
-        numbers = {number: number for number in range(len(names))}
-        allowed = f"0 to {len(names) - 1}; an example without a label cannot be used"
-    else:
-        columns = [(column, [str(label) for label in labels]) for column, labels in columns]
-        names = sorted({str(label) for label in columns[0][1]})
-        numbers = {name: number for number, name in enumerate(names)}
-        allowed = f"the classes of the training examples: {shorten(names)}"
-    encoded = []
-    for column, labels in columns:
-        for place, label in enumerate(labels):
-            if label not in numbers:
-                column.refuse(place, label, allowed)
-        encoded.append(np.array([numbers[label] for label in labels], dtype=np.int64))
-    return encoded[0], encoded[1], list(names)
-
-
-def _count_classes(column: LabelColumn, labels: Sequence[Any]) -> int:
-    """Return K for labels that are 0 to K - 1, all of them."""
-    where = f"{column.table}, column {column.name!r}"
-    found = sorted(set(labels))
-    if found[0] < 0:
-        column.refuse(
-            labels.index(found[0]), found[0], "from 0; an example without a label cannot be used"
-        )
-    if found[0] > 0 and found[-1] - found[0] == len(found) - 1:
-        raise DatasetError(
-            f"{where}: labels start at {found[0]}: found {found[0]} to {found[-1]}; allowed: 0 to "
-            f"{len(found) - 1}. Subtract {found[0]}, or write names of classes"
-        )
-    if found[-1] != len(found) - 1:
-        raise DatasetError(
-            f"{where}: found the labels {shorten(found)}; allowed: 0 to {len(found) - 1} for "
-            f"{len(found)} classes, without a gap. Number them anew, or write names of classes"
-        )
-    return len(found)
-
-
 # -- tables ----------------------------------------------------------------------------------
 
 
-def load_files(source: FilesSource) -> Texts:
+def load_files(source: FilesSource) -> LabelledData:
     """Read two tables, whose format is told by their suffix; labels are numbers or class names.
 
     Raises:
@@ -196,12 +71,11 @@ def load_files(source: FilesSource) -> Texts:
     )
     labels, test_labels = _numbers_of_text(labels, test_labels)
     train_numbers, test_numbers, classes = encode_labels(labels, test_labels)
-    return Texts(
-        train=TextSplit(train, train_numbers, labels.where),
-        test=TextSplit(test, test_numbers, test_labels.where),
+    return LabelledData(
+        train=Split(train, train_numbers, labels.where),
+        test=Split(test, test_numbers, test_labels.where),
         classes=classes,
         origin=f"{source.train}, {source.test}",
-        revision=None,
     )
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dpsweep.base.files import DamagedFileError, read_checked_json, write_checked_json, write_text
 from dpsweep.data.hub_file import fetch_file
 from dpsweep.data.prepared import PADDING, DatasetError, TokenizerIdentity
-from dpsweep.data.sources import load_texts
+from dpsweep.data.sources import load
 from dpsweep.study.config import (
     Backbone,
     Dataset,
@@ -121,8 +121,8 @@ def prepare(
         case FileTokenizer(path=file):
             _copy(Path(file).expanduser(), path)
         case TrainedTokenizer() as recipe:
-            texts = load_texts(recipe.dataset, datasets[recipe.dataset])
-            save_tokenizer(train_word_pieces(texts.train.texts, recipe.vocab_size), path)
+            texts = load(datasets[recipe.dataset]).train.inputs
+            save_tokenizer(train_word_pieces(texts, recipe.vocab_size), path)
         case None:
             raise DatasetError(f"backbones.{name}: reads no text, so it has no tokenizer")
     return Tokenizer.open(path)

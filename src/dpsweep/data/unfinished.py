@@ -1,13 +1,20 @@
-"""Folders for work that may be interrupted and resumed, also while others do the same work."""
+"""Work that may be interrupted and resumed, also while others do the same work, and how far it is."""
 
 import contextlib
 import logging
+import math
 import os
 import shutil
 import socket
+import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
 
 from dpsweep.base.files import read_json, write_json
 from dpsweep.data.prepared import DatasetError
@@ -16,6 +23,10 @@ log = logging.getLogger(__name__)
 
 # Work on another machine that has written nothing for so long has been killed.
 _ABANDONED_SECONDS = 1800
+_SECONDS_BETWEEN_LINES = 10
+
+
+# -- folders ---------------------------------------------------------------------------------
 
 
 def claim(parent: Path) -> Path:
@@ -41,39 +52,122 @@ def release(folder: Path) -> None:
         folder.parent.rmdir()
 
 
-class Record:
-    """How far the work on a file is, in a file beside it that is replaced after every block.
+def _is_abandoned(folder: Path) -> bool:
+    host, _, process = folder.name.rpartition("-")
+    if host == socket.gethostname() and process.isdecimal():
+        return not _runs(int(process))
+    last_change = max(each.stat().st_mtime for each in (folder, *folder.iterdir()))
+    return time.time() - last_change > _ABANDONED_SECONDS
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it runs, as another user
+        pass
+    return True
+
+
+# -- arrays ----------------------------------------------------------------------------------
+
+
+class UnfinishedArray:
+    """A .npy file that is written row by row, where an earlier process may have begun it.
+
+    It lies in an unfinished folder as two files::
+
+        <name>.npy     the rows so far, under the header of an empty array
+        <name>.json    what is written, how many examples are done, and which were corrupt
+
+    The second is replaced after every block. A process that is killed loses at most the block it was
+    in: the next one cuts the rows off where the second file ends, and goes on from there.
 
     Args:
-        path: of the record.
-        work: the file that is being written.
-        identity: says what is being written; another one starts anew.
+        path: of the array.
+        dtype: of its rows.
+        shape: of a row.
+        examples: how many rows there will be, with those of corrupt examples.
+        identity: says what is written; another one starts anew.
     """
 
-    def __init__(self, path: Path, work: Path, identity: str) -> None:
-        self._path, self._work, self._identity = path, work, identity
+    def __init__(
+        self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], examples: int, identity: str
+    ) -> None:
+        self._path, self._dtype, self._shape, self._identity = path, dtype, shape, identity
+        self._examples, self._record = examples, path.with_suffix(".json")
+        self.done = 0
+        """Examples that were read."""
+        self.corrupt: list[tuple[int, str]] = []
+        """Places of those that have no row, and what is wrong with them."""
+        with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
+            found = read_json(self._record)
+            if found["identity"] == identity and path.exists():
+                log.info("%s: going on after %d examples", path.stem, found["done"])
+                self.done = found["done"]
+                self.corrupt = [(place, what) for place, what in found.get("corrupt", [])]
 
-    def read(self) -> dict[str, Any]:
-        """Return the last record; empty where the work has to start anew."""
-        try:
-            found = read_json(self._path)
-            if found["identity"] == self._identity and self._work.exists():
-                log.info("%s: going on after %d examples", self._work.stem, found["done"])
-                return dict(found)
-        except (FileNotFoundError, ValueError, KeyError):
-            pass
-        return {}
+    @contextmanager
+    def writing(self, what: str) -> Iterator[None]:
+        """Write rows inside, and a header that tells their number in the end.
 
-    def write(self, stream: BinaryIO, done: int, **more: Any) -> None:
-        """Record that what the stream was given so far is ``done`` examples."""
-        sync(stream)
-        write_json(self._path, {"identity": self._identity, "done": done, **more})
+        Args:
+            what: the rows are, for messages.
+
+        Raises:
+            DatasetError: the disk is too small for them.
+        """
+        row_bytes = math.prod(self._shape) * self._dtype.itemsize
+        require_space(self._path.parent, (self._examples - self.done) * row_bytes, what)
+        named = f"{self._path.stem} {what}"
+        with (
+            self._path.open("r+b" if self.done else "w+b") as self._stream,
+            progress(named, self.done, self._examples) as self._advance,
+        ):
+            self._write_header(0)
+            self._stream.seek((self.done - len(self.corrupt)) * row_bytes, os.SEEK_CUR)
+            self._stream.truncate()
+            yield
+            self._stream.seek(0)
+            self._write_header(self.done - len(self.corrupt))
+            self._sync()
+
+    def append(self, block: Sequence[npt.NDArray[Any] | str]) -> None:
+        """Write the rows of a block, and record that it is done.
+
+        Args:
+            block: of each example its row, or what is wrong with it.
+        """
+        for place, row in enumerate(block, start=self.done):
+            if isinstance(row, str):
+                self.corrupt.append((place, row))
+            else:
+                self._stream.write(row.data)
+        self.done += len(block)
+        self._sync()
+        record = {"identity": self._identity, "done": self.done, "corrupt": self.corrupt}
+        write_json(self._record, record)
+        self._advance(len(block))
+
+    def _write_header(self, rows: int) -> None:
+        # It has spare room, so that it can be replaced when the number of rows is known.
+        write_array_header(self._stream, self._dtype, (rows, *self._shape))
+
+    def _sync(self) -> None:
+        """Have everything on the disk that was written."""
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
 
 
-def sync(stream: BinaryIO) -> None:
-    """Have everything on the disk that was written."""
-    stream.flush()
-    os.fsync(stream.fileno())
+def write_array_header(stream: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Write the beginning of a .npy file; it is as long for any number of rows."""
+    header = {
+        "descr": np.lib.format.dtype_to_descr(dtype),
+        "fortran_order": False,
+        "shape": shape,
+    }
+    np.lib.format.write_array_header_1_0(stream, header)
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
@@ -95,19 +189,43 @@ def require_space(folder: Path, needed: int, what: str) -> None:
         )
 
 
-def _is_abandoned(folder: Path) -> bool:
-    host, _, process = folder.name.rpartition("-")
-    if host == socket.gethostname() and process.isdecimal():
-        return not _runs(int(process))
-    last_change = max(each.stat().st_mtime for each in (folder, *folder.iterdir()))
-    return time.time() - last_change > _ABANDONED_SECONDS
+# -- progress --------------------------------------------------------------------------------
 
 
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it runs, as another user
-        pass
-    return True
+@contextmanager
+def progress(what: str, done: int, total: int) -> Iterator[Callable[[int], None]]:
+    """Yield a function that is told how many more examples are done.
+
+    It draws a bar on a terminal, and writes a line now and then in a log.
+
+    Args:
+        what: is being prepared.
+        done: how many examples are done already.
+        total: how many there are.
+    """
+    if sys.stderr.isatty():
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn  # noqa: PLC0415
+
+        console = Console(stderr=True)
+        columns = *Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task(what, completed=done, total=total)
+            yield lambda count: bar.advance(task, count)
+        return
+    started = spoken = time.monotonic()
+    start = done
+
+    def advance(count: int) -> None:
+        nonlocal done, spoken
+        done += count
+        now = time.monotonic()
+        if now - spoken > _SECONDS_BETWEEN_LINES:
+            spoken = now
+            rate = (done - start) / (now - started)
+            log.info(
+                "%s: %d of %d, %.0f a second, %.0f s left",
+                what, done, total, rate, (total - done) / rate,
+            )  # fmt: skip
+
+    yield advance

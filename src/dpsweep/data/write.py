@@ -2,48 +2,34 @@
 
 import hashlib
 import logging
-import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
 from dpsweep.base.files import atomic_path, write_checked_json
+from dpsweep.data.examples import Split
 from dpsweep.data.prepared import (
+    INPUT_TYPES,
     METADATA,
-    READ_BYTES,
+    Array,
     DatasetError,
     DatasetMetadata,
     FeatureIdentity,
     PreparedDataset,
     TokenizerIdentity,
     class_counts,
-    signature,
+    contents,
+    map_arrays,
 )
 from dpsweep.data.resize import Resize
+from dpsweep.data.unfinished import write_array_header
 from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
-
-_Row = tuple[np.dtype[Any], tuple[int, ...]]
-"""type and shape of one input"""
-
-
-@dataclass(frozen=True)
-class Split:
-    """Inputs and labels of one split, before they are written."""
-
-    inputs: npt.NDArray[Any] | Iterable[npt.NDArray[Any]] | Path
-    """(examples, *shape), as they are stored; for more than fits in memory blocks of such rows, or a
-    .npy file of them, which is moved"""
-    labels: npt.NDArray[np.int64]
-    """(examples,)"""
-    where: Callable[[int], str] = "row {}".format
-    """what the example of a row is called, for messages"""
 
 
 def write_prepared(
@@ -93,17 +79,17 @@ def write_prepared(
     _check_classes(name, classes)
     # A rewrite that is interrupted must not leave old metadata beside new arrays.
     (folder / METADATA).unlink(missing_ok=True)
-    digest = _Digest()
-    (train_row, train_counts), (test_row, test_counts) = (
-        _write_split(folder, f"{name}, {split}", split, content, len(classes), digest)
-        for split, content in (("train", train), ("test", test))
-    )
-    _check_inputs(name, kind, train_row, test_row)
+    for key, split in (("train", train), ("test", test)):
+        labels = np.asarray(split.labels)
+        _check_labels(f"{name}, {key} labels", labels, len(classes))
+        _write_array(folder / f"{key}_inputs.npy", split.inputs, len(labels))
+        _write_array(folder / f"{key}_labels.npy", labels.astype(np.int64), len(labels))
+    arrays = map_arrays(folder)
+    _check_inputs(name, kind, arrays["train_inputs"], arrays["test_inputs"])
     duplicates = [] if kind == "features" else _duplicates(folder, train.where, test.where)
     if duplicates:
-        _say_duplicates(name, kind, duplicates, sum(test_counts), refuse_duplicates)
-    if resize is not None:  # other inputs of the network, so other trials
-        digest.all.update(resize.model_dump_json().encode())
+        _say_duplicates(name, kind, duplicates, len(arrays["test_labels"]), refuse_duplicates)
+    checksum, file_checksums = _checksums(folder, arrays, resize)
     metadata = DatasetMetadata(
         name=name,
         title=title,
@@ -111,17 +97,17 @@ def write_prepared(
         source=source,
         revision=revision,
         classes=tuple(classes),
-        train_size=sum(train_counts),
-        test_size=sum(test_counts),
-        train_counts=train_counts,
-        test_counts=test_counts,
-        shape=train_row[1],
+        train_size=len(arrays["train_labels"]),
+        test_size=len(arrays["test_labels"]),
+        train_counts=class_counts(arrays["train_labels"], len(classes)),
+        test_counts=class_counts(arrays["test_labels"], len(classes)),
+        shape=arrays["train_inputs"].shape[1:],
         resize=resize,
         skipped=tuple(skipped),
         ignored=tuple(ignored),
         duplicates=tuple(duplicates),
-        checksum=digest.all.hexdigest(),
-        file_checksums={file: each.hexdigest() for file, each in digest.files.items()},
+        checksum=checksum,
+        file_checksums=file_checksums,
         tokenizer=tokenizer,
         features=features,
     )
@@ -134,39 +120,23 @@ def _check_classes(name: str, classes: Sequence[str]) -> None:
         raise DatasetError(f"{name}: found the class {shorten(repeated)} twice; allowed: each once")
 
 
-def _write_split(
-    folder: Path, where: str, split: str, content: Split, classes: int, digest: "_Digest"
-) -> tuple[_Row, tuple[int, ...]]:
-    """Write inputs and labels of a split; return type and shape of an input, and examples by class."""
-    labels = np.asarray(content.labels)
-    _check_labels(f"{where} labels", labels, classes)
-    labels = labels.astype(np.int64)
-    inputs, path = content.inputs, folder / f"{split}_inputs.npy"
-    if isinstance(inputs, Path):
-        row = _move_array(inputs, path, len(labels), digest)
-    else:
-        blocks = [inputs] if isinstance(inputs, np.ndarray) else inputs
-        row = _write_array(path, blocks, len(labels), digest)
-    _write_array(folder / f"{split}_labels.npy", [labels], len(labels), digest)
-    return row, class_counts(labels, classes)
-
-
-def _check_inputs(name: str, kind: str, train: _Row, test: _Row) -> None:
-    dtype, shape = train
-    if train != test:
+def _check_inputs(name: str, kind: str, train: Array, test: Array) -> None:
+    (dtype, shape), other = (train.dtype, train.shape[1:]), (test.dtype, test.shape[1:])
+    if (dtype, shape) != other:
         raise DatasetError(
-            f"{name}: a training input is {dtype} {shape}, a test input {test[0]} "
-            f"{test[1]}; they must agree"
+            f"{name}: a training input is {dtype} {shape}, a test input {other[0]} {other[1]}; they "
+            "must agree"
         )
-    if kind == "image" and (dtype != np.uint8 or len(shape) != 3 or shape[2] not in (1, 3)):
+    rank, meaning = {
+        "image": (3, "(height, width, channels) with 1 or 3 channels"),
+        "text": (1, "(length,)"),
+        "features": (1, "(features,)"),
+    }[kind]
+    grey_or_rgb = kind != "image" or shape[-1:] in ((1,), (3,))
+    if dtype != INPUT_TYPES[kind] or len(shape) != rank or not grey_or_rgb:
         raise DatasetError(
-            f"{name}: an input is {dtype} {shape}; allowed: uint8 (height, width, channels) with "
-            "1 or 3 channels"
+            f"{name}: an input is {dtype} {shape}; allowed: {INPUT_TYPES[kind]} {meaning}"
         )
-    if kind == "text" and (dtype != np.int32 or len(shape) != 1):
-        raise DatasetError(f"{name}: an input is {dtype} {shape}; allowed: int32 (length,)")
-    if kind == "features" and (dtype != np.float32 or len(shape) != 1):
-        raise DatasetError(f"{name}: an input is {dtype} {shape}; allowed: float32 (features,)")
 
 
 def _duplicates(folder: Path, train: Callable[[int], str], test: Callable[[int], str]) -> list[str]:
@@ -185,12 +155,11 @@ def _row_hashes(path: Path) -> npt.NDArray[np.uint64]:
 
     Two of 64 bits agree by chance once in 10^8 datasets of a million examples and 100,000 for testing.
     """
+    mapped = np.load(path, mmap_mode="r")
     with path.open("rb") as stream:
-        np.lib.format.read_magic(stream)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-        size = math.prod(shape[1:]) * dtype.itemsize
-        rows = (xxhash.xxh3_64_intdigest(stream.read(size)) for _ in range(shape[0]))
-        return np.fromiter(rows, np.uint64, shape[0])
+        stream.seek(mapped.offset)
+        rows = (xxhash.xxh3_64_intdigest(stream.read(mapped[0].nbytes)) for _ in range(len(mapped)))
+        return np.fromiter(rows, np.uint64, len(mapped))
 
 
 def _say_duplicates(
@@ -220,74 +189,45 @@ def _say_duplicates(
     log.warning("%s: %s", name, found)
 
 
-class _Digest:
-    """Checksums of arrays while they are written: of all of them, and of each."""
-
-    def __init__(self) -> None:
-        self.all = hashlib.sha256()
-        self.files: dict[str, xxhash.xxh3_128] = {}
-
-    def begin(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        """Go on with another array."""
-        self._file = self.files[name] = xxhash.xxh3_128()
-        self.update(signature(dtype, shape))
-
-    def update(self, content: bytes | memoryview) -> None:
-        """Add content of the array."""
-        self.all.update(content)
-        self._file.update(content)
-
-
-def _write_array(
-    path: Path, blocks: Iterable[npt.NDArray[Any]], rows: int, digest: _Digest
-) -> _Row:
-    """Write blocks of rows as one .npy file; return the type and shape of a row."""
-    row_shape: tuple[int, ...] | None = None
-    dtype: np.dtype[Any] | None = None
+def _write_array(path: Path, inputs: Any, rows: int) -> None:
+    """Write an array or blocks of rows as one .npy file, or move a finished one to its place."""
+    if isinstance(inputs, Path):
+        if (found := len(np.load(inputs, mmap_mode="r"))) != rows:
+            raise DatasetError(f"{path.name}: {found} inputs for {rows} labels")
+        inputs.replace(path)
+        return
+    first: npt.NDArray[Any] | None = None
     written = 0
     with atomic_path(path) as partial, partial.open("wb") as stream:
-        for block in blocks:
-            if row_shape is None or dtype is None:
-                row_shape, dtype = block.shape[1:], block.dtype
-                write_array_header(stream, dtype, (rows, *row_shape))
-                digest.begin(path.stem, dtype, (rows, *row_shape))
-            if (block.dtype, block.shape[1:]) != (dtype, row_shape):
+        for block in [inputs] if isinstance(inputs, np.ndarray) else inputs:
+            if first is None:
+                first = block[:0]
+                write_array_header(stream, first.dtype, (rows, *first.shape[1:]))
+            if (block.dtype, block.shape[1:]) != (first.dtype, first.shape[1:]):
                 raise DatasetError(
                     f"{path.name}: found {block.dtype} {block.shape[1:]} among inputs of "
-                    f"{dtype} {row_shape}; all inputs must have one type and shape"
+                    f"{first.dtype} {first.shape[1:]}; all inputs must have one type and shape"
                 )
-            content = np.ascontiguousarray(block)
-            stream.write(content.data)
-            digest.update(content.data)
+            stream.write(np.ascontiguousarray(block).data)
             written += len(block)
-        if row_shape is None or dtype is None or written != rows:
+        if first is None or written != rows:
             raise DatasetError(f"{path.name}: {written} inputs for {rows} labels")
-    return dtype, row_shape
 
 
-def _move_array(source: Path, path: Path, rows: int, digest: _Digest) -> _Row:
-    """Move a .npy file to its place; return the type and shape of a row."""
-    with source.open("rb") as stream:
-        np.lib.format.read_magic(stream)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-        if shape[0] != rows:
-            raise DatasetError(f"{path.name}: {shape[0]} inputs for {rows} labels")
-        digest.begin(path.stem, dtype, shape)
-        # Read as a file: mapped pages would count as memory of the process.
-        while content := stream.read(READ_BYTES):
-            digest.update(content)
-    source.replace(path)
-    return dtype, shape[1:]
-
-
-def write_array_header(stream: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """Write the beginning of a .npy file; it is as long for any number of rows."""
-    header = {
-        "descr": np.lib.format.dtype_to_descr(dtype),
-        "fortran_order": False,
-        "shape": shape,
-    }
-    np.lib.format.write_array_header_1_0(stream, header)
+def _checksums(
+    folder: Path, arrays: Mapping[str, Array], resize: Resize | None
+) -> tuple[str, dict[str, str]]:
+    """Return one checksum of all arrays, and a quick one of each."""
+    everything, files = hashlib.sha256(), {}
+    for name, mapped in arrays.items():
+        file = xxhash.xxh3_128()
+        for part in contents(folder / f"{name}.npy", mapped):
+            everything.update(part)
+            file.update(part)
+        files[name] = file.hexdigest()
+    if resize is not None:  # other inputs of the network, so other trials
+        everything.update(resize.model_dump_json().encode())
+    return everything.hexdigest(), files
 
 
 def _check_labels(what: str, labels: npt.NDArray[Any], classes: int) -> None:

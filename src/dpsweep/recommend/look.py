@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dpsweep.data.examples import LabelledData
 from dpsweep.data.folder import load_folder
-from dpsweep.data.hub import load_hub_images, load_hub_texts, open_hub
+from dpsweep.data.hub import load_hub, open_hub
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.texts import Texts, load_files
+from dpsweep.data.texts import leave_out_unreadable, load_files
 from dpsweep.recommend.draft import FoundDataset
 from dpsweep.study.config import FilesSource, FolderSource, HubSource
 from dpsweep.study.messages import shorten
@@ -42,8 +42,7 @@ def look_at_folder(folder: Path) -> FoundDataset:
         source |= {"test_folder": test} if test else {"test_from_train": TEST_SHARE}
     else:
         source |= {"train_folders": ["."], "test_from_train": TEST_SHARE}
-    images = load_folder(FolderSource.model_validate(source))
-    return _found("image", source, images.classes, images.train.labels, images.test.labels)
+    return _found("image", source, load_folder(FolderSource.model_validate(source)))
 
 
 def look_at_hub(
@@ -94,11 +93,7 @@ def look_at_hub(
         "input_column": column,
         "label_column": label,
     }
-    section = HubSource.model_validate(source)
-    if kind == "text":
-        return _of_texts(source, load_hub_texts(section))
-    found = load_hub_images(section)
-    return _found("image", source, found.classes, found.train.labels, found.test.labels)
+    return _found(kind, source, load_hub(HubSource.model_validate(source), kind))
 
 
 def look_at_tables(
@@ -118,30 +113,19 @@ def look_at_tables(
     source = {"kind": "files", "train": str(train), "test": str(test)}
     columns = {"input_column": input_column, "label_column": label_column}
     source |= {key: name for key, name in columns.items() if name is not None}
-    return _of_texts(source, load_files(FilesSource.model_validate(source)))
+    return _found("text", source, load_files(FilesSource.model_validate(source)))
 
 
-def _of_texts(source: dict[str, Any], texts: Texts) -> FoundDataset:
-    (train, empty), (test, empty_test) = (split.readable() for split in (texts.train, texts.test))
-    skipped = len(empty) + len(empty_test)
-    return _found("text", source, texts.classes, train.labels, test.labels, skipped)
-
-
-def _found(
-    kind: str,
-    source: Mapping[str, Any],
-    classes: Sequence[str],
-    train: npt.NDArray[np.int64],
-    test: npt.NDArray[np.int64],
-    skipped: int = 0,
-) -> FoundDataset:
+def _found(kind: str, source: Mapping[str, Any], data: LabelledData) -> FoundDataset:
+    if kind == "text":
+        data = leave_out_unreadable(data)
     return FoundDataset(
         kind=kind,
         source=source,
-        classes=list(classes),
-        train_counts=np.bincount(train, minlength=len(classes)).tolist(),
-        test_size=len(test),
-        skipped=skipped,
+        classes=data.classes,
+        train_counts=np.bincount(data.train.labels, minlength=len(data.classes)).tolist(),
+        test_size=len(data.test.labels),
+        skipped=len(data.skipped),
     )
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from dpsweep.base.files import checksum, fingerprint, write_checked_json, write_text
-from dpsweep.data.prepare import resize_of
 from dpsweep.data.prepared import DatasetError, read_metadata
+from dpsweep.data.sources import resize_of
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model

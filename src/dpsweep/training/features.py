@@ -6,7 +6,6 @@ with them, so that those of another dataset, backbone or version are never read.
 """
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dpsweep.base.files import fingerprint
+from dpsweep.data.examples import Split
 from dpsweep.data.prepared import (
     DatasetError,
     DatasetMetadata,
@@ -22,9 +22,8 @@ from dpsweep.data.prepared import (
     PreparedDataset,
     read_metadata,
 )
-from dpsweep.data.progress import progress
-from dpsweep.data.unfinished import Record, claim, release, require_space
-from dpsweep.data.write import Split, write_array_header, write_prepared
+from dpsweep.data.unfinished import UnfinishedArray, claim, release, require_space
+from dpsweep.data.write import write_prepared
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
@@ -179,20 +178,13 @@ def _append(
     run: Callable[[np.ndarray], Tensor],
 ) -> None:
     """Compute the features of a split into a .npy file, going on from its last whole block."""
-    array = folder / f"{split}.npy"
-    record = Record(folder / f"{split}.json", array, identity)
-    done = record.read().get("done", 0)
-    with array.open("r+b" if done else "w+b") as stream:
-        write_array_header(stream, np.dtype(np.float32), (len(inputs), width))
-        stream.seek(4 * width * done, os.SEEK_CUR)
-        stream.truncate()
-        with progress(f"{split} features", done, len(inputs)) as advance:
-            for start in range(done, len(inputs), _BATCH * _BLOCK):
-                if stop := interruption(saved=True):
-                    raise stop
-                block = inputs[start : start + _BATCH * _BLOCK]
-                for first in range(0, len(block), _BATCH):
-                    batch = run(block[first : first + _BATCH])
-                    stream.write(batch.numpy().data)
-                    advance(len(batch))
-                record.write(stream, start + len(block))
+    array = UnfinishedArray(
+        folder / f"{split}.npy", np.dtype(np.float32), (width,), len(inputs), identity
+    )
+    with array.writing("features"):
+        for start in range(array.done, len(inputs), _BATCH * _BLOCK):
+            if stop := interruption(saved=True):
+                raise stop
+            block = inputs[start : start + _BATCH * _BLOCK]
+            batches = [run(block[at : at + _BATCH]).numpy() for at in range(0, len(block), _BATCH)]
+            array.append(list(np.concatenate(batches)))
