@@ -66,7 +66,7 @@ def new(
     from dpsweep.planning.device import this_machine
     from dpsweep.planning.plan import Plan
     from dpsweep.recommend import look
-    from dpsweep.recommend.new import new_study
+    from dpsweep.recommend.draft import new_study
 
     if sum(given is not None for given in (images, hub, texts)) != 1:
         raise StudyError("found none or several of --images, --hub, --texts; allowed: one of them")

@@ -4,23 +4,21 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from dpsweep.base.files import write_text
 from dpsweep.recommend.situation import first_grids
-from dpsweep.study import Study
+from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.cells import number
-from dpsweep.study.config import Sweep
-from dpsweep.study.find import IN_CLONE, PROJECT, packaged_studies
-from dpsweep.study.load import StudyError
+from dpsweep.study.find import IN_CLONE, PROJECT, named_study, packaged_studies
 from dpsweep.study.messages import NAME_PATTERN, unknown
 
-_MAX_LENGTH = 128  # tokens; a number that does not depend on the texts
 _IMAGE_SIZE = 224  # of networks that the base study trains on no images
 _BATCH_SIZES = 3  # beside the full batch
 _SMALLEST_BATCH = 8
@@ -34,7 +32,7 @@ class FoundDataset:
 
     kind: str
     """image or text"""
-    source: Mapping[str, Any]
+    source: dict[str, Any]
     """the key ``source`` of its section"""
     classes: list[str]
     train_counts: list[int]
@@ -49,53 +47,35 @@ class FoundDataset:
         return sum(self.train_counts)
 
 
-_STUDY = Template("""\
-# $title: $count classes, $train_size training and $test_size test examples.
-# Edit what you like, then:
-#   dpsweep check $file
-#   dpsweep plan $file
-#   dpsweep run $file
-extends: $extends
-title: $title
-results: results/$name
-$privacy
-# The learning rates of a cell rise to a peak and fall, so that 5 of 8 find it.
-training: {selection: bracket}
-datasets: !replace
-  $name:
-    title: $title
-$dataset
-${head}sweeps: !replace
-$sweeps
-# What stands for what in the figures and tables; `dpsweep check` lists what is drawn.
-roles: !replace
-  datasets: {$dataset_role: $name}
-  backbones: {$backbone_roles}
-  methods: {$method_role: $method}
-""")
+def new_study(
+    study_file: Path,
+    base: str,
+    found: FoundDataset,
+    backbones: Sequence[str] = (),
+    head: bool = False,
+) -> Study:
+    """Write a study of a dataset that was looked at (`dpsweep.recommend.look`).
 
-_SWEEP = """\
-    dataset: {name}
-    backbone: {backbone}
-    method: {method}
-    epsilon: {epsilons} # a tight and a loose privacy budget
-    epochs: [{epochs}]
-    batch_size: {batch_sizes} # of {train_size} examples; large batches are often better
-    # As far as `dpsweep recommend` expects the best values from other data, and a factor around it.
-    clipping_bound: {bounds}
-    learning_rate: {{first: {first_rate}, last: {last_rate}, count: 8}} # tuned in every cell
-    seeds: 3 # the best learning rate is repeated with each
-"""
+    Args:
+        study_file: the file to write; its name becomes that of the dataset.
+        base: the study that it extends: its file, or the name of one that comes with dpsweep.
+        found: the dataset.
+        backbones: of the extended study, the weaker first; by default the one that its roles name.
+        head: whether only a head trains, on features of the frozen backbones.
 
-
-# Method and features of a head that trains on features of the backbones.
-_HEAD = """\
-# Only the head trains, on features that are computed once: a trial takes seconds.
-methods:
-  head: {kind: head}
-backbones:
-"""
-_FEATURES = "  {backbone}: {{features: {{}}}}\n"
+    Raises:
+        StudyError: the file exists, or what was found makes no valid study; nothing is left then.
+    """
+    if study_file.exists():
+        raise StudyError(f"{study_file}: exists already; allowed: the name of a new file")
+    base_file = named_study(base, Path())
+    draft = draft_study(study_file, base_file, load_study(base_file), found, backbones, head)
+    write_text(study_file, draft)
+    try:
+        return load_study(study_file)
+    except StudyError:
+        study_file.unlink()
+        raise
 
 
 def draft_study(
@@ -131,29 +111,49 @@ def draft_study(
         )
     text = found.kind == "text"
     method, chosen = _chosen(base_file, base, text, backbones)
-    alike = _sweep_like(base, chosen[0], method)
+    image_size = _image_size(base, chosen[0], method)
     method = "head" if head else method
-    delta = _delta(base, found.train_size)
-    return _STUDY.substitute(
-        title=_scalar(re.sub(r"[-_.]+", " ", name).strip().capitalize()),
+    size, delta = found.train_size, _delta(base, found.train_size)
+    batch_sizes = _batch_sizes(size)
+    grids = {
+        backbone: first_grids(
+            base.backbones[backbone],
+            max(2, len(found.classes)),  # fewer are refused later, by the study
+            size,
+            delta,
+            _EPSILONS,
+            _EPOCHS,
+            [size if each == "full" else int(each) for each in batch_sizes],
+        )
+        for backbone in chosen
+    }
+    environment = Environment(  # noqa: S701 (YAML)
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    environment.filters["yaml"] = _yaml
+    return environment.get_template("draft.yaml.j2").render(
+        title=re.sub(r"[-_.]+", " ", name).strip().capitalize(),
         name=name,
         file=file,
-        count=len(found.classes),
-        train_size=f"{found.train_size:,}",
-        test_size=f"{found.test_size:,}",
-        extends=_scalar(_extended(base_file, file)),
-        privacy=f"\nprivacy: {{delta: {number(delta)}}} # below one over the number of examples\n"
-        * (delta != base.privacy.delta),
-        dataset=_dataset(base, found, chosen[0], alike),
-        head=_HEAD * head + "".join(_FEATURES.format(backbone=each) * head for each in chosen),
-        sweeps=_sweeps(base, name, method, chosen, found, delta),
-        dataset_role="text" if text else "main",
-        backbone_roles=", ".join(
-            f"{role}: {each}"
-            for role, each in zip(("text",) if text else ("weak", "strong"), chosen, strict=False)
-        ),
-        method_role="text" if text else "main",
+        extends=_extended(base_file, file),
+        base=base,
+        delta=delta,
+        found=found,
+        text=text,
+        image_size=image_size,
+        head=head,
+        grids=grids,
         method=method,
+        epsilons=_EPSILONS,
+        epochs=_EPOCHS,
+        batch_sizes=batch_sizes,
+        roles={
+            "datasets": {"text" if text else "main": name},
+            "backbones": dict(zip(("text",) if text else ("weak", "strong"), chosen, strict=False)),
+            "methods": {"text" if text else "main": method},
+        },
     )
 
 
@@ -189,17 +189,13 @@ def _chosen(
     return method, chosen
 
 
-def _sweep_like(base: Study, backbone: str, method: str) -> Sweep | None:
-    """A sweep of the base study that trains the same, or at least the same backbone or method."""
-    for wanted in (
-        {"backbone": backbone, "method": method},
-        {"backbone": backbone},
-        {"method": method},
-    ):
-        for sweep in base.sweeps.values():
-            if all(getattr(sweep, key) == value for key, value in wanted.items()):
-                return sweep
-    return None
+def _image_size(base: Study, backbone: str, method: str) -> int:
+    """The size in a sweep of the base study that trains the same, or the same backbone or method."""
+    sweeps = list(base.sweeps.values())
+    alike = [each for each in sweeps if (each.backbone, each.method) == (backbone, method)]
+    alike += [each for each in sweeps if each.backbone == backbone]
+    alike += [each for each in sweeps if each.method == method]
+    return (base.datasets[alike[0].dataset].image_size if alike else None) or _IMAGE_SIZE
 
 
 def _delta(base: Study, train_size: int) -> float:
@@ -209,61 +205,6 @@ def _delta(base: Study, train_size: int) -> float:
     return float(10.0 ** -(math.floor(math.log10(train_size)) + 1))
 
 
-def _dataset(base: Study, found: FoundDataset, backbone: str, alike: Sweep | None) -> str:
-    lines = [
-        f"source: {_flow(found.source)}",
-        "# These are compared with what is found: noise is calibrated to the number of examples.",
-        f"classes: {len(found.classes)}",
-        f"train_size: {found.train_size}",
-        f"test_size: {found.test_size}",
-    ]
-    if found.skipped:
-        lines.append(f"corrupt: skip # {found.skipped} empty texts are left out")
-    if found.kind == "text":
-        lines = ["kind: text", *lines, f"tokenizer: {backbone}"]
-        lines.append(f"max_length: {_MAX_LENGTH} # tokens; longer texts are cut")
-    else:
-        size = base.datasets[alike.dataset].image_size if alike else None
-        lines.append(f"image_size: {size or _IMAGE_SIZE} # images are resized to a square")
-    return "".join(f"    {line}\n" for line in lines)
-
-
-def _sweeps(
-    base: Study,
-    name: str,
-    method: str,
-    backbones: Sequence[str],
-    found: FoundDataset,
-    delta: float,
-) -> str:
-    size = found.train_size
-    batch_sizes = _batch_sizes(size)
-    text = ""
-    for backbone in backbones:
-        bounds, rates = first_grids(
-            base.backbones[backbone],
-            max(2, len(found.classes)),  # fewer are refused later, by the study
-            size,
-            delta,
-            _EPSILONS,
-            _EPOCHS,
-            [size if each == "full" else int(each) for each in batch_sizes],
-        )
-        text += f"  {name}_{backbone}_{method}:\n" + _SWEEP.format(
-            name=name,
-            backbone=backbone,
-            method=method,
-            epsilons=_scalar(_EPSILONS),
-            epochs=_EPOCHS,
-            batch_sizes=_scalar(batch_sizes),
-            train_size=f"{size:,}",
-            bounds=_scalar(bounds),
-            first_rate=number(rates[0]),
-            last_rate=number(rates[1]),
-        )
-    return text
-
-
 def _batch_sizes(train_size: int) -> list[int | str]:
     """Powers of two up to half of the training set, each four times the one before, and full."""
     largest = int(math.log2(train_size / 2))
@@ -271,16 +212,13 @@ def _batch_sizes(train_size: int) -> list[int | str]:
     return [*sorted(sizes[:_BATCH_SIZES] or [train_size // 2]), "full"]
 
 
-def _flow(mapping: Mapping[str, Any]) -> str:
-    """A mapping on one line."""
-    return f"{{{', '.join(f'{key}: {_scalar(value)}' for key, value in mapping.items())}}}"
-
-
-def _scalar(found: Any) -> str:
+def _yaml(found: Any) -> str:
     """A value as a person would write it: text in quotes only where YAML needs them."""
     match found:
+        case dict():
+            return f"{{{', '.join(f'{key}: {_yaml(value)}' for key, value in found.items())}}}"
         case list():
-            return f"[{', '.join(map(_scalar, found))}]"
+            return f"[{', '.join(map(_yaml, found))}]"
         case str() if _PLAIN.fullmatch(found) and yaml.safe_load(found) == found:
             return found
         case str():
