@@ -81,7 +81,8 @@ class DatasetMetadata(BaseModel):
 
     name: str
     title: str
-    kind: str
+    kind: str = "image"
+    """of its inputs: image, text or features"""
     source: str
     revision: str | None
     classes: tuple[str, ...]

@@ -18,10 +18,7 @@ from dpsweep.data.prepared import (
     Array,
     DatasetError,
     DatasetMetadata,
-    FeatureIdentity,
     PreparedDataset,
-    TokenizerIdentity,
-    class_counts,
     contents,
     map_arrays,
 )
@@ -33,22 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def write_prepared(
-    folder: Path,
-    *,
-    name: str,
-    title: str,
-    source: str,
-    revision: str | None,
-    classes: Sequence[str],
-    train: Split,
-    test: Split,
-    kind: str = "image",
-    skipped: Sequence[str] = (),
-    ignored: Sequence[str] = (),
-    tokenizer: TokenizerIdentity | None = None,
-    resize: Resize | None = None,
-    features: FeatureIdentity | None = None,
-    refuse_duplicates: bool = False,
+    folder: Path, *, train: Split, test: Split, refuse_duplicates: bool = False, **facts: Any
 ) -> PreparedDataset:
     """Write a prepared dataset and open it.
 
@@ -57,25 +39,16 @@ def write_prepared(
 
     Args:
         folder: to write.
-        name: in the study.
-        title: for figures and tables.
-        source: where the data come from, for people.
-        revision: of the source, if it has any.
-        classes: names, in the order of the labels.
         train: training examples.
         test: test examples.
-        kind: of inputs: image, text or features.
-        skipped: examples that were left out, with the reason.
-        ignored: files that lay among the images and are none.
-        tokenizer: that made the numbers of texts.
-        resize: of images that are stored smaller than the network's input.
-        features: the network that gave features.
         refuse_duplicates: whether a test example with the inputs of a training example is an error.
+        facts: the fields of `DatasetMetadata` that the arrays do not tell.
 
     Raises:
         DatasetError: labels outside the classes, inputs that are not of the type and shape of
             their kind, splits whose inputs and labels differ in number, or duplicates.
     """
+    name, kind, classes = facts["name"], facts.get("kind", "image"), facts["classes"]
     _check_classes(name, classes)
     # A rewrite that is interrupted must not leave old metadata beside new arrays.
     (folder / METADATA).unlink(missing_ok=True)
@@ -84,32 +57,22 @@ def write_prepared(
         _check_labels(f"{name}, {key} labels", labels, len(classes))
         _write_array(folder / f"{key}_inputs.npy", split.inputs, len(labels))
         _write_array(folder / f"{key}_labels.npy", labels.astype(np.int64), len(labels))
+        facts |= {
+            f"{key}_size": len(labels),
+            f"{key}_counts": np.bincount(labels, minlength=len(classes)).tolist(),
+        }
     arrays = map_arrays(folder)
-    _check_inputs(name, kind, arrays["train_inputs"], arrays["test_inputs"])
+    shape = _check_inputs(name, kind, arrays["train_inputs"], arrays["test_inputs"])
     duplicates = [] if kind == "features" else _duplicates(folder, train.where, test.where)
     if duplicates:
-        _say_duplicates(name, kind, duplicates, len(arrays["test_labels"]), refuse_duplicates)
-    checksum, file_checksums = _checksums(folder, arrays, resize)
+        _say_duplicates(name, kind, duplicates, facts["test_size"], refuse_duplicates)
+    checksum, file_checksums = _checksums(folder, arrays, facts.get("resize"))
     metadata = DatasetMetadata(
-        name=name,
-        title=title,
-        kind=kind,
-        source=source,
-        revision=revision,
-        classes=tuple(classes),
-        train_size=len(arrays["train_labels"]),
-        test_size=len(arrays["test_labels"]),
-        train_counts=class_counts(arrays["train_labels"], len(classes)),
-        test_counts=class_counts(arrays["test_labels"], len(classes)),
-        shape=arrays["train_inputs"].shape[1:],
-        resize=resize,
-        skipped=tuple(skipped),
-        ignored=tuple(ignored),
+        **facts,
+        shape=shape,
         duplicates=tuple(duplicates),
         checksum=checksum,
         file_checksums=file_checksums,
-        tokenizer=tokenizer,
-        features=features,
     )
     write_checked_json(folder / METADATA, metadata.model_dump(mode="json"))
     return PreparedDataset.open(folder)
@@ -120,7 +83,8 @@ def _check_classes(name: str, classes: Sequence[str]) -> None:
         raise DatasetError(f"{name}: found the class {shorten(repeated)} twice; allowed: each once")
 
 
-def _check_inputs(name: str, kind: str, train: Array, test: Array) -> None:
+def _check_inputs(name: str, kind: str, train: Array, test: Array) -> tuple[int, ...]:
+    """Return the shape of an input."""
     (dtype, shape), other = (train.dtype, train.shape[1:]), (test.dtype, test.shape[1:])
     if (dtype, shape) != other:
         raise DatasetError(
@@ -137,6 +101,7 @@ def _check_inputs(name: str, kind: str, train: Array, test: Array) -> None:
         raise DatasetError(
             f"{name}: an input is {dtype} {shape}; allowed: {INPUT_TYPES[kind]} {meaning}"
         )
+    return shape
 
 
 def _duplicates(folder: Path, train: Callable[[int], str], test: Callable[[int], str]) -> list[str]:
@@ -215,7 +180,7 @@ def _write_array(path: Path, inputs: Any, rows: int) -> None:
 
 
 def _checksums(
-    folder: Path, arrays: Mapping[str, Array], resize: Resize | None
+    folder: Path, arrays: "Mapping[str, np.memmap[Any, Any]]", resize: Resize | None
 ) -> tuple[str, dict[str, str]]:
     """Return one checksum of all arrays, and a quick one of each."""
     everything, files = hashlib.sha256(), {}

@@ -19,7 +19,7 @@ from dpsweep.models.backbone import (
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.pretrain import pretrain
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.models.weights import configured, download_weights, load_weights
+from dpsweep.models.weights import configured, load_weights
 from dpsweep.study.config import Backbone, FileWeights, HubWeights, Pretraining
 from dpsweep.study.paths import Paths
 
@@ -48,19 +48,20 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
     if isinstance(model, SequenceClassifier) and tokenizer is not None:
         _check_vocabulary(name, model, tokenizer)
     mean, std = backbone.normalisation
-    description: dict[str, Any] = {
-        "name": name,
-        "title": backbone.title,
-        "kind": "image" if tokenizer is None else "text",
-        "architecture": architecture,
-        "mean": mean,
-        "std": std,
-        "tokenizer": tokenizer,
-        "parameters": sum(value.numel() for value in empty.values()),
-    }
     state, pretraining = _weights(backbone, architecture, paths)
-    pretraining = {"kind": backbone.weights.kind} | pretraining
-    return write_backbone(paths.backbone(name), state=state, pretraining=pretraining, **description)
+    return write_backbone(
+        paths.backbone(name),
+        state,
+        name=name,
+        title=backbone.title,
+        kind="image" if tokenizer is None else "text",
+        architecture=architecture,
+        mean=mean,
+        std=std,
+        tokenizer=tokenizer,
+        pretraining={"kind": backbone.weights.kind} | pretraining,
+        parameters=sum(value.numel() for value in empty.values()),
+    )
 
 
 def _weights(
@@ -82,7 +83,8 @@ def _weights(
         case FileWeights(path=path, leave_out=modules):
             return load_weights(architecture, Path(path).expanduser(), modules), {"path": path}
         case HubWeights() as weights:
-            file = download_weights(weights.id, weights.revision)
+            instead = "weights: {kind: file, path: ...}"
+            file = fetch_file(weights.id, "model.safetensors", weights.revision, instead)
             state = load_weights(architecture, file, weights.leave_out)
             return state, {"id": weights.id, "revision": commit(file)}
     return {}, {}  # drawn from the seed of each trial

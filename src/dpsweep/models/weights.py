@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dpsweep.base.files import read_json, require_file
-from dpsweep.data.hub_file import fetch_file
 from dpsweep.models.architectures import create, find_head, seeded, state_without_head
 from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.sequence_classifier import SequenceClassifier
@@ -22,7 +21,6 @@ from dpsweep.study.messages import brief, shorten
 
 log = logging.getLogger(__name__)
 
-_FILE = "model.safetensors"
 # What a config.json says about how the file was made.
 _NOT_ARCHITECTURE = {
     "_name_or_path",
@@ -142,16 +140,6 @@ def _finite(model: nn.Module, path: Path) -> dict[str, Tensor]:
     if broken:
         raise BackboneError(f"{path}: numbers that are not finite in {shorten(broken)}")
     return state
-
-
-def download_weights(repository: str, revision: str | None) -> Path:
-    """Return the local copy of a hub repository's ``model.safetensors``, downloaded if needed.
-
-    Raises:
-        HubError: the hub cannot be reached and there is no copy in its cache, or the repository
-            has no such file.
-    """
-    return fetch_file(repository, _FILE, revision, "weights: {kind: file, path: ...}")
 
 
 def configured(architecture: Architecture, path: Path) -> Architecture:
