@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpsweep.data import DatasetError
-from dpsweep.data.docstrings import load_docstrings
+from dpsweep.data.docstrings import _package_names, load_docstrings
 from dpsweep.data.examples import LabelledData
 from dpsweep.study.config import DocstringsSource
 
@@ -22,18 +22,14 @@ def write_package(folder: Path, name: str, count: int, *, topic: str) -> None:
         f'{name.upper()}.\n\n    It {"is told at length " * 3}.\n\n    >>> {name}.run()\n    """\n'
         for i in range(count)
     ]
-    half = len(functions) // 2
     (folder / name / "inner").mkdir(parents=True)
     (folder / name / "tests").mkdir()
     (folder / name / "__init__.py").write_text("raise RuntimeError('imported')\n")
     (folder / name / "broken.py").write_text("def (:\n")
-    for place in range(0, half, 10):
-        part = functions[place : min(place + 10, half)]
-        (folder / name / f"part{place}.py").write_text("\n".join(part))
-    for place in range(half, count, 10):
-        (folder / name / "inner" / f"part{place}.py").write_text(
-            "\n".join(functions[place : place + 10])
-        )
+    for place in range(0, count, 10):
+        inner = "inner/" if place >= count // 2 else ""
+        file = folder / name / f"{inner}part{place}.py"
+        file.write_text("\n".join(functions[place : place + 10]))
     (folder / name / "tests" / "test_it.py").write_text(
         f'"""{"Of the tests, which are no part of a package. " * 3}"""\n'
     )
@@ -66,12 +62,6 @@ def test_texts_are_labelled_by_their_module(packages: Path) -> None:
         assert split.labels.tolist() != sorted(split.labels)
 
 
-def test_nothing_is_imported_and_tests_are_left_out(packages: Path) -> None:
-    made = load("planets", "recipes", train_per_class=50, test_per_class=5)
-    assert not {"planets", "recipes"} & set(sys.modules)
-    assert not any("tests" in text for text in made.train.inputs)
-
-
 def test_names_of_the_packages_and_code_are_taken_out(packages: Path) -> None:
     made = load("planets", "recipes")
     for text in (*made.train.inputs, *made.test.inputs):
@@ -89,18 +79,8 @@ def test_nul_characters_are_taken_out(packages: Path) -> None:
     assert all("is about" in text and "\0" not in text for text in made.train.inputs)
 
 
-def test_short_names_are_taken_out_as_words_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("numpy", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text(
-            f'"""{name[0]} np.array(3) and input of an (np) npy file, which is a long story to tell, over."""'
-        )
-    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
-    from dpsweep.data import docstrings
-
-    names = docstrings._package_names(["numpy", "other"])
+def test_short_names_are_taken_out_as_words_only() -> None:
+    names = _package_names(["numpy", "other"])
     words = [
         "np.array(3)",
         "and",
@@ -114,14 +94,16 @@ def test_short_names_are_taken_out_as_words_only(
         "Numpy-dev",
         "another",
     ]
-    assert [word for word in words if not names.search(word)] == [
-        *("and", "input", "of", "an", "npy", "file", "by")
-    ]
+    kept = [word for word in words if not names.search(word)]
+    assert kept == ["and", "input", "of", "an", "npy", "file", "by"]
 
 
 def test_train_and_test_share_no_text(packages: Path) -> None:
     made = load("planets", "recipes", train_per_class=40, test_per_class=15)
     assert len({*made.train.inputs, *made.test.inputs}) == 110
+    # Nothing is imported for it, and tests are no part of a package.
+    assert not {"planets", "recipes"} & set(sys.modules)
+    assert not any("tests" in text for text in made.train.inputs)
 
 
 def test_copies_count_once(packages: Path) -> None:

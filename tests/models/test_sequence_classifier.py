@@ -13,6 +13,7 @@ from torch import nn
 from transformers import DistilBertConfig, DistilBertForMaskedLM
 
 from dpsweep.data.prepared import DatasetMetadata, PreparedDataset, TokenizerIdentity
+from dpsweep.data.tokenizer import prepare as prepare_tokenizer
 from dpsweep.models.architectures import create, find_head, seeded
 from dpsweep.models.backbone import Architecture, BackboneError, PreparedBackbone, write_backbone
 from dpsweep.models.build import (
@@ -252,20 +253,6 @@ def test_from_scratch_the_last_layer_is_initialised(tmp_path: Path) -> None:
     assert model(TEXTS).abs().min() > 0
 
 
-def test_a_random_network_is_a_function_of_the_seed(tmp_path: Path) -> None:
-    folder = make_backbone(tmp_path, SMALL)
-
-    def values(seed: int) -> list[torch.Tensor]:
-        torch.manual_seed(77 + seed)
-        before = torch.get_rng_state()
-        found = list(build_model(folder, LORA, 3, seed).state_dict().values())
-        assert torch.equal(torch.get_rng_state(), before)
-        return found
-
-    assert all(map(torch.equal, values(1), values(1)))
-    assert not all(map(torch.equal, values(1), values(2)))
-
-
 # -- where weights are from ------------------------------------------------------------------
 
 
@@ -282,23 +269,21 @@ def published(tmp_path: Path) -> Path:
     return folder
 
 
-def section(weights: dict[str, Any], **changes: Any) -> Backbone:
-    return Backbone(
+def prepare_published(
+    tmp_path: Path, published: Path, weights: dict[str, Any] | None = None, **changes: Any
+) -> PreparedBackbone:
+    """Prepare it with the published tokenizer, and by default with the published weights."""
+    weights = weights or {"kind": "file", "path": str(published / "model.safetensors")}
+    backbone = Backbone(
         title="Reader",
         library="transformers",
         architecture="distilbert",
-        weights=weights,
+        weights=weights,  # type: ignore[arg-type]
+        tokenizer={"kind": "file", "path": str(published / "tokenizer.json")},  # type: ignore[arg-type]
         **changes,
     )
-
-
-def prepare_published(tmp_path: Path, published: Path, **changes: Any) -> PreparedBackbone:
-    from dpsweep.data import tokenizer
-
-    weights = {"kind": "file", "path": str(published / "model.safetensors")}
-    source = {"kind": "file", "path": str(published / "tokenizer.json")}
-    backbone, paths = section(weights, tokenizer=source, **changes), Paths(tmp_path / "results")
-    tokenizer.prepare("reader", backbone, {}, paths.tokenizer("reader"))
+    paths = Paths(tmp_path / "results")
+    prepare_tokenizer("reader", backbone, {}, paths.tokenizer("reader"))
     return prepare("reader", backbone, paths)
 
 
@@ -341,13 +326,7 @@ def test_a_tokenizer_with_more_tokens_than_the_network_knows(
 def test_a_network_without_weights_has_as_many_tokens_as_its_tokenizer(
     tmp_path: Path, published: Path
 ) -> None:
-    from dpsweep.data import tokenizer
-
-    source = {"kind": "file", "path": str(published / "tokenizer.json")}
     small = {key: value for key, value in SMALL.items() if key != "vocab_size"}
-    backbone = section({"kind": "random"}, tokenizer=source, arguments=small)
-    paths = Paths(tmp_path / "results")
-    tokenizer.prepare("reader", backbone, {}, paths.tokenizer("reader"))
-    made = prepare("reader", backbone, paths)
+    made = prepare_published(tmp_path, published, {"kind": "random"}, arguments=small)
     assert made.metadata.architecture.arguments["vocab_size"] == len(PIECES)
     assert made.state() == {}
