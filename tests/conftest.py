@@ -29,7 +29,7 @@ settings.load_profile("any machine")
 # A worker that begins these last leaves the others with nothing to do.
 LONGEST = (
     *("test_your_own_data.py", "test_chain.py", "test_suggested_commands.py"),
-    *("test_text_transfer.py", "test_transfer.py", "test_interruption.py", "test_gpu_kit.py"),
+    *("test_transfer.py", "test_interruption.py", "test_gpu_kit.py"),
     *("test_release_rule.py", "test_calling.py"),
 )
 

@@ -15,7 +15,6 @@ from dpsweep.recommend.rule import (
     SettingEstimate,
     Situation,
     batch_size,
-    recommend,
 )
 from dpsweep.recommend.situation import expected_gradient_norm, situation_of
 from dpsweep.recommend.text import recommendation
@@ -86,6 +85,7 @@ def test_the_section_says_what_was_recommended(
     assert lines[0] == f"batch size       {made.batch_size}, 88 steps"
     assert lines[1] == "clipping bound   0.35, reference points scatter by a factor of 3.0"
     assert lines[2] == "learning rate    0.0072, reference points scatter by a factor of 4.0"
+    assert lines[3] == "read: the study's file and 1 reference points (pets film); no data"
 
 
 def is_accepted(study: Study, release: dict[str, Any]) -> bool:
@@ -175,11 +175,3 @@ def test_the_noise_that_is_compared_is_that_of_the_delta(monkeypatch: pytest.Mon
     assert sorted((rate, steps) for *_, rate, steps in asked) == sorted(
         (each / 1001, 5 * math.ceil(1001 / each)) for each in sizes
     )
-
-
-def test_points_of_other_optimizers_have_no_say() -> None:
-    situation = Situation(5000, 2.0, 1e-5, 8, "sgd", gradient_norm=5.0)
-    sgd = replace(POINT, optimizer="sgd", clipping_bound=4.0)
-    found = recommend(situation, [POINT, sgd], 100)
-    assert found.references == (sgd,)
-    assert found.clipping_bound.value == pytest.approx(2.0)

@@ -15,6 +15,7 @@ A prepared dataset is a folder::
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -188,15 +189,11 @@ def map_arrays(folder: Path) -> dict[str, "np.memmap[Any, Any]"]:
     Raises:
         DatasetError: one is missing or damaged.
     """
-    try:
+    with opening(folder, "dataset", DatasetError):
         return {
             name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
             for name in _ARRAYS
         }
-    except FileNotFoundError as error:
-        raise _missing(folder, error) from None
-    except (ValueError, TypeError, EOFError) as error:
-        raise _damaged(folder, str(error)) from None
 
 
 def read_metadata(folder: Path) -> DatasetMetadata:
@@ -205,14 +202,32 @@ def read_metadata(folder: Path) -> DatasetMetadata:
     Raises:
         DatasetError: it is missing or damaged.
     """
-    try:
+    with opening(folder, "dataset", DatasetError):
         return DatasetMetadata.model_validate(read_checked_json(folder / METADATA))
+
+
+@contextmanager
+def opening(folder: Path, what: str, kind: type[DpsweepError]) -> Iterator[None]:
+    """Say what is missing or damaged of a prepared folder, which must then be prepared again.
+
+    Args:
+        folder: what is opened inside.
+        what: it is, for messages.
+        kind: of error.
+
+    Raises:
+        DpsweepError: of that kind, in the place of what is raised inside.
+    """
+    remake = (folder / METADATA,)
+    try:
+        yield
     except FileNotFoundError as error:
-        raise _missing(folder, error) from None
+        missing = Path(str(error.filename)).name
+        raise kind(f"{folder}: not a prepared {what}, {missing} is missing", remake) from None
     except DamagedFileError as error:
-        raise DatasetError(str(error), error.remake) from None
-    except (ValueError, TypeError, KeyError) as error:
-        raise _damaged(folder, str(error)) from None
+        raise kind(str(error), error.remake) from None
+    except (ValueError, TypeError, KeyError, EOFError) as error:
+        raise kind(f"{folder}: damaged: {error}", remake) from None
 
 
 def _file_checksum(path: Path, mapped: "np.memmap[Any, Any]") -> str:
@@ -238,13 +253,6 @@ def class_counts(labels: npt.NDArray[np.int64], classes: int) -> tuple[int, ...]
     if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
         return ()
     return tuple(np.bincount(labels, minlength=classes).tolist())
-
-
-def _missing(folder: Path, error: FileNotFoundError) -> DatasetError:
-    return DatasetError(
-        f"{folder}: not a prepared dataset, {Path(str(error.filename)).name} is missing",
-        (folder / METADATA,),
-    )
 
 
 def _damaged(folder: Path, problem: str) -> DatasetError:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from dpsweep.base.files import read_json, write_json
 from dpsweep.data.prepared import DatasetError
@@ -55,19 +56,9 @@ def release(folder: Path) -> None:
 def _is_abandoned(folder: Path) -> bool:
     host, _, process = folder.name.rpartition("-")
     if host == socket.gethostname() and process.isdecimal():
-        return not _runs(int(process))
+        return not psutil.pid_exists(int(process))
     last_change = max(each.stat().st_mtime for each in (folder, *folder.iterdir()))
     return time.time() - last_change > _ABANDONED_SECONDS
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it runs, as another user
-        pass
-    return True
 
 
 # -- arrays ----------------------------------------------------------------------------------

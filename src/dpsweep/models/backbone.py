@@ -15,19 +15,17 @@ from pydantic import BaseModel, ConfigDict
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import (
-    DamagedFileError,
     atomic_path,
     checksum,
     fingerprint,
     read_checked_json,
     write_checked_json,
 )
-from dpsweep.data.prepared import PreparedDataset, TokenizerIdentity
+from dpsweep.data.prepared import METADATA, PreparedDataset, TokenizerIdentity, opening
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_METADATA = "metadata.json"
 _WEIGHTS = "model.safetensors"
 
 
@@ -87,22 +85,13 @@ class PreparedBackbone:
         Raises:
             BackboneError: the folder is missing, incomplete or damaged.
         """
-        try:
-            metadata = BackboneMetadata.model_validate(read_checked_json(folder / _METADATA))
+        with opening(folder, "backbone", BackboneError):
+            metadata = BackboneMetadata.model_validate(read_checked_json(folder / METADATA))
             found = _checksum(metadata, folder / _WEIGHTS)
-        except FileNotFoundError as error:
-            missing = Path(str(error.filename)).name
-            raise BackboneError(
-                f"{folder}: not a prepared backbone, {missing} is missing", (folder / _METADATA,)
-            ) from None
-        except DamagedFileError as error:
-            raise BackboneError(str(error), error.remake) from None
-        except (ValueError, TypeError, KeyError) as error:
-            raise BackboneError(f"{folder}: damaged ({error})", (folder / _METADATA,)) from None
         if found != metadata.checksum:
             raise BackboneError(
-                f"{folder}: damaged, {_WEIGHTS} does not have the checksum of {_METADATA}",
-                (folder / _METADATA,),
+                f"{folder}: damaged, {_WEIGHTS} does not have the checksum of {METADATA}",
+                (folder / METADATA,),
             )
         return cls(folder, metadata)
 
@@ -119,7 +108,7 @@ class PreparedBackbone:
                 raise BackboneError(
                     f"{data.folder}: found features of backbone {found.features.backbone}, expected those "
                     f"of {self.folder}, {reads.checksum}; they must be computed again",
-                    (data.folder / _METADATA,),
+                    (data.folder / METADATA,),
                 )
             return
         if (reads.kind, reads.tokenizer) != (found.kind, found.tokenizer):
@@ -127,7 +116,7 @@ class PreparedBackbone:
                 f"{self.folder}: reads {reads.kind} ({reads.tokenizer or 'no tokenizer'}), but "
                 f"{data.folder} is {found.kind} ({found.tokenizer or 'no tokenizer'}); both must be "
                 "prepared anew",
-                (data.folder / _METADATA, self.folder / _METADATA),
+                (data.folder / METADATA, self.folder / METADATA),
             )
 
     @property
@@ -157,12 +146,12 @@ def write_backbone(
     from safetensors.torch import save_file  # noqa: PLC0415
 
     # A rewrite that is interrupted must not leave old metadata beside new weights.
-    (folder / _METADATA).unlink(missing_ok=True)
+    (folder / METADATA).unlink(missing_ok=True)
     with atomic_path(folder / _WEIGHTS) as partial:
         save_file({key: value.contiguous() for key, value in state.items()}, partial)
     known = BackboneMetadata(**metadata, checksum="")
     complete = known.model_copy(update={"checksum": _checksum(known, folder / _WEIGHTS)})
-    write_checked_json(folder / _METADATA, complete.model_dump(mode="json"))
+    write_checked_json(folder / METADATA, complete.model_dump(mode="json"))
     return PreparedBackbone.open(folder)
 
 

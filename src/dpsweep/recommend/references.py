@@ -17,7 +17,8 @@ INCLUDED = Path(__file__).with_name("references.csv")
 _JSON = TypeAdapter(Reference)
 PROBLEM = ["dataset", "backbone", "method", "optimizer", "epsilon", "epochs"]
 _SETTING = ["batch_size", "clipping_bound", "learning_rate"]
-_COLUMNS = [*PROBLEM, *_SETTING, "train_size", "steps", "noise_multiplier", "clipping"]
+_FIELDS = [*PROBLEM, *_SETTING, "steps"]
+_COLUMNS = [*_FIELDS, "train_size", "noise_multiplier", "clipping"]
 _MEASURED = ["macro_accuracy", "mean_gradient_norm"]
 
 
@@ -78,21 +79,8 @@ def references_of(problems: Iterable[pd.DataFrame]) -> list[Reference]:
     for group in problems:
         flat = group[group["clipping"] == "flat"]
         best = flat.iloc[int(flat["macro_accuracy"].to_numpy().argmax())]
-        found.append(
-            Reference(
-                dataset=str(best["dataset"]),
-                backbone=str(best["backbone"]),
-                method=str(best["method"]),
-                optimizer=str(best["optimizer"]),
-                epsilon=float(best["epsilon"]),
-                epochs=int(best["epochs"]),
-                batch_size=int(best["batch_size"]),
-                clipping_bound=float(best["clipping_bound"]),
-                learning_rate=float(best["learning_rate"]),
-                steps=int(best["steps"]),
-                gradient_norm=float(f"{_norm_before_training(flat):.4g}"),
-            )
-        )
+        norm = float(f"{_norm_before_training(flat):.4g}")
+        found.append(_JSON.validate_python({**best[_FIELDS].to_dict(), "gradient_norm": norm}))
     return found
 
 
