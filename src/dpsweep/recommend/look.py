@@ -110,13 +110,13 @@ def look_at_tables(
     Raises:
         DatasetError: a file cannot be read, or lacks a column, a text or a label.
     """
-    source = {"kind": "files", "train": str(train), "test": str(test)}
+    source: dict[str, Any] = {"kind": "files", "train": str(train), "test": str(test)}
     columns = {"input_column": input_column, "label_column": label_column}
     source |= {key: name for key, name in columns.items() if name is not None}
     return _found("text", source, load_files(FilesSource.model_validate(source)))
 
 
-def _found(kind: str, source: Mapping[str, Any], data: LabelledData) -> FoundDataset:
+def _found(kind: str, source: dict[str, Any], data: LabelledData) -> FoundDataset:
     if kind == "text":
         data = leave_out_unreadable(data)
     return FoundDataset(
