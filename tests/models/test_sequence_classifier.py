@@ -213,28 +213,24 @@ def test_the_head_is_what_pretraining_has_not() -> None:
     assert head.outputs == ("network.classifier.out_proj",)
 
 
-def test_lora_trains_adapters_of_query_and_key_and_the_head(tmp_path: Path) -> None:
-    model = build_model(make_backbone(tmp_path, SMALL), LORA, 3, seed=1)
-    attention = [f"network.distilbert.transformer.layer.{i}.attention" for i in (0, 1)]
+def test_adapters_or_normalisation_and_the_head_train(tmp_path: Path) -> None:
+    folder, body = make_backbone(tmp_path, SMALL), "network.distilbert"
+    layers = [f"{body}.transformer.layer.{number}" for number in (0, 1)]
+    model = build_model(folder, LORA, 3, seed=1)
     adapters = {
-        f"{layer}.{part}.lora_{factor}.default.weight"
-        for layer in attention
+        f"{layer}.attention.{part}.lora_{factor}.default.weight"
+        for layer in layers
         for part in ("q_lin", "k_lin")
         for factor in "AB"
     }
     assert set(trainable_parameters(model)) == adapters | head_parameter_names(model)
-
-
-def test_film_trains_normalisation_layers_and_the_head(tmp_path: Path) -> None:
-    model = build_model(make_backbone(tmp_path, SMALL), FILM, 3, seed=1)
-    body = "network.distilbert"
-    layers = {f"{body}.embeddings.LayerNorm"} | {
-        f"{body}.transformer.layer.{i}.{norm}"
-        for i in (0, 1)
-        for norm in ("sa_layer_norm", "output_layer_norm")
+    model = build_model(folder, FILM, 3, seed=1)
+    norms = {
+        f"{layer}.{norm}" for layer in layers for norm in ("sa_layer_norm", "output_layer_norm")
     }
     found = {name.rpartition(".")[0] for name in trainable_parameters(model)}
-    assert found == layers | {"network.pre_classifier", "network.classifier"}
+    head = {"network.pre_classifier", "network.classifier"}
+    assert found == norms | {f"{body}.embeddings.LayerNorm"} | head
 
 
 @pytest.mark.parametrize("method", [FILM, HEAD, ALL, LORA])
