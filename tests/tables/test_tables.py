@@ -402,7 +402,7 @@ def test_every_field_of_a_rule_stands_in_its_own_column() -> None:
         "in_favour": 7, "against": 4, "at_an_end": 5, "groups_of_datasets": 3, "needs": "",
         "verdict": "not resolved",
     }  # fmt: skip
-    printed = show(pd.DataFrame([row]))
+    printed = show(None, pd.DataFrame([row]))
     assert dict(zip(printed.header, printed.rows[0], strict=True)) == {
         "Condition": "Lower ε",
         "Rule": "Increase C",

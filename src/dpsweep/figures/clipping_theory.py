@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -121,33 +120,27 @@ def _errors(overlap: Overlap, bounds: np.ndarray) -> pd.DataFrame:
 
 def plot_decomposition(_: ErrorDecomposition, numbers: pd.DataFrame) -> Figure:
     """Draw a panel for each cell: the error as a line with its parts, a colour for each epoch."""
-    drawing, panels = style.row_of_panels(numbers, height=2.4, sharey=True)
+    drawing, panels = style.panels(numbers, height=2.4, sharey=True)
     colours = style.colours_by(numbers["epoch"])
-    for axes, panel in panels:
+    for (axes,), panel in panels:
         # The error last: where it is nearly all bias or all noise, it is one line.
         for part, line in reversed(_PARTS.items()):
-            sns.lineplot(
-                panel, x="clipping_bound", y=part, hue="epoch", palette=colours, linestyle=line,
-                linewidth=1.1, estimator=None, errorbar=None, legend=False, ax=axes,
-            )  # fmt: skip
+            look = {"linestyle": line, "linewidth": 1.1}
+            style.draw_lines(axes, panel, "clipping_bound", part, colours, "epoch", **look)
         for epoch, rows in panel.groupby("epoch"):
-            axes.fill_between(
-                rows["clipping_bound"], rows["smallest"], rows["largest"], color=colours[epoch],
-                alpha=0.2, linewidth=0,
-            )  # fmt: skip
+            style.band(axes, rows, "clipping_bound", "smallest", "largest", colours[epoch])
             axes.axvline(rows["best_bound"].iloc[0], color=colours[epoch], linewidth=0.7)
         axes.set_yscale("log")
         axes.set_ylim(1e-3, 1e2)
         style.log_axis(axes, "x")
-        axes.set(xlabel=style.log_label(style.CLIPPING_LABEL, len(panels)), ylabel="")
-        style.title(axes, str(panel["title"].iloc[0]), style.write_chosen(panel.iloc[0]))
-    panels[0][0].set_ylabel("MSE(C) / |g|² (log scale)")
-    handles = [
-        *(Line2D([], [], color="black", linestyle=line, label=part)
-          for part, line in _PARTS.items()),
-        *(Line2D([], [], color=colour, linewidth=3, label=f"epoch {each}")
-          for each, colour in colours.items()),
-    ]  # fmt: skip
+        axes.set_xlabel(style.log_label(style.CLIPPING_LABEL, len(panels)))
+        style.title(axes, panel["title"].iloc[0], style.write_chosen(panel.iloc[0]))
+    drawing.axes[0].set_ylabel("MSE(C) / |g|² (log scale)")
+    parts = [
+        Line2D([], [], color="black", linestyle=line, label=part) for part, line in _PARTS.items()
+    ]
+    epochs = {f"epoch {epoch}": colour for epoch, colour in colours.items()}
+    handles = [*parts, *style.legend_lines(epochs, linewidth=3)]
     drawing.legend(handles=handles, loc="outside upper center", ncols=6)
     style.note(
         drawing, f"1 is the error of adding nothing. A vertical line: C* of that epoch. {NOTE}"
@@ -202,26 +195,24 @@ def _optima(overlap: Overlap) -> dict[str, Any]:
 
 def plot_trace(_: OptimalClippingTrace, numbers: pd.DataFrame) -> Figure:
     """Draw a panel for each problem: C* solid with its range over draws, the median norm dashed."""
-    drawing, panels = style.row_of_panels(numbers, height=2.5, sharey=True)
+    drawing, panels = style.panels(numbers, height=2.5, sharey=True)
     colours = style.colours_by(numbers["epsilon"])
+    dashed = {"linestyle": "--", "linewidth": 1}
     edge = lines.lower_edge(numbers)
-    for axes, panel in panels:
-        sns.lineplot(
-            panel, x="epoch", y="median_norm", hue="epsilon", palette=colours, linestyle="--",
-            linewidth=1, estimator=None, errorbar=None, legend=False, ax=axes,
-        )  # fmt: skip
+    for (axes,), panel in panels:
+        style.draw_lines(axes, panel, "epoch", "median_norm", colours, "epsilon", **dashed)
         of_budgets = [(colours[epsilon], points) for epsilon, points in panel.groupby("epsilon")]
         lines.plot_bounds(axes, of_budgets, "epoch", edge)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-        axes.set(title=panel["title"].iloc[0], xlabel="Epoch", ylabel="")
-    below = lines.end_at(panels[0][0], numbers, edge)
-    panels[0][0].set_ylabel("C* and median norm (log scale)")
+        axes.set(title=panel["title"].iloc[0], xlabel="Epoch")
+    below = lines.end_at(drawing.axes[0], numbers, edge)
+    drawing.axes[0].set_ylabel("C* and median norm (log scale)")
+    budgets = {style.write_epsilon(epsilon): colour for epsilon, colour in colours.items()}
     handles = [
-        Line2D([], [], color="black", marker="o", markersize=2.5, label="C*"),
-        Line2D([], [], color="black", linestyle="--", linewidth=1, label="median norm"),
-        *(Line2D([], [], color=colour, linewidth=3, label=f"ε = {style.write_value(each)}")
-          for each, colour in colours.items()),
-    ]  # fmt: skip
+        *style.legend_lines({"C*": "black"}, marker="o", markersize=2.5),
+        *style.legend_lines({"median norm": "black"}, **dashed),
+        *style.legend_lines(budgets, linewidth=3),
+    ]
     drawing.legend(handles=handles, loc="outside upper center", ncols=5 if len(panels) > 1 else 3)
     style.note(drawing, f"Epoch 0 is before the first step. {lines.EDGE if below else ''}{NOTE}")
     return drawing
@@ -297,25 +288,24 @@ def _effects(loose: Overlap, tight: Overlap) -> list[dict[str, float | str]]:
 
 def plot_effects(_: PrivacyEffectsFigure, numbers: pd.DataFrame) -> Figure:
     """Draw a column for each problem, a row for each rule, a line for each effect."""
-    panels = [panel for _, panel in numbers.groupby("panel")]
-    drawing = style.panels_figure(len(panels), height=3.6)
-    grid = drawing.subplots(len(RULES), len(panels), squeeze=False, sharex="col", sharey="row")
+    drawing, panels = style.panels(numbers, 3.6, rows=len(RULES), sharex="col", sharey="row")
     colours = dict(zip(_EFFECTS.values(), ["black", style.HARD, style.EASY], strict=True))
     below = False
-    for row, rule in zip(grid, RULES, strict=True):
-        of_rule = numbers[numbers["rule"] == rule].sort_values("epsilon")
+    for row, rule in enumerate(RULES):
+        of_rule = numbers[numbers["rule"] == rule]
         edge = lines.lower_edge(of_rule)
-        for axes, panel in zip(row, panels, strict=True):
-            points = of_rule[of_rule["panel"] == panel["panel"].iloc[0]]
+        for column, panel in panels:
+            points = panel[panel["rule"] == rule].sort_values("epsilon")
             of_effects = [(colours[each], points[points["effect"] == each]) for each in colours]
-            lines.plot_bounds(axes, of_effects, "epsilon", edge)
-        below |= lines.end_at(row[0], of_rule, edge)
-        row[0].set_ylabel(f"{rule} (log scale)")
-    for column, panel in zip(grid.T, panels, strict=True):
+            lines.plot_bounds(column[row], of_effects, "epsilon", edge)
+        first = panels[0][0][row]
+        below |= lines.end_at(first, of_rule, edge)
+        first.set_ylabel(f"{rule} (log scale)")
+    for column, panel in panels:
         style.value_axis(column[-1], "x", list(panel["epsilon"].unique()), base=2)
         column[-1].set_xlabel(style.log_label(style.EPSILON_LABEL, len(panels)))
-        column[0].set_title(str(panel["title"].iloc[0]))
-    handles = [Line2D([], [], color=colours[each], marker="o", label=each) for each in colours]
+        column[0].set_title(panel["title"].iloc[0])
+    handles = style.legend_lines(colours, marker="o")
     drawing.legend(handles=handles, loc="outside upper center", ncols=3)
     style.note(
         drawing,

@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dpsweep.analysis.predictions import predicted_bounds
-from dpsweep.base.files import atomic_path
 from dpsweep.figures import (
     accuracy_lines,
     clipping_theory,
@@ -19,6 +18,7 @@ from dpsweep.figures import (
     predicted_clipping,
     style,
 )
+from dpsweep.figures.tables.write import write_numbers
 from dpsweep.study import Study
 from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
@@ -91,5 +91,4 @@ def draw(study: Study, paths: Paths, target: str) -> None:
         drawing = plot(figure, numbers) if len(numbers) else style.empty_figure()
         style.say_missing(drawing, len(set(missing or ())))
         style.save(drawing, paths.figure(target, "pdf"), paths.figure(target, "png"))
-    with atomic_path(paths.figure(target, "csv")) as file:
-        numbers.to_csv(file, index=False, lineterminator="\n")
+    write_numbers(numbers, paths.figure(target, "csv"))

@@ -5,7 +5,6 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from dpsweep.analysis.overlaps import NOTE
 from dpsweep.analysis.predictions import PREDICTIONS
@@ -44,10 +43,8 @@ def plot(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
         style.title(axes, rule, "rank correlation", _correlation(rows))
     grid[PREDICTIONS[0]].set_ylabel("Measured best C")
     _draw_losses(below.subplots(), numbers)
-    handles = [
-        Line2D([], [], color=colour, marker="o", linestyle="", label=f"ε = {style.write_value(each)}")
-        for each, colour in colours.items()
-    ]  # fmt: skip
+    budgets = {style.write_epsilon(epsilon): colour for epsilon, colour in colours.items()}
+    handles = style.legend_lines(budgets, marker="o", linestyle="")
     above.legend(handles=handles, loc="outside upper center", ncols=8)
     style.note(
         drawing,

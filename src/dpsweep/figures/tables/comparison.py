@@ -109,6 +109,7 @@ def show(table: ComparisonTable, numbers: pd.DataFrame) -> TextTable:
         columns=["l"] * len(table.row_titles) + ["r"] * len(columns),
         groups=group_starts([row[0] for row in rows]) if len(table.row_titles) > 1 else frozenset(),
         size="footnotesize",
+        note=which_is_better(table, numbers),
     )
 
 

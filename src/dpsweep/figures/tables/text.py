@@ -34,10 +34,12 @@ def signed(value: float, decimals: int = 2) -> str:
     return "–" if math.isnan(value) else f"{value:+.{decimals}f}".replace("-", "−")
 
 
-def with_range(value: float, low: float, high: float, decimals: int) -> str:
+def with_range(
+    value: float, low: float = math.nan, high: float = math.nan, *, decimals: int
+) -> str:
     """A number with its range, if that is known; a dash where there is no number.
 
-    >>> with_range(0.36, 0.31, 0.41, 2), with_range(0.36, math.nan, math.nan, 2)
+    >>> with_range(0.36, 0.31, 0.41, decimals=2), with_range(0.36, decimals=2)
     ('0.36 [0.31, 0.41]', '0.36')
     """
     if pd.isna(value):
@@ -70,6 +72,7 @@ class TextTable:
             paragraph of 0.2 line widths.
         groups: rows before which a rule is drawn.
         size: LaTeX type size.
+        note: what the caption says of the rows.
     """
 
     header: Sequence[str]
@@ -77,6 +80,7 @@ class TextTable:
     columns: Sequence[str]
     groups: frozenset[int] = frozenset()
     size: str = "small"
+    note: str = ""
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, str]], columns: Sequence[str], **look: Any) -> Self:
@@ -89,7 +93,7 @@ class TextTable:
         Args:
             rows: text by title, with the same titles in each row; without any row there is no title.
             columns: see the class.
-            look: ``groups`` and ``size``.
+            look: ``groups``, ``size`` and ``note``.
         """
         return cls(
             list(rows[0]) if rows else [], [list(row.values()) for row in rows], columns, **look
