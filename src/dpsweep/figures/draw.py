@@ -15,7 +15,6 @@ from dpsweep.figures import (
     heatmap,
     noise_curve,
     per_class,
-    predicted_clipping,
     style,
 )
 from dpsweep.figures.tables.write import write_numbers
@@ -68,7 +67,7 @@ FAMILIES: dict[str, tuple[Compute, Callable[[Any, pd.DataFrame], Figure]]] = {
     "error_decomposition": (clipping_theory.errors_by_bound, clipping_theory.plot_decomposition),
     "optimal_clipping_trace": (clipping_theory.optima_by_epoch, clipping_theory.plot_trace),
     "privacy_effects": (clipping_theory.optima_by_epsilon, clipping_theory.plot_effects),
-    "predicted_clipping": (predicted_bounds, predicted_clipping.plot),
+    "predicted_clipping": (predicted_bounds, clipping_theory.plot_predictions),
     "per_class": (per_class.effects_on_classes, per_class.plot),
 }
 """The functions of every family: one computes its numbers, one draws them."""

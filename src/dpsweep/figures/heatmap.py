@@ -1,6 +1,7 @@
 """Accuracy over two axes of the grid, the best cell marked."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -138,7 +139,7 @@ def _draw(
     best = panel[panel["best"]]
     lines = [f"best: η = {style.write_rate(rate)}" for rate in best["learning_rate"]]
     style.title(axes, panel["title"].iloc[0], *([] if in_square else lines))
-    frame = {"width": 1, "height": 1, "fill": False, "clip_on": False, "zorder": 5}
+    frame: dict[str, Any] = {"width": 1, "height": 1, "fill": False, "clip_on": False, "zorder": 5}
     for x, y in zip(best[figure.x], best["row"], strict=True):
         corner = (list(wide.columns).index(x), list(wide.index).index(y))
         for colour, line in (("white", 2.6), (style.BEST, 1.4)):

@@ -72,7 +72,10 @@ def plot(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
         drawing = style.panels_figure(rows, height=2.7)
         grid = drawing.subplots(1, rows, squeeze=False).T
     else:
-        budgets = [(style.write_epsilon(each), here) for each, here in numbers.groupby("epsilon")]
+        budgets = [
+            (style.write_epsilon(each), numbers[numbers["epsilon"] == each])
+            for each in sorted(numbers["epsilon"].unique())
+        ]
         drawing = style.panels_figure(2, height=1.8 * rows + 1.0)
         grid = drawing.subplots(rows, len(budgets), squeeze=False, sharex="row", sharey="row")
         for axes, (epsilon, _) in zip(grid[0], budgets, strict=True):

@@ -45,13 +45,10 @@ _LONGEST_NAME = 18
 _CROWD = 40  # with more classes, a running mean over about a twentieth of them carries the line
 _FAR = 4  # a line that far above the baseline's largest would press that one to the ground
 _FROM_ZERO = 0.6  # the smallest weight that a vertical axis starts above 0 for
-_COLUMN = {
-    "retained_weight": "relative_retained_weight",
-    "accuracy_difference": "accuracy_difference",
-}
-_TITLES = {
-    "retained_weight": "Relative\nretained weight",
-    "accuracy_difference": "Accuracy − accuracy\nat C = {}",
+# Of every quantity: the column that is drawn, and its name.
+_ROWS = {
+    "retained_weight": ("relative_retained_weight", "Relative\nretained weight"),
+    "accuracy_difference": ("accuracy_difference", "Accuracy − accuracy\nat C = {}"),
 }
 
 
@@ -73,10 +70,10 @@ def effects_on_classes(
         tuned = choose(trials, by=["clipping_bound"]).set_index("clipping_bound", drop=False)
         if figure.baseline not in tuned.index:
             return pd.DataFrame()  # partial: nothing to compare with yet
-        measured = trials.set_index("trial_key")["per_class_accuracy"]
+        of_trials = trials.set_index("trial_key")["per_class_accuracy"]
         accuracy = {
-            bound: np.asarray(measured[key], dtype=np.float64)
-            for bound, key in tuned["trial_key"].items()
+            bound: np.asarray(of_trials[key], dtype=np.float64)
+            for bound, key in zip(tuned.index, tuned["trial_key"], strict=True)
         }
         weights: dict[float, np.ndarray] = {}
         if "retained_weight" in figure.rows:
@@ -84,8 +81,8 @@ def effects_on_classes(
             if missing is None:
                 _check_measured(paths, list(cells), tuned["trial_key"], norms)
             weights = _retained_weights(study, figure, panel, norms)
-        return pd.concat(_classes(paths, figure, row, accuracy, weights)
-                         for row in tuned.to_dict("records"))  # fmt: skip
+        rows = tuned.to_dict("records")
+        return pd.concat([_classes(paths, figure, row, accuracy, weights) for row in rows])
 
     return stack_panels(figure.panels, of_panel, COLUMNS)
 
@@ -127,7 +124,8 @@ def _check_measured(
     paths: Paths, cells: Sequence[Cell], chosen: "pd.Series[str]", norms: pd.DataFrame
 ) -> None:
     """Refuse gradient norms of another trial than the one that is drawn (``chosen``, by C)."""
-    for bound, measured in norms.groupby("clipping_bound", sort=False)["trial_key"].first().items():
+    first = norms.drop_duplicates("clipping_bound")
+    for bound, measured in zip(first["clipping_bound"], first["trial_key"], strict=True):
         if measured != chosen.get(bound):
             cell = next(cell for cell in cells if cell.clipping_bound == bound)
             file = paths.gradient_norms(cell.problem, cell.epsilon, cell.epochs, bound)
@@ -143,10 +141,11 @@ def _retained_weights(
 ) -> dict[float, np.ndarray]:
     classes = study.datasets[panel.problem.dataset].classes
     of = {"trainable": "norm", "classifier": "head_norm"}[figure.retained_weight_of]
-    return {
-        bound: retained_weight(rows[of], rows["label"], bound, classes)
-        for bound, rows in norms.groupby("clipping_bound")
-    }
+    weights = {}
+    for bound in norms["clipping_bound"].unique():
+        rows = norms[norms["clipping_bound"] == bound]
+        weights[bound] = retained_weight(rows[of], rows["label"], bound, classes)
+    return weights
 
 
 def _class_names(paths: Paths, dataset: str, order: np.ndarray) -> list[str]:
@@ -163,6 +162,10 @@ def plot(figure: PerClass, numbers: pd.DataFrame) -> Figure:
     named = numbers.groupby("panel")["class"].nunique().max() <= _NAMED
     # With few classes points have markers.
     markers = dict(zip(colours, style.MARKERS * len(colours), strict=False)) if named else {}
+    look: dict[str, Any] = {}
+    if named:
+        look = {"style": "clipping_bound", "markers": markers, "dashes": False}
+        look["markeredgewidth"] = 0
     names = max(map(len, _short_names(numbers))) if named else 0
     rows = len(figure.rows)
     height = 1.4 * rows + 0.75 + 0.11 * len(colours) + 0.05 * names
@@ -173,11 +176,7 @@ def plot(figure: PerClass, numbers: pd.DataFrame) -> Figure:
             if quantity == "accuracy_difference":
                 axes.axhline(0, color=colours[figure.baseline], linewidth=1.2)
                 shown = panel[panel["clipping_bound"] != figure.baseline]
-            look: dict[str, Any] = {}
-            if named:
-                look = {"style": "clipping_bound", "markers": markers, "dashes": False}
-                look["markeredgewidth"] = 0
-            y, by = _COLUMN[quantity], "clipping_bound"
+            y, by = _ROWS[quantity][0], "clipping_bound"
             style.draw_smoothed(axes, shown, "class_rank", y, colours, by, 0.3, **look)
         chosen = panel.drop_duplicates("clipping_bound").sort_values("clipping_bound")
         style.title(
@@ -187,7 +186,7 @@ def plot(figure: PerClass, numbers: pd.DataFrame) -> Figure:
         )  # fmt: skip
         _class_axis(column[-1], panel, named)
     for axes, quantity in zip(panels[0][0], figure.rows, strict=True):
-        label = _TITLES[quantity].format(style.write_value(figure.baseline))
+        label = _ROWS[quantity][1].format(style.write_value(figure.baseline))
         if quantity == "retained_weight" and figure.retained_weight_of == "classifier":
             label += "\n(classifier)"
         if quantity == "retained_weight" and _weight_axis(axes, numbers):

@@ -23,6 +23,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
+from dpsweep.base.units import count
 from dpsweep.figures.fonts import FONT, write_all
 from dpsweep.study.clipping import RULES
 
@@ -466,5 +467,4 @@ def note(figure: Figure, text: str, colour: str = GREY) -> None:
 def say_missing(figure: Figure, missing: int) -> None:
     """Say under the figure that some of its results are not there yet."""
     if missing:
-        files = "file" if missing == 1 else "files"
-        note(figure, f"Partial: {missing} result {files} not there yet.", "#B00020")
+        note(figure, f"Partial: {count(missing, 'result file')} not there yet.", "#B00020")

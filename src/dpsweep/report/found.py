@@ -121,13 +121,14 @@ def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable:
         lost[title] = 100 * (spread.max() - spread.min())[spread.count() > 1]
     costs = pd.DataFrame(lost).dropna(how="all").astype(float)
     written = costs.map(lambda points: "–" if math.isnan(points) else f"{points:.1f}")
-    rows = [
-        titles(study, name) | {"ε": values([epsilon])} | row.to_dict()
+    table = [
+        titles(study, name) | {"ε": values([float(epsilon)])} | row
         for name in study.problems
         if name in costs.index
-        for epsilon, row in written.loc[name].iterrows()
+        for of_problem in [written.loc[name]]
+        for epsilon, row in zip(of_problem.index, of_problem.to_dict("records"), strict=True)
     ]
-    return TextTable.of(rows, "lll" + "r" * 4)
+    return TextTable.of(table, "lll" + "r" * 4)
 
 
 def references(study: Study, trials: pd.DataFrame) -> TextTable:

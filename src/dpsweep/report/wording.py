@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from dpsweep.figures.tables.text import TextTable
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import BatchSize, number
@@ -50,7 +52,7 @@ def titles(study: Study, problem: str) -> dict[str, str]:
     }
 
 
-def choice(best: Mapping[Any, Any]) -> dict[str, str]:
+def choice(best: "Mapping[Any, Any] | pd.Series[Any]") -> dict[str, str]:
     """What `dpsweep.study.choice` chose in one row, and what it reaches, by the columns of the tables.
 
     ``Accuracy`` is the mean macro accuracy over the seeds that chose, ``Cross-fitted`` that of seeds

@@ -89,15 +89,15 @@ def which_is_better(table: ComparisonTable, numbers: pd.DataFrame) -> str:
 def show(table: ComparisonTable, numbers: pd.DataFrame) -> TextTable:
     """Rows and columns as the entries name them; a column for the paper where it has a number."""
     decimals = 4 if _needs_four(numbers["reference"].dropna()) else 3
-    columns = {}
-    for column, entries in numbers.groupby("column", sort=False):
+    columns: dict[str, tuple[str, list[str]]] = {}
+    for column in numbers["column"].unique():
         columns[column] = (column, ACCURACY)
-        if entries["reference"].notna().any():
+        if numbers.loc[numbers["column"] == column, "reference"].notna().any():
             columns[f"{column} (paper)"] = (column, REFERENCE)
     rows = []
     for key, entries in numbers.groupby(table.row_titles, sort=False):
         of_column = entries.drop_duplicates("column").set_index("column")
-        row = list(key)
+        row = [str(each) for each in key]
         for column, names in columns.values():
             known = column in of_column.index
             written = of_column.loc[column, names] if known else [np.nan] * 3

@@ -35,7 +35,7 @@ def signed(value: float, decimals: int = 2) -> str:
 
 
 def with_range(
-    value: float, low: float = math.nan, high: float = math.nan, *, decimals: int
+    value: float | None, low: float | None = None, high: float | None = None, *, decimals: int
 ) -> str:
     """A number with its range, if that is known; a dash where there is no number.
 
@@ -83,7 +83,7 @@ class TextTable:
     note: str = ""
 
     @classmethod
-    def of(cls, rows: Sequence[Mapping[str, str]], columns: Sequence[str], **look: Any) -> Self:
+    def of(cls, rows: Sequence[Mapping[Any, str]], columns: Sequence[str], **look: Any) -> Self:
         """A table of rows that say under which title each of their cells stands.
 
         >>> table = TextTable.of([{"B": "64", "lost": "0.5"}, {"B": "full", "lost": "–"}], "rr")

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from dpsweep.base.files import atomic_path, write_text
+from dpsweep.base.units import count
 from dpsweep.figures.tables import comparison, inputs, tuning_implications
 from dpsweep.figures.tables.text import TextTable
 from dpsweep.study import Study
@@ -61,8 +62,8 @@ def write(study: Study, paths: Paths, target: str) -> None:
     computed = family.compute(study, paths, table, missing)
     frames = computed if isinstance(computed, dict) else {"csv": computed}
     caption, printed = _printed(study, table, frames["csv"])
-    if absent := len(set(missing or ())):
-        files = "1 result file is" if absent == 1 else f"{absent} result files are"
+    if missing:
+        files = count(len(set(missing)), "result file is", "result files are")
         caption += f" Partial: {files} not there yet."
     write_printed(partial(paths.table, target), printed, caption, target)
     for suffix, frame in frames.items():
