@@ -9,11 +9,11 @@ import math
 import os
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
 
+import html5lib
 import matplotlib.image
 import numpy as np
 import pandas as pd
@@ -165,42 +165,19 @@ def page(study: Study, paths: Paths) -> "Page":
 
 # -- reading a page -------------------------------------------------------------------------
 
-VOID = {"br", "hr", "img", "input", "link", "meta", "wbr"}
 
-
-class Page(HTMLParser):
-    """A page as elements and text; misnested or unclosed elements are errors."""
+class Page:
+    """A page as elements and text; whatever a browser would have to mend is an error."""
 
     def __init__(self, source: str) -> None:
-        super().__init__()
-        self.open: list[tuple[str, dict[str, str | None]]] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[tuple[tuple[str, ...], str]] = []
-        self.feed(source)
-        self.close()
-        assert not self.open, f"never closed: {self.open}"
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        names = [name for name, _ in attrs]
-        assert len(names) == len(set(names)), f"{tag}: an attribute stands twice in {names}"
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        opened, _ = self.open.pop()
-        assert opened == tag, f"<{opened}> is closed by </{tag}> at {self.getpos()}"
-
-    def handle_data(self, data: str) -> None:
-        within = tuple(attributes.get("id") or tag for tag, attributes in self.open)
-        self.texts.append((within, data))
+        parser = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False)
+        self.root = parser.parse(source)
+        self.elements = [(each.tag, each.attrib) for each in self.root.iter()]
 
     def text(self, identifier: str | None = None) -> str:
         """The text of an element (or of the page), spaces and line ends collapsed."""
-        joined = "".join(
-            data for within, data in self.texts if identifier is None or identifier in within
-        )
-        return " ".join(joined.split())
+        within = self.root if identifier is None else self.root.find(f".//*[@id='{identifier}']")
+        return " ".join("".join(within.itertext()).split())
 
     def values(self, attribute: str) -> list[str]:
         found = (attributes.get(attribute) for _, attributes in self.elements)

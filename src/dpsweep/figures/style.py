@@ -245,7 +245,17 @@ def write_chosen(settings: pd.Series) -> str:
 def draw_lines(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, colours: dict[float, str], by: str, **look: Any
 ) -> None:
-    """Draw a line for every value of the column ``by``, in its colour; axes stay without labels."""
+    """Draw a line for every value of a column; the axes stay without labels.
+
+    Args:
+        axes: where to draw.
+        rows: the points.
+        x: the column along the horizontal axis.
+        y: the column along the vertical axis.
+        colours: of the lines, by the values of ``by``.
+        by: the column that tells lines apart.
+        look: of all lines, as `seaborn.lineplot` has it.
+    """
     sns.lineplot(
         rows, x=x, y=y, hue=by, palette=colours, estimator=None, errorbar=None, legend=False,
         ax=axes, **look,
@@ -267,13 +277,13 @@ def draw_smoothed(
 
     Args:
         axes: where to draw.
-        rows: columns ``x``, ``y``, ``by``, and those two.
-        x: along the horizontal axis.
-        y: along the vertical axis.
-        colours: of the lines; see `draw_lines`.
-        by: what tells lines apart.
+        rows: the points.
+        x: the column along the horizontal axis.
+        y: the column along the vertical axis.
+        colours: of the lines, by the values of ``by``.
+        by: the column that tells lines apart.
         alpha: opacity of the thin lines.
-        look: of the thick ones.
+        look: of the thick lines.
     """
     if rows["running_mean_over"].max() > 1:
         draw_lines(axes, rows, x, y, colours, by, alpha=alpha, linewidth=0.4)
@@ -281,7 +291,16 @@ def draw_smoothed(
 
 
 def band(axes: Axes, rows: pd.DataFrame, x: str, low: str, high: str, colour: str) -> None:
-    """Shade what is between two columns."""
+    """Shade what is between two columns.
+
+    Args:
+        axes: where to draw.
+        rows: the points.
+        x: the column along the horizontal axis.
+        low: the column of the lower edge.
+        high: the column of the upper edge.
+        colour: of the shade.
+    """
     axes.fill_between(rows[x], rows[low], rows[high], color=colour, alpha=0.2, linewidth=0)
 
 

@@ -121,12 +121,11 @@ def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable:
         lost[title] = 100 * (spread.max() - spread.min())[spread.count() > 1]
     costs = pd.DataFrame(lost).dropna(how="all").astype(float)
     written = costs.map(lambda points: "–" if math.isnan(points) else f"{points:.1f}")
+    order = list(study.problems)
+    settings = zip(written.index, written.to_dict("records"), strict=True)
     table = [
-        titles(study, name) | {"ε": values([float(epsilon)])} | row
-        for name in study.problems
-        if name in costs.index
-        for of_problem in [written.loc[name]]
-        for epsilon, row in zip(of_problem.index, of_problem.to_dict("records"), strict=True)
+        titles(study, name) | {"ε": values([epsilon])} | row
+        for (name, epsilon), row in sorted(settings, key=lambda each: order.index(each[0][0]))
     ]
     return TextTable.of(table, "lll" + "r" * 4)
 

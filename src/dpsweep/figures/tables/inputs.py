@@ -108,7 +108,7 @@ def _rates(values: Sequence[str]) -> str:
 
 
 def prepared_datasets(
-    study: Study, paths: Paths, _: Datasets, missing: list[Path] | None = None
+    study: Study, paths: Paths, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per dataset that is trained on, read from the prepared files.
 

@@ -41,6 +41,12 @@ def with_range(
 
     >>> with_range(0.36, 0.31, 0.41, decimals=2), with_range(0.36, decimals=2)
     ('0.36 [0.31, 0.41]', '0.36')
+
+    Args:
+        value: the number.
+        low: the lower end of its range.
+        high: the upper end.
+        decimals: how many are written.
     """
     if pd.isna(value):
         return "–"

@@ -27,7 +27,7 @@ class Family:
         compute: from (study, paths, table, missing) to the frame of the CSV, or to the frame of every
             CSV by its suffix, of which ``csv`` is what is printed.
         show: from (table, the printed frame) to text.
-        words: columns that are text even where they look like numbers; a table's rows and columns are.
+        words: columns that are text even where they look like numbers; titles of rows always are.
     """
 
     compute: Callable[..., pd.DataFrame | dict[str, pd.DataFrame]]
@@ -37,7 +37,11 @@ class Family:
 
 FAMILIES = {
     "comparison": Family(comparison.accuracies_and_references, comparison.show, ["column"]),
-    "datasets": Family(inputs.prepared_datasets, inputs.show_datasets, ["revision", "description"]),
+    "datasets": Family(
+        lambda study, paths, _, missing: inputs.prepared_datasets(study, paths, missing),
+        inputs.show_datasets,
+        ["revision", "description"],
+    ),
     "hyperparameter_grid": Family(inputs.grids_of_sweeps, inputs.show_grids, inputs.LISTS),
     "tuning_implications": Family(
         tuning_implications.evidence_and_comparisons, tuning_implications.show
@@ -73,7 +77,14 @@ def write(study: Study, paths: Paths, target: str) -> None:
 def write_printed(
     file: Callable[[str], Path], printed: TextTable, caption: str, label: str
 ) -> None:
-    """Write a table as it is printed, to the files that ``file`` names for ``tex`` and ``md``."""
+    """Write a table as it is printed.
+
+    Args:
+        file: the path of the table's file with a suffix, ``tex`` or ``md``.
+        printed: the table.
+        caption: its caption.
+        label: its name, for LaTeX.
+    """
     write_text(file("tex"), printed.latex(caption, f"tab:{label}"))
     write_text(file("md"), printed.markdown(caption))
 
