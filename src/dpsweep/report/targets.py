@@ -200,7 +200,7 @@ def _table(
 
 
 def _shown(read: Callable[[], _T], source: Path, absent: str) -> tuple[_T | None, str | None]:
-    """What a figure or table shows, or why it cannot be shown."""
+    """Read what a figure or table shows, or say why it cannot be shown."""
     try:
         return read(), None
     except FileNotFoundError:

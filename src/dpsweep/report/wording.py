@@ -53,7 +53,7 @@ def titles(study: Study, problem: str) -> dict[str, str]:
 
 
 def choice(best: "Mapping[Any, Any] | pd.Series[Any]") -> dict[str, str]:
-    """What `dpsweep.study.choice` chose in one row, and what it reaches, by the columns of the tables.
+    """Write what `dpsweep.study.choice` chose, and what it reaches, by the columns of the tables.
 
     ``Accuracy`` is the mean macro accuracy over the seeds that chose, ``Cross-fitted`` that of seeds
     that did not choose.
