@@ -110,13 +110,13 @@ def write_norms(paths: Paths) -> None:
             write_overlaps(STUDY, paths, cell, 2 / cell.epsilon, gradients)
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    paths = Paths(tmp_path_factory.mktemp("results"))
-    write_cells(STUDY, paths, outcome, steps_too=True)
+def write_results(folder: Path, study: Study = STUDY) -> Paths:
+    """All that the figures of the study are drawn from."""
+    paths = Paths(folder)
+    write_cells(study, paths, outcome, steps_too=True)
     write_norms(paths)
     write_dataset(paths, "digits", [250] * 4)
-    return paths.results
+    return paths
 
 
 @pytest.fixture
@@ -144,20 +144,26 @@ def test_drawn_twice_gives_the_same_bytes(paths: Paths, drawn: Paths, family: st
     assert files(paths, family) == files(drawn, family)
 
 
-@pytest.mark.slow
-def test_another_process_with_other_settings_draws_the_same_bytes(paths: Paths) -> None:
-    draw(STUDY, paths, "heatmap")
-    first = files(paths, "heatmap")
+def draw_elsewhere(paths: Paths, before: str = "", after: str = "", **environment: str) -> None:
+    """Draw the heatmap in another process, with statements before and after."""
     code = (
-        "import matplotlib, sys; from pathlib import Path; "
-        "matplotlib.rcParams.update({'font.size': 20, 'xtick.color': 'red'}); "
-        "from dpsweep.figures import draw; from dpsweep.study.paths import Paths; "
-        "from tests.figures.test_draw import STUDY; draw(STUDY, Paths(Path(sys.argv[1])), 'heatmap')"
+        f"{before}; import sys; from pathlib import Path; from dpsweep.figures import draw; "
+        "from dpsweep.study.paths import Paths; from tests.figures.test_draw import STUDY; "
+        f"draw(STUDY, Paths(Path(sys.argv[1])), 'heatmap'); {after}"
     )
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", code, str(paths.results)]
-    subprocess.run(command, check=True, cwd=root, env={**os.environ, "PYTHONHASHSEED": "7"})
-    assert files(paths, "heatmap") == first
+    subprocess.run(command, check=True, cwd=root, env={**os.environ, **environment})
+
+
+@pytest.mark.slow
+def test_another_process_with_other_settings_draws_the_same_bytes(
+    paths: Paths, drawn: Paths
+) -> None:
+    settings = "{'font.size': 20, 'xtick.color': 'red'}"
+    before = f"import matplotlib; matplotlib.rcParams.update({settings})"
+    draw_elsewhere(paths, before, PYTHONHASHSEED="7")
+    assert files(paths, "heatmap") == files(drawn, "heatmap")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -240,19 +246,11 @@ def one_seed() -> Study:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_seed_is_enough(tmp_path: Path, family: str) -> None:
-    study, paths = one_seed(), Paths(tmp_path)
-    write_cells(study, paths, outcome, steps_too=True)
-    write_norms(paths)
-    draw(study, paths, family)
+    study = one_seed()
+    draw(study, write_results(tmp_path, study), family)
 
 
 def test_drawing_needs_neither_torch_nor_a_display(paths: Paths) -> None:
-    code = (
-        "import sys; from pathlib import Path; from dpsweep.figures import draw; "
-        "from dpsweep.study.paths import Paths; from tests.figures.test_draw import STUDY; "
-        "draw(STUDY, Paths(Path(sys.argv[1])), 'heatmap'); assert 'torch' not in sys.modules"
-    )
     # A window system that is not there: opening a window would fail.
-    environment = {**os.environ, "MPLBACKEND": "tkagg", "DISPLAY": ":99"}
-    command = [sys.executable, "-c", code, str(paths.results)]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[2], env=environment)
+    after = "assert 'torch' not in sys.modules"
+    draw_elsewhere(paths, "import sys", after, MPLBACKEND="tkagg", DISPLAY=":99")

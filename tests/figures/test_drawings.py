@@ -12,7 +12,13 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from tests.synthetic import make_study, write_cells, write_gradient_norms, write_overlaps
+from tests.synthetic import (
+    Outcome,
+    make_study,
+    write_cells,
+    write_gradient_norms,
+    write_overlaps,
+)
 
 from dpsweep.figures import style
 from dpsweep.figures.draw import FAMILIES
@@ -34,6 +40,20 @@ def study_with(sweep: dict[str, Any], **target: Any) -> Study:
     return make_study({"s": sweep}, figures={"f": {"caption": "c", "section": "s"} | target})
 
 
+def drawn(
+    folder: Path, sweep: dict[str, Any], outcome: Outcome, **target: Any
+) -> tuple[Figure, pd.DataFrame]:
+    """The one figure of a study with one sweep, of made-up trials."""
+    study = study_with(sweep, **target)
+    write_cells(study, Paths(folder), outcome, steps_too=target["family"] == "norm_trace")
+    return plotted(study, Paths(folder))
+
+
+def half(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+    """Every trial reaches the same."""
+    return {"macro_accuracy": 0.5}
+
+
 def square(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
     size = 1000 if cell.batch_size == "full" else cell.batch_size
     if (size, cell.clipping_bound) == (200, 10.0):
@@ -45,32 +65,29 @@ def square(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
 @pytest.fixture
 def heatmap(tmp_path: Path) -> Figure:
     grid = {"batch_size": [100, 200, "full"], "clipping_bound": [0.1, 1.0, 10.0, 42.0]}
-    study = study_with(grid, family="heatmap", panels=[{"title": "Digits, ε = 8"}])
-    write_cells(study, Paths(tmp_path), square)
-    return plotted(study, Paths(tmp_path))[0]
+    panels = [{"title": "Digits, ε = 8"}]
+    return drawn(tmp_path, grid, square, family="heatmap", panels=panels)[0]
 
 
-def test_heatmap_axes_are_the_grid_smallest_below_left(heatmap: Figure) -> None:
+def test_a_heatmap_has_the_grid_as_axes_and_frames_the_best_square(heatmap: Figure) -> None:
     axes = heatmap.axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0.1", "1", "10", "42"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["Full", "200", "100"]
     assert axes.yaxis_inverted()  # so that Full is at the top
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Clipping bound C", "Batch size B")
     assert heatmap.axes[1].get_ylabel() == "Macro accuracy"  # the colour bar
-
-
-def test_heatmap_frames_the_best_square(heatmap: Figure) -> None:
-    frames = [patch for patch in heatmap.axes[0].patches if isinstance(patch, Rectangle)]
+    frames = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     assert {frame.get_xy() for frame in frames} == {(1, 1)}  # C = 1, B = 200
 
 
-def test_heatmap_writes_every_value(heatmap: Figure) -> None:
+def test_a_heatmap_writes_every_value_and_the_best_learning_rate(heatmap: Figure) -> None:
+    above, *texts = sorted(heatmap.axes[0].texts, key=lambda text: text.get_text()[0] != "b")
+    assert above.get_text() == "best: η = 0.01"
     written = {
         (math.floor(text.get_position()[0]), math.floor(text.get_position()[1])): text.get_text()
-        for text in heatmap.axes[0].texts
-        if not text.get_text().startswith("best")
+        for text in texts
     }
-    assert len(written) == 12
+    assert len(texts) == len(written) == 12
     assert written[1, 1] == ".900"
     assert written[0, 2] == ".790"  # C = 0.1, B = 100: the lowest row
     assert written[2, 1] == "–"  # diverged
@@ -88,7 +105,7 @@ def test_panels_share_their_rows_and_what_is_not_in_a_grid_is_empty(tmp_path: Pa
                   "panels": [{"title": f"{epsilon:g}", "epsilon": epsilon} for epsilon in sizes]}
         },
     )  # fmt: skip
-    write_cells(study, Paths(tmp_path), lambda *_: {"macro_accuracy": 0.5})
+    write_cells(study, Paths(tmp_path), half)
     left, right, *_ = plotted(study, Paths(tmp_path))[0].axes
     assert [each.get_text() for each in left.get_yticklabels()] == ["Full", "400", "200", "100"]
     assert not right.get_yticklabels()
@@ -103,34 +120,23 @@ def test_panels_share_their_rows_and_what_is_not_in_a_grid_is_empty(tmp_path: Pa
 def test_no_panel_stands_alone_in_the_last_of_several_rows(tmp_path: Path, panels: int) -> None:
     budgets = [float(each) for each in range(1, panels + 1)]
     bounds = [float(each) for each in range(1, 11)]  # two panels side by side are as wide as a page
-    study = study_with(
-        {"epsilon": budgets, "clipping_bound": bounds, "batch_size": [100, 200]},
+    drawing, _ = drawn(
+        tmp_path, {"epsilon": budgets, "clipping_bound": bounds, "batch_size": [100, 200]}, half,
         family="heatmap", colour_scale="panel",
         panels=[{"title": f"{each:g}", "epsilon": each} for each in budgets],
     )  # fmt: skip
-    write_cells(study, Paths(tmp_path), lambda *_: {"macro_accuracy": 0.5})
-    drawing, _ = plotted(study, Paths(tmp_path))
     heights = [round(axes.get_position().y0, 2) for axes in drawing.axes if axes.get_title()]
     in_last_row = heights.count(min(heights))
     assert len(set(heights)) == panels or in_last_row > 1
 
 
-def test_the_learning_rate_of_the_best_square_stands_above_the_panel(heatmap: Figure) -> None:
-    (text,) = [text for text in heatmap.axes[0].texts if text.get_text().startswith("best")]
-    assert text.get_text() == "best: η = 0.01"
-
-
 def test_where_b_is_no_axis_every_square_says_what_was_chosen(tmp_path: Path) -> None:
-    study = study_with(
+    drawing, _ = drawn(
+        tmp_path,
         {"epsilon": [1.0, 8.0], "batch_size": [100, "full"], "clipping_bound": [0.1, 1.0]},
+        lambda cell, rate, seed: {"macro_accuracy": 0.5 + 0.1 * (cell.batch_size == "full")},
         family="heatmap", x="epsilon", y="clipping_bound", panels=[{"title": "t"}],
     )  # fmt: skip
-    write_cells(
-        study,
-        Paths(tmp_path),
-        lambda cell, rate, seed: {"macro_accuracy": 0.5 + 0.1 * (cell.batch_size == "full")},
-    )
-    drawing, _ = plotted(study, Paths(tmp_path))
     assert {text.get_text() for text in drawing.axes[0].texts} == {".600\nB = Full\nη = 0.01"}
     assert drawing.axes[0].get_xlabel() == "Privacy budget ε"
 
@@ -168,31 +174,21 @@ def test_numbers_lie_within_the_frame_of_the_best_square(tmp_path: Path) -> None
 
 def test_a_crowded_heatmap_leaves_the_values_to_the_colours(tmp_path: Path) -> None:
     bounds = [float(bound) for bound in range(1, 41)]
-    study = study_with(
-        {"batch_size": [100, 200], "clipping_bound": bounds},
-        family="heatmap",
-        panels=[{"title": "t"}],
-    )
-    write_cells(study, Paths(tmp_path), lambda cell, rate, seed: {"macro_accuracy": 0.5})
-    drawing, _ = plotted(study, Paths(tmp_path))
+    grid = {"batch_size": [100, 200], "clipping_bound": bounds}
+    drawing, _ = drawn(tmp_path, grid, half, family="heatmap", panels=[{"title": "t"}])
     assert [text.get_text() for text in drawing.axes[0].texts] == ["best: η = 0.01"]
     assert drawing.get_figwidth() <= style.TEXT_WIDTH + 1e-9
 
 
 @pytest.mark.parametrize("scale", ["shared", "panel"])
 def test_the_colour_scale_is_shared_or_of_each_panel(tmp_path: Path, scale: str) -> None:
-    study = study_with(
+    drawing, _ = drawn(
+        tmp_path,
         {"epsilon": [1.0, 8.0], "batch_size": [100, 200], "clipping_bound": [0.1, 1.0]},
-        family="heatmap",
-        colour_scale=scale,
-        panels=[{"title": f"{e:g}", "epsilon": e} for e in (1.0, 8.0)],
-    )
-    write_cells(
-        study,
-        Paths(tmp_path),
         lambda cell, rate, seed: {"macro_accuracy": 0.1 * cell.epsilon * cell.clipping_bound},
-    )
-    drawing, _ = plotted(study, Paths(tmp_path))
+        family="heatmap", colour_scale=scale,
+        panels=[{"title": f"{e:g}", "epsilon": e} for e in (1.0, 8.0)],
+    )  # fmt: skip
     limits = [axes.collections[0].get_clim() for axes in drawing.axes if axes.get_title()]
     shared, one, eight = (0.01, 0.8), (0.01, 0.1), (0.08, 0.8)
     expected = [shared, shared] if scale == "shared" else [one, eight]
@@ -227,9 +223,6 @@ def curve(
         "epsilon": budgets, "clipping_bound": [0.1, 1.0, 10.0], "seeds": seeds,
         "batch_size": [100, "full"], "learning_rate": [0.01, 0.02],
     }  # fmt: skip
-    study = study_with(
-        grid, family="clipping_curve", panels=[{"title": "Digits", "lines": lines}], **target
-    )
 
     def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
         accuracy = 0.5 if cell.clipping_bound == cell.epsilon else 0.4
@@ -237,8 +230,8 @@ def curve(
         chosen = (cell.batch_size == "full") == (cell.clipping_bound == 1.0) and rate == 0.02
         return {"macro_accuracy": accuracy + 0.01 * seed - 0.2 * (not chosen)}
 
-    write_cells(study, Paths(tmp_path), outcome)
-    return plotted(study, Paths(tmp_path))[0]
+    panels = [{"title": "Digits", "lines": lines}]
+    return drawn(tmp_path, grid, outcome, family="clipping_curve", panels=panels, **target)[0]
 
 
 def test_easy_is_blue_and_hard_is_orange(tmp_path: Path) -> None:
@@ -312,13 +305,11 @@ def best_sizes(tmp_path: Path) -> tuple[Figure, pd.DataFrame]:
     panels = [{"title": "a", "epochs": "all", "epsilon": [0.5, 8.0]},
               {"title": "b", "epochs": "all", "epsilon": [0.25, 8.0]}]  # fmt: skip
     grid = {"epsilon": [0.25, 0.5, 8.0], "epochs": [1, 2], "batch_size": [100, 400], "seeds": 3}
-    study = study_with(grid, family="optimal_batch_size", panels=panels)
 
     def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
         return {"macro_accuracy": 0.5 + 0.1 * ((cell.batch_size == 400) == (seed > 1))}
 
-    write_cells(study, Paths(tmp_path), outcome)
-    return plotted(study, Paths(tmp_path))
+    return drawn(tmp_path, grid, outcome, family="optimal_batch_size", panels=panels)
 
 
 def test_a_legend_of_all_panels_is_in_the_order_of_epsilon(tmp_path: Path) -> None:
@@ -362,13 +353,12 @@ def test_panels_whose_vertical_axes_differ_say_so(
         {"title": f"{each:g}", "lines": [{"label": "a", "epsilon": each}]} for each in budgets
     ]
     grid = {"epsilon": budgets, "clipping_bound": [0.1, 1.0, 10.0], "batch_size": [100]}
-    study = study_with(grid, family="clipping_curve", quantity=quantity, panels=panels)
 
     def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
         return {"macro_accuracy": 0.1 * cell.epsilon - 0.01 * abs(math.log10(cell.clipping_bound))}
 
-    write_cells(study, Paths(tmp_path), outcome)
-    drawing = plotted(study, Paths(tmp_path))[0]
+    settings = {"family": "clipping_curve", "quantity": quantity, "panels": panels}
+    drawing, _ = drawn(tmp_path, grid, outcome, **settings)
     limits = {axes.get_ylim() for axes in drawing.axes[:count]}
     said = "The vertical axes of the panels differ." in drawing.get_supxlabel()
     assert said == (len(limits) > 1) == (count == 2 and quantity == "accuracy")
@@ -378,14 +368,10 @@ def test_panels_whose_vertical_axes_differ_say_so(
 def test_a_running_mean_of_steps_is_named_with_its_length(
     tmp_path: Path, steps: int, window: int | None
 ) -> None:
-    study = study_with(
-        {"batch_size": [2000 // steps]}, family="norm_trace", panels=[{"title": "2 epochs"}]
-    )
-    norms = np.linspace(3, 1, steps)
-    write_cells(
-        study, Paths(tmp_path), lambda *_: {"step_norms": norms}, steps_too=True
+    drawing, numbers = drawn(
+        tmp_path, {"batch_size": [2000 // steps]}, lambda *_: {"step_norms": np.linspace(3, 1, steps)},
+        family="norm_trace", panels=[{"title": "2 epochs"}],
     )  # fmt: skip
-    drawing, numbers = plotted(study, Paths(tmp_path))
     said = f"Thin: every step. Thick: running mean over up to {window} steps." if window else ""
     assert drawing.get_supxlabel() == said
     assert numbers["running_mean_over"].max() == (window or 1)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from tests.figures.legible import illegible
-from tests.figures.test_draw import FAMILIES, STUDY, outcome, write_norms
-from tests.synthetic import make_study, write_cells, write_dataset, write_gradient_norms
+from tests.figures.test_draw import FAMILIES, STUDY, outcome
+from tests.synthetic import make_study, write_cells, write_gradient_norms
 from tests.whole_study import write_results
 
 from dpsweep.figures import style
@@ -153,12 +153,8 @@ def test_six_panels_stand_side_by_side(tmp_path: Path) -> None:
 
 # Both axes of predicted_clipping are the same C; their ticks say how they are spaced.
 @pytest.mark.parametrize("family", [each for each in FAMILIES if each != "predicted_clipping"])
-def test_logarithmic_axes_are_named(tmp_path: Path, family: str) -> None:
-    paths = Paths(tmp_path)
-    write_cells(STUDY, paths, outcome, steps_too=True)
-    write_norms(paths)
-    write_dataset(paths, "digits", [250] * 4)
-    drawing = draw(STUDY, tmp_path, family)
+def test_logarithmic_axes_are_named(results: Path, family: str) -> None:
+    drawing = draw(STUDY, results, family)
     strips = {"B", "η", "C"}  # their ticks are the values that were chosen
     labels = [
         axis.get_label_text()

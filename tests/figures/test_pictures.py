@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.testing.compare import compare_images
-from tests.figures.test_draw import FAMILIES, STUDY, outcome, write_norms
-from tests.synthetic import write_cells, write_dataset
+from tests.figures.test_draw import FAMILIES, STUDY, write_results
 
 from dpsweep.figures import style
 from dpsweep.figures.draw import FAMILIES as PLOTS
@@ -22,26 +21,23 @@ SEEN = Path(__file__).parent / "seen"
 TOLERANCE = 2.0
 
 
-def save_picture(family: str, folder: Path, picture: Path) -> None:
-    paths = Paths(folder)
-    write_cells(STUDY, paths, outcome, steps_too=True)
-    write_norms(paths)
-    write_dataset(paths, "digits", [250] * 4)
+def save_picture(family: str, results: Path, picture: Path) -> None:
     compute, plot = PLOTS[family]
     with style.style():
-        drawing = plot(STUDY.figures[family], compute(STUDY, paths, STUDY.figures[family]))
+        drawing = plot(STUDY.figures[family], compute(STUDY, Paths(results), STUDY.figures[family]))
         drawing.savefig(picture, dpi=75)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_picture_is_the_one_that_was_seen(tmp_path: Path, family: str) -> None:
+def test_the_picture_is_the_one_that_was_seen(results: Path, tmp_path: Path, family: str) -> None:
     picture = tmp_path / f"{family}.png"
-    save_picture(family, tmp_path / "results", picture)
+    save_picture(family, results, picture)
     assert compare_images(str(SEEN / picture.name), str(picture), TOLERANCE) is None
 
 
 if __name__ == "__main__":
     SEEN.mkdir(exist_ok=True)
-    for each in FAMILIES:
-        with tempfile.TemporaryDirectory() as scratch:
-            save_picture(each, Path(scratch), SEEN / f"{each}.png")
+    with tempfile.TemporaryDirectory() as scratch:
+        made = write_results(Path(scratch)).results
+        for each in FAMILIES:
+            save_picture(each, made, SEEN / f"{each}.png")

@@ -16,6 +16,11 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
 
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths(tmp_path)
+
+
 def table(family: str, **settings: Any) -> dict[str, Any]:
     return {"t": {"family": family, "caption": "Rates < 50 % & ε", "section": "s"} | settings}
 
@@ -85,7 +90,7 @@ def test_markdown_escapes_what_would_end_a_cell() -> None:
 # -- the grid ------------------------------------------------------------------------------
 
 
-def test_the_grid_is_the_studys(tmp_path: Path) -> None:
+def test_the_grid_is_the_studys(paths: Paths) -> None:
     study = make_study(
         {
             "private": {
@@ -105,11 +110,11 @@ def test_the_grid_is_the_studys(tmp_path: Path) -> None:
         },
         tables=table("hyperparameter_grid"),
     )
-    numbers = written(study, Paths(tmp_path)).set_index("sweep")
+    numbers = written(study, paths).set_index("sweep")
     assert numbers.loc["private", "batch_size"] == "128 256 512 full"
     assert len(numbers.loc["private", "learning_rate"].split()) == 8
     assert numbers.loc["private", "clipping_bound"] == "1e-05 0.1 42"
-    header, private, free, auto = markdown_rows(Paths(tmp_path))
+    header, private, free, auto = markdown_rows(paths)
     assert header[3:] == [
         "Subset", "ε", "Epochs", "Batch sizes B", "Learning rates η", "Clipping bounds C", "Seeds",
     ]  # fmt: skip
@@ -126,31 +131,31 @@ def test_the_grid_is_the_studys(tmp_path: Path) -> None:
 # -- datasets ------------------------------------------------------------------------------
 
 
-def test_datasets_are_read_from_what_was_prepared(tmp_path: Path) -> None:
+def test_datasets_are_read_from_what_was_prepared(paths: Paths) -> None:
     study = make_study({"s": {}}, tables=table("datasets"))
-    write_dataset(Paths(tmp_path), "digits", [300, 100, 600], source="some/source_1")
-    row = written(study, Paths(tmp_path)).iloc[0]
+    write_dataset(paths, "digits", [300, 100, 600], source="some/source_1")
+    row = written(study, paths).iloc[0]
     assert row[["train_size", "test_size", "classes"]].tolist() == [1000, 200, 3]
     assert row["imbalance"] == 6.0
-    assert markdown_rows(Paths(tmp_path))[1] == [
+    assert markdown_rows(paths)[1] == [
         "Digits", "some/source_1", "3", "1,000", "200", "100–600", "Handwritten digits.",
     ]  # fmt: skip
-    assert r"some/source\_1" in Paths(tmp_path).table("t", "tex").read_text()
+    assert r"some/source\_1" in paths.table("t", "tex").read_text()
 
 
-def test_balanced_and_empty_classes(tmp_path: Path) -> None:
+def test_balanced_and_empty_classes(paths: Paths) -> None:
     study = make_study({"s": {}}, tables=table("datasets"))
-    write_dataset(Paths(tmp_path), "digits", [250, 250])
-    assert written(study, Paths(tmp_path))["imbalance"].item() == 1.0
-    assert markdown_rows(Paths(tmp_path))[1][5] == "250 each"
-    write_dataset(Paths(tmp_path), "digits", [250, 0])
-    assert written(study, Paths(tmp_path))["imbalance"].item() == math.inf
+    write_dataset(paths, "digits", [250, 250])
+    assert written(study, paths)["imbalance"].item() == 1.0
+    assert markdown_rows(paths)[1][5] == "250 each"
+    write_dataset(paths, "digits", [250, 0])
+    assert written(study, paths)["imbalance"].item() == math.inf
 
 
-def test_an_unprepared_dataset_is_named(tmp_path: Path) -> None:
+def test_an_unprepared_dataset_is_named(paths: Paths) -> None:
     study = make_study({"s": {}}, tables=table("datasets"))
     with pytest.raises(MissingResultsError, match=r"digits/metadata\.json is missing"):
-        write(study, Paths(tmp_path), "t")
+        write(study, paths, "t")
 
 
 # -- comparison ----------------------------------------------------------------------------
@@ -191,9 +196,9 @@ def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
     return {"macro_accuracy": accuracy + 0.1 * (seed == 2)}
 
 
-def test_comparison_by_hand(tmp_path: Path) -> None:
-    write_cells(comparison_study(), Paths(tmp_path), outcome)
-    numbers = written(comparison_study(), Paths(tmp_path)).set_index(["ε", "column"])
+def test_comparison_by_hand(paths: Paths) -> None:
+    write_cells(comparison_study(), paths, outcome)
+    numbers = written(comparison_study(), paths).set_index(["ε", "column"])
     first = numbers.loc[(1, "AUTO-S")]
     assert first[["macro_accuracy", "minimum", "maximum"]].tolist() == pytest.approx(
         [0.36, 0.31, 0.41]
@@ -205,7 +210,7 @@ def test_comparison_by_hand(tmp_path: Path) -> None:
     assert pd.isna(second["within_reference"])  # no range to lie in
     assert numbers["reference"].notna().sum() == 2
     assert set(numbers["batch_size"]) == {100}
-    header, one, eight = markdown_rows(Paths(tmp_path))
+    header, one, eight = markdown_rows(paths)
     assert header == ["Dataset", "ε", "AUTO-S", "AUTO-S (paper)", "Tuned"]
     assert one == [
         "Digits", "1", "0.3600 [0.3100, 0.4100]", "0.3000 [0.2900, 0.3600]",
@@ -214,20 +219,18 @@ def test_comparison_by_hand(tmp_path: Path) -> None:
     assert eight[3] == "0.4123"
 
 
-def test_a_mean_outside_the_papers_range_is_said_to_be(tmp_path: Path) -> None:
-    write_cells(
-        comparison_study(), Paths(tmp_path), lambda cell, rate, seed: {"macro_accuracy": 0.37}
-    )
-    numbers = written(comparison_study(), Paths(tmp_path))
+def test_a_mean_outside_the_papers_range_is_said_to_be(paths: Paths) -> None:
+    write_cells(comparison_study(), paths, lambda cell, rate, seed: {"macro_accuracy": 0.37})
+    numbers = written(comparison_study(), paths)
     assert str(numbers["within_reference"][0]) == "False"
 
 
-def test_without_references_there_is_no_column_for_the_paper(tmp_path: Path) -> None:
-    write_cells(comparison_study(False), Paths(tmp_path), outcome)
-    numbers = written(comparison_study(False), Paths(tmp_path))
+def test_without_references_there_is_no_column_for_the_paper(paths: Paths) -> None:
+    write_cells(comparison_study(False), paths, outcome)
+    numbers = written(comparison_study(False), paths)
     assert numbers["difference"].isna().all()
-    assert markdown_rows(Paths(tmp_path))[0] == ["Dataset", "ε", "AUTO-S", "Tuned"]
-    assert markdown_rows(Paths(tmp_path))[1][2] == "0.360 [0.310, 0.410]"
+    assert markdown_rows(paths)[0] == ["Dataset", "ε", "AUTO-S", "Tuned"]
+    assert markdown_rows(paths)[1][2] == "0.360 [0.310, 0.410]"
 
 
 @pytest.mark.parametrize(
@@ -235,28 +238,28 @@ def test_without_references_there_is_no_column_for_the_paper(tmp_path: Path) -> 
     [{"epochs": 3}, {"clipping_bound": "tuned"}, {"method": "lora"}, {"backbone": "large"}],
 )
 def test_a_reference_of_other_cells_stands_beside_nothing(
-    tmp_path: Path, other: dict[str, Any]
+    paths: Paths, other: dict[str, Any]
 ) -> None:
-    study, paths = comparison_study(**other), Paths(tmp_path)
+    study = comparison_study(**other)
     write_cells(study, paths, outcome)
     numbers = written(study, paths)
     assert numbers[["reference", "difference", "within_reference"]].isna().all(axis=None)
     assert "paper" not in paths.table("t", "md").read_text()
 
 
-def test_a_partial_comparison_leaves_a_dash_and_says_so(tmp_path: Path) -> None:
-    study, paths = comparison_study(), Paths(tmp_path)
+def test_a_partial_comparison_leaves_a_dash_and_says_so(paths: Paths) -> None:
+    study = comparison_study()
     write_cells(study, paths, outcome, study.sweep_cells("flat"))
     with pytest.raises(MissingResultsError):
         write(study, paths, "t")
-    watched = Paths(tmp_path, partial=True)
+    watched = Paths(paths.results, partial=True)
     written(study, watched)
     assert markdown_rows(watched)[1][2] == "–"
     assert "4 result files are not there yet" in watched.table("t", "md").read_text()
 
 
-def test_a_nan_accuracy_is_a_dash(tmp_path: Path) -> None:
-    study, paths = comparison_study(), Paths(tmp_path)
+def test_a_nan_accuracy_is_a_dash(paths: Paths) -> None:
+    study = comparison_study()
     write_cells(study, paths, lambda cell, rate, seed: {"macro_accuracy": math.nan})
     written(study, paths)
     assert markdown_rows(paths)[1][2] == "–"
@@ -265,25 +268,25 @@ def test_a_nan_accuracy_is_a_dash(tmp_path: Path) -> None:
 # -- tuning implications -------------------------------------------------------------------
 
 
-def test_the_rules_are_a_table(tmp_path: Path) -> None:
+def test_the_rules_are_a_table(paths: Paths) -> None:
     grid = {"epsilon": [1.0, 8.0], "clipping_bound": [0.1, 1.0], "batch_size": [100, "full"]}
     study = make_study({"s": grid | {"seeds": 2}}, tables=table("tuning_implications"))
-    write_cells(study, Paths(tmp_path), outcome=lambda cell, rate, seed: {"macro_accuracy": 0.5})
-    numbers = written(study, Paths(tmp_path))
+    write_cells(study, paths, outcome=lambda cell, rate, seed: {"macro_accuracy": 0.5})
+    numbers = written(study, paths)
     assert len(numbers) == 6
     assert set(numbers["verdict"]) == {"not resolved"}
-    rows = markdown_rows(Paths(tmp_path))
+    rows = markdown_rows(paths)
     assert rows[1][:2] == ["Lower ε", "Increase C"]
     assert rows[1][3:8] == ["+0.00", "", "0.1", "–", "1 (0, 0) in 1"]
     assert rows[3][3] == "–"
 
 
-def test_what_a_reader_must_know_of_the_rules_is_in_the_caption(tmp_path: Path) -> None:
+def test_what_a_reader_must_know_of_the_rules_is_in_the_caption(paths: Paths) -> None:
     grid = {"clipping_bound": [0.1, 1.0], "batch_size": [100, "full"]}
     study = make_study({"s": grid}, tables=table("tuning_implications"))
-    write_cells(study, Paths(tmp_path), outcome)
-    written(study, Paths(tmp_path))
-    caption = Paths(tmp_path).table("t", "md").read_text().partition("\n")[0]
+    write_cells(study, paths, outcome)
+    written(study, paths)
+    caption = paths.table("t", "md").read_text().partition("\n")[0]
     for said in (
         "positive",
         "do not choose",
@@ -294,14 +297,13 @@ def test_what_a_reader_must_know_of_the_rules_is_in_the_caption(tmp_path: Path) 
         assert said in caption
 
 
-def test_every_comparison_behind_a_verdict_is_in_a_file_of_its_own(tmp_path: Path) -> None:
+def test_every_comparison_behind_a_verdict_is_in_a_file_of_its_own(paths: Paths) -> None:
     # Two sweeps share every cell at epsilon 8, which counts once.
     grid = {"clipping_bound": [0.1, 1.0], "batch_size": [100, 200], "seeds": 2}
     study = make_study(
         {"s": grid | {"epsilon": [1.0, 8.0]}, "again": grid | {"epsilon": [8.0]}},
         tables=table("tuning_implications"),
     )
-    paths = Paths(tmp_path)
     write_cells(study, paths, outcome)
     numbers = written(study, paths).set_index("rule")
     found = pd.read_csv(paths.table("t", "comparisons.csv"))
@@ -315,18 +317,18 @@ def test_every_comparison_behind_a_verdict_is_in_a_file_of_its_own(tmp_path: Pat
     assert written_files == {f"t.{suffix}" for suffix in study.tables["t"].table_files}
 
 
-def test_methods_are_compared_by_seeds_that_did_not_choose(tmp_path: Path) -> None:
+def test_methods_are_compared_by_seeds_that_did_not_choose(paths: Paths) -> None:
     # The first seed alone likes "Tuned" with B = 200; the second says that AUTO-S is better.
     def lucky(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
         if cell.clipping_bound == "automatic":
             return {"macro_accuracy": 0.6}
         return {"macro_accuracy": {1: 0.9, 2: 0.5}[seed] if cell.batch_size == 200 else 0.4}
 
-    write_cells(comparison_study(False), Paths(tmp_path), lucky)
-    numbers = written(comparison_study(False), Paths(tmp_path)).set_index(["ε", "column"])
+    write_cells(comparison_study(False), paths, lucky)
+    numbers = written(comparison_study(False), paths).set_index(["ε", "column"])
     assert numbers.loc[(1, "Tuned"), "macro_accuracy"] == pytest.approx(0.7)
     assert numbers.loc[(1, "Tuned"), "cross_fitted"] == pytest.approx(0.5)
-    caption = Paths(tmp_path).table("t", "md").read_text()
+    caption = paths.table("t", "md").read_text()
     assert "Tuned is better than AUTO-S in 0 of 2 rows (mean difference −10.0 points)" in caption
 
 
@@ -334,8 +336,8 @@ def test_methods_are_compared_by_seeds_that_did_not_choose(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("family", ["comparison", "tuning_implications"])
-def test_written_twice_gives_the_same_bytes(tmp_path: Path, family: str) -> None:
-    study, paths = comparison_study(), Paths(tmp_path)
+def test_written_twice_gives_the_same_bytes(paths: Paths, family: str) -> None:
+    study = comparison_study()
     if family == "tuning_implications":
         grid = {
             "epsilon": [1.0, 8.0], "epochs": [1, 2], "batch_size": [100, 200],
@@ -362,11 +364,11 @@ def test_written_twice_gives_the_same_bytes(tmp_path: Path, family: str) -> None
     ],
 )  # fmt: skip
 def test_a_study_without_results_has_partial_tables(
-    tmp_path: Path, family: str, settings: dict[str, Any]
+    paths: Paths, family: str, settings: dict[str, Any]
 ) -> None:
     grid = {"batch_size": [100, 200], "clipping_bound": [0.1, 1.0]}
     study = make_study({"s": grid}, tables=table(family, **settings))
-    watched = Paths(tmp_path, partial=True)
+    watched = Paths(paths.results, partial=True)
     write(study, watched, "t")
     markdown = watched.table("t", "md").read_text()
     absent = {"hyperparameter_grid": 0, "datasets": 1}.get(family, 4)
@@ -374,19 +376,17 @@ def test_a_study_without_results_has_partial_tables(
     assert (int(said[1]) if said else 0) == absent
 
 
-def test_an_unknown_table_is_named_with_those_that_exist(tmp_path: Path) -> None:
+def test_an_unknown_table_is_named_with_those_that_exist(paths: Paths) -> None:
     study = make_study({"s": {}}, tables=table("hyperparameter_grid"))
     with pytest.raises(DpsweepError, match='"tab9"; allowed: t'):
-        write(study, Paths(tmp_path), "tab9")
+        write(study, paths, "tab9")
 
 
-def test_the_csv_keeps_full_precision(tmp_path: Path) -> None:
+def test_the_csv_keeps_full_precision(paths: Paths) -> None:
     accuracy = 1 / 3
-    write_cells(
-        comparison_study(), Paths(tmp_path), lambda cell, rate, seed: {"macro_accuracy": accuracy}
-    )
-    write(comparison_study(), Paths(tmp_path), "t")
-    with Paths(tmp_path).table("t", "csv").open(encoding="utf-8", newline="") as stream:
+    write_cells(comparison_study(), paths, lambda cell, rate, seed: {"macro_accuracy": accuracy})
+    write(comparison_study(), paths, "t")
+    with paths.table("t", "csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert float(rows[0]["maximum"]) == accuracy
 
@@ -402,7 +402,7 @@ def test_every_field_of_a_rule_stands_in_its_own_column() -> None:
         "in_favour": 7, "against": 4, "at_an_end": 5, "groups_of_datasets": 3, "needs": "",
         "verdict": "not resolved",
     }  # fmt: skip
-    printed = show(pd.DataFrame([row]))
+    printed = show(None, pd.DataFrame([row]))
     assert dict(zip(printed.header, printed.rows[0], strict=True)) == {
         "Condition": "Lower ε",
         "Rule": "Increase C",

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from dpsweep.analysis.frames import load_trials, seed_columns, stack, stack_panels
+from dpsweep.analysis.frames import load_trials, seed_columns, stack_panels
 from dpsweep.analysis.statistics import first_best
 from dpsweep.figures import lines, style
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import ClippingCurve, MethodComparison, OptimalBatchSize, Panel
+from dpsweep.study.targets import ClippingCurve, Line, MethodComparison, OptimalBatchSize, Panel
 
 CLIPPING_CURVE_COLUMNS = [
     "panel", "title", "line", "label", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
@@ -50,24 +50,19 @@ def accuracy_by_clipping_bound(
 
     Arguments are those of `dpsweep.figures.draw.Compute`.
     """
-    frames = []
-    for panel_index, panel in enumerate(figure.panels):
-        for line_index, line in enumerate(panel.lines):
-            trials = load_trials(paths, study.cells(line), missing)
-            points = choose(trials, by=["clipping_bound"], centre=figure.centre)
-            points = lines.with_repeats(points, trials)
-            points["best"] = first_best(points["selection_accuracy"])
-            if figure.quantity == "difference":
-                band = ["centre", "minimum", "maximum", *seed_columns(points)]
-                points[band] -= points["centre"].max()
-                points["cross_fitted"] -= choose(trials, by=["problem"])["cross_fitted"].max()
-            frames.append(
-                points.assign(
-                    panel=panel_index, title=panel.title, line=line_index, label=line.label,
-                    difficulty=line.difficulty,
-                )
-            )  # fmt: skip
-    return stack(frames, CLIPPING_CURVE_COLUMNS)
+
+    def of_line(line: Line) -> pd.DataFrame:
+        trials = load_trials(paths, study.cells(line), missing)
+        points = choose(trials, by=["clipping_bound"], centre=figure.centre)
+        points = lines.with_repeats(points, trials)
+        points["best"] = first_best(points["selection_accuracy"])
+        if figure.quantity == "difference":
+            band = ["centre", "minimum", "maximum", *seed_columns(points)]
+            points[band] -= points["centre"].max()
+            points["cross_fitted"] -= choose(trials, by=["problem"])["cross_fitted"].max()
+        return points.assign(difficulty=line.difficulty)
+
+    return lines.stack_lines(figure.panels, of_line, CLIPPING_CURVE_COLUMNS)
 
 
 def plot_clipping_curve(figure: ClippingCurve, numbers: pd.DataFrame) -> Figure:
@@ -125,22 +120,15 @@ def accuracy_by_method(
 
     Arguments are those of `dpsweep.figures.draw.Compute`.
     """
-    frames = []
-    for panel_index, panel in enumerate(figure.panels):
-        for line_index, line in enumerate(panel.lines):
-            trials = load_trials(paths, study.cells(line), missing)
-            points = lines.with_repeats(choose(trials, by=["epsilon"]), trials)
-            frames.append(
-                points.assign(
-                    panel=panel_index,
-                    title=panel.title,
-                    line=line_index,
-                    label=line.label,
-                    macro_accuracy=points["centre"],
-                    cross_fitted_difference=points["cross_fitted"],
-                )
-            )
-    points = stack(frames, METHOD_COLUMNS)
+
+    def of_line(line: Line) -> pd.DataFrame:
+        trials = load_trials(paths, study.cells(line), missing)
+        points = lines.with_repeats(choose(trials, by=["epsilon"]), trials)
+        return points.assign(
+            macro_accuracy=points["centre"], cross_fitted_difference=points["cross_fitted"]
+        )
+
+    points = lines.stack_lines(figure.panels, of_line, METHOD_COLUMNS)
     best = points.groupby(["panel", "epsilon"])[["macro_accuracy", "cross_fitted"]].transform("max")
     for column in ("centre", "minimum", "maximum", *seed_columns(points)):
         points[column] -= best["macro_accuracy"]
@@ -202,7 +190,7 @@ def _best_batch_sizes(trials: pd.DataFrame) -> pd.DataFrame:
 
 def plot_optimal_batch_size(_: OptimalBatchSize, numbers: pd.DataFrame) -> Figure:
     """Draw the mean over seeds as a line for every epsilon, and seeds around it; N is a dotted line."""
-    labels = numbers["epsilon"].map(lambda epsilon: f"ε = {style.write_value(epsilon)}")
+    labels = numbers["epsilon"].map(style.write_epsilon)
     points = numbers.assign(
         centre=numbers["mean_batch_size"], line=numbers["epsilon"], label=labels
     )

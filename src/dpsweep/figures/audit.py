@@ -1,19 +1,17 @@
 """The audit of every setting: claimed epsilon against the measured lower bound, drawn and in numbers."""
 
+from typing import Any
+
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
 from dpsweep.analysis.audit import load_audit, verdict
-from dpsweep.base.files import atomic_path, write_text
 from dpsweep.figures import style
 from dpsweep.figures.tables.text import TextTable, group_starts
+from dpsweep.figures.tables.write import write_numbers, write_printed
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
-
-_HEADER = [
-    "B", "q", "T", "σ", "Claimed ε", "Measured ε, at least", "Right guesses", "Claim",
-]  # fmt: skip
 
 
 def write_audit(study: Study, paths: Paths) -> None:
@@ -26,11 +24,8 @@ def write_audit(study: Study, paths: Paths) -> None:
     numbers = load_audit(study, paths)
     with style.style():
         style.save(plot(numbers), paths.audit("pdf"), paths.audit("png"))
-    with atomic_path(paths.audit("csv")) as file:
-        numbers.to_csv(file, index=False, lineterminator="\n")
-    said, printed = caption(numbers), show(numbers)
-    write_text(paths.audit("tex"), printed.latex(said, "tab:audit"))
-    write_text(paths.audit("md"), printed.markdown(said))
+    write_numbers(numbers, paths.audit("csv"))
+    write_printed(paths.audit, show(numbers), caption(numbers), "audit")
 
 
 def plot(numbers: pd.DataFrame) -> Figure:
@@ -41,28 +36,27 @@ def plot(numbers: pd.DataFrame) -> Figure:
     axes.plot([0, limit], [0, limit], color="black", linewidth=0.8, linestyle="--")
     axes.fill_between([0, limit], [0, limit], limit, color=style.BEST, alpha=0.08, linewidth=0)
     axes.text(0.04 * limit, 0.93 * limit, "claim refuted", color=style.BEST, va="top", fontsize=7)
-    sizes = numbers.drop_duplicates("batch_size")
-    labels = [
-        "Full batch"
-        if row["full_batch"]
-        else f"B = {row['batch_size']} (q = {row['sampling_rate']:.2g})"
-        for _, row in sizes.iterrows()
-    ]
+    labelled = numbers.assign(label=[_label(row) for _, row in numbers.iterrows()])
+    labels = list(labelled["label"].unique())
     sns.lineplot(
-        numbers.assign(label=numbers["batch_size"].map(dict(zip(sizes["batch_size"], labels, strict=True)))),
+        labelled,
         x="epsilon", y="lower_bound", hue="label", hue_order=labels, style="label", style_order=labels,
         palette=style.ordered_colours(len(labels)), markers=style.MARKERS[: len(labels)], dashes=False,
         estimator=None, errorbar=None, markeredgewidth=0, ax=axes,
     )  # fmt: skip
     axes.set_xticks(sorted(set(numbers["epsilon"])))
     axes.xaxis.set_major_formatter(lambda value, _: style.write_value(value))
-    axes.set_xlim(0, limit)
-    axes.set_ylim(0, limit)
-    axes.set_xlabel("Claimed ε")
-    axes.set_ylabel("Measured ε, at least")
+    axes.set(xlim=(0, limit), ylim=(0, limit))
+    axes.set(xlabel="Claimed ε", ylabel="Measured ε, at least")
     handles, _ = axes.get_legend_handles_labels()
     style.legend_above(axes, "", handles)
     return drawing
+
+
+def _label(row: "pd.Series[Any]") -> str:
+    if row["full_batch"]:
+        return "Full batch"
+    return f"B = {row['batch_size']} (q = {row['sampling_rate']:.2g})"
 
 
 def caption(numbers: pd.DataFrame) -> str:
@@ -78,21 +72,16 @@ def caption(numbers: pd.DataFrame) -> str:
 def show(numbers: pd.DataFrame) -> TextTable:
     """One row per setting, a rule between batch sizes."""
     rows = [
-        [
-            "full" if row["full_batch"] else str(row["batch_size"]),
-            f"{row['sampling_rate']:.3g}",
-            str(row["steps"]),
-            f"{row['noise_multiplier']:.3f}",
-            f"{row['epsilon']:g}",
-            f"{row['lower_bound']:.2f}",
-            f"{row['correct']} of {row['guesses']}",
-            "stands" if row["consistent"] else "REFUTED",
-        ]
-        for row in numbers.to_dict(orient="records")
+        {
+            "B": "full" if row["full_batch"] else str(row["batch_size"]),
+            "q": f"{row['sampling_rate']:.3g}",
+            "T": str(row["steps"]),
+            "σ": f"{row['noise_multiplier']:.3f}",
+            "Claimed ε": f"{row['epsilon']:g}",
+            "Measured ε, at least": f"{row['lower_bound']:.2f}",
+            "Right guesses": f"{row['correct']} of {row['guesses']}",
+            "Claim": "stands" if row["consistent"] else "REFUTED",
+        }
+        for row in numbers.to_dict("records")
     ]
-    return TextTable(
-        header=_HEADER,
-        rows=rows,
-        columns=["r"] * 7 + ["l"],
-        groups=group_starts(list(numbers["batch_size"])),
-    )
+    return TextTable.of(rows, "rrrrrrrl", groups=group_starts(list(numbers["batch_size"])))

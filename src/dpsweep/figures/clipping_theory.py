@@ -1,5 +1,6 @@
-"""Three families of the theory of clipping, from how gradients overlap: MSE(C), C* by epoch, C* by epsilon.
+"""Families of the theory of clipping, from how gradients overlap: MSE(C), C* by epoch, C* by epsilon.
 
+A fourth one draws the bounds that the theory predicts (`dpsweep.analysis.predictions`) beside measured ones.
 What they hold is not private, and every figure and CSV says so.
 """
 
@@ -10,12 +11,14 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from dpsweep.analysis.frames import stack_panels
 from dpsweep.analysis.overlaps import NOTE, PRIVACY, Overlap, load_overlaps
+from dpsweep.analysis.predictions import PREDICTIONS
 from dpsweep.figures import lines, style
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -23,6 +26,7 @@ from dpsweep.study.targets import (
     ErrorDecomposition,
     OptimalClippingTrace,
     Panel,
+    PredictedClipping,
     PrivacyEffectsFigure,
 )
 from dpsweep.theory import (
@@ -121,33 +125,27 @@ def _errors(overlap: Overlap, bounds: np.ndarray) -> pd.DataFrame:
 
 def plot_decomposition(_: ErrorDecomposition, numbers: pd.DataFrame) -> Figure:
     """Draw a panel for each cell: the error as a line with its parts, a colour for each epoch."""
-    drawing, panels = style.row_of_panels(numbers, height=2.4, sharey=True)
+    drawing, panels = style.panels(numbers, height=2.4, sharey=True)
     colours = style.colours_by(numbers["epoch"])
-    for axes, panel in panels:
+    for (axes,), panel in panels:
         # The error last: where it is nearly all bias or all noise, it is one line.
         for part, line in reversed(_PARTS.items()):
-            sns.lineplot(
-                panel, x="clipping_bound", y=part, hue="epoch", palette=colours, linestyle=line,
-                linewidth=1.1, estimator=None, errorbar=None, legend=False, ax=axes,
-            )  # fmt: skip
+            look = {"linestyle": line, "linewidth": 1.1}
+            style.draw_lines(axes, panel, "clipping_bound", part, colours, "epoch", **look)
         for epoch, rows in panel.groupby("epoch"):
-            axes.fill_between(
-                rows["clipping_bound"], rows["smallest"], rows["largest"], color=colours[epoch],
-                alpha=0.2, linewidth=0,
-            )  # fmt: skip
+            style.band(axes, rows, "clipping_bound", "smallest", "largest", colours[epoch])
             axes.axvline(rows["best_bound"].iloc[0], color=colours[epoch], linewidth=0.7)
         axes.set_yscale("log")
         axes.set_ylim(1e-3, 1e2)
         style.log_axis(axes, "x")
-        axes.set(xlabel=style.log_label(style.CLIPPING_LABEL, len(panels)), ylabel="")
-        style.title(axes, str(panel["title"].iloc[0]), style.write_chosen(panel.iloc[0]))
-    panels[0][0].set_ylabel("MSE(C) / |g|² (log scale)")
-    handles = [
-        *(Line2D([], [], color="black", linestyle=line, label=part)
-          for part, line in _PARTS.items()),
-        *(Line2D([], [], color=colour, linewidth=3, label=f"epoch {each}")
-          for each, colour in colours.items()),
-    ]  # fmt: skip
+        axes.set_xlabel(style.log_label(style.CLIPPING_LABEL, len(panels)))
+        style.title(axes, panel["title"].iloc[0], style.write_chosen(panel.iloc[0]))
+    drawing.axes[0].set_ylabel("MSE(C) / |g|² (log scale)")
+    parts = [
+        Line2D([], [], color="black", linestyle=line, label=part) for part, line in _PARTS.items()
+    ]
+    epochs = {f"epoch {epoch}": colour for epoch, colour in colours.items()}
+    handles = [*parts, *style.legend_lines(epochs, linewidth=3)]
     drawing.legend(handles=handles, loc="outside upper center", ncols=6)
     style.note(
         drawing, f"1 is the error of adding nothing. A vertical line: C* of that epoch. {NOTE}"
@@ -202,26 +200,24 @@ def _optima(overlap: Overlap) -> dict[str, Any]:
 
 def plot_trace(_: OptimalClippingTrace, numbers: pd.DataFrame) -> Figure:
     """Draw a panel for each problem: C* solid with its range over draws, the median norm dashed."""
-    drawing, panels = style.row_of_panels(numbers, height=2.5, sharey=True)
+    drawing, panels = style.panels(numbers, height=2.5, sharey=True)
     colours = style.colours_by(numbers["epsilon"])
+    dashed = {"linestyle": "--", "linewidth": 1}
     edge = lines.lower_edge(numbers)
-    for axes, panel in panels:
-        sns.lineplot(
-            panel, x="epoch", y="median_norm", hue="epsilon", palette=colours, linestyle="--",
-            linewidth=1, estimator=None, errorbar=None, legend=False, ax=axes,
-        )  # fmt: skip
+    for (axes,), panel in panels:
+        style.draw_lines(axes, panel, "epoch", "median_norm", colours, "epsilon", **dashed)
         of_budgets = [(colours[epsilon], points) for epsilon, points in panel.groupby("epsilon")]
         lines.plot_bounds(axes, of_budgets, "epoch", edge)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-        axes.set(title=panel["title"].iloc[0], xlabel="Epoch", ylabel="")
-    below = lines.end_at(panels[0][0], numbers, edge)
-    panels[0][0].set_ylabel("C* and median norm (log scale)")
+        axes.set(title=panel["title"].iloc[0], xlabel="Epoch")
+    below = lines.end_at(drawing.axes[0], numbers, edge)
+    drawing.axes[0].set_ylabel("C* and median norm (log scale)")
+    budgets = {style.write_epsilon(epsilon): colour for epsilon, colour in colours.items()}
     handles = [
-        Line2D([], [], color="black", marker="o", markersize=2.5, label="C*"),
-        Line2D([], [], color="black", linestyle="--", linewidth=1, label="median norm"),
-        *(Line2D([], [], color=colour, linewidth=3, label=f"ε = {style.write_value(each)}")
-          for each, colour in colours.items()),
-    ]  # fmt: skip
+        *style.legend_lines({"C*": "black"}, marker="o", markersize=2.5),
+        *style.legend_lines({"median norm": "black"}, **dashed),
+        *style.legend_lines(budgets, linewidth=3),
+    ]
     drawing.legend(handles=handles, loc="outside upper center", ncols=5 if len(panels) > 1 else 3)
     style.note(drawing, f"Epoch 0 is before the first step. {lines.EDGE if below else ''}{NOTE}")
     return drawing
@@ -297,25 +293,24 @@ def _effects(loose: Overlap, tight: Overlap) -> list[dict[str, float | str]]:
 
 def plot_effects(_: PrivacyEffectsFigure, numbers: pd.DataFrame) -> Figure:
     """Draw a column for each problem, a row for each rule, a line for each effect."""
-    panels = [panel for _, panel in numbers.groupby("panel")]
-    drawing = style.panels_figure(len(panels), height=3.6)
-    grid = drawing.subplots(len(RULES), len(panels), squeeze=False, sharex="col", sharey="row")
+    drawing, panels = style.panels(numbers, 3.6, rows=len(RULES), sharex="col", sharey="row")
     colours = dict(zip(_EFFECTS.values(), ["black", style.HARD, style.EASY], strict=True))
     below = False
-    for row, rule in zip(grid, RULES, strict=True):
-        of_rule = numbers[numbers["rule"] == rule].sort_values("epsilon")
+    for row, rule in enumerate(RULES):
+        of_rule = numbers[numbers["rule"] == rule]
         edge = lines.lower_edge(of_rule)
-        for axes, panel in zip(row, panels, strict=True):
-            points = of_rule[of_rule["panel"] == panel["panel"].iloc[0]]
+        for column, panel in panels:
+            points = panel[panel["rule"] == rule].sort_values("epsilon")
             of_effects = [(colours[each], points[points["effect"] == each]) for each in colours]
-            lines.plot_bounds(axes, of_effects, "epsilon", edge)
-        below |= lines.end_at(row[0], of_rule, edge)
-        row[0].set_ylabel(f"{rule} (log scale)")
-    for column, panel in zip(grid.T, panels, strict=True):
+            lines.plot_bounds(column[row], of_effects, "epsilon", edge)
+        first = panels[0][0][row]
+        below |= lines.end_at(first, of_rule, edge)
+        first.set_ylabel(f"{rule} (log scale)")
+    for column, panel in panels:
         style.value_axis(column[-1], "x", list(panel["epsilon"].unique()), base=2)
         column[-1].set_xlabel(style.log_label(style.EPSILON_LABEL, len(panels)))
-        column[0].set_title(str(panel["title"].iloc[0]))
-    handles = [Line2D([], [], color=colours[each], marker="o", label=each) for each in colours]
+        column[0].set_title(panel["title"].iloc[0])
+    handles = style.legend_lines(colours, marker="o")
     drawing.legend(handles=handles, loc="outside upper center", ncols=3)
     style.note(
         drawing,
@@ -323,3 +318,78 @@ def plot_effects(_: PrivacyEffectsFigure, numbers: pd.DataFrame) -> Figure:
         f"{lines.EDGE if below else ''}{NOTE}",
     )
     return drawing
+
+
+# -- predicted beside measured bounds --------------------------------------------------------
+
+
+def plot_predictions(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
+    """Draw predicted against measured bounds for each prediction; below, what each rule loses."""
+    drawing = style.panels_figure(3, height=4.6)
+    # Apart, so that the long names of rules below do not narrow the panels above.
+    above, below = drawing.subfigures(2, 1, height_ratios=[1.3, 1], squeeze=False)[:, 0]
+    grid = dict(zip(PREDICTIONS, above.subplots(1, len(PREDICTIONS)), strict=True))
+    colours = style.colours_by(numbers["epsilon"])
+    positive = numbers.loc[numbers["predicted"] > 0, ["predicted", "measured"]].to_numpy()
+    floor = positive.min() / 2 if len(positive) else 0.1
+    # Problems with the same measured bound lie on one line: moved apart a little, in a fixed way.
+    shift = 1.06 ** (np.arange(len(numbers)) % 5 - 2)
+    points = numbers.assign(
+        predicted=numbers["predicted"].clip(lower=floor), measured=numbers["measured"] * shift
+    )
+    for rule in PREDICTIONS:
+        axes, rows = grid[rule], points[points["rule"] == rule]
+        if len(rows):
+            sns.scatterplot(
+                rows, x="predicted", y="measured", hue="epsilon", palette=colours, s=12, alpha=0.8,
+                linewidth=0, legend=False, ax=axes,
+            )  # fmt: skip
+        low, high = floor, max(numbers["predicted"].max(), numbers["measured"].max()) * 1.5
+        axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+        for which in ("x", "y"):
+            style.log_axis(axes, which)
+        axes.plot([low, high], [low, high], color=style.GREY, linewidth=0.7, zorder=0)
+        axes.set(xlabel="Predicted C", ylabel="")
+        axes.set_box_aspect(1)
+        style.title(axes, rule, "rank correlation", _correlation(rows))
+    grid[PREDICTIONS[0]].set_ylabel("Measured best C")
+    _draw_losses(below.subplots(), numbers)
+    budgets = {style.write_epsilon(epsilon): colour for epsilon, colour in colours.items()}
+    handles = style.legend_lines(budgets, marker="o", linestyle="")
+    above.legend(handles=handles, loc="outside upper center", ncols=8)
+    style.note(
+        drawing,
+        "All axes of the upper row are logarithmic. Intervals: 95 %, over problems with all their ε and B. "
+        f"{NOTE}",
+    )
+    return drawing
+
+
+def _correlation(rows: pd.DataFrame) -> str:
+    """The rank correlation of a rule with its interval, where there are any."""
+    names = ["rank_correlation", "rank_correlation_lower", "rank_correlation_upper"]
+    value, lower, upper = rows[names].iloc[0] if len(rows) else [np.nan] * 3
+    if np.isnan(value):
+        return "–"
+    text = f"{value:.2f}" if np.isnan(lower) else f"{value:.2f} [{lower:.2g}, {upper:.2g}]"
+    return text.replace("-", "−")
+
+
+def _draw_losses(axes: Axes, numbers: pd.DataFrame) -> None:
+    rules = numbers.drop_duplicates("rule")
+    reach = (rules["mean_lost_upper"] - rules["mean_lost"]).fillna(0)
+    sns.barplot(
+        rules, x="mean_lost", y="rule", color=style.EASY, saturation=1, width=0.6, errorbar=None, ax=axes
+    )  # fmt: skip
+    axes.errorbar(
+        rules["mean_lost"], rules["rule"], xerr=reach, fmt="none", ecolor=style.GREY, elinewidth=0.8
+    )
+    ends = rules["mean_lost"] + reach
+    for end, (_, row) in zip(ends, rules.iterrows(), strict=True):
+        axes.annotate(
+            f"{row['mean_lost']:.4f} ({row['settings']:.0f} settings)", (end, row["rule"]), (3, 0),
+            textcoords="offset points", va="center", size=style.SMALL,
+        )  # fmt: skip
+    axes.set_xlim(0, max(1e-6, 1.35 * ends.max()))
+    axes.set(xlabel="Accuracy lost against the best C of each setting, mean", ylabel="")
+    axes.grid(axis="y", visible=False)

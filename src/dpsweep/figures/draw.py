@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dpsweep.analysis.predictions import predicted_bounds
-from dpsweep.base.files import atomic_path
 from dpsweep.figures import (
     accuracy_lines,
     clipping_theory,
@@ -16,9 +15,9 @@ from dpsweep.figures import (
     heatmap,
     noise_curve,
     per_class,
-    predicted_clipping,
     style,
 )
+from dpsweep.figures.tables.write import write_numbers
 from dpsweep.study import Study
 from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
@@ -68,7 +67,7 @@ FAMILIES: dict[str, tuple[Compute, Callable[[Any, pd.DataFrame], Figure]]] = {
     "error_decomposition": (clipping_theory.errors_by_bound, clipping_theory.plot_decomposition),
     "optimal_clipping_trace": (clipping_theory.optima_by_epoch, clipping_theory.plot_trace),
     "privacy_effects": (clipping_theory.optima_by_epsilon, clipping_theory.plot_effects),
-    "predicted_clipping": (predicted_bounds, predicted_clipping.plot),
+    "predicted_clipping": (predicted_bounds, clipping_theory.plot_predictions),
     "per_class": (per_class.effects_on_classes, per_class.plot),
 }
 """The functions of every family: one computes its numbers, one draws them."""
@@ -91,5 +90,4 @@ def draw(study: Study, paths: Paths, target: str) -> None:
         drawing = plot(figure, numbers) if len(numbers) else style.empty_figure()
         style.say_missing(drawing, len(set(missing or ())))
         style.save(drawing, paths.figure(target, "pdf"), paths.figure(target, "png"))
-    with atomic_path(paths.figure(target, "csv")) as file:
-        numbers.to_csv(file, index=False, lineterminator="\n")
+    write_numbers(numbers, paths.figure(target, "csv"))

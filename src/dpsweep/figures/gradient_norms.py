@@ -8,7 +8,6 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from dpsweep.analysis.frames import (
@@ -120,9 +119,8 @@ def plot_distribution(_: GradientNormDistribution, numbers: pd.DataFrame) -> Fig
         last = index % columns == columns - 1 or index == len(panels) - 1
         _draw_violins(axes, panel, name_bound=last)
         chosen = style.write_chosen(panel.iloc[0]).split(", ")
-        style.title(
-            axes, str(panel["title"].iloc[0]), *(chosen if columns > 3 else [", ".join(chosen)])
-        )
+        small = chosen if columns > 3 else [", ".join(chosen)]
+        style.title(axes, panel["title"].iloc[0], *small)
         if index + columns >= len(panels):
             axes.set_xlabel("Epoch")
             axes.tick_params(labelbottom=True)
@@ -183,27 +181,26 @@ def gradient_norm_shares(
 
     Arguments are those of `dpsweep.figures.draw.Compute`.
     """
-    panels = [
+    norms_of = [
         load_gradient_norms(study, paths, [panel], epoch="last", missing=missing)
         for panel in figure.panels
     ]
-    logs = [_logarithms(norms) for norms in panels]
+    logs = [_logarithms(norms) for norms in norms_of]
     known = np.concatenate([[0.0] if not any(map(len, logs)) else [], *logs])
     first, last = np.floor(known.min() / _BIN), np.floor(known.max() / _BIN)
     # Edges are whole multiples of the step, so that they do not depend on the data's extremes.
     edges = np.round(np.arange(first, last + 2) * _BIN, 10)
     frames = []
-    for index, (panel, norms, values) in enumerate(zip(figure.panels, panels, logs, strict=True)):
+    for index, (panel, norms, values) in enumerate(zip(figure.panels, norms_of, logs, strict=True)):
         if norms.empty:
             continue
+        bins = {
+            "lower": 10 ** edges[:-1],
+            "upper": 10 ** edges[1:],
+            "share": np.histogram(values, edges)[0] / len(norms),
+        }
         frames.append(
-            pd.DataFrame(
-                {
-                    "lower": 10 ** edges[:-1],
-                    "upper": 10 ** edges[1:],
-                    "share": np.histogram(values, edges)[0] / len(norms),
-                }
-            ).assign(
+            pd.DataFrame(bins).assign(
                 panel=index,
                 title=panel.title,
                 share_above_bound=float((norms["norm"] > norms["clipping_bound"]).mean()),
@@ -224,8 +221,8 @@ def plot_histogram(_: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
 
     Vertical axes are their own: where one distribution is a spike, the others would lie flat.
     """
-    drawing, panels = style.row_of_panels(numbers, height=2.1, sharex=True)
-    for axes, panel in panels:
+    drawing, panels = style.panels(numbers, height=2.1, sharex=True)
+    for (axes,), panel in panels:
         # On a logarithmic axis seaborn takes the logarithms of the bins' edges.
         axes.set_xscale("log")
         edges = np.log10([*panel["lower"], panel["upper"].iloc[-1]])
@@ -240,16 +237,15 @@ def plot_histogram(_: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
         above = style.write_percentage(panel["share_above_bound"].iloc[0])
         axes.axvline(bound, color=style.HARD, linestyle="--", linewidth=1)
         axes.text(
-            0.03, 0.97,
-            f"C = {style.write_value(bound)}\n{above} above",
+            0.03, 0.97, f"C = {style.write_value(bound)}\n{above} above",
             transform=axes.transAxes, va="top", size=7, color=style.HARD,
         )  # fmt: skip
         axes.set(xlabel=style.log_label("Gradient norm", len(panels)), ylabel="")
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
-        style.title(axes, str(panel["title"].iloc[0]), style.write_chosen(panel.iloc[0]))
-    panels[0][0].set_ylabel("Share of examples")
+        style.title(axes, panel["title"].iloc[0], style.write_chosen(panel.iloc[0]))
+    drawing.axes[0].set_ylabel("Share of examples")
     if len(panels) > 1:
-        style.note(drawing, "The vertical axes of the panels differ.")
+        style.note(drawing, style.DIFFERENT_AXES)
     return drawing
 
 
@@ -288,27 +284,21 @@ def gradient_norms_by_step(
 
 def plot_trace(_: NormTrace, numbers: pd.DataFrame) -> Figure:
     """Draw a line for every epsilon: every step thinly, and a running mean where there are many."""
-    drawing, panels = style.row_of_panels(numbers, height=2.1, wide=True, sharey=True)
+    drawing, panels = style.panels(numbers, height=2.1, wide=True, sharey=True)
     colours = style.colours_by(numbers["epsilon"])
-    for axes, panel in panels:
-        drawn = {"x": "step", "hue": "epsilon", "palette": colours, "legend": False}
-        drawn |= {"estimator": None, "errorbar": None, "ax": axes}
-        if panel["running_mean_over"].max() > 1:
-            sns.lineplot(panel, y="mean_gradient_norm", alpha=0.25, linewidth=0.4, **drawn)
-        sns.lineplot(panel, y="mean_gradient_norm_smooth", **drawn)
+    for (axes,), panel in panels:
+        style.draw_smoothed(axes, panel, "step", "mean_gradient_norm", colours, "epsilon", 0.25)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        axes.set(title=panel["title"].iloc[0], xlabel="Optimizer step", ylabel="")
+        axes.set(title=panel["title"].iloc[0], xlabel="Optimizer step")
+        entries = {
+            f"{style.write_epsilon(line['epsilon'])} ({style.write_chosen(line)})": line["epsilon"]
+            for _, line in panel.drop_duplicates("epsilon").iterrows()
+        }
         axes.legend(
-            handles=[
-                Line2D(
-                    [], [], color=colours[line["epsilon"]],
-                    label=f"ε = {style.write_value(line['epsilon'])} ({style.write_chosen(line)})",
-                )
-                for _, line in panel.drop_duplicates("epsilon").iterrows()
-            ],
+            handles=style.legend_lines({text: colours[each] for text, each in entries.items()}),
             loc="center left", bbox_to_anchor=(1.0, 0.5),
         )  # fmt: skip
-    panels[0][0].set_ylabel("Mean gradient norm")
+    drawing.axes[0].set_ylabel("Mean gradient norm")
     window = int(numbers["running_mean_over"].max())
     if window > 1:
         style.note(drawing, f"Thin: every step. Thick: running mean over up to {window} steps.")

@@ -1,6 +1,7 @@
 """Accuracy over two axes of the grid, the best cell marked."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -115,32 +116,21 @@ def _draw(
     in_square: bool,
 ) -> None:
     # A row for every value that any panel has, the smallest below.
-    panel = panel.assign(row=_written(panel, figure.y))
-    wide = panel.pivot(index="row", columns=figure.x, values="macro_accuracy").reindex(rows[::-1])
-    chosen = panel.set_index(["row", figure.x])
+    panel = panel.assign(row=_written(panel, figure.y), text=_in_squares(panel, in_square))
+    wide, texts = (
+        panel.pivot(index="row", columns=figure.x, values=values).reindex(rows[::-1])
+        for values in ("macro_accuracy", "text")
+    )
     size = min(_LARGEST_TYPE, square / _WIDTH_OF_A_POINT)
-    texts = wide.astype(object)
-    for y in wide.index:
-        for x in wide.columns:
-            if (y, x) not in chosen.index:
-                texts.loc[y, x] = ""  # not in the grid of this panel
-                continue
-            texts.loc[y, x] = _three_digits(wide.loc[y, x])
-            if in_square:
-                settings = style.write_chosen(chosen.loc[(y, x)]).split(", ")
-                texts.loc[y, x] = "\n".join([texts.loc[y, x], *settings])
+    readable = size >= _SMALLEST_TYPE
     sns.heatmap(
-        wide, annot=texts.to_numpy() if size >= _SMALLEST_TYPE else False, fmt="",
+        wide, annot=texts.fillna("").to_numpy() if readable else False, fmt="",
         annot_kws={"size": min(size, 5.5) if in_square else size}, cmap=style.SEQUENTIAL,
         vmin=limits["min"], vmax=limits["max"], cbar=False, linewidths=0.4, linecolor="white",
         xticklabels=_labels(panel, figure.x), yticklabels=rows[::-1], ax=axes,
     )  # fmt: skip
-    # seaborn writes nothing where there is no number.
-    unknown = [
-        (row, column) for row, column in np.argwhere(wide.isna().to_numpy())
-        if (wide.index[row], wide.columns[column]) in chosen.index
-    ]  # fmt: skip
-    for row, column in unknown if size >= _SMALLEST_TYPE else ():
+    # seaborn writes nothing where there is no number; what is not in the grid of this panel is empty.
+    for row, column in np.argwhere(wide.isna() & texts.notna()) if readable else ():
         axes.text(column + 0.5, row + 0.5, "–", ha="center", va="center", size=size)
     axes.set_facecolor("#EEEEEE")
     axes.tick_params(length=0, pad=2)
@@ -148,15 +138,21 @@ def _draw(
     axes.set(xlabel=_LABELS[figure.x], ylabel="")
     best = panel[panel["best"]]
     lines = [f"best: η = {style.write_rate(rate)}" for rate in best["learning_rate"]]
-    style.title(axes, str(panel["title"].iloc[0]), *([] if in_square else lines))
+    style.title(axes, panel["title"].iloc[0], *([] if in_square else lines))
+    frame: dict[str, Any] = {"width": 1, "height": 1, "fill": False, "clip_on": False, "zorder": 5}
     for x, y in zip(best[figure.x], best["row"], strict=True):
         corner = (list(wide.columns).index(x), list(wide.index).index(y))
         for colour, line in (("white", 2.6), (style.BEST, 1.4)):
-            axes.add_patch(
-                Rectangle(
-                    corner, 1, 1, fill=False, edgecolor=colour, linewidth=line, clip_on=False, zorder=5
-                )
-            )  # fmt: skip
+            axes.add_patch(Rectangle(corner, edgecolor=colour, linewidth=line, **frame))
+
+
+def _in_squares(panel: pd.DataFrame, with_settings: bool) -> list[str]:
+    """The accuracy of every square, and below it what was chosen."""
+    accuracies = map(_three_digits, panel["macro_accuracy"])
+    if not with_settings:
+        return list(accuracies)
+    chosen = (style.write_chosen(row).split(", ") for _, row in panel.iterrows())
+    return ["\n".join([text, *settings]) for text, settings in zip(accuracies, chosen, strict=True)]
 
 
 def _labels(numbers: pd.DataFrame, axis: str) -> list[str]:

@@ -9,17 +9,18 @@ logarithmic axis does not have: a band down to it would fill the panel. So range
 is far below the lines is on the lower edge.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dpsweep.analysis.frames import seed_columns
+from dpsweep.analysis.frames import seed_columns, stack
 from dpsweep.figures import style
 from dpsweep.study.captions import FEWEST_FOR_A_BAND
 from dpsweep.study.choice import CELL, repeats
+from dpsweep.study.targets import Line, LinePanel
 
 _STRIP, _TALL_STRIP = 0.4, 0.64
 """Heights of a strip of chosen settings, inches: with two labels on its axis, and with three."""
@@ -35,6 +36,20 @@ def with_repeats(points: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     """Points with their macro accuracy in every repeat: columns ``seed_1``, ``seed_2``, ..."""
     accuracy = repeats(trials).pivot(index=CELL, columns="seed", values="macro_accuracy")
     return points.merge(accuracy.add_prefix("seed_"), left_on=CELL, right_index=True, how="left")
+
+
+def stack_lines(
+    panels: Sequence[LinePanel], numbers: Callable[[Line], pd.DataFrame], columns: Sequence[str]
+) -> pd.DataFrame:
+    """Compute the numbers of each line of each panel, and stack them with positions and names."""
+    frames = [
+        numbers(line).assign(
+            panel=panel_index, title=panel.title, line=line_index, label=line.label
+        )
+        for panel_index, panel in enumerate(panels)
+        for line_index, line in enumerate(panel.lines)
+    ]
+    return stack(frames, columns)
 
 
 def plot(
@@ -68,19 +83,18 @@ def plot(
     Returns:
         The figure, and the axes and numbers of each panel, from left to right.
     """
-    panels = [panel for _, panel in numbers.groupby("panel", sort=False)]
-    heights = [height, *_strip_heights([numbers] if share_y else panels, chosen)]
-    drawing = style.panels_figure(len(panels), sum(heights))
-    grid = drawing.subplots(
-        len(heights), len(panels), squeeze=False, sharex="col", height_ratios=heights,
-        sharey="row" if share_y else False,
+    together = [numbers] if share_y else [panel for _, panel in numbers.groupby("panel")]
+    heights = [height, *_strip_heights(together, chosen)]
+    drawing, panels = style.panels(
+        numbers, sum(heights), len(heights), sharex="col", sharey="row" if share_y else False,
+        height_ratios=heights,
     )  # fmt: skip
     legends = []
     everywhere = numbers.drop_duplicates(["panel", "label"]).sort_values("line")["label"]
     order = list(everywhere.unique())
     # The same in the whole figure: a band of five seeds is wider than one of three that says the same.
     bands = bool(numbers["repeats"].min() >= FEWEST_FOR_A_BAND)
-    for (top, *strips), panel, colours in zip(grid.T, panels, palettes, strict=True):
+    for ((top, *strips), panel), colours in zip(panels, palettes, strict=True):
         # Panels that share lines share their markers.
         marked = order if everywhere.duplicated().any() else list(colours)
         markers = dict(zip(marked, style.MARKERS * len(marked), strict=False))
@@ -98,22 +112,22 @@ def plot(
             for drawn in strip.lines:
                 drawn.set(linewidth=0.8, markersize=2.8)
             _setting_axis(strip, numbers if share_y else panel, setting)
-        style.value_axis(
-            top, "x", list(panel[x]), base=base, labels=style.room_for_labels(len(panels))
-        )
+        room = style.room_for_labels(len(panels))
+        style.value_axis(top, "x", list(panel[x]), base=base, labels=room)
         [top, *strips][-1].set_xlabel(style.log_label(x_label, len(panels)))
         handles = [
             Line2D([], [], color=colour, marker=markers[label], label=label)
             for label, colour in colours.items()
         ]
-        legends.append((top, str(panel["title"].iloc[0]), handles))
-    for strip, setting in zip(grid[1:, 0], chosen, strict=True):
+        legends.append((top, panel["title"].iloc[0], handles))
+    first, *strips = panels[0][0]
+    for strip, setting in zip(strips, chosen, strict=True):
         strip.set_ylabel(_LETTERS[setting], rotation=0, va="center", ha="right")
-    grid[0, 0].set_ylabel(y_label)
+    first.set_ylabel(y_label)
     style.legends(drawing, legends, order)
     if len(panels) > 1 and not share_y:
-        style.note(drawing, "The vertical axes of the panels differ.")
-    return drawing, list(zip(grid[0], panels, strict=True))
+        style.note(drawing, style.DIFFERENT_AXES)
+    return drawing, [(column[0], panel) for column, panel in panels]
 
 
 def _strip_heights(panels: Sequence[pd.DataFrame], chosen: Sequence[str]) -> list[float]:
@@ -131,9 +145,7 @@ def _line(axes: Axes, line: pd.DataFrame, x: str, y: str, look: dict[str, str]) 
 
 def _repeats(axes: Axes, line: pd.DataFrame, x: str, look: dict[str, str], bands: bool) -> None:
     if bands:
-        axes.fill_between(
-            line[x], line["minimum"], line["maximum"], color=look["color"], alpha=0.2, linewidth=0
-        )
+        style.band(axes, line, x, "minimum", "maximum", look["color"])
     elif line["repeats"].max() > 1:
         for seed in seed_columns(line):
             axes.scatter(line[x], line[seed], s=7, alpha=0.6, linewidth=0, **look)  # type: ignore[arg-type]

@@ -66,8 +66,29 @@ def plot(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
     lowest = numbers["accuracy_difference"].min()
     norm = Normalize(max(lowest, _DARKEST) if lowest < 0 else -1e-3, 0)
     one = numbers["epochs"].nunique() <= 1
-    draw = _side_by_side if one else _a_column_for_each_epsilon
-    drawing = draw(figure, numbers, norm)
+    key, rows = ("epsilon" if one else "epochs"), len(figure.axes)
+    if one:
+        budgets = [("", numbers)]
+        drawing = style.panels_figure(rows, height=2.7)
+        grid = drawing.subplots(1, rows, squeeze=False).T
+    else:
+        budgets = [
+            (style.write_epsilon(each), numbers[numbers["epsilon"] == each])
+            for each in sorted(numbers["epsilon"].unique())
+        ]
+        drawing = style.panels_figure(2, height=1.8 * rows + 1.0)
+        grid = drawing.subplots(rows, len(budgets), squeeze=False, sharex="row", sharey="row")
+        for axes, (epsilon, _) in zip(grid[0], budgets, strict=True):
+            axes.set_title(epsilon)
+    for place, (settings, row) in enumerate(zip(figure.axes, grid, strict=True)):
+        for axes, (_, here) in zip(row, budgets, strict=True):
+            labels = 6 if one else max(2, 12 // len(budgets))
+            _draw(axes, figure, settings, here[here["axes"] == place], norm, key, labels)
+        style.label_row(row, style.log_label(_X_LABELS[settings.x]))
+        label = style.log_label(_LABELS[settings.quantity])
+        row[0].set_ylabel(label if one else f"{settings.title}\n{label}")
+        if one:
+            row[0].set_title(settings.title)
     bar = drawing.colorbar(
         ScalarMappable(norm, style.SEQUENTIAL), ax=drawing.axes, pad=0.02,
         extend="min" if lowest < _DARKEST else "neither",
@@ -76,7 +97,6 @@ def plot(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
     )  # fmt: skip
     bar.set_label("Accuracy − best of the line")
     bar.ax.grid(False)
-    key = "epsilon" if one else "epochs"
     drawing.legend(
         handles=_legend(figure, numbers, key), title="ε" if one else "Epochs",
         loc="outside upper center", ncols=8,
@@ -90,38 +110,6 @@ def plot(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
 def _range(symbol: str, written: list[str]) -> str:
     first, last = written[0], written[-1]
     return f"{symbol} = {first}" if first == last else f"{symbol} from {first} to {last}"
-
-
-def _side_by_side(figure: NoiseCurve, numbers: pd.DataFrame, norm: Normalize) -> Figure:
-    drawing = style.panels_figure(len(figure.axes), height=2.7)
-    grid = drawing.subplots(1, len(figure.axes), squeeze=False)[0]
-    for index, (axes, settings) in enumerate(zip(grid, figure.axes, strict=True)):
-        here = numbers[numbers["axes"] == index]
-        _draw(axes, figure, settings, here, norm, "epsilon", labels=6)
-        axes.set_title(settings.title)
-        axes.set_xlabel(style.log_label(_X_LABELS[settings.x]))
-        axes.set_ylabel(style.log_label(_LABELS[settings.quantity]))
-    return drawing
-
-
-def _a_column_for_each_epsilon(
-    figure: NoiseCurve, numbers: pd.DataFrame, norm: Normalize
-) -> Figure:
-    budgets = sorted(numbers["epsilon"].unique())
-    rows = len(figure.axes)
-    drawing = style.panels_figure(2, height=1.8 * rows + 1.0)
-    grid = drawing.subplots(rows, len(budgets), squeeze=False, sharey="row", sharex="row")
-    for row, settings in enumerate(figure.axes):
-        for axes, epsilon in zip(grid[row], budgets, strict=True):
-            here = numbers[(numbers["axes"] == row) & (numbers["epsilon"] == epsilon)]
-            labels = max(2, 12 // len(budgets))
-            _draw(axes, figure, settings, here, norm, "epochs", labels)
-            if row == 0:
-                axes.set_title(f"ε = {style.write_value(epsilon)}")
-        style.label_row(grid[row], style.log_label(_X_LABELS[settings.x]))
-        label = style.log_label(_LABELS[settings.quantity])
-        grid[row, 0].set_ylabel(f"{settings.title}\n{label}")
-    return drawing
 
 
 def _markers(numbers: pd.DataFrame, key: str) -> dict[float, str]:

@@ -13,14 +13,17 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
+from dpsweep.base.units import count
 from dpsweep.figures.fonts import FONT, write_all
 from dpsweep.study.clipping import RULES
 
@@ -102,24 +105,26 @@ def panels_figure(count: int, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def row_of_panels(
-    numbers: pd.DataFrame, height: float, *, wide: bool = False, **shared: Any
-) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
-    """Make a figure with an axes for each ``panel``, side by side.
+def panels(
+    numbers: pd.DataFrame, height: float, rows: int = 1, *, wide: bool = False, **grid: Any
+) -> tuple[Figure, list[tuple[Any, pd.DataFrame]]]:
+    """Make a figure with a column of axes for each ``panel``, side by side.
 
     Args:
         numbers: rows with a column ``panel``.
         height: inches.
+        rows: number of axes below each other.
         wide: whether a single panel takes the whole line too.
-        shared: ``sharex`` or ``sharey``, as `matplotlib.figure.Figure.subplots` has them.
+        grid: ``sharex``, ``sharey`` and ``height_ratios`` of `matplotlib.figure.Figure.subplots`.
 
     Returns:
-        The figure, and the axes and rows of each panel, from left to right.
+        The figure, and the axes (an array from top to bottom) and rows of each panel, from left to
+        right.
     """
-    panels = [panel for _, panel in numbers.groupby("panel")]
-    drawing = panels_figure(len(panels) + wide, height)
-    axes = drawing.subplots(1, len(panels), squeeze=False, **shared)[0]
-    return drawing, list(zip(axes, panels, strict=True))
+    found = [panel for _, panel in numbers.groupby("panel")]
+    drawing = panels_figure(len(found) + wide, height)
+    axes = drawing.subplots(rows, len(found), squeeze=False, **grid)
+    return drawing, list(zip(axes.T, found, strict=True))
 
 
 def empty_figure() -> Figure:
@@ -182,6 +187,11 @@ def category_colours(count: int) -> list[str]:
 # -- how values are written ----------------------------------------------------------------
 
 
+def write_epsilon(epsilon: float) -> str:
+    """A privacy budget for a legend or a title."""
+    return f"ε = {write_value(epsilon)}"
+
+
 def write_value(value: float) -> str:
     """A grid value for a label: 10, 0.25, 10 to a power where that is shorter, infinity."""
     if math.isinf(value):
@@ -229,11 +239,82 @@ def write_chosen(settings: pd.Series) -> str:
     return f"B = {size}, η = {write_rate(settings['learning_rate'])}"
 
 
+# -- lines ---------------------------------------------------------------------------------
+
+
+def draw_lines(
+    axes: Axes, rows: pd.DataFrame, x: str, y: str, colours: dict[float, str], by: str, **look: Any
+) -> None:
+    """Draw a line for every value of a column; the axes stay without labels.
+
+    Args:
+        axes: where to draw.
+        rows: the points.
+        x: the column along the horizontal axis.
+        y: the column along the vertical axis.
+        colours: of the lines, by the values of ``by``.
+        by: the column that tells lines apart.
+        look: of all lines, as `seaborn.lineplot` has it.
+    """
+    sns.lineplot(
+        rows, x=x, y=y, hue=by, palette=colours, estimator=None, errorbar=None, legend=False,
+        ax=axes, **look,
+    )  # fmt: skip
+    axes.set(xlabel="", ylabel="")
+
+
+def draw_smoothed(
+    axes: Axes,
+    rows: pd.DataFrame,
+    x: str,
+    y: str,
+    colours: dict[float, str],
+    by: str,
+    alpha: float,
+    **look: Any,
+) -> None:
+    """Draw ``<y>_smooth``, and thinly what it is a running mean of (``running_mean_over``) if it is one.
+
+    Args:
+        axes: where to draw.
+        rows: the points.
+        x: the column along the horizontal axis.
+        y: the column along the vertical axis.
+        colours: of the lines, by the values of ``by``.
+        by: the column that tells lines apart.
+        alpha: opacity of the thin lines.
+        look: of the thick lines.
+    """
+    if rows["running_mean_over"].max() > 1:
+        draw_lines(axes, rows, x, y, colours, by, alpha=alpha, linewidth=0.4)
+    draw_lines(axes, rows, x, f"{y}_smooth", colours, by, **look)
+
+
+def band(axes: Axes, rows: pd.DataFrame, x: str, low: str, high: str, colour: str) -> None:
+    """Shade what is between two columns.
+
+    Args:
+        axes: where to draw.
+        rows: the points.
+        x: the column along the horizontal axis.
+        low: the column of the lower edge.
+        high: the column of the upper edge.
+        colour: of the shade.
+    """
+    axes.fill_between(rows[x], rows[low], rows[high], color=colour, alpha=0.2, linewidth=0)
+
+
+def legend_lines(labels: dict[str, str], **look: Any) -> list[Line2D]:
+    """Entries of a legend, by label the colour of each; ``look`` is that of all these lines."""
+    return [Line2D([], [], color=colour, label=label, **look) for label, colour in labels.items()]
+
+
 # -- axes ----------------------------------------------------------------------------------
 
 BATCH_SIZE_LABEL = "Batch size B"
 CLIPPING_LABEL = "Clipping bound C"
 EPSILON_LABEL = "Privacy budget ε"
+DIFFERENT_AXES = "The vertical axes of the panels differ."
 
 
 def log_label(text: str, panels: int = 1) -> str:
@@ -269,8 +350,7 @@ def value_axis(
     """
     written = dict(zip(values, texts or [write_value(value) for value in values], strict=True))
     ordered = sorted(written)
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log", base=base)
+    axis = _logarithmic(axes, which, base)
     nearest = 0.8 / max(labels - 1, 1) * math.log(ordered[-1] / ordered[0])
     kept = {ordered[-1], ordered[0]}
     for value in sorted(ordered, key=lambda value: (not math.log10(value).is_integer(), -value)):
@@ -297,10 +377,14 @@ def batch_size_axis(
     value_axis(axes, which, list(sizes), texts, base=2, labels=labels)
 
 
+def _logarithmic(axes: Axes, which: Literal["x", "y"], base: float = 10) -> Axis:
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log", base=base)
+    return axes.xaxis if which == "x" else axes.yaxis
+
+
 def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
     """A logarithmic axis for measured values, with plain numbers where it spans few decades."""
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis = _logarithmic(axes, which)
     low, high = sorted(axis.get_view_interval())
     if high / low < 50:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -402,5 +486,4 @@ def note(figure: Figure, text: str, colour: str = GREY) -> None:
 def say_missing(figure: Figure, missing: int) -> None:
     """Say under the figure that some of its results are not there yet."""
     if missing:
-        files = "file" if missing == 1 else "files"
-        note(figure, f"Partial: {missing} result {files} not there yet.", "#B00020")
+        note(figure, f"Partial: {count(missing, 'result file')} not there yet.", "#B00020")

@@ -42,9 +42,10 @@ def check_trials(study: Study, trials: pd.DataFrame) -> list[Check]:
         return [_complete(study, trials)]
     # Sweeps may share a trial, which was trained once.
     once = trials.drop_duplicates("trial_key")
+    private = once[is_private(once)]
     return [
-        _guarantee(once),
-        _delta(study, once),
+        _guarantee(private),
+        _delta(study, private),
         _complete(study, trials),
         _selection(study),
         _diverged(once),
@@ -66,26 +67,22 @@ def check_data(study: Study, paths: Paths) -> list[Check]:
             metadata = read_checked_json(paths.dataset(name) / "metadata.json")
             prepared += 1
             if same := len(metadata.get("duplicates", [])):
-                rows.append([study.datasets[name].title, f"{same:,}", f"{metadata['test_size']:,}"])
+                row = {"Dataset": study.datasets[name].title, "In both": f"{same:,}"}
+                rows.append(row | {"Test examples": f"{metadata['test_size']:,}"})
     if not prepared:
         return []
     if not rows:
         return [Check(title, "pass", "No test example has the inputs of a training example.")]
-    return [
-        Check(
-            title,
-            "note",
-            "A network reads some test examples as the same pixels or tokens as a training example, and "
-            "may have learned them by heart. The dataset's metadata.json names them; duplicates: refuse "
-            "makes them an error.",
-            TextTable(["Dataset", "In both", "Test examples"], rows, "lrr"),
-        )
-    ]
+    finding = (
+        "A network reads some test examples as the same pixels or tokens as a training example, and "
+        "may have learned them by heart. The dataset's metadata.json names them; duplicates: refuse "
+        "makes them an error."
+    )
+    return [Check(title, "note", finding, TextTable.of(rows, "lrr"))]
 
 
 def check_files(study: Study, paths: Paths) -> list[Check]:
     """Name the figures and tables of a former version of the study, if there are any beside today's."""
-    title = "Figures of a former study"
     drawn = {paths.figure(name, each) for name in study.figures for each in ("pdf", "png", "csv")}
     drawn |= {
         paths.table(name, each)
@@ -103,98 +100,85 @@ def check_files(study: Study, paths: Paths) -> list[Check]:
     )
     if not former:
         return []
-    return [
-        Check(
-            title,
-            "note",
-            f"{count(len(former), 'file')} in figures/ and tables/ are of a former version of this study. "
-            "They are not in this report, and can be removed.",
-            TextTable(["File"], [[name] for name in former], "l"),
-        )
-    ]
-
-
-def _trial_list(trials: pd.DataFrame, column: str, title: str) -> TextTable:
-    return TextTable(
-        ["Problem", "Cell", "Learning rate", "Seed", title],
-        [
-            [
-                str(row["problem"]),
-                str(row["cell"]),
-                number(float(row["learning_rate"])),
-                str(row["seed"]),
-                percent(float(row[column])) if column == "accuracy" else f"{row[column]:.6g}",
-            ]
-            for row in trials.head(_LISTED_TRIALS).to_dict("records")
-        ],
-        "llrrr",
+    finding = (
+        f"{count(len(former), 'file')} in figures/ and tables/ are of a former version of this study. "
+        "They are not in this report, and can be removed."
     )
+    evidence = TextTable.of([{"File": name} for name in former], "l")
+    return [Check("Figures of a former study", "note", finding, evidence)]
 
 
-def _listed(trials: pd.DataFrame) -> str:
-    return f" The first {_LISTED_TRIALS} are listed." if len(trials) > _LISTED_TRIALS else ""
+def _named(
+    title: str,
+    status: Literal["note", "fail"],
+    finding: str,
+    trials: pd.DataFrame,
+    column: str,
+    heading: str,
+) -> Check:
+    """A check that names trials, each with what it has in a column."""
+    rows = [
+        {
+            "Problem": str(row["problem"]),
+            "Cell": str(row["cell"]),
+            "Learning rate": number(float(row["learning_rate"])),
+            "Seed": str(row["seed"]),
+            heading: percent(row[column]) if column == "accuracy" else f"{row[column]:.6g}",
+        }
+        for row in trials.head(_LISTED_TRIALS).to_dict("records")
+    ]
+    if len(trials) > _LISTED_TRIALS:
+        finding += f" The first {_LISTED_TRIALS} are listed."
+    return Check(title, status, finding, TextTable.of(rows, "llrrr"))
 
 
-def _guarantee(trials: pd.DataFrame) -> Check:
+def _guarantee(private: pd.DataFrame) -> Check:
     title = "Certified ε is at most the target"
-    private = trials[is_private(trials)]
     if private.empty:
         return Check(title, "note", "There is no private trial.")
     # Written so that a missing certificate counts as a broken one.
     broken = private[~(private["certified_epsilon"] <= private["epsilon"])]
     if len(broken):
-        return Check(
-            title,
-            "fail",
+        finding = (
             f"{count(len(broken), 'private trial')} of {len(private):,} exceed the target or have no "
-            f"certificate. Do not rely on these trials' ε.{_listed(broken)}",
-            _trial_list(broken, "certified_epsilon", "Certified ε"),
+            "certificate. Do not rely on these trials' ε."
         )
+        return _named(title, "fail", finding, broken, "certified_epsilon", "Certified ε")
     margin = 100 * (1 - private["certified_epsilon"] / private["epsilon"])
-    return Check(
-        title,
-        "pass",
+    finding = (
         f"True of all {count(len(private), 'private trial')}: the certificates are between "
-        f"{margin.min():.2g} % and {margin.max():.2g} % below their target.",
+        f"{margin.min():.2g} % and {margin.max():.2g} % below their target."
     )
+    return Check(title, "pass", finding)
 
 
-def _delta(study: Study, trials: pd.DataFrame) -> Check:
-    delta = study.privacy.delta
-    title = "Private trials are calibrated to the study's δ"
-    private = trials[is_private(trials)]
+def _delta(study: Study, private: pd.DataFrame) -> Check:
+    title, delta = "Private trials are calibrated to the study's δ", study.privacy.delta
     others = private[private["delta"] != delta]
-    if len(others):
-        return Check(
-            title,
-            "fail",
-            f"{count(len(others), 'private trial')} of {len(private):,} were trained for another δ "
-            f"than {delta:g}.{_listed(others)}",
-            _trial_list(others, "delta", "δ"),
-        )
-    return Check(title, "pass" if len(private) else "note", f"δ = {delta:g}.")
+    if others.empty:
+        return Check(title, "pass" if len(private) else "note", f"δ = {delta:g}.")
+    finding = (
+        f"{count(len(others), 'private trial')} of {len(private):,} were trained for another δ "
+        f"than {delta:g}."
+    )
+    return _named(title, "fail", finding, others, "delta", "δ")
 
 
 def _selection(study: Study) -> Check:
-    title = "Selection"
     if study.training.select_on == "test":
-        return Check(
-            title,
-            "note",
+        finding = (
             "Hyperparameters are chosen by accuracy on the test set, as in the paper: the accuracy of "
-            "what was chosen is optimistic (select_on: holdout avoids that).",
+            "what was chosen is optimistic (select_on: holdout avoids that)."
         )
-    share = f"{100 * study.training.holdout_share:g} %"
-    return Check(
-        title,
-        "pass",
-        f"Hyperparameters are chosen on {share} of the training set, held out of training; N and "
-        "the noise are those of the rest. Accuracies are on the test set.",
+        return Check("Selection", "note", finding)
+    finding = (
+        f"Hyperparameters are chosen on {100 * study.training.holdout_share:g} % of the training set, "
+        "held out of training; N and the noise are those of the rest. Accuracies are on the test set."
     )
+    return Check("Selection", "pass", finding)
 
 
 def _complete(study: Study, trials: pd.DataFrame) -> Check:
-    title = "Completeness"
     rows = []
     bracket = study.training.selection == "bracket"
     for name in study.problems:
@@ -208,81 +192,70 @@ def _complete(study: Study, trials: pd.DataFrame) -> Check:
         ]
         partial = sum(0 < there < all_ for there, all_ in zip(found, expected, strict=True))
         if partial or 0 in found:
-            rows.append([name, f"{len(found):,}", f"{found.count(0):,}", f"{partial:,}"])
+            rows.append(
+                {
+                    "Problem": name,
+                    "Cells planned": f"{len(found):,}",
+                    "Cells without trials": f"{found.count(0):,}",
+                    "Cells with some of their trials": f"{partial:,}",
+                }
+            )
     if not rows:
-        return Check(title, "pass", "Every planned cell has all its trials.")
-    return Check(
-        title,
-        "note",
-        "The study is not finished; what is drawn below is drawn from the trials that exist.",
-        TextTable(
-            ["Problem", "Cells planned", "Cells without trials", "Cells with some of their trials"],
-            rows,
-            "lrrr",
-        ),
-    )
+        return Check("Completeness", "pass", "Every planned cell has all its trials.")
+    finding = "The study is not finished; what is drawn below is drawn from the trials that exist."
+    return Check("Completeness", "note", finding, TextTable.of(rows, "lrrr"))
 
 
 def _diverged(trials: pd.DataFrame) -> Check:
-    title = "Diverged trials"
-    diverged = trials[trials["diverged"].astype(bool)]
+    title, diverged = "Diverged trials", trials[trials["diverged"].astype(bool)]
     if diverged.empty:
-        return Check(
-            title, "pass", f"None: {count(len(trials), 'trial')} ended with finite parameters."
-        )
+        finding = f"None: {count(len(trials), 'trial')} ended with finite parameters."
+        return Check(title, "pass", finding)
     finding = (
         f"{count(len(diverged), 'trial')} of {len(trials):,} ended with parameters or a loss that are "
         "not finite. They are kept, with the accuracy that was measured."
     )
-    return Check(
-        title, "note", finding + _listed(diverged), _trial_list(diverged, "accuracy", "Accuracy")
-    )
+    return _named(title, "note", finding, diverged, "accuracy", "Accuracy")
 
 
 def _nonfinite(trials: pd.DataFrame) -> Check:
     title = "Gradients that are not finite"
-    examples = int(trials["nonfinite_examples"].sum())
-    if not examples:
-        return Check(title, "pass", "None: every per-example gradient was finite.")
     affected = trials[trials["nonfinite_examples"] > 0]
-    return Check(
-        title,
-        "note",
+    if affected.empty:
+        return Check(title, "pass", "None: every per-example gradient was finite.")
+    examples = int(affected["nonfinite_examples"].sum())
+    finding = (
         f"{count(examples, 'per-example gradient')} that were not finite counted as zero, in "
-        f"{count(len(affected), 'trial')}. The guarantee holds; the update is smaller.",
+        f"{count(len(affected), 'trial')}. The guarantee holds; the update is smaller."
     )
+    return Check(title, "note", finding)
 
 
 def _precision(trials: pd.DataFrame) -> Check:
     title = "One precision for every problem"
     found = trials.groupby("problem")["precision"].unique()
-    mixed = {str(name): sorted(kinds) for name, kinds in found.items() if len(kinds) > 1}
-    if not mixed:
+    rows = [
+        {"Problem": str(name), "Precision": ", ".join(sorted(kinds))}
+        for name, kinds in found.items()
+        if len(kinds) > 1
+    ]
+    if not rows:
         return Check(title, "pass", "Trials of a problem ran in the same number format.")
-    return Check(
-        title,
-        "note",
+    finding = (
         "Some problems compare trials of different number formats, as jobs ran on different devices; "
-        "training.precision sets one.",
-        TextTable(
-            ["Problem", "Precision"],
-            [[name, ", ".join(kinds)] for name, kinds in mixed.items()],
-            "ll",
-        ),
+        "training.precision sets one."
     )
+    return Check(title, "note", finding, TextTable.of(rows, "ll"))
 
 
 def _passes(trials: pd.DataFrame) -> Check:
-    title = "Passes over the data"
     ratio = trials["passes"] / trials["epochs"]
     within = bool(((ratio - 1).abs() <= 0.1).all())
-    return Check(
-        title,
-        "pass" if within else "note",
-        "Realised passes T·q are between "
-        f"{percent(ratio.min())} and {percent(ratio.max())} of the planned epochs, because the number "
-        "of steps is a whole number.",
+    finding = (
+        f"Realised passes T·q are between {percent(ratio.min())} and {percent(ratio.max())} of the "
+        "planned epochs, because the number of steps is a whole number."
     )
+    return Check("Passes over the data", "pass" if within else "note", finding)
 
 
 def _grid_edge(study: Study, trials: pd.DataFrame) -> Check:
@@ -300,36 +273,34 @@ def _grid_edge(study: Study, trials: pd.DataFrame) -> Check:
         if len(rates) > 1 and low + high:
             at_edge += low + high
             rows.append(
-                [name, values([rates[0], rates[-1]]), f"{len(chosen):,}", f"{low:,}", f"{high:,}"]
+                {
+                    "Sweep": name,
+                    "Grid from, to": values([rates[0], rates[-1]]),
+                    "Tuned cells": f"{len(chosen):,}",
+                    "Best is the lowest": f"{low:,}",
+                    "Best is the highest": f"{high:,}",
+                }
             )
-            # The next rates of a geometric grid.
-            added = [rates[0] ** 2 / rates[1]] * (low > 0) + [rates[-1] ** 2 / rates[-2]] * (
-                high > 0
-            )
-            wider.append(f"{name}: {values(float(f'{rate:.2g}') for rate in added)}")
+            ends = [rates[0]] * (low > 0) + [rates[-1]] * (high > 0)
+            added = [float(f"{_beyond(rates, end):.2g}") for end in ends]
+            wider.append(f"{name}: {values(added)}")
     if not rows:
         return Check(title, "pass", "No cell's best learning rate is at an end of its grid.")
-    return Check(
-        title,
-        "note",
+    finding = (
         f"The best learning rate is at an end of its grid in {at_edge:,} of "
-        f"{count(len(first), 'tuned cell')}; a wider grid might do better there.",
-        TextTable(
-            ["Sweep", "Grid from, to", "Tuned cells", "Best is the lowest", "Best is the highest"],
-            rows,
-            "llrrr",
-        ),
-        f"add to the sweeps' learning_rate ({'; '.join(wider[:5])}"
-        + (f"; and so for {len(wider) - 5} more)" if len(wider) > 5 else ")"),
+        f"{count(len(first), 'tuned cell')}; a wider grid might do better there."
     )
+    more = f"; and so for {len(wider) - 5} more" if len(wider) > 5 else ""
+    remedy = f"add to the sweeps' learning_rate ({'; '.join(wider[:5])}{more})"
+    return Check(title, "note", finding, TextTable.of(rows, "llrrr"), remedy)
 
 
 def _best_at_an_end(study: Study, trials: pd.DataFrame) -> Check:
     title = "Width of the grids of C and B"
     chosen = choose(trials, by=["problem", "epsilon"]).dropna(subset=["centre"])
     rows, wider = [], dict[str, None]()
-    for _, best in chosen.iterrows():
-        cell = Cell.parse(str(best["problem"]), str(best["cell"]))
+    for best in chosen.to_dict("records"):
+        cell = Cell.parse(best["problem"], best["cell"])
         name = study.sweep_of(cell)
         sweep = study.sweeps[name]
         for key, symbol, found, grid, smallest in (
@@ -338,22 +309,27 @@ def _best_at_an_end(study: Study, trials: pd.DataFrame) -> Check:
         ):
             beyond = _beyond(grid, found)
             if beyond is not None and beyond >= smallest:
-                ends = values([grid[0], grid[-1]])
-                epsilon = values([cell.epsilon])
-                rows.append([cell.problem, epsilon, symbol, ends, number(found)])
+                rows.append(
+                    {
+                        "Problem": cell.problem,
+                        "ε": values([cell.epsilon]),
+                        "Axis": symbol,
+                        "Grid from, to": values([grid[0], grid[-1]]),
+                        "Best": number(found),
+                    }
+                )
                 added = round(beyond) if symbol == "B" else float(f"{beyond:.2g}")
                 wider[f"{name}: {key} {number(added)}"] = None
     if not rows:
         return Check(title, "pass", "No best C or B of a problem and ε is at an end of its grid.")
-    sides = [sum(row[2] == symbol for row in rows) for symbol in ("C", "B")]
-    return Check(
-        title,
-        "note",
-        f"Of {count(len(chosen), 'best setting')}, {sides[0]} have the first or last C of the grid, and "
-        f"{sides[1]} the first or last B; a wider grid might do better there, unless accuracy is flat.",
-        TextTable(["Problem", "ε", "Axis", "Grid from, to", "Best"], rows, "lrlrr"),
-        f"add to the sweeps ({shorten(wider)})",
+    of_bounds, of_sizes = (sum(row["Axis"] == symbol for row in rows) for symbol in ("C", "B"))
+    finding = (
+        f"Of {count(len(chosen), 'best setting')}, {of_bounds} have the first or last C of the grid, "
+        f"and {of_sizes} the first or last B; a wider grid might do better there, unless accuracy is "
+        "flat."
     )
+    remedy = f"add to the sweeps ({shorten(wider)})"
+    return Check(title, "note", finding, TextTable.of(rows, "lrlrr"), remedy)
 
 
 def _beyond(grid: Sequence[float | str], best: float | str) -> float | None:

@@ -1,14 +1,14 @@
 """Two studies side by side: settings that differ, best accuracies, and the plateaus of C."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
 from dpsweep.figures.tables.text import TextTable, signed
 from dpsweep.report.trials import is_private, read_trials
-from dpsweep.report.wording import batch_text, bound_text, percent, values
-from dpsweep.study import Cell, Study
+from dpsweep.report.wording import choice, percent, values
+from dpsweep.study import Study
 from dpsweep.study.cells import number
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
@@ -36,14 +36,24 @@ def compare(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator
         names = [f"{each.title} ({each.results})" for each in (study, other)]
     yield f"# {names[0]}, and {names[1]}"
     yield ""
-    differing = list(_differences(_settings(study), _settings(other)))
-    settings = TextTable(["Setting", *names], differing, "lll")
-    yield settings.markdown("## Settings that differ") if differing else "No setting differs.\n"
+    settings, others = _settings(study), _settings(other)
+    differing = [
+        [key, settings.get(key, "–"), others.get(key, "–")]
+        for key in dict.fromkeys([*settings, *others])
+        if settings.get(key) != others.get(key)
+    ]
+    table = TextTable(["Setting", *names], differing, "lll")
+    yield table.markdown("## Settings that differ") if differing else "No setting differs.\n"
     rows = list(_accuracies(first, second))
     if not rows:
         yield "Both have trained no problem of the same name at the same ε."
         return
-    columns = ["Problem", "ε", *_columns(names[0]), *_columns(names[1]), "Difference, points"]
+    of_both = [
+        title
+        for name in names
+        for title in (name, f"{name}: B, C, learning rate", f"{name}: plateau of C")
+    ]
+    columns = ["Problem", "ε", *of_both, "Difference, points"]
     best = TextTable(columns, rows, "l" + "r" * (len(columns) - 1))
     yield best.markdown("## Best accuracies")
     yield (
@@ -52,47 +62,30 @@ def compare(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator
     )
 
 
-def _columns(name: str) -> list[str]:
-    return [name, f"{name}: B, C, learning rate", f"{name}: plateau of C"]
-
-
 def _settings(study: Study) -> dict[str, str]:
     """The settings of a study by their keys."""
 
-    def flat(prefix: str, content: Any) -> Iterator[tuple[str, str]]:
+    def flat(key: str, content: Any) -> Iterator[tuple[str, str]]:
         if isinstance(content, Mapping):
-            for key, value in content.items():
-                yield from flat(f"{prefix}.{key}", value)
+            for name, value in content.items():
+                yield from flat(f"{key}.{name}", value)
         else:
             listed = content if isinstance(content, list) else [content]
-            yield (
-                prefix,
-                ", ".join(
-                    number(each) if isinstance(each, int | float) else str(each) for each in listed
-                ),
+            numbers = (
+                number(each) if isinstance(each, int | float) else str(each) for each in listed
             )
+            yield key, ", ".join(numbers)
 
     dumped = study.model_dump(mode="python", include=set(_COMPARED), exclude_none=True)
     return dict(pair for name in _COMPARED for pair in flat(name, dumped[name]))
 
 
-def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[list[str]]:
-    for key in dict.fromkeys([*first, *second]):
-        if first.get(key) != second.get(key):
-            yield [key, first.get(key, "–"), second.get(key, "–")]
-
-
 def _accuracies(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator[list[str]]:
-    found = [_best(*each) for each in (first, second)]
-    for key in (key for key in found[0] if key in found[1]):
-        (ours, described), (theirs, described_too) = found[0][key], found[1][key]
-        yield [
-            key[0],
-            values([key[1]]),
-            *described,
-            *described_too,
-            signed(100 * (theirs - ours), 1),
-        ]
+    ours, theirs = _best(*first), _best(*second)
+    for key in (key for key in ours if key in theirs):
+        (accuracy, described), (other, others_described) = ours[key], theirs[key]
+        points = signed(100 * (other - accuracy), 1)
+        yield [key[0], values([key[1]]), *described, *others_described, points]
 
 
 def _best(study: Study, paths: Paths) -> dict[tuple[str, float], tuple[float, list[str]]]:
@@ -101,35 +94,26 @@ def _best(study: Study, paths: Paths) -> dict[tuple[str, float], tuple[float, li
     chosen = choose(trials, by=["problem", "epsilon"]).dropna(subset=["centre"])
     by_bound = choose(trials[is_private(trials)], by=["problem", "epsilon", "clipping_bound"])
     found = {}
-    for _, best in chosen.iterrows():
-        name, epsilon = str(best["problem"]), float(best["epsilon"])
-        cell = Cell.parse(name, str(best["cell"]))
-        lowest, highest = percent(float(best["minimum"])), percent(float(best["maximum"]))
-        setting = ", ".join(
+    for best in chosen.to_dict("records"):
+        said = choice(best)
+        spread = f"[{percent(best['minimum'])}, {percent(best['maximum'])}]"
+        found[best["problem"], best["epsilon"]] = (
+            best["centre"],
             [
-                batch_text(cell.batch_size, int(best["batch_size"])),
-                bound_text(cell.clipping_bound),
-                number(float(best["learning_rate"])),
-            ]
-        )
-        found[name, epsilon] = (
-            float(best["centre"]),
-            [
-                f"{percent(float(best['centre']))} [{lowest}, {highest}]",
-                setting,
+                f"{said['Accuracy']} {spread}",
+                f"{said['B']}, {said['C']}, {said['Learning rate']}",
                 _plateau(by_bound, best),
             ],
         )
     return found
 
 
-def _plateau(by_bound: pd.DataFrame, best: "pd.Series[Any]") -> str:
+def _plateau(by_bound: pd.DataFrame, best: Mapping[Hashable, Any]) -> str:
     same = by_bound[
         (by_bound["problem"] == best["problem"]) & (by_bound["epsilon"] == best["epsilon"])
     ].dropna(subset=["clipping_bound", "centre"])
     reached = same.loc[same["centre"] >= best["minimum"], "clipping_bound"]
     if reached.empty:
         return "–"
-    if len(reached) == 1:
-        return number(float(reached.iloc[0]))
-    return f"{number(float(reached.min()))} to {number(float(reached.max()))}"
+    ends = dict.fromkeys([number(float(reached.min())), number(float(reached.max()))])
+    return " to ".join(ends)

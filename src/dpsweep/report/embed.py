@@ -55,10 +55,17 @@ class Download:
     size: int
 
 
-def render(template: str, **content: Any) -> str:
-    """Fill in one of the templates beside this module."""
+def render(template: str, script: str, **content: Any) -> str:
+    """Fill in one of the templates beside this module.
+
+    Args:
+        template: its name.
+        script: the name of the only script that a browser will run in the page, beside this module too.
+        content: what the template shows.
+    """
+    folder = Path(__file__).parent
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(folder),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -70,18 +77,12 @@ def render(template: str, **content: Any) -> str:
         "bar_shares": bar_shares,
     }
     environment.globals |= {"count": count, "version": dpsweep.__version__}
-    return environment.get_template(template).render(**content)
-
-
-def script(name: str) -> str:
-    """Read one of the scripts beside this module."""
-    return (Path(__file__).parent / name).read_text(encoding="utf-8")
-
-
-def script_hash(source: str) -> str:
-    """The hash by which a page's policy lets a browser run a script of the page, and no other."""
-    digest = hashlib.sha256(source.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
+    source = (folder / script).read_text(encoding="utf-8")
+    # A page's policy names the script by its hash.
+    digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode("ascii")
+    return environment.get_template(template).render(
+        script=source, script_hash=f"sha256-{digest}", **content
+    )
 
 
 def data_uri(content: bytes, suffix: str) -> str:
@@ -97,22 +98,17 @@ def picture(path: Path) -> Picture:
     """
     try:
         with Image.open(path) as opened:
-            image = _on_white(opened)
+            drawn = opened.convert("RGBA")
     except (SyntaxError, ValueError) as error:  # how Pillow reports some damaged files
         raise OSError(str(error)) from error
-    image = _at_most(image, _PICTURE_WIDTH)
+    paper = Image.new("RGBA", drawn.size, "white")
+    image = _at_most(Image.alpha_composite(paper, drawn).convert("RGB"), _PICTURE_WIDTH)
     return Picture(
         uri=_png(image, _PICTURE_COLOURS),
         thumbnail=_png(_at_most(image, _THUMBNAIL_WIDTH), _THUMBNAIL_COLOURS),
         width=image.width,
         height=image.height,
     )
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    layers = image.convert("RGBA")
-    paper = Image.new("RGBA", layers.size, "white")
-    return Image.alpha_composite(paper, layers).convert("RGB")
 
 
 def _at_most(image: Image.Image, width: int) -> Image.Image:
@@ -130,17 +126,8 @@ def _png(image: Image.Image, colours: int) -> str:
     return data_uri(buffer.getvalue(), "png")
 
 
-def download(path: Path) -> Download:
-    """Hand out a file: as it is, compressed with gzip, or (very large) only by its name.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    return download_content(path.name, path.read_bytes())
-
-
 def download_content(name: str, content: bytes) -> Download:
-    """Hand out content under a file name; see `download`."""
+    """Hand out content under a file name: as it is, compressed with gzip, or (very large) not at all."""
     suffix = name.rpartition(".")[2]
     label = suffix.upper()
     if len(content) <= _PLAIN_BYTES:

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from dpsweep.base.files import write_text
-from dpsweep.report.embed import render, script, script_hash
+from dpsweep.report.embed import render
 from dpsweep.report.trials import COLUMNS, read_trials
-from dpsweep.report.wording import batch_text, bound_text, values
+from dpsweep.report.wording import batch_text, bound_text, titles, values
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import CELL, choose, repeats, summarise
 from dpsweep.study.commands import make_command
@@ -47,16 +47,14 @@ def write(study: Study, study_file: Path, paths: Paths) -> None:
     trials = read_trials(study, paths, _READ).drop_duplicates("trial_key")
     found = problems(study, trials)
     content = {"problems": found, "command": _command(study_file, paths)}
-    source = script("explore.js")
     page = render(
         "explore.html.j2",
+        script="explore.js",
         title=study.title,
         partial=paths.partial,
         trial_count=len(trials),
         content=_json(content),
         packed=[packed(trials[trials["problem"] == each["name"]]) for each in found],
-        script=source,
-        script_hash=script_hash(source),
     )
     write_text(paths.explore, page)
 
@@ -74,12 +72,10 @@ def problems(study: Study, trials: pd.DataFrame) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "dataset": study.datasets[problem.dataset].title,
-            "backbone": study.backbones[problem.backbone].title,
-            "method": study.method_title(name),
+            **{part.lower(): title for part, title in titles(study, name).items()},
             "cells": _columns(cells[cells["problem"] == name].sort_values(order)),
         }
-        for name, problem in study.problems.items()
+        for name in study.problems
         if (cells["problem"] == name).any()
     ]
 

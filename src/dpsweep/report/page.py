@@ -6,21 +6,12 @@ from pathlib import Path
 import yaml
 
 from dpsweep.base.files import write_text
+from dpsweep.report import found, summary
 from dpsweep.report.checks import check_data, check_files, check_trials
-from dpsweep.report.embed import download_content, render, script, script_hash
-from dpsweep.report.found import (
-    TUNED,
-    best_settings,
-    choice_costs,
-    finding,
-    references,
-    to_know,
-    verdicts,
-)
+from dpsweep.report.embed import download_content, render
 from dpsweep.report.reference import paper_comparisons
-from dpsweep.report.summary import summarise
 from dpsweep.report.targets import sections
-from dpsweep.report.trials import is_private, read_trials
+from dpsweep.report.trials import is_private, newest_results, read_trials
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
@@ -42,32 +33,36 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         UnreadableResultsError: a trial file is damaged or lacks a column.
     """
     trials = read_trials(study, paths)
+    once = summary.each_once(trials)
+    private = once[is_private(once)]
     trained = set(zip(trials["problem"], trials["cell"], strict=True))
+    planned = study.all_cells()
     grouped = sections(study, paths, trained)
     targets = [target for section in grouped.values() for target in section]
-    # Sweeps may share a trial, which was trained once.
-    once = trials.drop_duplicates("trial_key")
-    private = is_private(trials)
     checks = [*check_trials(study, trials), *check_data(study, paths), *check_files(study, paths)]
-    planned = study.all_cells()
     configuration = study_yaml(study)
-    numbers = script("numbers.js")
     page = render(
         "page.html.j2",
+        script="numbers.js",
         study=study,
         partial=paths.partial,
         lacking=lacking,
         study_file=study_file.name if study_file.is_absolute() else study_file.as_posix(),
-        summary=summarise(study, paths, trials),
-        verdicts=verdicts(study, paths),
-        finding=finding(study, trials),
-        best=best_settings(study, trials),
-        costs=choice_costs(study, trials),
-        tuned=list(TUNED.values()),
+        sentence=summary.sentence(study, trials),
+        newest_results=newest_results(study, paths),
+        numbers=summary.numbers(study, trials),
+        inputs=summary.inputs(study, trials),
+        hardware=summary.hardware(trials),
+        software=summary.software(trials),
+        verdicts=found.verdicts(study, paths),
+        finding=found.finding(study, trials),
+        best=found.best_settings(study, trials),
+        costs=found.choice_costs(study, trials),
+        tuned=list(found.TUNED.values()),
+        references=found.references(study, trials),
         checks=checks,
-        to_know=to_know(checks),
+        to_know=found.to_know(checks),
         explore=paths.explore.exists(),
-        references=references(study, trials),
         sections=grouped,
         comparisons=paper_comparisons(study, paths),
         figures=[target for target in targets if target.is_figure],
@@ -76,13 +71,10 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         planned_cells=len(planned),
         missing_cells=sum((cell.problem, cell.name) not in trained for cell in planned),
         trial_count=len(once),
-        private_count=int(is_private(once).sum()),
-        epsilons=sorted({float(epsilon) for epsilon in trials.loc[private, "epsilon"]}),
+        private_count=len(private),
+        epsilons=sorted(set(private["epsilon"].astype(float))),
         configuration=configuration,
         configuration_download=download_content("study.yaml", configuration.encode()),
-        # The only script that a browser will run here.
-        script=numbers,
-        script_hash=script_hash(numbers),
     )
     write_text(paths.report, page)
 

@@ -1,14 +1,15 @@
 """Numbers that the paper prints, beside those of the study."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from dpsweep.base.units import count
-from dpsweep.figures.tables.text import TextTable, signed
+from dpsweep.figures.tables.comparison import ACCURACY, REFERENCE
+from dpsweep.figures.tables.text import TextTable, signed, with_range
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import ComparisonTable
@@ -39,40 +40,32 @@ def _comparison(paths: Paths, name: str, table: ComparisonTable) -> PaperCompari
             "Not compared: the data and the models of this study are not the paper's, so a difference "
             "would say nothing.",
         )
+    texts = dict.fromkeys([*table.row_titles, "column"], str)
     try:
-        numbers = pd.read_csv(
-            paths.table(name, "csv"), dtype=dict.fromkeys([*table.row_titles, "column"], str)
-        )
+        numbers = pd.read_csv(paths.table(name, "csv"), dtype=texts)
     except FileNotFoundError:
         return PaperComparison(name, "Not compared yet: the table has not been written.")
     numbers = numbers[numbers["reference"].notna()]
+    ranged = bool(numbers["reference_minimum"].notna().any())
+    rows = [
+        {title: str(row[title]) for title in table.row_titles}
+        | {
+            "Setting": str(row["column"]),
+            "Paper": with_range(*(row[name] for name in REFERENCE), decimals=4),
+            "Ours": with_range(*(row[name] for name in ACCURACY), decimals=4),
+            "Difference": signed(row["difference"], 4),
+        }
+        | ({"In range": _within(row)} if ranged else {})
+        for row in numbers.to_dict("records")
+    ]
+    kinds = "l" * len(table.row_titles) + "lrrrl"[: 4 + ranged]
+    return PaperComparison(name, _finding(numbers), TextTable.of(rows, kinds))
+
+
+def _finding(numbers: pd.DataFrame) -> str:
     known = numbers[numbers["macro_accuracy"].notna()]
-    ranged = numbers["reference_minimum"].notna().any()
-    return PaperComparison(
-        name,
-        _finding(numbers, known) if len(known) else "Not compared yet: nothing has been trained.",
-        TextTable(
-            [
-                *table.row_titles,
-                *("Setting", "Paper", "Ours", "Difference", "In range")[: 4 + ranged],
-            ],
-            [
-                [
-                    *(str(row[title]) for title in table.row_titles),
-                    str(row["column"]),
-                    _written(row["reference"], row["reference_minimum"], row["reference_maximum"]),
-                    _written(row["macro_accuracy"], row["minimum"], row["maximum"]),
-                    signed(row["difference"], 4),
-                    *([_within(row)] if ranged else []),
-                ]
-                for row in numbers.to_dict("records")
-            ],
-            "l" * len(table.row_titles) + "lrrrl"[: 4 + ranged],
-        ),
-    )
-
-
-def _finding(numbers: pd.DataFrame, known: pd.DataFrame) -> str:
+    if known.empty:
+        return "Not compared yet: nothing has been trained."
     differences = known["difference"]
     text = (
         f"{len(known)} of {count(len(numbers), 'number')} can be compared. Ours minus the paper's: "
@@ -88,13 +81,7 @@ def _finding(numbers: pd.DataFrame, known: pd.DataFrame) -> str:
     return text
 
 
-def _within(row: dict[Hashable, Any]) -> str:
+def _within(row: Mapping[Hashable, Any]) -> str:
     if math.isnan(row["reference_minimum"]) or math.isnan(row["macro_accuracy"]):
         return "–"
     return "yes" if str(row["within_reference"]) == "True" else "no"
-
-
-def _written(middle: float, low: float, high: float) -> str:
-    if math.isnan(middle):
-        return "–"
-    return f"{middle:.4f}" if math.isnan(low) else f"{middle:.4f} [{low:.4f}, {high:.4f}]"

@@ -1,15 +1,11 @@
 """Describe the study and its trials in words and numbers."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import datetime
 
 import pandas as pd
 
 from dpsweep.base.units import count, duration
 from dpsweep.figures.tables.text import TextTable
-from dpsweep.report.trials import newest_results
 from dpsweep.report.wording import span, values
 from dpsweep.study import Study
 from dpsweep.study.config import (
@@ -20,140 +16,107 @@ from dpsweep.study.config import (
     RandomWeights,
     Weights,
 )
-from dpsweep.study.paths import Paths
-
-_SWEEP_COLUMNS = [
-    "Sweep", "Dataset", "Backbone", "Method", "Optimizer", "ε", "Epochs", "B", "C",
-    "Learning rate", "Seeds", "Cells", "Trials",
-]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The head of the report."""
-
-    sentence: str
-    numbers: list[tuple[str, str]]
-    newest_results: datetime | None
-    inputs: dict[str, TextTable]
-    """datasets, backbones, methods and sweeps, by their headings"""
-    software: TextTable
-    hardware: TextTable
-
-
-def summarise(study: Study, paths: Paths, trials: pd.DataFrame) -> Summary:
-    """Describe the study and the trials that exist of it."""
-    sweeps = study.sweeps.values()
-    used = {
-        "dataset": study.swept_datasets,
-        "backbone": sorted({sweep.backbone for sweep in sweeps}, key=list(study.backbones).index),
-        "method": sorted({sweep.method for sweep in sweeps}, key=list(study.methods).index),
-    }
-    # Sweeps may share a trial, which was trained once.
+def each_once(trials: pd.DataFrame) -> pd.DataFrame:
+    """Every trial once: sweeps may share one, which was trained once."""
     once = trials.drop_duplicates("trial_key")
-    # Which of a machine's GPUs it was matters to a trial, not here.
-    once = once.assign(device=once["device"].str.replace(r" \(GPU .*\)$", "", regex=True))
-    planned = len(study.all_cells())
-    found = len(trials[["problem", "cell"]].drop_duplicates())
-    hours = duration(float(once["wall_seconds"].sum()))
-    seeds = sorted({int(seed) for seed in trials["seed"]})
-    sentence = (
-        f"{count(len(study.sweeps), 'sweep')} over {count(len(used['dataset']), 'dataset')}, "
-        f"{count(len(used['backbone']), 'backbone')} and {count(len(used['method']), 'method')}: "
+    # Which of a machine's GPUs it was matters to a trial, not to a report.
+    return once.assign(device=once["device"].str.replace(r" \(GPU .*\)$", "", regex=True))
+
+
+def sentence(study: Study, trials: pd.DataFrame) -> str:
+    """Say what the study is about, and how far it has come."""
+    sweeps = study.sweeps.values()
+    parts = (
+        count(len(sweeps), "sweep"),
+        *(
+            count(len({getattr(sweep, part) for sweep in sweeps}), part)
+            for part in ("dataset", "backbone", "method")
+        ),
     )
-    sentence += (
-        f"{count(len(once), 'trial')} in {found:,} of {count(planned, 'planned cell')}, "
-        f"{hours} of training on {_join(once['device'].unique())}."
-        if len(once)
-        else f"none of the {count(planned, 'planned cell')} has been trained yet."
-    )
-    return Summary(
-        sentence=sentence,
-        numbers=[
-            ("sweeps", f"{len(study.sweeps):,}"),
-            ("cells", f"{found:,} of {planned:,}"),
-            ("trials", f"{len(once):,}"),
-            ("training", hours),
-            ("seeds", _ranges(seeds) or "–"),
-        ],
-        newest_results=newest_results(study, paths),
-        inputs={
-            "Datasets": _datasets(study, used["dataset"]),
-            "Backbones": _backbones(study, used["backbone"]),
-            "Methods": TextTable(
-                ["Method", "Name", "Trains"],
-                [
-                    [study.methods[name].title, name, _method(study, name)]
-                    for name in used["method"]
-                ],
-                "lll",
-            ),
-            "Sweeps": TextTable(
-                _SWEEP_COLUMNS,
-                [_sweep(study, name, trials) for name in study.sweeps],
-                "l" * 10 + "rrr",
-            ),
-        },
-        software=_software(once),
-        hardware=_hardware(once),
-    )
+    once, planned = each_once(trials), count(len(study.all_cells()), "planned cell")
+    if once.empty:
+        so_far = f"none of the {planned} has been trained yet."
+    else:
+        devices = " and ".join(sorted(map(str, once["device"].unique())))
+        so_far = (
+            f"{count(len(once), 'trial')} in {_cells(trials):,} of {planned}, "
+            f"{duration(once['wall_seconds'].sum())} of training on {devices}."
+        )
+    return "{} over {}, {} and {}: ".format(*parts) + so_far
 
 
-def _hardware(once: pd.DataFrame) -> TextTable:
-    return TextTable(
-        ["Device", "Precision", "Trials", "Training"],
-        [
-            [str(device), str(precision), f"{len(rows):,}", duration(rows["wall_seconds"].sum())]
-            for (device, precision), rows in once.groupby(["device", "precision"])
-        ],
-        "llrr",
-    )
+def numbers(study: Study, trials: pd.DataFrame) -> dict[str, str]:
+    """How much was run, by what is counted."""
+    once = each_once(trials)
+    return {
+        "sweeps": f"{len(study.sweeps):,}",
+        "cells": f"{_cells(trials):,} of {len(study.all_cells()):,}",
+        "trials": f"{len(once):,}",
+        "training": duration(float(once["wall_seconds"].sum())),
+        "seeds": _ranges(sorted({int(seed) for seed in trials["seed"]})) or "–",
+    }
 
 
-def _datasets(study: Study, names: list[str]) -> TextTable:
-    return TextTable(
-        ["Dataset", "Name", "Kind", "Classes", "Training examples N", "Test examples", "Notes"],
-        [
-            [
-                study.datasets[name].title,
-                name,
-                study.datasets[name].kind,
-                f"{study.datasets[name].classes:,}",
-                f"{study.train_size(name):,}"
-                + (f" of {study.datasets[name].train_size:,}" if study.holdout_size(name) else ""),
-                f"{study.datasets[name].test_size:,}",
-                study.datasets[name].description,
-            ]
-            for name in names
-        ],
-        "lllrrrl",
-    )
-
-
-def _backbones(study: Study, names: list[str]) -> TextTable:
-    return TextTable(
-        ["Backbone", "Name", "Architecture", "Weights"],
-        [
-            [
-                study.backbones[name].title,
-                name,
-                f"{study.backbones[name].library} {study.backbones[name].architecture}",
-                _weights(study, study.backbones[name].weights),
-            ]
-            for name in names
-        ],
-        "llll",
-    )
-
-
-def _join(names: Iterable[str]) -> str:
-    return " and ".join(sorted(str(name) for name in names))
+def _cells(trials: pd.DataFrame) -> int:
+    return len(trials[["problem", "cell"]].drop_duplicates())
 
 
 def _ranges(seeds: list[int]) -> str:
     if len(seeds) > 1 and seeds == list(range(seeds[0], seeds[-1] + 1)):
         return f"{seeds[0]} to {seeds[-1]}"
     return ", ".join(str(seed) for seed in seeds)
+
+
+def inputs(study: Study, trials: pd.DataFrame) -> dict[str, TextTable]:
+    """The datasets, backbones, methods and sweeps, by their headings."""
+    sweeps = study.sweeps.values()
+    backbones = {sweep.backbone for sweep in sweeps}
+    methods = {sweep.method for sweep in sweeps}
+    return {
+        "Datasets": TextTable.of(
+            [_dataset(study, name) for name in study.swept_datasets], "lllrrrl"
+        ),
+        "Backbones": TextTable.of(
+            [
+                {
+                    "Backbone": backbone.title,
+                    "Name": name,
+                    "Architecture": f"{backbone.library} {backbone.architecture}",
+                    "Weights": _weights(study, backbone.weights),
+                }
+                for name, backbone in study.backbones.items()
+                if name in backbones
+            ],
+            "llll",
+        ),
+        "Methods": TextTable.of(
+            [
+                {"Method": method.title, "Name": name, "Trains": _method(study, name)}
+                for name, method in study.methods.items()
+                if name in methods
+            ],
+            "lll",
+        ),
+        "Sweeps": TextTable.of(
+            [_sweep(study, name, trials) for name in study.sweeps], "l" * 10 + "rrr"
+        ),
+    }
+
+
+def _dataset(study: Study, name: str) -> dict[str, str]:
+    dataset = study.datasets[name]
+    of_all = f" of {dataset.train_size:,}" if study.holdout_size(name) else ""
+    return {
+        "Dataset": dataset.title,
+        "Name": name,
+        "Kind": dataset.kind,
+        "Classes": f"{dataset.classes:,}",
+        "Training examples N": f"{study.train_size(name):,}{of_all}",
+        "Test examples": f"{dataset.test_size:,}",
+        "Notes": dataset.description,
+    }
 
 
 def _weights(study: Study, weights: Weights) -> str:
@@ -183,36 +146,51 @@ def _method(study: Study, name: str) -> str:
     return words[method.kind]
 
 
-def _sweep(study: Study, name: str, trials: pd.DataFrame) -> list[str]:
+def _sweep(study: Study, name: str, trials: pd.DataFrame) -> dict[str, str]:
     sweep, cells = study.sweeps[name], study.sweep_cells(name)
     trained = trials[
         (trials["problem"] == sweep.problem.name)
         & trials["cell"].isin([cell.name for cell in cells])
     ]
-    return [
-        name,
-        study.datasets[sweep.dataset].title,
-        study.backbones[sweep.backbone].title,
-        study.methods[sweep.method].title,
-        sweep.problem.optimizer_title(sweep.epsilon),
-        values(sweep.epsilon),
-        values(sweep.epochs),
-        span(sweep.batch_size),
-        span(sweep.clipping_bounds),
-        span(sweep.learning_rates),
-        str(sweep.seeds),
-        f"{trained['cell'].nunique():,} of {len(cells):,}",
-        f"{len(trained):,}",
+    return {
+        "Sweep": name,
+        "Dataset": study.datasets[sweep.dataset].title,
+        "Backbone": study.backbones[sweep.backbone].title,
+        "Method": study.methods[sweep.method].title,
+        "Optimizer": sweep.problem.optimizer_title(sweep.epsilon),
+        "ε": values(sweep.epsilon),
+        "Epochs": values(sweep.epochs),
+        "B": span(sweep.batch_size),
+        "C": span(sweep.clipping_bounds),
+        "Learning rate": span(sweep.learning_rates),
+        "Seeds": str(sweep.seeds),
+        "Cells": f"{trained['cell'].nunique():,} of {len(cells):,}",
+        "Trials": f"{len(trained):,}",
+    }
+
+
+def hardware(trials: pd.DataFrame) -> TextTable:
+    """The devices and number formats of the trials."""
+    rows = [
+        {
+            "Device": str(device),
+            "Precision": str(precision),
+            "Trials": f"{len(rows):,}",
+            "Training": duration(rows["wall_seconds"].sum()),
+        }
+        for (device, precision), rows in each_once(trials).groupby(["device", "precision"])
     ]
+    return TextTable.of(rows, "llrr")
 
 
-def _software(trials: pd.DataFrame) -> TextTable:
+def software(trials: pd.DataFrame) -> TextTable:
+    """The package versions that the trials record."""
+    recorded = [json.loads(each) for each in trials["versions"].unique()]
     packages: dict[str, set[str]] = {}
-    for recorded in trials["versions"].unique():
-        for package, version in json.loads(recorded).items():
-            packages.setdefault(package, set()).add(str(version))
-    return TextTable(
-        ["Package", "Version in training"],
-        [[package, ", ".join(sorted(packages[package]))] for package in sorted(packages)],
-        "ll",
-    )
+    for package, version in (pair for versions in recorded for pair in versions.items()):
+        packages.setdefault(package, set()).add(str(version))
+    rows = [
+        {"Package": package, "Version in training": ", ".join(sorted(versions))}
+        for package, versions in sorted(packages.items())
+    ]
+    return TextTable.of(rows, "ll")

@@ -1,36 +1,52 @@
 """Figures and tables as the report shows them: each with its files, or the reason why it is missing."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 from dpsweep.base.units import count
 from dpsweep.figures import audit
 from dpsweep.figures.tables.text import TextTable
 from dpsweep.figures.tables.write import read, read_numbers
-from dpsweep.report.embed import Download, Picture, download, picture
-from dpsweep.study import Cell, Study
+from dpsweep.report.embed import Download, Picture, download_content, picture
+from dpsweep.study import Study
 from dpsweep.study.captions import facts, how_chosen, shared
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import Table
-from dpsweep.study.targets import Figure, LinePanel, NoiseCurve, Selection
+from dpsweep.study.targets import Figure, LinePanel, NoiseCurve
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class CellsOfProblem:
-    """The cells of one problem behind a target; paths are relative to the report's folder."""
+class Behind:
+    """Results behind a target: those that are there, and those that are missing.
 
-    problem: str
-    folder: str
-    found: list[str]
-    missing: list[str]
+    Attributes:
+        found: names of those that are there.
+        missing: names of those that are not.
+        problem: whose cells they are, if they are cells.
+        folder: the cells' folder, relative to the report's.
+    """
+
+    found: Sequence[str] = ()
+    missing: Sequence[str] = ()
+    problem: str = ""
+    folder: str = ""
+
+    @classmethod
+    def of(cls, there: Mapping[str, bool], **where: str) -> Self:
+        """Tell results that are there from those that are not."""
+        missing = [name for name, present in there.items() if not present]
+        return cls([name for name, present in there.items() if present], missing, **where)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TargetView:
     """A figure or table of the report.
 
@@ -38,40 +54,42 @@ class TargetView:
         name: of the target.
         title: what it shows, and of what: the dataset, backbone and ε that all its parts share.
         caption: as the page shows it.
-        is_figure: whether it has a ``picture``; a table has ``rows``.
         problem: the reason why it is not shown, if it is not.
         downloads: files inside the page.
         links: files beside the page: label, and address relative to the page's folder.
         cells: those that it is made from.
-        gradient_norms, missing_gradient_norms: files that it is made from, and that are not there.
+        gradient_norms: files that it is made from.
+        alternative: the words for who does not see a figure; a table has none.
         picture: the figure.
-        alternative: the words for who does not see it.
         rows: the table.
     """
 
     name: str
     title: str
     caption: str
-    is_figure: bool
     problem: str | None
     downloads: Sequence[Download]
     links: Sequence[tuple[str, str]]
-    cells: Sequence[CellsOfProblem] = ()
-    gradient_norms: Sequence[str] = ()
-    missing_gradient_norms: Sequence[str] = ()
-    picture: Picture | None = None
+    cells: Sequence[Behind] = ()
+    gradient_norms: Behind = Behind()
     alternative: str = ""
+    picture: Picture | None = None
     rows: TextTable | None = None
 
     @property
-    def cell_count(self) -> int:
-        """Number of cells that the target names."""
-        return sum(len(each.found) + len(each.missing) for each in self.cells)
+    def is_figure(self) -> bool:
+        """Whether it has a ``picture``; a table has ``rows``."""
+        return bool(self.alternative)
 
     @property
     def missing_count(self) -> int:
-        """Number of them that have no trial."""
+        """Number of its cells that have no trial."""
         return sum(len(each.missing) for each in self.cells)
+
+    @property
+    def cell_count(self) -> int:
+        """Number of its cells."""
+        return self.missing_count + sum(len(each.found) for each in self.cells)
 
 
 def sections(
@@ -86,128 +104,113 @@ def sections(
     """
     found: dict[str, list[TargetView]] = {}
     with ThreadPoolExecutor() as pool:  # pictures are compressed at the same time
-        figures = study.figures.values()
-        views = pool.map(partial(_figure, study, paths, trained), study.figures, figures)
-        for figure, view in zip(figures, views, strict=True):
-            found.setdefault(figure.section, []).append(view)
-    for name, table in study.tables.items():
-        view = _table(study, paths, trained, name, table)
-        found.setdefault(table.section, []).append(view)
+        names = [*study.figures, *study.tables]
+        for section, view in pool.map(partial(_of_study, study, paths, trained), names):
+            found.setdefault(section, []).append(view)
     if study.audit is not None:
         found["Privacy audit"] = _audit(paths)
     return found
 
 
+def _of_study(
+    study: Study, paths: Paths, trained: set[tuple[str, str]], name: str
+) -> tuple[str, TargetView]:
+    """A target of a study with its section."""
+    target = study.tables.get(name) or study.figures[name]
+    about: dict[str, Any] = {
+        "name": name,
+        "title": _title(study, target),
+        "cells": _cells(study, paths, trained, target),
+    }
+    if name in study.tables:
+        files = [paths.table(name, suffix) for suffix in target.table_files]
+        view = _table(paths, files, lambda: read(study, paths, name), target.caption, **about)
+        return target.section, view
+    figure = study.figures[name]
+    return figure.section, _figure(
+        paths,
+        [paths.figure(name, suffix) for suffix in ("pdf", "png", "csv")],
+        caption=f"{figure.caption} {how_chosen(study, figure)}",
+        gradient_norms=_gradient_norms(study, paths, figure),
+        alternative=_alternative(figure),
+        **about,
+    )
+
+
 def _audit(paths: Paths) -> list[TargetView]:
     """The evidence of the privacy audit; it is made of runs of its own, not of cells."""
 
-    def read() -> tuple[str, TextTable]:
+    def read_audit() -> tuple[str, TextTable]:
         numbers = read_numbers(paths.audit("csv"))
         return audit.caption(numbers), audit.show(numbers)
 
-    shown, missing_figure = _drawn(paths.audit("png"))
-    caption, rows, missing_table = _printed(read, paths.audit("csv"))
-    figure = TargetView(
-        name="audit_bounds",
-        title="Measured lower bounds on ε",
-        caption=(
-            "What an attacker can prove about the trainer that made this study: the epsilon that "
+    return [
+        _figure(
+            paths,
+            [paths.audit(suffix) for suffix in ("pdf", "png", "csv")],
+            name="audit_bounds",
+            title="Measured lower bounds on ε",
+            caption="What an attacker can prove about the trainer that made this study: the epsilon that "
             "is claimed, against a lower bound measured with canaries in one training run. A "
-            "point above the diagonal would refute the claim."
+            "point above the diagonal would refute the claim.",
+            alternative="Measured lower bound on epsilon against the claimed epsilon.",
         ),
-        is_figure=True,
-        problem=missing_figure,
-        downloads=_downloads([paths.audit("csv")]),
-        links=_links(paths, [paths.audit(suffix) for suffix in ("pdf", "png", "csv")]),
-        picture=shown,
-        alternative="Measured lower bound on epsilon against the claimed epsilon.",
-    )
-    table = TargetView(
-        name="audit_settings",
-        title="Settings of the audit",
-        caption=caption,
-        is_figure=False,
-        problem=missing_table,
-        downloads=[],
-        links=_links(paths, [paths.audit(suffix) for suffix in ("tex", "md", "csv")]),
-        rows=rows,
-    )
-    return [figure, table]
+        _table(
+            paths,
+            [paths.audit(suffix) for suffix in ("tex", "md", "csv")],
+            read_audit,
+            name="audit_settings",
+            title="Settings of the audit",
+            downloads=[],
+        ),
+    ]
 
 
-def _figure(
-    study: Study, paths: Paths, trained: set[tuple[str, str]], name: str, figure: Figure
-) -> TargetView:
-    shown, problem = _drawn(paths.figure(name, "png"))
-    norms, missing_norms = _gradient_norms(study, paths, figure.gradient_norms())
+def _figure(paths: Paths, files: Sequence[Path], **about: Any) -> TargetView:
+    """A figure of a PDF, a PNG and a CSV, which alone is inside the page."""
+    _, png, csv = files
+    shown, problem = _shown(lambda: picture(png), png, "figure has not been drawn")
     return TargetView(
-        name=name,
-        title=_title(study, figure),
-        caption=f"{figure.caption} {how_chosen(study, figure)}",
-        is_figure=True,
-        problem=problem,
-        downloads=_downloads([paths.figure(name, "csv")]),
-        links=_links(paths, [paths.figure(name, suffix) for suffix in ("pdf", "png", "csv")]),
-        cells=_cells(study, paths, trained, figure.selections()),
-        gradient_norms=norms,
-        missing_gradient_norms=missing_norms,
         picture=shown,
-        alternative=_alternative(figure),
+        problem=problem,
+        downloads=_downloads([csv]),
+        links=_links(paths, files),
+        **about,
     )
 
 
 def _table(
-    study: Study, paths: Paths, trained: set[tuple[str, str]], name: str, table: Table
+    paths: Paths,
+    files: Sequence[Path],
+    read: Callable[[], tuple[str, TextTable]],
+    caption: str = "",
+    **about: Any,
 ) -> TargetView:
-    files = [paths.table(name, suffix) for suffix in table.table_files]
-    caption, rows, problem = _printed(lambda: read(study, paths, name), paths.table(name, "csv"))
+    """A table, read with its caption from the third of its files, the CSV; else with ``caption``."""
+    csv = files[2]
+    shown, problem = _shown(read, csv, "table has not been written")
+    said, rows = shown or ("", None)
     return TargetView(
-        name=name,
-        title=_title(study, table),
-        caption=caption or table.caption,
-        is_figure=False,
-        problem=problem,
-        downloads=_downloads(files),
-        links=_links(paths, files),
-        cells=_cells(study, paths, trained, table.selections()),
+        caption=said or caption,
         rows=rows,
+        problem=problem,
+        links=_links(paths, files),
+        **{"downloads": _downloads(files)} | about,
     )
 
 
-def _title(study: Study, target: Figure | Table) -> str:
-    selections = target.leaves()
-    said = shared([facts(study, each) for each in selections]) if selections else {}
-    about = [text for part in ("dataset", "backbone", "epsilon") if (text := said.get(part))]
-    return ": ".join([target.title, *filter(None, [", ".join(about)])])
-
-
-def _drawn(source: Path) -> tuple[Picture | None, str | None]:
-    """A PNG, or why there is none."""
+def _shown(read: Callable[[], _T], source: Path, absent: str) -> tuple[_T | None, str | None]:
+    """Read what a figure or table shows, or say why it cannot be shown."""
     try:
-        return picture(source), None
+        return read(), None
     except FileNotFoundError:
-        return None, "This figure has not been drawn: the file is not there."
-    except OSError as error:
-        reason = _without(source, error)
-        return None, f"This figure cannot be shown: its PNG is damaged ({reason})."
-
-
-def _printed(
-    read: Callable[[], tuple[str, TextTable]], source: Path
-) -> tuple[str, TextTable | None, str | None]:
-    """Caption and rows of a table from the CSV behind it, or why there are none."""
-    try:
-        return *read(), None
-    except FileNotFoundError:
-        return "", None, "This table has not been written: the file is not there."
+        return None, f"This {absent}: the file is not there."
     except (OSError, ValueError) as error:
-        reason = _without(source, error)
-        return "", None, f"This table cannot be shown: its CSV is damaged ({reason})."
-
-
-def _without(path: Path, error: Exception) -> str:
-    # The report may be published; folders of the machine that made it are nobody's business.
-    return str(error).replace(str(path), path.name)
+        # The report may be published; folders of the machine that made it are nobody's business.
+        reason = str(error).replace(str(source), source.name)
+        kind = source.suffix.removeprefix(".").upper()
+        noun = absent.partition(" ")[0]
+        return None, f"This {noun} cannot be shown: its {kind} is damaged ({reason})."
 
 
 def _links(paths: Paths, files: Iterable[Path]) -> list[tuple[str, str]]:
@@ -220,11 +223,18 @@ def _links(paths: Paths, files: Iterable[Path]) -> list[tuple[str, str]]:
 
 
 def _downloads(files: Iterable[Path]) -> list[Download]:
-    return [download(file) for file in files if file.exists()]
+    return [download_content(file.name, file.read_bytes()) for file in files if file.exists()]
 
 
 def _relative(paths: Paths, file: Path) -> str:
     return Path(os.path.relpath(file, paths.drawn)).as_posix()
+
+
+def _title(study: Study, target: Figure | Table) -> str:
+    selections = target.leaves()
+    said = shared([facts(study, each) for each in selections]) if selections else {}
+    about = [text for part in ("dataset", "backbone", "epsilon") if (text := said.get(part))]
+    return ": ".join([target.title, *filter(None, [", ".join(about)])])
 
 
 def _alternative(figure: Figure) -> str:
@@ -240,35 +250,25 @@ def _alternative(figure: Figure) -> str:
 
 
 def _cells(
-    study: Study, paths: Paths, trained: set[tuple[str, str]], selections: Iterable[Selection]
-) -> list[CellsOfProblem]:
-    # A dict, because several lines of a figure may share cells.
-    cells: dict[Cell, None] = {}
-    for selection in selections:
-        cells.update(dict.fromkeys(study.cells(selection)))
+    study: Study, paths: Paths, trained: set[tuple[str, str]], target: Figure | Table
+) -> list[Behind]:
+    """The cells of every problem; several lines of a figure may share some."""
+    there: dict[str, dict[str, bool]] = {}
+    for selection in target.selections():
+        for cell in study.cells(selection):
+            present = (cell.problem, cell.name) in trained
+            there.setdefault(cell.problem, {})[cell.name] = present
+    folder = paths.results / "cells"
     return [
-        CellsOfProblem(
-            problem,
-            _relative(paths, paths.results / "cells" / problem),
-            [name for name in names if (problem, name) in trained],
-            [name for name in names if (problem, name) not in trained],
-        )
-        for problem in dict.fromkeys(cell.problem for cell in cells)
-        for names in [[cell.name for cell in cells if cell.problem == problem]]
+        Behind.of(names, problem=problem, folder=_relative(paths, folder / problem))
+        for problem, names in there.items()
     ]
 
 
-def _gradient_norms(
-    study: Study, paths: Paths, selections: list[Selection]
-) -> tuple[list[str], list[str]]:
-    """The files of gradient norms that are there, and those that are not."""
-    files = dict.fromkeys(
+def _gradient_norms(study: Study, paths: Paths, figure: Figure) -> Behind:
+    files = (
         paths.gradient_norms(cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
-        for selection in selections
+        for selection in figure.gradient_norms()
         for cell in study.cells(selection)
     )
-    there, missing = (
-        [_relative(paths, file) for file in files if file.exists() == present]
-        for present in (True, False)
-    )
-    return there, missing
+    return Behind.of({_relative(paths, file): file.exists() for file in files})

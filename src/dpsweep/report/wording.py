@@ -1,9 +1,13 @@
 """Write amounts, shares and settings for the pages."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
 
 from dpsweep.figures.tables.text import TextTable
+from dpsweep.study import Cell, Study
 from dpsweep.study.cells import BatchSize, number
 from dpsweep.study.clipping import RULES, ClippingBound
 
@@ -36,6 +40,36 @@ def bound_text(bound: ClippingBound) -> str:
 def batch_text(size: BatchSize, examples: int) -> str:
     """A batch size, and the number of examples of the full batch: 256, full (1,347)."""
     return f"full ({examples:,})" if size == "full" else number(size)
+
+
+def titles(study: Study, problem: str) -> dict[str, str]:
+    """The titles of a problem's parts, by the columns of the tables."""
+    parts = study.problems[problem]
+    return {
+        "Dataset": study.datasets[parts.dataset].title,
+        "Backbone": study.backbones[parts.backbone].title,
+        "Method": study.method_title(problem),
+    }
+
+
+def choice(best: "Mapping[Any, Any] | pd.Series[Any]") -> dict[str, str]:
+    """Write what `dpsweep.study.choice` chose, and what it reaches, by the columns of the tables.
+
+    ``Accuracy`` is the mean macro accuracy over the seeds that chose, ``Cross-fitted`` that of seeds
+    that did not choose.
+    """
+    cell = Cell.parse(str(best["problem"]), str(best["cell"]))
+    return {
+        "ε": values([cell.epsilon]),
+        "Epochs": str(cell.epochs),
+        "C": bound_text(cell.clipping_bound),
+        "B": batch_text(cell.batch_size, int(best["batch_size"])),
+        "Learning rate": number(float(best["learning_rate"])),
+        "Accuracy": percent(best["centre"]),
+        "Lowest to highest": f"{percent(best['minimum'])} to {percent(best['maximum'])}",
+        "Cross-fitted": percent(best["cross_fitted"]),
+        "Seeds": str(best["repeats"]),
+    }
 
 
 def column_kinds(table: TextTable) -> list[str]:

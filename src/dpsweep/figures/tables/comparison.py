@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.figures.tables.text import TextTable, group_starts
+from dpsweep.figures.tables.text import TextTable, group_starts, with_range
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
@@ -16,6 +16,10 @@ from dpsweep.study.table_targets import ComparisonTable
 _OF_THE_CELL = [
     "problem", "epsilon", "epochs", "batch_size", "clipping", "clipping_bound", "learning_rate",
 ]  # fmt: skip
+ACCURACY = ["macro_accuracy", "minimum", "maximum"]
+"""Columns of our number with its range."""
+REFERENCE = ["reference", "reference_minimum", "reference_maximum"]
+"""Columns of the paper's number with its range."""
 
 
 def accuracies_and_references(
@@ -41,9 +45,9 @@ def accuracies_and_references(
     rows = []
     for entry in table.entries:
         trials = load_trials(paths, study.cells(entry), missing)
-        best = choose(trials, by=["problem"])
+        best = choose(trials, by=["problem"]).rename(columns={"centre": "macro_accuracy"})
         ours = best.iloc[0] if len(best) else pd.Series(dtype=object)
-        mean = float(ours.get("centre", np.nan))
+        mean = float(ours.get("macro_accuracy", np.nan))
         paper = entry.reference
         ranged = paper is not None and paper.minimum is not None and paper.maximum is not None
         rows.append(
@@ -52,9 +56,7 @@ def accuracies_and_references(
                 "column": entry.column,
                 **{name: ours.get(name) for name in _OF_THE_CELL},
                 "macro_accuracy": mean,
-                "cross_fitted": ours.get("cross_fitted", np.nan),
-                "minimum": ours.get("minimum", np.nan),
-                "maximum": ours.get("maximum", np.nan),
+                **{name: ours.get(name, np.nan) for name in ("cross_fitted", "minimum", "maximum")},
                 "repeats": ours.get("repeats", 0),
                 "reference": paper.value if paper else np.nan,
                 "reference_minimum": paper.minimum if paper else np.nan,
@@ -86,44 +88,30 @@ def which_is_better(table: ComparisonTable, numbers: pd.DataFrame) -> str:
 
 def show(table: ComparisonTable, numbers: pd.DataFrame) -> TextTable:
     """Rows and columns as the entries name them; a column for the paper where it has a number."""
-    columns = list(dict.fromkeys(numbers["column"]))
-    referred = {
-        column: bool(numbers.loc[numbers["column"] == column, "reference"].notna().any())
-        for column in columns
-    }
     decimals = 4 if _needs_four(numbers["reference"].dropna()) else 3
-    header = list(table.row_titles)
-    for column in columns:
-        header += [column, f"{column} (paper)"] if referred[column] else [column]
-    keys = numbers[table.row_titles].drop_duplicates()
+    columns: dict[str, tuple[str, list[str]]] = {}
+    for column in numbers["column"].unique():
+        columns[column] = (column, ACCURACY)
+        if numbers.loc[numbers["column"] == column, "reference"].notna().any():
+            columns[f"{column} (paper)"] = (column, REFERENCE)
     rows = []
-    for key in keys.to_numpy().tolist():
-        row = list(key)
-        mine = numbers[(numbers[table.row_titles] == key).all(axis=1)]
-        for column in columns:
-            entry = mine[mine["column"] == column]
-            row.append(_written(entry, ["macro_accuracy", "minimum", "maximum"], decimals))
-            if referred[column]:
-                paper = ["reference", "reference_minimum", "reference_maximum"]
-                row.append(_written(entry, paper, decimals))
+    for key, entries in numbers.groupby(table.row_titles, sort=False):
+        of_column = entries.drop_duplicates("column").set_index("column")
+        row = [str(each) for each in key]
+        for column, names in columns.values():
+            known = column in of_column.index
+            written = of_column.loc[column, names] if known else [np.nan] * 3
+            row.append(with_range(*written, decimals=decimals))
         rows.append(row)
-    first = [row[0] for row in rows]
     return TextTable(
-        header=header,
+        header=[*table.row_titles, *columns],
         rows=rows,
-        columns=["l"] * len(table.row_titles) + ["r"] * (len(header) - len(table.row_titles)),
-        groups=group_starts(first) if len(table.row_titles) > 1 else frozenset(),
+        columns=["l"] * len(table.row_titles) + ["r"] * len(columns),
+        groups=group_starts([row[0] for row in rows]) if len(table.row_titles) > 1 else frozenset(),
         size="footnotesize",
+        note=which_is_better(table, numbers),
     )
 
 
 def _needs_four(values: "pd.Series[float]") -> bool:
     return bool((values.round(3) - values).abs().max() > 1e-9) if len(values) else False
-
-
-def _written(entry: pd.DataFrame, names: list[str], decimals: int) -> str:
-    if entry.empty or pd.isna(entry[names[0]].iloc[0]):
-        return "–"
-    middle, low, high = (entry[name].iloc[0] for name in names)
-    text = f"{middle:.{decimals}f}"
-    return text if pd.isna(low) else f"{text} [{low:.{decimals}f}, {high:.{decimals}f}]"

@@ -16,6 +16,7 @@ from dpsweep.study.cells import number
 from dpsweep.study.clipping import RULES
 from dpsweep.study.config import HubSource, LoRA, Sweep
 from dpsweep.study.paths import Paths
+from dpsweep.study.table_targets import Datasets, HyperparameterGrid
 
 _PRINTED = {
     "dataset": "Dataset", "backbone": "Model", "method": "Method", "subset": "Subset",
@@ -29,7 +30,7 @@ _WIDTHS = [
 ]  # fmt: skip
 
 
-def grids_of_sweeps(study: Study) -> pd.DataFrame:
+def grids_of_sweeps(study: Study, *_: object) -> pd.DataFrame:
     """One row per sweep, in the order of the study; a list's values are separated by spaces."""
     return pd.DataFrame([_row(study, name, sweep) for name, sweep in study.sweeps.items()])
 
@@ -59,20 +60,16 @@ def _joined(values: Sequence[float | str]) -> str:
     return " ".join(number(value) for value in values)
 
 
-def show_grids(numbers: pd.DataFrame) -> TextTable:
+def show_grids(_: HyperparameterGrid, numbers: pd.DataFrame) -> TextTable:
     """A rule between datasets; small type, because a grid has many columns."""
-    shown = numbers[list(_PRINTED)].copy()
-    shown["subset"] = [f"{share:g}" for share in shown["subset"]]
-    for name in ("epsilon", "epochs", "clipping_bound"):
-        shown[name] = [_listed(values.split()) for values in shown[name]]
-    shown["batch_size"] = [_batch_sizes(values.split()) for values in shown["batch_size"]]
-    shown["learning_rate"] = [_rates(values.split()) for values in shown["learning_rate"]]
-    return TextTable(
-        header=list(_PRINTED.values()),
-        rows=shown.astype(str).to_numpy().tolist(),
-        columns=_WIDTHS,
-        groups=group_starts(list(shown["dataset"])),
-        size="tiny",
+    shown = numbers[list(_PRINTED)].rename(columns=_PRINTED).astype(str)
+    shown["Subset"] = [f"{share:g}" for share in numbers["subset"]]
+    special = {"batch_size": _batch_sizes, "learning_rate": _rates}
+    for name in LISTS:
+        write = special.get(name, _listed)
+        shown[_PRINTED[name]] = [write(values.split()) for values in numbers[name]]
+    return TextTable.of(
+        shown.to_dict("records"), _WIDTHS, groups=group_starts(list(shown["Dataset"])), size="tiny"
     )
 
 
@@ -148,7 +145,7 @@ def prepared_datasets(
     return pd.DataFrame(rows)
 
 
-def show_datasets(numbers: pd.DataFrame) -> TextTable:
+def show_datasets(_: Datasets, numbers: pd.DataFrame) -> TextTable:
     """Counts with thousands separated, balance as the ratio of class sizes."""
     return TextTable(
         header=["Dataset", "Source", "Classes", "Train", "Test", "Class sizes", "Description"],

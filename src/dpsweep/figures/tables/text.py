@@ -5,8 +5,9 @@ Cells are plain Unicode (ε, 2⁸, 10⁻³, –), which Markdown takes as it is 
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import pandas as pd
 
@@ -33,6 +34,26 @@ def signed(value: float, decimals: int = 2) -> str:
     return "–" if math.isnan(value) else f"{value:+.{decimals}f}".replace("-", "−")
 
 
+def with_range(
+    value: float | None, low: float | None = None, high: float | None = None, *, decimals: int
+) -> str:
+    """A number with its range, if that is known; a dash where there is no number.
+
+    >>> with_range(0.36, 0.31, 0.41, decimals=2), with_range(0.36, decimals=2)
+    ('0.36 [0.31, 0.41]', '0.36')
+
+    Args:
+        value: the number.
+        low: the lower end of its range.
+        high: the upper end.
+        decimals: how many are written.
+    """
+    if pd.isna(value):
+        return "–"
+    text = f"{value:.{decimals}f}"
+    return text if pd.isna(low) else f"{text} [{low:.{decimals}f}, {high:.{decimals}f}]"
+
+
 def latex(text: str) -> str:
     """Plain text as LaTeX: what has a meaning there is escaped, known Unicode becomes mathematics.
 
@@ -57,6 +78,7 @@ class TextTable:
             paragraph of 0.2 line widths.
         groups: rows before which a rule is drawn.
         size: LaTeX type size.
+        note: what the caption says of the rows.
     """
 
     header: Sequence[str]
@@ -64,6 +86,24 @@ class TextTable:
     columns: Sequence[str]
     groups: frozenset[int] = frozenset()
     size: str = "small"
+    note: str = ""
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[Any, str]], columns: Sequence[str], **look: Any) -> Self:
+        """A table of rows that say under which title each of their cells stands.
+
+        >>> table = TextTable.of([{"B": "64", "lost": "0.5"}, {"B": "full", "lost": "–"}], "rr")
+        >>> table.header, table.rows
+        (['B', 'lost'], [['64', '0.5'], ['full', '–']])
+
+        Args:
+            rows: text by title, with the same titles in each row; without any row there is no title.
+            columns: see the class.
+            look: ``groups``, ``size`` and ``note``.
+        """
+        return cls(
+            list(rows[0]) if rows else [], [list(row.values()) for row in rows], columns, **look
+        )
 
     def latex(self, caption: str, label: str) -> str:
         """A floating ``table``, written by pandas; needs the packages array and booktabs."""

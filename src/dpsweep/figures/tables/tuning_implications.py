@@ -13,7 +13,7 @@ from dpsweep.analysis.evidence import (
 )
 from dpsweep.analysis.frames import load_trials
 from dpsweep.analysis.grids import grids
-from dpsweep.figures.tables.text import TextTable, group_starts, signed
+from dpsweep.figures.tables.text import TextTable, group_starts, signed, with_range
 from dpsweep.study import Study
 from dpsweep.study.config.datasets import related_datasets
 from dpsweep.study.paths import Paths
@@ -62,33 +62,32 @@ def evidence_and_comparisons(
     }
 
 
-def show(numbers: pd.DataFrame) -> TextTable:
+def show(_: TuningImplications, numbers: pd.DataFrame) -> TextTable:
     """Effects are positive where they go as the rule says."""
-    rows = numbers.to_dict("records")
-    return TextTable(
-        header=[
-            "Condition", "Rule", "Measured", "Effect [this study]", "Other datasets", "Margin",
-            "Visible", "Comparisons (for, against)", "Verdict",
-        ],
-        rows=[
-            [
-                str(row["condition"]),
-                str(row["implication"]),
-                f"{row['effect_measured']} ({row['unit']})",
-                f"{signed(row['effect'])} {_interval(row['lower_here'], row['upper_here'])}",
-                f"{_interval(row['lower_elsewhere'], row['upper_elsewhere'])}",
-                f"{row['margin']:g}",
-                "–" if pd.isna(row["smallest_visible_here"]) else f"{row['smallest_visible_here']:.2f}",
-                f"{row['comparisons']} ({row['in_favour']}, {row['against']}) in "
-                f"{row['groups_of_datasets']}",
-                str(row["verdict"]),
-            ]
-            for row in rows
-        ],
-        columns=["p0.08", "p0.11", "p0.16", "p0.15", "p0.13", "p0.06", "p0.06", "p0.11", "p0.09"],
-        groups=group_starts([row["condition"] for row in rows]),
+    rows = [
+        {
+            "Condition": str(row["condition"]),
+            "Rule": str(row["implication"]),
+            "Measured": f"{row['effect_measured']} ({row['unit']})",
+            "Effect [this study]": (
+                f"{signed(row['effect'])} {_interval(row['lower_here'], row['upper_here'])}"
+            ),
+            "Other datasets": _interval(row["lower_elsewhere"], row["upper_elsewhere"]),
+            "Margin": f"{row['margin']:g}",
+            "Visible": with_range(row["smallest_visible_here"], decimals=2),
+            "Comparisons (for, against)": f"{row['comparisons']} ({row['in_favour']}, "
+            f"{row['against']}) in {row['groups_of_datasets']}",
+            "Verdict": str(row["verdict"]),
+        }
+        for row in numbers.to_dict("records")
+    ]
+    return TextTable.of(
+        rows,
+        ["p0.08", "p0.11", "p0.16", "p0.15", "p0.13", "p0.06", "p0.06", "p0.11", "p0.09"],
+        groups=group_starts([row["Condition"] for row in rows]),
         size="footnotesize",
-    )  # fmt: skip
+        note=NOTE,
+    )
 
 
 def _interval(lower: float, upper: float) -> str:

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from dpsweep.base.files import atomic_path, write_text
+from dpsweep.base.units import count
 from dpsweep.figures.tables import comparison, inputs, tuning_implications
 from dpsweep.figures.tables.text import TextTable
 from dpsweep.study import Study
@@ -22,40 +24,27 @@ class Family:
     """The functions that make the tables of a family.
 
     Attributes:
-        compute: from (study, paths, table, missing) to the frame of every CSV, by its suffix;
-            ``csv`` is what is printed.
+        compute: from (study, paths, table, missing) to the frame of the CSV, or to the frame of every
+            CSV by its suffix, of which ``csv`` is what is printed.
         show: from (table, the printed frame) to text.
-        note: from (table, the printed frame) to what the caption says besides, if anything.
-        words: from the table to the columns that are text even where they look like numbers.
+        words: columns that are text even where they look like numbers; titles of rows always are.
     """
 
-    compute: Callable[..., dict[str, pd.DataFrame]]
+    compute: Callable[..., pd.DataFrame | dict[str, pd.DataFrame]]
     show: Callable[[Any, pd.DataFrame], TextTable]
-    note: Callable[[Any, pd.DataFrame], str] = lambda *_: ""
-    words: Callable[[Any], Sequence[str]] = lambda _: ()
+    words: Sequence[str] = ()
 
 
 FAMILIES = {
-    "comparison": Family(
-        lambda *inputs: {"csv": comparison.accuracies_and_references(*inputs)},
-        comparison.show,
-        comparison.which_is_better,
-        lambda table: [*table.row_titles, "column"],
-    ),
+    "comparison": Family(comparison.accuracies_and_references, comparison.show, ["column"]),
     "datasets": Family(
-        lambda study, paths, _, missing: {"csv": inputs.prepared_datasets(study, paths, missing)},
-        lambda _, numbers: inputs.show_datasets(numbers),
-        words=lambda _: ("revision", "description"),
+        lambda study, paths, _, missing: inputs.prepared_datasets(study, paths, missing),
+        inputs.show_datasets,
+        ["revision", "description"],
     ),
-    "hyperparameter_grid": Family(
-        lambda study, *_: {"csv": inputs.grids_of_sweeps(study)},
-        lambda _, numbers: inputs.show_grids(numbers),
-        words=lambda _: inputs.LISTS,
-    ),
+    "hyperparameter_grid": Family(inputs.grids_of_sweeps, inputs.show_grids, inputs.LISTS),
     "tuning_implications": Family(
-        tuning_implications.evidence_and_comparisons,
-        lambda _, numbers: tuning_implications.show(numbers),
-        lambda *_: tuning_implications.NOTE,
+        tuning_implications.evidence_and_comparisons, tuning_implications.show
     ),
 }
 
@@ -74,16 +63,36 @@ def write(study: Study, paths: Paths, target: str) -> None:
     table = pick("table", target, study.tables)
     family = FAMILIES[table.family]
     missing: list[Path] | None = [] if paths.partial else None
-    frames = family.compute(study, paths, table, missing)
+    computed = family.compute(study, paths, table, missing)
+    frames = computed if isinstance(computed, dict) else {"csv": computed}
     caption, printed = _printed(study, table, frames["csv"])
-    if absent := len(set(missing or ())):
-        files = "1 result file is" if absent == 1 else f"{absent} result files are"
+    if missing:
+        files = count(len(set(missing)), "result file is", "result files are")
         caption += f" Partial: {files} not there yet."
-    write_text(paths.table(target, "tex"), printed.latex(caption, f"tab:{target}"))
-    write_text(paths.table(target, "md"), printed.markdown(caption))
+    write_printed(partial(paths.table, target), printed, caption, target)
     for suffix, frame in frames.items():
-        with atomic_path(paths.table(target, suffix)) as file:
-            frame.to_csv(file, index=False, lineterminator="\n")
+        write_numbers(frame, paths.table(target, suffix))
+
+
+def write_printed(
+    file: Callable[[str], Path], printed: TextTable, caption: str, label: str
+) -> None:
+    """Write a table as it is printed.
+
+    Args:
+        file: the path of the table's file with a suffix, ``tex`` or ``md``.
+        printed: the table.
+        caption: its caption.
+        label: its name, for LaTeX.
+    """
+    write_text(file("tex"), printed.latex(caption, f"tab:{label}"))
+    write_text(file("md"), printed.markdown(caption))
+
+
+def write_numbers(numbers: pd.DataFrame, file: Path) -> None:
+    """Write a frame as a CSV with full precision, atomically."""
+    with atomic_path(file) as partial_file:
+        numbers.to_csv(partial_file, index=False, lineterminator="\n")
 
 
 def read(study: Study, paths: Paths, target: str) -> tuple[str, TextTable]:
@@ -94,8 +103,8 @@ def read(study: Study, paths: Paths, target: str) -> tuple[str, TextTable]:
         ValueError: it is not such a table.
     """
     table = study.tables[target]
-    words = dict.fromkeys(FAMILIES[table.family].words(table), str)
-    numbers = read_numbers(paths.table(target, "csv"), words)
+    words = [*FAMILIES[table.family].words, *getattr(table, "row_titles", ())]
+    numbers = read_numbers(paths.table(target, "csv"), dict.fromkeys(words, str))
     try:
         return _printed(study, table, numbers)
     except KeyError as error:
@@ -116,6 +125,6 @@ def read_numbers(file: Path, words: dict[str, type[str]] | None = None) -> pd.Da
 
 
 def _printed(study: Study, table: Table, numbers: pd.DataFrame) -> tuple[str, TextTable]:
-    family = FAMILIES[table.family]
-    notes = [table.caption, how_chosen(study, table), family.note(table, numbers)]
-    return " ".join(note for note in notes if note), family.show(table, numbers)
+    printed = FAMILIES[table.family].show(table, numbers)
+    notes = [table.caption, how_chosen(study, table), printed.note]
+    return " ".join(note for note in notes if note), printed
