@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from dpsweep.base.files import read_json, write_json
 from dpsweep.data.prepared import DatasetError
