@@ -1,6 +1,7 @@
 """Noise without tails gives examples away; the generators in use have them."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from scipy import integrate, special, stats
 from tests.training.tiny_study import N, tiny_sections
 
 from dpsweep.analysis.tails import study_calibrations, tail_costs, tail_lines
-from dpsweep.privacy import Calibration
+from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import GENERATORS, box_muller_radius, outside_probability, tail_delta
 from dpsweep.privacy.stored import write_calibration
@@ -78,9 +79,13 @@ def test_calibrations_of_a_study_are_read_where_they_are_and_made_where_not(
     study, paths = Study.model_validate(tiny_sections({}, {"kind": "film"})), Paths(tmp_path)
     (made,) = study_calibrations(study, paths)
     assert made == calibrate(8.0, study.privacy.delta, N, N, 1)
-    stored = replace(made, noise_multiplier=2 * made.noise_multiplier)
-    write_calibration(paths.noise("digits", 8.0, 1, "full"), stored)
+    file = paths.noise("digits", 8.0, 1, "full")
+    stored = replace(made, opacus_note="not asked for here")
+    write_calibration(file, stored)
     assert study_calibrations(study, paths) == [stored]
+    write_calibration(file, replace(made, noise_multiplier=made.noise_multiplier / 2))
+    with pytest.raises(CalibrationError, match=re.escape(str(file))):
+        study_calibrations(study, paths)
 
 
 def test_lines_name_every_generator() -> None:

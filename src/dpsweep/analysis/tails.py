@@ -4,10 +4,10 @@ import logging
 import math
 from dataclasses import dataclass
 
-from dpsweep.base.files import read_json
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import GENERATORS, NoiseGenerator, tail_delta
+from dpsweep.privacy.stored import read_calibration
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
@@ -36,7 +36,12 @@ class TailCost:
 
 
 def study_calibrations(study: Study, paths: Paths) -> list[Calibration]:
-    """Every distinct calibration of a study: read where it is there, made where it is not."""
+    """Every distinct calibration of a study: read where it is there, made where it is not.
+
+    Raises:
+        CalibrationError: a stored calibration is for another setting, or does not give its epsilon.
+        DamagedFileError: a stored calibration was edited or damaged.
+    """
     found: dict[tuple[float, int, int, int], Calibration] = {}
     for cell in filter(lambda each: math.isfinite(each.epsilon), study.all_cells()):
         dataset = study.problems[cell.problem].dataset
@@ -45,10 +50,9 @@ def study_calibrations(study: Study, paths: Paths) -> list[Calibration]:
         if (cell.epsilon, *sizes) in found:
             continue
         path = paths.noise(dataset, cell.epsilon, cell.epochs, cell.batch_size)
+        target = cell.epsilon, study.privacy.delta, *sizes
         found[cell.epsilon, *sizes] = (
-            Calibration.from_dict(read_json(path))
-            if path.exists()
-            else calibrate(cell.epsilon, study.privacy.delta, *sizes)
+            read_calibration(path, *target) if path.exists() else calibrate(*target)
         )
         if len(found) % 50 == 0:
             log.info("%d calibrations", len(found))

@@ -117,8 +117,6 @@ def certify_again(noise: Calibration) -> Calibration:
         CalibrationError: a number is out of range, the noise multiplier is not certified for epsilon, or
             it is certified for a much smaller one, or the accountants disagree.
     """
-    for name in ("train_size", "batch_size", "steps"):
-        _positive_integer(name, getattr(noise, name))
     _check_target(noise.epsilon, noise.delta)
     lowest, highest = NOISE_MULTIPLIER_RANGE
     if noise.batch_size < noise.train_size and not lowest <= noise.noise_multiplier <= highest:

@@ -109,7 +109,7 @@ class Calibration:
 def mistakes(error: ValidationError) -> list[str]:
     """Say in a line each what pydantic found wrong, and where."""
     return [
-        f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
+        ": ".join(filter(None, [".".join(map(str, each["loc"])), each["msg"]]))
         + ("" if each["type"] == "missing" else f", found {reprlib.repr(each['input'])}")
         for each in error.errors()
     ]

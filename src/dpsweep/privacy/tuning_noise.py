@@ -137,9 +137,17 @@ def calibrate_tuning(
             f"no base mechanism gives a total epsilon of {epsilon:g} at delta {delta:g} with {mean:g} "
             f"trials in the mean: {error}"
         ) from error
-    score_noise = _score_noise(first, delta / mean, second, large_delta)
     return TuningNoise(
-        *(epsilon, delta, mean, shape, gamma, first, second, large_delta, score_noise, noise)
+        epsilon=epsilon,
+        delta=delta,
+        mean_trials=mean,
+        shape=shape,
+        gamma=gamma,
+        first_epsilon=first,
+        second_epsilon=second,
+        second_delta=large_delta,
+        score_noise=_score_noise(first, delta / mean, second, large_delta),
+        noise=noise,
     )
 
 

@@ -127,7 +127,10 @@ def _listed(mistakes: Iterator[str]) -> Iterator[str]:
 
 
 def _derived_mistakes(content: dict[str, Any], certificate: Certificate) -> Iterator[str]:
-    """Compare what a calibration derives from its own fields, such as the sampling rate."""
+    """Compare the file with its parsed form: added keys, NaN and infinities, derived numbers.
+
+    The later checks compare parsed forms, in which none of these can be seen.
+    """
     yield from _differs("certificate", content, certificate.model_dump(mode="json"))
 
 
@@ -152,7 +155,11 @@ def _differs(name: str, found: Any, expected: Any) -> Iterator[str]:
     """Compare what a certificate has with what it must be, part by part."""
     if isinstance(found, dict) and isinstance(expected, dict):
         for key in sorted(found.keys() | expected.keys()):
-            yield from _differs(f"{name}.{key}".lstrip("."), found.get(key), expected.get(key))
+            place = f"{name}.{key}".lstrip(".")
+            if (key in found) != (key in expected):
+                yield f"{place}: {'is no field' if key in found else 'missing'}"
+            else:
+                yield from _differs(place, found[key], expected[key])
         return
     if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
         for index, (one, other) in enumerate(zip(found, expected, strict=True)):
@@ -244,7 +251,7 @@ def _accountants(certificate: Certificate) -> Iterator[str]:
 def _proven_again(certificate: Certificate) -> Certificate:
     noise, tuning, stated_tuning = certificate.noise, None, None
     if certificate.tuning is None:
-        noise = _proven(noise)
+        noise = _proven(noise, "noise")
         certified = noise.certified_epsilon
     else:
         given = certificate.tuning.tuning_noise(certificate.epsilon, certificate.delta)
@@ -256,8 +263,10 @@ def _proven_again(certificate: Certificate) -> Certificate:
             tuning, certificate.tuning.candidates, certificate.tuning.score
         )
     earlier = [
-        each.model_copy(update={"noise": _proven(each.noise)}) if each.noise else each
-        for each in certificate.releases.earlier
+        each.model_copy(update={"noise": _proven(each.noise, f"releases.earlier.{index}.noise")})
+        if each.noise
+        else each
+        for index, each in enumerate(certificate.releases.earlier)
     ]
     alone = None if tuning else noise
     return certificate.model_copy(
@@ -271,10 +280,13 @@ def _proven_again(certificate: Certificate) -> Certificate:
     )
 
 
-def _proven(noise: Calibration) -> Calibration:
+def _proven(noise: Calibration, where: str) -> Calibration:
     """Run the accountants again, the quick one first: it refuses noise that others take minutes for."""
-    verify_calibration(noise)
-    return certify_again(noise)
+    try:
+        verify_calibration(noise)
+        return certify_again(noise)
+    except CalibrationError as error:
+        raise CalibrationError(f"{where}: {error}") from None
 
 
 def _architecture(network: Network) -> Architecture:

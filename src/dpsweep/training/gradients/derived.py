@@ -130,7 +130,8 @@ class Standardized(Derived):
 
     So the squared norms need three sums a channel and example: of g^2, g and g x. The last one is
     in what the layer gave for its inputs. The mean of g does not count, and where inputs are nearly
-    uniform it is nearly all of g, so it is taken off before anything is summed; rows have none.
+    uniform it is nearly all of g, so it is taken off before anything is summed. Gradients that
+    are kept as rows were made without it.
     """
 
     origin: Standardization
