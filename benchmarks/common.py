@@ -46,15 +46,19 @@ def environment(*packages: str, device: str = "", load: bool = True) -> dict[str
     }
 
 
+# What results depend on; results themselves are written while a measurement runs.
+_DECISIVE = ("Snakefile", "workflow", "src", "config.yaml", "studies", "benchmarks/**/*.py")
+
+
 def commit() -> str:
-    """The commit that is tried, with a mark if what runs was changed since."""
+    """The commit that is tried, with a mark if anything that results depend on was changed since."""
 
     def git(*words: str) -> "subprocess.CompletedProcess[str]":
         command = ("git", "-C", str(REPOSITORY), *words)
         return subprocess.run(command, check=False, capture_output=True, text=True)
 
     name = git("rev-parse", "--short", "HEAD").stdout.strip()
-    changed = git("diff", "--quiet", "HEAD", "--", "Snakefile", "workflow", "src").returncode
+    changed = git("diff", "--quiet", "HEAD", "--", *_DECISIVE).returncode
     return f"{name}, changed" if changed else name
 
 

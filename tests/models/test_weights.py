@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from dpsweep.base.files import write_json
+from dpsweep.data.hub_file import HubError
 from dpsweep.models.backbone import Architecture, BackboneError, PreparedBackbone
 from dpsweep.models.prepare import prepare
 from dpsweep.models.weights import configured, load_weights
@@ -147,6 +148,14 @@ def test_a_random_backbone_has_no_weights(tmp_path: Path) -> None:
     backbone = PreparedBackbone.open(Paths(tmp_path).backbone("tiny"))
     assert not backbone.metadata.pretrained
     assert backbone.state() == {}
+
+
+def test_offline_it_fails_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(HubError, match=r"hf download timm/vit_tiny model\.safetensors") as error:
+        prepare("tiny", section({"kind": "hub", "id": "timm/vit_tiny"}), Paths(tmp_path))
+    assert "weights: {kind: file" in str(error.value)
 
 
 def test_offline_the_hubs_cache_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -236,6 +236,22 @@ def test_an_input_that_changes_under_a_job_makes_its_output_outdated(
     assert found[output.name] == "outdated"
 
 
+def test_local_files_that_change_while_they_are_read_make_the_output_outdated(
+    paths: Paths, tmp_path: Path
+) -> None:
+    image = tmp_path / "images" / "train" / "cat" / "1.png"
+    image.parent.mkdir(parents=True)
+    image.write_bytes(b"read")
+    content = copy.deepcopy(CONTENT)
+    content["datasets"]["digits"]["source"] = {"kind": "folder", "path": str(image.parents[2])}
+    output = Outputs(Study.model_validate(content), paths).dataset("digits")
+    finish_output(paths, output)
+    assert problems(paths, [output]) == {}
+    with making(paths, output):
+        image.with_name("2.png").write_bytes(b"came too late")
+    assert problems(paths, [output])[output.name].kind == "outdated"
+
+
 def test_lines_name_what_is_wrong_and_count_the_rest(study: Study, paths: Paths) -> None:
     finish_all(study, paths)
     file = paths.figure("heatmap", "pdf")

@@ -276,7 +276,7 @@ assert not {"torch", "opacus"} & set(sys.modules)
 
 @pytest.mark.slow
 def test_the_documented_table_shows_the_committed_results():
-    from benchmarks.calibration import comparison_table  # imports Opacus
+    from benchmarks.speed.calibration import comparison_table  # imports Opacus
 
     results = read_json(ROOT / "benchmarks" / "results" / "calibration_comparison.json")
     documented = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ from snakemake.settings.types import RerunTrigger
 TESTED = "9.27"
 # Files whose jobs run again if they are needed.
 FORCED = set()
-# Snakemake heeds times always; there is no value for nothing.
+# Snakemake has no value for "no trigger" and always looks at times; `is_newer` below says never.
 RERUN_TRIGGERS = {RerunTrigger.MTIME}
 
 

@@ -9,7 +9,7 @@
 - `dpsweep.data.images`: encoded images to pixels;
 - `dpsweep.data.tokenizer`: texts to tokens.
 
-The package imports NumPy only. Libraries that a source needs are imported when it is prepared.
+Libraries that a source needs are imported when it is prepared.
 """
 
 from dpsweep.data.examples import Split

@@ -21,9 +21,9 @@ class Split:
     """Inputs and labels of one split, in order."""
 
     inputs: Any
-    """Before preparation texts, which can be iterated as often as needed, or
-    `dpsweep.data.images.EncodedImages`. To be written (examples, *shape) as a network reads them: an
-    array; for more than fits in memory blocks of such rows, or a .npy file of them, which is moved."""
+    """From a source: texts (iterable as often as needed), `dpsweep.data.images.EncodedImages`, or rows as
+    a network reads them. `write_prepared` takes rows, (examples, *shape): an array, blocks of rows
+    (iterated once), or a .npy file, which is moved."""
     labels: Labels
     """(examples,)"""
     where: Callable[[int], str] = "row {}".format

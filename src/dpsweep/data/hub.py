@@ -273,7 +273,7 @@ def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, Label
 
 
 def _content(files: HubFiles, where: str, image: Any) -> Content:
-    """Return an image's bytes, or its file in the dataset's folder; nothing else is files."""
+    """Return an image's bytes, or its file in the dataset's folder; nothing else is opened."""
     if image is None or (image["bytes"] is None and image["path"] is None):
         return b""
     if image["bytes"] is not None:

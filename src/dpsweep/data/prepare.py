@@ -2,7 +2,6 @@
 
 import logging
 import re
-import time
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,7 +41,7 @@ def prepare(
     Raises:
         DatasetError: the source cannot be read, or is not what the study declares.
     """
-    started = time.time()
+    before = _state(folder / METADATA)
     with named(name):
         data = load(dataset)
         if dataset.kind == "text":
@@ -52,13 +51,13 @@ def prepare(
     known = dataset.kind == "text" or dataset.corrupt == "refuse"
     if known:
         _compare(name, dataset, data)
-    own = unfinished.claim(folder / "unfinished")
-    resize = identity = None
+    own = resize = identity = None
     if dataset.kind == "text":
         data, identity = _tokenized(name, dataset, data, tokenizer)
     elif isinstance(data.train.inputs, EncodedImages):
+        own = unfinished.claim(folder / "unfinished")
         data, resize = _decoded(name, dataset, data, own)
-    prepared = _finished_by_another(folder, started)
+    prepared = _finished_by_another(folder, before)
     if prepared is None:
         if not known:
             _compare(name, dataset, data)
@@ -78,7 +77,8 @@ def prepare(
             resize=resize,
             refuse_duplicates=dataset.duplicates == "refuse",
         )
-    unfinished.release(own)
+    if own is not None:
+        unfinished.release(own)
     return prepared
 
 
@@ -133,12 +133,23 @@ def _decoded(
     return decoded, None if transform.stored is None else resize
 
 
-def _finished_by_another(folder: Path, started: float) -> PreparedDataset | None:
-    """The dataset if another process has finished it meanwhile: jobs may be reading it already."""
+def _state(file: Path) -> tuple[int, int] | None:
+    """Tell a file from one that replaces it; None where there is none."""
     try:
-        if (folder / METADATA).stat().st_mtime < started:
-            return None
+        found = file.stat()
     except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _finished_by_another(folder: Path, before: tuple[int, int] | None) -> PreparedDataset | None:
+    """The dataset if another process has finished it meanwhile: jobs may be reading it already.
+
+    Args:
+        folder: of the dataset.
+        before: the state of its metadata when this preparation began.
+    """
+    if _state(folder / METADATA) in (None, before):
         return None
     log.info("%s: another process has prepared it", folder)
     return PreparedDataset.open(folder)

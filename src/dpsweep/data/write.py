@@ -28,6 +28,12 @@ from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 
+# Fields of `DatasetMetadata` that the arrays tell.
+_TOLD = {
+    *("train_size", "test_size", "train_counts", "test_counts"),
+    *("shape", "duplicates", "checksum", "file_checksums"),
+}
+
 
 def write_prepared(
     folder: Path, *, train: Split, test: Split, refuse_duplicates: bool = False, **facts: Any
@@ -47,8 +53,14 @@ def write_prepared(
     Raises:
         DatasetError: labels outside the classes, inputs that are not of the type and shape of
             their kind, splits whose inputs and labels differ in number, or duplicates.
+        TypeError: a fact is missing or unknown.
     """
+    required = {key for key, field in DatasetMetadata.model_fields.items() if field.is_required()}
+    if wrong := (facts.keys() - DatasetMetadata.model_fields) | (required - _TOLD - facts.keys()):
+        raise TypeError(f"write_prepared: facts that are missing or unknown: {sorted(wrong)}")
     name, kind, classes = facts["name"], facts.get("kind", "image"), facts["classes"]
+    if kind not in INPUT_TYPES:
+        raise DatasetError(f"{name}: found kind {kind!r}; allowed: {', '.join(INPUT_TYPES)}")
     _check_classes(name, classes)
     # A rewrite that is interrupted must not leave old metadata beside new arrays.
     (folder / METADATA).unlink(missing_ok=True)

@@ -117,7 +117,8 @@ class Plan:
 
     def preparation_bytes(self) -> float:
         """The size of datasets and backbones that are not prepared yet."""
-        grids = [self._study.problems[name] for name in {cell.problem for cell in self._cells()}]
+        names = dict.fromkeys(cell.problem for cell in self._cells())
+        grids = [self._study.problems[name] for name in names]
         datasets = {grid.dataset for grid in grids}
         backbones = {grid.backbone: grid.dataset for grid in grids}
         return sum(

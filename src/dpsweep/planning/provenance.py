@@ -96,15 +96,17 @@ class Making:
 def making(paths: Paths, output: Output) -> Iterator[Making]:
     """Make an output inside the block, and say at its end what it was made from.
 
-    Inputs are looked at before the block: whatever changes them later makes the output outdated.
+    Settings, which tell the state of local files, and inputs are looked at before the block: whatever
+    changes them later makes the output outdated.
     """
+    settings = output.settings()
     inputs = {file: _checksum(paths, file) for file in output.inputs}
     job = Making(paths, output)
     # What it was is over, whether or not the job gets to its end; what it has cost is not.
     job.note(job.timing)
     yield job
     files = {file.name: WrittenFile.of(file) for file in output.files}
-    made_for = _made_for(paths, output, inputs)
+    made_for = _made_for(paths, settings, inputs)
     write_provenance(paths, output, Provenance(made_for, files, job.timing))
 
 
@@ -208,15 +210,16 @@ def _problem(
     remade = next((file for file in output.inputs if file not in checksums), None)
     if remade is not None:
         return NotCurrent("inputs", f"{remade} is to be made again")
-    if provenance.made_for != _made_for(paths, output, checksums):
+    inputs = {file: checksums[file] for file in output.inputs}
+    if provenance.made_for != _made_for(paths, output.settings(), inputs):
         return NotCurrent("outdated", "was made for other settings or from other files")
     checksums |= written
     return None
 
 
-def _made_for(paths: Paths, output: Output, checksums: Mapping[Path, str]) -> str:
-    inputs = {_inside(paths.results, file): checksums[file] for file in output.inputs}
-    return fingerprint({"settings": output.settings(), "inputs": inputs})
+def _made_for(paths: Paths, settings: str, inputs: Mapping[Path, str]) -> str:
+    named = {_inside(paths.results, file): each for file, each in inputs.items()}
+    return fingerprint({"settings": settings, "inputs": named})
 
 
 @cache

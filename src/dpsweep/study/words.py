@@ -269,7 +269,7 @@ class Words:
         if wanted is None or wanted == "all" or clipping_kind(wanted) != "flat":
             found = leaf.candidates[axis]
         elif is_given(wanted):
-            found = wanted if isinstance(wanted, list) else [wanted]
+            found = list(dict.fromkeys(wanted if isinstance(wanted, list) else [wanted]))
             _allow(f"{leaf.where}.{axis}", leaf, found, leaf.values(axis))
         else:
             found = self._stands_for(wanted, axis, leaf, leaves)

@@ -5,7 +5,6 @@ import os
 import secrets
 import shlex
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
 _LOOK_SECONDS = 1.0
-_HERE_SECONDS = 90.0
+_HERE_SECONDS = 600.0
 _LEAST_FREE_BYTES = 10**9
 # Of a log, the last lines.
 _LINES = 5
@@ -146,7 +145,7 @@ def _here(command: str, folder: Path) -> Patient:
     log, steps = folder / "here.txt", folder / "here.steps"
     with log.open("wb") as stream:
         try:
-            status = subprocess.run(
+            ended = subprocess.run(
                 ["bash", "-c", f'{command} "$1"', "bash", str(steps)],
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
@@ -154,13 +153,14 @@ def _here(command: str, folder: Path) -> Patient:
                 env={name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"},
                 timeout=_HERE_SECONDS,
                 check=False,
-            ).returncode
+            )
+            how = f"exit status {ended.returncode}" if ended.returncode else ""
         except subprocess.TimeoutExpired:
-            status = -signal.SIGKILL
-    if status == 0:
+            how = f"did not end within {_HERE_SECONDS:g} s"
+    if not how:
         patient.passed["command"] = read_steps(steps)[-1]["found"]
     else:
-        said = [*failures.tail(log)[-_LINES:], f"exit status {status} on {os.uname().nodename}"]
+        said = [*failures.tail(log)[-_LINES:], f"{how} on {os.uname().nodename}"]
         patient.problems.append(explain("command", "\n".join(said)))
     return patient
 
