@@ -49,7 +49,7 @@ for resource, limit in JOBS.limits.items():
         workflow.register_resource(resource, limit)
 LOGS = PATHS.drawn / "logs"
 # What a site needs around every command.
-setup = JOBS.shell_setup(Path(workflow.basedir) / "workflow/scripts/requeue.sh")
+setup = JOBS.shell_setup(PROJECT / "workflow/scripts/requeue.sh")
 shell.prefix(setup.replace("{", "{{").replace("}", "}}"))
 
 

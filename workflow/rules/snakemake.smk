@@ -17,6 +17,10 @@
 # Times of files and Snakemake's own records decide nothing. Clocks of machines differ, a clock that is set
 # back dates files in the future, and records may be lost. Snakemake makes an output again whose input is
 # newer, and fails a job whose output is older than an input.
+#
+# In a workflow that uses this one as a module, Snakemake decides about the other rules as always.
+from functools import cache
+
 import snakemake
 from snakemake.dag import DAG
 from snakemake.exceptions import WorkflowError
@@ -26,6 +30,8 @@ from snakemake.settings.types import RerunTrigger
 
 # As in pyproject.toml.
 TESTED = "9.27"
+# The folder of the Snakefile, also where another workflow uses it as a module.
+PROJECT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[1]
 # Files whose jobs run again if they are needed.
 FORCED = set()
 # Snakemake has no value for "no trigger" and always looks at times; `is_newer` below says never.
@@ -69,22 +75,35 @@ JobScheduler.job_rate_limiter = property(
 
 
 SNAKEMAKES_INIT = DAG.init
+SNAKEMAKES_CHECK_OUTPUT_MTIME = DAG.check_output_mtime
+SNAKEMAKES_IS_NEWER = _IOFile.is_newer
+
+
+@cache
+def is_ours(snakefile):
+    file = Path(snakefile)
+    return (
+        file == PROJECT / "Snakefile" or file.parent == PROJECT / "workflow" / "rules"
+    )
 
 
 async def init(dag, *arguments, **options):
     dag.forcefiles |= FORCED
-    dag.workflow.dag_settings.rerun_triggers = RERUN_TRIGGERS
+    if all(is_ours(rule.snakefile) for rule in dag.workflow.rules):
+        dag.workflow.dag_settings.rerun_triggers = RERUN_TRIGGERS
     await SNAKEMAKES_INIT(dag, *arguments, **options)
 
 
 async def is_newer(file, time):
-    return False
+    ours = file.rule is not None and is_ours(file.rule.snakefile)
+    return not ours and await SNAKEMAKES_IS_NEWER(file, time)
 
 
-async def times_are_as_they_should_be(dag, job, outputs):
-    pass
+async def check_output_mtime(dag, job, outputs):
+    if not is_ours(job.rule.snakefile):
+        await SNAKEMAKES_CHECK_OUTPUT_MTIME(dag, job, outputs)
 
 
 DAG.init = init
-DAG.check_output_mtime = times_are_as_they_should_be
+DAG.check_output_mtime = check_output_mtime
 _IOFile.is_newer = is_newer

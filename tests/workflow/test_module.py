@@ -1,0 +1,46 @@
+"""Another Snakemake workflow uses this one as a module, as docs/your-own-data.md shows."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.workflow.tiny import TinyChain
+
+PAGE = Path(__file__).parents[2] / "docs" / "your-own-data.md"
+
+
+@pytest.mark.slow
+def test_another_workflow_uses_this_one_as_a_module(tmp_path: Path) -> None:
+    chain = TinyChain(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?module dpsweep.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "Snakefile").write_text(block.replace("pets.yaml", "study.yaml"))
+    (tmp_path / "heading.txt").write_text("ours")
+
+    def run() -> str:
+        command = [sys.executable, "-m", "snakemake", "--cores", "2", "--quiet", "progress"]
+        ended = subprocess.run(
+            command,
+            check=False,
+            cwd=tmp_path,
+            env=chain.environment,
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout + ended.stderr
+
+    run()
+    assert (tmp_path / "summary.txt").read_text() == "ours\npets_vit_film\n"
+    assert "Nothing to be done" in run()
+
+    # Snakemake decides about their rules as always, and dpsweep about its own.
+    (tmp_path / "heading.txt").write_text("newer")
+    table = chain.results / "problems" / "pets_vit_film.parquet"
+    made = table.stat().st_mtime_ns
+    os.utime(chain.results / "data" / "pets" / "metadata.json", (2e9, 2e9))
+    run()
+    assert (tmp_path / "summary.txt").read_text() == "newer\npets_vit_film\n"
+    assert table.stat().st_mtime_ns == made
