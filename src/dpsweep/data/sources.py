@@ -37,17 +37,18 @@ def load(dataset: Dataset) -> LabelledData:
         )
     match source:
         case DigitsSource():
-            return load_digits(source, image_size(dataset))
+            data = load_digits(source, image_size(dataset))
         case GlyphsSource():
-            return load_glyphs(source, image_size(dataset))
+            data = load_glyphs(source, image_size(dataset))
         case DocstringsSource():
-            return load_docstrings(source)
+            data = load_docstrings(source)
         case FilesSource():
-            return load_files(source)
+            data = load_files(source)
         case FolderSource():
-            return load_folder(source)
+            data = load_folder(source)
         case HubSource():
-            return load_hub(source, dataset.kind)
+            data = load_hub(source, dataset.kind)
+    return data
 
 
 @contextmanager
