@@ -89,7 +89,7 @@ def is_ours(snakefile):
 
 async def init(dag, *arguments, **options):
     dag.forcefiles |= FORCED
-    if all(is_ours(rule.snakefile) for rule in dag.workflow.rules):
+    if all(is_ours(each.snakefile) for each in dag.workflow.rules):
         dag.workflow.dag_settings.rerun_triggers = RERUN_TRIGGERS
     await SNAKEMAKES_INIT(dag, *arguments, **options)
 
