@@ -31,7 +31,9 @@ def tokenizer_fingerprint(study: Study, backbone: str) -> str:
 
 
 def training_fingerprint(study: Study, sweep: str) -> str:
-    """Hash of what makes the cells of a sweep train again.
+    """Hash of the settings whose change makes the jobs of a sweep's cells run again.
+
+    Trials whose own key is still the same come from the store.
 
     The axes of the grid are left out: a longer axis adds cells and leaves the others alone.
     """

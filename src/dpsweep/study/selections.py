@@ -16,7 +16,8 @@ all but ``batch_size``  ``common``: every value that the parts of the target sha
 A word means the same value in all parts of a target that are about one dataset: a value that all
 of them have. What is left out is the main dataset, the weak backbone, the main method, DP-Adam, the
 usual number of epochs, and every epsilon, clipping bound and batch size. A selection is a full
-product of its axes: of an axis that is left out it has the values that go with all the others.
+product of its axes: an axis that is left out gets only values that the grid has with every value of
+the other axes.
 
 `dpsweep.study.expand` puts names and lists of values in place of roles and words.
 """

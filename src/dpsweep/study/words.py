@@ -80,7 +80,7 @@ class Leaf:
         return sorted(complete, key=lambda value: (isinstance(value, str), value))
 
     def drawable(self, axis: str) -> list[Any]:
-        """Those of `values` that leave two values or more on each of the drawn axes."""
+        """The `values` with which each drawn axis still has two values or more."""
         later = [each for each in self.drawn if each != axis and each not in self.chosen]
         return [
             value

@@ -1,7 +1,8 @@
 """Where the clipped sum is computed: what all engines of per-example gradients have in common.
 
-`FactoredEngine.clipped_sum` is the one of all fast engines. They differ in how they find the gradients
-of the examples (`dpsweep.training.gradients.engines`).
+All fast engines clip and sum by `FactoredEngine.clipped_sum`. They differ in how they find the
+gradients of the examples (`dpsweep.training.gradients.engines`). The engines `loop` and `opacus`, with
+which they are compared, sum by themselves.
 """
 
 from abc import ABC, abstractmethod

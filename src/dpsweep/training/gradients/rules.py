@@ -10,7 +10,8 @@ the gradients of its parameters in one of three ways:
   number. Autograd returns the gradients of all copies.
 - ``uses.tap(y, x, receive)``, in the engine ``bookkeeping`` alone: after the backward pass ``receive``
   gets the gradient of ``y``, and the input ``x``. From these come the gradients as factors
-  (`dpsweep.training.gradients.per_example`), which go to ``uses.add``. This suits large weights.
+  (`dpsweep.training.gradients.per_example`), which go to ``uses.add``. This suits large weights. Such a
+  rule is registered with ``taps=True``, and ``bookkeeping`` prefers it to another rule of the function.
 
 What has no rule is refused by both engines, and ``auto`` takes another one.
 """

@@ -168,7 +168,8 @@ class Uses(ABC):
     ) -> Tensor:
         """Compute a layer so that the backward pass finds the gradients of all examples.
 
-        Autograd returns them as the gradients of the copies, which are never read. That costs less
+        Autograd returns them as the gradients of copies of the parameters. The forward pass does not
+        read the copies: it uses the parameters themselves. That costs less
         than letting every example multiply by its own copy, because forward and input gradient
         stay what they are.
 
