@@ -1,15 +1,19 @@
-"""Ctrl-C ends a run with status 130 and one message, whatever kind of job runs."""
+"""Ctrl-C ends a run with status 130 and one message, whatever kind of job runs; SIGTERM ends it too."""
 
 import copy
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.waiting import wait_for
+from tests.workflow.chain import as_in_a_terminal
 from tests.workflow.tiny import STUDY, SWEEP, TinyChain
+
+from dpsweep.study.find import PROJECT
 
 pytestmark = pytest.mark.slow
 
@@ -68,3 +72,48 @@ def test_the_same_command_continues(chain: TinyChain) -> None:
     assert chain.said.splitlines()[-1] == f"Report: {chain.results / 'report.html'}"
     assert (chain.results / "report.html").exists()
     assert not list((chain.folder / ".snakemake" / "locks").glob("*.lock"))
+
+
+# Snakemake holds its scheduler's lock while it records a job that has ended; here it takes its time.
+SLOW_RECORDS = """
+import time
+from pathlib import Path
+
+from snakemake.persistence import PersistenceBase
+
+record = PersistenceBase.finished
+
+
+async def finished(self, job):
+    Path("recording").touch()
+    time.sleep(5)
+    await record(self, job)
+
+
+PersistenceBase.finished = finished
+
+
+module dpsweep:
+    snakefile:
+        "{snakefile}"
+    config:
+        {{"study": "study.yaml"}}
+
+
+use rule * from dpsweep
+"""
+
+
+def test_sigterm_ends_a_run_while_an_ended_job_is_recorded(tmp_path: Path) -> None:
+    chain = TinyChain(tmp_path)
+    text = SLOW_RECORDS.format(snakefile=PROJECT / "Snakefile")
+    (tmp_path / "Snakefile").write_text(text)
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--", "all"]
+    run = as_in_a_terminal(command, tmp_path, chain.environment, tmp_path / "said.txt")
+    wait_for((tmp_path / "recording").exists, "record", run, every=0.01)
+    os.killpg(run.pid, signal.SIGTERM)
+    try:
+        assert run.wait(timeout=120) == 1
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)

@@ -19,6 +19,11 @@
 # newer, and fails a job whose output is older than an input.
 #
 # In a workflow that uses this one as a module, Snakemake decides about the other rules as always.
+#
+# The scheduler's lock may be taken twice by one thread. SIGTERM is handled in the main thread, and the handler
+# (JobScheduler.exit_gracefully) takes the lock: if the main thread holds it already, because a job has just
+# ended, it would wait for itself for ever.
+import threading
 from functools import cache
 
 import snakemake
@@ -51,6 +56,10 @@ def check_snakemake():
                 "JobScheduler.failed",
                 "failed" in JobScheduler.__init__.__code__.co_names,
             ),
+            (
+                "JobScheduler._lock",
+                "_lock" in JobScheduler.__init__.__code__.co_names,
+            ),
             ("JobScheduler.remaining_jobs", hasattr(JobScheduler, "remaining_jobs")),
             ("DAG.init", hasattr(DAG, "init")),
             ("DAG.forcefiles", "forcefiles" in DAG.__init__.__code__.co_names),
@@ -72,6 +81,8 @@ check_snakemake()
 JobScheduler.job_rate_limiter = property(
     lambda scheduler: None, lambda scheduler, limiter: None
 )
+LOCK = threading.RLock()
+JobScheduler._lock = property(lambda scheduler: LOCK, lambda scheduler, lock: None)
 
 
 SNAKEMAKES_INIT = DAG.init
