@@ -49,7 +49,7 @@ def measure(cells: int, folder: Path) -> dict[str, dict[str, float]]:
     content = study.model_dump(mode="json", exclude_none=True, by_alias=True)
     (folder / "study.yaml").write_text(yaml.safe_dump(content | {"results": "results"}))
     dpsweep = [sys.executable, "-m", "dpsweep.cli"]
-    plan = snakemake(folder, "-n", "--quiet", "rules", "--config", "study=study.yaml", "--", "all")
+    plan = snakemake(folder, "-n", "--quiet", "--config", "study=study.yaml", "--", "all")
     found = {"snakemake -n all, nothing there": time_command(plan, folder)}
     tables = {paths.problem(name): study.problem_cells(name) for name in study.problems}
 

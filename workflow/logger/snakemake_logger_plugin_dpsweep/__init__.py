@@ -11,6 +11,8 @@ from logging import WARNING, LogRecord
 from typing import Any
 
 import yaml
+from snakemake.logging import DefaultFilter
+from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
@@ -124,6 +126,14 @@ class LogHandler(LogHandlerBase):
         self._forecast = Forecast()
         self._line = ""
         self._printed = 0.0
+        shown = self.common_settings
+        quiet = set(shown.quiet or ())
+        if shown.dryrun:
+            # Snakemake counts the job table as progress: `-n --quiet` would print nothing at all.
+            quiet.discard(Quietness.PROGRESS)
+        self.addFilter(
+            DefaultFilter(quiet, shown.debug_dag, shown.verbose, shown.dryrun, shown.printshellcmds)
+        )
 
     def emit(self, record: LogRecord) -> None:
         """Show one message of Snakemake, or count it."""
@@ -198,8 +208,8 @@ class LogHandler(LogHandlerBase):
 
     @property
     def has_filter(self) -> bool:
-        """Snakemake's own filter applies (it heeds --quiet)."""
-        return False
+        """It filters as Snakemake does, except for the job table of a quiet dry run."""
+        return True
 
     @property
     def has_formatter(self) -> bool:
