@@ -169,6 +169,20 @@ def test_norms_of_a_trial_that_kept_no_parameters(chain: Chain) -> None:
     assert chain.stored_trials() == before
 
 
+def test_gradient_norms_that_nothing_draws_are_measured_again_where_their_cells_change(
+    chain: Chain,
+) -> None:
+    norms = f"results/gradnorms/{SWEEP}/eps8_epochs2_C0.1.parquet"
+    chain.run(norms)
+    assert "Nothing to be done" in chain.run(norms)
+    chain.study["sweeps"][SWEEP]["learning_rate"] = [0.01, 0.02, 0.03]
+    chain.write()
+    cells = (f"eps8_epochs2_B{size}_C0.1" for size in (128, "full"))
+    chain.run(*(f"results/cells/{SWEEP}/{cell}/trials.parquet" for cell in cells))
+    would = chain.run(norms, options=("--dry-run", "--quiet"))
+    assert f"gradient_norms_{SWEEP}_epochs2 1 total 1" in " ".join(would.split())
+
+
 def test_theory_is_measured_again_where_its_section_changes_and_nothing_is_trained(
     chain: Chain,
 ) -> None:

@@ -8,14 +8,7 @@ if PARTIAL:
     RERUN_TRIGGERS.update(RerunTrigger.all())
 elif workflow.is_main_process:
     outputs = list(OUTPUTS.every())
-    # What nothing draws can be asked for by name.
-    drawn = {output.name for output in outputs}
-    cells = STUDY.all_cells()
-    norms = dict.fromkeys(map(NormsKey.of, cells))
-    others = [*map(OUTPUTS.gradient_norms, norms), *map(OUTPUTS.theory, cells)]
-    outputs += [
-        each for each in others if each.name not in drawn and each.files[0].exists()
-    ]
+    outputs += [each for each in OUTPUTS.undrawn() if each.files[0].exists()]
     if not {"-n", "--dry-run", "--dryrun"} & set(sys.argv):
         for line in clear_the_way(PATHS, outputs):
             logger.warning(line)

@@ -6,9 +6,7 @@
 # choice is made inside the job.
 NORMS = {
     str(norms.files[0]): norms.inputs
-    for norms in map(
-        OUTPUTS.gradient_norms, dict.fromkeys(map(NormsKey.of, STUDY.all_cells()))
-    )
+    for norms in map(OUTPUTS.gradient_norms, OUTPUTS.norms_keys())
 }
 
 for problem, epochs in STUDY.kinds():

@@ -104,6 +104,16 @@ class Outputs:
         yield self.explore()
         yield self.report()
 
+    def undrawn(self) -> Iterator[Output]:
+        """Gradient norms and overlaps that no figure draws: they are made if they are asked for by name."""
+        norms, cells = set(self.drawn_norms()), set(self.drawn_theory())
+        yield from map(self.gradient_norms, (key for key in self.norms_keys() if key not in norms))
+        yield from map(self.theory, (cell for cell in self._study.all_cells() if cell not in cells))
+
+    def norms_keys(self) -> list[NormsKey]:
+        """All gradient norms that can be measured, drawn or not."""
+        return list(dict.fromkeys(map(NormsKey.of, self._study.all_cells())))
+
     def drawn_norms(self, *targets: Figure | Table) -> list[NormsKey]:
         """The gradient norms that some figures and tables draw, or all of the study."""
         selections = (each for target in self._targets(targets) for each in target.gradient_norms())
