@@ -19,7 +19,7 @@ DEMO = REPOSITORY / "studies" / "demo.yaml"
 COMMANDS = {
     "calibration": ["calibrate", "digits", "8.0", "8", "64"],
     "cell whose trials are in the store": [
-        "train", "digits_vit-weak_film", "eps8_epochs8_B64_C1",
+        "train", "digits_vit-weak_film", "eps8_epochs4_B64_C1",
     ],
     "figure": ["figure", "fig1_accuracy_heatmaps"],
 }  # fmt: skip
