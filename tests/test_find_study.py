@@ -130,7 +130,7 @@ def test_a_running_study_is_watched_until_it_is_done(
         calls.append(command)
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr("dpsweep.planning.provenance.problems", lambda *_: left.pop(0))
+    monkeypatch.setattr("dpsweep.planning.provenance.not_current", lambda *_: left.pop(0))
     monkeypatch.setattr("dpsweep.cli.run.subprocess.run", drawn)
     said = call("watch", "pets.yaml", "--minutes", "0")
     assert said.count("partial/report.html") == 2

@@ -20,7 +20,7 @@ from dpsweep import __version__
 from dpsweep.base.files import read_json, write_json
 from dpsweep.cli import preload
 from dpsweep.planning.outputs import Outputs
-from dpsweep.planning.provenance import problems
+from dpsweep.planning.provenance import not_current
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
@@ -130,7 +130,7 @@ def wrongly_current(chain: TinyStudy, expected: Path) -> Iterator[str]:
     with chdir(chain.folder):
         paths = Paths(Path("results"))
         outputs = list(Outputs(chain.parsed, paths).every())
-        outdated = problems(paths, outputs)
+        outdated = not_current(paths, outputs)
     for output in outputs:
         for file in output.files:
             name = file.relative_to("results")

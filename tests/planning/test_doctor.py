@@ -197,8 +197,8 @@ def test_a_release_may_take_as_long_as_jobs_may_and_is_covered_by_a_kind(paper: 
     assert all(each.request.megabytes < largest.megabytes for each in without)
 
 
-def test_a_gpu_smaller_than_the_site_says_is_a_problem(tmp_path: Path) -> None:
-    for gigabytes, problems in ((39.4, []), (15.7, ["gpu memory"]), (0.0, [])):
+def test_a_gpu_smaller_than_the_site_says_is_a_fault(tmp_path: Path) -> None:
+    for gigabytes, faults in ((39.4, []), (15.7, ["gpu memory"]), (0.0, [])):
         probe = Probe(kind(), "true", tmp_path, 1.0)
         steps = tmp_path / "gpu-a100-1.steps"
         steps.unlink(missing_ok=True)
@@ -208,7 +208,7 @@ def test_a_gpu_smaller_than_the_site_says_is_a_problem(tmp_path: Path) -> None:
         probe.passed |= {"request": "", "requeue": ""}
         probe.look("RUNNING")
         assert probe.finished
-        assert [each.check for each in probe.problems] == problems
+        assert [each.check for each in probe.faults] == faults
 
 
 def test_time_in_the_queue_is_not_time_of_a_step(
@@ -227,7 +227,7 @@ def test_time_in_the_queue_is_not_time_of_a_step(
     monkeypatch.setattr(slurm, "ending", lambda *_: "it runs")
     probe.look("RUNNING")
     assert probe.finished
-    assert "nothing happened" in probe.problems[0].found
+    assert "nothing happened" in probe.faults[0].found
 
 
 def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
@@ -238,12 +238,12 @@ def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     assert read_steps(tmp_path / "none") == []
 
 
-def test_kinds_of_gpu_that_differ_in_precision_are_a_problem() -> None:
+def test_kinds_of_gpu_that_differ_in_precision_are_a_fault() -> None:
     patients = [
         Patient("a", STEPS, {"gpu": "NVIDIA A100, 39.4 GB, bfloat16"}),
         Patient("b", STEPS, {"gpu": "Tesla V100, 15.7 GB, float32"}),
     ]
-    assert [problem.check for problem in _together(patients)] == ["precision"]
+    assert [fault.check for fault in _together(patients)] == ["precision"]
     assert list(_together(patients[:1])) == []
 
 
@@ -290,5 +290,5 @@ def test_a_job_waits_for_what_passes_and_not_for_what_does_not(
         clock[0] = seconds
         probe.look("PENDING")
         assert probe.finished == (given_up and seconds == 50)
-    assert [problem.check for problem in probe.problems] == ["queue"] * given_up
+    assert [fault.check for fault in probe.faults] == ["queue"] * given_up
     assert not probe.waits

@@ -13,7 +13,7 @@ from tests.planning.finished import AUDIT, finish_all, finish_cell, finish_outpu
 from tests.workflow.chain import STUDY
 
 from dpsweep.planning.outputs import Output, Outputs
-from dpsweep.planning.provenance import clear_the_way, explain, making, problems
+from dpsweep.planning.provenance import clear_the_way, explain, making, not_current
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
@@ -45,7 +45,7 @@ def paths(tmp_path: Path) -> Paths:
 
 
 def lacking(study: Study, paths: Paths) -> dict[str, str]:
-    found = problems(paths, Outputs(study, paths).every())
+    found = not_current(paths, Outputs(study, paths).every())
     return {name: problem.kind for name, problem in found.items()}
 
 
@@ -246,17 +246,17 @@ def test_local_files_that_change_while_they_are_read_make_the_output_outdated(
     content["datasets"]["digits"]["source"] = {"kind": "folder", "path": str(image.parents[2])}
     output = Outputs(Study.model_validate(content), paths).dataset("digits")
     finish_output(paths, output)
-    assert problems(paths, [output]) == {}
+    assert not_current(paths, [output]) == {}
     with making(paths, output):
         image.with_name("2.png").write_bytes(b"came too late")
-    assert problems(paths, [output])[output.name].kind == "outdated"
+    assert not_current(paths, [output])[output.name].kind == "outdated"
 
 
 def test_lines_name_what_is_wrong_and_count_the_rest(study: Study, paths: Paths) -> None:
     finish_all(study, paths)
     file = paths.figure("heatmap", "pdf")
     file.unlink()
-    found = problems(paths, Outputs(study, paths).every())
+    found = not_current(paths, Outputs(study, paths).every())
     assert explain(found) == [
         f"figures/heatmap: {file} is missing",
         "1 more that are made from these",

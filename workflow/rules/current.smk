@@ -1,7 +1,7 @@
 # What is made again: dpsweep knows what every output was made from, and Snakemake is told whose jobs to run.
 import sys
 
-from dpsweep.planning.provenance import clear_the_way, explain, problems
+from dpsweep.planning.provenance import clear_the_way, explain, not_current
 
 if PARTIAL:
     # The state of what a figure is drawn from is among its params.
@@ -12,13 +12,13 @@ elif workflow.is_main_process:
     if not {"-n", "--dry-run", "--dryrun"} & set(sys.argv):
         for line in clear_the_way(PATHS, outputs):
             logger.warning(line)
-    not_current = problems(PATHS, outputs)
+    lacking = not_current(PATHS, outputs)
     for output in outputs:
-        if output.name in not_current:
+        if output.name in lacking:
             FORCED.update(str(file) for file in output.files if file.exists())
-    changed = {n: each for n, each in not_current.items() if each.kind == "changed"}
-    for problem in explain(changed):
-        logger.warning(f"{problem}; it is made again")
+    changed = {n: each for n, each in lacking.items() if each.kind == "changed"}
+    for line in explain(changed):
+        logger.warning(f"{line}; it is made again")
 
 
 # A partial drawing depends on the state of cells: with them as inputs, Snakemake would have to make them.

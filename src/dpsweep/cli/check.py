@@ -40,7 +40,7 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
     """
     yield from _sizes(study, every_target)
     yield from outlook(study)
-    wrong = list(_problems(study, paths))
+    wrong = list(_mistakes(study, paths))
     classes: dict[str, list[str]] = {}
     for name in _used_datasets(study):
         if any(each.startswith(f"datasets.{name}.") for each in wrong):
@@ -124,7 +124,7 @@ def _networks(study: Study, seconds: float) -> Generator[str, None, list[str]]:
             f"note: no time was left for a first step of {shorten(found.untried)}; give it more: "
             "--seconds 300"
         )
-    return found.problems
+    return found.mistakes
 
 
 def _unwritable(study: Study, classes: dict[str, list[str]]) -> list[str]:
@@ -162,7 +162,7 @@ def _used_backbones(study: Study) -> list[str]:
     return list(dict.fromkeys(sweep.backbone for sweep in study.sweeps.values()))
 
 
-def _problems(study: Study, paths: Paths) -> Iterator[str]:
+def _mistakes(study: Study, paths: Paths) -> Iterator[str]:
     """Say what will fail, each with its key, what was found and what is allowed."""
     for key, path, is_folder in _local_files(study, paths):
         if not (path.is_dir() if is_folder else path.is_file()):

@@ -78,13 +78,13 @@ def watch(
     The page in partial/ of the results loads itself anew.
     """
     from dpsweep.planning.outputs import Outputs
-    from dpsweep.planning.provenance import problems
+    from dpsweep.planning.provenance import not_current
 
     file, study, paths = find_study(study_name)
     page = Paths(paths.results, partial=True).report
     # Nothing of the study is made or changed, so nothing is locked.
     options = ["--config", f"study={file}", "partial=true", "--nolock", "--cores", "1"]
-    while problems(paths, Outputs(study, paths).every()):
+    while not_current(paths, Outputs(study, paths).every()):
         drawn = subprocess.run(_snakemake(options), capture_output=True, text=True, check=False)
         if drawn.returncode != 0:
             raise DpsweepError(f"the results so far cannot be drawn:\n{drawn.stderr[-2000:]}")

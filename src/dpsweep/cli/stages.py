@@ -16,7 +16,7 @@ from dpsweep.cli.options import (
     training,
 )
 from dpsweep.planning.outputs import NormsKey
-from dpsweep.planning.provenance import explain, making, problems
+from dpsweep.planning.provenance import explain, making, not_current
 from dpsweep.study import StudyError
 from dpsweep.study.cells import number
 from dpsweep.study.commands import DEFAULT_STUDY
@@ -256,7 +256,7 @@ def report(study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> N
 
     study, paths, outputs = open_study(study_file, partial)
     parts = [output for output in outputs.every() if output.files != (paths.report,)]
-    lacking = explain(problems(paths, parts))
+    lacking = explain(not_current(paths, parts))
     if lacking and not partial:
         raise StudyError(
             "\n  ".join(

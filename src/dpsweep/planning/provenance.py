@@ -158,7 +158,7 @@ def _set_aside(place: Path, what: str) -> str:
     return f"{place}: found {what}; it is now {other}"
 
 
-def problems(
+def not_current(
     paths: Paths,
     outputs: Iterable[Output],
     read: Callable[[Paths, str], Provenance] = read_provenance,
@@ -175,9 +175,9 @@ def problems(
     for output in outputs:
         # Of a study that has just begun most is missing, and what was said of it need not be read.
         provenance = read(paths, output.name) if output.files[0].exists() else Provenance()
-        problem = _problem(paths, output, provenance, checksums)
-        if problem is not None:
-            found[output.name] = problem
+        why = _why_not_current(paths, output, provenance, checksums)
+        if why is not None:
+            found[output.name] = why
     return found
 
 
@@ -188,7 +188,7 @@ def explain(found: Mapping[str, NotCurrent]) -> list[str]:
     return [*lines, f"{rest} more that are made from these"] if rest else lines
 
 
-def _problem(
+def _why_not_current(
     paths: Paths, output: Output, provenance: Provenance, checksums: dict[Path, str]
 ) -> NotCurrent | None:
     """Look at one output; add the checksums of its files if it is current."""

@@ -20,7 +20,7 @@ from dpsweep.planning.cost import ProblemCost
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.failures import STOPPED, Failure, describe, error_lines, tail
 from dpsweep.planning.outputs import Output, Outputs
-from dpsweep.planning.provenance import Provenance, problems, read_provenance
+from dpsweep.planning.provenance import Provenance, not_current, read_provenance
 from dpsweep.study import Study
 from dpsweep.study.cells import Cell
 from dpsweep.study.paths import Paths
@@ -65,7 +65,7 @@ class Status:
         self.outputs = {output.name: output for output in self._outputs.every()}
         """those of the study, by name"""
         read = cache(read_provenance)
-        self.lacking = problems(paths, self.outputs.values(), read)
+        self.lacking = not_current(paths, self.outputs.values(), read)
         """what is not current, by name"""
         self.states: dict[Cell, State] = {}
         self._spent: dict[Cell, float] = {}

@@ -21,9 +21,9 @@ class Study(StudyFile):
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         # Resolve targets only if the sections are valid.
-        problems = list(disagreements(self)) or self.targets.mistakes
-        if problems:
-            raise ValueError("\n".join(problems))
+        mistakes = list(disagreements(self)) or self.targets.mistakes
+        if mistakes:
+            raise ValueError("\n".join(mistakes))
         return self
 
     @cached_property

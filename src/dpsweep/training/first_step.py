@@ -44,7 +44,7 @@ _EXAMPLES = 2
 class FirstSteps:
     """Problems that were found, and how many networks were tried."""
 
-    problems: list[str] = field(default_factory=list)
+    mistakes: list[str] = field(default_factory=list)
     """each with the sweeps that it stops"""
     outlined: int = 0
     tried: int = 0
@@ -75,7 +75,7 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
         except UnreachableHubError as error:
             found.notes.append(f"{where}: not looked at: {error}")
         except DpsweepError as error:
-            found.problems.append(f"{where}: {error}")
+            found.mistakes.append(f"{where}: {error}")
     for sweeps in _alike(study, exclude={"title"}):
         architecture = architectures.get(study.sweeps[sweeps[0]].backbone)
         if architecture is None:
@@ -101,7 +101,7 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
             _step(study, sweeps[0], architectures[study.sweeps[sweeps[0]].backbone])
         except Exception as error:
             wrong[str(error) or type(error).__name__] += sweeps
-    found.problems += [_said(sweeps, what) for what, sweeps in wrong.items()]
+    found.mistakes += [_said(sweeps, what) for what, sweeps in wrong.items()]
     found.notes += [_said(sweeps, what) for what, sweeps in unusual.items()]
     return found
 

@@ -33,12 +33,12 @@ class Examination:
     """Findings for each kind of job, and for all of them."""
 
     patients: list[Patient]
-    problems: list[Fault]
+    faults: list[Fault]
 
     @property
     def healthy(self) -> bool:
         """Whether everything that was tried works."""
-        return not any(self._all_problems())
+        return not any(self._all_faults())
 
     def lines(self) -> Iterator[str]:
         """The findings as text for a terminal: a table, then what to change."""
@@ -54,17 +54,17 @@ class Examination:
                 yield f"{patient.name}: {patient.waits}. --patience waits longer."
             if "gpu" in patient.passed:
                 yield f"{patient.name}: {patient.passed['gpu']}"
-        # What several kinds of job have in common is one problem, in the words of the first.
+        # What several kinds of job have in common is one fault, in the words of the first.
         alike: dict[tuple[str, str], list[tuple[str, Fault]]] = {}
-        for name, problem in self._all_problems():
-            alike.setdefault((problem.check, problem.remedy), []).append((name, problem))
+        for name, fault in self._all_faults():
+            alike.setdefault((fault.check, fault.remedy), []).append((name, fault))
         for number, same in enumerate(alike.values(), start=1):
-            problem = same[0][1]
+            fault = same[0][1]
             places = ", ".join(dict.fromkeys(name for name, _ in same if name))
             yield ""
-            yield f"{number}. {problem.check}" + (f" ({places})" if places else "")
-            yield from (f"   {line}" for line in problem.found.splitlines())
-            yield f"   To do: {problem.remedy}."
+            yield f"{number}. {fault.check}" + (f" ({places})" if places else "")
+            yield from (f"   {line}" for line in fault.found.splitlines())
+            yield f"   To do: {fault.remedy}."
         yield ""
         if alike:
             yield f"{len(alike)} to change. Then run this again."
@@ -73,10 +73,10 @@ class Examination:
         else:
             yield "Everything works."
 
-    def _all_problems(self) -> Iterator[tuple[str, Fault]]:
-        yield from (("", problem) for problem in self.problems)
+    def _all_faults(self) -> Iterator[tuple[str, Fault]]:
+        yield from (("", fault) for fault in self.faults)
         for patient in self.patients:
-            yield from ((patient.name, problem) for problem in patient.problems)
+            yield from ((patient.name, fault) for fault in patient.faults)
 
 
 def examine(
@@ -103,31 +103,31 @@ def examine(
     if not _REQUEUE.exists():
         raise DpsweepError(f"{_REQUEUE} is not here: run this in the folder of the Snakefile")
     paths.check_writable()
-    if problem := requests.controller():
-        return Examination([], [problem])
+    if fault := requests.controller():
+        return Examination([], [fault])
     jobs = Jobs(study, site)
     command = f"{jobs.shell_setup(_REQUEUE.absolute())}dpsweep probe --study {shlex.quote(str(study_file))}"
     folder = (paths.results / "doctor").absolute()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "token").touch()
-    problems = []
+    faults = []
     free = shutil.disk_usage(folder).free
     if free < _LEAST_FREE_BYTES:
         found = f"{paths.results.absolute()} has {free / 1e9:.2g} GB left"
-        problems.append(Fault("disk", found, "make room, or move `results` of the study"))
+        faults.append(Fault("disk", found, "make room, or move `results` of the study"))
     probes = []
     patients = [_here(command, folder)]
     for kind in jobs.kinds():
         probe = Probe(kind, command, folder, patience)
         patients.append(probe)
-        if problem := requests.refusal(kind, site):
-            probe.problems.append(problem)
+        if fault := requests.refusal(kind, site):
+            probe.faults.append(fault)
         else:
             probes.append(probe)
     _run(probes, f"doctor-{secrets.token_hex(4)}", tell)
-    problems += _together(patients)
-    return Examination(patients, problems)
+    faults += _together(patients)
+    return Examination(patients, faults)
 
 
 def code() -> str:
@@ -161,7 +161,7 @@ def _here(command: str, folder: Path) -> Patient:
         patient.passed["command"] = read_steps(steps)[-1]["found"]
     else:
         said = [*failures.tail(log)[-_LINES:], f"{how} on {os.uname().nodename}"]
-        patient.problems.append(explain("command", "\n".join(said)))
+        patient.faults.append(explain("command", "\n".join(said)))
     return patient
 
 

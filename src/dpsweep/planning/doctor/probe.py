@@ -85,7 +85,7 @@ class Patient:
     steps: tuple[str, ...]
     passed: dict[str, str] = field(default_factory=dict)
     """step -> what was found"""
-    problems: list[Fault] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     waits: str = ""
     """why its job waits in the queue, where that is no mistake"""
 
@@ -155,7 +155,7 @@ class Probe(Patient):
         """Note that Slurm did not take the job although it said it would."""
         self.finished = True
         remedy = "ask for the limits of your account: `sacctmgr show qos`, `sacctmgr show assoc`"
-        self.problems.append(Fault("request", words, remedy))
+        self.faults.append(Fault("request", words, remedy))
 
     def look(self, state: str | None) -> None:
         """Take in what the job has written, and what Slurm says of it.
@@ -199,7 +199,7 @@ class Probe(Patient):
             return
         gigabytes = written["gigabytes"]
         if 0 < gigabytes < _LEAST_MEMORY_SHARE * gpu.memory_gigabytes:
-            self.problems.append(
+            self.faults.append(
                 Fault(
                     "gpu memory",
                     f"{written['found']} has {gigabytes:g} GB; slurm.gpus says "
@@ -222,7 +222,7 @@ class Probe(Patient):
             self._reason, self._reason_since = reason, now
         if not _BUSY.match(reason) and now - self._reason_since > _REASON_SECONDS:
             self.finished = True
-            self.problems.append(
+            self.faults.append(
                 Fault(
                     "queue",
                     f"Slurm does not start the job: {reason}",
@@ -242,11 +242,11 @@ class Probe(Patient):
         if step in ("command", "gpu", "signal", "requeue"):
             said = failures.tail(self._log)[-_LINES:]
         words = "\n".join(dict.fromkeys([*said, how]))
-        self.problems.append(explain(step, words))
+        self.faults.append(explain(step, words))
 
 
 def explain(step: str, words: str) -> Fault:
-    """The problem that a step was not made for."""
+    """The fault that a step was not made for."""
     setup = re.search(r"this line of slurm\.setup failed: (.*)", words)
     if setup:
         remedy = f"correct slurm.setup; it works where this does in a job: {setup[1]}"

@@ -39,8 +39,8 @@ def controller() -> Fault | None:
 
 def refusal(kind: Kind, site: Site) -> Fault | None:
     """Why Slurm would refuse a kind of job, or let it wait for ever; nothing is submitted."""
-    for problem in _beyond_limits(kind, site):
-        return problem
+    for fault in _beyond_limits(kind, site):
+        return fault
     try:
         slurm.test(kind.request)
     except slurm.SlurmError as error:

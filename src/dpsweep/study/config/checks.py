@@ -23,22 +23,22 @@ from dpsweep.study.shares import held_out_rows
 
 def disagreements(study: StudyFile) -> Iterator[str]:
     """Yield a line for each disagreement, those of figures and tables aside."""
-    yield from _data_problems(study)
-    yield from _sweep_problems(study)
-    yield from _shared_cell_problems(study)
-    yield from _role_problems(study)
-    yield from _audit_problems(study)
-    yield from _release_problems(study)
+    yield from _data_mistakes(study)
+    yield from _sweep_mistakes(study)
+    yield from _shared_cell_mistakes(study)
+    yield from _role_mistakes(study)
+    yield from _audit_mistakes(study)
+    yield from _release_mistakes(study)
 
 
-def _data_problems(study: StudyFile) -> Iterator[str]:
+def _data_mistakes(study: StudyFile) -> Iterator[str]:
     for name, dataset in study.datasets.items():
-        yield from _dataset_problems(study, name, dataset)
+        yield from _dataset_mistakes(study, name, dataset)
     for name, backbone in study.backbones.items():
-        yield from _backbone_problems(study, f"backbones.{name}", backbone)
+        yield from _backbone_mistakes(study, f"backbones.{name}", backbone)
 
 
-def _dataset_problems(study: StudyFile, name: str, dataset: Dataset) -> Iterator[str]:
+def _dataset_mistakes(study: StudyFile, name: str, dataset: Dataset) -> Iterator[str]:
     where = f"datasets.{name}"
     readers = [name for name, each in study.backbones.items() if each.reads_with is not None]
     if dataset.kind not in dataset.source.holds:
@@ -88,7 +88,7 @@ def _dataset_problems(study: StudyFile, name: str, dataset: Dataset) -> Iterator
         )
 
 
-def _backbone_problems(study: StudyFile, where: str, backbone: Backbone) -> Iterator[str]:
+def _backbone_mistakes(study: StudyFile, where: str, backbone: Backbone) -> Iterator[str]:
     weights, tokenizer = backbone.weights, backbone.reads_with
     if backbone.library == "transformers" and tokenizer is None:
         yield (
@@ -120,7 +120,7 @@ def _unreadable(study: StudyFile, where: str, backbone: Backbone, dataset: str) 
         yield f"{where}: found {dataset} ({what}); allowed: what the backbone reads"
 
 
-def _sweep_problems(study: StudyFile) -> Iterator[str]:
+def _sweep_mistakes(study: StudyFile) -> Iterator[str]:
     for name, sweep in study.sweeps.items():
         where = f"sweeps.{name}"
         for part in PARTS:
@@ -129,12 +129,12 @@ def _sweep_problems(study: StudyFile) -> Iterator[str]:
         if sweep.dataset in study.datasets:
             size = study.train_size(sweep.dataset)
             what = f"which is the training set of {sweep.dataset}"
-            yield from _batch_problems(where, sweep.batch_size, size, what)
+            yield from _batch_mistakes(where, sweep.batch_size, size, what)
         if sweep.dataset in study.datasets and backbone is not None:
             yield from _unreadable(study, f"{where}.dataset", backbone, sweep.dataset)
-            yield from _public_problems(study, where, sweep)
+            yield from _public_mistakes(study, where, sweep)
         if backbone is not None and method is not None:
-            yield from _method_problems(where, sweep, backbone, method)
+            yield from _method_mistakes(where, sweep, backbone, method)
         if (
             study.training.precision == "bfloat16"
             and method is not None
@@ -146,7 +146,7 @@ def _sweep_problems(study: StudyFile) -> Iterator[str]:
             )
 
 
-def _batch_problems(
+def _batch_mistakes(
     where: str, batch_sizes: Sequence[BatchSize], size: int, what: str
 ) -> Iterator[str]:
     for batch in batch_sizes:
@@ -157,7 +157,7 @@ def _batch_problems(
             )
 
 
-def _method_problems(where: str, sweep: Sweep, backbone: Backbone, method: Method) -> Iterator[str]:
+def _method_mistakes(where: str, sweep: Sweep, backbone: Backbone, method: Method) -> Iterator[str]:
     """Refuse a method that does not go with the weights of a backbone, or with a section for features."""
     random = isinstance(backbone.weights, RandomWeights)
     if isinstance(method, Scratch) and not random:
@@ -180,7 +180,7 @@ def _method_problems(where: str, sweep: Sweep, backbone: Backbone, method: Metho
         )
 
 
-def _public_problems(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str]:
+def _public_mistakes(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str]:
     """Refuse weights that were pretrained on the private data."""
     if sweep.epsilon == [math.inf]:
         return
@@ -199,7 +199,7 @@ def _public_problems(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str
             )
 
 
-def _shared_cell_problems(study: StudyFile) -> Iterator[str]:
+def _shared_cell_mistakes(study: StudyFile) -> Iterator[str]:
     """Sweeps that share a name, a cell or a problem, and disagree about it; names too long for a file."""
     for name, sweep in study.sweeps.items():
         if len(sweep.problem.name) > LONGEST_JOINED_NAME:
@@ -245,7 +245,7 @@ def _shared_cell_problems(study: StudyFile) -> Iterator[str]:
                 )
 
 
-def _audit_problems(study: StudyFile) -> Iterator[str]:
+def _audit_mistakes(study: StudyFile) -> Iterator[str]:
     audit = study.audit
     if audit is None:
         return
@@ -254,7 +254,7 @@ def _audit_problems(study: StudyFile) -> Iterator[str]:
     if sweep is not None and sweep.dataset in study.datasets:
         size = study.train_size(sweep.dataset) + audit.canaries
         what = "which is the training set with its canaries"
-        yield from _batch_problems("audit", audit.batch_size, size, what)
+        yield from _batch_mistakes("audit", audit.batch_size, size, what)
     if 2 * audit.canaries * study.privacy.delta > 1:
         yield (
             f"audit.canaries: found {audit.canaries}; allowed: at most "
@@ -263,7 +263,7 @@ def _audit_problems(study: StudyFile) -> Iterator[str]:
         )
 
 
-def _release_problems(study: StudyFile) -> Iterator[str]:
+def _release_mistakes(study: StudyFile) -> Iterator[str]:
     release = study.release
     if release is None:
         return
@@ -299,13 +299,13 @@ def _release_problems(study: StudyFile) -> Iterator[str]:
             "has such a delta"
         )
     what = "which is what is trained on"
-    yield from _batch_problems("release", release.batch_size, whole - held_out, what)
+    yield from _batch_mistakes("release", release.batch_size, whole - held_out, what)
     if sweep.epsilon == [math.inf]:
         private = sweep.model_copy(update={"epsilon": [release.epsilon]})
-        yield from _public_problems(study, f"sweeps.{release.sweep}", private)
+        yield from _public_mistakes(study, f"sweeps.{release.sweep}", private)
 
 
-def _role_problems(study: StudyFile) -> Iterator[str]:
+def _role_mistakes(study: StudyFile) -> Iterator[str]:
     roles = study.roles
     for part in PARTS:
         section = getattr(study, f"{part}s")
