@@ -108,7 +108,7 @@ def test_libraries_stay_loaded_without_a_thread_that_a_fork_would_lose(
     _, environment, server = started
     maps = Path(f"/proc/{server}/maps")
     assert "libtorch" not in maps.read_text()
-    measurement = ["gradient-norms", "digits_vit-strong_film", "8", "8", "1"]
+    measurement = ["gradient-norms", "digits_vit-strong_film", "8", "4", "1"]
     # It needs torch to find out that nothing has been trained here.
     status, _, errors = outcome(
         [*COMMAND, *measurement, "--study", str(DEMO)], environment, tmp_path

@@ -87,8 +87,10 @@ def wait_for_moment(
 
     def reached() -> bool:
         if early:
-            times = snakemake.cpu_times()
-            return float(times.user + times.system) >= seconds
+            with suppress(psutil.NoSuchProcess):  # it may end at any time
+                times = snakemake.cpu_times()
+                return float(times.user + times.system) >= seconds
+            return False
         return written_since(results, began) >= count
 
     while run.poll() is None:

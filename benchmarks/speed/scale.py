@@ -50,7 +50,7 @@ def measure(cells: int, folder: Path) -> dict[str, dict[str, float]]:
     (folder / "study.yaml").write_text(yaml.safe_dump(content | {"results": "results"}))
     dpsweep = [sys.executable, "-m", "dpsweep.cli"]
     plan = snakemake(folder, "-n", "--quiet", "--config", "study=study.yaml", "--", "all")
-    found = {"snakemake -n all, nothing there": time_command(plan, folder)}
+    found = {"snakemake -n all --quiet, nothing there": time_command(plan, folder)}
     tables = {paths.problem(name): study.problem_cells(name) for name in study.problems}
 
     def write(output: Output, file: Path) -> None:
@@ -60,7 +60,7 @@ def measure(cells: int, folder: Path) -> dict[str, dict[str, float]]:
             write_name(output, file)
 
     finish_all(study, paths, write=write)
-    found["snakemake -n all, everything there"] = time_command(plan, folder)
+    found["snakemake -n all --quiet, everything there"] = time_command(plan, folder)
     found["dpsweep status"] = time_command([*dpsweep, "status", "study.yaml"], folder)
     for page, stage in (("explore.html", "explore"), ("report.html", "report")):
         command = [*dpsweep, stage, "--study", "study.yaml"]

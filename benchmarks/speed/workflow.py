@@ -90,8 +90,8 @@ def main() -> None:
         str(folder / "config.yaml"),
     ]
     calls = {
-        "the whole study, -n all": snakemake(folder, "-n", "--quiet", "--", "all"),
-        "one figure, -n": snakemake(folder, "-n", "--quiet", "--", FIGURE),
+        "the whole study, -n all --quiet": snakemake(folder, "-n", "--quiet", "--", "all"),
+        "one figure, -n --quiet": snakemake(folder, "-n", "--quiet", "--", FIGURE),
     }
     found: dict[str, Any] = {"validate the study (dpsweep check --seconds 0)": time_command(check)}
     for name, command in calls.items():

@@ -120,14 +120,14 @@ def load_small(folder: Path, edits: Edits) -> Study:
 
 
 def complaints(folder: Path, edits: Edits) -> list[str]:
-    """The problems that an edit of the small study is refused with."""
+    """The mistakes that an edit of the small study is refused with."""
     with pytest.raises(StudyError) as refused:
         load_small(folder, edits)
-    return problems(refused.value)
+    return mistakes(refused.value)
 
 
-def problems(error: StudyError) -> list[str]:
-    """Check what holds for every message, and return its problems without line breaks."""
+def mistakes(error: StudyError) -> list[str]:
+    """Check what holds for every message, and return its mistakes without line breaks."""
     title, *lines = str(error).splitlines()
     assert title.endswith("is not a valid study:")
     assert len(lines) < 24

@@ -32,15 +32,15 @@ def test_the_schema_is_up_to_date() -> None:
     )
 
 
-def problems(content: Any) -> list[str]:
+def mistakes(content: Any) -> list[str]:
     validator = jsonschema.Draft202012Validator(study_schema())
     return [error.message for error in validator.iter_errors(content)]
 
 
 def test_the_schema_is_valid_and_accepts_valid_studies() -> None:
     jsonschema.Draft202012Validator.check_schema(study_schema())
-    assert problems(edited({})) == []
-    assert problems(yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))) == []
+    assert mistakes(edited({})) == []
+    assert mistakes(yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))) == []
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_schema_is_valid_and_accepts_valid_studies() -> None:
 def test_the_schema_refuses_mistakes(edits: Edits) -> None:
     if "sweeps/../x" in edits:
         edits = {"sweeps": {"../x": edited({})["sweeps"]["flat"]}}
-    assert problems(edited(edits)) != []
+    assert mistakes(edited(edits)) != []
 
 
 # -- the page of figures ----------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.study.small import DELETE, SMALL, Edits, complaints, load_small, problems
+from tests.study.small import DELETE, SMALL, Edits, complaints, load_small, mistakes
 
 from dpsweep.study import StudyError, load_study
 from dpsweep.study.messages import brief, shorten
@@ -40,7 +40,7 @@ READER: Edits = {
 LETTERS = {"dataset": "letters", "backbone": "random", "method": "lora"}
 OTHER = {"kind": "file", "path": "tokenizer.json"}
 
-# What is edited, and the problems that must be named; "..." stands for more text.
+# What is edited, and the mistakes that must be named; "..." stands for more text.
 MISTAKES: dict[str, tuple[Edits, list[str]]] = {
     # unknown and missing keys
     "unknown section": (
@@ -498,8 +498,8 @@ def test_message_names_key_value_and_what_is_allowed(tmp_path: Path, mistake: st
     edits, expected = MISTAKES[mistake]
     found = complaints(tmp_path, edits)
     assert len(found) == len(expected), found
-    for problem, pattern in zip(found, expected, strict=True):
-        assert re.fullmatch(re.escape(pattern).replace(r"\.\.\.", ".*"), problem), problem
+    for line, pattern in zip(found, expected, strict=True):
+        assert re.fullmatch(re.escape(pattern).replace(r"\.\.\.", ".*"), line), line
 
 
 def test_the_small_study_itself_is_valid(tmp_path: Path) -> None:
@@ -614,7 +614,7 @@ def test_whatever_is_wrong_the_message_fits_one_screen(
         try:
             load_study(path)
         except StudyError as error:
-            assert problems(error)
+            assert mistakes(error)
 
 
 def test_lists_of_names_are_cut_after_five() -> None:

@@ -39,7 +39,7 @@ def test_a_batch_may_hold_more_than_the_real_examples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "mistake"),
     [
         (
             {"sweep": "flet"},
@@ -54,9 +54,9 @@ def test_a_batch_may_hold_more_than_the_real_examples(tmp_path: Path) -> None:
         ({"canaires": 10}, "audit.canaires: unknown key; did you mean canaries?"),
     ],
 )
-def test_an_audit_that_is_refused(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+def test_an_audit_that_is_refused(tmp_path: Path, changes: dict[str, Any], mistake: str) -> None:
     (found,) = complaints(tmp_path, {"audit": AUDIT | changes})
-    assert found.startswith(problem)
+    assert found.startswith(mistake)
 
 
 # -- features ---------------------------------------------------------------------------------

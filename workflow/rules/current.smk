@@ -8,7 +8,7 @@ if PARTIAL:
     RERUN_TRIGGERS.update(RerunTrigger.all())
 elif workflow.is_main_process:
     outputs = list(OUTPUTS.every())
-    outputs += [each for each in OUTPUTS.undrawn() if each.files[0].exists()]
+    outputs += [each for each in OUTPUTS.only_by_name() if each.files[0].exists()]
     if not {"-n", "--dry-run", "--dryrun"} & set(sys.argv):
         for line in clear_the_way(PATHS, outputs):
             logger.warning(line)

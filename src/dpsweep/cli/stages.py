@@ -24,7 +24,7 @@ from dpsweep.study.messages import pick, shorten
 
 app = typer.Typer()
 
-# How many problems fit a terminal.
+# How many outputs fit a terminal.
 _SHOWN = 20
 
 

@@ -255,5 +255,5 @@ def class_counts(labels: npt.NDArray[np.int64], classes: int) -> tuple[int, ...]
     return tuple(np.bincount(labels, minlength=classes).tolist())
 
 
-def _damaged(folder: Path, problem: str) -> DatasetError:
-    return DatasetError(f"{folder}: damaged: {problem}", (folder / METADATA,))
+def _damaged(folder: Path, what: str) -> DatasetError:
+    return DatasetError(f"{folder}: damaged: {what}", (folder / METADATA,))

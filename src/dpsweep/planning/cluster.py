@@ -96,15 +96,15 @@ def read_site(settings: dict[str, Any], where: str) -> Site:
         return Site.model_validate(given)
     except ValidationError as error:
         lines = []
-        for problem in error.errors():
-            key = ".".join(str(part) for part in problem["loc"])
-            match problem["type"]:
+        for mistake in error.errors():
+            key = ".".join(str(part) for part in mistake["loc"])
+            match mistake["type"]:
                 case "missing":
                     lines.append(f"  slurm.{key}: not set")
                 case "extra_forbidden":
                     lines.append(f"  slurm.{key}: unknown; allowed: {', '.join(Site.model_fields)}")
                 case _:
-                    lines.append(f"  slurm.{key}: {problem['msg']} (found {problem['input']!r})")
+                    lines.append(f"  slurm.{key}: {mistake['msg']} (found {mistake['input']!r})")
         raise ClusterError(
             f"{where} does not describe this cluster yet:\n" + "\n".join(lines) + "\n"
             "Every setting is explained in that file."

@@ -104,8 +104,8 @@ class Outputs:
         yield self.explore()
         yield self.report()
 
-    def undrawn(self) -> Iterator[Output]:
-        """Gradient norms and overlaps that no figure draws: they are made if they are asked for by name."""
+    def only_by_name(self) -> Iterator[Output]:
+        """Gradient norms and overlaps that no figure or table draws, made only where asked for by name."""
         norms, cells = set(self.drawn_norms()), set(self.drawn_theory())
         yield from map(self.gradient_norms, (key for key in self.norms_keys() if key not in norms))
         yield from map(self.theory, (cell for cell in self._study.all_cells() if cell not in cells))

@@ -54,20 +54,20 @@ def recommendation(
     yield from _table(made)
     yield ""
     setting, tuning = _section(sweep, situation, made), _tuning(made)
-    if refused := release_problems(study, setting):
+    if refused := release_mistakes(study, setting):
         yield "no section release, because the study would be refused with it:"
         yield from refused
         return
     yield "release:"
     for key, found in setting.items():
         yield f"  {key}: {found}"
-    if not release_problems(study, setting | tuning):
+    if not release_mistakes(study, setting | tuning):
         yield "  # To tune around this setting, with the choice covered by the same epsilon:"
         for key, found in tuning.items():
             yield f"  # {key}: {found}"
 
 
-def release_problems(study: Study, section: Mapping[str, str]) -> list[str]:
+def release_mistakes(study: Study, section: Mapping[str, str]) -> list[str]:
     """Return why a study would be refused with a section ``release``, whose values are YAML."""
     written = "\n".join(f"{key}: {found}" for key, found in section.items())
     release = Release.model_validate(yaml.safe_load(written))

@@ -54,7 +54,7 @@ class TargetView:
         name: of the target.
         title: what it shows, and of what: the dataset, backbone and ε that all its parts share.
         caption: as the page shows it.
-        problem: the reason why it is not shown, if it is not.
+        reason: the reason why it is not shown, if it is not.
         downloads: files inside the page.
         links: files beside the page: label, and address relative to the page's folder.
         cells: those that it is made from.
@@ -67,7 +67,7 @@ class TargetView:
     name: str
     title: str
     caption: str
-    problem: str | None
+    reason: str | None
     downloads: Sequence[Download]
     links: Sequence[tuple[str, str]]
     cells: Sequence[Behind] = ()
@@ -169,10 +169,10 @@ def _audit(paths: Paths) -> list[TargetView]:
 def _figure(paths: Paths, files: Sequence[Path], **about: Any) -> TargetView:
     """A figure of a PDF, a PNG and a CSV, which alone is inside the page."""
     _, png, csv = files
-    shown, problem = _shown(lambda: picture(png), png, "figure has not been drawn")
+    shown, reason = _shown(lambda: picture(png), png, "figure has not been drawn")
     return TargetView(
         picture=shown,
-        problem=problem,
+        reason=reason,
         downloads=_downloads([csv]),
         links=_links(paths, files),
         **about,
@@ -188,12 +188,12 @@ def _table(
 ) -> TargetView:
     """A table, read with its caption from the third of its files, the CSV; else with ``caption``."""
     csv = files[2]
-    shown, problem = _shown(read, csv, "table has not been written")
+    shown, reason = _shown(read, csv, "table has not been written")
     said, rows = shown or ("", None)
     return TargetView(
         caption=said or caption,
         rows=rows,
-        problem=problem,
+        reason=reason,
         links=_links(paths, files),
         **{"downloads": _downloads(files)} | about,
     )

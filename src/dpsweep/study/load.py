@@ -166,5 +166,5 @@ def load_study(path: Path) -> Study:
     try:
         return Study.model_validate(content)
     except ValidationError as error:
-        problems = explain(error, content, Study.model_json_schema())
-    raise StudyError(screen(f"{path} is not a valid study:", problems))
+        mistakes = explain(error, content, Study.model_json_schema())
+    raise StudyError(screen(f"{path} is not a valid study:", mistakes))

@@ -138,27 +138,27 @@ def _flow(found: Any) -> str:
     return str(found)
 
 
-def screen(title: str, problems: list[str]) -> str:
-    """Lay out problems on one screen of a terminal; those that do not fit are counted."""
+def screen(title: str, mistakes: list[str]) -> str:
+    """Lay out mistakes on one screen of a terminal; those that do not fit are counted."""
     lines = [title]
-    for index, problem in enumerate(problems):
+    for index, mistake in enumerate(mistakes):
         wrapped = textwrap.wrap(
-            problem,
+            mistake,
             _WIDTH,
             initial_indent="  ",
             subsequent_indent="      ",
             break_on_hyphens=False,
         )
-        # One line is kept for the count. The first problem is always shown.
+        # One line is kept for the count. The first mistake is always shown.
         if index > 0 and len(lines) + len(wrapped) > _LINES - 1:
-            lines.append(f"  ... and {len(problems) - index} more")
+            lines.append(f"  ... and {len(mistakes) - index} more")
             break
         lines += wrapped
     return "\n".join(lines)
 
 
 def explain(error: ValidationError, content: Any, schema: dict[str, Any]) -> list[str]:
-    """Return one line for every problem that pydantic found in ``content``.
+    """Return one line for every mistake that pydantic found in ``content``.
 
     Args:
         error: what validation raised.
@@ -166,14 +166,14 @@ def explain(error: ValidationError, content: Any, schema: dict[str, Any]) -> lis
         schema: the JSON schema of the model; it says which keys are allowed where.
     """
     errors = [(each["loc"], each) for each in error.errors()]
-    return list(_problems(errors, content, [schema], "", schema))
+    return list(_mistakes(errors, content, [schema], "", schema))
 
 
 # The errors of one value, each with the rest of its location below that value.
 _Located = list[tuple[tuple[int | str, ...], ErrorDetails]]
 
 
-def _problems(
+def _mistakes(
     errors: _Located, content: Any, schemas: list[Any], where: str, root: dict[str, Any]
 ) -> Iterator[str]:
     """Explain the errors of the value ``content`` at the key path ``where``."""
@@ -185,7 +185,7 @@ def _problems(
         if not location:
             if where:
                 yield _at(where, error, schemas)
-            else:  # what compares sections: a line a problem, each with its keys
+            else:  # what compares sections: a line a mistake, each with its keys
                 yield from str(error["ctx"]["error"]).splitlines()
             continue
         part, rest = location[0], location[1:]
@@ -211,7 +211,7 @@ def _problems(
         yield f"{_join(where, key)}: unknown key; {hint}allowed: {', '.join(allowed)}"
     for part, located in keys.items():
         below = _below(schemas, part, root, content[part])
-        yield from _problems(located, content[part], below, _join(where, part), root)
+        yield from _mistakes(located, content[part], below, _join(where, part), root)
     if alternatives:
         yield from _union(alternatives, content, schemas, where, root)
 
@@ -226,7 +226,7 @@ def _union(
     """Explain the alternative whose kind of value was meant, or else name all kinds."""
     for located in alternatives.values():
         if any(rest or not _is_kind(error) for rest, error in located):
-            yield from _problems(located, content, schemas, where, root)
+            yield from _mistakes(located, content, schemas, where, root)
             return
     kinds = [_allowed(error) for located in alternatives.values() for _, error in located]
     yield f"{where}: found {value(content)}; allowed: {' or '.join(dict.fromkeys(kinds))}"

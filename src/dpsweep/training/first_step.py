@@ -42,7 +42,7 @@ _EXAMPLES = 2
 
 @dataclass
 class FirstSteps:
-    """Problems that were found, and how many networks were tried."""
+    """Mistakes that were found, and how many networks were tried."""
 
     mistakes: list[str] = field(default_factory=list)
     """each with the sweeps that it stops"""

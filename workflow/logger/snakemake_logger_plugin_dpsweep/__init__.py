@@ -128,11 +128,17 @@ class LogHandler(LogHandlerBase):
         self._printed = 0.0
         shown = self.common_settings
         quiet = set(shown.quiet or ())
-        if shown.dryrun:
-            # Snakemake counts the job table as progress: `-n --quiet` would print nothing at all.
-            quiet.discard(Quietness.PROGRESS)
+        if shown.dryrun and quiet & {Quietness.RULES, Quietness.ALL}:
+            # Snakemake counts the job table as progress, and would not print it.
+            quiet = {Quietness.RULES, Quietness.HOST}
         self.addFilter(
-            DefaultFilter(quiet, shown.debug_dag, shown.verbose, shown.dryrun, shown.printshellcmds)
+            DefaultFilter(
+                quiet=quiet,
+                debug_dag=shown.debug_dag,
+                verbose=shown.verbose,
+                dryrun=shown.dryrun,
+                printshellcmds=shown.printshellcmds,
+            )
         )
 
     def emit(self, record: LogRecord) -> None:

@@ -246,7 +246,7 @@ class Probe(Patient):
 
 
 def explain(step: str, words: str) -> Fault:
-    """The fault that a step was not made for."""
+    """The fault that kept a step from being made."""
     setup = re.search(r"this line of slurm\.setup failed: (.*)", words)
     if setup:
         remedy = f"correct slurm.setup; it works where this does in a job: {setup[1]}"
