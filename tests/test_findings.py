@@ -68,6 +68,12 @@ def test_the_page_of_film_is_that_of_its_trials() -> None:
     assert written == film.film_page(numbers, NUMBERS)
 
 
+def test_the_readme_says_what_film_says() -> None:
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    claim = film.claim(read_json(film.FILM_NUMBERS))
+    assert claim in said, f"the README should say: {claim}"
+
+
 def test_other_trials_are_another_page_of_film() -> None:
     study, trials = load_study(film.STUDY), film.kept_trials(load_study(film.STUDY))
     numbers = read_json(film.FILM_NUMBERS)

@@ -145,12 +145,25 @@ def _noise(numbers: dict[str, Any]) -> str:
     )
 
 
+def claim(numbers: dict[str, Any]) -> str:
+    """The sentence of the README: what a C that is always good costs, and what a large one does."""
+    rows = numbers["by_bound"]
+    done, cells = map(sum, zip(*numbers["trained"].values(), strict=True))
+    safest, most = _safest(rows)
+    bound, lost = _largest(rows)
+    return (
+        f"With FiLM and the network in the loop ({done} of {cells} cells so far), C = {safest:g} costs at "
+        f"most {most:.1f} points in each of {len(rows)} settings, and C = {bound} costs {min(lost):.1f} to "
+        f"{max(lost):.1f}."
+    )
+
+
 def _advice(numbers: dict[str, Any]) -> str:
     """Sum up what the smallest and the largest C cost, over all that is trained."""
     rows = numbers["by_bound"]
-    smallest, largest = ([_lost(row)[place] for row in rows] for place in (0, -1))
-    bounds = [sorted({row["values"][place] for row in rows}) for place in (0, -1)]
-    low, high = (" or ".join(f"{value:g}" for value in each) for each in bounds)
+    smallest = [_lost(row)[0] for row in rows]
+    low = _values(rows, 0)
+    high, largest = _largest(rows)
     as_the_head = max(smallest) < 1 and max(smallest) < min(largest)
     safest, most = _safest(rows)
     found = "A small C costs little, a large one much" if as_the_head else "What C costs differs"
@@ -161,6 +174,15 @@ def _advice(numbers: dict[str, Any]) -> str:
         f"for every C. C = {safest:g} is the safest: at most {most:.1f} points below the best one in every "
         "setting." + " That is what the head on frozen features says too." * as_the_head
     )
+
+
+def _largest(rows: Sequence[Row]) -> tuple[str, list[float]]:
+    """The largest C, and the points that it lies below the best one in every setting."""
+    return _values(rows, -1), [_lost(row)[-1] for row in rows]
+
+
+def _values(rows: Sequence[Row], place: int) -> str:
+    return " or ".join(f"{value:g}" for value in sorted({row["values"][place] for row in rows}))
 
 
 def _safest(rows: Sequence[Row]) -> tuple[float, float]:
