@@ -21,16 +21,11 @@ def command_line(docstring: str | None, **settings: Any) -> argparse.ArgumentPar
 
 
 def snakemake(folder: Path, *arguments: str) -> list[str]:
-    """The call of this repository's Snakemake in another folder, with the profile that every call reads."""
+    """The call of this repository's Snakemake in another folder, without a profile."""
     return [
         *(sys.executable, "-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile")),
-        *(
-            "--directory",
-            str(folder),
-            "--workflow-profile",
-            str(REPOSITORY / "profiles" / "default"),
-        ),
-        *("--cores", "2", *arguments),
+        *("--directory", str(folder), "--workflow-profile", "none", "--cores", "2"),
+        *("--scheduler", "greedy", *arguments),
     ]
 
 

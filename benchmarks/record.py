@@ -196,7 +196,15 @@ def jobs() -> Items:
         with tempfile.TemporaryDirectory() as folder:
             config = f"study={REPOSITORY / STUDIES[study]}"
             command = snakemake(
-                Path(folder), "--dry-run", "--quiet", "--config", config, "--", "all"
+                Path(folder),
+                "--dry-run",
+                "--quiet",
+                "--logger",
+                "dpsweep",
+                "--config",
+                config,
+                "--",
+                "all",
             )
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         counts = re.findall(r"^(\S+) +(\d+)$", done.stdout + done.stderr, re.MULTILINE)

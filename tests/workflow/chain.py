@@ -118,7 +118,7 @@ class Workflow:
     ) -> list[str]:
         """The call of Snakemake."""
         return [
-            *snakemake(self.folder, *options),
+            *snakemake(self.folder, "--keep-going", "--rerun-incomplete", *options),
             *("--config", f"study={self.file}", *config),
             *("--", *targets),
         ]

@@ -179,7 +179,7 @@ def test_gradient_norms_that_nothing_draws_are_measured_again_where_their_cells_
     chain.write()
     cells = (f"eps8_epochs2_B{size}_C0.1" for size in (128, "full"))
     chain.run(*(f"results/cells/{SWEEP}/{cell}/trials.parquet" for cell in cells))
-    would = chain.run(norms, options=("--dry-run", "--quiet"))
+    would = chain.run(norms, options=("--dry-run", "--quiet", "--logger", "dpsweep"))
     assert f"gradient_norms_{SWEEP}_epochs2 1 total 1" in " ".join(would.split())
 
 

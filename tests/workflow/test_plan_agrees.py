@@ -48,7 +48,7 @@ def test_a_plan_counts_what_would_run(
     if draw.random() < 0.5:
         shutil.rmtree(paths.results / "cells", ignore_errors=True)
     would = Counter[str]()
-    said = chain.run(options=("--dry-run", "--quiet"))
+    said = chain.run(options=("--dry-run", "--quiet", "--logger", "dpsweep"))
     for rule, count in re.findall(r"^(\w[\w.-]*) +(\d+)$", said, re.MULTILINE):
         would[rule] = max(would[rule], int(count))
     estimates = Plan(chain.parsed, paths).estimates()
