@@ -74,6 +74,14 @@ def test_the_readme_says_what_film_says() -> None:
     assert claim in said, f"the README should say: {claim}"
 
 
+def test_a_setting_that_lacks_a_bound_counts_for_no_claim() -> None:
+    numbers = read_json(film.FILM_NUMBERS)
+    row = max(numbers["by_bound"], key=lambda row: len(row["values"]))
+    before = film.claim(numbers)
+    numbers["by_bound"].append(row | {"values": row["values"][:2], "accuracy": [0.1, 0.9]})
+    assert film.claim(numbers) == before
+
+
 def test_other_trials_are_another_page_of_film() -> None:
     study, trials = load_study(film.STUDY), film.kept_trials(load_study(film.STUDY))
     numbers = read_json(film.FILM_NUMBERS)

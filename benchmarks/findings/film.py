@@ -147,50 +147,49 @@ def _noise(numbers: dict[str, Any]) -> str:
 
 def claim(numbers: dict[str, Any]) -> str:
     """The sentence of the README: what a C that is always good costs, and what a large one does."""
-    rows = numbers["by_bound"]
+    rows = _with_every_bound(numbers["by_bound"])
     done, cells = map(sum, zip(*numbers["trained"].values(), strict=True))
     safest, most = _safest(rows)
-    bound, lost = _largest(rows)
+    bound, lost = rows[0]["values"][-1], [_lost(row)[-1] for row in rows]
     return (
         f"With FiLM and the network in the loop ({done} of {cells} cells so far), C = {safest:g} costs at "
-        f"most {most:.1f} points in each of {len(rows)} settings, and C = {bound} costs {min(lost):.1f} to "
+        f"most {most:.1f} points in each of {len(rows)} settings, and C = {bound:g} costs {min(lost):.1f} to "
         f"{max(lost):.1f}."
     )
 
 
 def _advice(numbers: dict[str, Any]) -> str:
     """Sum up what the smallest and the largest C cost, over all that is trained."""
-    rows = numbers["by_bound"]
+    rows = _with_every_bound(numbers["by_bound"])
     smallest = [_lost(row)[0] for row in rows]
-    low = _values(rows, 0)
-    high, largest = _largest(rows)
+    low, high = (rows[0]["values"][place] for place in (0, -1))
+    largest = [_lost(row)[-1] for row in rows]
     as_the_head = max(smallest) < 1 and max(smallest) < min(largest)
     safest, most = _safest(rows)
     found = "A small C costs little, a large one much" if as_the_head else "What C costs differs"
     return (
-        f"**{found}**: in the {len(rows)} settings that are trained, C = {low} "
-        f"lies at most {max(smallest):.1f} points below the best C, and C = {high} lies "
+        f"**{found}**: in the {len(rows)} settings in which every C is trained, C = {low:g} "
+        f"lies at most {max(smallest):.1f} points below the best C, and C = {high:g} lies "
         f"{min(largest):.1f} to {max(largest):.1f} points below it, with B and the learning rate tuned "
         f"for every C. C = {safest:g} is the safest: at most {most:.1f} points below the best one in every "
         "setting." + " That is what the head on frozen features says too." * as_the_head
     )
 
 
-def _largest(rows: Sequence[Row]) -> tuple[str, list[float]]:
-    """The largest C, and the points that it lies below the best one in every setting."""
-    return _values(rows, -1), [_lost(row)[-1] for row in rows]
-
-
-def _values(rows: Sequence[Row], place: int) -> str:
-    return " or ".join(f"{value:g}" for value in sorted({row["values"][place] for row in rows}))
+def _with_every_bound(rows: Sequence[Row]) -> list[Row]:
+    """The settings in which every C is trained that is trained in any."""
+    bounds = {bound for row in rows for bound in row["values"]}
+    return [row for row in rows if bounds == set(row["values"])]
 
 
 def _safest(rows: Sequence[Row]) -> tuple[float, float]:
-    """The C that costs the least where it costs the most, and what it costs there, in points."""
-    costs = [dict(zip(row["values"], _lost(row), strict=True)) for row in rows]
-    shared = set.intersection(*(set(each) for each in costs))
-    most, safest = min((max(each[bound] for each in costs), bound) for bound in shared)
-    return safest, most
+    """The C that costs the least where it costs the most, and what it costs there, in points.
+
+    Args:
+        rows: settings that have the same C.
+    """
+    costs = np.array([_lost(row) for row in rows]).max(axis=0)
+    return rows[0]["values"][costs.argmin()], float(costs.min())
 
 
 def _lost(row: Row) -> list[float]:
