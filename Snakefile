@@ -10,7 +10,7 @@ from dpsweep.base import gpus
 from dpsweep.base.errors import DpsweepError
 from dpsweep.planning import call
 from dpsweep.planning.cluster import Jobs, read_site
-from dpsweep.planning.outputs import Outputs, prepared_files
+from dpsweep.planning.outputs import NormsKey, Outputs, prepared_files
 from dpsweep.study import Cell, load_study
 from dpsweep.study.fingerprints import state_fingerprint
 from dpsweep.study.paths import Paths

@@ -6,7 +6,7 @@
 # choice is made inside the job.
 NORMS = {
     str(norms.files[0]): norms.inputs
-    for norms in map(OUTPUTS.gradient_norms, OUTPUTS.norms_keys())
+    for norms in map(OUTPUTS.gradient_norms, NormsKey.of(STUDY.all_cells()))
 }
 
 for problem, epochs in STUDY.kinds():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 class DpsweepError(Exception):
-    """A problem outside the code: its message says what was found, and what to do.
+    """A mistake outside the code: its message says what was found, and what to do.
 
     The command line prints such a message without a traceback, and below it the command that makes
     ``remake`` again, ready to be pasted.

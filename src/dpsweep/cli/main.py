@@ -1,6 +1,6 @@
 """The command line: commands for people (`studies`, `releases`), and one per stage (`stages`).
 
-A problem that the user can fix (a study that does not fit, a missing file, a full disk) ends
+What the user can mend (a study that does not fit, a missing file, a full disk) ends
 in one message and exit status 1. Of anything else the message names a file with the traceback.
 """
 

@@ -15,7 +15,6 @@ from dpsweep.cli.options import (
     seats_for,
     training,
 )
-from dpsweep.planning.outputs import NormsKey
 from dpsweep.planning.provenance import explain, making, not_current
 from dpsweep.study import StudyError
 from dpsweep.study.cells import number
@@ -147,9 +146,9 @@ def gradient_norms(
     from dpsweep.training.gradient_norms import measure_gradient_norms
 
     study, paths, outputs = open_study(study_file)
-    keys = dict.fromkeys(map(NormsKey.of, cells_of(study, problem)))
+    pick("problem", problem, study.problems)
     name = f"eps{number(epsilon)}_epochs{epochs}_C{clipping_bound}"
-    key = pick("gradient norms", name, {paths.gradient_norms(*key).stem: key for key in keys})
+    key = pick("gradient norms", name, outputs.norms_by_name(problem))
     seats = seats_for(study, "gradient_norms", problem, key.epochs)
     with training(paths, outputs.gradient_norms(key), seats):
         measure_gradient_norms(study, paths, *key)

@@ -52,9 +52,10 @@ class NormsKey(NamedTuple):
     clipping_bound: ClippingBound
 
     @classmethod
-    def of(cls, cell: Cell) -> "NormsKey":
-        """The gradient norms that a cell competes for."""
-        return cls(cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
+    def of(cls, cells: Iterable[Cell]) -> "list[NormsKey]":
+        """The gradient norms that some cells compete for, each once."""
+        keys = (cls(each.problem, each.epsilon, each.epochs, each.clipping_bound) for each in cells)
+        return list(dict.fromkeys(keys))
 
 
 def prepared_files(folder: Path) -> tuple[Path, ...]:
@@ -106,18 +107,20 @@ class Outputs:
 
     def only_by_name(self) -> Iterator[Output]:
         """Gradient norms and overlaps that no figure or table draws, made only where asked for by name."""
-        norms, cells = set(self.drawn_norms()), set(self.drawn_theory())
-        yield from map(self.gradient_norms, (key for key in self.norms_keys() if key not in norms))
-        yield from map(self.theory, (cell for cell in self._study.all_cells() if cell not in cells))
+        cells = self._study.all_cells()
+        norms, theory = set(self.drawn_norms()), set(self.drawn_theory())
+        yield from map(self.gradient_norms, (key for key in NormsKey.of(cells) if key not in norms))
+        yield from map(self.theory, (cell for cell in cells if cell not in theory))
 
-    def norms_keys(self) -> list[NormsKey]:
-        """All gradient norms that can be measured, drawn or not."""
-        return list(dict.fromkeys(map(NormsKey.of, self._study.all_cells())))
+    def norms_by_name(self, problem: str) -> dict[str, NormsKey]:
+        """The gradient norms of a problem, drawn or not, by the names of their files."""
+        keys = NormsKey.of(self._study.problem_cells(problem))
+        return {self._paths.gradient_norms(*key).stem: key for key in keys}
 
     def drawn_norms(self, *targets: Figure | Table) -> list[NormsKey]:
         """The gradient norms that some figures and tables draw, or all of the study."""
         selections = (each for target in self._targets(targets) for each in target.gradient_norms())
-        return list(dict.fromkeys(map(NormsKey.of, self._cells(selections))))
+        return NormsKey.of(self._cells(selections))
 
     def drawn_theory(self, *targets: Figure | Table) -> list[Cell]:
         """The cells whose gradients some figures and tables draw, or all of the study."""

@@ -185,10 +185,7 @@ class Plan:
             case ("cells", problem, cell, *_) | (problem, cell) if problem in study.problems:
                 self._add_cells([self._cell(problem, cell, target)])
             case ("gradnorms", problem, file) if problem in study.problems:
-                cells = study.problem_cells(problem)
-                keys = {
-                    self._paths.gradient_norms(*key).stem: key for key in map(NormsKey.of, cells)
-                }
+                keys = self._outputs.norms_by_name(problem)
                 name = Path(file).stem
                 if name not in keys:
                     raise PlanError(f"{target}: {unknown(name, keys)}")

@@ -58,8 +58,8 @@ def read_calibration(
     except FileNotFoundError:
         raise CalibrationError(f"{path}: no such calibration", (path,)) from None
     except (ValueError, TypeError) as error:
-        problem = error if isinstance(error, CalibrationError) else f"damaged: {error}"
-        raise CalibrationError(f"{path}: {problem}", (path,)) from None
+        wrong = error if isinstance(error, CalibrationError) else f"damaged: {error}"
+        raise CalibrationError(f"{path}: {wrong}", (path,)) from None
     checked(path, content)
     return noise
 
