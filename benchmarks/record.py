@@ -195,17 +195,8 @@ def jobs() -> Items:
     for study in ("paper", "demo"):
         with tempfile.TemporaryDirectory() as folder:
             config = f"study={REPOSITORY / STUDIES[study]}"
-            command = snakemake(
-                Path(folder),
-                "--dry-run",
-                "--quiet",
-                "--logger",
-                "dpsweep",
-                "--config",
-                config,
-                "--",
-                "all",
-            )
+            options = ("--dry-run", "--quiet", "--logger", "dpsweep", "--config", config)
+            command = snakemake(Path(folder), *options, "--", "all")
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         counts = re.findall(r"^(\S+) +(\d+)$", done.stdout + done.stderr, re.MULTILINE)
         if done.returncode or not counts:

@@ -9,7 +9,7 @@ numbers behind the pictures, lie beside them.
 """
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ def film_page(numbers: dict[str, Any], head: dict[str, Any]) -> str:
         head: the numbers of the head on frozen features, from findings.json.
     """
     study, ends = numbers["study"], numbers["ends"]
-    done, cells = map(sum, zip(*numbers["trained"].values(), strict=True))
+    done, cells = _cells_trained(numbers)
     trained = [
         [f"`{name}`", f"{some} of {whole}"] for name, (some, whole) in numbers["trained"].items()
     ]
@@ -147,49 +147,49 @@ def _noise(numbers: dict[str, Any]) -> str:
 
 def claim(numbers: dict[str, Any]) -> str:
     """The sentence of the README: what a C that is always good costs, and what a large one does."""
-    rows = _with_every_bound(numbers["by_bound"])
-    done, cells = map(sum, zip(*numbers["trained"].values(), strict=True))
-    safest, most = _safest(rows)
-    bound, lost = rows[0]["values"][-1], [_lost(row)[-1] for row in rows]
+    done, cells = _cells_trained(numbers)
+    bounds, lost = _lost_by_bound(numbers)
+    safest = lost.max(axis=0).argmin()
     return (
-        f"With FiLM and the network in the loop ({done} of {cells} cells so far), C = {safest:g} costs at "
-        f"most {most:.1f} points in each of {len(rows)} settings, and C = {bound:g} costs {min(lost):.1f} to "
-        f"{max(lost):.1f}."
+        f"With FiLM and the network in the loop ({done} of {cells} cells so far), C = {bounds[safest]:g} "
+        f"lies at most {lost[:, safest].max():.1f} points below the best C in each of {len(lost)} settings, "
+        f"and C = {bounds[-1]:g} lies {lost[:, -1].min():.1f} to {lost[:, -1].max():.1f} points below it."
     )
 
 
 def _advice(numbers: dict[str, Any]) -> str:
     """Sum up what the smallest and the largest C cost, over all that is trained."""
-    rows = _with_every_bound(numbers["by_bound"])
-    smallest = [_lost(row)[0] for row in rows]
-    low, high = (rows[0]["values"][place] for place in (0, -1))
-    largest = [_lost(row)[-1] for row in rows]
-    as_the_head = max(smallest) < 1 and max(smallest) < min(largest)
-    safest, most = _safest(rows)
+    bounds, lost = _lost_by_bound(numbers)
+    smallest, largest = lost[:, 0], lost[:, -1]
+    as_the_head = bool(smallest.max() < min(1, largest.min()))
+    safest = lost.max(axis=0).argmin()
     found = "A small C costs little, a large one much" if as_the_head else "What C costs differs"
     return (
-        f"**{found}**: in the {len(rows)} settings in which every C is trained, C = {low:g} "
-        f"lies at most {max(smallest):.1f} points below the best C, and C = {high:g} lies "
-        f"{min(largest):.1f} to {max(largest):.1f} points below it, with B and the learning rate tuned "
-        f"for every C. C = {safest:g} is the safest: at most {most:.1f} points below the best one in every "
-        "setting." + " That is what the head on frozen features says too." * as_the_head
+        f"**{found}**: in the {len(lost)} settings in which every C is trained, C = {bounds[0]:g} "
+        f"lies at most {smallest.max():.1f} points below the best C, and C = {bounds[-1]:g} lies "
+        f"{largest.min():.1f} to {largest.max():.1f} points below it, with B and the learning rate tuned "
+        f"for every C. C = {bounds[safest]:g} is the safest: at most {lost[:, safest].max():.1f} points "
+        "below the best one in every setting."
+        + " That is what the head on frozen features says too."
+        * as_the_head
     )
 
 
-def _with_every_bound(rows: Sequence[Row]) -> list[Row]:
-    """The settings in which every C is trained that is trained in any."""
-    bounds = {bound for row in rows for bound in row["values"]}
-    return [row for row in rows if bounds == set(row["values"])]
+def _cells_trained(numbers: dict[str, Any]) -> tuple[int, int]:
+    """How many cells are trained, and how many there are."""
+    done, cells = map(sum, zip(*numbers["trained"].values(), strict=True))
+    return done, cells
 
 
-def _safest(rows: Sequence[Row]) -> tuple[float, float]:
-    """The C that costs the least where it costs the most, and what it costs there, in points.
+def _lost_by_bound(numbers: dict[str, Any]) -> tuple[list[float], np.ndarray[Any, Any]]:
+    """Points that every C lies below the best one, over the settings in which every C is trained.
 
-    Args:
-        rows: settings that have the same C.
+    Returns:
+        The clipping bounds, ascending, and the points, (settings, clipping bounds).
     """
-    costs = np.array([_lost(row) for row in rows]).max(axis=0)
-    return rows[0]["values"][costs.argmin()], float(costs.min())
+    rows = numbers["by_bound"]
+    bounds = sorted({bound for row in rows for bound in row["values"]})
+    return bounds, np.array([_lost(row) for row in rows if row["values"] == bounds])
 
 
 def _lost(row: Row) -> list[float]:
