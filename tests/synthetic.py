@@ -218,16 +218,19 @@ def write_overlaps(
     cell: Cell,
     noise_multiplier: float,
     gradients: Sequence[Sequence[Any]],
+    seeds: int = 1,
 ) -> None:
-    """Write how the gradients of a cell's best trial overlap.
+    """Write how the gradients of a cell's best trials overlap.
 
-    ``gradients`` holds for every epoch from 0 the gradients of each draw, shape (examples, d).
+    ``gradients`` holds for every epoch from 0 the gradients of each draw, shape (examples, d). Each
+    seed has an equal share of the draws.
     """
     file = paths.theory(cell)
     file.parent.mkdir(parents=True, exist_ok=True)
     parts = []
     for epoch, draws in enumerate(gradients):
-        for draw, rows in enumerate(np.asarray(each, dtype=float) for each in draws):
+        for number, rows in enumerate(np.asarray(each, dtype=float) for each in draws):
+            seed, draw = divmod(number, max(1, len(draws) // seeds))
             sums = ClippedSums.of(rows @ rows.T)
             columns = {
                 "norm": sums.norms,
@@ -235,7 +238,7 @@ def write_overlaps(
                 "dot_larger": sums.larger,
                 "dot_larger_units": sums.larger_units,
             }
-            constant = {"epoch": epoch, "draw": draw + 1, "examples": len(rows)}
+            constant = {"seed": seed + 1, "epoch": epoch, "draw": draw + 1, "examples": len(rows)}
             parts.append(
                 pd.DataFrame(columns).assign(**constant, trainable_parameters=rows.shape[1])
             )
@@ -244,7 +247,6 @@ def write_overlaps(
         batch_size=study.batch_size(cell),
         noise_multiplier=noise_multiplier,
         learning_rate=0.01,
-        seed=1,
         trial_key="key",
     ).to_parquet(file, index=False)
 

@@ -339,7 +339,7 @@ def theory_study(family: str, folder: Path, **panel: Any) -> tuple[Study, Paths,
     for cell in study.all_cells():
         if cell.clipping_bound == 1.0:
             gradients[cell] = random_gradients(cell)
-            write_overlaps(study, paths, cell, 2 / cell.epsilon, gradients[cell])
+            write_overlaps(study, paths, cell, 2 / cell.epsilon, gradients[cell], seeds=2)
     return study, paths, gradients
 
 

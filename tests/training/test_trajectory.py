@@ -32,7 +32,13 @@ from dpsweep.training.trajectory import Trajectory, TrajectoryError
 PROBLEM, EPOCHS = "digits_vit_method", 3
 CELL = Cell.parse(PROBLEM, f"eps8_epochs{EPOCHS}_B30_C1")
 SECTIONS = tiny_sections(
-    {}, {"kind": "film"}, epochs=[EPOCHS], batch_size=[30], learning_rate=[0.05], physical_batch=32
+    {},
+    {"kind": "film"},
+    epochs=[EPOCHS],
+    batch_size=[30],
+    learning_rate=[0.05],
+    physical_batch=32,
+    seeds=2,
 ) | {"theory": {"draws": 2, "largest_batch": 20}}
 # Each with the function that is called once for a measurement, and how often after an epoch.
 STAGES = {"norms": (gradient_norms, "training_set_norms", 1), "theory": (theory, "_overlap", 2)}
@@ -89,9 +95,12 @@ def test_norms_are_of_the_batch_size_that_every_figure_chooses(tmp_path: Path) -
     assert row["seed"] == 1
 
 
-@pytest.mark.parametrize("seeds", [(1, 2, 3), (2, 3)])
-def test_theory_is_of_the_first_seed_at_the_best_learning_rate(
-    seeds: tuple[int, ...], tmp_path: Path
+@pytest.mark.parametrize(
+    ("seeds", "measured", "first"),
+    [((1, 2, 3), 1, [1]), ((2, 3), 1, [2]), ((1, 2, 3), 2, [1, 2]), ((1, 2, 3), 9, [1, 2, 3])],
+)
+def test_theory_is_of_the_first_seeds_at_the_best_learning_rate(
+    seeds: tuple[int, ...], measured: int, first: list[int], tmp_path: Path
 ) -> None:
     paths = Paths(tmp_path)
     (cell,) = tiny_study({}, {"kind": "film"}).all_cells()
@@ -103,7 +112,8 @@ def test_theory_is_of_the_first_seed_at_the_best_learning_rate(
     ]
     paths.cell(cell).mkdir(parents=True)
     pd.DataFrame(rows).to_parquet(paths.cell(cell) / "trials.parquet")
-    assert theory.best_trial(paths, cell)["trial_key"] == f"0.01-{seeds[0]}"
+    found = theory.best_trials(paths, cell, measured)
+    assert [row["trial_key"] for row in found] == [f"0.01-{seed}" for seed in first]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +150,7 @@ def test_numbers_are_those_of_the_loop_after_every_epoch(
 ) -> None:
     found = measure(study_file, stage)
     study, paths = load_study(study_file), results(study_file)
-    row = theory.best_trial(paths, CELL)
+    (row,) = theory.best_trials(paths, CELL, 1)
     replayed = Trajectory.open(study, paths, CELL, row, tmp_path)
     context, model = replayed.context, replayed.model
     stored = TrialStore(paths.trials).load_parameters(row["trial_key"])
@@ -183,6 +193,40 @@ def check_overlaps(loop: LoopEngine, replayed: Trajectory, rows: pd.DataFrame) -
             np.testing.assert_allclose(drawn[column], values, atol=1e-5 * size)
         # Heads start at zero, and the gradient of everything before them too.
         assert drawn["trainable_parameters"].unique().tolist() == [gradients.shape[1]]
+
+
+def test_the_theory_is_of_several_trainings(
+    study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has the parameters of the first seed only. What is trained again is trained once."""
+    study, paths = load_study(study_file), results(study_file)
+    first = measure(study_file, "theory")
+    sections, file = yaml.safe_load(study_file.read_text()), study_file.with_name("seeds.yaml")
+    sections["theory"]["seeds"] = 2
+    file.write_text(yaml.safe_dump(sections))
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            trajectory, "interruption", lambda *, saved: Interrupted(1) if saved else None
+        )
+        with pytest.raises(Interrupted):
+            measure(file, "theory")
+    trained = []
+    train = trajectory.train_trial
+    monkeypatch.setattr(
+        trajectory,
+        "train_trial",
+        lambda spec, *rest: trained.append(spec.seed) or train(spec, *rest),
+    )
+    found = measure(file, "theory")
+    assert trained == [2]
+    pd.testing.assert_frame_equal(found[found["seed"] == 1], first)
+    replayed = Trajectory.open(study, paths, CELL, theory.best_trials(paths, CELL, 2)[1], tmp_path)
+    others = found[found["seed"] == 2]
+    assert sorted(others["epoch"].unique()) == list(range(EPOCHS + 1))
+    for epoch, rows in others.groupby("epoch"):
+        replayed.go_to(int(epoch))
+        check_overlaps(LoopEngine(replayed.model, frozenset()), replayed, rows)
+    assert others["norm"].sum() != first["norm"].sum()
 
 
 def test_batches_of_the_theory(study_file: Path) -> None:

@@ -16,6 +16,7 @@ PRIVACY = "not private"
 NOTE = "Not private: drawn from raw gradients of the training data."
 """Under every figure that is."""
 
+_BATCH = ["seed", "epoch", "draw"]
 _SUMS = ["norm", "dot_smaller", "dot_larger", "dot_larger_units"]
 _CONSTANT = [
     "examples", "batch_size", "noise_multiplier", "trainable_parameters", "learning_rate",
@@ -28,6 +29,7 @@ class Overlap:
 
     Attributes:
         cell: of the trial.
+        seed: of the trial.
         epoch: from 0.
         draw: of the batch, from 1.
         sums: of its gradients.
@@ -39,6 +41,7 @@ class Overlap:
     """
 
     cell: Cell
+    seed: int
     epoch: int
     draw: int
     sums: ClippedSums
@@ -56,7 +59,7 @@ class Overlap:
 def load_overlaps(
     paths: Paths, cells: Iterable[Cell], missing: list[Path] | None = None
 ) -> list[Overlap]:
-    """Read the overlaps of cells, in their order, then by epoch and draw.
+    """Read the overlaps of cells, in their order, then by seed, epoch and draw.
 
     Raises:
         MissingResultsError: they have not been measured, and ``missing`` is None.
@@ -64,9 +67,9 @@ def load_overlaps(
     """
     chosen = {(cell.problem, cell.name): cell for cell in cells}
     files = {key: paths.theory(cell) for key, cell in chosen.items()}
-    columns = ["epoch", "draw", *_SUMS, *_CONSTANT]
+    columns = [*_BATCH, *_SUMS, *_CONSTANT]
     frame = read_all(files, columns, ["problem", "cell"], missing, "overlap of gradients")
-    groups = frame.groupby(["problem", "cell", "epoch", "draw"], sort=False)
+    groups = frame.groupby(["problem", "cell", *_BATCH], sort=False)
     return [_overlap(chosen, rows) for _, rows in groups]
 
 
@@ -74,6 +77,7 @@ def _overlap(cells: dict[tuple[str, str], Cell], rows: pd.DataFrame) -> Overlap:
     first = rows.iloc[0]
     return Overlap(
         cell=cells[first["problem"], first["cell"]],
+        seed=int(first["seed"]),
         epoch=int(first["epoch"]),
         draw=int(first["draw"]),
         sums=ClippedSums(*(rows[name].to_numpy(dtype=float) for name in _SUMS)),

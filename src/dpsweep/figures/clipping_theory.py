@@ -258,12 +258,12 @@ def optima_by_epsilon(
         if not last:
             return pd.DataFrame()
         loose = max(each.cell.epsilon for each in last)
-        references = {each.draw: each for each in last if each.cell.epsilon == loose}
+        references = {(each.seed, each.draw): each for each in last if each.cell.epsilon == loose}
         rows = [
             row
             for each in last
-            if each.draw in references
-            for row in _effects(references[each.draw], each)
+            if (each.seed, each.draw) in references
+            for row in _effects(references[each.seed, each.draw], each)
         ]
         by = pd.DataFrame(rows).groupby(["rule", "epsilon", "effect"], sort=False)["best_bound"]
         constant = {

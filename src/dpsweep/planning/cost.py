@@ -130,11 +130,11 @@ class ProblemCost:
                 work = passes * self._network.operations
             case "theory":
                 work = self._theory_operations(epochs)
-        seconds = self._start + work / self._rate
-        if not self._kept_bytes(epochs):  # the best trial is trained again
-            cell = self.cell(epochs)
-            seconds += (cell.seconds - self._start) / cell.trials
-        return seconds
+        seeds = self._study.theory.seeds if stage == "theory" else 1
+        seconds = self._start + seeds * work / self._rate
+        # The store has at most the parameters of the first seed.
+        cell, again = self.cell(epochs), seeds - bool(self._kept_bytes(epochs))
+        return seconds + again * (cell.seconds - self._start) / cell.trials
 
     def bytes(self, stage: Stage, cell: Cell) -> float:
         """Estimate what a job leaves on disk; that of a cell, with its trials in the store.
@@ -153,7 +153,7 @@ class ProblemCost:
                 return 12.2 * epochs * dataset.train_size
             case "theory":
                 size = min(study.batch_size(cell), study.theory.largest_batch)
-                return 45.0 * (epochs + 1) * study.theory.draws * size
+                return 45.0 * (epochs + 1) * study.theory.draws * study.theory.seeds * size
         trials, classes = trials_per_cell(study, study.sweep_of(cell)), dataset.classes
         rounding = study.privacy.step_rounding
         steps = optimizer_steps(dataset.train_size, study.batch_size(cell), epochs, rounding)

@@ -105,7 +105,7 @@ def measure_gradient_norms(
         )
 
     measure_along(
-        *(study, paths, cell, row),
+        *(study, paths, cell, [row]),
         paths.gradient_norms(problem, epsilon, epochs, clipping_bound),
         epochs=range(1, epochs + 1),
         measure=measure,

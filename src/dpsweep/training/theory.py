@@ -28,17 +28,18 @@ _AT_ONCE = 2**23
 _BLOCK = 16
 
 
-def best_trial(paths: Paths, cell: Cell) -> "pd.Series[Any]":
-    """The first seed of a cell at its best learning rate, as in ``trials.parquet``."""
+def best_trials(paths: Paths, cell: Cell, seeds: int) -> list["pd.Series[Any]"]:
+    """The first seeds of a cell at its best learning rate, as in ``trials.parquet``."""
     trials = pd.read_parquet(paths.cell(cell) / "trials.parquet")
-    return trials[trials["best"]].sort_values("seed").iloc[0]
+    first = trials[trials["best"]].sort_values("seed").head(seeds)
+    return [row for _, row in first.iterrows()]
 
 
 def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
-    """Write how the gradients of some batches of a cell's best trial overlap, in eval mode.
+    """Write how the gradients of some batches of a cell's best trials overlap, in eval mode.
 
-    Rows: one per (epoch, draw, example of the draw with a gradient that is not zero), ascending in the
-    norm; see docs/design.md. Batches have the trial's expected size, or ``theory.largest_batch`` if
+    Rows: one per (seed, epoch, draw, example of the draw with a gradient that is not zero), ascending in
+    the norm; see docs/design.md. Batches have the trial's expected size, or ``theory.largest_batch`` if
     that is smaller, and are drawn without replacement. They are the same after every epoch, and for
     all trials on as many examples.
 
@@ -49,8 +50,7 @@ def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
         TrajectoryError: the study describes another trial, or this device cannot repeat it.
     """
     torch.set_num_threads(study.training.threads)
-    row = best_trial(paths, cell)
-    size = min(int(row["batch_size"]), study.theory.largest_batch)
+    size = min(study.batch_size(cell), study.theory.largest_batch)
 
     def measure(trajectory: Trajectory, epoch: int) -> pd.DataFrame:
         examples = len(trajectory.context.train.labels)
@@ -59,7 +59,7 @@ def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
         return pd.concat(draws).assign(epoch=epoch)
 
     measure_along(
-        *(study, paths, cell, row, paths.theory(cell)),
+        *(study, paths, cell, best_trials(paths, cell, study.theory.seeds), paths.theory(cell)),
         epochs=range(cell.epochs + 1),
         measure=measure,
         columns=(

@@ -8,7 +8,7 @@ cheaper than a disk for the parameters of all of them.
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -45,27 +45,27 @@ def measure_along(
     study: Study,
     paths: Paths,
     cell: Cell,
-    row: "pd.Series[Any]",
+    rows: Sequence["pd.Series[Any]"],
     output: Path,
     *,
-    epochs: Iterable[int],
+    epochs: Sequence[int],
     measure: Callable[["Trajectory", int], pd.DataFrame],
     columns: Sequence[str],
     metadata: Mapping[bytes, bytes] = MappingProxyType({}),
 ) -> None:
-    """Measure the model of a finished trial after some epochs, and write one table of it all.
+    """Measure the models of finished trials after some epochs, and write one table of it all.
 
-    A job that is killed keeps the epochs that are done, and a trial that was trained again.
+    A job that is killed keeps the epochs that are done, and trials that were trained again.
 
     Args:
         study: the study.
         paths: its files.
-        cell: of the trial.
-        row: of the trial, from ``trials.parquet``.
+        cell: of the trials.
+        rows: of the trials, from ``trials.parquet``.
         output: the table.
         epochs: as `Trajectory.go_to` takes them, ascending.
         measure: what to keep of the model as it is after an epoch.
-        columns: of the row, that the table has too.
+        columns: of the rows, that the table has too.
         metadata: of the table.
 
     Raises:
@@ -74,31 +74,33 @@ def measure_along(
     """
     # No declared output, so that it survives a killed job.
     folder = output.with_suffix(".unfinished")
-    unfinished = folder / row["trial_key"]
-    trajectory = Trajectory.open(study, paths, cell, row, unfinished)
-    saved, files = trajectory.trained_again, list[Path]()
-    for epoch in epochs:
-        files.append(unfinished / f"epoch{epoch}.parquet")
-        if files[-1].exists():
-            continue
-        if stop := interruption(saved=saved):
-            raise stop
-        started = time.monotonic()
-        trajectory.go_to(epoch)
-        with atomic_path(files[-1]) as partial:
-            measure(trajectory, epoch).to_parquet(partial, index=False)
-        saved = True
-        log.info("epoch %d (%.1f s)", epoch, time.monotonic() - started)
-    frame = pd.concat(map(pd.read_parquet, files), ignore_index=True)
-    table = pa.Table.from_pandas(
-        frame.assign(**{name: row[name] for name in columns}), preserve_index=False
-    )
+    saved, frames = False, list[pd.DataFrame]()
+    for row in rows:
+        unfinished = folder / row["trial_key"]
+        files = {epoch: unfinished / f"epoch{epoch}.parquet" for epoch in epochs}
+        lacking = [epoch for epoch in epochs if not files[epoch].exists()]
+        if lacking:
+            trajectory = Trajectory.open(study, paths, cell, row, unfinished)
+            saved |= trajectory.trained_again
+        for epoch in lacking:
+            if stop := interruption(saved=saved):
+                raise stop
+            started = time.monotonic()
+            trajectory.go_to(epoch)
+            with atomic_path(files[epoch]) as partial:
+                measure(trajectory, epoch).to_parquet(partial, index=False)
+            saved = True
+            log.info("seed %d, epoch %d (%.1f s)", row["seed"], epoch, time.monotonic() - started)
+        given = {name: row[name] for name in columns}
+        frames += [pd.read_parquet(files[epoch]).assign(**given) for epoch in epochs]
+    table = pa.Table.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
     with atomic_path(output) as partial:
         pq.write_table(
             table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}), partial
         )
     shutil.rmtree(folder)
-    TrialStore(paths.trials).checkpoint_path(row["trial_key"]).unlink(missing_ok=True)
+    for row in rows:
+        TrialStore(paths.trials).checkpoint_path(row["trial_key"]).unlink(missing_ok=True)
 
 
 @dataclass

@@ -66,3 +66,6 @@ class Theory(Section):
     """batches that are measured after every epoch"""
     largest_batch: PositiveInt = 4096
     """examples of a batch, at most; otherwise it is as large as the trial's expected batch size"""
+    seeds: Annotated[PositiveInt, Field(le=1000)] = 1
+    """trainings of a cell that are measured, at most as many as it has; all but the first are made
+    again"""
