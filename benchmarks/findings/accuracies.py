@@ -30,7 +30,7 @@ def best_settings(numbers: dict[str, Any]) -> str:
     size = _batch_size(numbers)
     rows = [
         [
-            _name(row, numbers["titles"]),
+            setting_name(row, numbers["titles"]),
             share(row["centre"]),
             f"{share(row['minimum'])} to {share(row['maximum'])}",
             size(row, row["batch_size"]),
@@ -56,7 +56,7 @@ def automatic_clipping(numbers: dict[str, Any]) -> str:
     """AUTO-S beside flat clipping with a tuned bound."""
     rows = [
         [
-            _name(row, numbers["titles"]),
+            setting_name(row, numbers["titles"]),
             share(row["cross_fitted_auto"]),
             share(row["cross_fitted"]),
             points(row["difference"]),
@@ -76,7 +76,8 @@ def _batch_size(numbers: dict[str, Any]) -> Callable[[Row, float], str]:
     return written
 
 
-def _name(row: Row, titles: dict[str, str]) -> str:
+def setting_name(row: Row, titles: dict[str, str]) -> str:
+    """The dataset, network, epochs and epsilon of a row."""
     epochs = f", {row['epochs']} epochs"
     return f"{titles[row['dataset']]}, {titles[row['backbone']]}{epochs}, ε = {row['epsilon']:g}"
 
@@ -97,7 +98,7 @@ def _curves(
             cells = [
                 f"**{share(each)}**" if each == best else share(each) for each in row["accuracy"]
             ]
-            lines.append([_name(row, titles), *cells])
+            lines.append([setting_name(row, titles), *cells])
         grids.append(table(["accuracy in %", *heads], lines))
     return "\n\n".join(grids)
 

@@ -17,17 +17,24 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.common import REPOSITORY, RESULTS, command_line
+from benchmarks.evidence import theory
 from benchmarks.findings.accuracies import (
     along_batch_sizes,
     along_bounds,
+    automatic_clipping,
     best_settings,
+    points,
+    setting_name,
     share,
     table,
 )
 from benchmarks.findings.numbers import NUMBERS, collect, digest, gather
 from benchmarks.findings.rules import rules_section
+from benchmarks.tables import theory_effects, theory_rules
 from dpsweep.base.files import atomic_path, read_json, write_json, write_text
+from dpsweep.recommend.situation import expected_gradient_norm
 from dpsweep.study import Study, load_study
+from dpsweep.study.captions import listed
 from dpsweep.study.paths import Paths
 
 STUDY = REPOSITORY / "studies" / "film.yaml"
@@ -41,8 +48,12 @@ FILM_FIGURES = {
     "fig2_clipping_vs_difficulty": "What a clipping bound costs against the best one",
     "fig3_gradnorm_distributions": "Norms of the per-example gradients after each epoch, at C = 1",
     "fig4_perclass_retained_accuracy": "Classes, from the most to the least accurately predicted",
+    "fig5_autoclip_vs_tuned": "AUTO-S beside flat clipping with a tuned bound",
     "theory_privacy_effects": "Best C by the theory, for the noise and the gradients of each ε",
+    "theory_predictions": "Predicted and measured best C, and what each rule for C loses",
 }
+_OF_THE_THEORY = theory.FIGURES[theory.STUDY]
+THEORY = KEPT / "theory"
 
 Row = dict[str, Any]
 
@@ -68,6 +79,10 @@ def keep(study: Study, paths: Paths) -> None:
                 shutil.copyfile(drawn.figure(name, "png"), FILM_IMAGES / f"{name}.png")
                 shutil.copyfile(drawn.figure(name, "csv"), KEPT / f"{name}.csv")
                 break
+    if all(paths.figure(name, "csv").exists() for name in _OF_THE_THEORY.values()):
+        THEORY.mkdir(exist_ok=True)
+        for file, name in _OF_THE_THEORY.items():
+            shutil.copyfile(paths.figure(name, "csv"), THEORY / f"{file}.csv")
 
 
 def kept_trials(study: Study) -> pd.DataFrame:
@@ -90,6 +105,7 @@ def collect_film(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
             for name in study.problems
         },
         "test_examples": {name: each.test_size for name, each in study.datasets.items()},
+        "norms": sorted({round(expected_gradient_norm(study, each), 1) for each in study.sweeps}),
     }
 
 
@@ -116,7 +132,7 @@ def film_page(numbers: dict[str, Any], head: dict[str, Any]) -> str:
         at_an_end=ends["at_an_end"],
         tuned=ends["cells"],
         advice=_advice(numbers),
-        costs="\n".join(f"- {line}" for line in _costs(numbers)),
+        costs=_costs(numbers),
         head=_beside_the_head(numbers, head),
         rules=rules_section(
             numbers,
@@ -125,6 +141,8 @@ def film_page(numbers: dict[str, Any], head: dict[str, Any]) -> str:
         best=best_settings(numbers),
         by_bound=along_bounds(numbers),
         by_batch_size=along_batch_sizes(numbers),
+        automatic=_automatic(numbers),
+        theory=_theory(),
         figures="\n\n".join(_figures(numbers["pictures"])),
     )
 
@@ -132,47 +150,74 @@ def film_page(numbers: dict[str, Any], head: dict[str, Any]) -> str:
 def _noise(numbers: dict[str, Any]) -> str:
     """How far the seeds of the best cells lie apart, and how exact a test set is."""
     rows = numbers["best"]
-    apart = [100 * (row["maximum"] - row["minimum"]) for row in rows]
     errors = [
         100
         * np.sqrt(row["centre"] * (1 - row["centre"]) / numbers["test_examples"][row["dataset"]])
         for row in rows
     ]
     return (
-        f"The seeds of a best cell lie {np.mean(apart):.1f} points apart in the mean, {max(apart):.1f} at "
-        f"most; the test images give the accuracy of one model a standard error of up to "
-        f"{max(errors):.1f} points"
+        f"The seeds of a best cell lie {_apart(numbers)} apart in the mean; the test images give the "
+        f"accuracy of one model a standard error of up to {max(errors):.1f} points"
     )
 
 
+def _apart(numbers: dict[str, Any]) -> str:
+    """How far the seeds of the best cells lie apart."""
+    apart = [100 * (row["maximum"] - row["minimum"]) for row in numbers["best"]]
+    return f"{np.mean(apart):.1f} points"
+
+
 def claim(numbers: dict[str, Any]) -> str:
-    """The sentence of the README: what a C that is always good costs, and what a large one does."""
+    """The sentence of the README: what a C below the norms costs, and what one above them does."""
     done, cells = _cells_trained(numbers)
-    bounds, lost = _lost_by_bound(numbers)
-    safest = lost.max(axis=0).argmin()
+    bounds, lost = _lost(numbers, "bound")
+    below = np.array(bounds) < min(numbers["norms"])
+    so_far = "" if done == cells else f" ({done} of {cells} cells so far)"
     return (
-        f"With FiLM and the network in the loop ({done} of {cells} cells so far), C = {bounds[safest]:g} "
-        f"lies at most {lost[:, safest].max():.1f} points below the best C in each of {len(lost)} settings, "
-        f"and C = {bounds[-1]:g} lies {lost[:, -1].min():.1f} to {lost[:, -1].max():.1f} points below it."
+        f"With FiLM and the network in the loop{so_far}, each C below the gradient norms "
+        f"({listed(f'{bound:g}' for bound in np.array(bounds)[below])}) lies at most "
+        f"{lost[:, below].max():.1f} points below the best one, and {lost[:, below].mean():.1f} in the mean "
+        f"of {len(lost)} settings; C = {bounds[-1]:g}, above them, lies {lost[:, -1].min():.1f} to "
+        f"{lost[:, -1].max():.1f} points below it."
     )
 
 
 def _advice(numbers: dict[str, Any]) -> str:
-    """Sum up what the smallest and the largest C cost, over all that is trained."""
-    bounds, lost = _lost_by_bound(numbers)
-    smallest, largest = lost[:, 0], lost[:, -1]
-    as_the_head = bool(smallest.max() < min(1, largest.min()))
-    safest = lost.max(axis=0).argmin()
-    found = "A small C costs little, a large one much" if as_the_head else "What C costs differs"
-    return (
-        f"**{found}**: in the {len(lost)} settings in which every C is trained, C = {bounds[0]:g} "
-        f"lies at most {smallest.max():.1f} points below the best C, and C = {bounds[-1]:g} lies "
-        f"{largest.min():.1f} to {largest.max():.1f} points below it, with B and the learning rate tuned "
-        f"for every C. C = {bounds[safest]:g} is the safest: at most {lost[:, safest].max():.1f} points "
-        "below the best one in every setting."
-        + " That is what the head on frozen features says too."
-        * as_the_head
-    )
+    """What to do about C, B and AUTO-S, over all settings in which every value is trained."""
+    bounds, by_bound = _lost(numbers, "bound")
+    sizes, by_size = _lost(numbers, "batch_size")
+    low, high = min(numbers["norms"]), max(numbers["norms"])
+    below = np.array(bounds) < low
+    steady = sizes[by_size.max(axis=0).argmin()]
+    said = [
+        f"**Take a C below the gradient norms**, which are {low:g} to {high:g} before training. There C "
+        f"matters little: {_each('C', bounds, by_bound, below)}. "
+        f"The seeds of a setting lie {_apart(numbers)} apart.",
+        f"**Not above them**: C = {bounds[-1]:g} costs {by_bound[:, -1].min():.1f} to "
+        f"{by_bound[:, -1].max():.1f} points.",
+        f"**Tune B before C**: {_each('B', sizes, by_size, np.ones(len(sizes), dtype=bool))}. B = "
+        f"{steady:,g} is the safest.",
+    ]
+    if numbers["automatic"]:
+        differences = [row["difference"] for row in numbers["automatic"]]
+        said.append(
+            f"**AUTO-S has no C to tune**: it changes {points(min(differences))} to "
+            f"{points(max(differences))} points against a tuned C ({points(float(np.mean(differences)))} in "
+            f"the mean of {len(differences)} settings)."
+        )
+    return "\n".join(f"- {each}" for each in said)
+
+
+def _each(
+    name: str, values: list[float], lost: np.ndarray[Any, Any], kept: np.ndarray[Any, Any]
+) -> str:
+    """What some values of an axis cost, in the mean over settings and at most."""
+    some = [
+        f"{name} = {value:,g} costs {column.mean():.1f} points in the mean and {column.max():.1f} at most"
+        for value, column, use in zip(values, lost.T, kept, strict=True)
+        if use
+    ]
+    return listed(some)
 
 
 def _cells_trained(numbers: dict[str, Any]) -> tuple[int, int]:
@@ -181,60 +226,80 @@ def _cells_trained(numbers: dict[str, Any]) -> tuple[int, int]:
     return done, cells
 
 
-def _lost_by_bound(numbers: dict[str, Any]) -> tuple[list[float], np.ndarray[Any, Any]]:
-    """Points that every C lies below the best one, over the settings in which every C is trained.
+def _lost(numbers: dict[str, Any], axis: str) -> tuple[list[float], np.ndarray[Any, Any]]:
+    """Points that every value of an axis lies below the best one, everything else tuned with it.
 
     Returns:
-        The clipping bounds, ascending, and the points, (settings, clipping bounds).
+        The values, ascending, and the points, (settings in which every value is trained, values).
     """
-    rows = numbers["by_bound"]
-    bounds = sorted({bound for row in rows for bound in row["values"]})
-    return bounds, np.array([_lost(row) for row in rows if row["values"] == bounds])
+    rows = numbers[f"by_{axis}"]
+    values = sorted({value for row in rows for value in row["values"]})
+    return values, np.array([_below_the_best(row) for row in rows if row["values"] == values])
 
 
-def _lost(row: Row) -> list[float]:
-    """Points that every value of an axis lies below the best one."""
+def _below_the_best(row: Row) -> list[float]:
     return [100 * (max(row["accuracy"]) - each) for each in row["accuracy"]]
 
 
-def _costs(numbers: dict[str, Any]) -> Iterator[str]:
-    """What each C and each B costs, B or C tuned with it, at every epsilon."""
-    titles = numbers["titles"]
-    for by_bound, by_size in zip(numbers["by_bound"], numbers["by_batch_size"], strict=True):
-        place = (
-            f"{titles[by_bound['dataset']]}, {titles[by_bound['backbone']]}, {by_bound['epochs']} epochs, "
-            f"ε = {by_bound['epsilon']:g}"
-        )
-        said = [
-            ", ".join(
-                f"{lost:.1f} at {axis} = {value:,g}"
-                for lost, value in zip(_lost(row), row["values"], strict=True)
-            )
-            for axis, row in (("C", by_bound), ("B", by_size))
+def _costs(numbers: dict[str, Any]) -> str:
+    """Table of what each C and each B costs in every setting, and over those that have all values."""
+    axes = {"C": "bound", "B": "batch_size"}
+    columns = {name: _lost(numbers, axis) for name, axis in axes.items()}
+    rows = []
+    for pair in zip(*(numbers[f"by_{axis}"] for axis in axes.values()), strict=True):
+        cells = [setting_name(pair[0], numbers["titles"])]
+        for (values, _), row in zip(columns.values(), pair, strict=True):
+            lost = dict(zip(row["values"], _below_the_best(row), strict=True))
+            cells += [f"{lost[value]:.1f}" if value in lost else "" for value in values]
+        rows.append(cells)
+    for name, of in {"mean": np.mean, "at most": np.max}.items():
+        numbers_of = [value for _, lost in columns.values() for value in of(lost, axis=0)]
+        rows.append([f"**{name}**", *(f"**{value:.1f}**" for value in numbers_of)])
+    heads = [f"{name} = {value:,g}" for name, (values, _) in columns.items() for value in values]
+    return table(["points below the best", *heads], rows)
+
+
+def _automatic(numbers: dict[str, Any]) -> str:
+    if not numbers["automatic"]:
+        return "Not trained yet."
+    return automatic_clipping(numbers)
+
+
+def _theory() -> str:
+    """What the gradients of these trainings say, if they are measured."""
+    if not THEORY.exists():
+        return "Not measured yet."
+    return "\n".join(
+        [
+            *theory_effects(THEORY, "batches and trainings"),
+            "",
+            *theory_rules(THEORY / "predictions.csv"),
         ]
-        yield (
-            f"{place}: points below the best C, B and learning rate tuned: {said[0]}. Points below the "
-            f"best B, C and learning rate tuned: {said[1]}."
-        )
+    )
 
 
 def _beside_the_head(numbers: dict[str, Any], head: dict[str, Any]) -> str:
     """The best accuracy and the cost of the smallest and the largest C, for FiLM and for a head."""
-    heads = {(row["dataset"], row["backbone"], row["epsilon"]): row for row in head["by_bound"]}
+    compared: dict[tuple[Any, ...], list[tuple[str, Row]]] = {}
+    for method, by_bound in (("FiLM", numbers["by_bound"]), ("head", head["by_bound"])):
+        for row in by_bound:
+            key = row["dataset"], row["backbone"], row["epsilon"]
+            compared.setdefault(key, []).append((method, row))
     rows = []
-    for row in numbers["by_bound"]:
-        key = row["dataset"], row["backbone"], row["epsilon"]
-        for method, each in (("FiLM", row), ("head", heads.get(key))):
-            if each is not None and key in heads:
-                lost = _lost(each)
-                rows.append(
-                    [
-                        f"{row['backbone']}, ε = {row['epsilon']:g}, {method}, {each['epochs']} epochs",
-                        share(max(each["accuracy"])),
-                        f"{lost[0]:.1f} (C = {each['values'][0]:g})",
-                        f"{lost[-1]:.1f} (C = {each['values'][-1]:g})",
-                    ]
-                )
+    for settings in compared.values():
+        if len({method for method, _ in settings}) == 1:
+            continue
+        for method, row in settings:
+            lost = _below_the_best(row)
+            place = f"{numbers['titles'][row['backbone']]}, ε = {row['epsilon']:g}"
+            rows.append(
+                [
+                    f"{place}, {method}, {row['epochs']} epochs",
+                    share(max(row["accuracy"])),
+                    f"{lost[0]:.1f} (C = {row['values'][0]:g})",
+                    f"{lost[-1]:.1f} (C = {row['values'][-1]:g})",
+                ]
+            )
     return table(["", "best C, in %", "smallest C, points lost", "largest C, points lost"], rows)
 
 

@@ -20,8 +20,13 @@ _NOTHING = (
 )
 
 
-def theory_effects(folder: Path = THEORY) -> list[str]:
-    """C* after the last epoch, and what noise and gradients alone make of it."""
+def theory_effects(folder: Path = THEORY, over: str = "batches") -> list[str]:
+    """C* after the last epoch, and what noise and gradients alone make of it.
+
+    Args:
+        folder: of the numbers.
+        over: what ranges are over.
+    """
     traced = read_numbers(folder / "optimal_clipping.csv")
     traced = traced[traced["epoch"] == traced["epochs"]]
     traced = traced.sort_values(["title", "epsilon"], ascending=[True, False])
@@ -44,14 +49,16 @@ def theory_effects(folder: Path = THEORY) -> list[str]:
         for _, row in traced.iterrows()
     ]
     said = [
-        _effects_said(str(title), members.iloc[0], members.iloc[-1], effects)
+        _effects_said(str(title), members.iloc[0], members.iloc[-1], effects, over)
         for title, members in traced.groupby("title")
     ]
     head = ["", "median norm", "C\\*", "of its noise alone", "of its gradients alone"]
     return [*grid([*head, "scale-free C", "R within 2 %"], rows), "", *said]
 
 
-def _effects_said(title: str, loose: pd.Series, tight: pd.Series, effects: pd.DataFrame) -> str:
+def _effects_said(
+    title: str, loose: pd.Series, tight: pd.Series, effects: pd.DataFrame, over: str
+) -> str:
     """Effect of noise alone and of gradients alone on C*, between the largest and the smallest epsilon."""
     gradients, noise = (
         effects.loc[(title, effect)].drop(loose["epsilon"])
@@ -72,7 +79,7 @@ def _effects_said(title: str, loose: pd.Series, tight: pd.Series, effects: pd.Da
         f"{tight['median_norm'] / loose['median_norm']:.2f}. The noise alone multiplies C\\* by {by_noise}, "
         f"the gradients alone by {by_gradients}."
         + (" The noise has the larger effect." if by_size[0][0] > by_size[1][1] else "")
-        + f" The gradients alone raise C\\* beyond the range over batches at {grown} of the {len(gradients)} "
+        + f" The gradients alone raise C\\* beyond the range over {over} at {grown} of the {len(gradients)} "
         f"smaller ε, as the paper says, and lower it beyond that range at {fallen}."
     )
 
