@@ -1,12 +1,12 @@
 """How good is the recommendation for data that it has no reference points of?
 
-    python -m benchmarks.evidence.recommend results/demo-dense/problems [more folders]
+    python -m benchmarks.evidence.recommend results/demo-dense/problems
 
-One dataset after the other is left out, with all others of the same source. The settings that are
-recommended from the remaining reference points are looked up among those that were trained on it (the
-nearest ones), and compared with the best of its grid. So are settings that people use today. Writes
-the numbers behind the table of docs/recommend.md, and the reference points that `dpsweep recommend`
-uses.
+The trials of the dense demo are read from its folder; those of the studies on frozen features and on FiLM
+are committed. One dataset after the other is left out, with all others of the same source. The settings
+that are recommended from the remaining reference points are looked up among those that were trained on it
+(the nearest ones), and compared with the best of its grid. So are settings that people use today. Writes
+the numbers behind the table of docs/recommend.md, and the reference points that `dpsweep recommend` uses.
 """
 
 import math
@@ -19,14 +19,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from benchmarks.common import REPOSITORY, RESULTS, command_line
+from benchmarks.findings.film import KEPT
+from benchmarks.findings.numbers import TRIALS
 from dpsweep.base.files import read_json, write_json
 from dpsweep.figures import style
 from dpsweep.recommend.references import (
     INCLUDED,
     PROBLEM,
+    read_references,
     references_of,
+    settings_of,
     swept_problems,
-    trained_settings,
     unrelated,
     write_references,
 )
@@ -45,7 +48,9 @@ from dpsweep.study.choice import choose
 
 RESULT = RESULTS / "recommend.json"
 IMAGE = REPOSITORY / "docs" / "images" / "regret"
-STUDIES = [REPOSITORY / "studies" / f"{name}.yaml" for name in ("demo-dense", "frozen-features")]
+STUDIES = [
+    REPOSITORY / "studies" / f"{name}.yaml" for name in ("demo-dense", "frozen-features", "film")
+]
 DELTA = 1e-5
 HABITS = {
     **{f"C = 1, B = {size:,}": (1.0, size) for size in (256, 1024, 4096)},
@@ -78,15 +83,37 @@ def accuracy(
     ]
     if bound is not None:
         rows = rows[rows["clipping_bound"] == nearest(rows["clipping_bound"], bound)]
-    if rate is not None:
-        rows = rows[rows["learning_rate"] == nearest(rows["learning_rate"], rate)]
+    rows = (
+        rows[rows["best"]]
+        if rate is None
+        else rows[rows["learning_rate"] == nearest(rows["learning_rate"], rate)]
+    )
     return float(rows["macro_accuracy"].max())
 
 
-def searched(folders: list[Path]) -> "pd.Series[float]":
+def best_accuracy(problem: pd.DataFrame) -> float:
+    """Of the best setting of the whole grid, mean over its seeds."""
+    return float(problem.loc[problem["best"], "macro_accuracy"].max())
+
+
+def kept_trials() -> pd.DataFrame:
+    """The committed trials, on frozen features and with FiLM.
+
+    Those on frozen features were kept without their gradient norms, which the reference points have.
+    """
+    frozen = pd.read_parquet(TRIALS)
+    norms = {
+        tuple(getattr(each, name) for name in PROBLEM): each.gradient_norm
+        for each in read_references()
+    }
+    keys = zip(*(frozen[name] for name in PROBLEM), strict=True)
+    frozen["mean_gradient_norm"] = [norms.get(key, math.nan) for key in keys]
+    film = [pd.read_parquet(file) for file in sorted(KEPT.glob("*.parquet"))]
+    return pd.concat([frozen, *film], ignore_index=True).drop_duplicates("trial_key")
+
+
+def searched(trials: pd.DataFrame) -> "pd.Series[float]":
     """Measure a search of the whole grid on every problem, by seeds that did not choose."""
-    files = [file for folder in folders for file in sorted(folder.glob("*.parquet"))]
-    trials = pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
     chosen = choose(trials[trials["epsilon"] < math.inf], by=PROBLEM)
     return chosen.set_index(PROBLEM)["cross_fitted"]
 
@@ -146,7 +173,7 @@ def regrets(
             for name, (bound, size) in HABITS.items()
         },
     }
-    best = problem["macro_accuracy"].max()
+    best = best_accuracy(problem)
     return {name: 100 * (best - each) for name, each in found.items()}
 
 
@@ -192,19 +219,20 @@ def draw() -> None:
 def main() -> None:
     """Judge, and write what was found."""
     parser = command_line(__doc__)
-    parser.add_argument("folders", type=Path, nargs="+", help="problem tables of studies")
-    parser.add_argument("--study", type=Path, nargs="+", default=STUDIES, help="what they are of")
+    parser.add_argument("dense_demo", type=Path, help="folder of its problem tables")
     options = parser.parse_args()
-    problems = swept_problems(trained_settings(options.folders))
-    norms = expected_norms(options.study)
+    demo = [pd.read_parquet(file) for file in sorted(options.dense_demo.glob("*.parquet"))]
+    trials = pd.concat([kept_trials(), *demo], ignore_index=True)
+    problems = swept_problems(settings_of(trials))
+    norms = expected_norms(STUDIES)
     references = references_of(problems)
-    search = searched(options.folders)
+    search = searched(trials)
     judged: list[dict[str, Any]] = []
     for problem in problems:
         found = regrets(problem, norms, references)
         if found is not None:
             worth = search[tuple(problem.iloc[0][PROBLEM])]
-            found = {SEARCH: 100 * (problem["macro_accuracy"].max() - worth), **found}
+            found = {SEARCH: 100 * (best_accuracy(problem) - worth), **found}
             judged.append({"dataset": str(problem.iloc[0]["dataset"]), "regret": found})
     frame = pd.DataFrame([each["regret"] | {"dataset": each["dataset"]} for each in judged])
     frame["source"] = frame["dataset"].map(source)

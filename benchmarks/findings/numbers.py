@@ -31,13 +31,14 @@ RULE_COLUMNS = [
 
 
 def gather(paths: Paths, cells: Sequence[Cell]) -> pd.DataFrame:
-    """Return the trials of cells with the columns that their analysis needs, and their seconds."""
+    """Return the trials of cells with the columns that their analysis needs, seconds, and gradient norms."""
     trials = load_trials(paths, cells)
-    seconds = pd.concat(
-        pd.read_parquet(paths.cell_trials(cell), columns=["trial_key", "wall_seconds"])
-        for cell in cells
+    columns = ["trial_key", "wall_seconds", "mean_gradient_norm"]
+    others = pd.concat(
+        pd.read_parquet(paths.cell_trials(cell), columns=columns) for cell in cells
     ).drop_duplicates("trial_key")
-    return trials.merge(seconds.round({"wall_seconds": 2}), on="trial_key", how="left")
+    others = others.round({"wall_seconds": 2, "mean_gradient_norm": 4})
+    return trials.merge(others, on="trial_key", how="left")
 
 
 def collect(study: Study, trials: pd.DataFrame) -> dict[str, Any]:

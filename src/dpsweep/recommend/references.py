@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.recommend.rule import Reference, source
+from dpsweep.study.choice import best_by_mean
 
 INCLUDED = Path(__file__).with_name("references.csv")
 """Reference points of the sweeps that docs/recommend.md names."""
@@ -19,7 +20,7 @@ PROBLEM = ["dataset", "backbone", "method", "optimizer", "epsilon", "epochs"]
 _SETTING = ["batch_size", "clipping_bound", "learning_rate"]
 _FIELDS = [*PROBLEM, *_SETTING, "steps"]
 _COLUMNS = [*_FIELDS, "train_size", "noise_multiplier", "clipping"]
-_MEASURED = ["macro_accuracy", "mean_gradient_norm"]
+_MEASURED = ["macro_accuracy", "selection_accuracy", "mean_gradient_norm"]
 
 
 def read_references(file: Path = INCLUDED) -> list[Reference]:
@@ -44,10 +45,7 @@ def unrelated(references: Iterable[Reference], dataset: str) -> list[Reference]:
 
 
 def trained_settings(folders: Sequence[Path]) -> pd.DataFrame:
-    """Mean macro accuracy and gradient norm of every private setting with a clipping bound or AUTO-S.
-
-    Args:
-        folders: folders of problem tables (``results/<study>/problems``).
+    """The settings of folders of problem tables (``results/<study>/problems``); see `settings_of`.
 
     Raises:
         DpsweepError: a folder has no such table.
@@ -57,10 +55,17 @@ def trained_settings(folders: Sequence[Path]) -> pd.DataFrame:
         files = sorted(folder.glob("*.parquet"))
         if not files:
             raise DpsweepError(f"{folder}: found no problem tables (*.parquet)")
-        frames += [pd.read_parquet(file, columns=[*_COLUMNS, *_MEASURED]) for file in files]
-    trials = pd.concat(frames)
-    trials = trials[trials["epsilon"] < math.inf]
-    return trials.groupby(_COLUMNS, dropna=False)[_MEASURED].mean().reset_index()
+        frames += [pd.read_parquet(file, columns=[*_COLUMNS, *_MEASURED, "best"]) for file in files]
+    return settings_of(pd.concat(frames))
+
+
+def settings_of(trials: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds for every private setting with a clipping bound or AUTO-S.
+
+    ``best`` says whether its learning rate is the one that was tuned for its B and C.
+    """
+    settings = trials[trials["epsilon"] < math.inf].groupby(_COLUMNS, dropna=False)
+    return settings[_MEASURED].mean().assign(best=settings["best"].max()).reset_index()
 
 
 def swept_problems(settings: pd.DataFrame) -> list[pd.DataFrame]:
@@ -74,11 +79,13 @@ def swept_problems(settings: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def references_of(problems: Iterable[pd.DataFrame]) -> list[Reference]:
-    """The best flat setting of each problem."""
+    """The best flat setting of each problem, chosen as in every figure (`dpsweep.study.choice`)."""
     found = []
     for group in problems:
         flat = group[group["clipping"] == "flat"]
-        best = flat.iloc[int(flat["macro_accuracy"].to_numpy().argmax())]
+        # Other learning rates may have been trained with one lucky seed.
+        tuned = flat[flat["best"]]
+        best = tuned.iloc[best_by_mean(tuned[["selection_accuracy"]].to_numpy())]
         norm = float(f"{_norm_before_training(flat):.4g}")
         found.append(_JSON.validate_python({**best[_FIELDS].to_dict(), "gradient_norm": norm}))
     return found
@@ -86,5 +93,6 @@ def references_of(problems: Iterable[pd.DataFrame]) -> list[Reference]:
 
 def _norm_before_training(flat: pd.DataFrame) -> float:
     """The gradient norm of the trials with the smallest learning rate, which hardly change a model."""
-    smallest = flat["learning_rate"] == flat["learning_rate"].min()
-    return float(flat.loc[smallest, "mean_gradient_norm"].median())
+    known = flat[flat["mean_gradient_norm"].notna()]
+    smallest = known["learning_rate"] == known["learning_rate"].min()
+    return float(known.loc[smallest, "mean_gradient_norm"].median())
