@@ -143,6 +143,7 @@ def film_page(numbers: dict[str, Any], head: dict[str, Any]) -> str:
         by_batch_size=along_batch_sizes(numbers),
         automatic=_automatic(numbers),
         theory=_theory(),
+        gradients="\n".join(f"- {each}" for each in [*_norms(), *_classes()]) or "Not drawn yet.",
         figures="\n\n".join(_figures(numbers["pictures"])),
     )
 
@@ -263,6 +264,42 @@ def _automatic(numbers: dict[str, Any]) -> str:
     if not numbers["automatic"]:
         return "Not trained yet."
     return automatic_clipping(numbers)
+
+
+def _norms() -> Iterator[str]:
+    """How norms change during training, from the numbers of figure 3."""
+    file = KEPT / "fig3_gradnorm_distributions.csv"
+    numbers = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["title"])
+    for title, rows in numbers.groupby("title", sort=False):
+        medians = rows[(rows["quantity"] == "quantile") & (rows["value"] == 0.5)]
+        above = rows[rows["quantity"] == "share above C"]
+        first, last = (medians.sort_values("epoch")["norm"].iloc[place] for place in (0, -1))
+        share_above = above.sort_values("epoch")["value"].iloc[-1]
+        yield (
+            f"{title}: the median norm is {first:.1f} after the first epoch and {last:.1f} after the last, "
+            f"where {100 * share_above:.0f} % of the examples are clipped at C = "
+            f"{rows['clipping_bound'].iloc[0]:g}."
+        )
+
+
+def _classes() -> Iterator[str]:
+    """What another C does to the easiest and the hardest third of the classes, from figure 4."""
+    file = KEPT / "fig4_perclass_retained_accuracy.csv"
+    numbers = (
+        pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["title", "clipping_bound"])
+    )
+    for (title, bound), rows in numbers.groupby(["title", "clipping_bound"], sort=False):
+        if (rows["accuracy_difference"] == 0).all():  # the bound that others are compared with
+            continue
+        ranked, third = rows.sort_values("class_rank"), len(rows) // 3
+        easy, hard = ranked.head(third), ranked.tail(third)
+        changes = [points(each["accuracy_difference"].mean()) for each in (easy, hard)]
+        weights = [each["relative_retained_weight"].mean() for each in (easy, hard)]
+        yield (
+            f"{title}, C = {bound:g}: accuracy changes by {changes[0]} points in the easiest third of the "
+            f"classes and by {changes[1]} in the hardest; their relative retained weight is {weights[0]:.2f} "
+            f"and {weights[1]:.2f}."
+        )
 
 
 def _theory() -> str:
