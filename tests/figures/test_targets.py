@@ -19,8 +19,8 @@ def study_with(family: str, **settings: Any) -> Study:
     return make_study(sweeps, figures={"f": target})
 
 
-def problems(family: str, **settings: Any) -> list[str]:
-    """What the study says of a figure, one problem a line."""
+def mistakes(family: str, **settings: Any) -> list[str]:
+    """What the study says of a figure, one mistake a line."""
     try:
         study_with(family, **settings)
     except ValidationError as error:
@@ -44,31 +44,31 @@ def panel(**axes: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_a_panel_is_one_problem(family: str, complete: dict[str, Any], axis: str) -> None:
-    assert problems(family, panels=[panel(**complete)]) == []
+    assert mistakes(family, panels=[panel(**complete)]) == []
     incomplete = {name: value for name, value in complete.items() if name != axis}
-    (problem,) = problems(family, panels=[panel(**incomplete)])
-    assert problem.startswith(f"figures.f.panels[0].{axis}: found ")
-    assert "allowed: one of them" in problem
+    (mistake,) = mistakes(family, panels=[panel(**incomplete)])
+    assert mistake.startswith(f"figures.f.panels[0].{axis}: found ")
+    assert "allowed: one of them" in mistake
 
 
 def test_the_axis_of_a_heatmap_may_have_all_its_values() -> None:
     settings: dict[str, Any] = {"x": "epsilon", "y": "clipping_bound"}
-    assert problems("heatmap", **settings, panels=[panel(epochs=1)]) == []
+    assert mistakes("heatmap", **settings, panels=[panel(epochs=1)]) == []
 
 
 def test_a_line_is_one_problem() -> None:
     line = {"label": "l", "epochs": 1}
     panels = [{"title": "t", "lines": [line]}]
-    (problem,) = problems("clipping_curve", panels=panels)
-    assert problem.startswith("figures.f.panels[0].lines[0].epsilon: found 1, 8")
-    assert problems("method_comparison", panels=panels) == []
+    (mistake,) = mistakes("clipping_curve", panels=panels)
+    assert mistake.startswith("figures.f.panels[0].lines[0].epsilon: found 1, 8")
+    assert mistakes("method_comparison", panels=panels) == []
 
 
 def test_the_baseline_of_a_per_class_figure_must_be_in_the_grid() -> None:
     settings: dict[str, Any] = {"panels": [panel(epsilon=1.0, epochs=1)]}
-    assert problems("per_class", baseline=1.0, **settings) == []
-    (problem,) = problems("per_class", baseline=3.0, **settings)
-    assert problem == (
+    assert mistakes("per_class", baseline=1.0, **settings) == []
+    (mistake,) = mistakes("per_class", baseline=3.0, **settings)
+    assert mistake == (
         "figures.f.baseline: found 3; allowed: a clipping bound of digits_small_film"
     )
 
@@ -95,8 +95,8 @@ def test_what_draws_c_needs_a_sweep_that_has_it(family: str) -> None:
         }
     if family == "per_class":
         settings["baseline"] = 1.0
-    (problem,) = problems(family, **settings)
-    assert ".clipping_bound: found automatic; allowed: numbers" in problem
+    (mistake,) = mistakes(family, **settings)
+    assert ".clipping_bound: found automatic; allowed: numbers" in mistake
 
 
 def test_a_heatmap_has_two_different_axes() -> None:

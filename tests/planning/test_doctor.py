@@ -84,8 +84,8 @@ def test_the_limits_of_partitions_are_read(commands: Commands) -> None:
 def test_what_no_node_has_is_known_before_slurm_is_asked(
     changes: dict[str, Any], settings: dict[str, Any], check: str | None, commands: Commands
 ) -> None:
-    problem = refusal(kind(**changes), site(**settings))
-    assert (problem and problem.check) == check
+    fault = refusal(kind(**changes), site(**settings))
+    assert (fault and fault.check) == check
     assert any(call[0] == "sbatch" for call in commands.called) == (check is None)
 
 
@@ -107,11 +107,11 @@ def test_a_refusal_is_explained_in_slurms_own_words(
     words: str, check: str, commands: Commands
 ) -> None:
     commands.said["sbatch"] = (1, words)
-    problem = refusal(kind(), site())
-    assert problem is not None
-    assert problem.check == check
-    assert words in problem.found
-    assert "sbatch --test-only --time=60 --mem=30000 --account=a --gres=gpu:a100:1" in problem.found
+    fault = refusal(kind(), site())
+    assert fault is not None
+    assert fault.check == check
+    assert words in fault.found
+    assert "sbatch --test-only --time=60 --mem=30000 --account=a --gres=gpu:a100:1" in fault.found
 
 
 def test_the_guilty_part_of_a_request_is_found_by_leaving_it_out(
@@ -126,10 +126,10 @@ def test_the_guilty_part_of_a_request_is_found_by_leaving_it_out(
         )
 
     monkeypatch.setattr(slurm.subprocess, "run", run)
-    problem = refusal(kind(), site())
-    assert problem is not None
-    assert problem.check == "gpu request"
-    assert "without this: --gres=gpu:a100:1" in problem.found
+    fault = refusal(kind(), site())
+    assert fault is not None
+    assert fault.check == "gpu request"
+    assert "without this: --gres=gpu:a100:1" in fault.found
 
 
 @pytest.mark.parametrize("draws", [1, 100_000])

@@ -177,7 +177,7 @@ class Clinic:
 
 
 def headings(output: str) -> list[str]:
-    """What the numbered problems are about."""
+    """What the numbered faults are about."""
     return re.findall(r"^\d+\. ([a-z ]+?)(?: \(.*\))?$", output, re.MULTILINE)
 
 
