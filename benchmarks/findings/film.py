@@ -134,6 +134,7 @@ def film_page(numbers: dict[str, Any], head: dict[str, Any]) -> str:
         advice=_advice(numbers),
         costs=_costs(numbers),
         head=_beside_the_head(numbers, head),
+        as_much=_as_much_as_with_a_head(numbers, head),
         rules=rules_section(
             numbers,
             "since all share their images and count as one ([statistics.md](statistics.md))",
@@ -199,6 +200,7 @@ def _advice(numbers: dict[str, Any]) -> str:
         f"**Tune B before C**: {_each('B', sizes, by_size, np.ones(len(sizes), dtype=bool))}. B = "
         f"{steady:,g} is the safest.",
     ]
+    said.append(f"**Do not raise C for a small ε**: {_small_bound_by_epsilon(numbers)}.")
     if numbers["automatic"]:
         differences = [row["difference"] for row in numbers["automatic"]]
         said.append(
@@ -207,6 +209,17 @@ def _advice(numbers: dict[str, Any]) -> str:
             f"the mean of {len(differences)} settings)."
         )
     return "\n".join(f"- {each}" for each in said)
+
+
+def _small_bound_by_epsilon(numbers: dict[str, Any]) -> str:
+    """What the smallest C costs at each epsilon, in the mean over settings."""
+    lost: dict[float, list[float]] = {}
+    rows = _whole(numbers, "bound")
+    for row in rows:
+        lost.setdefault(row["epsilon"], []).append(_below_the_best(row)[0])
+    smallest = rows[0]["values"][0]
+    costs = [f"{np.mean(each):.1f} points at ε = {epsilon:g}" for epsilon, each in lost.items()]
+    return f"C = {smallest:g} costs {listed(costs)} in the mean"
 
 
 def _each(
@@ -233,9 +246,15 @@ def _lost(numbers: dict[str, Any], axis: str) -> tuple[list[float], np.ndarray[A
     Returns:
         The values, ascending, and the points, (settings in which every value is trained, values).
     """
-    rows = numbers[f"by_{axis}"]
+    rows = _whole(numbers, axis)
+    return rows[0]["values"], np.array([_below_the_best(row) for row in rows])
+
+
+def _whole(numbers: dict[str, Any], axis: str) -> list[Row]:
+    """The settings in which every value of an axis is trained."""
+    rows: list[Row] = numbers[f"by_{axis}"]
     values = sorted({value for row in rows for value in row["values"]})
-    return values, np.array([_below_the_best(row) for row in rows if row["values"] == values])
+    return [row for row in rows if row["values"] == values]
 
 
 def _below_the_best(row: Row) -> list[float]:
@@ -313,6 +332,27 @@ def _theory() -> str:
             *theory_rules(THEORY / "predictions.csv"),
         ]
     )
+
+
+def _as_much_as_with_a_head(numbers: dict[str, Any], head: dict[str, Any]) -> str:
+    """Whether C matters more with FiLM, where both are trained for as long with the same network."""
+    same = ("dataset", "backbone", "epsilon", "epochs")
+    heads = {tuple(row[name] for name in same): row for row in head["by_bound"]}
+    pairs = [
+        (row, heads[key])
+        for row in _whole(numbers, "bound")
+        if (key := tuple(row[name] for name in same)) in heads
+    ]
+    films, others = zip(*pairs, strict=True)
+    said = []
+    for method, rows in (("FiLM", films), ("the head", others)):
+        lost = np.array([_below_the_best(row) for row in rows])[:, [0, -1]]
+        bounds = rows[0]["values"]
+        said.append(
+            f"with {method}, C = {bounds[0]:g} costs {lost[:, 0].mean():.1f} points in the mean, and C = "
+            f"{bounds[-1]:g} costs {lost[:, 1].mean():.1f}"
+        )
+    return f"In the {len(pairs)} settings that both have, {'; '.join(said)}."
 
 
 def _beside_the_head(numbers: dict[str, Any], head: dict[str, Any]) -> str:
