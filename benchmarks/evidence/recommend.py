@@ -99,15 +99,16 @@ def best_accuracy(problem: pd.DataFrame) -> float:
 def kept_trials() -> pd.DataFrame:
     """The committed trials, on frozen features and with FiLM.
 
-    Those on frozen features were kept without their gradient norms, which the reference points have.
+    Those on frozen features were first kept without their gradient norms, which the reference points have.
     """
     frozen = pd.read_parquet(TRIALS)
-    norms = {
-        tuple(getattr(each, name) for name in PROBLEM): each.gradient_norm
-        for each in read_references()
-    }
-    keys = zip(*(frozen[name] for name in PROBLEM), strict=True)
-    frozen["mean_gradient_norm"] = [norms.get(key, math.nan) for key in keys]
+    if "mean_gradient_norm" not in frozen:
+        norms = {
+            tuple(getattr(each, name) for name in PROBLEM): each.gradient_norm
+            for each in read_references()
+        }
+        keys = zip(*(frozen[name] for name in PROBLEM), strict=True)
+        frozen["mean_gradient_norm"] = [norms.get(key, math.nan) for key in keys]
     film = [pd.read_parquet(file) for file in sorted(KEPT.glob("*.parquet"))]
     return pd.concat([frozen, *film], ignore_index=True).drop_duplicates("trial_key")
 
@@ -222,6 +223,8 @@ def main() -> None:
     parser.add_argument("dense_demo", type=Path, help="folder of its problem tables")
     options = parser.parse_args()
     demo = [pd.read_parquet(file) for file in sorted(options.dense_demo.glob("*.parquet"))]
+    if not demo:
+        parser.error(f"{options.dense_demo}: found no problem tables (*.parquet)")
     trials = pd.concat([kept_trials(), *demo], ignore_index=True)
     problems = swept_problems(settings_of(trials))
     norms = expected_norms(STUDIES)

@@ -34,7 +34,12 @@ def rules_section(numbers: Row, about: str) -> str:
         for row in rules
         if row["comparisons"]
     )
-    here = f'"Here" is about these datasets and networks; nothing is said about other datasets, {about}.'
+    subject = (
+        '"Here" and the intervals'
+        if any(row["verdict"].endswith("here") for row in rules)
+        else "The intervals"
+    )
+    here = f"{subject} are about these datasets and networks; nothing is said about other datasets, {about}."
     return "\n\n".join(
         [
             table(head, rows),

@@ -79,9 +79,21 @@ def _effects_said(
         f"{tight['median_norm'] / loose['median_norm']:.2f}. The noise alone multiplies C\\* by {by_noise}, "
         f"the gradients alone by {by_gradients}."
         + (" The noise has the larger effect." if by_size[0][0] > by_size[1][1] else "")
-        + f" The gradients alone raise C\\* beyond the range over {over} at {grown} of the {len(gradients)} "
-        f"smaller ε, as the paper says, and lower it beyond that range at {fallen}."
+        + _direction(grown, fallen, len(gradients), over)
     )
+
+
+def _direction(grown: int, fallen: int, smaller: int, over: str) -> str:
+    """At how many of the smaller values of epsilon the gradients alone move C* beyond its range."""
+    if smaller > 1:
+        return (
+            f" The gradients alone raise C\\* beyond the range over {over} at {grown} of the {smaller} "
+            f"smaller ε, as the paper says, and lower it beyond that range at {fallen}."
+        )
+    if grown:
+        return f" The gradients alone raise C\\* beyond the range over {over}, as the paper says."
+    moved = "lower C\\* beyond" if fallen else "leave C\\* within"
+    return f" The gradients alone {moved} the range over {over}."
 
 
 def _range(row: pd.Series, loose: pd.Series) -> tuple[float, float]:

@@ -156,6 +156,11 @@ def test_references_are_the_best_of_each_swept_problem(tmp_path: Path) -> None:
                     | {"best": rate == 0.01}
                 )
     frame = pd.DataFrame(rows).assign(macro_accuracy=lambda rows: rows["selection_accuracy"])
+    # The other C with the larger batch would be the best one, but one of its seeds has no accuracy.
+    failed = (frame["batch_size"] == 256) & (frame["clipping_bound"] == 1.0) & frame["best"]
+    for seed, accuracy in ((1, 0.99), (2, math.nan)):
+        rows = failed & (frame["seed"] == seed)
+        frame.loc[rows, ["macro_accuracy", "selection_accuracy"]] = accuracy
     pd.concat([frame, frame.assign(epsilon=math.inf)]).to_parquet(tmp_path / "pets.parquet")
     settings = trained_settings([tmp_path])
     assert len(settings) == 8 and settings["macro_accuracy"].max() == pytest.approx(0.89)

@@ -56,7 +56,7 @@ for problem, epochs in STUDY.kinds():
             "dpsweep gradient-norms --study {params.study:q} {params.problem} {wildcards.epsilon} "
             "{params.epochs} {wildcards.clipping_bound} > {log:q} 2>&1"
 
-    # How the per-example gradients of a cell's best trial overlap, for the figures of the theory.
+    # How the per-example gradients of a cell's best trials overlap, for the figures of the theory.
     # Not private: it looks at raw gradients of the training data.
     rule:
         name:

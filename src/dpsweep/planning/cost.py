@@ -130,7 +130,7 @@ class ProblemCost:
                 work = passes * self._network.operations
             case "theory":
                 work = self._theory_operations(epochs)
-        seeds = self._study.theory.seeds if stage == "theory" else 1
+        seeds = self._theory_seeds if stage == "theory" else 1
         seconds = self._start + seeds * work / self._rate
         # The store has at most the parameters of the first seed.
         cell, again = self.cell(epochs), seeds - bool(self._kept_bytes(epochs))
@@ -153,7 +153,7 @@ class ProblemCost:
                 return 12.2 * epochs * dataset.train_size
             case "theory":
                 size = min(study.batch_size(cell), study.theory.largest_batch)
-                return 45.0 * (epochs + 1) * study.theory.draws * study.theory.seeds * size
+                return 45.0 * (epochs + 1) * study.theory.draws * self._theory_seeds * size
         trials, classes = trials_per_cell(study, study.sweep_of(cell)), dataset.classes
         rounding = study.privacy.step_rounding
         steps = optimizer_steps(dataset.train_size, study.batch_size(cell), epochs, rounding)
@@ -213,6 +213,12 @@ class ProblemCost:
             width=width,
             norm_parameters=0.0,
         )
+
+    @property
+    def _theory_seeds(self) -> int:
+        """How many trainings of a cell the theory measures."""
+        trained = max(self._study.sweeps[name].seeds for name in self._sweeps)
+        return min(self._study.theory.seeds, trained)
 
     def _theory_operations(self, epochs: int) -> float:
         """Count the work on gradients at the start and after every epoch, for the largest B."""

@@ -226,7 +226,7 @@ class Outputs:
         )
 
     def theory(self, cell: Cell) -> Output:
-        """How the gradients of a cell's best trial overlap."""
+        """How the gradients of a cell's best trials overlap."""
         return Output(
             f"theory/{cell.problem}/{cell.name}",
             (self._paths.theory(cell),),

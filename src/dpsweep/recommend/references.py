@@ -20,7 +20,7 @@ PROBLEM = ["dataset", "backbone", "method", "optimizer", "epsilon", "epochs"]
 _SETTING = ["batch_size", "clipping_bound", "learning_rate"]
 _FIELDS = [*PROBLEM, *_SETTING, "steps"]
 _COLUMNS = [*_FIELDS, "train_size", "noise_multiplier", "clipping"]
-_MEASURED = ["macro_accuracy", "selection_accuracy", "mean_gradient_norm"]
+_ACCURACIES = ["macro_accuracy", "selection_accuracy"]
 
 
 def read_references(file: Path = INCLUDED) -> list[Reference]:
@@ -50,22 +50,26 @@ def trained_settings(folders: Sequence[Path]) -> pd.DataFrame:
     Raises:
         DpsweepError: a folder has no such table.
     """
-    frames = []
+    frames, columns = [], [*_COLUMNS, *_ACCURACIES, "mean_gradient_norm", "best"]
     for folder in folders:
         files = sorted(folder.glob("*.parquet"))
         if not files:
             raise DpsweepError(f"{folder}: found no problem tables (*.parquet)")
-        frames += [pd.read_parquet(file, columns=[*_COLUMNS, *_MEASURED, "best"]) for file in files]
+        frames += [pd.read_parquet(file, columns=columns) for file in files]
     return settings_of(pd.concat(frames))
 
 
 def settings_of(trials: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds for every private setting with a clipping bound or AUTO-S.
 
-    ``best`` says whether its learning rate is the one that was tuned for its B and C.
+    ``best`` says whether its learning rate is the one that was tuned for its B and C. A seed without an
+    accuracy (NaN) leaves its setting without one.
     """
     settings = trials[trials["epsilon"] < math.inf].groupby(_COLUMNS, dropna=False)
-    return settings[_MEASURED].mean().assign(best=settings["best"].max()).reset_index()
+    accuracies = settings[_ACCURACIES]
+    means = accuracies.mean().where(accuracies.count().eq(settings.size(), axis=0))
+    norms = settings["mean_gradient_norm"].mean()
+    return means.assign(mean_gradient_norm=norms, best=settings["best"].max()).reset_index()
 
 
 def swept_problems(settings: pd.DataFrame) -> list[pd.DataFrame]:
@@ -86,13 +90,13 @@ def references_of(problems: Iterable[pd.DataFrame]) -> list[Reference]:
         # Other learning rates may have been trained with one lucky seed.
         tuned = flat[flat["best"]]
         best = tuned.iloc[best_by_mean(tuned[["selection_accuracy"]].to_numpy())]
-        norm = float(f"{_norm_before_training(flat):.4g}")
+        norm = float(f"{norm_before_training(flat):.4g}")
         found.append(_JSON.validate_python({**best[_FIELDS].to_dict(), "gradient_norm": norm}))
     return found
 
 
-def _norm_before_training(flat: pd.DataFrame) -> float:
+def norm_before_training(trials: pd.DataFrame) -> float:
     """The gradient norm of the trials with the smallest learning rate, which hardly change a model."""
-    known = flat[flat["mean_gradient_norm"].notna()]
+    known = trials[trials["mean_gradient_norm"].notna()]
     smallest = known["learning_rate"] == known["learning_rate"].min()
     return float(known.loc[smallest, "mean_gradient_norm"].median())

@@ -7,7 +7,7 @@ A caption may hold these in braces:
 - ``tuned``: what was tuned for every point, and what was not ("learning rate tuned (C = 1)");
 - ``epsilon`` ("ε = 8"), ``clipping_bound`` ("C = 1"), ``batch_size`` ("1,024");
 - ``baseline``: the clipping bound that others are compared with ("1"); ``centre``: mean or median;
-- ``gamma``: that of AUTO-S; ``measured``: of which seeds the theory is ("seed 1", "seeds 1 to 3").
+- ``gamma``: that of AUTO-S; ``theory_seeds``: of which seeds the theory is ("seed 1", "seeds 1 to 3").
 """
 
 import re
@@ -29,7 +29,7 @@ _TUNED = (("batch_size", "batch size", "B"), ("clipping_bound", "clipping bound"
 _ALONE = ("dataset", "backbone", "epsilon")
 CAPTION_WORDS = (
     *PARTS, "optimizer", "epochs", "seeds", "spread", "tuned", "epsilon", "clipping_bound", "batch_size",
-    "baseline", "centre", "gamma", "measured",
+    "baseline", "centre", "gamma", "theory_seeds",
 )  # fmt: skip
 
 FEWEST_FOR_A_BAND = 5
@@ -134,7 +134,7 @@ def _said(study: StudyFile, target: Target, name: str) -> str:
             said = _tuned(study, target)
         case "gamma":
             said = number(study.training.automatic_clipping_gamma)
-        case "measured":
+        case "theory_seeds":
             trained = [sweep.seeds for sweep in _sweeps(study, selections)]
             last = min(study.theory.seeds, max(trained, default=1))
             said = f"seeds 1 to {last}" if last > 1 else "seed 1"

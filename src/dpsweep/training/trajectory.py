@@ -1,8 +1,8 @@
 """The model of a finished trial at the start and after every epoch, for stages that look back.
 
-The store has the trial's parameters, unless they are large (`KEPT_PARAMETER_BYTES`): then the
-trial is trained a second time. That is one of the hundred trials whose cells compete, and
-cheaper than a disk for the parameters of all of them.
+The store has the parameters of a cell's first seed at its best learning rate, unless they are large
+(`KEPT_PARAMETER_BYTES`). Other trials are trained a second time. That is one of the hundred trials whose
+cells compete, and cheaper than a disk for the parameters of all of them.
 """
 
 import logging
@@ -76,23 +76,12 @@ def measure_along(
     folder = output.with_suffix(".unfinished")
     saved, frames = False, list[pd.DataFrame]()
     for row in rows:
-        unfinished = folder / row["trial_key"]
-        files = {epoch: unfinished / f"epoch{epoch}.parquet" for epoch in epochs}
-        lacking = [epoch for epoch in epochs if not files[epoch].exists()]
+        files = {epoch: folder / row["trial_key"] / f"epoch{epoch}.parquet" for epoch in epochs}
+        lacking = {epoch: file for epoch, file in files.items() if not file.exists()}
         if lacking:
-            trajectory = Trajectory.open(study, paths, cell, row, unfinished)
-            saved |= trajectory.trained_again
-        for epoch in lacking:
-            if stop := interruption(saved=saved):
-                raise stop
-            started = time.monotonic()
-            trajectory.go_to(epoch)
-            with atomic_path(files[epoch]) as partial:
-                measure(trajectory, epoch).to_parquet(partial, index=False)
-            saved = True
-            log.info("seed %d, epoch %d (%.1f s)", row["seed"], epoch, time.monotonic() - started)
+            saved = _measure_trial(study, paths, cell, row, lacking, measure, saved)
         given = {name: row[name] for name in columns}
-        frames += [pd.read_parquet(files[epoch]).assign(**given) for epoch in epochs]
+        frames += [pd.read_parquet(file).assign(**given) for file in files.values()]
     table = pa.Table.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
     with atomic_path(output) as partial:
         pq.write_table(
@@ -101,6 +90,33 @@ def measure_along(
     shutil.rmtree(folder)
     for row in rows:
         TrialStore(paths.trials).checkpoint_path(row["trial_key"]).unlink(missing_ok=True)
+
+
+def _measure_trial(
+    study: Study,
+    paths: Paths,
+    cell: Cell,
+    row: "pd.Series[Any]",
+    files: Mapping[int, Path],
+    measure: Callable[["Trajectory", int], pd.DataFrame],
+    saved: bool,
+) -> bool:
+    """Measure one trial after the epochs of some files; return whether anything has been saved so far.
+
+    A function of its own, so that the memory of one trial is free before the next one is opened.
+    """
+    trajectory = Trajectory.open(study, paths, cell, row, next(iter(files.values())).parent)
+    saved |= trajectory.trained_again
+    for epoch, file in files.items():
+        if stop := interruption(saved=saved):
+            raise stop
+        started = time.monotonic()
+        trajectory.go_to(epoch)
+        with atomic_path(file) as partial:
+            measure(trajectory, epoch).to_parquet(partial, index=False)
+        saved = True
+        log.info("seed %d, epoch %d (%.1f s)", row["seed"], epoch, time.monotonic() - started)
+    return saved
 
 
 @dataclass
