@@ -307,6 +307,23 @@ def test_finished_epochs_are_kept(
     assert len(calls) == per_epoch
 
 
+def test_epochs_that_were_measured_with_other_settings_do_not_count(
+    study_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(*, saved: bool) -> Interrupted | None:
+        return Interrupted(EXIT_AGAIN) if saved else None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trajectory, "interruption", told)
+        with pytest.raises(Interrupted):
+            measure(study_file, "theory")
+    sections, file = yaml.safe_load(study_file.read_text()), study_file.with_name("draws.yaml")
+    sections["theory"]["draws"] = 3
+    file.write_text(yaml.safe_dump(sections))
+    found = measure(file, "theory")
+    assert found.groupby("epoch")["draw"].nunique().tolist() == (EPOCHS + 1) * [3]
+
+
 def test_a_trial_is_trained_again_once(study_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = measure(study_file, "norms")
     store = TrialStore(results(study_file).trials)

@@ -51,6 +51,7 @@ def measure_along(
     epochs: Sequence[int],
     measure: Callable[["Trajectory", int], pd.DataFrame],
     columns: Sequence[str],
+    settings: str = "",
     metadata: Mapping[bytes, bytes] = MappingProxyType({}),
 ) -> None:
     """Measure the models of finished trials after some epochs, and write one table of it all.
@@ -66,6 +67,7 @@ def measure_along(
         epochs: as `Trajectory.go_to` takes them, ascending.
         measure: what to keep of the model as it is after an epoch.
         columns: of the rows, that the table has too.
+        settings: what else decides what is measured; epochs that were measured with others do not count.
         metadata: of the table.
 
     Raises:
@@ -76,7 +78,8 @@ def measure_along(
     folder = output.with_suffix(".unfinished")
     saved, frames = False, list[pd.DataFrame]()
     for row in rows:
-        files = {epoch: folder / row["trial_key"] / f"epoch{epoch}.parquet" for epoch in epochs}
+        unfinished = folder / f"{row['trial_key']}{settings}"
+        files = {epoch: unfinished / f"epoch{epoch}.parquet" for epoch in epochs}
         lacking = {epoch: file for epoch, file in files.items() if not file.exists()}
         if lacking:
             saved = _measure_trial(study, paths, cell, row, lacking, measure, saved)
