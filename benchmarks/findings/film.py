@@ -164,7 +164,7 @@ def film_page(numbers: dict[str, Any], head: dict[str, Any]) -> str:
         by_bound=along_bounds(numbers),
         by_batch_size=along_batch_sizes(numbers),
         automatic=_automatic(numbers),
-        theory=_theory(),
+        theory=_theory(numbers),
         gradients="\n".join(f"- {each}" for each in [*_norms(), *_classes()]) or "Not drawn yet.",
         figures="\n\n".join(_figures(numbers["pictures"])),
     )
@@ -337,12 +337,38 @@ def _classes() -> Iterator[str]:
         )
 
 
-def _theory() -> str:
+def _predicts_the_plateau(numbers: dict[str, Any], traced: pd.DataFrame) -> Iterator[str]:
+    """Which quantity of the theory says which values of C are equally good, after the last epoch."""
+    last = traced[traced["epoch"] == traced["epochs"]]
+    bounds, lost = _lost(numbers, "bound")
+    below = [bound for bound in bounds if bound < _norms_before_training(numbers)[0]]
+    inside = (last["plateau_lower"].max() <= below[0]) & (last["plateau_upper"].min() >= below[-1])
+    outside = last["plateau_upper"].max() < bounds[-1]
+    agrees = (
+        f"so every C below the norms is in it, and C = {bounds[-1]:g} is not, as in the accuracies"
+        if inside and outside
+        else "which is not where accuracies are equal"
+    )
+    yield (
+        f"- **What predicts the plateau of C**: the alignment R is within 2 % of its maximum from C = "
+        f"{last['plateau_lower'].max():.2g} up to {last['plateau_upper'].min():.0f} at least and "
+        f"{last['plateau_upper'].max():.0f} at most, {agrees}."
+    )
+    yield (
+        f"- **What does not**: C\\* is {last['best_bound'].min():.2g} to {last['best_bound'].max():.2g}; "
+        f"C = {below[0]:g} costs {lost[:, 0].mean():.1f} points in the mean, and C = {below[-1]:g} "
+        f"{lost[:, len(below) - 1].mean():.1f}."
+    )
+
+
+def _theory(numbers: dict[str, Any]) -> str:
     """What the gradients of these trainings say, if they are measured."""
     if not THEORY.exists():
         return "Not measured yet."
     return "\n".join(
         [
+            *_predicts_the_plateau(numbers, pd.read_csv(THEORY / "optimal_clipping.csv")),
+            "",
             *theory_effects(THEORY, "batches and trainings"),
             "",
             *theory_rules(THEORY / "predictions.csv"),
