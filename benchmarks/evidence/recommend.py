@@ -3,11 +3,10 @@
     python -m benchmarks.evidence.recommend results/demo-dense/problems
 
 The trials of the dense demo are read from its folder; those of the studies on frozen features and on FiLM
-are committed. The backbones of the dense demo and of FiLM must be prepared. One dataset after the other
-is left out, with all others of the same source. The settings that are recommended from the remaining
-reference points are looked up among those that were trained on it (the nearest ones), and compared with
-the best of its grid. So are settings that people use today. Writes the numbers behind the table of
-docs/recommend.md, and the reference points that `dpsweep recommend` uses.
+are committed. One dataset after the other is left out, with all others of the same source. The settings
+that are recommended from the remaining reference points are looked up among those that were trained on it
+(the nearest ones), and compared with the best of its grid. So are settings that people use today. Writes
+the numbers behind the table of docs/recommend.md, and the reference points that `dpsweep recommend` uses.
 """
 
 import math
@@ -22,7 +21,6 @@ from matplotlib.figure import Figure
 from benchmarks.common import REPOSITORY, RESULTS, command_line
 from benchmarks.findings.film import KEPT
 from benchmarks.findings.numbers import TRIALS
-from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import read_json, write_json
 from dpsweep.figures import style
 from dpsweep.recommend.references import (
@@ -47,7 +45,6 @@ from dpsweep.recommend.rule import (
 from dpsweep.recommend.situation import expected_gradient_norm
 from dpsweep.study import load_study
 from dpsweep.study.choice import choose
-from dpsweep.study.paths import Paths
 
 RESULT = RESULTS / "recommend.json"
 IMAGE = REPOSITORY / "docs" / "images" / "regret"
@@ -148,20 +145,12 @@ def recommended(
 
 
 def expected_norms(files: list[Path]) -> dict[tuple[str, str, str], float]:
-    """Gradient norms before training, by dataset, backbone and method.
-
-    Raises:
-        DpsweepError: a network is not prepared, so how long its features are is not known.
-    """
-    norms = {}
-    for study in map(load_study, files):
-        for sweep, parts in study.sweeps.items():
-            folder = Paths(Path(study.results)).backbone(parts.backbone)
-            if study.features(parts.problem.name) is None and not folder.exists():
-                raise DpsweepError(f"{folder}: found no backbone; prepare those of {study.title}")
-            key = parts.dataset, parts.backbone, parts.method
-            norms[key] = expected_gradient_norm(study, sweep)
-    return norms
+    """Gradient norms before training as studies tell them, by dataset, backbone and method."""
+    return {
+        (parts.dataset, parts.backbone, parts.method): expected_gradient_norm(study, sweep)
+        for study in map(load_study, files)
+        for sweep, parts in study.sweeps.items()
+    }
 
 
 def regrets(

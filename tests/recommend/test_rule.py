@@ -3,18 +3,13 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-from tests.training.tiny_study import prepare, tiny_sections
-from torch import nn
 from torch.nn import functional
 
-from dpsweep.models.build import build_head, build_model
-from dpsweep.models.preprocess import Normalise, random_inputs
-from dpsweep.recommend import situation
+from dpsweep.models.build import build_head
 from dpsweep.recommend.references import (
     read_references,
     references_of,
@@ -34,8 +29,7 @@ from dpsweep.recommend.rule import (
     smallest_batch_size,
 )
 from dpsweep.recommend.situation import expected_gradient_norm
-from dpsweep.study import Study, load_study
-from dpsweep.training.gradients.loop import LoopEngine
+from dpsweep.study import load_study
 
 FEATURES = Path(__file__).parents[2] / "studies" / "frozen-features.yaml"
 SITUATION = Situation(5000, 2.0, 1e-5, 8, "adam", gradient_norm=5.0)
@@ -100,33 +94,6 @@ def test_the_expected_gradient_norm_is_that_of_a_head(
     functional.cross_entropy(head(features), torch.tensor([3])).backward()
     gradients = [each.grad.flatten() for each in head.parameters() if each.grad is not None]
     assert torch.cat(gradients).norm().item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_expected_gradient_norm_is_that_of_a_prepared_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pretrained networks scale their features; autograd says by how much gradients are longer."""
-    sections = tiny_sections({}, {"kind": "film"}) | {"results": str(tmp_path)}
-    study = Study.model_validate(sections)
-    assert expected_gradient_norm(study, "digits") == pytest.approx(math.sqrt(0.9 * 33))
-    prepare(study, tmp_path)
-    models = []
-
-    def scaled(*given: Any, **options: Any) -> nn.Module:
-        model = build_model(*given, **options)
-        with torch.no_grad():
-            model.norm.weight *= 4  # type: ignore[operator, union-attr]
-        models.append(model)
-        return model
-
-    monkeypatch.setattr(situation, "build_model", scaled)
-    expected = expected_gradient_norm(study, "digits")
-    assert expected > 3 * math.sqrt(0.9 * 33)
-    (model,) = models
-    inputs = Normalise([0.5], [0.5])(random_inputs(study.datasets["digits"], 8))
-    keep = torch.ones(8, dtype=torch.bool)
-    norms, _ = LoopEngine(model, frozenset()).norms(inputs, torch.arange(8), keep)
-    assert expected == pytest.approx(norms.square().mean().sqrt().item(), rel=1e-4)
 
 
 def test_grids_are_never_too_narrow_or_wide() -> None:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.data.resize import Resize
-from dpsweep.study.config import Dataset
 
 # Of Pillow's arithmetic on images of 8 bits.
 _WEIGHT_BITS = 22
@@ -145,18 +144,3 @@ def make_preprocess(
         return Normalise(mean, std)
     height, width, _ = shape
     return ResizeAndNormalise(mean, std, resize, height, width)
-
-
-def random_inputs(dataset: Dataset, examples: int) -> Tensor:
-    """Return noise in the form of a prepared dataset, always the same.
-
-    Returns:
-        uint8 (examples, size, size, channels), or for texts int32 tokens (examples, max_length).
-    """
-    random = torch.Generator().manual_seed(0)
-    if dataset.kind == "text":
-        tokens = (examples, dataset.max_length or 1)
-        return torch.randint(1, 100, tokens, generator=random, dtype=torch.int32)
-    size, channels = dataset.image_size or 1, 1 if dataset.source.grey else 3
-    pixels = (examples, size, size, channels)
-    return torch.randint(0, 256, pixels, generator=random, dtype=torch.uint8)

@@ -2,22 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from dpsweep.models.architectures import create, described_architecture, find_head
-from dpsweep.models.build import build_model
-from dpsweep.models.preprocess import make_preprocess, random_inputs
-from dpsweep.models.representation import Representation, represent
 from dpsweep.recommend.references import read_references
 from dpsweep.recommend.rule import Situation, recommend
 from dpsweep.study import Study
 from dpsweep.study.config import Backbone
-from dpsweep.study.paths import Paths
-
-_RANDOM_EXAMPLES = 8
 
 
 def situation_of(study: Study, sweep: str, epsilon: float, epochs: int) -> Situation:
@@ -45,60 +37,28 @@ def situation_of(study: Study, sweep: str, epsilon: float, epochs: int) -> Situa
 
 
 def expected_gradient_norm(study: Study, sweep: str) -> float:
-    """Return the norm of an example's gradient before training, without a look at data.
+    """Return the norm of an example's gradient before training, as the shape of the head has it.
 
     A head of zeros gives each of K classes the probability 1 / K, so its gradient is
-    sqrt((1 - 1/K) (|x|^2 + 1)) for what it reads, x, and for its bias. What else trains has no
-    gradient yet, because the head of zeros passes none on. The length of x is that for noise, where
-    the backbone is prepared. Otherwise features are taken to be normalised: their length is the root
-    of their number, or 1 where the study says so.
+    sqrt((1 - 1/K) (|x|^2 + 1)) for what it reads, x, and for its bias. Networks end in normalised
+    features, whose length is the root of their number, or 1 where the study says so. What else
+    trains has no gradient yet, because the head of zeros passes none on.
 
     Raises:
         BackboneError: the network cannot be built.
     """
     parts = study.sweeps[sweep]
-    classes = study.datasets[parts.dataset].classes
     features = study.features(parts.problem.name)
-    backbone = study.backbones[parts.backbone]
-    if Paths(Path(study.results)).backbone(parts.backbone).exists():
-        square = _square_on_noise(study, sweep)
-    elif features is not None and features.transformation == "unit-norm":
-        square = 1.0
-    else:
-        square = _width(backbone, classes)
-    return _norm(square, classes)
+    unit = features is not None and features.transformation == "unit-norm"
+    return _norm(study.backbones[parts.backbone], study.datasets[parts.dataset].classes, unit)
 
 
-def _norm(square: float, classes: int) -> float:
-    return math.sqrt((1 - 1 / classes) * (square + 1))
-
-
-def _width(backbone: Backbone, classes: int) -> float:
-    """How many features a head reads."""
+def _norm(backbone: Backbone, classes: int, unit: bool) -> float:
     with torch.device("meta"):
         model = create(described_architecture(backbone), classes)
     layer = model.get_submodule(find_head(model).outputs[0])
-    return float(layer.weight.shape[1])  # type: ignore[index]
-
-
-def _square_on_noise(study: Study, sweep: str) -> float:
-    """The mean square of the length of what the head of a prepared network reads for noise."""
-    parts = study.sweeps[sweep]
-    dataset, backbone = study.datasets[parts.dataset], study.backbones[parts.backbone]
-    folder = Paths(Path(study.results)).backbone(parts.backbone)
-    model = build_model(folder, study.methods[parts.method], dataset.classes, seed=1).eval()
-    inputs = make_preprocess(*backbone.normalisation)(random_inputs(dataset, _RANDOM_EXAMPLES))
-    features = study.features(parts.problem.name)
-    with torch.no_grad():
-        if features is not None:
-            read = represent(Representation(model, features), inputs)
-        else:
-            given = list[Tensor]()
-            head = model.get_submodule(find_head(model).outputs[0])
-            head.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
-            model(inputs)
-            (read,) = given
-    return float(read.flatten(1).square().sum(dim=1).mean())
+    square = 1 if unit else layer.weight.shape[1]  # type: ignore[index]
+    return math.sqrt((1 - 1 / classes) * (square + 1))
 
 
 def first_grids(
@@ -127,7 +87,7 @@ def first_grids(
     Raises:
         BackboneError: the network cannot be built.
     """
-    norm = _norm(_width(backbone, classes), classes)
+    norm = _norm(backbone, classes, unit=False)
     found = [
         recommend(
             Situation(train_size, epsilon, delta, epochs, "adam", norm), read_references(), size

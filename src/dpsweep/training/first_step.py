@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import canonical_json
@@ -29,10 +29,11 @@ from dpsweep.models.build import (
     make_trainable,
     select,
 )
-from dpsweep.models.preprocess import make_preprocess, random_inputs
+from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
 from dpsweep.study import Study
 from dpsweep.study.clipping import FlatClipping
+from dpsweep.study.config import Dataset
 from dpsweep.study.messages import shorten
 from dpsweep.training.gradients import make_engine
 
@@ -144,7 +145,7 @@ def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int,
         preprocess = make_preprocess(*backbone.normalisation)
     features = study.features(grid.problem.name)
     try:
-        inputs = preprocess(random_inputs(dataset, _EXAMPLES).to("meta"))
+        inputs = preprocess(_inputs(dataset).to("meta"))
         if features is not None:
             Representation(model, features)(inputs)
             return size, left_out
@@ -175,7 +176,7 @@ def _step(study: Study, sweep: str, architecture: Architecture) -> None:
         make_trainable(model, study.methods[grid.method])
         _leave_zero(model, all_of_it=backbone.weights.kind != "random")
     model.eval()
-    inputs = make_preprocess(*backbone.normalisation)(random_inputs(dataset, _EXAMPLES))
+    inputs = make_preprocess(*backbone.normalisation)(_inputs(dataset))
     if (features := study.features(grid.problem.name)) is not None:
         inputs = represent(Representation(model, features), inputs)
         model = build_head(inputs.shape[1], dataset.classes)
@@ -208,3 +209,13 @@ def _leave_zero(model: nn.Module, all_of_it: bool) -> None:
     for name, parameter in model.named_parameters():
         if name in head or (all_of_it and ".lora_" not in name and not parameter.any()):
             nn.init.normal_(parameter, std=0.02)
+
+
+def _inputs(dataset: Dataset) -> Tensor:
+    random = torch.Generator().manual_seed(0)
+    if dataset.kind == "text":
+        tokens = (_EXAMPLES, dataset.max_length or 1)
+        return torch.randint(1, 100, tokens, generator=random, dtype=torch.int32)
+    size, channels = dataset.image_size or 1, 1 if dataset.source.grey else 3
+    pixels = (_EXAMPLES, size, size, channels)
+    return torch.randint(0, 256, pixels, generator=random, dtype=torch.uint8)
