@@ -142,8 +142,10 @@ def film_page(numbers: dict[str, Any], head: dict[str, Any]) -> str:
         [f"`{name}`", f"{some} of {whole}"] for name, (some, whole) in numbers["trained"].items()
     ]
     return TEMPLATE.read_text(encoding="utf-8").format(
-        done=done,
-        cells=cells,
+        so_far=f"All {cells} cells of `studies/film.yaml` are trained"
+        if done == cells
+        else f"**{done} of {cells} cells of `studies/film.yaml` have been trained so far**, and this page "
+        "covers only these",
         trained=table(["problem", "cells trained"], trained),
         trials=f"{study['trials']:,}",
         hours=f"{study['hours']:g}",
