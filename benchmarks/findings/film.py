@@ -361,6 +361,15 @@ def _predicts_the_plateau(numbers: dict[str, Any], traced: pd.DataFrame) -> Iter
         f"C = {below[0]:g} costs {lost[:, 0].mean():.1f} points in the mean, and C = {below[-1]:g} "
         f"{lost[:, len(below) - 1].mean():.1f}."
     )
+    rules = pd.read_csv(THEORY / "predictions.csv")
+    best = rules[rules["rule"] == "Scale-free C"]
+    above = best[best["grid_bound"] == bounds[-1]]
+    if len(above):
+        yield (
+            f"- **Do not take the scale-free C itself**: it lies near the upper end of the plateau. The nearest "
+            f"C that is trained is {bounds[-1]:g} in {len(above)} of {len(best)} settings, which costs up to "
+            f"{100 * above['lost'].max():.1f} points."
+        )
 
 
 def _theory(numbers: dict[str, Any]) -> str:
