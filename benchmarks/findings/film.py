@@ -366,9 +366,9 @@ def _predicts_the_plateau(numbers: dict[str, Any], traced: pd.DataFrame) -> Iter
     above = best[best["grid_bound"] == bounds[-1]]
     if len(above):
         yield (
-            f"- **Do not take the scale-free C itself**: it lies near the upper end of the plateau. The nearest "
-            f"C that is trained is {bounds[-1]:g} in {len(above)} of {len(best)} settings, which costs up to "
-            f"{100 * above['lost'].max():.1f} points."
+            "- **Do not take the scale-free C itself**: it lies near the upper end of the plateau. The "
+            f"nearest C that is trained is {bounds[-1]:g} in {len(above)} of {len(best)} settings, which "
+            f"costs up to {100 * above['lost'].max():.1f} points."
         )
 
 
