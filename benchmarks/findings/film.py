@@ -80,7 +80,8 @@ def keep(study: Study, paths: Paths) -> None:
         for drawn in (paths, Paths(paths.results, partial=True)):
             if drawn.figure(name, "png").exists():
                 shutil.copyfile(drawn.figure(name, "png"), FILM_IMAGES / f"{name}.png")
-                shutil.copyfile(drawn.figure(name, "csv"), KEPT / f"{name}.csv")
+                if name not in _OF_THE_THEORY.values():  # kept below
+                    shutil.copyfile(drawn.figure(name, "csv"), KEPT / f"{name}.csv")
                 break
     if all(paths.figure(name, "csv").exists() for name in _OF_THE_THEORY.values()):
         THEORY.mkdir(exist_ok=True)
@@ -284,9 +285,10 @@ def _costs(numbers: dict[str, Any]) -> str:
     """Table of what each C and each B costs in every setting, and over those that have all values."""
     axes = {"C": "bound", "B": "batch_size"}
     columns = {name: _lost(numbers, axis) for name, axis in axes.items()}
+    whole_bounds, whole_sizes = (_whole(numbers, axis) for axis in axes.values())
     rows = []
     for by_bound, by_size in zip(*(numbers[f"by_{axis}"] for axis in axes.values()), strict=True):
-        if by_bound in _whole(numbers, "bound") and by_size in _whole(numbers, "batch_size"):
+        if by_bound in whole_bounds and by_size in whole_sizes:
             lost = [*_below_the_best(by_bound), *_below_the_best(by_size)]
             name = setting_name(by_bound, numbers["titles"])
             rows.append([name, *(f"{each:.1f}" for each in lost)])
