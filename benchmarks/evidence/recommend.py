@@ -26,6 +26,7 @@ from dpsweep.figures import style
 from dpsweep.recommend.references import (
     INCLUDED,
     PROBLEM,
+    problem_tables,
     read_references,
     references_of,
     settings_of,
@@ -222,10 +223,7 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("dense_demo", type=Path, help="folder of its problem tables")
     options = parser.parse_args()
-    demo = [pd.read_parquet(file) for file in sorted(options.dense_demo.glob("*.parquet"))]
-    if not demo:
-        parser.error(f"{options.dense_demo}: found no problem tables (*.parquet)")
-    trials = pd.concat([kept_trials(), *demo], ignore_index=True)
+    trials = pd.concat([kept_trials(), problem_tables([options.dense_demo])], ignore_index=True)
     problems = swept_problems(settings_of(trials))
     norms = expected_norms(STUDIES)
     references = references_of(problems)

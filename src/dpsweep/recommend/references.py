@@ -44,19 +44,33 @@ def unrelated(references: Iterable[Reference], dataset: str) -> list[Reference]:
     return [each for each in references if each.source != source(dataset)]
 
 
-def trained_settings(folders: Sequence[Path]) -> pd.DataFrame:
-    """The settings of folders of problem tables (``results/<study>/problems``); see `settings_of`.
+def problem_tables(folders: Sequence[Path], columns: list[str] | None = None) -> pd.DataFrame:
+    """Read the trials of folders of problem tables (``results/<study>/problems``).
+
+    Args:
+        folders: the folders.
+        columns: of the tables; None reads all of them.
 
     Raises:
         DpsweepError: a folder has no such table.
     """
-    frames, columns = [], [*_COLUMNS, *_ACCURACIES, "mean_gradient_norm", "best"]
+    frames = []
     for folder in folders:
         files = sorted(folder.glob("*.parquet"))
         if not files:
             raise DpsweepError(f"{folder}: found no problem tables (*.parquet)")
         frames += [pd.read_parquet(file, columns=columns) for file in files]
-    return settings_of(pd.concat(frames))
+    return pd.concat(frames)
+
+
+def trained_settings(folders: Sequence[Path]) -> pd.DataFrame:
+    """The settings of folders of problem tables; see `settings_of`.
+
+    Raises:
+        DpsweepError: a folder has no such table.
+    """
+    columns = [*_COLUMNS, *_ACCURACIES, "mean_gradient_norm", "best"]
+    return settings_of(problem_tables(folders, columns))
 
 
 def settings_of(trials: pd.DataFrame) -> pd.DataFrame:
