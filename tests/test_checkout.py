@@ -1,12 +1,15 @@
 """Tests do not depend on what lies in the checkout that they run in, or in the folders of the user."""
 
 import os
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
 import matplotlib
 import pytest
 from huggingface_hub import constants
+
+from tests.tracked import tracked
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,3 +38,18 @@ def test_caches_and_settings_are_not_those_of_the_user() -> None:
     assert Path.home() / ".config" not in homes
     for folder in (constants.HF_HOME, matplotlib.get_cachedir(), matplotlib.get_configdir()):
         assert any(Path(folder).is_relative_to(home) for home in homes), folder
+
+
+# -- files that git does not track ------------------------------------------------------------
+
+
+def test_only_tracked_files_are_tested(tmp_path: Path) -> None:
+    (tmp_path / "studies").mkdir()
+    for name in ("paper.yaml", "studies/demo.yaml", "studies/mine.yaml"):
+        (tmp_path / name).touch()
+    everything = tracked("*.yaml", "studies/*.yaml", root=tmp_path)
+    assert [file.name for file in everything] == ["paper.yaml", "demo.yaml", "mine.yaml"]
+    for command in (["init", "-q"], ["add", "paper.yaml", "studies/demo.yaml"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    found = tracked("*.yaml", "studies/*.yaml", root=tmp_path)
+    assert [file.name for file in found] == ["paper.yaml", "demo.yaml"]

@@ -12,6 +12,7 @@ from benchmarks.findings import film
 from dpsweep.base.files import read_json
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
+from tests.tracked import tracked
 
 ROOT = Path(__file__).parents[1]
 NUMBERS: dict[str, Any] = read_json(findings.NUMBERS)
@@ -31,7 +32,7 @@ def test_the_page_is_that_of_the_numbers() -> None:
 
 
 def test_the_pictures_are_those_of_the_numbers() -> None:
-    found = {file.stem: findings.digest(file) for file in findings.IMAGES.glob("*.png")}
+    found = {file.stem: findings.digest(file) for file in tracked("docs/images/findings/*.png")}
     assert found == NUMBERS["pictures"]
 
 
@@ -59,7 +60,7 @@ def test_another_accuracy_is_another_page(section: str) -> None:
 def test_the_page_of_film_is_that_of_its_trials() -> None:
     study = load_study(film.STUDY)
     found = film.collect_film(study, film.kept_trials(study))
-    pictures = {file.stem: findings.digest(file) for file in film.FILM_IMAGES.glob("*.png")}
+    pictures = {file.stem: findings.digest(file) for file in tracked("docs/images/film/*.png")}
     numbers = read_json(film.FILM_NUMBERS)
     assert found | {"pictures": pictures} == numbers, (
         "run: python -m benchmarks.findings.film --page"

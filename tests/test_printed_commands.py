@@ -19,12 +19,10 @@ from dpsweep.cli.main import app
 from dpsweep.planning.plan import Plan
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
+from tests.tracked import tracked
 
 ROOT = Path(__file__).parents[1]
-PAGES = [
-    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "results" / "README.md"),
-    *sorted((ROOT / "docs").glob("*.md")),
-]
+PAGES = tracked("README.md", "CONTRIBUTING.md", "results/README.md", "docs/*.md")
 OURS = ("make", "snakemake", "dpsweep", "python")
 NAMED = re.compile(r"dpsweep\s([\w-]+)")
 # Programs of others: what they take is not ours to test.

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from benchmarks.evidence import pictures
 from matplotlib.testing.compare import compare_images
+from tests.tracked import tracked
 
 ROOT = Path(__file__).parents[2]
 PICTURES = pictures.PICTURES
@@ -29,7 +30,7 @@ def test_its_words_are_current(picture) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_every_picture_of_the_documents_is_made_by_the_command() -> None:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = tracked("README.md", "docs/*.md")
     shown = {
         (page.parent / source).resolve()
         for page in pages
@@ -42,7 +43,7 @@ def test_every_picture_of_the_documents_is_made_by_the_command() -> None:
     }
     others |= {images / "price.png", images / "regret.png"}
     assert shown - others == {picture.stem.with_suffix(".png") for picture in PICTURES}
-    assert set(images.rglob("*.png")) == shown
+    assert set(tracked("docs/images/**/*.png")) == shown
 
 
 def test_words_name_only_what_the_table_decides() -> None:

@@ -8,13 +8,14 @@ import jsonschema
 import pytest
 import yaml
 from tests.study.small import DELETE, Edits, edited
+from tests.tracked import tracked
 
 from dpsweep.study import Study, load_study
 from dpsweep.study.catalogue import catalogue
 from dpsweep.study.schema import schema_text, study_schema
 
 ROOT = Path(__file__).parents[2]
-STUDIES = [ROOT / "config.yaml", *sorted((ROOT / "studies").glob("*.yaml"))]
+STUDIES = tracked("config.yaml", "studies/*.yaml")
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
