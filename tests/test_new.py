@@ -208,7 +208,7 @@ def test_a_study_of_any_size_is_valid_and_its_delta_protects(size: int) -> None:
         source={"kind": "folder", "path": "a: b"},
         classes=["no", "yes"],
         train_counts=[size // 2, size - size // 2],
-        test_size=7,
+        test_counts=[3, 4],
     )
     FILE.write_text(draft_study(FILE, Path("config.yaml"), base_study(), found))
     study = load_study(FILE)
@@ -223,6 +223,6 @@ def test_a_study_of_any_size_is_valid_and_its_delta_protects(size: int) -> None:
 def test_a_base_study_without_roles() -> None:
     base = Path("config.yaml")
     bare = base_study().model_copy(update={"roles": Roles()})
-    found = FoundDataset("image", {"kind": "folder", "path": "x"}, ["a", "b"], [5, 5], 2)
+    found = FoundDataset("image", {"kind": "folder", "path": "x"}, ["a", "b"], [5, 5], [1, 1])
     with pytest.raises(DpsweepError, match="nothing is bound to main method and weak backbone"):
         draft_study(FILE, base, bare, found)

@@ -307,8 +307,12 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a named pipe": (named_pipe, "pipe.png: neither a file nor a folder"),
     "a name that is no UTF-8": (name_of_another_encoding, "the name is no valid UTF-8; rename it"),
     "images without classes": (all_in_one_folder, "train: found no folder in it; allowed: one of"),
-    "no test folder": (
+    "a test folder among classes": (
         no_split,
+        "train: found the folder test: words for splits; allowed: a folder of images for each class",
+    ),
+    "a test folder that is not there": (
+        lambda pets: (pets / "test").rename(pets / "other"),
         "test: no such folder; it holds a folder of images for each class",
     ),
 }

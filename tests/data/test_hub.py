@@ -253,3 +253,30 @@ def test_one_of_several_configurations(tmp_path: Path) -> None:
     assert red(prepare("pets", chosen, tmp_path / "out").train_inputs) == [50, 51, 52]
     with pytest.raises(DatasetError, match=r"(?s)small.*large.*key configuration"):
         prepare("pets", section(tmp_path / "raw", 3, 2), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [
+        ("@eaDir/x.parquet/thumb.jpg", True),
+        ("train-00000-of-00001 (conflicted copy 2024-01-31).parquet", True),
+        ("#recycle/train-00000-of-00001.parquet", True),
+        ("Thumbs.db", False),
+        (".cache/huggingface/download/train.metadata", False),
+        ("._train-00000-of-00001.parquet", False),
+    ],
+)
+def test_what_other_software_leaves_in_a_local_copy_is_not_read(
+    tmp_path: Path, name: str, refused: bool
+) -> None:
+    for split in ("train", "test"):
+        save(tmp_path / "raw", split, [0, 1, 0])
+    file = tmp_path / "raw" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes((tmp_path / "raw" / "train-00000-of-00001.parquet").read_bytes())
+    if refused:
+        with pytest.raises(DatasetError, match=r"raw: found .*, which a server or other software"):
+            prepare("pets", section(tmp_path / "raw", 3, 3), tmp_path / "out")
+    else:
+        made = prepare("pets", section(tmp_path / "raw", 3, 3), tmp_path / "out")
+        assert made.train_labels.tolist() == [0, 1, 0]

@@ -21,6 +21,7 @@ from dpsweep.cli.options import (
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, make_command
 from dpsweep.study.find import PAPER, name_of, named_study, split_study
+from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
@@ -57,6 +58,12 @@ def new(
             "method, with the network in the loop; by default the latter where there is a GPU"
         ),
     ] = None,
+    folders_are_classes: Annotated[
+        bool,
+        typer.Option(
+            "--folders-are-classes", help="of --images, even if they look like splits of a dataset"
+        ),
+    ] = False,
     extends: Annotated[
         str | None,
         typer.Option(help="the study to extend: a file, or a name; by default the paper's"),
@@ -71,7 +78,7 @@ def new(
     if sum(given is not None for given in (images, hub, texts)) != 1:
         raise StudyError("found none or several of --images, --hub, --texts; allowed: one of them")
     if images is not None:
-        found = look.look_at_folder(images)
+        found = look.look_at_folder(images, folders_are_classes)
     elif hub is not None:
         found = look.look_at_hub(hub, input_column, label_column, configuration)
     else:
@@ -89,6 +96,9 @@ def new(
         if head
         else "--method head trains on frozen features in minutes"
     )
+    counts = zip(found.classes, found.train_counts, found.test_counts, strict=True)
+    each = shorten(f"{name} {train:,} + {test:,}" for name, train, test in counts)
+    typer.echo(f"Read as: {found.reading}\nTraining + test examples: {each}")
     typer.echo(
         f"{study_file}: {len(found.classes)} classes, {found.train_size:,} training and "
         f"{found.test_size:,} test examples; {len(study.all_cells())} cells, "

@@ -3,40 +3,49 @@
 import logging
 import os
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from dpsweep.base.litter import is_litter
 from dpsweep.data.examples import LabelledData, Split, stratified_share
 from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError
+from dpsweep.data.splits import images_and_masks, is_numbered, may_be_class, split_uses
 from dpsweep.study.config import FolderSource
 from dpsweep.study.messages import shorten
 from dpsweep.study.shares import is_within
 
 log = logging.getLogger(__name__)
 
-# What desktops leave behind, beside hidden files.
-_LITTER = {"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx"}
-
 
 def load_folder(source: FolderSource) -> LabelledData:
     """List the images of a folder; they are read and decoded later.
 
     Classes are the folders of the first training folder, in alphabetical order. What is in them,
-    at any depth, is an image; hidden files and those of a desktop are ignored.
+    at any depth, is an image, except what is litter (`dpsweep.base.litter`).
 
     Raises:
-        DatasetError: a folder is missing or empty, the splits have other classes, a symbolic link
-            leads out of the folder, or a share leaves nothing.
+        DatasetError: a folder is missing or empty, what should be classes are splits, the splits have
+            other classes, a symbolic link leads out of the folder, or a share leaves nothing.
     """
     root = Path(source.path).expanduser()
     if not root.is_dir():
         raise DatasetError(f"{root}: no such folder; put the images there, or correct source.path")
     folder = _Folder(root)
-    classes = list(folder.classes(root / source.train_folders[0]))
+    first = root / source.train_folders[0]
+    inside = folder.classes(first)
+    why = None if source.folders_are_classes else next(_other_layouts(inside), None)
+    if why is not None:
+        raise DatasetError(
+            f"{first}: {why}; allowed: a folder of images for each class. Correct source.path, "
+            "source.train_folders or source.test_folder, or, if these folders are the classes, add "
+            "folders_are_classes: true"
+        )
+    classes = list(inside)
     images = folder.images(source.train_folders, classes)
     labels = np.array([each.label for each in images])
     kept = stratified_share(
@@ -85,7 +94,7 @@ class _Folder:
                 f"{folder}: no such folder; it holds a folder of images for each class"
             )
         found: dict[str, Path] = {}
-        for entry in self._entries(folder):
+        for entry in self._entries(self._unwrapped(folder)):
             # The same word in two forms of Unicode (macOS writes its own) is one class.
             name = unicodedata.normalize("NFC", entry.name)
             if not entry.is_dir():
@@ -124,6 +133,11 @@ class _Folder:
             )
         return found
 
+    def _unwrapped(self, folder: Path) -> Path:
+        """An archive that was unpacked into a folder of its own name is one folder inside the other."""
+        names, more = folders_in(folder)
+        return folder / folder.name if names == [folder.name] and not more else folder
+
     def _files(self, folder: Path) -> Iterator[Path]:
         """Yield the files of a folder and of those inside it, sorted."""
         for entry in self._entries(folder):
@@ -137,7 +151,11 @@ class _Folder:
     def _entries(self, folder: Path) -> Iterator[Path]:
         """Yield what is in a folder, sorted, without what is ignored."""
         for entry in sorted(folder.iterdir()):
-            if entry.name.startswith(".") or entry.name.lower() in _LITTER:
+            if entry.name.startswith(".") and entry.suffix == ".icloud":
+                raise DatasetError(
+                    f"{entry}: an image that iCloud has not loaded onto this machine; download it"
+                )
+            if is_litter(entry.name, entry.is_dir()):
                 self._ignore(entry)
             else:
                 self._check(entry)
@@ -168,6 +186,49 @@ class _Folder:
                 f"{str(entry)!r}: a symbolic link to {str(target)!r}; allowed: links to files "
                 f"inside {str(self.root)!r}"
             )
+
+
+def _other_layouts(classes: Mapping[str, Path]) -> Iterator[str]:
+    """Yield what shows that the folders of some classes are no classes."""
+    uses = split_uses(classes)
+    if len(set(uses.values())) > 1 or not all(map(may_be_class, uses)):
+        yield f"found {_folders(uses)}: words for splits"
+    if parts := images_and_masks(classes):
+        yield f"found {_folders(parts)}: words for parts of an example"
+    inside = {name: _folders_inside(path) for name, path in classes.items()}
+    for name, inner in inside.items():
+        if len(set((uses := split_uses(inner)).values())) > 1:
+            yield f"found {_folders(uses)} in {name}: words for splits"
+        if again := [each for each in inner if each in classes and each != name]:
+            yield f"found {_folders(again)} in {name} too, with the names of other classes"
+        if len(classes) == 1 and len(inner) > 1:
+            yield f"found the folder {name} alone, which holds {_folders(inner)}"
+    # A class may have a folder for each year.
+    counts = Counter(each for inner in inside.values() for each in inner if not is_numbered(each))
+    if len(shared := [each for each, count in counts.items() if count > 1]) > 1:
+        holders = [name for name, inner in inside.items() if set(shared) & set(inner)]
+        yield f"found {_folders(shared)} in each of {shorten(holders)}"
+
+
+def _folders(names: Collection[str]) -> str:
+    return f"the folder{'s' * (len(names) > 1)} {shorten(names)}"
+
+
+def folders_in(folder: Path) -> tuple[list[str], bool]:
+    """Return the names of the folders in a folder, sorted, and whether it holds anything else."""
+    with os.scandir(folder) as entries:  # a link to a folder is refused where it is read
+        kinds = {each.name: each.is_dir(follow_symlinks=False) for each in entries}
+    found = sorted(name for name, is_folder in kinds.items() if not is_litter(name, is_folder))
+    names = [name for name in found if kinds[name]]
+    return names, len(names) < len(found)
+
+
+def _folders_inside(folder: Path) -> list[str]:
+    """The names of the folders in a folder; one that holds nothing but another stands for that one."""
+    names, more = folders_in(folder)
+    if len(names) == 1 and not more:
+        names = _folders_inside(folder / names[0]) or names
+    return [unicodedata.normalize("NFC", name) for name in names]
 
 
 def _cut(images: Sequence[_Image], share: float, seed: int) -> tuple[list[_Image], list[_Image]]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dpsweep.base.files import fingerprint
+from dpsweep.base.litter import is_litter, walk
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
@@ -84,6 +85,7 @@ def open_hub(source: HubSource) -> HubFiles:
                 f"{folder}: no such folder; put a copy of {source.id} there (its parquet files), "
                 f"for example with: {_download_command(source)} --local-dir {folder}"
             )
+        _refuse_litter(folder)
         origin = f"{source.id}, local copy"
     else:
         folder = _download(source)
@@ -102,6 +104,22 @@ def open_hub(source: HubSource) -> HubFiles:
             "chooses one of several"
         ) from error
     return HubFiles(source, splits, folder, origin, revision)
+
+
+def _refuse_litter(folder: Path) -> None:
+    """Refuse what the library would take for data: it leaves out only names with a dot or __ in front."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        suffixes = {Path(name).suffix for name in files if not is_litter(name)}
+        read = [name for name in folders if is_litter(name, folder=True)]
+        read += [name for name in files if is_litter(name) and Path(name).suffix in suffixes]
+        found += [str(Path(place, name)) for name in read if not name.startswith((".", "__"))]
+        folders[:] = [name for name in folders if name not in read]
+    if found:
+        raise DatasetError(
+            f"{folder}: found {shorten(found)}, which a server or other software has left there and "
+            "which would be read as data; remove them"
+        )
 
 
 @dataclass(frozen=True)
@@ -172,7 +190,7 @@ class _Part:
         """Plain values that change when the images do."""
         files, source = self.rows.files, self.rows.files.source
         # A commit has one content; the files of a local copy can change.
-        found = [] if files.commit else sorted(files.folder.rglob("*"))
+        found = [] if files.commit else walk(files.folder)
         states = [(str(each), each.stat()) for each in found if each.is_file()]
         return {
             "commit": files.commit,

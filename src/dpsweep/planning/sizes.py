@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.base.files import read_json
+from dpsweep.base.litter import walk
 from dpsweep.study.config import (
     Backbone,
     Dataset,
@@ -131,7 +132,7 @@ def stored_bytes(dataset: Dataset) -> int:
 
 @cache
 def _size_in_folder(folder: Path) -> tuple[int, int] | None:
-    for file in folder.expanduser().rglob("*"):
+    for file in walk(folder.expanduser()):
         if file.is_file() and (size := _size(file)) is not None:
             return size
     return None
@@ -143,7 +144,8 @@ def _size_in_tables(folder: Path, column: str) -> tuple[int, int] | None:
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    for file in filter(Path.is_file, folder.expanduser().rglob("*.parquet")):
+    tables = (file for file in walk(folder.expanduser()) if file.suffix == ".parquet")
+    for file in filter(Path.is_file, tables):
         # The preparation says what is wrong; IndexError: there is no such column.
         with suppress(OSError, pa.ArrowException, KeyError, TypeError, IndexError):
             batches = pq.ParquetFile(file).iter_batches(batch_size=1, columns=[column])

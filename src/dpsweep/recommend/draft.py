@@ -37,14 +37,21 @@ class FoundDataset:
     classes: list[str]
     train_counts: list[int]
     """training examples of each class"""
-    test_size: int
+    test_counts: list[int]
     skipped: int = 0
     """examples that cannot be used"""
+    reading: str = ""
+    """how it was read, for people"""
 
     @property
     def train_size(self) -> int:
         """The number of training examples."""
         return sum(self.train_counts)
+
+    @property
+    def test_size(self) -> int:
+        """The number of test examples."""
+        return sum(self.test_counts)
 
 
 def new_study(

@@ -1,5 +1,6 @@
 """Describe a dataset that no study has yet, from labels alone: layout, classes and sizes."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,42 +8,53 @@ from typing import Any
 import numpy as np
 
 from dpsweep.data.examples import LabelledData
-from dpsweep.data.folder import load_folder
+from dpsweep.data.folder import folders_in, load_folder
 from dpsweep.data.hub import load_hub, open_hub
 from dpsweep.data.prepared import DatasetError
+from dpsweep.data.splits import choose_splits
 from dpsweep.data.texts import leave_out_unreadable, load_files
 from dpsweep.recommend.draft import FoundDataset
 from dpsweep.study.config import FilesSource, FolderSource, HubSource
-from dpsweep.study.messages import shorten
+from dpsweep.study.messages import FOLDER_PATTERN, shorten
 
 TEST_SHARE = 0.2
 """Share of the training images that is held out where there is no test folder."""
 
-# Names of splits, as folders and on the hub.
-_TRAIN = ("train", "training")
-_VALIDATION = ("validation", "valid", "val", "dev")
-_TEST = ("test", "testing")
 # Names of columns, where the types of columns do not tell.
 _LABELS = ("label", "labels", "class", "category", "target")
 _TEXTS = ("text", "sentence", "content", "review")
 
 
-def look_at_folder(folder: Path) -> FoundDataset:
+def look_at_folder(folder: Path, folders_are_classes: bool = False) -> FoundDataset:
     """Look at a folder of images: ``<split>/<class>/<image>``, or ``<class>/<image>``.
+
+    Args:
+        folder: of the dataset.
+        folders_are_classes: whether its folders are classes even if they look like splits.
 
     Raises:
         DatasetError: it cannot be read as such a folder.
     """
-    source: dict[str, Any] = {"kind": "folder", "path": str(folder)}
     place = folder.expanduser()
-    splits = [each.name for each in place.iterdir() if each.is_dir()] if place.is_dir() else []
-    if train := _first(_TRAIN, splits):
-        train_folders, test = _splits(train, splits)
-        source |= {"train_folders": train_folders}
-        source |= {"test_folder": test} if test else {"test_from_train": TEST_SHARE}
-    else:
-        source |= {"train_folders": ["."], "test_from_train": TEST_SHARE}
-    return _found("image", source, load_folder(FolderSource.model_validate(source)))
+    folders = folders_in(place)[0] if place.is_dir() else []
+    # A split has folders; images beside them have no class.
+    nested = [name for name in folders if folders_in(place / name)[0]]
+    train, test = ([], None) if folders_are_classes else choose_splits(nested, str(folder))
+    for name in filter(None, [*train, test]):
+        if not re.match(FOLDER_PATTERN, name):
+            raise DatasetError(f"{folder / name}: allowed: a name of letters, digits, . _ and -")
+    source: dict[str, Any] = {"kind": "folder", "path": str(folder)}
+    source |= {"train_folders": train or ["."]}
+    source |= {"test_folder": test} if test else {"test_from_train": TEST_SHARE}
+    source |= {"folders_are_classes": True} if folders_are_classes else {}
+    left_out = [name for name in folders if train and name not in (*train, test)]
+    reading = [
+        f"training images from {shorten(train)}" if train else "a folder for each class",
+        f"test images from {test}" if test else f"{TEST_SHARE:.0%} of them for testing",
+        *([f"not read: {shorten(left_out)}"] if left_out else []),
+    ]
+    data = load_folder(FolderSource.model_validate(source))
+    return _found("image", source, data, reading)
 
 
 def look_at_hub(
@@ -67,18 +79,17 @@ def look_at_hub(
         asked |= {"configuration": configuration}
     opened = open_hub(HubSource.model_validate(asked))
     splits = list(opened.splits)
-    train = _first(_TRAIN, splits)
-    if train is None:
+    train, test = choose_splits(splits, repository)
+    if not train:
         raise DatasetError(
             f"{repository}: found the splits {shorten(splits)}; allowed: one of train"
         )
-    train_splits, test = _splits(train, splits)
     if test is None:
         raise DatasetError(
             f"{repository}: found the splits {shorten(splits)}; allowed: one to train on and one to "
             "test on. Save it with such splits, or as a folder of images"
         )
-    columns = _types(opened.splits[train])
+    columns = _types(opened.splits[train[0]])
     label = label_column or _column(
         repository, "--label-column", _of_type(columns, "ClassLabel"), _LABELS, columns
     )
@@ -88,12 +99,18 @@ def look_at_hub(
     kind = "image" if columns.get(column) == "Image" else "text"
     source = asked | {
         "revision": opened.revision,
-        "train_splits": train_splits,
+        "train_splits": train,
         "test_split": test,
         "input_column": column,
         "label_column": label,
     }
-    return _found(kind, source, load_hub(HubSource.model_validate(source), kind))
+    left_out = [name for name in splits if name not in (*train, test)]
+    reading = [
+        f"training examples from {shorten(train)}, test examples from {test}",
+        f"{kind}s of column {column!r}, labels of column {label!r}",
+        *([f"not read: {shorten(left_out)}"] if left_out else []),
+    ]
+    return _found(kind, source, load_hub(HubSource.model_validate(source), kind), reading)
 
 
 def look_at_tables(
@@ -113,28 +130,27 @@ def look_at_tables(
     source: dict[str, Any] = {"kind": "files", "train": str(train), "test": str(test)}
     columns = {"input_column": input_column, "label_column": label_column}
     source |= {key: name for key, name in columns.items() if name is not None}
-    return _found("text", source, load_files(FilesSource.model_validate(source)))
+    return _found("text", source, load_files(FilesSource.model_validate(source)), [])
 
 
-def _found(kind: str, source: dict[str, Any], data: LabelledData) -> FoundDataset:
+def _found(
+    kind: str, source: dict[str, Any], data: LabelledData, reading: Sequence[str]
+) -> FoundDataset:
     if kind == "text":
         data = leave_out_unreadable(data)
+    train_counts, test_counts = (
+        np.bincount(split.labels, minlength=len(data.classes)).tolist()
+        for split in (data.train, data.test)
+    )
     return FoundDataset(
         kind=kind,
         source=source,
         classes=data.classes,
-        train_counts=np.bincount(data.train.labels, minlength=len(data.classes)).tolist(),
-        test_size=len(data.test.labels),
+        train_counts=train_counts,
+        test_counts=test_counts,
         skipped=len(data.skipped),
+        reading="; ".join(reading),
     )
-
-
-def _splits(train: str, found: Sequence[str]) -> tuple[list[str], str | None]:
-    """Choose the splits to train and to test on; validation takes the place of a missing one."""
-    test, validation = _first(_TEST, found), _first(_VALIDATION, found)
-    if test is None:
-        return [train], validation
-    return [train, validation] if validation else [train], test
 
 
 def _first(names: Iterable[str], found: Sequence[str]) -> str | None:

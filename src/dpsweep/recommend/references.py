@@ -10,6 +10,7 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.base.litter import is_litter
 from dpsweep.recommend.rule import Reference, source
 from dpsweep.study.choice import best_by_mean
 
@@ -56,7 +57,7 @@ def problem_tables(folders: Sequence[Path], columns: list[str] | None = None) ->
     """
     frames = []
     for folder in folders:
-        files = sorted(folder.glob("*.parquet"))
+        files = sorted(file for file in folder.glob("*.parquet") if not is_litter(file.name))
         if not files:
             raise DpsweepError(f"{folder}: found no problem tables (*.parquet)")
         frames += [pd.read_parquet(file, columns=columns) for file in files]

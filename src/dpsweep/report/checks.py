@@ -8,6 +8,7 @@ from typing import Literal
 import pandas as pd
 
 from dpsweep.base.files import DamagedFileError, read_checked_json
+from dpsweep.base.litter import is_litter
 from dpsweep.base.units import count
 from dpsweep.figures.tables.text import TextTable
 from dpsweep.report.trials import is_private
@@ -96,7 +97,7 @@ def check_files(study: Study, paths: Paths) -> list[Check]:
         if place.is_dir()
         for file in place.iterdir()
         # Hidden ones are what a killed job was writing; others were in the place of an output.
-        if file not in drawn and not file.name.startswith(".") and SET_ASIDE not in file.name
+        if file not in drawn and not is_litter(file.name) and SET_ASIDE not in file.name
     )
     if not former:
         return []

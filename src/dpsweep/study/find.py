@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.base.litter import is_litter
 from dpsweep.study.messages import unknown
 
 _PACKAGE = Path(__file__).parents[1]
@@ -69,6 +70,7 @@ def only_study(folder: Path) -> Path:
         for pattern in ("*.yaml", "*.yml")
         for file in sorted(folder.glob(pattern))
         if file.is_file()
+        and not is_litter(file.name)
         and not file.name.endswith(CHANGED)
         and re.search(
             r"^(extends|sweeps):", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE

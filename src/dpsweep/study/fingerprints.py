@@ -1,12 +1,12 @@
 """Fingerprints: hashes of the parts of a study and the local files that an output is made for."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from dpsweep import DRAWING_VERSION, IMAGES_VERSION, TRAINER_VERSION
 from dpsweep.base.files import fingerprint
+from dpsweep.base.litter import walk
 from dpsweep.study.config import (
     Backbone,
     Dataset,
@@ -103,8 +103,7 @@ def _local_state(section: Section | None) -> dict[str, tuple[int, int]]:
     named = (section.local_folders() | section.local_files()).values() if section else ()
     found = {}
     for place in (Path(path).expanduser() for path in named):
-        inside = (Path(folder) / file for folder, _, files in os.walk(place) for file in files)
-        for file in (place, *inside):
+        for file in (place, *walk(place)):
             if file.is_file():
                 state = file.stat()
                 found[str(file)] = state.st_size, state.st_mtime_ns

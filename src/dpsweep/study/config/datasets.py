@@ -111,6 +111,10 @@ class FolderSource(SourceSection):
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """stratified share of the training images"""
     seed: int = 0
+    # Studies without it stay as they are, and so do their prepared data.
+    folders_are_classes: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """whether the folders are classes even if they look like splits: by their names, or because they
+    hold the same folders"""
 
     @model_validator(mode="after")
     def _folders_are_disjoint(self) -> Self:

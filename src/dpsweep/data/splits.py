@@ -1,0 +1,128 @@
+"""What people call the splits of a dataset, as folders and as tables: the words that are no classes."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Literal
+
+from dpsweep.data.prepared import DatasetError
+
+Use = Literal["train", "validation", "test"]
+
+_USES: dict[str, Use] = {
+    **dict.fromkeys(("train", "training", "trn"), "train"),
+    **dict.fromkeys(("validation", "validate", "valid", "val", "dev", "development"), "validation"),
+    **dict.fromkeys(("test", "testing", "tst", "eval", "evaluation", "holdout", "heldout"), "test"),
+}  # fmt: skip
+# Words that say nothing more: train_images, TestSet, seg_val.
+_NEUTRAL = frozenset(
+    {
+        *("set", "split", "data", "dataset", "sample", "samples", "example", "examples", "part"),
+        *("image", "images", "img", "imgs", "picture", "pictures", "photo", "photos", "seg"),
+        *("folder", "dir", "files", "raw", "all", "full", "final", "new", "the", "my"),
+    }
+)
+# What lies beside images where each image has a mask, or a file of labels.
+_IMAGES = frozenset({"image", "images", "img", "imgs", "jpegimages", "rgb", "input", "inputs"})
+_BESIDE_IMAGES = frozenset(
+    {
+        *("mask", "masks", "label", "labels", "annotation", "annotations", "annot", "annots"),
+        *("groundtruth", "gt", "segmentation", "segmentations", "segmentationclass", "depth"),
+        *("segmentationobject", "target", "targets", "output", "outputs", "boxes", "bboxes"),
+    }
+)
+_WORD = re.compile(r"[^\W\d_]+")
+_INNER_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def split_uses(names: Iterable[str]) -> dict[str, Use]:
+    """Return what each name that is a word for a split stands for, by name.
+
+    A word may have capitals, numbers and words that say nothing more, and names that differ in such a
+    word alone are those of splits too:
+
+    >>> split_uses(["Training", "seg_test", "val2017", "train station"])
+    {'Training': 'train', 'seg_test': 'test', 'val2017': 'validation'}
+    >>> split_uses(["pets_train", "pets_test", "pets"])
+    {'pets_train': 'train', 'pets_test': 'test'}
+    """
+    found: dict[str, Use] = {}
+    alike: dict[tuple[str, ...], dict[str, Use]] = defaultdict(dict)
+    for name in names:
+        words = _words(name)
+        use = _USES.get("".join(words)) or _USES.get("".join(_telling(words)))
+        if use is not None:
+            found[name] = use
+        for place, word in enumerate(words):
+            if (use := _USES.get(word)) is not None:
+                alike[(*words[:place], "", *words[place + 1 :])][name] = use
+    for uses in alike.values():
+        if len(set(uses.values())) > 1:
+            found |= uses
+    return found
+
+
+def choose_splits(names: Iterable[str], where: str) -> tuple[list[str], str | None]:
+    """Choose the splits to train and to test on, by their names.
+
+    Validation data are trained on where there is a test split too, and take its place where there is none.
+    Of several names for one use, that of a single word counts.
+
+    Returns:
+        Names to train on, none where no name says so, and the name to test on, if there is one.
+
+    Raises:
+        DatasetError: two names are equally good.
+    """
+    of_use: dict[Use, list[str]] = defaultdict(list)
+    for name, use in split_uses(names).items():
+        of_use[use].append(name)
+    chosen: dict[Use, str] = {}
+    for use, several in of_use.items():
+        best = [name for name in several if name.casefold() in _USES] or several
+        if len(best) > 1:
+            raise DatasetError(
+                f"{where}: found {', '.join(best)}, which are all words for {use} data; allowed: one of "
+                "them. Merge or rename them, or name them in the source of a study of your own"
+            )
+        chosen[use] = best[0]
+    train, test = chosen.get("train"), chosen.get("test")
+    validation = chosen.get("validation")
+    if train is None:
+        return [], None
+    if test is None:
+        return [train], validation
+    return [train, validation] if validation else [train], test
+
+
+def images_and_masks(names: Iterable[str]) -> list[str]:
+    """Return the names of folders that hold images and what belongs to each image, if both are there.
+
+    >>> images_and_masks(["images", "Masks", "cat"])
+    ['images', 'Masks']
+    """
+    plain = {name: "".join(_words(name)) for name in names}
+    images, beside = (
+        [name for name, word in plain.items() if word in kind] for kind in (_IMAGES, _BESIDE_IMAGES)
+    )
+    return [*images, *beside] if images and beside else []
+
+
+def may_be_class(name: str) -> bool:
+    """Whether a word for a split may be the name of a class: trains are photographed, documents are valid."""
+    return name.casefold() in ("train", "training", "valid", "dev", "development")
+
+
+def is_numbered(name: str) -> bool:
+    """Whether a name has no letters, as those of years, dates and numbered parts."""
+    return not _WORD.search(name)
+
+
+def _words(name: str) -> list[str]:
+    return [each.casefold() for each in _WORD.findall(_INNER_CAPITAL.sub(" ", name))]
+
+
+def _telling(words: Iterable[str]) -> list[str]:
+    """Leave out words that say nothing more, and "set" and "data" at the end of others."""
+    kept = [each for each in words if each not in _NEUTRAL]
+    return [re.sub(r"(?<=.)(set|data|images)$", "", each) for each in kept]

@@ -1,0 +1,87 @@
+"""What desktops, servers and clouds leave among data is known in one place, and data are not taken for it."""
+
+from pathlib import Path
+
+import pytest
+
+from dpsweep.base.litter import is_litter, walk
+
+FOLDERS = [
+    *("@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information", "lost+found"),
+    *("__pycache__", "__MACOSX", ".ipynb_checkpoints", "@Recycle", ".snapshot", "~snapshot"),
+    *(".Trash-1000", ".Trashes", ".Spotlight-V100", ".fseventsd", ".AppleDouble", ".git"),
+    *("@Recently-Snapshot", "#snapshot", "@tmp", "RECYCLER", "Network Trash Folder", "FOUND.000"),
+    *(".stversions", ".stfolder", ".dropbox.cache", ".@__thumb", "@__thumb", ".cache"),
+]
+FILES = [
+    *(".DS_Store", "._cat.png", "Thumbs.db", "ehthumbs.db", "desktop.ini", "Desktop.ini", "Icon\r"),
+    *("cat.png~", "cat.png.tmp", "cat.jpg.part", "cat.jpg.crdownload", "~$cats.xlsx", ".nfs00001"),
+    *("cat (conflicted copy 2024-01-31).png", "cat (Ann's conflicted copy 2024-01-31).png"),
+    *("cat (Case Conflict).png", "cat (Case Conflict 1).png", ".~lock.cats.csv#"),
+    *("cat.sync-conflict-20240131-120000-ABCDEFG.png", "~syncthing~cat.png.tmp", ".cat.png.swp"),
+    *("cat.png@SynoEAStream", "cat.png@SynoResource", "picasa.ini", "cat.png.bak", "cat.pyc"),
+]
+DATA = [
+    *(
+        "cat",
+        "Cat",
+        "recycle",
+        "trash",
+        "snapshot",
+        "found",
+        "tmp",
+        "temp",
+        "part",
+        "copy",
+        "@home",
+    ),
+    *(
+        "#1",
+        "$",
+        "c#",
+        "thumbs",
+        "desktop",
+        "conflict",
+        "icon",
+        "download",
+        "a~b",
+        "lost and found",
+    ),
+    *("cat.png", "cat (1).png", "cat - Copy.png", "cat (copy).png", "temporary.png", "3.part.png"),
+    *("conflicted copy.png", "cat_tmp.png", "Folder.jpg", "__init__", "_cat.png", "猫.png"),
+]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_of_others_is_litter(name: str) -> None:
+    assert is_litter(name, folder=True)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_others_is_litter(name: str) -> None:
+    assert is_litter(name)
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("folder", [False, True])
+def test_data_are_no_litter(name: str, folder: bool) -> None:
+    assert not is_litter(name, folder)
+
+
+@pytest.mark.parametrize("name", ["first.part", "v2.tmp", "draft~"])
+def test_a_folder_may_be_named_as_an_unfinished_file(name: str) -> None:
+    assert is_litter(name) and not is_litter(name, folder=True)
+
+
+def test_walking_leaves_litter_out(tmp_path: Path) -> None:
+    for name in (
+        "b/2.png",
+        "b/@eaDir/2.png/thumb.jpg",
+        "a/1.png",
+        "a/.DS_Store",
+        ".git/x",
+        "c.tmp",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert [str(file.relative_to(tmp_path)) for file in walk(tmp_path)] == ["a/1.png", "b/2.png"]
