@@ -5,7 +5,6 @@ import sys
 
 from dpsweep.cli import preload
 from dpsweep.planning.failures import failure, summary
-from dpsweep.study.commands import CALL
 
 if workflow.is_main_process:
     CALL_FILE = call.CallFile(Path(".snakemake/locks"))
@@ -20,14 +19,6 @@ onstart:
         # Jobs of a cluster are long and elsewhere. To end this process is to end them, as Ctrl-C does:
         # they save their state.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-
-onsuccess:
-    # `make demo` names its report itself.
-    made = {job.rule.name for job in workflow.dag.finished_jobs}
-    if CALL in os.environ and "report" in made:
-        # After the last line of progress, which another thread prints.
-        logger.warning(f"Report: {PATHS.report.resolve()}")
 
 
 onerror:

@@ -86,13 +86,39 @@ def open_study(study_file: Path, partial: bool = False) -> OpenStudy:
     return OpenStudy(study, Paths(results, partial), Outputs(study, Paths(results)))
 
 
-def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
-    """Find a study, go to the folder that its paths start at, and read it.
+class FoundStudyFile(NamedTuple):
+    """A study, and the folder that its paths start at."""
 
-    Results in the current folder are those that are meant; nobody goes anywhere then.
+    file: Path
+    study: Study
+    folder: Path
+
+    def seen_from(self, folder: Path) -> Path:
+        """Return the study's file as it is named in a folder."""
+        if folder.resolve() == Path.cwd():
+            return self.file
+        file, folder = self.file.resolve(), folder.resolve()
+        return file.relative_to(folder) if file.is_relative_to(folder) else file
+
+
+def locate_study(named: str | Path | None) -> FoundStudyFile:
+    """Find a study and read it.
+
+    Results in the current folder are those that are meant: then its paths start here.
 
     Args:
         named: its file or name. None: ``config.yaml``, or the only study in the current folder.
+
+    Raises:
+        DpsweepError: there is no such study, none at all or several, or it is not valid.
+    """
+    file = _here(DEFAULT_STUDY) if named is None else named_study(str(named), Path())
+    study = load_study(file)
+    return FoundStudyFile(file, study, Path.cwd() if Path(study.results).exists() else home(file))
+
+
+def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
+    """Find a study as `locate_study` does, and go to the folder that its paths start at.
 
     Returns:
         Its file, seen from that folder, the study, and its files.
@@ -100,14 +126,11 @@ def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
     Raises:
         DpsweepError: there is no such study, none at all or several, or it is not valid.
     """
-    file = _here(DEFAULT_STUDY) if named is None else named_study(str(named), Path())
-    study, folder = load_study(file), home(file)
-    if folder != Path.cwd() and not Path(study.results).exists():
-        file = file.resolve()
-        os.chdir(folder)
-        file = file.relative_to(folder) if file.is_relative_to(folder) else file
+    found = locate_study(named)
+    file = found.seen_from(found.folder)
+    os.chdir(found.folder)
     OPENED.set(file)
-    return file, study, Paths(Path(study.results))
+    return file, found.study, Paths(Path(found.study.results))
 
 
 def cells_of(study: Study, problem: str) -> list[Cell]:

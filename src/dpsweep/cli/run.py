@@ -1,22 +1,23 @@
 """The command that runs the workflow of the package, in the folder of a study."""
 
-import itertools
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import yaml
+from typer.core import TyperCommand
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
-from dpsweep.cli.options import StudyName, find_study
+from dpsweep.cli.options import FoundStudyFile, StudyName, find_study, locate_study
+from dpsweep.cli.snakemake_call import is_profile, read_call, run_snakemake
 from dpsweep.study import Study, load_study
 from dpsweep.study.commands import CALL
 from dpsweep.study.find import CHANGED, PROJECT, split_study
@@ -25,19 +26,30 @@ from dpsweep.study.messages import unknown
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
-# Where Snakemake looks for the profiles of a user.
-_USER_PROFILES = Path.home() / ".config" / "snakemake"
+# What a user names too comes later, and counts.
+_OURS = (
+    *("--snakefile", str(PROJECT / "Snakefile")),
+    *("--workflow-profile", str(PROJECT / "profiles" / "default")),
+)
 _RULES = ("all", "report", "explore", "audit", "release", "plan")
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
+class _AsTyped(TyperCommand):
+    """A command whose words are all its own: Click looks for ``--help`` only."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Hide the words from Click."""
+        return super().parse_args(ctx, args if "--help" in args else ["--", *args])
+
+
+@app.command(cls=_AsTyped)
 def run(
     words: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[STUDY] [TARGETS]... [OPTIONS OF SNAKEMAKE]...",
-            help="the study; figures, tables, problems or files to make (by default all); and, from the "
-            "first - on, what Snakemake is told",
+            help="the study; figures, tables, problems or files to make (by default all); and whatever "
+            "Snakemake is to be told (-h lists its options)",
         ),
     ] = None,
 ) -> None:
@@ -48,24 +60,56 @@ def run(
     --set sweeps.pets.epsilon=[1,8] changes a value of the study for a quick look; it may be given more than
     once. The changed study is written beside the study, as pets.set.yaml.
     """
-    called = shlex.join(["dpsweep", "run", *(words or [])])
-    own = list(itertools.takewhile(lambda word: not word.startswith("-"), words or []))
-    options = (words or [])[len(own) :]
-    named, targets = split_study(own)
-    file, study, paths = find_study(named)
-    if changes := _taken(options, "--set"):
-        file = change_study(file, changes)
-        study = load_study(file)
-        typer.echo(f"{file}: the study with {', '.join(changes)}")
-    files = [target_file(study, paths, target) for target in targets]
-    if "--config" in options:
-        options.insert(options.index("--config") + 1, f"study={file}")
-    else:
-        options = ["--config", f"study={file}", *options]
-    _bring_profile(options)
-    os.environ[CALL] = called
-    # Snakemake takes the place of this process, and gets its signals.
-    os.execv(sys.executable, [*_snakemake(options), *(["--", *files] if files else [])])  # noqa: S606
+    os.environ[CALL] = shlex.join(["dpsweep", "run", *(words or [])])
+    call = read_call(words or [])
+    named, targets = split_study(call.targets)
+    if named and call.study not in (None, named):
+        raise DpsweepError(
+            f"study: found {named}, and {call.study} in the options of Snakemake; allowed: one of them"
+        )
+    call = call.with_profiles({name: _profile(name) for name in call.profiles})
+    found = locate_study(named or call.study)
+    if call.changes:
+        file = change_study(found.file, call.changes)
+        found = FoundStudyFile(file, load_study(file), found.folder)
+        typer.echo(f"{file}: the study with {', '.join(call.changes)}")
+    folder = call.settings.directory or found.folder
+    paths = Paths(Path(found.study.results))
+    files = [target_file(found.study, paths, target) for target in targets]
+    # The last value of an option counts.
+    options = [*call.options, "--config", *call.config, f"study={found.seen_from(folder)}"]
+    if folder.resolve() != Path.cwd():
+        options += ["--directory", str(folder)]
+    watched = _watched(
+        found.study, Paths(folder.resolve() / found.study.results), call.settings.touch
+    )
+    before = _times(watched)
+    status = run_snakemake([*_OURS, *options, *(["--", *files] if files else [])])
+    if status == 0 and not call.settings.dryrun:
+        after = _times(watched)
+        new = [file for file in after if after[file] != before.get(file)]
+        if call.settings.touch:
+            typer.echo(
+                f"--touch made nothing: {len(new)} files have a new time, and "
+                f"{len(watched) - len(after)} of the study's {len(watched)} are still missing"
+            )
+        elif new:
+            typer.echo(f"Report: {new[0]}")
+    sys.exit(status)
+
+
+def _watched(study: Study, paths: Paths, touched: bool) -> list[Path]:
+    """The files whose times tell what a call has done: the report, or all that may be touched."""
+    from dpsweep.planning.outputs import Outputs
+
+    if not touched:
+        return [paths.report]
+    return [file for output in Outputs(study, paths).every() for file in output.files]
+
+
+def _times(files: Iterable[Path]) -> dict[Path, int]:
+    """When the files that are there were last written; clocks of file systems differ from ours."""
+    return {file: file.stat().st_mtime_ns for file in files if file.exists()}
 
 
 @app.command()
@@ -98,16 +142,6 @@ def _snakemake(options: Sequence[str]) -> list[str]:
         *(sys.executable, "-m", "snakemake", "--snakefile", str(PROJECT / "Snakefile")),
         *("--workflow-profile", str(PROJECT / "profiles" / "default"), *options),
     ]
-
-
-def _taken(options: list[str], name: str) -> list[str]:
-    """Take an option with its values off the options of Snakemake."""
-    found = []
-    while name in options[:-1]:
-        place = options.index(name)
-        found.append(options[place + 1])
-        del options[place : place + 2]
-    return found
 
 
 def change_study(study_file: Path, changes: Sequence[str]) -> Path:
@@ -164,17 +198,19 @@ def target_file(study: Study, paths: Paths, target: str) -> str:
     raise DpsweepError(f"target: {unknown(target, names)}, or a file below {study.results}/")
 
 
-def _bring_profile(options: list[str]) -> None:
-    """Copy a profile of the package into the folder of the study, where it is edited."""
-    if "--profile" not in options[:-1]:
-        return
-    name = options[options.index("--profile") + 1]
+def _profile(name: str) -> str:
+    """Return where a profile is; one of the package is copied to where it is edited.
+
+    Raises:
+        DpsweepError: there is no profile of this name.
+    """
     packaged, own = PROJECT / "profiles" / name, Path("profiles") / name
-    if not Path(name).is_dir() and packaged.is_dir():
-        if not own.exists():
-            shutil.copytree(packaged, own)
-            typer.echo(f"{own}: copied from the package; its settings are yours to edit")
-        options[options.index("--profile") + 1] = str(own)
-    elif not any(place.is_dir() for place in (Path(name), own, _USER_PROFILES / name)):
-        known = [each.name for each in (PROJECT / "profiles").iterdir()]
-        raise DpsweepError(f"--profile: {unknown(name, known)}, or a folder")
+    if name == "none" or is_profile(name):
+        return name
+    if packaged.is_dir() and not own.exists():
+        shutil.copytree(packaged, own)
+        typer.echo(f"{own}: copied from the package; its settings are yours to edit")
+    if own.exists():
+        return str(own)
+    known = [each.name for each in (PROJECT / "profiles").iterdir()]
+    raise DpsweepError(f"--profile: {unknown(name, known)}, or a folder")

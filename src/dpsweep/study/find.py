@@ -59,6 +59,15 @@ def named_study(name: str, folder: Path) -> Path:
     return packaged_studies()[name]
 
 
+def is_study(file: Path) -> bool:
+    """Whether a file is a study, and not another one in YAML."""
+    return file.is_file() and bool(
+        re.search(
+            r"^(extends|sweeps):", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE
+        )
+    )
+
+
 def only_study(folder: Path) -> Path:
     """Return the only study in a folder.
 
@@ -69,12 +78,7 @@ def only_study(folder: Path) -> Path:
         file
         for pattern in ("*.yaml", "*.yml")
         for file in sorted(folder.glob(pattern))
-        if file.is_file()
-        and not is_litter(file.name)
-        and not file.name.endswith(CHANGED)
-        and re.search(
-            r"^(extends|sweeps):", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE
-        )
+        if not is_litter(file.name) and not file.name.endswith(CHANGED) and is_study(file)
     ]
     if len(found) == 1:
         return found[0]

@@ -1,0 +1,138 @@
+"""A call of Snakemake, read by Snakemake's own parser: options as they were typed, targets apart.
+
+`snakemake.cli.get_argument_parser` is the parser that Snakemake's documentation shows its options with. It
+reads every spelling, abbreviations and profiles included, so no option is listed here.
+"""
+
+import argparse
+import contextlib
+import io
+import logging
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from dpsweep.study.find import is_study
+
+USAGE = "dpsweep run [STUDY] [TARGETS]... [OPTIONS OF SNAKEMAKE]... [-- TARGETS...]"
+
+
+class _Word(str):
+    """A word of a command line that is told apart from its equals by ``is``."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class SnakemakeCall:
+    """The words of a call, read.
+
+    Attributes:
+        options: all words but the targets, as they were typed.
+        targets: what is to be made, wherever it stands among the options.
+        changes: values of ``--set``, an option of ``dpsweep run`` alone.
+        settings: what Snakemake reads from the options.
+    """
+
+    options: Sequence[str]
+    targets: Sequence[str]
+    changes: Sequence[str]
+    settings: argparse.Namespace
+
+    @property
+    def profiles(self) -> list[str]:
+        """The profiles that are named, here or in ``SNAKEMAKE_PROFILE``."""
+        return list(self.settings.profile or [])
+
+    @property
+    def config(self) -> list[str]:
+        """``key=value`` of ``--config`` each."""
+        return list(self.settings.config or [])
+
+    @property
+    def study(self) -> str | None:
+        """The study that the options of Snakemake name, with ``--config study=`` or as a ``--configfile``."""
+        named = [word.partition("=")[2] for word in self.config if word.startswith("study=")]
+        if named:
+            return str(yaml.safe_load(named[-1]))
+        return next((str(file) for file in self.settings.configfile if is_study(file)), None)
+
+    def with_profiles(self, places: Mapping[str, str]) -> "SnakemakeCall":
+        """The same call with other places of profiles, and with the ``--config`` that these bring.
+
+        Args:
+            places: of every profile of the call.
+        """
+        from snakemake.cli import get_argument_parser
+
+        if not places:
+            return self
+        options = [_moved(word, places) for word in self.options]
+        profiles = [place for place in places.values() if place != "none"]
+        settings, _ = get_argument_parser(profiles).parse_known_args(options)
+        return SnakemakeCall(options, self.targets, self.changes, settings)
+
+
+def _moved(word: str, places: Mapping[str, str]) -> str:
+    option, equals, name = word.partition("=")
+    if not equals:
+        return places.get(word, word)
+    is_profile = len(option) > 2 and "--profile".startswith(option)
+    return f"{option}={places[name]}" if is_profile and name in places else word
+
+
+def read_call(words: Sequence[str]) -> SnakemakeCall:
+    """Divide the words of a command line as Snakemake does.
+
+    Targets may stand between options too, and need a ``--`` behind an option that takes any number of values.
+
+    Raises:
+        SystemExit: Snakemake's parser refuses an option, or prints its help or its version.
+    """
+    from snakemake.cli import get_argument_parser
+
+    end = words.index("--") if "--" in words else len(words)
+    ours = argparse.ArgumentParser(prog="dpsweep run", add_help=False, allow_abbrev=False)
+    ours.add_argument("--set", action="append", default=[])
+    own, before = ours.parse_known_args([_Word(word) for word in words[:end]])
+    parser = get_argument_parser()
+    parser.prog = "dpsweep run"
+    # In the place of eighty lines; Snakemake's own help has them.
+    parser.usage = None if {"-h", "--help"} & set(before) else USAGE
+    settings, unread = parser.parse_known_args(before)
+    if unknown := [word for word in unread if word.startswith("-")]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    targets = [*settings.targets, *unread]
+    options = [word for word in before if not any(word is target for target in targets)]
+    return SnakemakeCall(options, [*targets, *words[end + 1 :]], own.set, settings)
+
+
+def is_profile(name: str) -> bool:
+    """Whether Snakemake finds a profile of this name."""
+    from snakemake.cli import get_argument_parser
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        try:
+            get_argument_parser([name])
+        except SystemExit:
+            return False
+    return True
+
+
+def run_snakemake(words: Sequence[str]) -> int:
+    """Run ``python -m snakemake`` with some words in this process, which has its libraries already.
+
+    Returns:
+        Its exit status.
+    """
+    sys.argv[1:] = words
+    # Its messages would be printed a second time, by us.
+    logging.getLogger().handlers.clear()
+    try:
+        runpy.run_module("snakemake", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0

@@ -1,0 +1,271 @@
+"""`dpsweep run` hands every option of Snakemake over, and none replaces the study that is named."""
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from snakemake.cli import get_argument_parser
+from typer.testing import CliRunner
+
+from dpsweep.cli import options, run
+from dpsweep.cli.main import app
+from dpsweep.study import load_study
+from dpsweep.study.find import PROJECT
+
+STUDY = """\
+extends: demo
+results: results/mine
+privacy: {check_with_opacus: false}
+figures: !replace {}
+tables: !replace {}
+"""
+# A word that every option takes one of; the first that its parser accepts.
+VALUES = ("1", "a=1", "a:b=1", "a=1/2", "a", "1/1s", "a=local")
+PARSER = get_argument_parser()
+
+
+def spelled(action: argparse.Action) -> Iterator[list[str]]:
+    """Every way to write an option: its names, what is enough of them, with and without =."""
+    every = {name for each in PARSER._actions for name in each.option_strings}
+    for name in action.option_strings:
+        short = (name[:length] for length in range(4, len(name)) if name.startswith("--"))
+        alike = [part for part in short if sum(other.startswith(part) for other in every) == 1]
+        for written in (name, *alike[:1]):
+            if action.nargs == 0:
+                yield [written]
+                continue
+            times = action.nargs if isinstance(action.nargs, int) else 1
+            tried = (
+                [value] * times for value in (*sorted(map(str, action.choices or ())), *VALUES)
+            )
+            values = next(values for values in tried if accepted([name, *values]))
+            yield [written, *values]
+            if written.startswith("--") and times == 1:
+                yield [f"{written}={values[0]}"]
+
+
+def accepted(words: list[str]) -> bool:
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            PARSER.parse_args(words)
+    except (SystemExit, Exception):
+        return False
+    return True
+
+
+OPTIONS = {
+    action.option_strings[0]: list(spelled(action))
+    for action in PARSER._actions
+    if action.option_strings and action.dest not in ("help", "version", "profile")
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Somebody's own folder with two studies."""
+    for name in ("mine", "other"):
+        (tmp_path / f"{name}.yaml").write_text(STUDY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
+    return tmp_path
+
+
+Call = Callable[..., argparse.Namespace]
+load_once = cache(lambda text: load_study(Path("mine.yaml")))
+
+
+@pytest.fixture
+def call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Call ``dpsweep run``; return what Snakemake reads."""
+    handed: list[list[str]] = []
+    monkeypatch.setattr(options, "load_study", lambda file: load_once(STUDY))
+    monkeypatch.setattr(run, "run_snakemake", lambda words: handed.append([*words]) or 0)
+
+    def called(*words: str) -> argparse.Namespace:
+        done = CliRunner().invoke(app, ["run", *words])
+        assert done.exit_code == 0, f"{done.output}{done.exception}"
+        read = PARSER.parse_args(handed[-1])
+        return get_argument_parser(read.profile).parse_args(handed[-1]) if read.profile else read
+
+    return called
+
+
+def study_of(read: argparse.Namespace) -> str:
+    return read.config[-1]
+
+
+def shown(value: object) -> str:
+    """A value of Snakemake that has no equality of its own."""
+    return re.sub(r" at 0x\w+", "", repr(value))
+
+
+def test_every_option_is_spelled() -> None:
+    assert len(OPTIONS) > 150 and sum(map(len, OPTIONS.values())) > 500
+    assert OPTIONS["--config"] == [["--config", "1"], ["--config=1"], ["-C", "1"]]
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_the_named_study_is_planned_with_every_option(call: Call, option: str) -> None:
+    ours = {"config", "targets", "snakefile", "workflow_profile", "directory"}
+    for words in OPTIONS[option]:
+        alone, read = vars(PARSER.parse_args(words)), call(*words, "--", "mine.yaml", "report")
+        assert Path(study_of(read).removeprefix("study=")).name == "mine.yaml", words
+        assert (read.targets, read.config[:-1]) == (["report"], alone["config"] or []), words
+        for name, value in alone.items():
+            if name not in ours or (value and name not in ("config", "targets")):
+                said = getattr(read, name)
+                assert said == value or shown(said) == shown(value), (words, name)
+
+
+@pytest.mark.parametrize(
+    "words", [["--profile", "own"], ["--profile=own"], ["--prof=own"]], ids=" ".join
+)
+def test_a_profile_names_no_other_study(folder: Path, call: Call, words: list[str]) -> None:
+    (folder / "own").mkdir()
+    (folder / "own" / "config.yaml").write_text("config: [study=other.yaml, targets=x]\njobs: 3\n")
+    read = call("mine.yaml", "--cores", "2", *words)
+    assert study_of(read) == "study=mine.yaml"
+    assert read.config[:-1] == ["study=other.yaml", "targets=x"] and read.jobs == 3
+    assert study_of(call(*words)) == "study=other.yaml"  # where none is named, it is a name
+
+
+@pytest.mark.parametrize("words", ["--profile slurm", "--profile=slurm", "--prof=slurm"])
+def test_a_profile_of_the_package_is_copied(folder: Path, call: Call, words: str) -> None:
+    assert call("mine.yaml", *words.split()).profile == ["profiles/slurm"]
+    copied, packaged = folder / "profiles" / "slurm", PROJECT / "profiles" / "slurm"
+    assert {file.name for file in copied.iterdir()} == {file.name for file in packaged.iterdir()}
+    (copied / "config.yaml").write_text("jobs: 7\n")
+    assert call("mine.yaml", *words.split()).jobs == 7
+
+
+def test_a_profile_of_the_user_is_found_by_snakemake(folder: Path, call: Call) -> None:
+    place = folder / "config" / "snakemake" / "site"
+    place.mkdir(parents=True)
+    (place / "config.yaml").write_text("jobs: 5\n")
+    assert call("mine.yaml", "--profile=site").jobs == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "targets"),
+    [
+        (["mine.yaml", "report", "-n"], ["report"]),
+        (["mine.yaml", "-n", "report"], ["report"]),
+        (["-n", "mine.yaml", "report"], ["report"]),
+        (["mine.yaml", "report", "-n", "explore"], ["report", "explore"]),
+        (["mine.yaml", "--until", "report", "--", "explore"], ["explore"]),
+        (["mine.yaml", "--until", "report", "-n", "report"], ["report"]),
+        (
+            ["mine.yaml", "-n", "digits_vit-weak_film"],
+            ["results/mine/problems/digits_vit-weak_film.parquet"],
+        ),
+    ],
+)
+def test_targets_stand_anywhere(call: Call, words: list[str], targets: list[str]) -> None:
+    read = call(*words)
+    assert list(read.targets) == targets
+    assert study_of(read) == "study=mine.yaml"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["-C", "study=other.yaml"], ["--config=study=other.yaml"], ["--configfile", "other.yaml"]],
+    ids=" ".join,
+)
+def test_two_studies_are_refused_and_one_is_taken(call: Call, words: list[str]) -> None:
+    said = CliRunner().invoke(app, ["run", "mine.yaml", "-n", *words])
+    assert "found mine.yaml, and other.yaml in the options" in str(said.exception)
+    assert study_of(call("-n", *words)) == "study=other.yaml"
+
+
+@pytest.mark.parametrize("words", ["--set privacy.delta=1e-6", "--set=privacy.delta=1e-6"])
+def test_a_change_is_taken_off_in_each_spelling(folder: Path, call: Call, words: str) -> None:
+    read = call("mine.yaml", "-n", *words.split(), "report")
+    assert study_of(read) == "study=mine.set.yaml"
+    assert "1.0e-06" in (folder / "mine.set.yaml").read_text() and list(read.targets) == ["report"]
+
+
+def test_an_unknown_option_is_refused_in_two_lines(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dpsweep.cli", "run", "mine.yaml", "--no-such", "-n"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[1:] == ["dpsweep run: error: unrecognized arguments: --no-such"]
+
+
+def test_a_study_elsewhere_is_run_where_its_paths_start(
+    folder: Path,
+    call: Call,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    (elsewhere / "own.yaml").write_text("a: 1\n")
+    read = call(str(folder / "mine.yaml"), "--configfile", "own.yaml")
+    assert read.directory == folder and study_of(read) == "study=mine.yaml"
+    assert read.configfile == [Path("own.yaml")]  # Snakemake looks for it here
+    read = call(str(folder / "mine.yaml"), "-d", str(elsewhere))
+    assert study_of(read) == f"study={folder / 'mine.yaml'}"
+
+
+@pytest.mark.parametrize(
+    ("words", "made", "said"),
+    [
+        ([], True, "Report: "),
+        ([], False, ""),
+        (["--touch"], True, "--touch made nothing: 1 files have a new time, and "),
+        (["-n"], True, ""),
+        (["--touch", "-n"], True, ""),
+        (["--delete-all-output"], False, ""),
+    ],
+    ids=str,
+)
+def test_a_run_says_what_it_has_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], made: bool, said: str
+) -> None:
+    report = folder / "results" / "mine" / "report.html"
+    report.parent.mkdir(parents=True)
+    report.touch()
+    os.utime(report, (1e9, 1e9))
+    monkeypatch.setattr(run, "run_snakemake", lambda _: (made and report.touch()) or 0)
+    printed = CliRunner().invoke(app, ["run", "mine.yaml", *words]).output
+    assert printed.startswith(said) and bool(printed) == bool(said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--config=targets=x"],
+        ["-C", "targets=x"],
+        ["--replace-workflow-config", "--configfile", "other.yaml"],
+        ["-d", "work"],
+        ["--workflow-profile", "none", "--cores=1"],
+        ["--profile=demo"],
+    ],
+    ids=" ".join,
+)
+def test_snakemake_plans_the_named_study(folder: Path, words: list[str]) -> None:
+    (folder / "other.yaml").write_text("title: no study\n")
+    noise = "results/mine/noise/digits/eps8_epochs8_B64.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "dpsweep.cli", "run", "mine.yaml", "-n", *words, "--", noise],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"output: {noise}" in done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count("This was a dry-run") == 1
