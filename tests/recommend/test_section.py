@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.explain import in_words
+from dpsweep.privacy.trade_off import attacks_on_training
 from dpsweep.recommend import text
 from dpsweep.recommend.rule import (
     Recommendation,
@@ -86,6 +89,9 @@ def test_the_section_says_what_was_recommended(
     assert lines[1] == "clipping bound   0.35, reference points scatter by a factor of 3.0"
     assert lines[2] == "learning rate    0.0072, reference points scatter by a factor of 4.0"
     assert lines[3] == "read: the study's file and 1 reference points (pets film); no data"
+    noise = calibrate(1.5, 3e-6, whole, made.batch_size, 88)
+    meaning = list(in_words(1.5, 3e-6, attacks_on_training(noise)))
+    assert lines[5 : 5 + len(meaning)] == meaning
 
 
 def is_accepted(study: Study, release: dict[str, Any]) -> bool:

@@ -152,6 +152,12 @@ def put(*path: str | int, value: Any = None, factor: float = 1.0) -> Change:
     [
         ("tuned", put("pld_epsilon", factor=1.001), "pld_epsilon: found"),
         ("tuned", put("certified_epsilon", factor=0.99), "certified_epsilon: found"),
+        ("tuned", put("attacks", 0, "advantage", factor=0.99), "attacks.0.advantage: found"),
+        (
+            "fixed",
+            put("attacks", 3, "true_positive_rates", 1, value=0.5),
+            "attacks.3.true_positive",
+        ),
         ("tuned", put("delta", value=1.5 / N), "delta: found"),
         ("tuned", put("setting", "learning_rate", value=0.02), "setting: is not among"),
         ("tuned", put("tuning", "score_noise", factor=0.9), "tuning.score_noise: found"),

@@ -42,6 +42,28 @@ def recommend(
 
 
 @app.command()
+def explain(
+    epsilon: Annotated[float, typer.Argument(help="of the guarantee")],
+    delta: Annotated[float, typer.Argument(help="of the guarantee")],
+    train_size: Annotated[
+        int | None, typer.Option(min=1, help="N, for training with the noise of this guarantee")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="expected batch size B; by default the full batch")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="T")] = None,
+) -> None:
+    """Say in words and rates what a guarantee means for one person.
+
+    With --train-size and --steps, the rates are those of this training. (EPSILON, DELTA) alone leave the
+    mechanism open: then the rates are given for the worst one and for a Gaussian one.
+    """
+    from dpsweep.privacy.explain import explanation
+
+    typer.echo("\n".join(explanation(epsilon, delta, train_size, batch_size, steps)))
+
+
+@app.command()
 def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Train a model that may be released, and write its folder with certificate and card.
 

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import yaml
 
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.explain import in_words
+from dpsweep.privacy.trade_off import attacks_on_training
 from dpsweep.recommend.references import (
     read_references,
     references_of,
@@ -53,6 +56,8 @@ def recommendation(
     made = recommend(situation, unrelated(known, study.sweeps[sweep].dataset))
     yield from _table(made)
     yield ""
+    yield from _meaning(situation, made)
+    yield ""
     setting, tuning = _section(sweep, situation, made), _tuning(made)
     if refused := release_mistakes(study, setting):
         yield "no section release, because the study would be refused with it:"
@@ -81,6 +86,13 @@ def _table(made: Recommendation) -> Iterator[str]:
     yield f"learning rate    {_sure(made.learning_rate)}"
     points = f"{len(made.references)} reference points ({_sources(made.references)})"
     yield f"read: the study's file and {points}; no data"
+
+
+def _meaning(situation: Situation, made: Recommendation) -> Iterator[str]:
+    """Say what the guarantee means for one person in a training run with the recommended B and T."""
+    epsilon, delta = situation.epsilon, situation.delta
+    noise = calibrate(epsilon, delta, situation.train_size, made.batch_size, made.steps)
+    yield from in_words(epsilon, delta, attacks_on_training(noise))
 
 
 def _sure(estimate: SettingEstimate) -> str:

@@ -6,15 +6,21 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dpsweep.data.resize import Resize
+from dpsweep.privacy import words
 from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED
 from dpsweep.release.certificate import Certificate, Network
 
 
 def model_card(certificate: Certificate) -> str:
     """Return the card as Markdown."""
-    network = certificate.network
+    network, attacks = certificate.network, certificate.attacks
     return _written(
-        "card.md", certificate, loading=loading_code(network), reading=reading_code(network)
+        "card.md",
+        certificate,
+        loading=loading_code(network),
+        reading=reading_code(network),
+        meaning=words.paragraph(certificate.epsilon, certificate.delta, attacks),
+        attacks="\n".join(words.table(attacks)),
     )
 
 

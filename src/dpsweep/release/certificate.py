@@ -17,6 +17,7 @@ from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.resize import Resize
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.accountants import composed_epsilon
+from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tuning
 from dpsweep.privacy.tuning import largest_profile, total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
 from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
@@ -155,7 +156,7 @@ class Releases(_Part):
 class Certificate(_Part):
     """The content of ``certificate.json``, its fingerprint aside."""
 
-    format: Literal[3] = 3
+    format: Literal[4] = 4
     title: str
     dataset: str
     epsilon: Positive
@@ -167,6 +168,8 @@ class Certificate(_Part):
     """Proven with PRV, or for full batches in closed form; at most ``epsilon``."""
     pld_epsilon: Positive
     """The same by privacy loss distributions."""
+    attacks: list[Attack]
+    """The most that any attacker can tell about the records of one person, by their number."""
     setting: Setting
     optimizer: Literal["adam", "sgd"]
     precision: Precision
@@ -225,6 +228,11 @@ def second_opinion(noise: Calibration, tuning: TuningNoise | None) -> float:
     profiles = [training_profile(each) for each in tuning.noise]
     profile = largest_profile([*profiles, gaussian_profile(tuning.score_noise)])
     return total_epsilon(profile, tuning.delta, tuning.mean_trials, tuning.shape)
+
+
+def best_attacks(noise: Calibration, tuning: TuningNoise | None) -> list[Attack]:
+    """Return the best attacks on a release, from its privacy loss or from the bound of its tuning."""
+    return attacks_on_training(noise) if tuning is None else attacks_on_tuning(tuning)
 
 
 def certify_tuning(tuning: TuningNoise, candidates: list[Setting], score: float) -> Tuning:

@@ -47,6 +47,7 @@ from dpsweep.release.certificate import (
     Certificate,
     Network,
     Setting,
+    best_attacks,
     certify_tuning,
     released_together,
     second_opinion,
@@ -273,6 +274,7 @@ def _proven_again(certificate: Certificate) -> Certificate:
         update={
             "certified_epsilon": certified,
             "pld_epsilon": second_opinion(noise, tuning),
+            "attacks": best_attacks(noise, tuning),
             "noise": noise,
             "tuning": stated_tuning,
             "releases": released_together(earlier, alone, certificate.epsilon, certificate.delta),

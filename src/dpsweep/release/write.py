@@ -24,6 +24,7 @@ from dpsweep.release.certificate import (
     Certificate,
     Network,
     ReleasedModel,
+    best_attacks,
     certify_tuning,
     released_together,
     second_opinion,
@@ -167,6 +168,7 @@ def _trained(
     return {
         "certified_epsilon": tuning.total_epsilon if tuning else model.noise.certified_epsilon,
         "pld_epsilon": second_opinion(model.noise, tuning),
+        "attacks": best_attacks(model.noise, tuning),
         "setting": plan.setting(model.candidate),
         "precision": spec.precision,
         "engine": spec.engine,

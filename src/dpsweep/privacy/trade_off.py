@@ -1,0 +1,249 @@
+"""What the best attacker can tell about one person: trade-off curves of training.
+
+An attacker sees everything that training released, and knows everything else but its randomness. They
+decide whether a group of records (all of one person, say) was in the training set. Their false positive
+rate is the share of absent groups that they take for present, their true positive rate the share of
+present groups that they recognise. Each (epsilon, delta) that a mechanism has bounds every attacker
+(Kairouz, Oh and Viswanath 2015, "The Composition Theorem for Differential Privacy"):
+
+    TPR <= exp(epsilon) FPR + delta,   1 - FPR <= exp(epsilon) (1 - TPR) + delta,
+
+and all of them together, its privacy profile, are the best attacker's curve (Dong, Roth and Su 2022,
+"Gaussian Differential Privacy"). Curves here come from the privacy loss of the mechanism itself. They
+are upper bounds: privacy loss is discretised to the pessimistic side, and of the profile finitely many
+epsilons are taken, each of which holds. Both directions are bounded, an attacker who looks for records
+that are there and one who looks for records that are not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from pydantic import Field, StrictFloat, StrictInt
+from pydantic.dataclasses import dataclass as checked_dataclass
+from scipy.special import ndtr, ndtri
+
+from dpsweep.privacy.accountants import pld_interval, privacy_loss
+from dpsweep.privacy.gaussian import gaussian_noise_multiplier
+from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.tuning import largest_profile
+from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
+
+Floats = npt.NDArray[np.float64]
+Rate = Annotated[StrictFloat, Field(ge=0, le=1)]
+
+FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05)
+GROUPS = (1, 2, 5, 10)
+"""Numbers of records that one person may have."""
+
+# Beyond 25 what a guarantee adds to certainty is below 10^-10.
+_EPSILONS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 2000), np.linspace(1, 25, 2401)[1:]])
+# For groups; it moves the rates by a few thousandths of themselves at most, upwards.
+_GROUP_INTERVAL = 4
+
+
+class TradeOff(Protocol):
+    """The best attacker's true positive rate at every false positive rate, or more."""
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """Return the largest true positive rate, in [0, 1].
+
+        Args:
+            false_positive_rate: in [0, 1].
+        """
+
+    @property
+    def advantage(self) -> float:
+        """The largest difference of both rates, in [0, 1]."""
+
+
+@dataclass(frozen=True)
+class GaussianTradeOff:
+    """The exact curve of a Gaussian mechanism, such as full-batch training.
+
+    >>> curve = GaussianTradeOff(mu=1.0)
+    >>> f"{curve.true_positive_rate(0.01):.4f}", f"{curve.advantage:.4f}"
+    ('0.0924', '0.3829')
+
+    Attributes:
+        mu: sensitivity over the standard deviation of the noise; k sqrt(T) / sigma for k records and
+            T steps of the full batch.
+    """
+
+    mu: float
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """See `TradeOff`."""
+        return float(ndtr(ndtri(false_positive_rate) + self.mu))
+
+    @property
+    def advantage(self) -> float:
+        """See `TradeOff`."""
+        return float(2 * ndtr(self.mu / 2) - 1)
+
+
+@dataclass(frozen=True)
+class GuaranteedTradeOff:
+    """What some (epsilon, delta) leave to the best attacker.
+
+    Attributes:
+        epsilons: at least 0, shape (n,).
+        removing: a delta for each of them when records are removed, shape (n,).
+        adding: the same when they are added, shape (n,).
+    """
+
+    epsilons: Floats
+    removing: Floats
+    adding: Floats
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """See `TradeOff`; the worse of both directions."""
+        return max(
+            self._rate(false_positive_rate, self.removing, self.adding),
+            self._rate(false_positive_rate, self.adding, self.removing),
+        )
+
+    def _rate(self, false_positive_rate: float, delta: Floats, reverse: Floats) -> float:
+        factor = np.exp(np.minimum(self.epsilons, 700))
+        bounds = (
+            factor * false_positive_rate + delta,
+            1 - np.maximum(0, 1 - reverse - false_positive_rate) / factor,
+        )
+        return min(1.0, float(np.min(bounds)))
+
+    @property
+    def advantage(self) -> float:
+        """See `TradeOff`."""
+        delta, gone = np.maximum(self.removing, self.adding), np.exp(-self.epsilons)
+        return min(1.0, float(np.min((1 - gone + 2 * delta * gone) / (1 + gone))))
+
+    def of_group(self, records: int) -> "GuaranteedTradeOff":
+        """Return what these guarantees for one record leave for several (group privacy).
+
+        From (epsilon, delta) for one follows (k epsilon, delta (1 + ... + exp((k - 1) epsilon))) for k.
+        """
+        factor = np.exp(np.minimum(np.outer(np.arange(records), self.epsilons), 700)).sum(axis=0)
+        deltas = (np.minimum(1, factor * each) for each in (self.removing, self.adding))
+        return GuaranteedTradeOff(records * self.epsilons, *deltas)
+
+
+def guarantee_trade_off(epsilon: float, delta: float, records: int = 1) -> GuaranteedTradeOff:
+    """Return what (epsilon, delta) alone leaves to the best attacker of any such mechanism.
+
+    >>> f"{guarantee_trade_off(epsilon=1.0, delta=1e-5).true_positive_rate(0.01):.4f}"
+    '0.0272'
+
+    Args:
+        epsilon: at least 0.
+        delta: in [0, 1).
+        records: size of the group.
+    """
+    return GuaranteedTradeOff(*np.array([[epsilon], [delta], [delta]])).of_group(records)
+
+
+def claimed_gaussian(epsilon: float, delta: float, records: int = 1) -> GaussianTradeOff:
+    """Return the curve of the Gaussian mechanism that has exactly this (epsilon, delta).
+
+    Args:
+        epsilon: positive.
+        delta: in (0, 1).
+        records: size of the group.
+
+    Raises:
+        CalibrationError: floating point cannot resolve the target.
+    """
+    return GaussianTradeOff(records / gaussian_noise_multiplier(epsilon, delta))
+
+
+def training_trade_off(noise: Calibration, records: int = 1) -> TradeOff:
+    """Return the curve of training with some noise; the epsilon that is claimed of it is not used.
+
+    The full batch has the closed form of a Gaussian mechanism. Other batches have the pessimistic
+    privacy loss distribution of their sampled steps.
+
+    Args:
+        noise: of training with privacy.
+        records: size of the group, all of it in the training set or nothing.
+    """
+    if noise.batch_size == noise.train_size:
+        return GaussianTradeOff(records * noise.steps**0.5 / noise.noise_multiplier)
+    # A group has about k times the privacy loss of one record.
+    interval = pld_interval(records * noise.epsilon, noise.steps)
+    interval *= 1 if records == 1 else _GROUP_INTERVAL
+    loss = privacy_loss(noise.noise_multiplier, noise.sampling_rate, noise.steps, interval, records)
+    return GuaranteedTradeOff(_EPSILONS, *_deltas_of_both_directions(loss))
+
+
+def _deltas_of_both_directions(loss: PrivacyLossDistribution) -> tuple[Floats, Floats]:
+    removing, adding = (
+        np.asarray(pmf.get_delta_for_epsilon(_EPSILONS))
+        for pmf in (loss._pmf_remove, loss._pmf_add)
+    )
+    return removing, adding
+
+
+def tuned_trade_off(noise: TuningNoise, records: int = 1) -> GuaranteedTradeOff:
+    """Return what is known of the best of a random number of trials.
+
+    Its privacy loss is not known. But the bound of `dpsweep.privacy.tuning` holds at every epsilon:
+    (e + (shape + 1) second_epsilon, mean delta(e)) for every e >= 0, where delta(e) is the profile of
+    the trials and their score. Groups follow by group privacy, which is coarse.
+
+    Args:
+        noise: of accounted tuning.
+        records: size of the group.
+    """
+    profiles = [*map(training_profile, noise.noise), gaussian_profile(noise.score_noise)]
+    profile = largest_profile(profiles)
+    own = np.linspace(0, 2 * noise.first_epsilon, 400)
+    delta = np.array([min(1.0, noise.mean_trials * profile(each)) for each in own])
+    epsilons = own + (noise.shape + 1) * noise.second_epsilon
+    return GuaranteedTradeOff(epsilons, delta, delta).of_group(records)
+
+
+@checked_dataclass(frozen=True)
+class Attack:
+    """The most that any attacker reaches on a group of records.
+
+    Attributes:
+        records: size of the group.
+        false_positive_rates: shares of absent groups that are taken for present.
+        true_positive_rates: at each of these, the largest share of present groups that are recognised.
+        advantage: the largest difference of both rates over all false positive rates.
+    """
+
+    records: Annotated[StrictInt, Field(ge=1)]
+    false_positive_rates: list[Rate]
+    true_positive_rates: list[Rate]
+    advantage: Rate
+
+
+def best_attack(curve: TradeOff, records: int) -> Attack:
+    """Return the rates of the best attacker on a group.
+
+    >>> attack = best_attack(claimed_gaussian(epsilon=1.0, delta=1e-5), records=1)
+    >>> [f"{rate:.4f}" for rate in attack.true_positive_rates], f"{attack.advantage:.3f}"
+    (['0.0024', '0.0198', '0.0843'], '0.107')
+
+    Args:
+        curve: of this group.
+        records: size of the group.
+    """
+    rates = list(FALSE_POSITIVE_RATES)
+    return Attack(
+        records, rates, [curve.true_positive_rate(each) for each in rates], curve.advantage
+    )
+
+
+def attacks_on_training(noise: Calibration, groups: Sequence[int] = GROUPS) -> list[Attack]:
+    """Return the best attacks on training with some noise, one for each size of a group."""
+    return [best_attack(training_trade_off(noise, each), each) for each in groups]
+
+
+def attacks_on_tuning(noise: TuningNoise, groups: Sequence[int] = GROUPS) -> list[Attack]:
+    """Return bounds on the best attacks on accounted tuning, one for each size of a group."""
+    alone = tuned_trade_off(noise)
+    return [best_attack(alone.of_group(each), each) for each in groups]

@@ -1,0 +1,336 @@
+"""The best attacker's rates: those of other derivations, never below them, and hardly above."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import binom, norm
+
+from dpsweep.privacy import trade_off, words
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.explain import explanation
+from dpsweep.privacy.gaussian import gaussian_delta
+from dpsweep.privacy.record import Calibration, CalibrationError
+from dpsweep.privacy.trade_off import (
+    FALSE_POSITIVE_RATES,
+    GROUPS,
+    Attack,
+    GaussianTradeOff,
+    GuaranteedTradeOff,
+    attacks_on_training,
+    attacks_on_tuning,
+    best_attack,
+    claimed_gaussian,
+    guarantee_trade_off,
+    training_trade_off,
+    tuned_trade_off,
+)
+from dpsweep.privacy.tuning import gamma_of_mean
+from dpsweep.privacy.tuning_noise import calibrate_tuning
+
+Floats = npt.NDArray[np.float64]
+RATES = (1e-3, 0.01, 0.05, 0.3, 0.9)
+SAMPLED = calibrate(2.0, 1e-5, 1000, 200, 30)
+
+
+def noise_of(sigma: float, batch_size: int, steps: int, epsilon: float = 1.0) -> Calibration:
+    """Noise for N = 1000; what is claimed of it is not used."""
+    return replace(
+        SAMPLED, noise_multiplier=sigma, batch_size=batch_size, steps=steps, epsilon=epsilon
+    )
+
+
+# -- the Gaussian mechanism ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("records", GROUPS)
+def test_full_batches_have_the_closed_form_of_a_gaussian(records: int) -> None:
+    noise = calibrate(1.0, 1e-5, 1000, 1000, 9)
+    curve = training_trade_off(noise, records)
+    shift = 3 * records / noise.noise_multiplier
+    for rate in RATES:
+        threshold = norm.isf(rate)  # of the sum of 9 steps over its standard deviation
+        assert curve.true_positive_rate(rate) == pytest.approx(norm.sf(threshold - shift))
+    middle = norm.cdf(shift / 2) - norm.cdf(-shift / 2)
+    assert curve.advantage == pytest.approx(middle)
+    assert claimed_gaussian(1.0, 1e-5, records).mu == pytest.approx(shift, rel=1e-6)
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.3, 1.0, 4.0])
+def test_a_privacy_profile_gives_the_same_curve(mu: float) -> None:
+    epsilons = trade_off._EPSILONS
+    delta = np.array([gaussian_delta(each, 1 / mu) for each in epsilons])
+    found, exact = GuaranteedTradeOff(epsilons, delta, delta), GaussianTradeOff(mu)
+    for rate in RATES:
+        true = exact.true_positive_rate(rate)
+        assert true - 1e-12 <= found.true_positive_rate(rate) <= true * 1.002
+    assert found.advantage == pytest.approx(exact.advantage, rel=1e-6)
+
+
+# -- sampled batches -------------------------------------------------------------------------
+
+
+def one_step(sigma: float, q: float, records: int) -> Callable[[float], float]:
+    """The best of both attackers on one step, whose best test is a threshold on the step's outcome."""
+    sampled = np.arange(records + 1)
+    weights = binom.pmf(sampled, records, q)
+
+    def present(x: float) -> float:
+        return float(weights @ norm.cdf(x, sampled, sigma))
+
+    def true_positive_rate(rate: float) -> float:
+        # The mixture is no narrower than either Gaussian, and no wider than both.
+        above = norm.isf(rate, 0, sigma)
+        below = brentq(lambda x: present(x) - rate, -40 * sigma, records + 40 * sigma)
+        return max(1 - present(above), float(norm.cdf(below, 0, sigma)))
+
+    return true_positive_rate
+
+
+@pytest.mark.parametrize("records", GROUPS)
+@pytest.mark.parametrize(("sigma", "batch_size"), [(0.7, 10), (2.0, 300)])
+def test_one_sampled_step_has_its_exact_rates(sigma: float, batch_size: int, records: int) -> None:
+    curve = training_trade_off(noise_of(sigma, batch_size, 1), records)
+    exact = one_step(sigma, batch_size / 1000, records)
+    for rate in RATES:
+        true = exact(rate)
+        assert true - 1e-9 <= curve.true_positive_rate(rate) <= 1.003 * true
+    gains = [exact(rate) - rate for rate in np.geomspace(1e-4, 0.99, 400)]
+    assert max(gains) - 1e-9 <= curve.advantage <= 1.003 * max(gains) + 1e-4
+
+
+def log_likelihood_ratio(outcomes: Floats, sigma: float, q: float, records: int) -> Floats:
+    """Of T steps, present against absent; outcomes of shape (runs, T)."""
+    ratio = sum(
+        weight * np.exp((2 * j * outcomes - j * j) / (2 * sigma**2))
+        for j, weight in enumerate(binom.pmf(np.arange(records + 1), records, q))
+    )
+    return np.asarray(np.log(ratio).sum(axis=1))
+
+
+@pytest.mark.parametrize("records", [1, 5])
+def test_simulated_attackers_stay_below_the_rates_and_come_near(records: int) -> None:
+    sigma, q, steps, runs = 2.5, 0.2, 30, 200_000
+    random = np.random.default_rng(1)
+    noise = sigma * random.standard_normal((2, runs, steps))
+    absent, present = noise[0], noise[1] + random.binomial(records, q, (runs, steps))
+    scores = [log_likelihood_ratio(each, sigma, q, records) for each in (absent, present)]
+    curve = training_trade_off(noise_of(sigma, 200, steps, epsilon=2.0), records)
+    for rate in (0.01, 0.05):
+        found = max(
+            np.mean(scores[1] > np.quantile(scores[0], 1 - rate)),
+            np.mean(scores[0] < np.quantile(scores[1], rate)),
+        )
+        bound = curve.true_positive_rate(rate)
+        # Standard deviations of the quantile and of the share.
+        deviation = math.sqrt(rate / runs) * bound / rate + math.sqrt(bound / runs)
+        assert abs(found - bound) < 4 * deviation + 2e-3 * bound
+
+
+def test_records_that_point_elsewhere_are_no_worse() -> None:
+    """The records of a group that share a direction are the worst group."""
+    sigma, q, runs, records = 1.0, 0.3, 200_000, 2
+    random = np.random.default_rng(2)
+    noise = sigma * random.standard_normal((2, runs, records))
+    present = noise[1] + (random.random((runs, records)) < q)  # each on an axis of its own
+
+    def score(outcomes: Floats) -> Floats:
+        return np.log1p(q * np.expm1((2 * outcomes - 1) / (2 * sigma**2))).sum(axis=1)
+
+    found = np.mean(score(present) > np.quantile(score(noise[0]), 0.99))
+    assert found < training_trade_off(noise_of(sigma, 300, 1), records).true_positive_rate(0.01)
+
+
+@pytest.mark.parametrize("noise", [SAMPLED, calibrate(8.0, 1e-5, 1347, 64, 84)])
+def test_rates_are_those_of_dp_accountings_formula(noise: Calibration) -> None:
+    """Its `get_true_positive_rates` (of versions after 0.6), written once more."""
+    step = privacy_loss_distribution.from_gaussian_mechanism(
+        noise.noise_multiplier,
+        sampling_prob=noise.sampling_rate,
+        value_discretization_interval=1e-4,
+    )
+    loss = step.self_compose(noise.steps)
+    epsilons = np.linspace(0, 12, 3000)
+    pairs = zip(epsilons, np.asarray(loss.get_delta_for_epsilon(epsilons)), strict=True)
+    curve = training_trade_off(noise)
+    bounds = [
+        [
+            min(math.exp(epsilon) * rate + delta, 1 - math.exp(-epsilon) * (1 - delta - rate))
+            for rate in FALSE_POSITIVE_RATES
+        ]
+        for epsilon, delta in pairs
+    ]
+    expected = np.min(bounds, axis=0)
+    found = [curve.true_positive_rate(each) for each in FALSE_POSITIVE_RATES]
+    np.testing.assert_allclose(found, expected, rtol=2e-3)
+
+
+def test_removing_and_adding_are_both_bounded() -> None:
+    """An attacker who looks for absent records may do better than one who looks for present ones."""
+    epsilons = np.array([0.0, 1.0])
+    one, other = np.array([0.5, 0.1]), np.array([0.5, 0.2])
+    for each in (
+        GuaranteedTradeOff(epsilons, one, other),
+        GuaranteedTradeOff(epsilons, other, one),
+    ):
+        assert each.true_positive_rate(0.01) == pytest.approx(math.e * 0.01 + 0.2)
+        # 0.5 + 0.4 is the worse of it and 1 - (1 - 0.1 - 0.4) / e.
+        assert each.true_positive_rate(0.4) == pytest.approx(1 - 0.4 / math.e)
+
+
+# -- without the mechanism -------------------------------------------------------------------
+
+
+@given(epsilon=st.floats(0, 5), delta=st.floats(0, 0.2), rate=st.floats(0, 1))
+def test_a_pair_alone_is_reached_by_the_mechanism_that_gives_it_away(
+    epsilon: float, delta: float, rate: float
+) -> None:
+    """With probability delta it tells the truth, otherwise it lies with odds of e^epsilon to 1."""
+    honest = 1 / (1 + math.exp(-epsilon))
+    # Outcomes in the order of their odds: certainly present, said to be present, absent, certainly absent.
+    present = np.cumsum([delta, (1 - delta) * honest, (1 - delta) * (1 - honest), 0])
+    absent = np.cumsum([0, (1 - delta) * (1 - honest), (1 - delta) * honest, delta])
+    exact = float(np.interp(rate, np.append(0, absent), np.append(0, present)))
+    exact = max(exact, delta)  # what is certain is said without a wrong accusation
+    found = guarantee_trade_off(epsilon, delta)
+    assert found.true_positive_rate(rate) == pytest.approx(exact, abs=1e-9)
+    assert found.advantage == pytest.approx(max(present - absent), abs=1e-9)
+
+
+def test_group_privacy_of_a_pair() -> None:
+    found = guarantee_trade_off(0.5, 1e-3, records=3)
+    assert found.epsilons == pytest.approx(1.5)
+    assert found.removing == found.adding == pytest.approx(1e-3 * (1 + math.exp(0.5) + math.e))
+    assert guarantee_trade_off(300.0, 1e-3, records=10).true_positive_rate(0.01) == 1
+
+
+def test_group_privacy_of_a_pair_is_no_better_than_that_of_the_mechanism() -> None:
+    for records in GROUPS[1:]:
+        alone = guarantee_trade_off(SAMPLED.epsilon, SAMPLED.delta, records)
+        curve = training_trade_off(SAMPLED, records)
+        for rate in FALSE_POSITIVE_RATES:
+            assert curve.true_positive_rate(rate) < alone.true_positive_rate(rate)
+
+
+# -- accounted tuning ------------------------------------------------------------------------
+
+
+def best_of_many(sigma: float, mean: float) -> Callable[[float], float]:
+    """The best attacker on the largest of K Gaussian outcomes, K geometric, by numerical integration."""
+    gamma = gamma_of_mean(mean, 1.0)
+    x = np.linspace(-12 * sigma, 12 * sigma + 1, 400_001)
+
+    def density(shift: float) -> Floats:
+        # f'(1 - P(> x)) is proportional to (gamma + (1 - gamma) P(> x))^-2.
+        values = norm.pdf(x, shift, sigma) / (gamma + (1 - gamma) * norm.sf(x, shift, sigma)) ** 2
+        return np.asarray(values / values.sum())
+
+    absent, present = density(0.0), density(1.0)
+
+    def true_positive_rate(rate: float) -> float:
+        found = []
+        for null, other in ((absent, present), (present, absent)):
+            order = np.argsort(-other / null, kind="stable")
+            reached = np.cumsum(null[order])
+            found.append(float(np.interp(rate, reached, np.cumsum(other[order]))))
+        return max(found)
+
+    return true_positive_rate
+
+
+def test_tuning_is_bounded_between_its_best_attacker_and_its_guarantee() -> None:
+    noise = calibrate_tuning(3.0, 1e-5, 3.0, 1.0, [(1000, 1000, 1)])
+    # An attacker who sees the largest of all outcomes, without the noise of scores.
+    exact = best_of_many(noise.noise[0].noise_multiplier, noise.mean_trials)
+    curve, pair = tuned_trade_off(noise), guarantee_trade_off(noise.total_epsilon, noise.delta)
+    for rate in FALSE_POSITIVE_RATES:
+        found = curve.true_positive_rate(rate)
+        assert exact(rate) < found < pair.true_positive_rate(rate)
+    assert curve.advantage < pair.advantage
+
+
+def test_the_bound_of_tuning_is_written_out() -> None:
+    noise = calibrate_tuning(3.0, 1e-5, 2.0, 0.5, [(1000, 1000, 4)])
+    curve = tuned_trade_off(noise)
+    mu = 2 / noise.noise[0].noise_multiplier
+    own = curve.epsilons - 1.5 * noise.second_epsilon
+    assert own[0] == pytest.approx(0) and own[-1] > noise.first_epsilon
+    expected = [min(1, 2 * gaussian_delta(max(each, 0), 1 / mu)) for each in own]
+    np.testing.assert_allclose(curve.removing, expected, rtol=1e-6)
+    loud = replace(noise, score_noise=0.5 / mu)  # the score gives away more than training
+    expected = [min(1, 2 * gaussian_delta(max(each, 0), 0.5 / mu)) for each in own]
+    np.testing.assert_allclose(tuned_trade_off(loud).adding, expected, rtol=1e-6)
+    group = attacks_on_tuning(noise, [2])[0]
+    assert group == best_attack(curve.of_group(2), 2)
+
+
+# -- what is reported ------------------------------------------------------------------------
+
+
+def test_every_group_has_its_own_rates() -> None:
+    found = attacks_on_training(SAMPLED)
+    assert [each.records for each in found] == [1, 2, 5, 10]
+    assert found[0].false_positive_rates == [0.001, 0.01, 0.05]
+    for each in found:
+        curve = training_trade_off(SAMPLED, each.records)
+        assert each.true_positive_rates == [
+            curve.true_positive_rate(f) for f in FALSE_POSITIVE_RATES
+        ]
+        assert each.advantage == curve.advantage
+    assert np.all(np.diff([each.true_positive_rates for each in found], axis=0) > 0)
+
+
+def test_numbers_in_words_are_never_below_the_rates() -> None:
+    rates = [0.0023001, 0.0195, 0.0831]
+    attacks = [
+        Attack(1, list(FALSE_POSITIVE_RATES), rates, 0.1015),
+        Attack(7, list(FALSE_POSITIVE_RATES), [0.3, 0.58779, 1.0], 0.8),
+    ]
+    said = words.paragraph(1.0, 1e-6, attacks)
+    for number in (
+        "takes 1 of 100 absent", "at most 1.95 of 100 present", "at most 1.95 to 1",
+        "at most 55.1 of 100 cases", "ε = 1 and δ = 1e-06", "e^ε = 2.72 times", "at most 58.8 for 7 records",
+    ):  # fmt: skip
+        assert number in said
+    first, second, *rows = words.table(attacks)
+    assert first.count("|") == second.count("|") == 6
+    assert rows == [
+        "| 1 | 0.24 % | 1.95 % | 8.31 % | 10.2 % |",
+        "| 7 | 30 % | 58.8 % | 100 % | 80 % |",
+    ]
+
+
+def test_an_explanation_says_what_its_rates_are_of() -> None:
+    alone = "\n".join(explanation(1.0, 1e-5))
+    assert "Any mechanism with (1, 1e-05)" in alone and "no bound for others" in alone
+    assert "| 1 | 0.28 % | 2.72 % | 13.6 % | 46.3 % |" in alone
+    assert "| 1 | 0.24 % | 1.98 % | 8.43 % | 10.7 % |" in alone
+    training = list(explanation(1.0, 1e-5, 1000, 200, 30))
+    assert training[0].startswith("Training with N = 1000, B = 200, T = 30")
+    noise = calibrate(1.0, 1e-5, 1000, 200, 30)
+    assert training[-4:] == list(words.table(attacks_on_training(noise)))[2:]
+    full = list(explanation(1.0, 1e-5, 1000, None, 30))
+    assert full[-4:] == [line for line in alone.splitlines() if line.startswith("| ")][-4:]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0.0, 1e-5), "allowed: an epsilon above 0"),
+        ((math.nan, 1e-5), "found epsilon = nan"),
+        ((math.inf, 1e-5), "at most 100"),
+        ((1.0, 1.0), "below 1"),
+        ((1.0, 1e-5, 100, None, None), "found --train-size alone"),
+        ((1.0, 1e-5, None, 10, 3), "found --batch-size and --steps alone"),
+    ],
+)
+def test_nonsense_is_refused(arguments: tuple[float, float], message: str) -> None:
+    with pytest.raises(CalibrationError, match=message):
+        list(explanation(*arguments))
