@@ -110,9 +110,9 @@ def train(problem: Problem, bound: float, rate: float, seed: int) -> tuple[float
         FlatClipping(bound),
         noise_multiplier=noise.noise_multiplier,
         expected_batch_size=noise.batch_size,
-        noise=GaussianNoise("bounds", seed),
+        noise=GaussianNoise("bounds", seed, secret=b""),
     )
-    sampler = PoissonSampler(noise.train_size, noise.batch_size, "bounds", seed)
+    sampler = PoissonSampler(noise.train_size, noise.batch_size, "bounds", seed, secret=b"")
     inputs, labels = torch.from_numpy(problem.train), torch.from_numpy(problem.labels)
     kept = {"start": weights(head)}
     for step in range(noise.steps):

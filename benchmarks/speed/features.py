@@ -158,7 +158,7 @@ def contender(name: str, model: nn.Module, inputs: Tensor) -> Callable[[], objec
         FlatClipping(1.0),
         noise_multiplier=1.0,
         expected_batch_size=STEP,
-        noise=GaussianNoise("benchmark"),
+        noise=GaussianNoise("benchmark", secret=b""),
     )
     labels = torch.arange(STEP) % CLASSES
     mask = torch.ones(STEP, dtype=torch.bool)
@@ -170,7 +170,10 @@ def steps(paths: Paths) -> dict[str, float]:
     images = torch.randn(STEP, 3, PIXELS, PIXELS)
     features = torch.randn(STEP, WIDTH)
     head = HeadOnly(kind="head")
-    sampler, noise = PoissonSampler(TRAIN, STEP, "benchmark"), GaussianNoise("benchmark")
+    sampler, noise = (
+        PoissonSampler(TRAIN, STEP, "benchmark", secret=b""),
+        GaussianNoise("benchmark", secret=b""),
+    )
     total = torch.zeros(CLASSES * (WIDTH + 1), dtype=torch.float64)
     wide, weights = features.double(), torch.randn(CLASSES, WIDTH, dtype=torch.float64)
     contenders: dict[str, Callable[[], object]] = {

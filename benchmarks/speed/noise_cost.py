@@ -46,7 +46,7 @@ def time_noise(case: Case, device: torch.device) -> dict[str, float | str]:
     step = dpsweep(row, Setting(device, None, False))
     wide = torch.zeros(size, dtype=torch.float64, device=device)
     narrow = torch.zeros(size, dtype=torch.float32, device=device)
-    noise = GaussianNoise("benchmark")
+    noise = GaussianNoise("benchmark", secret=b"")
     generator = torch.Generator(device).manual_seed(1)
 
     def old() -> None:

@@ -80,7 +80,7 @@ def dpsweep(row: Row, setting: Setting) -> Step:
         FlatClipping(1.0),
         noise_multiplier=1.0,
         expected_batch_size=len(labels),
-        noise=GaussianNoise("benchmark"),
+        noise=GaussianNoise("benchmark", secret=b""),
     )
     return lambda: optimizer.step([(inputs, labels, mask)])
 

@@ -7,11 +7,12 @@ with them, so that those of another dataset, backbone or version are never read.
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpsweep.base.files import fingerprint
 from dpsweep.data.examples import Split
@@ -24,7 +25,7 @@ from dpsweep.data.prepared import (
 )
 from dpsweep.data.unfinished import UnfinishedArray, claim, release, require_space
 from dpsweep.data.write import write_prepared
-from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.models.backbone import BackboneError, PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
@@ -33,6 +34,8 @@ from dpsweep.study.cells import FeatureSource
 from dpsweep.study.config import Features, HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.training.device import default_device, full_precision
+from dpsweep.training.gradients import UnsupportedModelError
+from dpsweep.training.gradients.state import check_passes
 from dpsweep.training.job import interruption
 
 log = logging.getLogger(__name__)
@@ -41,6 +44,8 @@ VERSION = 1
 """Raised when the same network would give other features: older ones are then computed again."""
 
 _BATCH = 128
+_CHECKED = 3
+"""Examples with which the network is looked at before."""
 _BLOCK = 2
 """Batches between two records of how far the work is."""
 
@@ -68,6 +73,7 @@ def compute_features(study: Study, paths: Paths, source: FeatureSource) -> Prepa
     features = study.backbones[source.backbone].features or Features()
     device = default_device()
     run = _network(data.metadata, backbone, features, device)
+    run.check(data.train_inputs)
     identity = _identity(data.metadata, backbone, features)
     known = data.metadata
     folder = paths.features(*source)
@@ -152,21 +158,70 @@ def _identity(
     )
 
 
+def check_representation(network: Representation, inputs: Tensor, others: Tensor) -> None:
+    """Refuse a frozen network whose features of an example depend on other examples.
+
+    Args:
+        network: in eval mode; it stays as it is.
+        inputs: of a few examples, as the network reads them.
+        others: of others.
+
+    Raises:
+        BackboneError: a pass changes the network, or one example's features change with the others.
+    """
+    name = type(network.network).__name__
+
+    @torch.no_grad()
+    def run(model: nn.Module, batch: Tensor) -> Tensor:
+        features: Tensor = model(batch)
+        return features
+
+    try:
+        together = check_passes(network, run, inputs, others)
+    except UnsupportedModelError as error:
+        raise BackboneError(f"features of {name}: {error}") from error
+    alone = torch.cat([run(network, each) for each in torch.split(inputs, 1)])
+    largest = float(alone.abs().nan_to_num(posinf=0).max())
+    if not torch.allclose(together, alone, rtol=1e-3, atol=1e-3 * largest, equal_nan=True):
+        raise BackboneError(
+            f"features of {name}: it mixes the examples of a batch, so that those of one example would "
+            "change with the others; allowed: a network that normalises each example by itself"
+        )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """From stored inputs to features on the CPU."""
+
+    network: Representation
+    preprocess: nn.Module
+    device: torch.device
+
+    @full_precision()
+    def __call__(self, inputs: np.ndarray) -> Tensor:
+        return represent(self.network, self._read(inputs)).cpu()
+
+    @full_precision()
+    def check(self, inputs: np.ndarray) -> None:
+        """See `check_representation`."""
+        first, last = inputs[:_CHECKED], inputs[-_CHECKED:]
+        check_representation(self.network, self._read(first), self._read(last))
+
+    def _read(self, inputs: np.ndarray) -> Tensor:
+        batch: Tensor = self.preprocess(torch.from_numpy(inputs.copy()).to(self.device))
+        return batch
+
+
 def _network(
     data: DatasetMetadata, backbone: PreparedBackbone, features: Features, device: torch.device
-) -> Callable[[np.ndarray], Tensor]:
-    """The function from stored inputs to features on the CPU."""
+) -> _Run:
+    """The function from stored inputs to features."""
     # Whatever its head would be, the features come before it.
     model = build_model(backbone.folder, HeadOnly(kind="head"), classes=2, seed=0)
     network = Representation(model, features).to(device).eval()
     reads = backbone.metadata
     preprocess = make_preprocess(reads.mean, reads.std, data.resize, data.shape).to(device)
-
-    @full_precision()
-    def run(inputs: np.ndarray) -> Tensor:
-        return represent(network, preprocess(torch.from_numpy(inputs.copy()).to(device))).cpu()
-
-    return run
+    return _Run(network, preprocess, device)
 
 
 def _append(

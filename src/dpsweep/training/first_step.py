@@ -35,6 +35,7 @@ from dpsweep.study import Study
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.config import Dataset
 from dpsweep.study.messages import shorten
+from dpsweep.training.features import check_representation
 from dpsweep.training.gradients import make_engine
 
 _EXAMPLES = 2
@@ -178,7 +179,9 @@ def _step(study: Study, sweep: str, architecture: Architecture) -> None:
     model.eval()
     inputs = make_preprocess(*backbone.normalisation)(_inputs(dataset))
     if (features := study.features(grid.problem.name)) is not None:
-        inputs = represent(Representation(model, features), inputs)
+        network = Representation(model, features)
+        check_representation(network, inputs, inputs.flip(0))
+        inputs = represent(network, inputs)
         model = build_head(inputs.shape[1], dataset.classes)
     engine = make_engine(study.engine(grid.problem.name), model, head_parameter_names(model))
     step = engine.clipped_sum(

@@ -13,6 +13,8 @@ from dpsweep.training.gradients import GradientEngine
 from dpsweep.training.physical import DoesNotFitError, first_line, is_out_of_memory
 from dpsweep.training.randomness import GaussianNoise
 
+_UNFIT = (torch.optim.LBFGS, torch.optim.SparseAdam)
+
 
 class StepStatistics(NamedTuple):
     """Counts of one step's examples and gradients, as scalar tensors on the device.
@@ -39,7 +41,7 @@ class PrivateOptimizer:
     N(0, noise_multiplier^2 I) once, divides by the *expected* batch size, and hands the result, in
     the parameters' dtype, to a torch optimizer. An empty batch takes its step too: pure noise.
 
-    >>> from dpsweep import FlatClipping, GaussianNoise, make_engine
+    >>> from dpsweep import FlatClipping, GaussianNoise, make_engine, new_secret
     >>> model = torch.nn.Linear(2, 3)
     >>> optimizer = PrivateOptimizer(
     ...     torch.optim.SGD(model.parameters(), lr=0.1),
@@ -47,7 +49,7 @@ class PrivateOptimizer:
     ...     FlatClipping(1.0),
     ...     noise_multiplier=1.0,
     ...     expected_batch_size=4,
-    ...     noise=GaussianNoise("mine", "noise"),
+    ...     noise=GaussianNoise("mine", "noise", secret=new_secret()),
     ... )
     >>> inputs, labels = torch.randn(3, 2), torch.tensor([0, 1, 2])
     >>> statistics = optimizer.step([(inputs, labels, torch.ones(3, dtype=torch.bool))])
@@ -80,13 +82,11 @@ class PrivateOptimizer:
             ValueError: if the optimizer has other parameters than the engine, if noise is asked
                 for without clipping, or a number is out of range.
         """
-        held = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        missing = [name for name, each in engine.parameters.items() if id(each) not in held]
-        if missing or len(held) != len(engine.parameters):
+        if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, _UNFIT):
             raise ValueError(
-                "the optimizer must hold exactly the model's trainable parameters: "
-                f"it lacks {shorten(missing)} and has {len(held) + len(missing) - len(engine.parameters)} "
-                "that do not train"
+                f"optimizer: found {type(optimizer).__name__}; allowed: an optimizer of torch that takes "
+                "one gradient in each step, as SGD and Adam (LBFGS computes losses again, SparseAdam wants "
+                "sparse gradients, and noise is in every number)"
             )
         if not 0 <= noise_multiplier < math.inf:
             raise ValueError(f"noise multiplier {noise_multiplier} must be finite and at least 0")
@@ -104,13 +104,20 @@ class PrivateOptimizer:
         self.expected_batch_size = expected_batch_size
         self._noise = noise
         self._steps = 0
+        self._refuse_other_parameters()
 
     def step(self, microbatches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> StepStatistics:
         """Take one step from the micro-batches ``(inputs, labels, mask)`` of one sampled batch.
 
         A step that runs out of memory has changed neither the parameters nor the optimizer's state: it
         can be taken again, with the same noise.
+
+        Raises:
+            ValueError: the optimizer holds something else than what trains.
+            UnsupportedModelError: what trains has changed, or a pass writes something of the examples;
+                nothing has been updated.
         """
+        self._refuse_other_parameters()
         parameters = self.engine.parameters
         reference = next(iter(parameters.values()))
         total = torch.zeros(
@@ -148,6 +155,27 @@ class PrivateOptimizer:
             raise
         self._steps += 1
         return statistics
+
+    def _refuse_other_parameters(self) -> None:
+        """Refuse an optimizer that does not hold exactly what trains: now, and after every step.
+
+        Raises:
+            ValueError: naming what it lacks.
+        """
+        held = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
+        parameters = self.engine.parameters
+        missing = [name for name, each in parameters.items() if id(each) not in held]
+        if missing or len(held) != len(parameters):
+            raise ValueError(
+                "the optimizer must hold exactly the model's trainable parameters: "
+                f"it lacks {shorten(missing)} and has {len(held) + len(missing) - len(parameters)} that do "
+                "not train"
+            )
+        if frozen := [name for name, each in parameters.items() if not each.requires_grad]:
+            raise ValueError(
+                f"what trains has changed since the engine was made: {shorten(map(repr, frozen))} no longer "
+                "trains; make the engine and its optimizer again after such a change"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what resuming needs: the torch optimizer's state and the number of steps."""

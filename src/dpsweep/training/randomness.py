@@ -8,12 +8,14 @@ resuming needs no state, and no step can repeat the noise of another.
 
 A stream is as secret as its name. Trials are named by their public configuration, so anybody can
 replay their noise. That is right for research on public data. A model that is released under its
-privacy guarantee needs a ``secret``, drawn by `new_secret` and never stored.
+privacy guarantee needs a ``secret``, drawn by `new_secret` and never stored. Sampler and noise warn
+where none is given; ``secret=b""`` says that a stream may be public.
 """
 
 import hmac
 import math
 import secrets
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,6 +33,14 @@ Mask = npt.NDArray[np.bool_]
 
 # Numbers of noise that are drawn at once: noise for all parameters of a network never lies in memory.
 _CHUNK = 1 << 20
+
+
+class PublicStreamWarning(UserWarning):
+    """Sampling or noise that anybody can replay, for whoever has not asked for that."""
+
+
+# Once, wherever it comes from. Filters of the user come first.
+warnings.filterwarnings("once", category=PublicStreamWarning, append=True)
 
 
 def stream_key(*parts: str | int, secret: bytes = b"") -> int:
@@ -66,10 +76,23 @@ def numpy_stream(*parts: str | int, secret: bytes = b"") -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=stream_key(*parts, secret=secret)))
 
 
+def _asked(secret: bytes | None) -> bytes:
+    """Warn of a stream without a secret; return the secret that it then has."""
+    if secret is None:
+        warnings.warn(
+            "sampling and noise without a secret are the same in every run, so that anybody can replay "
+            "them and the model is not private. For private data give both the secret of this run: secret = "
+            'dpsweep.new_secret(), which is never stored. For public data say secret=b""',
+            PublicStreamWarning,
+            stacklevel=3,
+        )
+    return secret or b""
+
+
 class PoissonSampler:
     """Samples every example independently with probability ``batch_size / train_size``, each step.
 
-    >>> sampler = PoissonSampler(20, 5, "mine", "sampling")
+    >>> sampler = PoissonSampler(20, 5, "mine", "sampling", secret=b"")  # public
     >>> sampler.batch(0).tolist(), sampler.batch(1).tolist()
     ([1, 9, 15], [3, 13, 14, 18])
 
@@ -82,7 +105,11 @@ class PoissonSampler:
     """
 
     def __init__(
-        self, train_size: int, batch_size: int, *stream_parts: str | int, secret: bytes = b""
+        self,
+        train_size: int,
+        batch_size: int,
+        *stream_parts: str | int,
+        secret: bytes | None = None,
     ):
         """Sample from ``train_size`` examples, ``batch_size`` (at most that many) on average.
 
@@ -90,7 +117,8 @@ class PoissonSampler:
             train_size: N.
             batch_size: B, the expected batch size.
             stream_parts: the stream's name.
-            secret: with it nobody else can draw the same batches.
+            secret: with it nobody else can draw the same batches. Without one there is a
+                `PublicStreamWarning`, but not for b"".
 
         Raises:
             ValueError: unless 1 <= batch_size <= train_size.
@@ -102,6 +130,7 @@ class PoissonSampler:
             )
         self.train_size = train_size
         self.batch_size = batch_size
+        secret = _asked(secret)
         self._key = stream_key(*stream_parts, secret=secret)
 
     def batch(self, step: int) -> Indices:
@@ -136,7 +165,8 @@ class GaussianNoise:
     """Independent standard normal numbers for every step of a trial, whose tails are there.
 
     >>> total = torch.zeros(3, dtype=torch.float64)
-    >>> GaussianNoise("mine", "noise").add_to(total, step=0, standard_deviation=2.0)
+    >>> noise = GaussianNoise("mine", "noise", secret=b"")  # public
+    >>> noise.add_to(total, step=0, standard_deviation=2.0)
     >>> total
     tensor([4.4306, 0.2496, 0.5345], dtype=torch.float64)
 
@@ -151,8 +181,15 @@ class GaussianNoise:
     and both seeds together are derived from the key and the step.
     """
 
-    def __init__(self, *stream_parts: str | int, secret: bytes = b""):
-        """Name the stream; with a ``secret`` nobody else can draw the same noise."""
+    def __init__(self, *stream_parts: str | int, secret: bytes | None = None):
+        """Name the stream.
+
+        Args:
+            stream_parts: its name.
+            secret: with it nobody else can draw the same noise. Without one there is a
+                `PublicStreamWarning`, but not for b"".
+        """
+        secret = _asked(secret)
         self._key = stream_key(*stream_parts, secret=secret)
 
     def add_to(self, total: Tensor, step: int, standard_deviation: float) -> None:

@@ -10,13 +10,16 @@
   ``bookkeeping``, ``vmap`` and ``loop`` that knows the model.
 
 ``expanded`` and ``bookkeeping`` know what has a rule in `dpsweep.training.gradients.rules`. Before its
-first step, each engine but ``loop`` and ``opacus`` is compared with ``loop`` on the model.
+first step, each engine but ``loop`` and ``opacus`` is compared with ``loop`` on the model, and all refuse
+a model whose passes write something of the examples.
 
 Where to look: ``engine`` has the clipped sum, ``engines`` how the fast ones find the gradients of
 examples, ``rules`` what they know of each function of torch (``uses`` and ``recorded`` are what rules
 compute with), ``per_example``, ``convolutions`` and ``derived`` how gradients are kept, ``checked`` the
-comparison, and ``refusals`` the models that none takes.
+comparison, ``state`` what passes must not write, ``batches`` and ``refusals`` what no engine takes.
 """
+
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -30,7 +33,7 @@ from dpsweep.training.gradients.engines import (
     VmapEngine,
 )
 from dpsweep.training.gradients.loop import LoopEngine
-from dpsweep.training.gradients.refusals import UnsupportedModelError
+from dpsweep.training.gradients.refusals import UnsupportedModelError, check_model
 
 __all__ = [
     "GradientEngine",
@@ -85,9 +88,11 @@ def make_engine(
             a trainable parameter for which the engine has no rule shows at the first call.
         ValueError: there is no such engine.
     """
+    given: tuple[str, GradientEngine] | None = None
+    engines: dict[str, type[GradientEngine]] = {}
     if name == "loop":
-        return LoopEngine(model, head_parameters, autocast=autocast)
-    if name == "opacus":
+        given = name, LoopEngine(model, head_parameters, autocast=autocast)
+    elif name == "opacus":
         if autocast is not None:
             raise ValueError(
                 "engine 'opacus' computes norms in the dtype of the forward pass, which must be "
@@ -96,22 +101,18 @@ def make_engine(
         # Opacus sets up logging and takes a second to import.
         from dpsweep.training.gradients.opacus import OpacusEngine  # noqa: PLC0415
 
-        return OpacusEngine(model, head_parameters)
-    if name == "auto":
-        few = _copied(model, head_parameters) <= _FEW_PARAMETERS
+        given = name, OpacusEngine(model, head_parameters)
+    elif name == "auto":
+        few = _copied(check_model(model, head_parameters), head_parameters) <= _FEW_PARAMETERS
         unfit = {"linear": not isinstance(model, nn.Linear), "expanded": not few}
         engines = {key: kind for key, kind in _ENGINES.items() if not unfit.get(key)}
     elif name in _ENGINES:
         engines = {name: _ENGINES[name]}
     else:
         raise ValueError(f"engine {name!r}: choose one of auto, {', '.join(_ENGINES)} and opacus")
-    return CheckedEngine(model, head_parameters, engines, autocast=autocast, compile=compile)
+    return CheckedEngine(model, head_parameters, engines, given, autocast=autocast, compile=compile)
 
 
-def _copied(model: nn.Module, head_parameters: frozenset[str]) -> int:
+def _copied(parameters: Mapping[str, nn.Parameter], head_parameters: frozenset[str]) -> int:
     """Count the numbers that ``expanded`` copies for each example."""
-    return sum(
-        parameter.numel()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and name not in head_parameters
-    )
+    return sum(each.numel() for name, each in parameters.items() if name not in head_parameters)

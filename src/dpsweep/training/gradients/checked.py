@@ -1,20 +1,26 @@
-"""No engine computes a step before it has computed what the loop over single examples does."""
+"""What every engine is behind: no step before the network, its state and the engine have been looked at."""
 
-import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dpsweep.study.clipping import Clipping, NoClipping
+from dpsweep.study.messages import shorten
 from dpsweep.training.device import full_precision
+from dpsweep.training.gradients.batches import check_batch, check_labels, check_outputs
 from dpsweep.training.gradients.engine import GradientEngine, GradientSum, example_losses
 from dpsweep.training.gradients.loop import LoopEngine
-from dpsweep.training.gradients.refusals import UnsupportedModelError
+from dpsweep.training.gradients.refusals import (
+    UnsupportedModelError,
+    refuse_batch_statistics,
+)
+from dpsweep.training.gradients.state import Watch, check_passes, copy_of, same_draws
 from dpsweep.training.physical import is_out_of_memory
 
 log = logging.getLogger(__name__)
@@ -27,14 +33,19 @@ _RELATIVE, _ABSOLUTE = 1e-2, 1e-5
 # How many examples are timed, and engines that are slow.
 _TIMED = 8
 _SLOW = ("vmap", "loop")
+_LONGEST_REASON = 200
 
 
 class CheckedEngine(GradientEngine):
     """The first of some engines that gives the gradients of the loop, with this very model.
 
-    The comparison comes with the first call: three examples, one by one and parameter by parameter,
-    on a copy of the model in which no parameter is zero. So an engine that mixes examples in a model
-    of a new kind, or misses a parameter, is not used. The choice depends on nothing but the model.
+    The first call looks at the model, on copies, with made-up examples like those of its batch:
+
+    - A pass must leave nothing behind (`check_passes`). That is looked at again when a layer changes
+      between train and eval mode, and every later call watches what is written.
+    - The engine must give the gradients of the loop: of three examples, one by one and parameter by
+      parameter, with no parameter zero. So an engine that mixes examples in a model of a new kind, or
+      misses a parameter, is not used. The choice depends on nothing but the model.
     """
 
     def __init__(
@@ -42,6 +53,7 @@ class CheckedEngine(GradientEngine):
         model: nn.Module,
         head_parameters: frozenset[str],
         engines: Mapping[str, type[GradientEngine]],
+        given: tuple[str, GradientEngine] | None = None,
         **options: Any,
     ):
         """Prepare a model.
@@ -50,6 +62,7 @@ class CheckedEngine(GradientEngine):
             model: see ``make_engine``.
             head_parameters: see ``make_engine``.
             engines: by name; the first one that can is taken.
+            given: the one to take, and its name, without a comparison.
             options: what engines are made with.
 
         Raises:
@@ -58,24 +71,37 @@ class CheckedEngine(GradientEngine):
         super().__init__(model, head_parameters, **options)
         self._engines = engines
         self._options = options
-        self._chosen: tuple[str, GradientEngine] | None = None
+        self._given = self._chosen = given
+        self._classes = 0
+        # Of each layer, when it was looked at.
+        self._training: list[bool] | None = None
+        self._forms = {name: _form(each) for name, each in self.parameters.items()}
 
     def clipped_sum(
         self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
     ) -> GradientSum:
         """See ``GradientEngine``."""
-        _, engine = self.choose(inputs, labels)
-        return engine.clipped_sum(inputs, labels, mask, clipping)
+        with self._watched(inputs, labels, mask) as engine:
+            if engine is not None:
+                return engine.clipped_sum(inputs.detach(), labels.where(mask, 0), mask, clipping)
+        zeros = {name: torch.zeros_like(each) for name, each in self.parameters.items()}
+        return GradientSum(zeros, _nothing(inputs), _nothing(inputs), mask)
 
     def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
-        _, engine = self.choose(inputs, labels)
-        return engine.norms(inputs, labels, mask)
+        with self._watched(inputs, labels, mask) as engine:
+            if engine is not None:
+                return engine.norms(inputs.detach(), labels.where(mask, 0), mask)
+        return _nothing(inputs), _nothing(inputs)
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
-        _, engine = self.choose(inputs, labels)
-        return engine.gradients(inputs, labels)
+        mask = torch.ones(len(labels), dtype=torch.bool, device=inputs.device)
+        with self._watched(inputs, labels, mask) as engine:
+            if engine is not None:
+                return engine.gradients(inputs.detach(), labels)
+        size = sum(each.numel() for each in self.parameters.values())
+        return torch.zeros(0, size, device=inputs.device), mask
 
     def choose(self, inputs: Tensor, labels: Tensor) -> tuple[str, GradientEngine]:
         """Return the engine that is taken, and its name.
@@ -83,68 +109,155 @@ class CheckedEngine(GradientEngine):
         Raises:
             UnsupportedModelError: none can compute the model.
         """
+        training = [each.training for each in self.model.modules()]
+        if training != self._training:
+            refuse_batch_statistics(self.model)
+            self._check_passes(inputs)
+            self._training, self._chosen = training, self._given
         if self._chosen is None:
             self._chosen = self._compare(inputs, labels)
         return self._chosen
 
+    @contextmanager
+    def _watched(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor
+    ) -> Iterator[GradientEngine | None]:
+        """Give the engine for a micro-batch, or none if it is empty; refuse what is written meanwhile.
+
+        Raises:
+            BatchError: the micro-batch is none.
+            UnsupportedModelError: what trains has changed, or see `choose`.
+        """
+        self._refuse_changes()
+        check_batch(inputs, labels, mask, next(iter(self.parameters.values())).device)
+        if not len(labels):
+            yield None
+            return
+        first = self._training is None
+        _, engine = self.choose(inputs, labels)
+        # On a GPU asking would wait.
+        if first or labels.device.type == "cpu":
+            check_labels(labels, mask, self._classes)
+        watch = Watch(self.model)
+        yield engine
+        watch.refuse()
+
+    def _refuse_changes(self) -> None:
+        """Refuse a model in which something else trains than when the engine was made.
+
+        Raises:
+            UnsupportedModelError: naming the parameters.
+        """
+        now = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
+        changed = [
+            name
+            for name in dict.fromkeys((*self.parameters, *now))
+            if self.parameters.get(name) is not now.get(name)
+            or _form(now[name]) != self._forms[name]
+        ]
+        if changed:
+            raise UnsupportedModelError(
+                f"what trains has changed since the engine was made: {shorten(map(repr, changed))} no longer "
+                "trains, is new, or has another shape, dtype or device; make the engine and its optimizer "
+                "again after such a change"
+            )
+
+    @full_precision()
+    @torch.enable_grad()
+    def _check_passes(self, inputs: Tensor) -> None:
+        def run(model: nn.Module, examples: Tensor) -> Tensor:
+            found: list[Tensor] = []
+
+            def logits(x: Tensor) -> Tensor:
+                found.append(check_outputs(model(x), len(x)))
+                return found[0]
+
+            labels = _made_up_labels(examples)
+            loss = example_losses(logits, examples, labels, self._autocast).sum()
+            if loss.requires_grad:
+                trained = [each for each in model.parameters() if each.requires_grad]
+                torch.autograd.grad(loss, trained, allow_unused=True)
+            return found[0].detach()
+
+        outputs = check_passes(self.model, run, _examples_like(inputs), _examples_like(inputs, 1))
+        self._classes = outputs.shape[1]
+
+    def _by_loop(self, inputs: Tensor, labels: Tensor) -> list[GradientSum]:
+        """Return the gradients of the loop; refuse a model in which no engine could give them."""
+        model = _with_other_values(self.model)
+        _refuse_random(model, inputs)
+        wanted = LoopEngine(model, self._head).alone(inputs, labels)
+        _refuse_mixing(model, inputs, labels, wanted)
+        return wanted
+
     @full_precision()
     def _compare(self, inputs: Tensor, labels: Tensor) -> tuple[str, GradientEngine]:
-        model = _with_other_values(self.model)
-        batch = _example_batch(inputs, labels)
-        wanted = LoopEngine(model, self._head).alone(*batch)
-        _refuse_mixing(model, *batch, wanted)
-        reasons: dict[str, str] = {}
+        examples = _examples_like(inputs)
+        batch = examples, _made_up_labels(examples)
+        wanted = self._by_loop(*batch)
+        fresh = _with_other_values(self.model)
+        because: dict[str, str] = {}
         for name, kind in self._engines.items():
+            # An engine that fails halfway leaves the model as it was then.
+            model = copy_of(fresh)
             try:
                 difference = _difference(_among_others(kind(model, self._head), *batch), wanted)
-                engine = kind(self.model, self._head, **self._options)
                 if self._autocast is not None and difference is None:
-                    engine.norms(inputs, labels, torch.ones_like(labels, dtype=torch.bool))
+                    mask = torch.ones_like(batch[1], dtype=torch.bool)
+                    kind(model, self._head, autocast=self._autocast).norms(*batch, mask)
+                engine = kind(self.model, self._head, **self._options)
             except Exception as error:
                 if is_out_of_memory(error):
                     raise
                 # Whatever else an engine stumbles over, the next one may know it.
-                reasons[name] = " ".join(str(error).split()) or type(error).__name__
+                failure = error
+                because[name] = _because(error)
                 continue
             if difference is None:
-                if name in _SLOW and reasons:
-                    self._tell_cost(name, engine, reasons, inputs[:_TIMED], labels[:_TIMED])
-                elif reasons:
+                if name in _SLOW and because:
+                    self._tell_cost(
+                        name, kind, because["bookkeeping"], inputs[:_TIMED], labels[:_TIMED]
+                    )
+                elif because:
                     log.info("engine %r", name)
                 return name, engine
-            reasons[name] = (
+            failure = UnsupportedModelError(
                 f"engine {name!r} does not give the gradient of parameter {difference!r} that an "
-                "example by itself has; engine auto takes one that does"
+                "example by itself has; engine auto takes one that does",
+                because=f"parameter {difference!r} has another gradient in a batch",
             )
-        raise UnsupportedModelError("; ".join(reasons.values()))
+            because[name] = failure.because
+        raise UnsupportedModelError(_one_line(failure)) from failure
 
     def _tell_cost(
         self,
         name: str,
-        engine: GradientEngine,
-        reasons: Mapping[str, str],
+        kind: type[GradientEngine],
+        because: str,
         inputs: Tensor,
         labels: Tensor,
     ) -> None:
         """Warn that an engine was taken that is slow."""
+        model = copy_of(self.model)
+        engine = kind(model, self._head, **self._options)
         mask = torch.ones_like(labels, dtype=torch.bool)
+
+        def plain() -> None:
+            with torch.enable_grad():
+                losses = example_losses(model, inputs, labels, self._autocast)
+            torch.autograd.grad(losses.sum(), list(engine.parameters.values()))
+
         private = _seconds(
             lambda: engine.clipped_sum(inputs, labels, mask, NoClipping()), inputs.device
         )
-        plain = _seconds(lambda: self._plain_gradients(inputs, labels), inputs.device)
         log.warning(
             "engine %r: a step takes %.1f times as long as one without privacy (measured on %d "
-            "examples), because: %s",
+            "examples), because %s",
             name,
-            private / plain,
+            private / _seconds(plain, inputs.device),
             len(labels),
-            "; ".join(reasons.values()),
+            because,
         )
-
-    def _plain_gradients(self, inputs: Tensor, labels: Tensor) -> None:
-        with torch.enable_grad():
-            losses = example_losses(self.model, inputs, labels, self._autocast)
-        torch.autograd.grad(losses.sum(), list(self.parameters.values()))
 
 
 def _with_other_values(model: nn.Module) -> nn.Module:
@@ -153,7 +266,7 @@ def _with_other_values(model: nn.Module) -> nn.Module:
     Heads and adapters start at zero, and then nothing behind them has a gradient; and a model that
     diverged has no gradients to compare.
     """
-    changed = copy.deepcopy(model)
+    changed = copy_of(model)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in changed.parameters():
@@ -167,17 +280,46 @@ def _with_other_values(model: nn.Module) -> nn.Module:
     return changed
 
 
-def _example_batch(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return different examples like those of a batch."""
+def _examples_like(inputs: Tensor, which: int = 0) -> Tensor:
+    """Return different examples like those of a batch.
+
+    Args:
+        inputs: of the batch; numbers are drawn, tokens are in another order.
+        which: 0, or 1 for other examples.
+    """
     if inputs.is_floating_point():
         # Not the seed of the parameters: examples that equal them saturate the softmax, and what is left
         # of their gradients is rounding.
-        generator = torch.Generator().manual_seed(1)
+        generator = torch.Generator().manual_seed(1 + which)
         noise = torch.randn((_EXAMPLES, *inputs.shape[1:]), generator=generator)
-        examples = noise.to(inputs.device, inputs.dtype)
-    else:
-        examples = torch.stack([inputs[0].roll(places, dims=-1) for places in range(_EXAMPLES)])
-    return examples, labels[:1].expand(_EXAMPLES)
+        return noise.to(inputs.device, inputs.dtype)
+    if inputs.dim() == 1:
+        return inputs[
+            torch.arange(_EXAMPLES, device=inputs.device).add(_EXAMPLES * which) % len(inputs)
+        ]
+    first, places = inputs[-which], range(_EXAMPLES * which, _EXAMPLES * (which + 1))
+    return torch.stack([first.roll(each, dims=-1) for each in places])
+
+
+def _made_up_labels(inputs: Tensor) -> Tensor:
+    return torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device)
+
+
+def _nothing(inputs: Tensor) -> Tensor:
+    return torch.zeros(len(inputs), device=inputs.device)
+
+
+def _because(error: Exception) -> str:
+    return error.because if isinstance(error, UnsupportedModelError) else _one_line(error)
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if isinstance(error, UnsupportedModelError) else text[:_LONGEST_REASON]
+
+
+def _form(parameter: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return parameter.shape, parameter.dtype, parameter.device
 
 
 def _among_others(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> list[GradientSum]:
@@ -200,6 +342,34 @@ def _difference(found: list[GradientSum], wanted: list[GradientSum]) -> str | No
         if not (ours.norms.sum() - whole).abs() <= _RELATIVE * whole:
             return max(errors, key=lambda name: float(errors[name]))
     return None
+
+
+def _refuse_random(model: nn.Module, inputs: Tensor) -> None:
+    with torch.no_grad():
+        outputs = []
+        for seed in (0, 1):
+            with same_draws(inputs.device, seed):
+                outputs.append(model(inputs))
+    first, second = outputs
+    if torch.allclose(first, second, rtol=1e-4, atol=1e-4, equal_nan=True):
+        return
+    name = type(model).__name__
+    if any(each.training for each in model.modules()):
+        drops = [
+            f"{layer!r} ({type(each).__name__})"
+            for layer, each in model.named_modules()
+            if each.training and "drop" in type(each).__name__.lower()
+        ]
+        where = f" in {shorten(drops)}" if drops else ""
+        raise UnsupportedModelError(
+            f"{name} draws random numbers{where} in train mode, so that no engine can be compared with the "
+            "loop over examples: call model.eval(), which switches dropout off, or choose engine 'loop', "
+            "which is slow"
+        )
+    raise UnsupportedModelError(
+        f"{name} draws random numbers in every pass, so that no engine can be compared with the loop over "
+        "examples: take them out, or choose engine 'loop', which is slow"
+    )
 
 
 def _refuse_mixing(

@@ -57,7 +57,12 @@ class LoopEngine(GradientEngine):
         for x, y in zip(torch.split(inputs, 1), torch.split(labels, 1), strict=True):
             with torch.enable_grad():
                 loss = example_losses(self.model, x, y, self._autocast).sum()
-            found = torch.autograd.grad(loss, list(self.parameters.values()), allow_unused=True)
+            parameters = list(self.parameters.values())
+            found = (
+                torch.autograd.grad(loss, parameters, allow_unused=True)
+                if loss.requires_grad
+                else [None] * len(parameters)
+            )
             gradients = {}
             for name, gradient in zip(self.parameters, found, strict=True):
                 if gradient is None:
@@ -65,7 +70,8 @@ class LoopEngine(GradientEngine):
                         f"trainable parameter {name!r} has no influence on the loss, so it cannot "
                         "train: choose a method, or LoRA targets, without its layer"
                     )
-                gradients[name] = gradient.to(sum_dtype(gradient))
+                # That of an embedding may be sparse.
+                gradients[name] = gradient.to_dense().to(sum_dtype(gradient))
             yield loss.detach(), gradients
 
 

@@ -8,16 +8,25 @@ from dpsweep.study.messages import shorten
 
 
 class UnsupportedModelError(DpsweepError, ValueError):
-    """A model has a part whose per-example gradients an engine cannot compute exactly."""
+    """A model has a part whose per-example gradients an engine cannot compute exactly.
+
+    Attributes:
+        because: that part alone, for the message of an engine that takes the place of a faster one.
+    """
+
+    def __init__(self, message: str, because: str = ""):
+        super().__init__(message)
+        self.because = because or message
 
 
 def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, nn.Parameter]:
     """Return the trainable parameters of a model by name, in the model's order.
 
     Raises:
-        UnsupportedModelError: if nothing trains, a head parameter does not train, a layer would use
-            statistics of the batch, or two trainable weights share their memory.
+        UnsupportedModelError: if nothing trains, a head parameter does not train, a layer has no weights
+            yet or would use statistics of the batch, or two trainable weights share their memory.
     """
+    _refuse_lazy(model)
     parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
     if not parameters:
         raise UnsupportedModelError("the model has no trainable parameter: unfreeze some")
@@ -25,35 +34,42 @@ def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, 
         raise UnsupportedModelError(
             f"head parameters: found {shorten(unknown)}; allowed: names of trainable parameters"
         )
-    _refuse_batch_statistics(model)
+    refuse_batch_statistics(model)
     _refuse_shared_memory(model)
     return parameters
 
 
-def _refuse_batch_statistics(model: nn.Module) -> None:
+def refuse_batch_statistics(model: nn.Module) -> None:
+    """Refuse a model that normalises with statistics of the batch, in the mode that it is in.
+
+    Raises:
+        UnsupportedModelError: naming the layer.
+    """
     for name, module in model.named_modules():
         if not has_statistics(module):
             continue
-        kind = f"layer {name!r} ({type(module).__name__})"
+        kind = type(module).__name__
         if module.running_mean is None or module.running_var is None:
             raise UnsupportedModelError(
-                f"{kind} has no running statistics, so that it mixes the examples of a batch, and no "
-                "example has a gradient of its own: use group or layer normalisation instead"
+                f"layer {name!r} ({kind}) has no running statistics, so that it mixes the examples of a "
+                "batch, and no example has a gradient of its own: use group or layer normalisation instead"
             )
-        _refuse_train_mode(module, kind)
-        # The mode may change after the engine is made.
-        if _refuse_train_mode not in module._forward_pre_hooks.values():
-            module.register_forward_pre_hook(_refuse_train_mode)
+        if module.training:
+            raise UnsupportedModelError(
+                f"layer {name!r}: {kind} is in train mode, where it mixes the examples of a batch and keeps "
+                "their statistics without noise: call model.eval(), so that those of public pretraining stay"
+            )
 
 
-def _refuse_train_mode(module: nn.Module, kind: object) -> None:
-    """Refuse statistics of the batch; before a forward pass, ``kind`` is the input."""
-    if module.training:
-        name = kind if isinstance(kind, str) else f"a {type(module).__name__}"
-        raise UnsupportedModelError(
-            f"{name} is in train mode, where it mixes the examples of a batch and keeps their "
-            "statistics without noise: call model.eval(), so that those of public pretraining stay"
-        )
+def _refuse_lazy(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        own = (*module._parameters.items(), *module._buffers.items())
+        for key, tensor in own:
+            if nn.parameter.is_lazy(tensor):
+                raise UnsupportedModelError(
+                    f"layer {name!r} ({type(module).__name__}) has no {key} before the first pass, which "
+                    "would make it from private inputs: send made-up inputs through the network before"
+                )
 
 
 def _refuse_shared_memory(model: nn.Module) -> None:

@@ -208,9 +208,11 @@ class Uses(ABC):
         """Return the error for an impossible use of the first parameter among some arguments."""
         name = next(tracked_in(*among)).parameter_name
         layer = f" of a {self._layers[name]}" if name in self._layers else ""
+        found = f"trainable parameter {name!r}{layer} {use}"
         return UnsupportedModelError(
-            f"trainable parameter {name!r}{layer} {use}, for which engine {self.engine!r} has no "
-            "per-example gradient; engine auto takes one that has"
+            f"{found}, for which engine {self.engine!r} has no per-example gradient; engine auto takes one "
+            "that has",
+            because=found.rstrip(","),
         )
 
     def batch(self, x: Tensor, *parameters: Tensor | None) -> Tensor:

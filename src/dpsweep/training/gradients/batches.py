@@ -1,0 +1,89 @@
+"""Inputs, labels, masks and outputs that no engine takes."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpsweep.training.gradients.refusals import UnsupportedModelError
+
+
+class BatchError(UnsupportedModelError):
+    """A micro-batch that is none; the message says what was found and what is allowed."""
+
+
+def check_batch(inputs: Any, labels: Any, mask: Any, device: torch.device) -> None:
+    """Check the form of a micro-batch, which costs nothing and waits for nothing.
+
+    Args:
+        inputs: a tensor whose first dimension is the example.
+        labels: numbers of classes, int64, one for each example.
+        mask: which examples count, bool, one for each.
+        device: where the network is.
+
+    Raises:
+        BatchError: something is no tensor, of another type, shape or device.
+    """
+    if not isinstance(inputs, Tensor) or inputs.dim() == 0:
+        raise BatchError(
+            f"inputs: found {_described(inputs)}; allowed: one tensor whose first dimension is the example"
+        )
+    wanted = (len(inputs),)
+    if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.shape != wanted:
+        raise BatchError(
+            f"labels: found {_described(labels)}; allowed: the number of each example's class, int64 of "
+            f"shape {wanted}; labels.argmax(1) makes it of one-hot labels, labels.flatten().long() of others"
+        )
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != wanted:
+        raise BatchError(
+            f"mask: found {_described(mask)}; allowed: whether each example counts, bool of shape {wanted}"
+        )
+    for name, each in (("inputs", inputs), ("labels", labels), ("mask", mask)):
+        if each.device != device:
+            raise BatchError(
+                f"{name}: found on {each.device}; allowed: {device}, where the network is"
+            )
+
+
+def check_labels(labels: Tensor, mask: Tensor, classes: int) -> None:
+    """Check that labels are numbers of classes; this waits for the device.
+
+    Raises:
+        BatchError: one that counts is below 0, or beyond the network's outputs.
+    """
+    if bool((mask & ((labels < 0) | (labels >= classes))).any()):
+        raise BatchError(
+            f"labels: found one that is no class of the network; allowed: 0 to {classes - 1}, as the "
+            f"network has {classes} outputs. An example without a label is left out, or masked"
+        )
+
+
+def check_outputs(outputs: Any, examples: int) -> Tensor:
+    """Return what a network gives, if it is logits.
+
+    Raises:
+        UnsupportedModelError: it is something else.
+    """
+    if not isinstance(outputs, Tensor):
+        more = "; let the network return its logits" if hasattr(outputs, "logits") else ""
+        raise UnsupportedModelError(
+            f"outputs: found {_described(outputs)}; allowed: one tensor of logits, shape (examples, "
+            f"classes){more}"
+        )
+    if outputs.dim() != 2 or len(outputs) != examples or not outputs.is_floating_point():
+        raise UnsupportedModelError(
+            f"outputs: found {_described(outputs)} for {examples} examples; allowed: logits of shape "
+            f"({examples}, classes)"
+        )
+    if outputs.shape[1] < 2:
+        raise UnsupportedModelError(
+            f"outputs: found {outputs.shape[1]} for each example; allowed: a logit for each class, two or "
+            "more, because the cross entropy of one class is always 0"
+        )
+    return outputs
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
