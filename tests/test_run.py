@@ -220,6 +220,11 @@ def test_a_study_elsewhere_is_run_where_its_paths_start(
     assert study_of(read) == f"study={folder / 'mine.yaml'}"
 
 
+def test_a_folder_that_cannot_be_written_is_refused(folder: Path) -> None:
+    said = CliRunner().invoke(app, ["run", "mine.yaml", "-d", "/proc", "-n"])
+    assert "/proc: cannot be written, and Snakemake keeps its records" in str(said.exception)
+
+
 @pytest.mark.parametrize(
     ("words", "made", "said"),
     [

@@ -30,6 +30,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from dpsweep.base.errors import DpsweepError
+from dpsweep.cli import surroundings
+
 ADDRESS = "DPSWEEP_PRELOADED"
 """Environment variable: the server's socket."""
 STARTED_BY = "DPSWEEP_PRELOADED_BY"
@@ -51,10 +54,11 @@ LAZY_LIBRARIES = frozenset(
 )
 _FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 # Threads of a library would not survive a fork: those of linear algebra, and of Arrow's allocator.
-_SINGLE_THREADED = {
+_SERVERS_OWN = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "PYTHONUTF8": "1",  # as its commands
 }
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent ends
@@ -69,6 +73,10 @@ _servers: list["subprocess.Popen[bytes]"] = []
 
 def main() -> None:
     """Run the command line: in a child of the server where there is one, else here."""
+    try:
+        surroundings.prepare()
+    except DpsweepError as error:
+        sys.exit(f"error: {error}")
     address = os.environ.get(ADDRESS)
     if address is not None:
         status = _hand_over(address)
@@ -107,7 +115,7 @@ def start() -> None:
                 # Closed by the system when this process ends, which the server notices.
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
-                env={**os.environ, **_SINGLE_THREADED},
+                env={**os.environ, **_SERVERS_OWN},
             )
         )
         signal.signal(signal.SIGINT, handler)

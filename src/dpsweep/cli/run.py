@@ -18,6 +18,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
 from dpsweep.cli.options import FoundStudyFile, StudyName, find_study, locate_study
 from dpsweep.cli.snakemake_call import is_profile, read_call, run_snakemake
+from dpsweep.cli.surroundings import can_write
 from dpsweep.study import Study, load_study
 from dpsweep.study.commands import CALL
 from dpsweep.study.find import CHANGED, PROJECT, split_study
@@ -74,6 +75,11 @@ def run(
         found = FoundStudyFile(file, load_study(file), found.folder)
         typer.echo(f"{file}: the study with {', '.join(call.changes)}")
     folder = call.settings.directory or found.folder
+    if not can_write(folder):
+        raise DpsweepError(
+            f"{folder}: cannot be written, and Snakemake keeps its records in the folder of the study; "
+            "allowed: another folder, with -d FOLDER"
+        )
     paths = Paths(Path(found.study.results))
     files = [target_file(found.study, paths, target) for target in targets]
     # The last value of an option counts.

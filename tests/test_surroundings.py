@@ -1,0 +1,168 @@
+"""Whatever a caller's surroundings are, a command mends them at its start or says what is wrong."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dpsweep.cli import surroundings
+from tests.workflow.chain import STUDY
+
+# What figures, caches, files, terminals and shells need late.
+PROBE = """\
+import os, subprocess, sys, tempfile
+from pathlib import Path
+from dpsweep.cli import surroundings
+surroundings.prepare()
+import matplotlib
+from rich.console import Console
+Path("é.txt").open("w").write("ε ≤ 8")
+print(Path("é.txt").open().read(), file=sys.stderr)
+tempfile.TemporaryFile(dir=os.environ.get("TMPDIR"))
+for place in (os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", matplotlib.get_cachedir()):
+    tempfile.TemporaryFile(dir=place)
+Console().print("wide enough", style="bold")
+assert "setlocale" not in subprocess.run(["bash", "-c", ":"], capture_output=True, text=True).stderr
+print(matplotlib.get_backend())
+"""
+NOWHERE = "/proc/nowhere"  # nobody can make it
+CASES = [
+    ({"HOME": NOWHERE}, f"{NOWHERE}/.cache: cannot be written; caches are in "),
+    ({"HOME": "/dev/null"}, "/dev/null/.cache: cannot be written; caches are in "),
+    ({"HOME": "no/root"}, "HOME: this user has none; "),
+    ({"HOME": "{here}/ä ö/home"}, ""),
+    (
+        {"HOME": "{here}", "XDG_CACHE_HOME": NOWHERE},
+        f"{NOWHERE}: cannot be written; caches are in ",
+    ),
+    ({"XDG_CACHE_HOME": ""}, ""),
+    ({"XDG_CONFIG_HOME": NOWHERE}, ""),
+    ({"MPLCONFIGDIR": NOWHERE}, f"MPLCONFIGDIR={NOWHERE}: cannot be written; "),
+    ({"MPLCONFIGDIR": "{here}/ä ö"}, ""),
+    ({"MPLBACKEND": "none_such"}, ""),
+    ({"MPLBACKEND": "TkAgg", "DISPLAY": None}, ""),
+    ({"TMPDIR": NOWHERE}, f"TMPDIR={NOWHERE}: cannot be written; "),
+    ({"TMPDIR": "{here}/ä ö"}, ""),
+    ({"LC_ALL": "none_such"}, "LC_ALL=none_such: no such locale here; C.UTF-8 is used"),
+    ({"LANG": "none_such", "LC_ALL": None}, "LANG=none_such: no such locale here; C.UTF-8 is used"),
+    ({"LANG": "C", "LC_ALL": None}, ""),
+    ({"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, ""),
+    ({"PYTHONUTF8": "0"}, ""),
+    ({"PYTHONIOENCODING": "latin-1"}, ""),
+    ({"PYTHONDONTWRITEBYTECODE": "1"}, ""),
+    ({"NO_COLOR": "1", "TERM": "dumb"}, ""),
+    ({"TERM": None}, ""),
+    ({"COLUMNS": "0", "LINES": "0"}, ""),
+    ({"COLUMNS": "wide"}, ""),
+    ({"HF_HOME": None, "TORCH_HOME": None}, ""),
+    ({"USER": None, "LOGNAME": None}, ""),
+]
+
+
+def changed(here: Path, change: dict[str, str | None]) -> dict[str, str]:
+    """The environment of a caller whose home is a folder of its own, with some variables changed."""
+    named = ("HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR", "TMPDIR")
+    environment = {name: value for name, value in os.environ.items() if name not in named}
+    environment["HOME"] = str(here)
+    (here / "ä ö").mkdir()
+    for name, value in change.items():
+        environment.pop(name, None)
+        if value is not None:
+            environment[name] = value.format(here=here)
+    return environment
+
+
+@pytest.mark.parametrize(("change", "said"), CASES, ids=str)
+def test_a_command_mends_its_surroundings(
+    tmp_path: Path, change: dict[str, str | None], said: str
+) -> None:
+    (tmp_path / "probe.py").write_text(PROBE, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "probe.py"],
+        cwd=tmp_path,
+        env=changed(tmp_path, change),
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(said), done.stderr
+    assert done.stderr.splitlines()[-1] == "ε ≤ 8"
+    assert ("\n" in done.stderr.rstrip()) == bool(said), done.stderr
+    assert "agg" in done.stdout.lower() and "wide enough" in done.stdout
+
+
+def test_what_was_downloaded_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
+    for name in ("HF_HOME", "TORCH_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(surroundings, "can_write", lambda folder: ".cache" not in folder.parts)
+    for name in ("MPLBACKEND", "MPLCONFIGDIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    surroundings.prepare()
+    assert os.environ["HF_HOME"] == str(tmp_path / ".cache" / "huggingface")
+    assert "TORCH_HOME" not in os.environ
+    for name in ("HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name)
+
+
+def test_no_place_for_temporary_files_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(surroundings.tempfile, "gettempdir", full)
+    with pytest.raises(surroundings.DpsweepError, match=r"TMPDIR: .* no place for temporary files"):
+        surroundings.prepare()
+
+
+def test_a_folder_of_somebody_else_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surroundings.tempfile, "tempdir", str(tmp_path))
+    other = tmp_path / f"dpsweep-{os.getuid()}"
+    other.mkdir()
+    other.chmod(0o777)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    made = surroundings._scratch()
+    assert made.parent != tmp_path and made.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_a_study_runs_in_the_worst_surroundings(tmp_path: Path) -> None:
+    here = tmp_path / "ä ö"
+    environment = changed(
+        tmp_path,
+        {
+            **{"HOME": NOWHERE, "MPLCONFIGDIR": NOWHERE, "TMPDIR": NOWHERE, "LC_ALL": "none_such"},
+            **{
+                "MPLBACKEND": "none_such",
+                "COLUMNS": "0",
+                "PYTHONUTF8": "0",
+                "XDG_CONFIG_HOME": NOWHERE,
+            },
+        },
+    )
+    (problem, sweep), *_ = STUDY["sweeps"].items()
+    sweep = sweep | {
+        "learning_rate": [0.01],
+        "seeds": 1,
+    }
+    figures = {"heatmap": STUDY["figures"]["heatmap"]}
+    study = STUDY | {"title": "ε", "sweeps": {problem: sweep}, "figures": figures, "tables": {}}
+    (here / "mine.yaml").write_text(yaml.safe_dump(study | {"results": "results/ε"}), "utf-8")
+    command = [sys.executable, "-m", "dpsweep.cli"]
+    for words in (["check", "mine.yaml", "--seconds", "1"], ["run", "mine.yaml", "heatmap"]):
+        done = subprocess.run(
+            [*command, *words],
+            cwd=here,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (here / "results" / "ε" / "figures" / "heatmap.png").exists()
