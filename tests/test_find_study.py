@@ -1,6 +1,5 @@
 """Every command finds its study, and says what it looked for where there is none."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -118,24 +117,6 @@ def test_a_change_without_a_value_is_refused(folder: Path, change: str, said: st
     with pytest.raises(DpsweepError, match=said):
         change_study(Path("pets.yaml"), [change])
     assert not Path("pets.set.yaml").exists()
-
-
-def test_a_running_study_is_watched_until_it_is_done(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left = [{"report": "missing"}, {"report": "missing"}, {}]
-    calls: list[list[str]] = []
-
-    def drawn(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        calls.append(command)
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr("dpsweep.planning.provenance.not_current", lambda *_: left.pop(0))
-    monkeypatch.setattr("dpsweep.cli.run.subprocess.run", drawn)
-    said = call("watch", "pets.yaml", "--minutes", "0")
-    assert said.count("partial/report.html") == 2
-    assert "All is done: " in said
-    assert len(calls) == 2 and {"study=pets.yaml", "partial=true", "--nolock"} <= set(calls[0])
 
 
 def test_a_profile_that_is_not_there_is_named(folder: Path) -> None:

@@ -76,7 +76,7 @@ def keep(study: Study, paths: Paths) -> None:
         with atomic_path(file) as partial:
             trials.to_parquet(partial, compression="zstd", index=False)
     for name in FILM_FIGURES:
-        # Of an unfinished study they are drawn with `--config partial=true`.
+        # Of an unfinished study they are drawn with `dpsweep report --partial`.
         for drawn in (paths, Paths(paths.results, partial=True)):
             if drawn.figure(name, "png").exists():
                 shutil.copyfile(drawn.figure(name, "png"), FILM_IMAGES / f"{name}.png")

@@ -3,9 +3,7 @@
 import os
 import shlex
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +14,7 @@ from typer.core import TyperCommand
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
-from dpsweep.cli.options import FoundStudyFile, StudyName, find_study, locate_study
+from dpsweep.cli.options import FoundStudyFile, locate_study
 from dpsweep.cli.snakemake_call import is_profile, read_call, run_snakemake
 from dpsweep.cli.surroundings import can_write
 from dpsweep.study import Study, load_study
@@ -116,38 +114,6 @@ def _watched(study: Study, paths: Paths, touched: bool) -> list[Path]:
 def _times(files: Iterable[Path]) -> dict[Path, int]:
     """When the files that are there were last written; clocks of file systems differ from ours."""
     return {file: file.stat().st_mtime_ns for file in files if file.exists()}
-
-
-@app.command()
-def watch(
-    study_name: StudyName = None,
-    minutes: Annotated[float, typer.Option(min=0, help="between two pages")] = 1.0,
-) -> None:
-    """Draw the results so far again and again while a study runs, until all is done.
-
-    The page in partial/ of the results loads itself anew.
-    """
-    from dpsweep.planning.outputs import Outputs
-    from dpsweep.planning.provenance import not_current
-
-    file, study, paths = find_study(study_name)
-    page = Paths(paths.results, partial=True).report
-    # Nothing of the study is made or changed, so nothing is locked.
-    options = ["--config", f"study={file}", "partial=true", "--nolock", "--cores", "1"]
-    while not_current(paths, Outputs(study, paths).every()):
-        drawn = subprocess.run(_snakemake(options), capture_output=True, text=True, check=False)
-        if drawn.returncode != 0:
-            raise DpsweepError(f"the results so far cannot be drawn:\n{drawn.stderr[-2000:]}")
-        typer.echo(f"{time.strftime('%H:%M:%S')} {page.resolve()}")
-        time.sleep(60 * minutes)
-    typer.echo(f"All is done: {paths.report.resolve()}")
-
-
-def _snakemake(options: Sequence[str]) -> list[str]:
-    return [
-        *(sys.executable, "-m", "snakemake", "--snakefile", str(PROJECT / "Snakefile")),
-        *("--workflow-profile", str(PROJECT / "profiles" / "default"), *options),
-    ]
 
 
 def change_study(study_file: Path, changes: Sequence[str]) -> Path:

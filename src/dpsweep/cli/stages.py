@@ -1,25 +1,32 @@
 """One command per stage, and what jobs of the doctor call; rules call nothing else."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import options
 from dpsweep.cli.options import (
+    FoundStudy,
     Partial,
     StudyFile,
+    StudyName,
     cells_of,
+    find_study,
     making_if_whole,
     open_study,
     seats_for,
     training,
 )
+from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import explain, making, not_current
-from dpsweep.study import StudyError
+from dpsweep.study import Study, StudyError
 from dpsweep.study.cells import number
 from dpsweep.study.commands import DEFAULT_STUDY
 from dpsweep.study.messages import pick, shorten
+from dpsweep.study.paths import Paths
 
 app = typer.Typer()
 
@@ -239,36 +246,65 @@ def table(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial =
 
 
 @app.command()
-def explore(study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
+def explore(
+    study_name: StudyName = None, study_file: FoundStudy = None, partial: Partial = False
+) -> None:
     """Write an interactive page with all cells and trials."""
     from dpsweep.report import write_explore
 
-    study, paths, outputs = open_study(study_file, partial)
+    file, study, whole = find_study(study_name or study_file)
+    paths, outputs = Paths(whole.results, partial), Outputs(study, whole)
     with making_if_whole(paths, outputs.explore()):
-        write_explore(study, study_file, paths)
+        write_explore(study, file, paths)
 
 
 @app.command()
-def report(study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
-    """Write the report; if something is missing, fail and list it."""
+def report(
+    study_name: StudyName = None, study_file: FoundStudy = None, partial: Partial = False
+) -> None:
+    """Write the report; if something is missing, fail and list it.
+
+    With --partial figures, tables and pages are drawn of what is there, while the study runs or after it.
+    """
     from dpsweep.report import write
 
-    study, paths, outputs = open_study(study_file, partial)
+    file, study, whole = find_study(study_name or study_file)
+    paths, outputs = Paths(whole.results, partial), Outputs(study, whole)
     parts = [output for output in outputs.every() if output.files != (paths.report,)]
-    lacking = explain(not_current(paths, parts))
+    lacking = explain(not_current(whole, parts))
     if lacking and not partial:
         raise StudyError(
             "\n  ".join(
                 [
-                    f"{study_file}: the report needs outputs that are missing or out of date:",
+                    f"{file}: the report needs outputs that are missing or out of date:",
                     *lacking[:_SHOWN],
                 ]
             )
             + "\n(dpsweep report --partial reports what is there)",
             remake=("all",),
         )
+    if partial:
+        for line in _draw_what_is_there(study, file, paths):
+            typer.echo(line, err=True)
     with making_if_whole(paths, outputs.report()):
-        write(study, study_file, paths, lacking)
+        write(study, file, paths, lacking)
+    if partial:
+        typer.echo(f"Report: {paths.report.resolve()}")
+
+
+def _draw_what_is_there(study: Study, study_file: Path, paths: Paths) -> Iterator[str]:
+    """Draw all figures and tables, and the page to explore; say which cannot be drawn, and why."""
+    from dpsweep.figures import draw
+    from dpsweep.figures.tables import write
+    from dpsweep.report import write_explore
+
+    drawings = [(draw, name) for name in study.figures] + [(write, name) for name in study.tables]
+    for make, name in drawings:
+        try:
+            make(study, paths, name)
+        except DpsweepError as error:
+            yield f"{name}: {error}"
+    write_explore(study, study_file, paths)
 
 
 @app.command(hidden=True)
