@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from dpsweep.cli.check import check
 from dpsweep.cli.main import app
 from dpsweep.planning.plan import Plan
 from dpsweep.recommend.draft import FoundDataset, draft_study
+from dpsweep.recommend.look import look_at_tables
 from dpsweep.recommend.situation import expected_gradient_norm
 from dpsweep.study import Study, load_study
 from dpsweep.study.config.roles import Roles
@@ -66,7 +68,7 @@ def make_images(counts: dict[str, int]) -> None:
             PillowImage.new("RGB", (4, 4), (number, 0, 0)).save(place / f"{number}.png")
 
 
-def make_table(name: str, rows: list[tuple[str, str]], columns: tuple[str, str]) -> None:
+def make_table(name: str, rows: Sequence[Sequence[str]], columns: Sequence[str]) -> None:
     with Path(name).open("w", newline="") as stream:
         csv.writer(stream).writerows([columns, *rows])
 
@@ -179,6 +181,87 @@ def test_tables_of_texts() -> None:
     pets = study.datasets["pets"]
     assert (pets.classes, pets.train_size, pets.test_size, pets.corrupt) == (2, 60, 10, "skip")
     assert {"text_heatmaps", "text_perclass"} <= set(study.figures)
+
+
+def test_one_table_of_texts() -> None:
+    rows = [(f"some words {number}", "ham") for number in range(60)]
+    make_table(
+        "all.csv", [*rows, *((f"other {text}", "spam") for text, _ in rows)], ("Text", "Label")
+    )
+    pets = new("--texts", "all.csv").datasets["pets"]
+    assert pets.source.model_dump(exclude_defaults=True) == {
+        **{"kind": "files", "train": "all.csv", "test_from_train": 0.2},
+        **{"input_column": "Text", "label_column": "Label"},
+    }
+    assert "test_from_train: 0.2, seed: 0" in FILE.read_text()
+    assert pets.train_size + pets.test_size == 120 and 10 < pets.test_size < 40
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (("Text", "Label"), ("Text", "Label")),
+        (("sentence", "category"), ("sentence", "category")),
+        (("CONTENT", " Class "), ("CONTENT", " Class ")),
+        (("label", "what they wrote"), ("what they wrote", "label")),
+        (("review", "stars given"), ("review", "stars given")),
+        (("id", "text", "label"), ("text", "label")),
+    ],
+)
+def test_columns_are_found_by_their_names(names: tuple[str, ...], found: tuple[str, str]) -> None:
+    row = ",".join("one words" if name == found[0] else "1" for name in names)
+    Path("all.csv").write_text(
+        "\n".join([",".join(names), row, row.replace("1", "0").replace("one", "two")])
+    )
+    shutil.copy("all.csv", "test.csv")
+    source = look_at_tables(Path("all.csv"), Path("test.csv")).source
+    assert (source["input_column"], source["label_column"]) == found
+
+
+def test_a_table_that_is_not_understood_names_the_option() -> None:
+    make_table("a.csv", [("x", "1", "2")], ("one", "two", "three"))
+    make_table("b.csv", [("x", "1")], ("text", "label"))
+    for options, message in (
+        (
+            ("a.csv",),
+            "a.csv: it is not clear which column is meant; say --input-column, one of: one, two",
+        ),
+        (
+            ("a.csv", "--input-column", "one"),
+            "not clear which .*; say --label-column, one of: one, two",
+        ),
+        (
+            ("a.csv", "--input-column", "tow"),
+            '--input-column: found "tow"; did you mean two? allowed:',
+        ),
+        (
+            ("b.csv", "--label-column", "lable"),
+            '--label-column: found "lable"; did you mean label?',
+        ),
+        (("b.csv", "b.csv"), "test: found b.csv, which is in train too; allowed: one that is not"),
+        (("b.csv", "./b.csv"), "test: found ./b.csv, which is in train too"),
+        (("none.csv",), "none.csv: no such file"),
+    ):
+        with pytest.raises(DpsweepError, match=message.replace("?", "[?]")):
+            new("--texts", *options)
+        assert not FILE.exists()
+    with pytest.raises(
+        DpsweepError, match=r"found b\.csv; allowed: one file to write, and a table after"
+    ):
+        new("b.csv", "--images", "pets")
+
+
+def test_the_second_table_may_stand_before_the_study() -> None:
+    for name in ("train.csv", "test.csv"):
+        make_table(name, [("some words", "ham"), ("other words", "spam")] * 20, ("text", "label"))
+    options = ["new", "--texts", "train.csv", "test.csv", str(FILE)]
+    done = CliRunner().invoke(app, options)
+    assert done.exit_code == 0, done.exception
+    assert "Training + test examples: ham 20 + 20, spam 20 + 20" in done.stdout
+    assert (
+        "Read as: texts of column 'text', labels of column 'label'; 40 rows to train on"
+        in done.stdout
+    )
 
 
 def test_what_cannot_be_written_is_refused_and_leaves_nothing() -> None:

@@ -13,6 +13,9 @@ from typing import Any
 from dpsweep.base.errors import DpsweepError
 
 _FINGERPRINT = "fingerprint"
+# How a file begins that stands for one that was not fetched, and what fetches it.
+_POINTERS = {b"version https://git-lfs": "git lfs pull", b"/annex/objects/": "git annex get"}
+_POINTER_BYTES = 64
 
 
 class DamagedFileError(DpsweepError, ValueError):
@@ -60,6 +63,37 @@ def require_file(path: Path) -> None:
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, "found a pipe or a device; allowed: a file", str(path))
+
+
+def require_content(path: Path) -> None:
+    """Refuse what stands for a file that was not fetched: a pointer of git-lfs or git-annex.
+
+    What is missing passes, as for `require_file`.
+
+    Raises:
+        OSError: it is such a pointer, or no file.
+    """
+    require_file(path)
+    if path.is_file():
+        with path.open("rb") as stream:
+            refuse_pointer(stream.read(_POINTER_BYTES), path)
+
+
+def refuse_pointer(content: bytes, path: Path | None = None) -> None:
+    """Refuse content that only says where git keeps the content.
+
+    Args:
+        content: of a file, or its beginning.
+        path: of the file, for the error.
+
+    Raises:
+        OSError: it is a pointer.
+    """
+    for beginning, program in _POINTERS.items():
+        if content.startswith(beginning):
+            name = "-".join(program.split()[:2])
+            message = f"a pointer of {name}, not the file itself; fetch that: {program}"
+            raise OSError(errno.ENODATA, message, str(path)) if path else OSError(message)
 
 
 def canonical_json(value: Any) -> str:

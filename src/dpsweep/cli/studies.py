@@ -32,6 +32,10 @@ def new(
     study_file: Annotated[
         Path, typer.Argument(metavar="STUDY", help="file to write, such as studies/pets.yaml")
     ],
+    second: Annotated[
+        Path | None,
+        typer.Argument(metavar="[TEST]", help="the second table of --texts", hidden=True),
+    ] = None,
     images: Annotated[
         Path | None, typer.Option(help="a folder of images: <split>/<class>/, or <class>/")
     ] = None,
@@ -39,8 +43,10 @@ def new(
         str | None, typer.Option(help="a dataset of the Hugging Face hub: owner/name")
     ] = None,
     texts: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(metavar="TRAIN TEST", help="two tables of texts: csv, tsv, jsonl or parquet"),
+        Path | None,
+        typer.Option(
+            metavar="TRAIN [TEST]", help="one or two tables of texts: csv, tsv, jsonl or parquet"
+        ),
     ] = None,
     backbone: Annotated[
         list[str] | None,
@@ -75,6 +81,12 @@ def new(
     from dpsweep.recommend import look
     from dpsweep.recommend.draft import new_study
 
+    if second is not None:  # an option takes one value, so the second table is an argument
+        study_file, second = sorted((study_file, second), key=_is_no_study)
+        if texts is None:
+            raise StudyError(
+                f"found {second}; allowed: one file to write, and a table after --texts"
+            )
     if sum(given is not None for given in (images, hub, texts)) != 1:
         raise StudyError("found none or several of --images, --hub, --texts; allowed: one of them")
     if images is not None:
@@ -83,7 +95,7 @@ def new(
         found = look.look_at_hub(hub, input_column, label_column, configuration)
     else:
         assert texts is not None  # noqa: S101 (one of the three is given)
-        found = look.look_at_tables(*texts, input_column, label_column)
+        found = look.look_at_tables(texts, second, input_column, label_column)
     base = extends or (str(DEFAULT_STUDY) if DEFAULT_STUDY.exists() else PAPER)
     gpus = visible_gpus()
     head = method == "head" or (method is None and not gpus)
@@ -108,6 +120,10 @@ def new(
         f"  dpsweep plan {study_file}\n"
         f"  dpsweep run {study_file}"
     )
+
+
+def _is_no_study(file: Path) -> bool:
+    return file.suffix not in (".yaml", ".yml")
 
 
 @app.command()

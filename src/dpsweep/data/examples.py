@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dpsweep.data.prepared import DatasetError
 from dpsweep.study.messages import shorten
-from dpsweep.study.shares import draw
+from dpsweep.study.shares import draw, is_within
 
 Labels = npt.NDArray[np.int64]
 
@@ -189,3 +189,30 @@ def stratified_share(
         size = max(1, math.floor(share * len(members) + 0.5))
         kept.append(members[np.argsort(drawn[members], kind="stable")[:size]])
     return np.sort(np.concatenate(kept)) if kept else np.arange(0)
+
+
+def cut_test_set(names: Sequence[str], share: float, seed: int) -> tuple[list[int], list[int]]:
+    """Cut a test set out of training examples: each is drawn by itself, by its name.
+
+    Args:
+        names: of the examples; those of the same name stay together.
+        share: for testing, above 0 and below 1.
+        seed: another one is another part.
+
+    Returns:
+        Places to train on, and to test on, ascending.
+
+    Raises:
+        DatasetError: one of them is empty.
+    """
+    parts: tuple[list[int], list[int]] = [], []
+    for place, name in enumerate(names):
+        parts[is_within(share, seed, "test", name)].append(place)
+    for part, use in zip(parts, ("train", "test"), strict=True):
+        if not part:
+            raise DatasetError(
+                f"source.test_from_train: found {share:g} of {len(names)} examples, which leaves "
+                f"none to {use} on (each is drawn by itself, by a hash of its name); allowed: a "
+                "share or a source.seed that leaves some of both, or test examples of their own instead"
+            )
+    return parts

@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from dpsweep.base.litter import is_litter
-from dpsweep.data.examples import LabelledData, Split, stratified_share
+from dpsweep.data.examples import LabelledData, Split, cut_test_set, stratified_share
 from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.splits import images_and_masks, is_numbered, may_be_class, split_uses
 from dpsweep.study.config import FolderSource
 from dpsweep.study.messages import shorten
-from dpsweep.study.shares import is_within
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +54,11 @@ def load_folder(source: FolderSource) -> LabelledData:
     if source.test_from_train is None:
         test = folder.images([source.test_folder], classes)
     else:
-        train, test = _cut(train, source.test_from_train, source.seed)
+        names = [image.name for image in train]
+        train, test = (
+            [train[place] for place in places]
+            for places in cut_test_set(names, source.test_from_train, source.seed)
+        )
     ignored = sorted(folder.ignored)
     if ignored:
         log.warning(
@@ -229,21 +232,6 @@ def _folders_inside(folder: Path) -> list[str]:
     if len(names) == 1 and not more:
         names = _folders_inside(folder / names[0]) or names
     return [unicodedata.normalize("NFC", name) for name in names]
-
-
-def _cut(images: Sequence[_Image], share: float, seed: int) -> tuple[list[_Image], list[_Image]]:
-    """Cut a test set out of training images: each is drawn by itself, by its name."""
-    parts: tuple[list[_Image], list[_Image]] = [], []
-    for image in images:
-        parts[is_within(share, seed, "test", image.name)].append(image)
-    for part, use in zip(parts, ("train", "test"), strict=True):
-        if not part:
-            raise DatasetError(
-                f"source.test_from_train: found {share:g} of {len(images)} images, which leaves "
-                f"none to {use} on (each is drawn by itself, by a hash of its name); allowed: a "
-                "share or a source.seed that leaves some of both, or a test_folder instead"
-            )
-    return parts
 
 
 def _split(images: Sequence[_Image]) -> Split:

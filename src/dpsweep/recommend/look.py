@@ -3,26 +3,42 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import ValidationError
 
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.folder import folders_in, load_folder
 from dpsweep.data.hub import load_hub, open_hub
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.splits import choose_splits
+from dpsweep.data.tables import column_names
 from dpsweep.data.texts import leave_out_unreadable, load_files
 from dpsweep.recommend.draft import FoundDataset
 from dpsweep.study.config import FilesSource, FolderSource, HubSource
-from dpsweep.study.messages import FOLDER_PATTERN, shorten
+from dpsweep.study.messages import FOLDER_PATTERN, explain, shorten, unknown
 
 TEST_SHARE = 0.2
-"""Share of the training images that is held out where there is no test folder."""
+"""Share of the training examples that is for testing where there are no others for that."""
 
-# Names of columns, where the types of columns do not tell.
-_LABELS = ("label", "labels", "class", "category", "target")
-_TEXTS = ("text", "sentence", "content", "review")
+_CUT = {"test_from_train": TEST_SHARE, "seed": 0}
+
+# Names of columns, where the types of columns do not tell; in any letters.
+_LABELS = ("label", "labels", "class", "category", "target", "sentiment", "topic", "intent")
+_TEXTS = (
+    "text",
+    "texts",
+    "sentence",
+    "content",
+    "review",
+    "document",
+    "message",
+    "tweet",
+    "comment",
+)
+
+Source = TypeVar("Source", FilesSource, FolderSource, HubSource)
 
 
 def look_at_folder(folder: Path, folders_are_classes: bool = False) -> FoundDataset:
@@ -45,7 +61,7 @@ def look_at_folder(folder: Path, folders_are_classes: bool = False) -> FoundData
             raise DatasetError(f"{folder / name}: allowed: a name of letters, digits, . _ and -")
     source: dict[str, Any] = {"kind": "folder", "path": str(folder)}
     source |= {"train_folders": train or ["."]}
-    source |= {"test_folder": test} if test else {"test_from_train": TEST_SHARE}
+    source |= {"test_folder": test} if test else _CUT
     source |= {"folders_are_classes": True} if folders_are_classes else {}
     left_out = [name for name in folders if train and name not in (*train, test)]
     reading = [
@@ -53,7 +69,7 @@ def look_at_folder(folder: Path, folders_are_classes: bool = False) -> FoundData
         f"test images from {test}" if test else f"{TEST_SHARE:.0%} of them for testing",
         *([f"not read: {shorten(left_out)}"] if left_out else []),
     ]
-    data = load_folder(FolderSource.model_validate(source))
+    data = load_folder(_valid(FolderSource, source))
     return _found("image", source, data, reading)
 
 
@@ -77,7 +93,7 @@ def look_at_hub(
     asked: dict[str, Any] = {"kind": "hub", "id": repository}
     if configuration is not None:
         asked |= {"configuration": configuration}
-    opened = open_hub(HubSource.model_validate(asked))
+    opened = open_hub(_valid(HubSource, asked))
     splits = list(opened.splits)
     train, test = choose_splits(splits, repository)
     if not train:
@@ -90,6 +106,8 @@ def look_at_hub(
             "test on. Save it with such splits, or as a folder of images"
         )
     columns = _types(opened.splits[train[0]])
+    _require_column(repository, "--input-column", input_column, list(columns))
+    _require_column(repository, "--label-column", label_column, list(columns))
     label = label_column or _column(
         repository, "--label-column", _of_type(columns, "ClassLabel"), _LABELS, columns
     )
@@ -110,27 +128,48 @@ def look_at_hub(
         f"{kind}s of column {column!r}, labels of column {label!r}",
         *([f"not read: {shorten(left_out)}"] if left_out else []),
     ]
-    return _found(kind, source, load_hub(HubSource.model_validate(source), kind), reading)
+    return _found(kind, source, load_hub(_valid(HubSource, source), kind), reading)
 
 
 def look_at_tables(
-    train: Path, test: Path, input_column: str | None = None, label_column: str | None = None
+    train: Path,
+    test: Path | None = None,
+    input_column: str | None = None,
+    label_column: str | None = None,
 ) -> FoundDataset:
-    """Look at two tables of texts.
+    """Look at one or two tables of texts.
 
     Args:
         train: csv, tsv, jsonl or parquet.
-        test: such a file too.
-        input_column: of texts; by default ``text``.
-        label_column: of labels; by default ``label``.
+        test: such a file too; without it, a share of the rows of ``train`` is for testing.
+        input_column: of texts; by default the one that is called so, or the only other one.
+        label_column: of labels; likewise.
 
     Raises:
-        DatasetError: a file cannot be read, or lacks a column, a text or a label.
+        DatasetError: a file cannot be read, lacks a column, a text or a label, or is there twice, or it is
+            not clear which column is meant.
     """
-    source: dict[str, Any] = {"kind": "files", "train": str(train), "test": str(test)}
-    columns = {"input_column": input_column, "label_column": label_column}
-    source |= {key: name for key, name in columns.items() if name is not None}
-    return _found("text", source, load_files(FilesSource.model_validate(source)), [])
+    names = column_names(train.expanduser())
+    for option, asked in (("--input-column", input_column), ("--label-column", label_column)):
+        _require_column(str(train), option, asked, names)
+    label = label_column or _first(_LABELS, [name for name in names if name != input_column])
+    text = input_column or _first(_TEXTS, [name for name in names if name != label])
+    rest = [name for name in names if name not in (text, label)]
+    if len(rest) == 1 and (text or label):
+        text, label = text or rest[0], label or rest[0]
+    source: dict[str, Any] = {
+        **{"kind": "files", "train": str(train)},
+        **(_CUT if test is None else {"test": str(test)}),
+        "input_column": text or _column(str(train), "--input-column", [], (), names),
+        "label_column": label or _column(str(train), "--label-column", [], (), names),
+    }
+    data = load_files(_valid(FilesSource, source))
+    rows = " and ".join(
+        f"{len(split.labels):,} rows to {use} on"
+        for split, use in ((data.train, "train"), (data.test, "test"))
+    )
+    reading = [f"texts of column {text!r}, labels of column {label!r}", rows]
+    return _found("text", source, data, reading)
 
 
 def _found(
@@ -153,8 +192,23 @@ def _found(
     )
 
 
+def _valid(model: type[Source], keys: dict[str, Any]) -> Source:
+    """Make a source of what was found and asked for.
+
+    Raises:
+        DatasetError: no study may have such a source.
+    """
+    try:
+        return model.model_validate(keys)
+    except ValidationError as error:
+        mistakes = explain(error, keys, model.model_json_schema())
+        raise DatasetError("\n".join(mistakes)) from None
+
+
 def _first(names: Iterable[str], found: Sequence[str]) -> str | None:
-    return next((name for name in names if name in found), None)
+    """The column that has the first of some names, in any letters."""
+    plain = {each.strip().casefold(): each for each in reversed(found)}
+    return next((plain[name] for name in names if name in plain), None)
 
 
 def _types(split: Any) -> dict[str, str]:
@@ -171,12 +225,17 @@ def _of_type(columns: Mapping[str, str], kind: str) -> list[str]:
     return [name for name, each in columns.items() if each == kind]
 
 
+def _require_column(where: str, option: str, asked: str | None, columns: Sequence[str]) -> None:
+    if asked is not None and columns and asked not in columns:
+        raise DatasetError(f"{where}: {option}: {unknown(asked, columns)}")
+
+
 def _column(
     repository: str,
     option: str,
     candidates: Sequence[str],
     names: Sequence[str],
-    columns: Mapping[str, str],
+    columns: Iterable[str],
 ) -> str:
     """The only candidate, or the column that has one of some names."""
     if len(candidates) == 1:

@@ -133,23 +133,34 @@ class FolderSource(SourceSection):
 
 
 class FilesSource(SourceSection):
-    """Two local tables of texts, for training and for testing: CSV, TSV, lines of JSON or parquet."""
+    """One or two local tables of texts, for training and for testing: CSV, TSV, lines of JSON or parquet."""
 
     holds: ClassVar[tuple[str, ...]] = ("text",)
     kind: Literal["files"]
     train: LocalPath
-    test: LocalPath
+    test: LocalPath | None = None
+    # Studies without these stay as they are, and so do their prepared data.
+    test_from_train: Annotated[
+        float | None, Field(gt=0, lt=1, exclude_if=lambda share: share is None)
+    ] = None
+    """share of the rows of the only table that becomes the test set; equal texts stay together"""
     input_column: str = "text"
     label_column: str = "label"
+    seed: Annotated[int, Field(exclude_if=lambda seed: seed == 0)] = 0
 
     @model_validator(mode="after")
-    def _files_are_disjoint(self) -> Self:
+    def _one_test_set(self) -> Self:
         require_disjoint("train", [self.train], "test", self.test)
+        if (self.test is None) == (self.test_from_train is None):
+            raise ValueError(
+                f"test: found {'neither' if self.test is None else 'both'} it and test_from_train; allowed: "
+                "one of them, a table or a share of the rows of train"
+            )
         return self
 
     def local_files(self) -> dict[str, str]:
-        """The two tables."""
-        return {"train": self.train, "test": self.test}
+        """The tables."""
+        return {key: path for key in ("train", "test") if (path := getattr(self, key)) is not None}
 
 
 class DocstringsSource(SourceSection):

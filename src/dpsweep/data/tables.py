@@ -1,0 +1,299 @@
+"""Tables of texts in files: CSV, TSV, lines of JSON and parquet, read whole or refused.
+
+No row and no character is lost without a word: what a format does not say in one way only is an error
+that shows the line.
+"""
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpsweep.base.files import require_content
+from dpsweep.base.units import count
+from dpsweep.data.prepared import DatasetError
+from dpsweep.study.messages import brief, shorten, value
+
+# How a file of UTF-16 begins: with its mark, or with a letter beside a zero.
+_UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|\0[^\0]\0[^\0]|[^\0]\0[^\0]\0")
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Two columns of a table, row by row."""
+
+    texts: list[Any]
+    labels: list[Any]
+    lines: int | None = None
+    """of a file of text, with those that are empty"""
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the names of a table's columns, in order.
+
+    Raises:
+        DatasetError: the file cannot be read.
+    """
+    with _reading(path) as read:
+        return read.names(path)
+
+
+def read_table(path: Path, text: str, label: str) -> Table:
+    """Read two columns of a table, whose format is told by its suffix; no other column is looked at.
+
+    Raises:
+        DatasetError: the file cannot be read, or has no such column, or it twice.
+    """
+    with _reading(path) as read:
+        names = read.names(path)
+        for name in (text, label):
+            if names.count(name) != 1:
+                found = f"{names.count(name)} columns" if name in names else "no column"
+                commas = ". Are columns separated by commas?" if len(names) == 1 else ""
+                raise DatasetError(
+                    f"{path}: found {found} {name!r}; allowed: one, of {shorten(names)} "
+                    f"(source.input_column, source.label_column){commas}"
+                )
+        return read.columns(path, text, label)
+
+
+@dataclass(frozen=True)
+class _Format:
+    names: Callable[[Path], list[str]]
+    columns: Callable[[Path, str, str], Table]
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[_Format]:
+    """Yield how a file is read; whatever goes wrong inside becomes an error that names it."""
+    import pyarrow as pa  # noqa: PLC0415 (only the preparation of a table of parquet needs it)
+
+    suffix = path.suffix.lower()
+    if suffix not in _FORMATS:
+        raise DatasetError(
+            f"{path}: found a {path.suffix or 'nameless'} file; allowed: {', '.join(_FORMATS)}"
+        )
+    try:
+        require_content(path)
+        if suffix != ".parquet":
+            _refuse_utf_16(path)
+        yield _FORMATS[suffix]
+    except FileNotFoundError:
+        raise DatasetError(f"{path}: no such file; put the table there") from None
+    except UnicodeDecodeError as error:
+        raise DatasetError(
+            f"{path}: cannot be read as {suffix} ({_undecodable(path, error)}). Save it as UTF-8"
+        ) from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise DatasetError(f"{path}: cannot be read: {error.strerror}") from error
+        raise DatasetError(f"{path}: cannot be read as {suffix} ({brief(error)})") from error
+
+
+def _refuse_utf_16(path: Path) -> None:
+    with path.open("rb") as stream:
+        beginning = stream.read(4)
+    if _UTF_16.match(beginning):
+        raise DatasetError(
+            f"{path}: looks like UTF-16; allowed: UTF-8. Convert it: iconv -f UTF-16 -t UTF-8 "
+            f"{path} > utf-8{path.suffix}"
+        )
+
+
+def _undecodable(path: Path, error: UnicodeDecodeError) -> str:
+    """Show the first line that is not UTF-8; in a parquet file, what was said."""
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            line.decode()
+        except UnicodeDecodeError as wrong:
+            shown = value(line[max(0, wrong.start - 20) :].decode(errors="backslashreplace"))
+            return f"line {number} is not UTF-8: {shown}"
+    return str(error)
+
+
+# -- separated values ------------------------------------------------------------------------
+
+
+class _QuotesError(Exception):
+    """Quotes that do not enclose whole fields; the message shows the line."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    fields: list[str]
+    lines: list[str]
+    """that it takes in the file, with their ends"""
+    last: int
+    """number of its last line, from 1"""
+
+
+def _separated(delimiter: str) -> _Format:
+    def names(path: Path) -> list[str]:
+        return next(_rows(path, delimiter, quoted=True)).fields
+
+    def columns(path: Path, text: str, label: str) -> Table:
+        try:
+            return _columns(path, delimiter, text, label, quoted=True)
+        except _QuotesError as error:
+            # Between tabs, quotes are often text; every line is a row then.
+            with suppress(DatasetError):
+                if delimiter == "\t":
+                    return _columns(path, delimiter, text, label, quoted=False)
+            raise DatasetError(str(error)) from None
+
+    return _Format(names, columns)
+
+
+def _columns(path: Path, delimiter: str, text: str, label: str, quoted: bool) -> Table:
+    """Read two columns.
+
+    Raises:
+        _QuotesError: quotes do not enclose whole fields.
+        DatasetError: a row has another number of fields than the header.
+    """
+    rows = _rows(path, delimiter, quoted)
+    row = header = next(rows)
+    width, of_text, of_label = len(header.fields), *map(header.fields.index, (text, label))
+    texts: list[str] = []
+    labels: list[str] = []
+    within: list[tuple[int, str, list[str]]] = []
+    for row in rows:
+        if len(row.fields) != width:
+            raise DatasetError(
+                f"{_at(path, row.last, row.lines[-1])}: found {count(len(row.fields), 'field')}; allowed: "
+                f"{width}, as in the header. Put a field that contains {value(delimiter)} in quotes"
+            )
+        texts.append(row.fields[of_text])
+        labels.append(row.fields[of_label])
+        if len(row.lines) > 1:
+            first = row.last - len(row.lines) + 1
+            # The label of the row itself is in its first or its last line.
+            kept = slice(1, None) if of_label < of_text else slice(None, -1)
+            within += [
+                (number, line, line.strip("\r\n").split(delimiter))
+                for number, line in list(enumerate(row.lines, start=first))[kept]
+            ]
+    known = set(labels)
+    for number, line, fields in within:
+        if len(fields) == width and fields[of_label] in known:
+            raise _QuotesError(
+                f"{_at(path, number, line)}: found what looks like a row of its own inside of quotes; "
+                'allowed: quotes in pairs around a field, and "" for a quote within. If this is text, save '
+                "the table as .jsonl"
+            )
+    return Table(texts, labels, row.last)
+
+
+def _rows(path: Path, delimiter: str, quoted: bool) -> Iterator[_Row]:
+    """Yield the header and the rows, without empty lines.
+
+    Raises:
+        _QuotesError: text after the closing quote of a field, or a quote that is never closed.
+        DatasetError: there is not even a header.
+    """
+    csv.field_size_limit(sys.maxsize)
+    lines: list[str] = []
+
+    def noted() -> Iterator[str]:
+        for line in stream:
+            lines.append(line)
+            yield line
+
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        quotes = '"' if quoted else None
+        reader = csv.reader(noted(), delimiter=delimiter, quotechar=quotes, strict=True)
+        try:
+            for fields in reader:
+                if fields:
+                    yield _Row(fields, lines.copy(), reader.line_num)
+                lines.clear()
+        except csv.Error as error:
+            if "expected after" in str(error):
+                raise _QuotesError(
+                    f"{_at(path, reader.line_num, lines[-1])}: found text after the closing quote of a "
+                    'field; allowed: "" for a quote within a quoted field'
+                ) from None
+            raise _QuotesError(
+                f"{_at(path, reader.line_num - len(lines) + 1, lines[0])}: found a quote that is never "
+                "closed; allowed: quotes in pairs around a field"
+            ) from None
+        if reader.line_num == 0:
+            raise DatasetError(f"{path}: empty; allowed: a header and at least one row")
+
+
+# -- lines of JSON, and parquet ----------------------------------------------------------------
+
+
+def _objects(path: Path, text: str = "", label: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file, usually one a line.
+
+    Raises:
+        DatasetError: something is no object, or has one of two columns twice.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        if twice := [name for name in (text, label) if names.count(name) > 1]:
+            raise _RepeatedKeyError(f"{value(twice[0])} twice")
+        return dict(pairs)
+
+    content = path.read_text(encoding="utf-8-sig")
+    decoder = json.JSONDecoder(object_pairs_hook=unique)
+    place = _SPACE.match(content).end()  # type: ignore[union-attr]
+    while place < len(content):
+        try:
+            found, end = decoder.raw_decode(content, place)
+            if not isinstance(found, dict):
+                raise ValueError("no object")
+        except (ValueError, RecursionError, _RepeatedKeyError) as error:
+            line = content[place:].partition("\n")[0]
+            raise DatasetError(
+                f"{_at(path, content.count(chr(10), 0, place) + 1, line)}: found "
+                f"{getattr(error, 'msg', error)}; allowed: one object of JSON in each line"
+            ) from None
+        yield found
+        place = _SPACE.match(content, end).end()  # type: ignore[union-attr]
+
+
+class _RepeatedKeyError(Exception):
+    pass
+
+
+def _json_names(path: Path) -> list[str]:
+    return list({name: None for each in _objects(path) for name in each})
+
+
+def _json_columns(path: Path, text: str, label: str) -> Table:
+    rows = [(each.get(text), each.get(label)) for each in _objects(path, text, label)]
+    return Table([found for found, _ in rows], [found for _, found in rows])
+
+
+def _parquet_names(path: Path) -> list[str]:
+    from pyarrow import parquet  # noqa: PLC0415
+
+    return list(parquet.read_schema(path).names)
+
+
+def _parquet_columns(path: Path, text: str, label: str) -> Table:
+    from pyarrow import parquet  # noqa: PLC0415
+
+    table = parquet.ParquetFile(path).read(columns=[text, label])
+    return Table(*(table.column(name).to_pylist() for name in (text, label)))
+
+
+_FORMATS = {
+    ".csv": _separated(","),
+    ".tsv": _separated("\t"),
+    ".jsonl": _Format(_json_names, _json_columns),
+    ".parquet": _Format(_parquet_names, _parquet_columns),
+}
+
+
+def _at(path: Path, number: int, line: str) -> str:
+    return f"{path}, line {number} ({value(line.strip(chr(10) + chr(13)))})"
