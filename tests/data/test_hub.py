@@ -280,3 +280,31 @@ def test_what_other_software_leaves_in_a_local_copy_is_not_read(
     else:
         made = prepare("pets", section(tmp_path / "raw", 3, 3), tmp_path / "out")
         assert made.train_labels.tolist() == [0, 1, 0]
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+
+
+@pytest.mark.parametrize("splits", [["test"], ["train", "test"]])
+def test_a_pointer_of_git_lfs_in_a_local_copy_is_named(tmp_path: Path, splits: list[str]) -> None:
+    for split in ("train", "test"):
+        save(tmp_path / "raw", split, [0, 1, 0])
+    for split in splits:
+        (tmp_path / "raw" / f"{split}-00000-of-00001.parquet").write_bytes(LFS)
+    message = r"raw/test-00000-of-00001.parquet: a pointer of git-lfs, .*: git lfs pull"
+    with pytest.raises(DatasetError, match=message):
+        prepare("pets", section(tmp_path / "raw", 3, 3), tmp_path / "out")
+
+
+@pytest.mark.parametrize("where", [0.2, 0.5, 0.9, 0.98])
+def test_damaged_pages_name_their_file(tmp_path: Path, where: float) -> None:
+    """What is damaged: images, or labels, or what says where they are."""
+    for split in ("train", "test"):
+        save(tmp_path / "raw", split, [0, 1] * 400)
+    file = tmp_path / "raw" / "test-00000-of-00001.parquet"
+    content = bytearray(file.read_bytes())
+    place = int(where * len(content))
+    content[place : place + 200] = bytes(255 - each for each in content[place : place + 200])
+    file.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"test-00000-of-00001\.parquet: cannot be read"):
+        prepare("pets", section(tmp_path / "raw", 800, 800), tmp_path / "out")

@@ -66,7 +66,7 @@ def require_file(path: Path) -> None:
 
 
 def require_content(path: Path) -> None:
-    """Refuse what stands for a file that was not fetched: a pointer of git-lfs or git-annex.
+    """Refuse what is no file, and what stands for a file that was not fetched (see `found_pointer`).
 
     What is missing passes, as for `require_file`.
 
@@ -74,26 +74,27 @@ def require_content(path: Path) -> None:
         OSError: it is such a pointer, or no file.
     """
     require_file(path)
-    if path.is_file():
-        with path.open("rb") as stream:
-            refuse_pointer(stream.read(_POINTER_BYTES), path)
+    if path.is_file() and (found := found_pointer(path)):
+        raise OSError(errno.ENODATA, found, str(path))
 
 
-def refuse_pointer(content: bytes, path: Path | None = None) -> None:
-    """Refuse content that only says where git keeps the content.
+def found_pointer(content: bytes | Path) -> str | None:
+    """Say that content only tells where git-lfs or git-annex keep it, and how to fetch it.
+
+    >>> found_pointer(b"version https://git-lfs.github.com/spec/v1")
+    'a pointer of git-lfs, not the file itself; fetch that: git lfs pull'
 
     Args:
-        content: of a file, or its beginning.
-        path: of the file, for the error.
-
-    Raises:
-        OSError: it is a pointer.
+        content: of a file, or a file.
     """
-    for beginning, program in _POINTERS.items():
+    if isinstance(content, Path):
+        with content.open("rb") as stream:
+            content = stream.read(_POINTER_BYTES)
+    for beginning, command in _POINTERS.items():
         if content.startswith(beginning):
-            name = "-".join(program.split()[:2])
-            message = f"a pointer of {name}, not the file itself; fetch that: {program}"
-            raise OSError(errno.ENODATA, message, str(path)) if path else OSError(message)
+            name = "-".join(command.split()[:2])
+            return f"a pointer of {name}, not the file itself; fetch that: {command}"
+    return None
 
 
 def canonical_json(value: Any) -> str:

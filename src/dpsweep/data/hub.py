@@ -8,6 +8,7 @@ decoded from the bytes in the files.
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsweep.base.files import fingerprint
+from dpsweep.base.files import fingerprint, found_pointer
 from dpsweep.base.litter import is_litter, walk
 from dpsweep.data.examples import (
     LabelColumn,
@@ -32,6 +33,8 @@ from dpsweep.study.config import HubSource
 from dpsweep.study.messages import brief, shorten
 
 log = logging.getLogger(__name__)
+
+_LARGEST_POINTER = 1024  # bytes
 
 
 def load_hub(source: HubSource, kind: str) -> LabelledData:
@@ -86,6 +89,7 @@ def open_hub(source: HubSource) -> HubFiles:
                 f"for example with: {_download_command(source)} --local-dir {folder}"
             )
         _refuse_litter(folder)
+        _refuse_pointers(folder)
         origin = f"{source.id}, local copy"
     else:
         folder = _download(source)
@@ -99,6 +103,8 @@ def open_hub(source: HubSource) -> HubFiles:
     try:
         splits = datasets.load_dataset(str(folder), name=source.configuration, streaming=True)
     except (datasets.exceptions.DatasetsError, OSError, ValueError) as error:
+        if damaged := _damaged_table(folder):
+            raise DatasetError(f"{damaged}: cannot be read ({brief(error)})") from error
         raise DatasetError(
             f"{folder}: cannot be read as a dataset ({brief(error)}). The source's key configuration "
             "chooses one of several"
@@ -120,6 +126,42 @@ def _refuse_litter(folder: Path) -> None:
             f"{folder}: found {shorten(found)}, which a server or other software has left there and "
             "which would be read as data; remove them"
         )
+
+
+def _refuse_pointers(folder: Path) -> None:
+    for file in walk(folder):
+        if file.stat().st_size < _LARGEST_POINTER and (found := found_pointer(file)):
+            raise DatasetError(f"{file}: {found}")
+
+
+@contextmanager
+def _reading(files: HubFiles, split: str) -> Iterator[None]:
+    """Name the damaged file in what is raised inside: the library reads files when their rows are asked for.
+
+    Raises:
+        DatasetError: in the place of any error of a reader.
+    """
+    try:
+        yield
+    except (DatasetError, MemoryError):
+        raise
+    except Exception as error:  # readers meet broken files with all kinds of exceptions
+        where = _damaged_table(files.folder) or f"{files.folder}, split {split}"
+        raise DatasetError(f"{where}: cannot be read ({brief(error)})") from error
+
+
+def _damaged_table(folder: Path) -> Path | None:
+    """The first parquet file that cannot be read to its end."""
+    from pyarrow import parquet  # noqa: PLC0415
+
+    for file in walk(folder):
+        if file.suffix == ".parquet":
+            try:
+                for _ in parquet.ParquetFile(file).iter_batches():
+                    pass
+            except Exception:  # as above
+                return file
+    return None
 
 
 @dataclass(frozen=True)
@@ -171,13 +213,14 @@ class _Part:
         following, place = next(kept, None), 0
         for name in self.rows.splits:
             stream = files.splits[name].select_columns([column])
-            for row in stream if cast is None else stream.cast_column(column, cast):
-                if following is None:
-                    return
-                if place == following:
-                    yield self.rows.where(place), row[column]
-                    following = next(kept, None)
-                place += 1
+            with _reading(files, name):
+                for row in stream if cast is None else stream.cast_column(column, cast):
+                    if following is None:
+                        return
+                    if place == following:
+                        yield self.rows.where(place), row[column]
+                        following = next(kept, None)
+                    place += 1
 
     def images(self, start: int) -> Iterator[tuple[str, Content]]:
         """Yield the name and the encoded image of each row, from one of them on."""
@@ -275,7 +318,8 @@ def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, Label
                 f"{source.id}: found no split {name!r}; allowed: {shorten(files.splits)}"
             )
         split = files.splits[name]
-        columns = split.column_names or list(next(iter(split)))
+        with _reading(files, name):
+            columns = split.column_names or list(next(iter(split), {}))
         for column in (source.label_column, source.input_column):
             if column not in columns:
                 raise DatasetError(
@@ -283,8 +327,9 @@ def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, Label
                     f"allowed: {shorten(columns)}"
                 )
         before = len(labels)
-        for batch in split.select_columns([source.label_column]).iter(10_000):
-            labels += batch[source.label_column]
+        with _reading(files, name):
+            for batch in split.select_columns([source.label_column]).iter(10_000):
+                labels += batch[source.label_column]
         sizes.append(len(labels) - before)
     rows = _Rows(files, splits, sizes)
     return rows, LabelColumn(source.id, source.label_column, labels, rows.where)

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
-from dpsweep.base.files import DamagedFileError, read_checked_json, write_checked_json, write_text
+from dpsweep.base.files import (
+    DamagedFileError,
+    found_pointer,
+    read_checked_json,
+    write_checked_json,
+    write_text,
+)
 from dpsweep.data.hub_file import fetch_file
 from dpsweep.data.prepared import PADDING, DatasetError, TokenizerIdentity
 from dpsweep.data.sources import load
@@ -132,6 +138,8 @@ def _copy(source: Path, path: Path) -> None:
     """Copy a ``tokenizer.json``, or make one from a vocabulary of BERT's WordPiece."""
     if not source.is_file():
         raise DatasetError(f"{source}: no such file; put the tokenizer there")
+    if found := found_pointer(source):
+        raise DatasetError(f"{source}: {found}")
     if source.suffix == ".txt":
         try:
             pieces = source.read_text(encoding="utf-8").splitlines()

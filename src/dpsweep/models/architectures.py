@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from dpsweep.base.files import read_json, require_file
+from dpsweep.base.files import read_json, require_content
 from dpsweep.data.hub_file import fetch_file
 from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.sequence_classifier import SequenceClassifier
@@ -85,7 +85,7 @@ def _published(source: str, place: str) -> tuple[str, dict[str, Any]]:
         instead = "architecture: local-dir:..., with the folder of the copy"
         file = fetch_file(repository, "config.json", revision or None, instead)
     try:
-        require_file(file)
+        require_content(file)
         found = read_json(file)
         return found["architecture"], found.get("model_args") or {}
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from dpsweep.base.files import read_json, require_file
+from dpsweep.base.files import read_json, require_content
 from dpsweep.models.architectures import create, find_head, seeded, state_without_head
 from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.sequence_classifier import SequenceClassifier
@@ -57,7 +57,7 @@ def load_weights(
             "checkpoints can run code when they are opened)"
         )
     try:
-        require_file(path)
+        require_content(path)
         tensors = load_file(path)
     except FileNotFoundError:
         raise BackboneError(f"{path}: no such file; put the weights there") from None
@@ -153,10 +153,12 @@ def configured(architecture: Architecture, path: Path) -> Architecture:
     from transformers import AutoConfig  # noqa: PLC0415
 
     try:
+        require_content(path)
         found = read_json(path)
         kind = found["model_type"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BackboneError(f"{path}: not a config.json of transformers ({error})") from error
+        what = getattr(error, "strerror", None) or error
+        raise BackboneError(f"{path}: not a config.json of transformers ({what})") from error
     if kind != architecture.name:
         raise BackboneError(f"{path}: of a {kind!r}; the study says {architecture.name!r}")
     default = AutoConfig.for_model(kind).to_dict()

@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import require_file
+from dpsweep.base.files import require_content
 from dpsweep.study.config.section import usable_path
 from dpsweep.study.find import PAPER, named_study
 from dpsweep.study.messages import explain, screen, value
@@ -73,7 +73,7 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path.resolve() in (overlay.resolve() for overlay in overlays):
         raise StudyError(f"{whole}: extends itself; allowed: a chain of files that ends")
     try:
-        require_file(path)
+        require_content(path)
         with path.open(encoding="utf-8") as stream:
             content = yaml.load(stream, Loader=StudyLoader)  # noqa: S506 (a SafeLoader)
     except OSError as error:
@@ -120,7 +120,7 @@ def _referred(content: dict[str, Any], path: Path) -> dict[str, Any]:
         return content
     file = path.parent / named
     try:
-        require_file(file)
+        require_content(file)
         with file.open(encoding="utf-8", newline="") as stream:
             rows = [
                 {key: _cell(text) for key, text in row.items() if key and text}
