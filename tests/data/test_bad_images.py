@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpsweep.data import DatasetError, PreparedDataset
-from dpsweep.data.images import Transform
+from dpsweep.data import DatasetError, PreparedDataset, Split
+from dpsweep.data.images import EncodedImages, Transform, make_transform
 from dpsweep.data.prepare import prepare
 from dpsweep.data.resize import Resize
 from dpsweep.study.config import Dataset
@@ -153,6 +153,83 @@ def test_pictures_of_all_kinds_are_read(kind: str) -> None:
     assert Transform(Resize(size=SIZE, interpolation="nearest"))(make())[0, 0].tolist() == colour
 
 
+def png(depth: int, colour: int, pixels: Any, hidden: list[int] | None = None) -> bytes:
+    """Write a PNG of any depth, (height, width, channels), by hand."""
+    rows = np.asarray(pixels).reshape(len(pixels), -1)
+    packed = b""
+    for row in rows:
+        bits = "".join(f"{value:0{depth}b}" for value in row)
+        bits += "0" * (-len(bits) % 8)
+        packed += b"\0" + int(bits, 2).to_bytes(len(bits) // 8, "big")
+    header = struct.pack(">IIBBBBB", len(pixels[0]), len(pixels), depth, colour, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(packed)), (b"IEND", b"")]
+    if hidden is not None:
+        chunks.insert(1, (b"tRNS", struct.pack(f">{len(hidden)}H", *hidden)))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+
+
+EXACT = Transform(Resize(size=4, interpolation="nearest"))
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("depth", [1, 2, 4, 8, 16])
+def test_the_grey_that_a_png_calls_transparent_becomes_white(depth: int, place: int) -> None:
+    top = 2**depth - 1
+    levels = [0, min(1, top), top, top // 2]
+    hidden = levels[place]
+    found = EXACT(png(depth, 0, [levels] * 4, [hidden]))
+    wanted = [255 if each == hidden else 255 * each / top for each in levels]
+    assert np.abs(found - np.array(wanted)[:, None]).max() <= 0.51
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("depth", [8, 16])
+def test_the_colour_that_a_png_calls_transparent_becomes_white(depth: int, place: int) -> None:
+    top = 2**depth - 1
+    # The last two differ in their lower bytes alone, where there are 16 bits.
+    colours = [[0, 0, 0], [top, 0, 9], [top // 2, 1, 2], [top // 2, 2, 1]]
+    found = EXACT(png(depth, 2, [colours] * 4, colours[place]))
+    wanted = np.array(colours) * (255 / top)
+    wanted[place] = 255
+    assert np.abs(found - wanted).max() < 1
+
+
+@pytest.mark.parametrize(
+    ("depth", "colour", "channels"), [(8, 4, 2), (16, 4, 2), (8, 6, 4), (16, 6, 4)]
+)
+def test_alpha_mixes_with_white(depth: int, colour: int, channels: int) -> None:
+    top = 2**depth - 1
+    pixels = np.random.default_rng(depth).integers(0, top + 1, (4, 4, channels))
+    pixels[0, :2, -1] = 0, top
+    alpha = pixels[..., -1:] / top
+    wanted = 255 * (alpha * pixels[..., :-1] / top + 1 - alpha)
+    # Of 16 bits of colour the upper 8 are kept.
+    assert np.abs(EXACT(png(depth, colour, pixels)) - wanted).max() < (0.51 if depth == 8 else 1.6)
+
+
+@pytest.mark.parametrize("form", ["TIFF", "PNG", "JPEG", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_turned_picture_is_stored_as_it_is_seen(form: str, orientation: int) -> None:
+    pixels = np.zeros((8, 16, 3), np.uint8)
+    pixels[:4, :8] = 255  # the corner that EXIF calls the first row and column
+    exif = Image.Exif()
+    exif[274] = orientation
+    content = saved(Image.fromarray(pixels), form, exif=exif)
+    images = EncodedImages(lambda _: iter([("x", content)]), form)
+    split = Split(images, np.zeros(1, np.int64))
+    transform = make_transform(Resize(size=64, interpolation="nearest"), split)
+    height, width = (16, 8) if orientation > 4 else (8, 16)
+    found = transform(content)
+    assert transform.stored == found.shape[:2] == (height, width)
+    top, left = orientation in (1, 2, 5, 6), orientation in (1, 4, 5, 8)
+    corner = found[(0 if top else height // 2) :, (0 if left else width // 2) :]
+    assert corner[1 : height // 2 - 1, 1 : width // 2 - 1].min() > 200
+    assert found.astype(int).sum() < 255 * 3 * 8 * 16 / 3
+
+
 # -- images that are refused -----------------------------------------------------------------
 
 
@@ -191,6 +268,10 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a text": (lambda: b"where are the cats?", "of no format that Pillow reads"),
     "SVG": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", "of no format that Pillow"),
     "huge": (bomb, "decompression bomb"),
+    "a pointer of git-lfs": (
+        lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+        "a pointer of git-lfs, not the file itself; fetch that: git lfs pull",
+    ),
 }
 
 

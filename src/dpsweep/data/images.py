@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsweep.base.files import fingerprint
+from dpsweep.base.files import fingerprint, found_pointer
 from dpsweep.data.examples import Split
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.resize import Resize
@@ -41,6 +41,7 @@ _MOST_PIXELS = 2**27
 # Values of the EXIF tag Orientation of a picture that is turned by a quarter.
 _ON_ITS_SIDE = frozenset({5, 6, 7, 8})
 # Tags of TIFF, and a value of the second.
+_SIDES = (256, 257)  # width and height
 _BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262
 _WHITE_IS_ZERO = 0
 
@@ -68,10 +69,15 @@ class Transform:
             raise ValueError("it is empty")
         try:
             with Image.open(_stream(content)) as opened:
+                hidden = _hidden(content, opened)
                 image = _rgb(ImageOps.exif_transpose(opened), opened)
         except UnidentifiedImageError:
-            raise ValueError("of no format that Pillow reads") from None
+            raise ValueError(found_pointer(content) or "of no format that Pillow reads") from None
+        if hidden is not None:
+            image.paste("white", mask=hidden)
         if self.stored is not None:
+            if (image.height, image.width) != self.stored:
+                raise ValueError(f"{image.width} x {image.height} pixels, unlike its header")
             return np.asarray(image)
         size = self.resize.size
         height, width, top, left = self.resize.geometry(image.height, image.width)
@@ -109,7 +115,11 @@ def _size(content: Content) -> tuple[int, int] | None:
     try:
         with Image.open(_stream(content)) as opened:
             on_its_side = opened.getexif().get(ExifTags.Base.Orientation, 1) in _ON_ITS_SIDE
-            width, height = opened.size
+            # Pillow has turned the size of a TIFF already.
+            tags = getattr(opened, "tag_v2", {})
+            width, height = (
+                tags.get(tag, side) for tag, side in zip(_SIDES, opened.size, strict=True)
+            )
     except MemoryError:
         raise
     except Exception:  # decoders meet broken files with all kinds of exceptions
@@ -154,6 +164,43 @@ def _rgb(image: "Image", file: "Image") -> "Image":
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
     return image.convert("RGB")
+
+
+def _hidden(content: Content, file: Any) -> "Image | None":
+    """The mask of the pixels of the one colour that a PNG calls transparent, where Pillow misreads it.
+
+    A PNG names the colour as its pixels are stored, with 2, 4 or 16 bits; Pillow compares it with 8 bits.
+
+    Args:
+        content: encoded.
+        file: the same, opened and not yet read.
+    """
+    from PIL import Image, ImageOps  # noqa: PLC0415
+
+    again: Any  # an image of a file, whose type Pillow does not tell
+    colour = file.info.get("transparency")
+    if file.format != "PNG" or colour is None or not file.tile:
+        return None
+    match file.tile[0].args:
+        case "L;2" | "L;4" as stored:
+            file.info["transparency"] = colour * 255 // (2 ** int(stored[-1]) - 1)
+            return None
+        case "I;16B":
+            parts = {"I;16B": [colour]}
+        case "RGB;16B":
+            # Read as little-endian, big-endian numbers of 16 bits give their lower bytes.
+            parts = {"RGB;16B": [each >> 8 for each in colour]}
+            parts["RGB;16L"] = [each & 255 for each in colour]
+        case _:
+            return None
+    del file.info["transparency"]
+    equal = []
+    for layout, wanted in parts.items():
+        with Image.open(_stream(content)) as again:
+            again.tile = [again.tile[0]._replace(args=layout)]
+            pixels = np.asarray(ImageOps.exif_transpose(again))
+        equal.append((np.atleast_3d(pixels) == wanted).all(axis=-1))
+    return Image.fromarray(np.logical_and.reduce(equal))
 
 
 @dataclass(frozen=True)
