@@ -11,6 +11,7 @@ from tests.synthetic import make_study, write_cells, write_dataset, write_gradie
 
 from dpsweep.analysis.frames import UnreadableResultsError
 from dpsweep.figures import draw
+from dpsweep.figures.per_class import plot
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
@@ -38,11 +39,16 @@ def per_class_study(**settings: Any) -> Study:
     )
 
 
-def write_per_class(study: Study, paths: Paths, norms_of: int = 200) -> None:
+ACCURACIES = {1.0: [0.3, 0.9, 0.5], 0.1: [0.1, 0.8, 0.7]}
+
+
+def write_per_class(
+    study: Study, paths: Paths, norms_of: int = 200, accuracies: Any = ACCURACIES
+) -> None:
     def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
         if cell.batch_size == 100:
             return {"macro_accuracy": 0.1}
-        per_class = {1.0: [0.3, 0.9, 0.5], 0.1: [0.1, 0.8, 0.7]}[float(cell.clipping_bound)]
+        per_class = accuracies[float(cell.clipping_bound)]
         return {
             "macro_accuracy": 0.5,
             "per_class_accuracy": [a - 0.1 * (seed == 2) for a in per_class],
@@ -75,6 +81,20 @@ def test_per_class_numbers_by_hand(tmp_path: Path) -> None:
     # Retained at C = 0.1: 0.1, 1/2, 1.
     assert small["relative_retained_weight"].tolist() == pytest.approx([0.8, 1.6, 0.16])
     assert set(numbers["batch_size"]) == {200}
+
+
+def test_a_class_without_test_examples_is_said_and_not_drawn(tmp_path: Path) -> None:
+    study, paths = per_class_study(), Paths(tmp_path)
+    write_per_class(study, paths, accuracies={1.0: [0.3, math.nan, 0.5], 0.1: [0.1, math.nan, 0.7]})
+    numbers = drawn(study, paths).set_index(["clipping_bound", "class"])
+    assert numbers.loc[1.0]["class_rank"].dropna().to_dict() == {2: 1, 0: 2}, "easy to hard"
+    assert np.isnan(numbers.loc[(1.0, 1), "class_rank"])
+    figure = plot(study.figures["drawn"], pd.read_csv(paths.figure("drawn", "csv")))
+    labels = [each.get_text() for each in figure.axes[-1].get_xticklabels()]
+    assert labels == ["two", "zero"]
+    assert "no test example: one." in figure.get_supxlabel().replace("\n", " ")
+    for line in (line for axes in figure.axes for line in axes.get_lines()):
+        assert set(line.get_xdata()) <= {0, 1, 2}
 
 
 def test_the_retained_weight_may_be_that_of_the_classifier(tmp_path: Path) -> None:

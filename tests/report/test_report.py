@@ -593,6 +593,14 @@ def test_test_examples_of_the_training_set_are_counted(
         assert check.evidence.rows == [["Digits", "1", "200"]]
 
 
+def test_classes_without_a_test_example_are_named(study: Study, paths: Paths) -> None:
+    write_dataset(paths, "digits", [500, 300, 200], test_counts=[0, 200, 0])
+    duplicates, untested = check_data(study, paths)
+    assert (duplicates.status, untested.status) == ("pass", "note")
+    assert untested.title == "Every class has a test example"
+    assert untested.evidence.rows == [["Digits", "zero, two", "3"]]
+
+
 def test_a_problem_of_two_precisions_is_named(study: Study, paths: Paths) -> None:
     write_trials(study, paths)
     trials = read_trials(study, paths).assign(precision="float32")

@@ -9,7 +9,7 @@ from typing import Any
 
 from dpsweep.analysis.power import outlook
 from dpsweep.base.units import count
-from dpsweep.data.prepare import inspect
+from dpsweep.data.prepare import inspect, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.planning.plan import Plan
 from dpsweep.study import Study, StudyError
@@ -105,6 +105,7 @@ def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
         found = PreparedDataset.open(folder).metadata
         declared = section.classes, section.train_size, section.test_size
         if (len(found.classes), found.train_size, found.test_size) == declared:
+            warn_of_untested(dataset, found.classes, found.test_counts)
             return list(found.classes)
     return inspect(dataset, section)
 

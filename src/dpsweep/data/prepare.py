@@ -202,12 +202,26 @@ def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
         counts = _wrong_counts(name, dataset, classes, train)
         more = len(counts) - _FEW_COUNTS
         wrong += counts[:_FEW_COUNTS] + [f"  and so of {more} more classes"] * (more > 0)
-        if untested := [classes[label] for label in _missing(test, classes)]:
-            log.warning("%s: no test example of %s", name, shorten(untested))
+        warn_of_untested(name, classes, np.bincount(test, minlength=len(classes)).tolist())
     if wrong and data.skipped:
         wrong.append(f"left out: {_listed(data.skipped)}")
     if wrong:
         raise DatasetError("\n".join(wrong))
+
+
+def warn_of_untested(name: str, classes: Sequence[str], test_counts: Sequence[int]) -> None:
+    """Name the classes that have no test example; macro accuracy is the mean over the others.
+
+    Args:
+        name: of the dataset.
+        classes: their names.
+        test_counts: of each the test examples.
+    """
+    untested = [each for each, count in zip(classes, test_counts, strict=True) if not count]
+    if untested:
+        log.warning(
+            "%s: no test example of %s; macro accuracy leaves them out", name, shorten(untested)
+        )
 
 
 def _wrong_counts(name: str, dataset: Dataset, classes: Sequence[str], train: Labels) -> list[str]:

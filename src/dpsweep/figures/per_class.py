@@ -27,6 +27,7 @@ from dpsweep.base.files import read_checked_json
 from dpsweep.figures import style
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
+from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Panel, PerClass
 
@@ -57,6 +58,7 @@ def effects_on_classes(
 ) -> pd.DataFrame:
     """One row per (panel, C, class), classes ranked by the baseline's per-class accuracy.
 
+    A class without a test example has neither a rank nor an accuracy, and comes last.
     Everything is of the first seed, at the best (B, learning rate) of each C; retained weight is
     of the gradients after the last epoch, at the C that the model was trained with.
 
@@ -102,9 +104,12 @@ def _classes(
     relative = relative_retained_weight(weight, weights.get(figure.baseline, unknown))[order]
     difference = (accuracy[bound] - reference)[order]
     window = 1 if order.size <= _CROWD else 2 * (order.size // 40) + 1
+    tested = np.isfinite(reference[order])
+    ranks = pd.array(np.arange(1, order.size + 1), dtype="Int64")
+    ranks[~tested] = pd.NA
     return pd.DataFrame(
         {
-            "class_rank": np.arange(1, order.size + 1),
+            "class_rank": ranks,
             "class": order,
             "class_name": _class_names(paths, row["dataset"], order),
             "baseline_accuracy": reference[order],
@@ -113,7 +118,9 @@ def _classes(
             "accuracy_difference_smooth": running_mean(difference, window),
             "retained_weight": weight[order],
             "relative_retained_weight": relative,
-            "relative_retained_weight_smooth": running_mean(relative, window),
+            "relative_retained_weight_smooth": running_mean(
+                np.where(tested, relative, np.nan), window
+            ),
             "running_mean_over": window,
             "full_batch": row["full_batch"],
         }
@@ -157,7 +164,12 @@ def _class_names(paths: Paths, dataset: str, order: np.ndarray) -> list[str]:
 
 
 def plot(figure: PerClass, numbers: pd.DataFrame) -> Figure:
-    """Draw a row for each quantity and a column for each panel, one line per C."""
+    """Draw a row for each quantity and a column for each panel, one line per C.
+
+    Classes without a test example are named below, and not drawn.
+    """
+    untested = numbers[numbers["class_rank"].isna()]
+    numbers = numbers.dropna(subset="class_rank").astype({"class_rank": int})
     colours = style.colours_by(numbers["clipping_bound"])
     named = numbers.groupby("panel")["class"].nunique().max() <= _NAMED
     # With few classes points have markers.
@@ -200,6 +212,9 @@ def plot(figure: PerClass, numbers: pd.DataFrame) -> Figure:
     window = int(numbers["running_mean_over"].max())
     if window > 1:
         style.note(drawing, f"Thin: every class. Thick: running mean over {window} classes.")
+    if len(untested):
+        lacking = shorten(dict.fromkeys(_short_names(untested)))
+        style.note(drawing, f"Not drawn, because they have no test example: {lacking}.")
     return drawing
 
 

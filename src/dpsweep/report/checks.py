@@ -59,9 +59,12 @@ def check_trials(study: Study, trials: pd.DataFrame) -> list[Check]:
 
 
 def check_data(study: Study, paths: Paths) -> list[Check]:
-    """Ask whether test examples are training examples too; nothing where no dataset is prepared."""
+    """Ask whether test examples are training examples too, and whether every class has one.
+
+    Nothing is asked where no dataset is prepared.
+    """
     title = "Test examples are not in the training set"
-    rows = []
+    rows, untested = [], []
     prepared = 0
     for name in study.swept_datasets:
         with suppress(FileNotFoundError, DamagedFileError):  # it is yet to be made
@@ -70,16 +73,30 @@ def check_data(study: Study, paths: Paths) -> list[Check]:
             if same := len(metadata.get("duplicates", [])):
                 row = {"Dataset": study.datasets[name].title, "In both": f"{same:,}"}
                 rows.append(row | {"Test examples": f"{metadata['test_size']:,}"})
+            counted = zip(metadata["classes"], metadata["test_counts"], strict=True)
+            if names := [each for each, examples in counted if not examples]:
+                row = {"Dataset": study.datasets[name].title, "Without one": shorten(names)}
+                untested.append(row | {"Classes": f"{len(metadata['classes']):,}"})
     if not prepared:
         return []
+    checks = [_untested(untested)] if untested else []
     if not rows:
-        return [Check(title, "pass", "No test example has the inputs of a training example.")]
+        finding = "No test example has the inputs of a training example."
+        return [Check(title, "pass", finding), *checks]
     finding = (
         "A network reads some test examples as the same pixels or tokens as a training example, and "
         "may have learned them by heart. The dataset's metadata.json names them; duplicates: refuse "
         "makes them an error."
     )
-    return [Check(title, "note", finding, TextTable.of(rows, "lrr"))]
+    return [Check(title, "note", finding, TextTable.of(rows, "lrr")), *checks]
+
+
+def _untested(rows: list[dict[str, str]]) -> Check:
+    finding = (
+        "Some classes have no test example, so that nobody knows how accurate a model is on them. Macro "
+        "accuracy is the mean over the others, and figures by class leave them out."
+    )
+    return Check("Every class has a test example", "note", finding, TextTable.of(rows, "llr"))
 
 
 def check_files(study: Study, paths: Paths) -> list[Check]:
