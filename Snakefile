@@ -1,20 +1,21 @@
 # dpsweep: from a study file to a report. `snakemake --profile demo all` runs the demo,
 # `snakemake --profile slurm all` the paper's study on a cluster. `OUTPUTS` says what is made from what.
-import json
 import re
+import signal
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from dpsweep.base import gpus
 from dpsweep.base.errors import DpsweepError
 from dpsweep.planning import call
-from dpsweep.planning.cluster import Jobs, read_site
 from dpsweep.planning.outputs import NormsKey, Outputs, prepared_files
 from dpsweep.study import Cell, load_study
 from dpsweep.study.fingerprints import state_fingerprint
 from dpsweep.study.paths import Paths
+from workflow.resources import JobResources
 
+# Slurm announces the end of a job to all of its processes. It concerns the training; Snakemake waits.
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 if workflow.is_main_process:
     call.watch_for_interrupts()
 
@@ -29,28 +30,16 @@ PARTIAL = bool(config.get("partial", False))
 try:
     STUDY_FILE = call.study_file(config, workflow.overwrite_configfiles)
     STUDY = load_study(Path(STUDY_FILE))
-    # Site settings of a cluster come with its profile.
-    SITE = (
-        read_site(config["slurm"], "profiles/slurm/site.yaml")
-        if "slurm" in config
-        else None
-    )
     PATHS = Paths(Path(STUDY.results), PARTIAL)
     PATHS.check_writable()
 except DpsweepError as error:
     raise WorkflowError(str(error))
 OUTPUTS = Outputs(STUDY, PATHS)
-# On one machine each training job takes a GPU, or seats of one; without a GPU nothing limits them.
-GPUS = gpus.visible_gpus() if SITE is None else []
-JOBS = Jobs(STUDY, SITE, GPUS)
-gpus.offer(GPUS)
-for resource, limit in JOBS.limits.items():
-    if resource not in workflow.global_resources:
-        workflow.register_resource(resource, limit)
+JOBS = JobResources(STUDY)
 LOGS = PATHS.drawn / "logs"
-# What a site needs around every command.
-setup = JOBS.shell_setup(PROJECT / "workflow/scripts/requeue.sh")
-shell.prefix(setup.replace("{", "{{").replace("}", "}}"))
+shell.prefix(
+    f"set -euo pipefail; . '{workflow.source_path('workflow/scripts/requeue.sh')}'; "
+)
 
 
 include: "workflow/rules/call.smk"
@@ -86,3 +75,4 @@ if not PARTIAL:
 
 include: "workflow/rules/draw.smk"
 include: "workflow/rules/plan.smk"
+include: "workflow/rules/check.smk"

@@ -7,45 +7,29 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import torch
 
 from dpsweep.base import gpus
-from dpsweep.base.gpus import (
-    OFFERED,
-    SEATS,
-    TAKEN,
-    Gpu,
-    describe,
-    offer,
-    offered,
-    seats,
-    visible_gpus,
-)
-from dpsweep.training.trial import _environment
-from tests.waiting import wait_for
+from dpsweep.base.gpus import Gpu, describe, visible_gpus
 
-GPUS = [Gpu(str(each), f"GPU-{each}0", "H100", 80.0) for each in range(2)]
 LISTED = "0, GPU-00, H100, 76294\n1, GPU-10, H100, 76294\n"
 JOB = """
 import os, sys, time
 from pathlib import Path
 from dpsweep.base.gpus import taken_gpu
-folder, name, seats, seconds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-with taken_gpu(seats, folder / "locks") as gpu:
+print("ready", flush=True)
+with taken_gpu(Path(sys.argv[1])) as gpu:
     print(gpu.label, os.environ["CUDA_VISIBLE_DEVICES"], time.monotonic(), flush=True)
-    time.sleep(seconds)
+    time.sleep(float(sys.argv[2]))
     print(time.monotonic(), flush=True)
 """
 
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CUDA_VISIBLE_DEVICES", OFFERED, TAKEN):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 @pytest.fixture
@@ -66,13 +50,13 @@ def fake_nvidia_smi(folder: Path, listed: str, status: int = 0) -> None:
     ("visible", "devices"),
     [
         (None, ["GPU-00", "GPU-10"]),
-        ("1", ["1"]),
-        ("1,0", ["1", "0"]),
-        ("GPU-1", ["GPU-1"]),
-        ("MIG-7,0", ["MIG-7", "0"]),
+        ("1", ["GPU-10"]),
+        ("1,0", ["GPU-10", "GPU-00"]),
+        ("GPU-1", ["GPU-10"]),
+        ("MIG-7,0", ["MIG-7", "GPU-00"]),
         ("", []),
         ("-1", []),
-        ("0,7,1", ["0"]),
+        ("0,7,1", ["GPU-00"]),
     ],
 )
 def test_what_cuda_shows_is_respected(
@@ -108,8 +92,6 @@ def test_what_the_driver_does_not_know_stops_nothing(
     found = listed(tmp_path, monkeypatch, f"0, GPU-00, {name}, {memory}\n")
     assert found == [Gpu("0", "GPU-00", name, gigabytes)]
     assert said in describe(found)
-    if not gigabytes:  # what fits beside another job is not known
-        assert seats(1.0, 0.1, found) == SEATS
 
 
 @pytest.mark.parametrize(
@@ -133,30 +115,20 @@ def test_a_machine_without_a_driver_has_none(monkeypatch: pytest.MonkeyPatch) ->
     assert visible_gpus() == []
 
 
-def start(folder: Path, seats: int, seconds: float) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+def start(folder: Path, seconds: float) -> "subprocess.Popen[str]":
+    job = subprocess.Popen(
         # Signals work as in a terminal, whatever the tests were started from (the background of a script).
         [
             *("env", "--default-signal=INT", sys.executable, "-c", JOB),
-            *(str(folder), "job", str(seats), str(seconds)),
+            *(str(folder / "locks"), str(seconds)),
         ],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-
-
-def wait_in_line(job: "subprocess.Popen[str]", folder: Path) -> None:
-    """Wait until a job has come to the queue for GPUs."""
-
-    def there() -> bool:
-        with suppress(FileNotFoundError):  # files are closed while they are listed
-            files = Path(f"/proc/{job.pid}/fd").iterdir()
-            return any(file.readlink() == folder / "locks" / "queue" for file in files)
-        return False
-
-    wait_for(there, "place in the queue", job)
-    time.sleep(1)  # it would have its GPU by now, if there were one for it
+    assert job.stdout is not None
+    assert job.stdout.readline() == "ready\n"
+    return job
 
 
 def begun(job: "subprocess.Popen[str]") -> tuple[str, str, float]:
@@ -165,10 +137,9 @@ def begun(job: "subprocess.Popen[str]") -> tuple[str, str, float]:
     return label, device, float(second)
 
 
+@pytest.mark.usefixtures("two_gpus")
 def test_no_two_jobs_get_the_same_gpu(tmp_path: Path) -> None:
-    offer(GPUS)
-    assert offered() == GPUS
-    jobs = [start(tmp_path, SEATS, 3) for _ in range(5)]
+    jobs = [start(tmp_path, 1) for _ in range(5)]
     spans: dict[str, list[tuple[float, float]]] = {}
     for job in jobs:
         output, _ = job.communicate()
@@ -180,13 +151,30 @@ def test_no_two_jobs_get_the_same_gpu(tmp_path: Path) -> None:
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(each))
 
 
+@pytest.mark.usefixtures("two_gpus")
+def test_gpus_that_a_scheduler_shows_are_locked_by_what_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs on one node may both be shown a GPU with the number 0, each its own."""
+    first = start(tmp_path, 600)
+    assert begun(first)[1] == "GPU-00"
+    (tmp_path / "bin/nvidia-smi").write_text("#!/bin/sh\necho 0, GPU-10, H100, 76294\n")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    second = start(tmp_path, 0)
+    assert begun(second)[1] == "GPU-10"
+    first.kill()
+
+
+@pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_job_that_dies_gives_its_gpu_back(tmp_path: Path, number: int) -> None:
-    offer(GPUS[:1])
-    first = start(tmp_path, SEATS, 600)
+def test_a_job_that_dies_gives_its_gpu_back(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    first = start(tmp_path, 600)
     assert begun(first)[0] == "0"
-    second = start(tmp_path, SEATS, 0)
-    wait_in_line(second, tmp_path)
+    second = start(tmp_path, 0)
+    time.sleep(1)  # it would have its GPU by now, if there were one for it
     assert second.poll() is None
     first.send_signal(number)
     assert begun(second)[0] == "0"
@@ -194,50 +182,13 @@ def test_a_job_that_dies_gives_its_gpu_back(tmp_path: Path, number: int) -> None
     assert second.wait() == 0
 
 
-def test_jobs_that_fit_share_a_gpu_and_a_long_one_has_its_turn(tmp_path: Path) -> None:
-    offer(GPUS[:1])
-    short = [start(tmp_path, 1, 600) for _ in range(SEATS)]
-    for job in short:
-        begun(job)
-    long = start(tmp_path, SEATS, 600)
-    wait_in_line(long, tmp_path)
-    later = start(tmp_path, 1, 0)
-    wait_in_line(later, tmp_path)
-    for job in short:
-        time.sleep(0.5)
-        assert long.poll() is None
-        assert later.poll() is None
-        job.kill()
-    begun(long)
-    assert later.poll() is None
-    long.kill()
-    begun(later)
-    assert later.wait() == 0
-
-
-def test_a_trial_names_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "H100")
-    cuda = torch.device("cuda")
-    assert _environment(cuda)["device"] == "cuda: H100"
-    monkeypatch.setenv(TAKEN, "1")
-    assert _environment(cuda)["device"] == "cuda: H100 (GPU 1)"
-
-
-def test_a_seat_is_one_jobs(tmp_path: Path) -> None:
-    """Two GPUs of four seats: whoever asks gets those of the emptier one, until there are none."""
-    both = [gpus.Gpu(label, f"GPU-{label}", "A100", 80.0) for label in ("0", "1")]
+def test_a_gpu_is_one_jobs(tmp_path: Path) -> None:
+    """Whoever asks gets a free one, until there are none; a number may be that of another GPU."""
+    both = [Gpu(label, f"GPU-{label}", "A100", 80.0) for label in ("0", "1")]
     with contextlib.ExitStack() as held:
-        taken = [gpus._take(both, seats, tmp_path, held) for seats in (4, 2, 1, 2, 1, 1)]
-        assert [gpu and gpu.label for gpu in taken] == ["0", "1", "1", None, "1", None]
+        taken = [gpus._take(both, tmp_path, held) for _ in range(3)]
+        assert taken == [*both, None]
+        other = Gpu("0", "GPU-2", "A100", 80.0)
+        assert gpus._take([other], tmp_path, held) == other
     with contextlib.ExitStack() as again:
-        assert gpus._take(both, 4, tmp_path, again) == both[0]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "gigabytes", "seats"),
-    [(60, 1, 1), (60, 15, 1), (60, 30, 2), (60, 70, 4), (121, 1, 4), (7200, 1, 4)],
-)
-def test_short_and_small_jobs_share_a_gpu(seconds: float, gigabytes: float, seats: int) -> None:
-    both = [gpus.Gpu("0", "GPU-0", "A100", 80.0), gpus.Gpu("1", "GPU-1", "A100", 60.0)]
-    assert gpus.seats(seconds, gigabytes, both) == seats
-    assert gpus.seats(seconds, gigabytes, []) == gpus.SEATS
+        assert gpus._take(both, tmp_path, again) == both[0]

@@ -52,7 +52,7 @@ def test_what_rules_import_is_declared() -> None:
     """Deptry reads no Snakefile."""
     files = [ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk")]
     found = re.findall(r"^\s*(?:import|from) (\w+)", "\n".join(map(Path.read_text, files)), re.M)
-    imported = set(found) - sys.stdlib_module_names - {"dpsweep"}
+    imported = set(found) - sys.stdlib_module_names - {"dpsweep", "workflow"}
     distributions = packages_distributions()
     declared = {Requirement(each).name for each in PROJECT["dependencies"]}
     assert "snakemake" in imported

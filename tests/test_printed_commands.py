@@ -85,7 +85,7 @@ def test_targets_of_make_are_there() -> None:
 def test_commands_that_sentences_name_are_there() -> None:
     names = set(typer.main.get_command(app).list_commands(None))  # type: ignore[attr-defined]
     sentences = "\n".join(without_blocks(page.read_text()) for page in PAGES)
-    assert "doctor" in (named := set(re.findall(rf"`{NAMED.pattern}`", sentences)))
+    assert "plan" in (named := set(re.findall(rf"`{NAMED.pattern}`", sentences)))
     assert named <= names
 
 

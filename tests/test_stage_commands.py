@@ -60,8 +60,9 @@ def test_a_report_needs_the_whole_study(study_file: Path, tmp_path: Path) -> Non
 
 
 def test_failures_are_listed_with_their_reason(
-    study_file: Path, capsys: pytest.CaptureFixture[str]
+    study_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(study_file.parent)
     study = load_study(study_file)
     Path(study.results).mkdir()
     call("status", "--failed", "--study", study_file)

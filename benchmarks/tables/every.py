@@ -75,7 +75,6 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     ),
     "selection": ("selection.json", "python -m benchmarks.evidence.selection", selection),
     "kills": ("kills.json", "python -m benchmarks.campaigns.kills 300", kills),
-    "kills on Slurm": ("kills_slurm.json", "python -m benchmarks.campaigns.kills_slurm 50", kills),
     "histories": ("histories.json", "python -m benchmarks.campaigns.histories 30", histories),
 }
 

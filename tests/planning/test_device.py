@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.planning.device import GPU, this_machine
+from dpsweep.planning.device import GPU, device_of, this_machine
 from dpsweep.planning.plan import Plan
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
@@ -43,3 +43,8 @@ def test_times_follow_the_device(tmp_path: Path) -> None:
     assert any("a CPU at 0.2 Tflop/s" in line for line in lines)
     assert any("by number of cores" in line for line in lines)
     assert not any("GPU" in line for line in lines)
+
+
+def test_the_speed_of_a_cluster_counts_and_not_this_machine() -> None:
+    assert device_of(40.0, []) == replace(GPU, teraflops=40.0)
+    assert device_of(0.0, []).unit == this_machine([]).unit

@@ -4,60 +4,107 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.planning.failures import Failure, describe, failure, note, summary
+from dpsweep.planning.failures import Failure, describe, failure, read_endings, summary
 
 OUTPUTS = [
     "results/cells/digits/eps8_B64/trials.parquet",
     "results/cells/digits/eps8_B64/timing.json",
 ]
-WORDS = "Slurm job 7: TIMEOUT\nslurmstepd: error: DUE TO TIME LIMIT"
+DETAILS = (
+    "Detailed failure reason unavailable (status command is not 'sacct').For further error details see the "
+    "cluster/cloud log and the log files of the involved rule(s)."
+)
+# As Snakemake 9.27 and its plugin for Slurm 2.8 write it.
+RUN = """\
+[Wed Nov 25 15:56:04 2026]
+Error in rule train:
+    message: SLURM-job '9' failed, SLURM status is: '{status}'. {details}
+    jobid: 4
+    output: results/cells/a.parquet
+    log: logs/cell.log, {slurm} (check log file(s) for error details)
+    shell:
+        (sleep 300; touch o/cancel) > logs/cancel.log 2>&1
+        (command exited with non-zero exit code)
+    external_jobid: 9
+[Wed Nov 25 15:56:37 2026]
+Error in rule train:
+    message: SLURM sbatch failed. The error message was 'sbatch: error: invalid partition specified: gpux
+sbatch: error: Batch job submission failed: Invalid partition name specified'.
+    sbatch call:
+        sbatch --parsable -p gpux --wrap="python -m snakemake"
+
+    jobid: 2
+    output: results/cells/b.parquet
+    log: logs/refused.log (check log file(s) for error details)
+    shell:
+        dpsweep train
+Error in rule train:
+    message: None
+    jobid: 7
+    output: results/cells/c.parquet
+    log: logs/known.log (check log file(s) for error details)
+"""
+SLURM = """\
+Building DAG of jobs...
+slurmstepd-node7: error: StepId=9.0 exceeded memory limit (590266368 > 314572800), being killed
+slurmstepd-node7: error: Exceeded job memory limit
+slurmstepd-node7: error: Exceeded job memory limit
+srun: error: node7: task 0: Killed
+"""
+SAID = """\
+SLURM-job '9' failed, SLURM status is: 'FAILED'.
+slurmstepd-node7: error: StepId=9.0 exceeded memory limit (590266368 > 314572800), being killed
+slurmstepd-node7: error: Exceeded job memory limit"""
 
 
-def reason(log: Path) -> str:
-    return describe("a job", log).reason
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a run has ended: two jobs of Slurm, and one that failed by itself."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("logs", ".snakemake/log", ".snakemake/slurm_logs/rule_train/a"):
+        Path(name).mkdir(parents=True)
+    slurm = tmp_path / ".snakemake/slurm_logs/rule_train/a/9.log"
+    slurm.write_text(SLURM)
+    for day, status in ((24, "TIMEOUT"), (25, "FAILED")):
+        run = Path(f".snakemake/log/2026-11-{day}T155524.522040.snakemake.log")
+        run.write_text(RUN.format(slurm=slurm, status=status, details=DETAILS))
+    return tmp_path
 
 
-def test_a_job_that_was_never_started_has_the_schedulers_words(tmp_path: Path) -> None:
-    log = tmp_path / "logs" / "cell.log"
-    note(log, "submission refused: sbatch: error: invalid partition specified: gpux")
-    assert reason(log) == "submission refused: sbatch: error: invalid partition specified: gpux"
+def reason(log: str) -> str:
+    return describe("a job", Path(log), endings=read_endings()).reason
+
+
+def test_a_job_that_was_never_started_has_slurms_words(folder: Path) -> None:
+    assert reason("logs/refused.log") == (
+        "SLURM sbatch failed. The error message was 'sbatch: error: invalid partition specified: gpux\n"
+        "sbatch: error: Batch job submission failed: Invalid partition name specified'."
+    )
 
 
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        ("10:00:00 started\nerror: no data\n  a hint\n", f"no data\n  a hint\n{WORDS}"),
-        ("10:00:00 checkpoint at step 7", WORDS),  # killed in the middle of a line
-        ("10:00:00 checkpoint at step 7\n", WORDS),
-        ("10:00:00 x\nValueError: is old\n10:00:01 y\n", WORDS),
-        ("bash: dpsweep: command not found\n", f"bash: dpsweep: command not found\n{WORDS}"),
-        ("error: of the job\n", f"of the job\n{WORDS}"),
-        ("", WORDS),
+        ("10:00:00 started\nerror: no data\n  a hint\n", "no data\n  a hint"),
+        ("10:00:00 checkpoint at step 7", f"10:00:00 checkpoint at step 7\n{SAID}"),
+        (
+            "10:00:00 x\nValueError: is old\n10:00:01 y\n",
+            f"10:00:00 x\nValueError: is old\n10:00:01 y\n{SAID}",
+        ),
+        ("bash: dpsweep: command not found\n", f"bash: dpsweep: command not found\n{SAID}"),
+        ("", SAID),
     ],
 )
-def test_the_jobs_own_error_stands_before_the_schedulers(
-    written: str, expected: str, tmp_path: Path
-) -> None:
-    log = tmp_path / "cell.log"
-    log.write_text(written)
-    note(log, WORDS)
-    assert reason(log) == expected
+def test_the_jobs_own_error_counts_before_slurms(written: str, expected: str, folder: Path) -> None:
+    Path("logs/cell.log").write_text(written)
+    assert reason("logs/cell.log") == expected
 
 
-def test_only_some_of_what_is_no_known_error_is_shown(tmp_path: Path) -> None:
-    log = tmp_path / "cell.log"
-    log.write_text("".join(f"line {number}\n" for number in range(100)))
-    assert not describe("a job", log).is_error
-    note(log, WORDS)
-    assert reason(log) == f"line 97\nline 98\nline 99\n{WORDS}"
-
-
-def test_a_log_that_cannot_be_written_loses_no_words(tmp_path: Path) -> None:
-    (tmp_path / "cell.log").mkdir()
-    note(tmp_path / "cell.log", WORDS)
-    found = reason(tmp_path / "cell.log")
-    assert found.startswith(WORDS)
-    assert "could not be written" in found
+def test_a_job_that_nobody_has_a_word_about_was_killed(folder: Path) -> None:
+    Path("logs/known.log").write_text("".join(f"line {number}\n" for number in range(100)))
+    found = describe("a job", Path("logs/known.log"), endings=read_endings())
+    assert not found.is_error
+    assert found.reason.startswith("no message")
 
 
 def test_cells_are_named_as_cells_and_other_jobs_by_their_file() -> None:

@@ -14,7 +14,6 @@ from tests.planning.finished import AUDIT, finish_cell, finish_output
 from tests.workflow.chain import STUDY
 
 from dpsweep.base.units import duration
-from dpsweep.planning.cluster import Site
 from dpsweep.planning.cost import ProblemCost, backbone_bytes, cell_cost, input_bytes
 from dpsweep.planning.device import GPU
 from dpsweep.planning.outputs import NormsKey, Outputs
@@ -46,19 +45,6 @@ def study(tmp_path: Path) -> Study:
 @pytest.fixture
 def paths(study: Study) -> Paths:
     return Paths(Path(study.results))
-
-
-def site(*gpus: tuple[float, float]) -> Site:
-    return Site(
-        account="",
-        gpu_partition="gpu",
-        cpu_partition="cpu",
-        time_limit_minutes=600,
-        gpus=[
-            {"request": f"gpu:g{memory:.0f}:1", "memory_gigabytes": memory, "teraflops": speed}
-            for memory, speed in gpus
-        ],
-    )
 
 
 def test_everything_is_planned_once(study: Study, paths: Paths) -> None:
@@ -185,25 +171,23 @@ def test_wall_time_has_two_limits(study: Study, paths: Paths) -> None:
 
 
 def test_a_cell_costs_the_time_of_its_gpu(study: Study, paths: Paths) -> None:
-    gigabytes = cell_cost(study, OTHER, 64).gpu_gigabytes
-    both = site((gigabytes + 1, 5.0), (gigabytes + 20, 50.0))
-    slow = Plan(study, paths, [OTHER], both)
-    assert (
-        slow.estimates()[OTHER].longest
-        == cell_cost(study, OTHER, 64, device=replace(GPU, teraflops=5.0)).seconds
-    )
-    fast = Plan(study, paths, [OTHER], site((gigabytes - 1, 5.0), (gigabytes + 20, 50.0)))
-    assert (
-        fast.estimates()[OTHER].longest
-        == cell_cost(study, OTHER, 64, device=replace(GPU, teraflops=50.0)).seconds
-    )
-    assert any("at 5 Tflop/s" in line for line in slow.lines())
+    slow = replace(GPU, teraflops=5.0)
+    plan = Plan(study, paths, [OTHER], slow)
+    assert plan.estimates()[OTHER].longest == cell_cost(study, OTHER, 64, device=slow).seconds
+    assert plan.estimates()[OTHER].longest > cell_cost(study, OTHER, 64).seconds
+    lines = list(plan.lines())
+    assert any("GPUs at 5 Tflop/s" in line for line in lines)
 
 
-def test_slurm_jobs_are_packs(study: Study, paths: Paths) -> None:
-    # 30 minutes hold all six cells of each (problem, epochs), and the audit's settings run alone.
-    assert Plan(study, paths, [SWEEP], site((80, 20.0))).gpu_jobs() == 1
-    assert Plan(study, paths, [], site((80, 20.0))).gpu_jobs() == 1 + 2 + 1 + 1 + 2
+def test_the_memory_of_a_gpu_that_the_largest_cells_need_is_told(
+    study: Study, paths: Paths
+) -> None:
+    line = next(
+        line for line in Plan(study, paths, [SWEEP, OTHER]).lines() if "jobs with a GPU" in line
+    )
+    needed = {name: cell_cost(study, name, 64).gpu_gigabytes for name in (SWEEP, OTHER)}
+    assert any(f"{name}: {needed[name]:.0f} GB" in line for name in needed)
+    assert line.startswith("18 jobs")
 
 
 def test_prepared_data_is_not_counted_again(study: Study, paths: Paths) -> None:

@@ -88,6 +88,22 @@ def test_failures_say_why_and_where(study: Study, paths: Paths, cells: list[Cell
     assert found["noise/digits/eps8"].log == noise
 
 
+def test_a_job_that_slurm_refused_or_killed_has_failed(
+    study: Study, paths: Paths, cells: list[Cell]
+) -> None:
+    log(paths, cells[0], "10:00:00 checkpoint at step 7\n", age=36_000)
+    endings = {cell_log(paths, cell).absolute(): "Slurm: NODE_FAIL" for cell in cells[:2]}
+    status = Status(study, paths, NOW, endings=endings)
+    assert status.states[cells[1]] == "failed"
+    found = {each.name: each for each in status.failures()}
+    assert (
+        found[f"{SWEEP}/{cells[0].name}"].reason
+        == "10:00:00 checkpoint at step 7\nSlurm: NODE_FAIL"
+    )
+    assert found[f"{SWEEP}/{cells[1].name}"].reason == "Slurm: NODE_FAIL"
+    assert all(each.is_error for each in found.values())
+
+
 def test_jobs_that_run_show_their_last_line(study: Study, paths: Paths) -> None:
     logs = paths.results / "logs"
     for name, text, age in [

@@ -23,6 +23,9 @@ from pathlib import Path
 from tests.waiting import PATIENCE
 
 GPUS = 4
+# Two kinds of GPU, the second a MIG slice.
+TYPES = ("a100-sxm4-80gb", "1g.10gb")
+GRES = ",".join(f"gpu:{kind}:{GPUS // 2}" for kind in TYPES)
 CPUS = 8
 STATE = Path("/var/lib/dpsweep-slurm")
 CONFIGURATION = Path("/etc/slurm")  # jobs do not inherit SLURM_CONF
@@ -71,7 +74,7 @@ SlurmdPidFile={STATE}/slurmd.pid
 SlurmctldLogFile={STATE}/slurmctld.log
 SlurmdLogFile={STATE}/slurmd.log
 SlurmUser=root
-NodeName={{host}} NodeAddr=127.0.0.1 CPUs={CPUS} RealMemory=64000 Gres=gpu:{GPUS} State=UNKNOWN
+NodeName={{host}} NodeAddr=127.0.0.1 CPUs={CPUS} RealMemory=64000 Gres={GRES} State=UNKNOWN
 PartitionName=cpu Nodes={{host}} Default=YES MaxTime=60 OverSubscribe=NO State=UP
 PartitionName=gpu Nodes={{host}} MaxTime=60 State=UP
 {{accounting}}
@@ -146,7 +149,12 @@ def start(accounting: bool = False) -> None:
     (CONFIGURATION / "slurm.conf").write_text(
         SLURM_CONF.format(host=host, accounting=ACCOUNTING if accounting else "")
     )
-    (CONFIGURATION / "gres.conf").write_text(f"Name=gpu File={STATE}/gpu[0-{GPUS - 1}]\n")
+    (CONFIGURATION / "gres.conf").write_text(
+        "".join(
+            f"Name=gpu Type={kind} File={STATE}/gpu[{2 * index}-{2 * index + 1}]\n"
+            for index, kind in enumerate(TYPES)
+        )
+    )
     shutil.chown(MUNGE_SOCKET.parent, "munge", "munge")
     _run("runuser", "-u", "munge", "--", "munged")
     if accounting:

@@ -11,6 +11,16 @@ import yaml
 from tests.waiting import PATIENCE
 from tests.workflow.chain import ROOT, Chain
 
+# A real cluster is polled gently; a test does not wait that long.
+PROFILE = {
+    "runtime": "30",
+    "local-cores": "2",
+    "seconds-between-status-checks": "3",
+    "slurm-init-seconds-before-status-checks": "3",
+    "max-status-checks-per-second": "1",
+    "retries": "1",
+}
+
 
 class Site(Chain):
     """A fresh clone of the workflow, set up for the test cluster, with what others prepared."""
@@ -19,9 +29,9 @@ class Site(Chain):
         self,
         folder: Path,
         study: dict[str, Any],
-        prepared: Path,
+        prepared: Path | None = None,
         trouble: str = "",
-        **settings: Any,
+        **settings: str,
     ) -> None:
         folder.mkdir()
         for name in ("workflow", "profiles"):
@@ -32,8 +42,8 @@ class Site(Chain):
         (folder / "slurm").symlink_to("profiles/slurm")
         super().__init__(folder, study)
         self.journal = folder / "journal.txt"
-        self._settings(trouble, settings)
-        for stage in ("data", "backbones", "noise"):
+        self._settings(trouble, PROFILE | settings)
+        for stage in ("data", "backbones", "noise") if prepared else ():
             shutil.copytree(prepared / stage, self.results / stage)
             said = Path("provenance") / stage
             shutil.copytree(prepared / said, self.results / said)
@@ -42,37 +52,21 @@ class Site(Chain):
         content = self.study | {"results": "results"}
         (self.folder / "config.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
 
-    def _settings(self, trouble: str, settings: dict[str, Any]) -> None:
-        # Jobs keep a journal through the site's own setting of how dpsweep is called.
+    def _settings(self, trouble: str, settings: dict[str, str]) -> None:
+        # Jobs keep a journal, as they would call a container.
         command = self.folder / "journalled.sh"
         command.write_text(
             "#!/bin/bash\n"
-            f'echo "start $SLURM_JOB_ID ${{SLURM_STEP_GPUS:--}} $(date +%s) $*" >> {self.journal}\n'
+            f'echo "start ${{SLURM_JOB_ID:-here}} ${{SLURM_STEP_GPUS:--}} $(date +%s) $*" >> {self.journal}\n'
             f"{trouble}"
             f"exec dpsweep \"$@\" > >(trap '' TERM; exec tee -a {self.journal}) 2>&1\n"
         )
         command.chmod(0o755)
-        site = {
-            "account": "",
-            "gpu_partition": "gpu",
-            "cpu_partition": "cpu",
-            "gpus": [{"request": "gpu:1", "memory_gigabytes": 80}],
-            "time_limit_minutes": 30,
-            "job_minutes": 1,
-            "signal_seconds": 118,
-            "require_gpu": False,
-            "command": str(command),
-        } | settings
-        (self.folder / "profiles/slurm/site.yaml").write_text(yaml.safe_dump({"slurm": site}))
-        # A real cluster is polled gently; a test does not wait that long.
+        self._variables |= {"DPSWEEP_COMMAND": str(command), "DPSWEEP_REQUIRE_GPU": "0"}
         profile = self.folder / "profiles/slurm/config.yaml"
         text = profile.read_text()
-        for key, value in {
-            "seconds-between-status-checks": "3",
-            "slurm-packed-seconds-between-submissions": "0",
-            "retries": "1",
-        }.items():
-            text, found = re.subn(rf"(?m)^{key}: .*$", f"{key}: {value}", text)
+        for key, value in settings.items():
+            text, found = re.subn(rf"(?m)^( *){key}: [\d.]+$", rf"\g<1>{key}: {value}", text)
             assert found == 1, key
         profile.write_text(text)
 
@@ -98,7 +92,7 @@ class Site(Chain):
 
     def starts(self, sweep: str) -> list[tuple[str, str, str, int]]:
         """Training that was started: (Slurm job, GPU, cell, time), in order."""
-        pattern = rf"^start (\d+) (\S+) (\d+) train --study \S+ {sweep} (\S+)$"
+        pattern = rf"^start (\S+) (\S+) (\d+) train --study \S+ {sweep} (\S+)$"
         found = re.findall(pattern, self.journal_text(), re.MULTILINE)
         return [(job, gpu, cell, int(at)) for job, gpu, at, cell in found]
 

@@ -31,9 +31,7 @@ def test_training_jobs_take_turns_on_the_gpus(chain: TinyChain) -> None:
     said = chain.run("plan")
     assert "2 GPUs on this machine (2 x H100, 1 GB)." in said
     cells = [f"eps8_epochs2_B{size}_C1" for size in ("32", "full")]
-    said = chain.run(*(f"results/cells/{SWEEP}/{cell}/trials.parquet" for cell in cells))
-    # As many as the GPUs have room for, whatever the number of cores.
-    assert re.search(r"gpu_seats\D+8\b", said)
+    chain.run(*(f"results/cells/{SWEEP}/{cell}/trials.parquet" for cell in cells))
     logs = chain.results / "logs"
     taken = [(logs / "cells" / SWEEP / f"{cell}.log").read_text() for cell in cells]
     assert all(re.search(r"on GPU [01] \(H100\)", log) for log in taken)

@@ -10,6 +10,7 @@ if STUDY.audit is not None:
 
     localrules:
         audit,
+        audit_evidence,
 
     rule audit_setting:
         input:
@@ -20,7 +21,9 @@ if STUDY.audit is not None:
             LOGS / f"{SETTING.name}.log",
         threads: STUDY.training.threads
         resources:
-            **JOBS.on_gpu("train", AUDITED, STUDY.audit.epochs),
+            gpu=1,
+            mem_mb=JOBS.mem_mb(problem=AUDITED, epochs=STUDY.audit.epochs),
+            runtime=JOBS.runtime("train", problem=AUDITED, epochs=STUDY.audit.epochs),
         params:
             study=STUDY_FILE,
         shell:
@@ -35,8 +38,6 @@ if STUDY.audit is not None:
             EVIDENCE.files,
         log:
             LOGS / "audit" / "evidence.log",
-        resources:
-            **JOBS.analysis(),
         params:
             study=STUDY_FILE,
         shell:

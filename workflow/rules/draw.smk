@@ -21,6 +21,14 @@ TABLES_WITH = {
 }
 
 
+localrules:
+    figure,
+    table,
+    table_with_comparisons,
+    explore,
+    report,
+
+
 rule figure:
     input:
         lambda wildcards: inputs_of(STUDY.figures[wildcards.target]),
@@ -30,8 +38,6 @@ rule figure:
         LOGS / "figures" / "{target}.log",
     wildcard_constraints:
         target="|".join(map(re.escape, STUDY.figures)) or "(?!)",
-    resources:
-        **JOBS.analysis(),
     params:
         state=lambda wildcards: state_of(STUDY.figures[wildcards.target]),
         partial=ONLY_PARTIAL,
@@ -49,8 +55,6 @@ rule table:
         LOGS / "tables" / "{target}.log",
     wildcard_constraints:
         target=TABLES_WITH[TABLE_FILES],
-    resources:
-        **JOBS.analysis(),
     params:
         state=lambda wildcards: state_of(STUDY.tables[wildcards.target]),
         partial=ONLY_PARTIAL,
@@ -73,8 +77,6 @@ rule explore:
         PATHS.explore,
     log:
         LOGS / "explore.log",
-    resources:
-        **JOBS.analysis(),
     params:
         partial=ONLY_PARTIAL,
         state=CELLS_STATE,
@@ -94,8 +96,6 @@ rule report:
         PATHS.report,
     log:
         LOGS / "report.log",
-    resources:
-        **JOBS.analysis(),
     params:
         partial=ONLY_PARTIAL,
         state=CELLS_STATE,

@@ -9,13 +9,13 @@ localrules:
 rule plan:
     log:
         LOGS / "plan.log",
+    resources:
+        # Of the cluster's GPUs: a profile says it. 0: the estimate is for this machine.
+        teraflops=0,
     params:
-        # Wherever the site's settings come from, these are the ones in use.
-        site=json.dumps({"slurm": config.get("slurm")}),
-        for_site=["--site", "-"] if SITE else [],
         targets=config.get("targets", "").split(),
         study=STUDY_FILE,
     shell:
-        "echo {params.site:q} | dpsweep plan --study {params.study:q} {params.for_site} "
+        "dpsweep plan --study {params.study:q} --teraflops {resources.teraflops} "
         "{params.targets:q} > {log:q} 2>&1 || status=$?; "
         "cat {log:q}; exit ${{status:-0}}"

@@ -1,12 +1,12 @@
 # What trials read: tokenizers, datasets, backbones, features and noise multipliers.
 
-# Preparation runs where snakemake runs unless the site says otherwise: compute nodes often have no network.
-if JOBS.prepare_here:
 
-    localrules:
-        prepare_tokenizer,
-        prepare_dataset,
-        prepare_backbone,
+# Jobs without a GPU run where Snakemake runs: most take a second, and compute nodes often have no network.
+localrules:
+    prepare_tokenizer,
+    prepare_dataset,
+    prepare_backbone,
+    calibrate,
 
 
 rule prepare_tokenizer:
@@ -14,8 +14,6 @@ rule prepare_tokenizer:
         PATHS.tokenizer("{backbone}"),
     log:
         LOGS / "tokenizers" / "{backbone}.log",
-    resources:
-        **JOBS.analysis(minutes=60, gigabytes=32),
     params:
         study=STUDY_FILE,
     shell:
@@ -29,8 +27,6 @@ rule prepare_dataset:
         prepared_files(PATHS.dataset("{dataset}")),
     log:
         LOGS / "data" / "{dataset}.log",
-    resources:
-        **JOBS.preparation(),
     params:
         study=STUDY_FILE,
     shell:
@@ -45,8 +41,6 @@ rule prepare_backbone:
         PATHS.backbone("{backbone}") / "model.safetensors",
     log:
         LOGS / "backbones" / "{backbone}.log",
-    resources:
-        **JOBS.preparation(),
     params:
         study=STUDY_FILE,
     shell:
@@ -68,7 +62,11 @@ for source in STUDY.feature_sources():
             LOGS / "features" / f"{'_'.join(source)}.log",
         threads: STUDY.training.threads
         resources:
-            **JOBS.features(source),
+            gpu=1,
+            mem_mb=JOBS.mem_mb(dataset=source.dataset, backbone=source.backbone),
+            runtime=JOBS.runtime(
+                "features", dataset=source.dataset, backbone=source.backbone
+            ),
         params:
             source=" ".join(source),
             study=STUDY_FILE,
@@ -85,8 +83,6 @@ rule calibrate:
         noise.files,
     log:
         LOGS / f"{noise.name}.log",
-    resources:
-        **JOBS.calibration(),
     params:
         study=STUDY_FILE,
     shell:

@@ -3,6 +3,7 @@
 # deletes the outputs of jobs that start or fail. Its job leaves an empty file, the marker, instead.
 
 if STUDY.release is not None:
+    RELEASE_MINUTES = 30 * 24 * 60
     CERTIFICATE = PATHS.release / "certificate.json"
     TRAINED_MARKER = LOGS / "release" / "trained"
     RELEASED_PROBLEM = STUDY.sweeps[STUDY.release.sweep].problem.name
@@ -22,7 +23,12 @@ if STUDY.release is not None:
             LOGS / "release" / "train.log",
         threads: STUDY.training.threads
         resources:
-            **JOBS.release(STUDY.release),
+            gpu=1,
+            mem_mb=JOBS.mem_mb(
+                problem=RELEASED_PROBLEM, epochs=max(STUDY.release.epochs)
+            ),
+            # As long as jobs may be: a limit that only many trials reach would tell how many there were not.
+            runtime=RELEASE_MINUTES,
         params:
             certificate=CERTIFICATE,
             study=STUDY_FILE,

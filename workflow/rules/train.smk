@@ -1,6 +1,5 @@
 # Cells, and what is measured on their best trials. There is a rule of each kind for every (problem, epochs):
-# inputs are static, so that the DAG of the full study stays cheap, and jobs of a rule cost the same, so that a
-# cluster packs a fixed number into a job.
+# inputs are static, so that the DAG of the full study stays cheap.
 
 # The cells that compete for gradient norms of an (epsilon, epochs, C), by file: all batch sizes, and the
 # choice is made inside the job.
@@ -25,7 +24,9 @@ for problem, epochs in STUDY.kinds():
             LOGS / f"{trained.name}.log",
         threads: STUDY.training.threads
         resources:
-            **JOBS.on_gpu("train", problem, epochs),
+            gpu=1,
+            mem_mb=JOBS.mem_mb(problem=problem, epochs=epochs),
+            runtime=JOBS.runtime("train", problem=problem, epochs=epochs),
         params:
             problem=problem,
             epochs=epochs,
@@ -47,7 +48,9 @@ for problem, epochs in STUDY.kinds():
             LOGS / "gradnorms" / problem / f"{norms.stem}.log",
         threads: STUDY.training.threads
         resources:
-            **JOBS.on_gpu("gradient_norms", problem, epochs),
+            gpu=1,
+            mem_mb=JOBS.mem_mb(problem=problem, epochs=epochs),
+            runtime=JOBS.runtime("gradient_norms", problem=problem, epochs=epochs),
         params:
             problem=problem,
             epochs=epochs,
@@ -69,7 +72,9 @@ for problem, epochs in STUDY.kinds():
             LOGS / f"{overlap.name}.log",
         threads: STUDY.training.threads
         resources:
-            **JOBS.on_gpu("theory", problem, epochs),
+            gpu=1,
+            mem_mb=JOBS.mem_mb(problem=problem, epochs=epochs),
+            runtime=JOBS.runtime("theory", problem=problem, epochs=epochs),
         params:
             problem=problem,
             epochs=epochs,
@@ -93,8 +98,7 @@ for problem in STUDY.problems:
             table.files,
         log:
             LOGS / f"{table.name}.log",
-        resources:
-            **JOBS.analysis(),
+        localrule: True
         params:
             problem=problem,
             study=STUDY_FILE,

@@ -1,9 +1,13 @@
-#!/bin/sh
-# requeue.sh STATUS: what becomes of a job, by the exit status of its command.
-# 75 says: the time limit is near, state is saved, call again. Slurm then requeues the job, and it
-# goes on with the cell's next step. Everything else is a failure, and Snakemake's `retries` count.
-status=$1
-if [ "$status" = 75 ] && [ -n "${SLURM_JOB_ID:-}" ] && scontrol requeue "$SLURM_JOB_ID"; then
-    sleep 300 # Slurm ends this job now; nothing more may start in it.
+# Read by the shell of every job.
+# In a job of Slurm:
+# - scancel and preemption send SIGTERM to every process. The shell waits for its command, which saves its state.
+# - Exit status 75 says that a time limit is near, and the state is saved. Slurm then requeues the job, which goes
+#   on with the cell's next step. Everything else is a failure, and Snakemake's `retries` count.
+if [ -n "${SLURM_JOB_ID:-}" ]; then
+    trap : TERM
+    trap 'status=$?; [ $status != 75 ] || ! scontrol requeue "$SLURM_JOB_ID" || sleep 300; exit $status' EXIT
 fi
-exit "$status"
+# dpsweep may be in a container: DPSWEEP_COMMAND="singularity exec --nv dpsweep.sif dpsweep".
+if [ -n "${DPSWEEP_COMMAND:-}" ]; then
+    dpsweep() { env -u DPSWEEP_PRELOADED $DPSWEEP_COMMAND "$@"; }
+fi

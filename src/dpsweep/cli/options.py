@@ -2,16 +2,15 @@
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
-from dpsweep.base import gpus
+from dpsweep.base.gpus import taken_gpu
 from dpsweep.planning.outputs import Output, Outputs
 from dpsweep.planning.provenance import Making, making
 from dpsweep.study import Cell, Study, load_study
@@ -19,10 +18,6 @@ from dpsweep.study.commands import DEFAULT_STUDY
 from dpsweep.study.find import home, named_study, only_study
 from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
-
-if TYPE_CHECKING:
-    from dpsweep.planning.cluster import Site
-    from dpsweep.planning.cost import Stage
 
 # For the timing breakdown of a job: when it started (see `dpsweep.cli.preload`).
 STARTED = time.monotonic()
@@ -62,11 +57,12 @@ Partial = Annotated[
         "--partial", help="use the results so far; write into partial/ in the results folder"
     ),
 ]
-SiteFile = Annotated[
-    Path | None,
+Teraflops = Annotated[
+    float,
     typer.Option(
-        "--site",
-        help="site file, such as profiles/slurm/site.yaml (- for stdin), for time estimates",
+        "--teraflops",
+        min=0.0,
+        help="estimate for GPUs of a cluster that sustain so many 10^12 operations a second; 0: no cluster",
     ),
 ]
 
@@ -146,58 +142,18 @@ def making_if_whole(
     return contextlib.nullcontext() if paths.partial else making(paths, output)
 
 
-def seats_for(study: Study, stage: "Stage", problem: str, epochs: int) -> int:
-    """How many seats of a GPU of this machine a job takes, where the workflow offers any.
-
-    Args:
-        study: the study.
-        stage: what the job does.
-        problem: the name of its problem.
-        epochs: of the trials that it trains or measures.
-    """
-    from dpsweep.planning.cluster import Jobs
-
-    return Jobs(study, None, gpus.offered()).gpu_seats(stage, problem, epochs)
-
-
 @contextlib.contextmanager
-def training(paths: Paths, output: Output, seats: int = gpus.SEATS) -> Iterator[Making]:
-    """Make an output by training or by measuring: on a GPU of its own, or seats of one, without a network.
+def training(paths: Paths, output: Output) -> Iterator[Making]:
+    """Make an output by training or by measuring: on a GPU of its own where there is one, without a network.
 
     SIGTERM and SIGUSR1 end the job in good order (see `dpsweep.training.job`).
 
     Args:
         paths: the study's files.
         output: what is made.
-        seats: of a GPU of this machine.
     """
     from dpsweep.training.job import refuse_network, watched
 
     refuse_network()
-    with gpus.taken_gpu(seats), making(paths, output) as job, watched():
+    with taken_gpu(), making(paths, output) as job, watched():
         yield job
-
-
-def read_site_file(site_file: Path | None) -> "Site | None":
-    """Read the section ``slurm`` of a site file.
-
-    Raises:
-        ClusterError: the file cannot be read, has no such section, or it does not describe a cluster.
-    """
-    if site_file is None:
-        return None
-    import yaml
-
-    from dpsweep.planning.cluster import ClusterError, read_site
-
-    piped = str(site_file) == "-"
-    try:
-        content = yaml.safe_load(sys.stdin if piped else site_file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ClusterError(f"{site_file}: cannot be read: {error}") from None
-    section = content.get("slurm") if isinstance(content, dict) else None
-    if not isinstance(section, dict):
-        raise ClusterError(
-            f"{site_file}: found no section slurm with settings; profiles/slurm/site.yaml has an example"
-        )
-    return read_site(section, str(site_file))

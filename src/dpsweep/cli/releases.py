@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dpsweep.base import gpus
-from dpsweep.cli.options import StudyFile, open_study, seats_for
+from dpsweep.base.gpus import taken_gpu
+from dpsweep.cli.options import StudyFile, open_study
 from dpsweep.release import FROZEN
 from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import DEFAULT_STUDY
@@ -75,8 +75,7 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
     study, paths, _ = open_study(study_file)
     section = _section(study_file, study)
     refuse_network()
-    problem, epochs = study.sweeps[section.sweep].problem.name, section.epochs[-1]
-    with gpus.taken_gpu(seats_for(study, "train", problem, epochs)), watched():
+    with taken_gpu(), watched():
         folder = write_release(study, paths, section)
     typer.echo(f"{folder}: to check it, run: dpsweep verify {shlex.quote(str(folder))}")
 

@@ -1,4 +1,4 @@
-"""One command per stage, and what jobs of the doctor call; rules call nothing else."""
+"""One command per stage; rules call nothing else."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,6 @@ from dpsweep.cli.options import (
     find_study,
     making_if_whole,
     open_study,
-    seats_for,
     training,
 )
 from dpsweep.planning.outputs import Outputs
@@ -132,8 +131,7 @@ def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> Non
 
     study, paths, outputs = open_study(study_file)
     chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
-    seats = seats_for(study, "train", problem, chosen.epochs)
-    with training(paths, outputs.cell(chosen), seats) as job:
+    with training(paths, outputs.cell(chosen)) as job:
         opened = OpenCell.open(study, paths, chosen)
         run_cell(opened, paths, study.training, started=options.STARTED, progress=job.note)
 
@@ -156,8 +154,7 @@ def gradient_norms(
     pick("problem", problem, study.problems)
     name = f"eps{number(epsilon)}_epochs{epochs}_C{clipping_bound}"
     key = pick("gradient norms", name, outputs.norms_by_name(problem))
-    seats = seats_for(study, "gradient_norms", problem, key.epochs)
-    with training(paths, outputs.gradient_norms(key), seats):
+    with training(paths, outputs.gradient_norms(key)):
         measure_gradient_norms(study, paths, *key)
 
 
@@ -186,8 +183,7 @@ def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     study, paths, outputs = open_study(study_file)
     cell = pick("setting of the audit", setting, {each.name: each for each in study.audit_cells()})
     assert study.audit is not None  # noqa: S101 (it has settings)
-    seats = seats_for(study, "train", cell.problem, cell.epochs)
-    with training(paths, outputs.audited(cell), seats):
+    with training(paths, outputs.audited(cell)):
         measure_setting(study, paths, study.audit, cell)
 
 
@@ -307,26 +303,16 @@ def _draw_what_is_there(study: Study, study_file: Path, paths: Paths) -> Iterato
     write_explore(study, study_file, paths)
 
 
-@app.command(hidden=True)
-def probe(
-    steps: Path,
-    gpu: Annotated[bool, typer.Option("--gpu", help="compute, and wait for a signal")] = False,
+@app.command()
+def check_machine(
+    written: Annotated[Path, typer.Argument(metavar="FILE", help="what was found goes there")],
     study_file: StudyFile = DEFAULT_STUDY,
 ) -> None:
-    """Record what works in this process; `doctor` calls it in jobs."""
-    from dpsweep.planning.doctor import code, write_step
-
-    write_step(steps, "command", code())
-    if not gpu:
-        return
-    from dpsweep.training.device import try_gpu, wait_for_signal
+    """Compute as training would; in a job of Slurm, be told that time is up, and be requeued."""
+    from dpsweep.base.gpus import taken_gpu
+    from dpsweep.training.check import check_machine as check
     from dpsweep.training.job import watched
 
     study = open_study(study_file).study
-    with watched():
-        found = try_gpu(study.training.precision, study.training.engine)
-        write_step(steps, "gpu", found.text, gigabytes=found.gigabytes)
-        write_step(steps, "ready", "")
-        stop = wait_for_signal()
-        write_step(steps, "signal", "SIGUSR1")
-        raise stop
+    with taken_gpu(), watched():
+        check(study.training, written)

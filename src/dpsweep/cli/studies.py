@@ -1,8 +1,6 @@
 """Commands for people: write a study, check it, price it, watch it."""
 
-import logging
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,10 +11,9 @@ from dpsweep.base.gpus import describe, visible_gpus
 from dpsweep.base.units import duration
 from dpsweep.cli.options import (
     FoundStudy,
-    SiteFile,
     StudyName,
+    Teraflops,
     find_study,
-    read_site_file,
 )
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, make_command
@@ -192,81 +189,54 @@ def plan(
         ),
     ] = None,
     study_file: FoundStudy = None,
-    site: SiteFile = None,
+    teraflops: Teraflops = 0.0,
     gpus: Annotated[
         list[int] | None,
         typer.Option(
             "--gpus",
             min=1,
-            help="number of GPUs (without one, of cores) for the wall time; may be repeated",
+            help="number of GPUs (on a machine without one, of cores) for the wall time; may be repeated",
         ),
     ] = None,
 ) -> None:
     """List what is missing for some targets, with estimated trials, time, wall time and disk space."""
     from dpsweep.analysis.power import outlook
-    from dpsweep.planning.device import GPU, this_machine
+    from dpsweep.planning.device import device_of
     from dpsweep.planning.plan import GPUS, Plan
 
     named, wanted = split_study(targets or [])
     _, study, paths = find_study(named or study_file)
-    here = visible_gpus() if site is None else []
-    device = this_machine(here) if site is None else GPU
-    chosen = Plan(study, paths, wanted, read_site_file(site), device)
-    counts = [len(here)] if here else GPUS if device is GPU else [os.cpu_count() or 1]
+    here = [] if teraflops else visible_gpus()
+    device = device_of(teraflops, here)
+    chosen = Plan(study, paths, wanted, device)
+    counts = [len(here)] if here else GPUS if device.unit == "GPU" else [os.cpu_count() or 1]
     if here:
         typer.echo(describe(here))
     typer.echo("\n".join([*chosen.lines(gpus or counts), *([] if wanted else outlook(study))]))
 
 
 @app.command()
-def doctor(
-    site: Annotated[Path, typer.Option("--site", help="the cluster: profiles/slurm/site.yaml")],
-    study_name: StudyName = None,
-    study_file: FoundStudy = None,
-    patience: Annotated[
-        float, typer.Option("--patience", help="seconds that a job may wait in the queue")
-    ] = 120.0,
-) -> None:
-    """Test every kind of job that a study submits to a cluster, and say how to fix what fails.
-
-    It submits one short job of each kind and leaves none behind.
-    """
-    from dpsweep.planning.doctor import examine
-
-    settings = read_site_file(site)
-    file, study, paths = find_study(study_name or study_file)
-    assert settings is not None  # noqa: S101
-    tell = logging.getLogger("dpsweep.doctor").info
-    found = examine(study, file, paths, settings, patience, tell)
-    typer.echo("\n".join(found.lines()))
-    if not found.healthy:
-        sys.exit(1)
-
-
-@app.command()
 def status(
     study_name: StudyName = None,
     study_file: FoundStudy = None,
-    site: SiteFile = None,
+    teraflops: Teraflops = 0.0,
     failed: Annotated[
         bool, typer.Option("--failed", help="list failures with their reason and log")
     ] = False,
 ) -> None:
     """Show progress, failures, the cost so far and the time left."""
-    from dpsweep.planning.device import GPU, this_machine
-    from dpsweep.planning.failures import summary
+    from dpsweep.planning.device import device_of
+    from dpsweep.planning.failures import read_endings, summary
     from dpsweep.planning.status import Status
 
-    settings = read_site_file(site)
     file, study, paths = find_study(study_name or study_file)
     if not paths.results.is_dir():
         raise DpsweepError(
             f"{paths.results.resolve()}: no such folder, so nothing of {name_of(file)} has run; "
             "begin with: " + make_command(file, [])
         )
-    here = visible_gpus() if site is None else []
-    device = this_machine(here) if site is None else GPU
-    state = Status(study, paths, site=settings, device=device)
+    here = [] if teraflops else visible_gpus()
+    state = Status(study, paths, device=device_of(teraflops, here), endings=read_endings())
     if not failed:
         typer.echo("\n".join(state.lines(len(here))))
         if here:

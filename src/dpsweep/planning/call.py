@@ -66,8 +66,6 @@ def prepare_environment() -> None:
     words = [f"--profile={profile}" for profile in given.profile]
     words += ["--configfile", *given.configfile] if given.configfile else []
     os.environ.setdefault(commands.OPTIONS, shlex.join(words))
-    # Slurm announces a time limit to every process of a job. This one leaves it to the training.
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 # -- its lock --------------------------------------------------------------------------------

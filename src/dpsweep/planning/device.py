@@ -1,9 +1,9 @@
-"""Find the device where no site names one: a GPU of this machine, or its CPU at its measured speed."""
+"""Devices that estimates are for: GPUs of a cluster or of this machine, or its CPU at its measured speed."""
 
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpsweep.base.gpus import Gpu, visible_gpus
 
@@ -44,6 +44,16 @@ def this_machine(gpus: Sequence[Gpu] | None = None) -> Device:
         return GPU
     name = "this machine's CPU"
     return Device(name, "core", _cpu_teraflops(), _CPU_START_SECONDS, _CPU_STEP_SECONDS)
+
+
+def device_of(teraflops: float, gpus: Sequence[Gpu]) -> Device:
+    """GPUs of a cluster at some speed, or with 0 `this_machine`.
+
+    Args:
+        teraflops: 10^12 operations a second that a GPU of the cluster sustains.
+        gpus: those of this machine.
+    """
+    return replace(GPU, teraflops=teraflops) if teraflops else this_machine(gpus)
 
 
 def _cpu_teraflops() -> float:

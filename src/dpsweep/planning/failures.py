@@ -1,12 +1,12 @@
-"""Why jobs failed: the error that a log ends with, and what the scheduler said of the job's end.
+"""Why jobs failed: the error that a log ends with, or what Snakemake and Slurm say of the job's end.
 
-A job's log is the one place that tells its end. What the job itself cannot write, because it was
-never started or was killed, is added by `note`.
+What a job itself cannot write, because it was never started or was killed, is in the logs that Snakemake
+keeps of its runs, and in those of Slurm's jobs that failed. Nobody is asked: files tell it all.
 """
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,18 +18,26 @@ _OWN_ERROR = re.compile(r"error: ")
 _EXCEPTION = re.compile(r"(\w+\.)*\w*(Error|Exception)(: |$)")
 # How a job says that it was told to end (`dpsweep.training.job`).
 STOPPED = re.compile(r"stopped by \w+, exit status \d+")
-# What was added after the job's end.
-_NOTE = "ended: "
+# What Snakemake's log of a run has of a job that failed. The executor's message may have several lines.
+_FAILED = re.compile(
+    r"^Error in (?:rule|group) .*\n    message: (?P<message>(?:.*\n)+?)    jobid: .*\n(?:    output: .*\n)?"
+    r"    log: (?P<logs>.*?)(?: \(check .*)?\n",
+    re.MULTILINE,
+)
+# What the plugin for Slurm adds to every message, and its command.
+_BOILERPLATE = re.compile(
+    r"\s*(Detailed failure reason unavailable|For further error details|sbatch call:).*", re.DOTALL
+)
+# Slurm's own errors in the log of its job. That the command failed is not among them: its own log says why.
+_SLURM_ERROR = re.compile(r"(?:slurmstepd|slurmd)\S*: (?:error|fatal): .*")
 # A line of a job's own log: whatever comes before it did not end the job.
 _LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
 _TAIL_BYTES = 65_536
 _REASON_LINES = 12
 # Of the lines that are no known kind of error ("command not found"), the last ones.
 _UNKNOWN_LINES = 3
+_SLURM_LINES = 3
 _NAMES = 5
-
-# Notes that could not be written, for example to a full disk.
-_unwritten: dict[Path, str] = {}
 
 
 @dataclass(frozen=True)
@@ -41,20 +49,6 @@ class Failure:
     reason: str
     is_error: bool
     """False where the job was stopped, or left no message"""
-
-
-def note(log: Path, words: str) -> None:
-    """Add to a job's log how the job ended, in the words of who ended it."""
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a+b") as stream:
-            if stream.tell():
-                stream.seek(-1, 2)
-                unfinished = stream.read() != b"\n"
-                stream.write(b"\n" if unfinished else b"")
-            stream.write(f"{_NOTE}{words}\n".encode())
-    except OSError as error:
-        _unwritten[log] = f"{words}\n(this could not be written to the log: {error.strerror})"
 
 
 def failure(outputs: Sequence[str | Path], logs: Sequence[str | Path], rule: str) -> Failure:
@@ -72,24 +66,46 @@ def failure(outputs: Sequence[str | Path], logs: Sequence[str | Path], rule: str
     return describe(name, Path(logs[0]) if logs else Path("no log"))
 
 
-def describe(name: str, log: Path, now: float | None = None) -> Failure:
+def describe(
+    name: str, log: Path, now: float | None = None, endings: Mapping[Path, str] | None = None
+) -> Failure:
     """Say why a job ended without its output, from its log.
 
     Args:
         name: the job.
         log: its log.
         now: the time to compare the log with; by default the present.
+        endings: what is known besides (`read_endings`).
     """
     lines = tail(log)
-    if (error := error_lines(lines)) or log in _unwritten:
-        return Failure(name, log, _shortened([*error, *_unwritten.get(log, "").splitlines()]), True)
+    if error := error_lines(lines):
+        return Failure(name, log, _shortened(error), True)
     if lines and (stopped := STOPPED.search(lines[-1])):
         return Failure(name, log, f"{stopped[0]}: its state is saved, and it goes on", False)
+    if said := (endings or {}).get(log.absolute()):
+        return Failure(name, log, _shortened([*lines[-_UNKNOWN_LINES:], *said.splitlines()]), True)
     if not log.exists():
         return Failure(name, log, "no message: it was killed before it wrote its log", False)
     silence = duration(max(0.0, (time.time() if now is None else now) - log.stat().st_mtime))
     reason = f"no message, nothing written for {silence}: killed (memory, time limit, kill -9)"
     return Failure(name, log, reason, False)
+
+
+def read_endings(folder: Path = Path(".snakemake")) -> dict[Path, str]:
+    """What Snakemake and Slurm said of jobs that failed: the log of a job -> the last such message.
+
+    Args:
+        folder: of Snakemake, in which it keeps the logs of its runs.
+    """
+    endings = {}
+    for run in sorted((folder / "log").glob("*.snakemake.log")):
+        for failed in _FAILED.finditer(run.read_text(encoding="utf-8", errors="replace")):
+            log, *others = (Path(each).absolute() for each in failed["logs"].split(", "))
+            words = [_BOILERPLATE.sub("", failed["message"]).strip()]
+            errors = (_SLURM_ERROR.match(line) for other in others for line in tail(other))
+            words += list(dict.fromkeys(each[0] for each in errors if each))[:_SLURM_LINES]
+            endings[log] = "\n".join(words)
+    return {log: words for log, words in endings.items() if words != "None"}
 
 
 def tail(log: Path) -> list[str]:
@@ -107,13 +123,12 @@ def error_lines(lines: list[str]) -> list[str]:
     """Those of a log's last lines that tell of an error: none if it ends otherwise."""
     logged = (number for number, line in enumerate(lines, start=1) if _LOGGED.match(line))
     end = lines[max(logged, default=0) :]
-    noted = next((n for n, line in enumerate(end) if line.startswith(_NOTE)), len(end))
     # Our own error is the last word of a job, and may quote an exception.
     for pattern in (_OWN_ERROR, _EXCEPTION):
-        for number in reversed(range(noted)):
+        for number in reversed(range(len(end))):
             if pattern.match(end[number]):
                 return end[number:]
-    return end[max(0, noted - _UNKNOWN_LINES) :] if noted < len(end) else []
+    return []
 
 
 def summary(failures: Iterable[Failure], again: str, waiting: int = 0) -> Iterator[str]:
@@ -148,4 +163,4 @@ def _shortened(lines: list[str]) -> str:
     """An error as text, shortened to some lines."""
     if len(lines) > _REASON_LINES:
         lines = [*lines[: _REASON_LINES - 1], "..."]
-    return "\n".join(line.removeprefix("error: ").removeprefix(_NOTE) for line in lines)
+    return "\n".join(line.removeprefix("error: ") for line in lines)

@@ -12,7 +12,6 @@ from typing import Literal
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.units import columns, duration, size
-from dpsweep.planning.cluster import GpuClass, Jobs, Site
 from dpsweep.planning.cost import Stage, backbone_bytes, input_bytes
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.outputs import NormsKey, Output, Outputs
@@ -78,9 +77,8 @@ class Plan:
         paths: its files.
         targets: figures, tables, problems, sweeps, cells (``problem/cell``), or their files below
             the results; none, ``all`` or the report mean everything.
-        site: the cluster, whose GPUs the times are for.
-        device: what they are for where there is no cluster; times are counted in its unit.
-        status: of the study, for the same GPUs, if the caller has it; to compute it is slow.
+        device: what the times are for; they are counted in its unit.
+        status: of the study, for the same device, if the caller has it; to compute it is slow.
 
     Raises:
         PlanError: the study has no such target.
@@ -91,12 +89,11 @@ class Plan:
         study: Study,
         paths: Paths,
         targets: Sequence[str] = (),
-        site: Site | None = None,
         device: Device = GPU,
         status: Status | None = None,
     ) -> None:
-        self._study, self._paths, self._site, self._device = study, paths, site, device
-        self._status = status or Status(study, paths, site=site, device=device)
+        self._study, self._paths, self._device = study, paths, device
+        self._status = status or Status(study, paths, device=device)
         self._outputs = Outputs(study, paths)
         self._jobs: dict[str, _Job] = {}
         for target in targets or ("all",):
@@ -131,15 +128,13 @@ class Plan:
             if self._status.is_missing(self._outputs.backbone(name))
         )
 
-    def gpu_jobs(self) -> int:
-        """Jobs of the cluster that train or measure, packs counted once."""
-        jobs = Jobs(self._study, self._site)
-        counts = Counter((job.stage, job.cell.problem, job.cell.epochs) for job in self._missing())
-        return sum(
-            # Settings of the audit are not packed.
-            count if stage == "audit" else -(-count // jobs.pack_size(stage, problem, epochs))
-            for (stage, problem, epochs), count in counts.items()
-        )
+    def _memory(self) -> str:
+        """What the largest cells need of a GPU's memory."""
+        kinds = dict.fromkeys((job.cell.problem, job.cell.epochs) for job in self._missing())
+        costs = {kind[0]: self._status.forecast.cost(kind[0]).cell(kind[1]) for kind in kinds}
+        problem = max(costs, key=lambda name: costs[name].gpu_gigabytes)
+        needed, inputs = costs[problem].gpu_gigabytes, costs[problem].input_gigabytes
+        return f"{problem}: {needed:.0f} GB of memory, and {inputs:.0f} GB where the data shall lie there too"
 
     def lines(self, gpus: Sequence[int] = GPUS) -> Iterator[str]:
         """The plan as text for a terminal, with wall times at some numbers of GPUs, or of cores."""
@@ -160,13 +155,14 @@ class Plan:
         )
         if not estimates:
             return
-        if self._site is not None:
-            yield f"Slurm: {self.gpu_jobs():,} jobs with a GPU, short cells packed."
+        if self._device.unit == "GPU":
+            yield f"{len(self._missing()):,} jobs with a GPU; the largest are those of {self._memory()}."
         walls = (
             f"{duration(max(everything.seconds / k, everything.longest))} at {k}" for k in gpus
         )
         yield f"Wall time, if no job waits, by number of {self._device.unit}s: {', '.join(walls)}."
-        yield f"Assumed: {', '.join(self._assumptions())}. {self._status.forecast.basis}"
+        speed = f"{self._device.name} at {self._device.teraflops:.2g} Tflop/s"
+        yield f"Assumed: {speed}. {self._status.forecast.basis}"
 
     # -- targets -----------------------------------------------------------------------------
 
@@ -264,7 +260,7 @@ class Plan:
 
     def _cost(self, job: _Job) -> CostEstimate:
         cell, forecast = job.cell, self._status.forecast
-        cost = forecast.cost(cell.problem, cell.epochs)
+        cost = forecast.cost(cell.problem)
         if job.stage == "train":
             trials = trials_per_cell(self._study, self._study.sweep_of(cell))
             seconds = forecast.seconds(cell)
@@ -277,17 +273,3 @@ class Plan:
         if job.stage != "features":  # what trials took says nothing of the features that they read
             seconds *= forecast.ratio
         return CostEstimate(0, 0, seconds, seconds, cost.bytes(job.stage, cell))
-
-    def _assumptions(self) -> list[str]:
-        if self._site is None:
-            return [f"{self._device.name} at {self._device.teraflops:.2g} Tflop/s"]
-        used: dict[GpuClass, float] = {}
-        forecast = self._status.forecast
-        for job in self._missing():
-            if job.stage == "train":
-                gpu = forecast.gpu(job.cell.problem, job.cell.epochs)
-                used[gpu] = used.get(gpu, 0.0) + forecast.seconds(job.cell)
-        return [
-            f"{duration(seconds)} of training on {gpu.request} at {gpu.teraflops:g} Tflop/s"
-            for gpu, seconds in used.items()
-        ] or ["nothing"]

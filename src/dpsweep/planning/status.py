@@ -8,14 +8,13 @@ is one that was done before: its outputs were deleted, or belong to an earlier v
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from dpsweep.base.units import columns, count, duration
-from dpsweep.planning.cluster import GpuClass, Site
 from dpsweep.planning.cost import ProblemCost
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.failures import STOPPED, Failure, describe, error_lines, tail
@@ -47,8 +46,8 @@ class Status:
         study: the study.
         paths: its files.
         now: the time to compare logs with; by default the present.
-        site: whose GPUs the first estimates are for, where it trains on a cluster.
-        device: what they are for where it does not; times are counted in its unit.
+        device: what the first estimates are for; times are counted in its unit.
+        endings: what Snakemake and Slurm said of jobs that failed (`dpsweep.planning.failures`).
     """
 
     def __init__(
@@ -56,14 +55,15 @@ class Status:
         study: Study,
         paths: Paths,
         now: float | None = None,
-        site: Site | None = None,
         device: Device = GPU,
+        endings: Mapping[Path, str] | None = None,
     ) -> None:
         self._study, self._paths, self._unit = study, paths, device.unit
         self._now = time.time() if now is None else now
         self._outputs = Outputs(study, paths)
         self.outputs = {output.name: output for output in self._outputs.every()}
         """those of the study, by name"""
+        self._endings = endings or {}
         read = cache(read_provenance)
         self.lacking = not_current(paths, self.outputs.values(), read)
         """what is not current, by name"""
@@ -80,7 +80,7 @@ class Status:
             elif self.states[cell] != "waiting" and said.timing.get("trials"):
                 whole = trials_per_cell(study, study.sweep_of(cell))
                 measured[cell] = self._spent[cell] * whole / said.timing["trials"]
-        self.forecast = Forecast(study, measured, site, device)
+        self.forecast = Forecast(study, measured, device)
 
     def is_missing(self, output: Output) -> bool:
         """Whether an output is to be made, be it one that the study draws or not."""
@@ -115,7 +115,12 @@ class Status:
     def failures(self) -> list[Failure]:
         """Jobs of every stage that ended without their output, cells first."""
         found = [
-            describe(f"{cell.problem}/{cell.name}", cell_log(self._paths, cell), self._now)
+            describe(
+                f"{cell.problem}/{cell.name}",
+                cell_log(self._paths, cell),
+                self._now,
+                self._endings,
+            )
             for cell, state in self.states.items()
             if state in ("failed", "stopped")
         ]
@@ -178,7 +183,8 @@ class Status:
         try:
             written = log.stat().st_mtime
         except FileNotFoundError:
-            return "waiting"
+            # A job that Slurm has refused was never started.
+            return "failed" if log.absolute() in self._endings else "waiting"
         ended = self._paths.provenance(name)
         if said.made_for is not None and ended.stat().st_mtime >= written:
             return "waiting"
@@ -195,13 +201,10 @@ class Status:
 class Forecast:
     """Seconds on a GPU or core that a cell will take: measured on its kind, or estimated."""
 
-    def __init__(
-        self, study: Study, measured: dict[Cell, float], site: Site | None, device: Device
-    ) -> None:
+    def __init__(self, study: Study, measured: dict[Cell, float], device: Device) -> None:
         self._study = study
-        self.gpu = cache(self._gpu)
-        self.cost = cache(self._cost)
-        self._site, self._device = site, device
+        self.cost = cache(lambda problem: ProblemCost(study, problem, device))
+        """of the jobs of a problem"""
         self._estimate = cache(self._estimated)
         kinds: dict[tuple[str, int, int], list[float]] = {}
         for cell, seconds in measured.items():
@@ -227,18 +230,8 @@ class Forecast:
         """Features that cells of equal cost share: problem, epochs, number of trials."""
         return cell.problem, cell.epochs, trials_per_cell(self._study, self._study.sweep_of(cell))
 
-    def _gpu(self, problem: str, epochs: int) -> GpuClass:
-        """The kind of GPU of the cluster that trains the cells of a problem."""
-        assert self._site is not None  # noqa: S101
-        return self._site.gpu(self._study, problem, epochs)
-
-    def _cost(self, problem: str, epochs: int) -> ProblemCost:
-        """What jobs of a problem cost on the hardware that trains its cells."""
-        device = self.gpu(problem, epochs).device if self._site else self._device
-        return ProblemCost(self._study, problem, device)
-
     def _estimated(self, problem: str, epochs: int, trials: int) -> float:
-        return self.cost(problem, epochs).cell(epochs, trials).seconds
+        return self.cost(problem).cell(epochs, trials).seconds
 
 
 def output_name(cell: Cell) -> str:

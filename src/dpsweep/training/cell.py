@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import torch
 
 from dpsweep.base.files import atomic_path
-from dpsweep.base.gpus import TAKEN
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.study import Cell, Study
@@ -200,9 +199,7 @@ def run_cell(
 
 
 def _place(device: torch.device) -> str:
-    """Where a job runs, for its log: the device, which GPU of a machine, the job of Slurm."""
-    if TAKEN in os.environ:
-        return f"{device.type} (GPU {os.environ[TAKEN]})"
+    """Where a job runs, for its log: the device, and the job of Slurm."""
     gpu = os.environ.get("SLURM_STEP_GPUS") or os.environ.get("SLURM_JOB_GPUS")
     job = os.environ.get("SLURM_JOB_ID")
     return f"{device.type} (Slurm job {job}, GPU {gpu})" if job else device.type

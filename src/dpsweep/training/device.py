@@ -1,4 +1,4 @@
-"""The device of a training job: which one, the number format of its passes, whether it computes at all.
+"""The device of a training job: which one, the number format of its passes.
 
 Only what torch's autocast deems safe (matrix products, convolutions) leaves float32, and nothing is
 TF32. In every precision the sum over a batch and its noise are float64; parameters, per-example norms,
@@ -7,18 +7,14 @@ updates and the evaluation are float32.
 
 import logging
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.gpus import TAKEN
-from dpsweep.training.job import interruption
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +22,8 @@ Precision = Literal["float32", "bfloat16"]
 
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 REQUIRE_GPU = "DPSWEEP_REQUIRE_GPU"
-"""Environment variable, set in jobs of a cluster that have asked for a GPU: there is no other device."""
-
-_SIZE = 256
-# `dpsweep doctor` sends the signal as soon as it reads that this process waits.
-_SIGNAL_SECONDS = 60.0
+"""Environment variable: 1 where a job needs a GPU, 0 where not. By default 1 if Slurm gave it one."""
+_GIVEN_BY_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 
 class GpuError(DpsweepError):
@@ -41,11 +34,12 @@ def default_device() -> torch.device:
     """The first GPU, or the CPU where there is none.
 
     Raises:
-        GpuError: there is no GPU, and the environment requires one (`REQUIRE_GPU`).
+        GpuError: there is none, and the job has to use one (`REQUIRE_GPU`).
     """
     if torch.cuda.is_available():
         return torch.device("cuda")
-    if os.environ.get(REQUIRE_GPU):
+    given = any(name in os.environ for name in _GIVEN_BY_SLURM)
+    if os.environ.get(REQUIRE_GPU, str(int(given))) != "0":
         built = torch.version.cuda or torch.version.hip
         visible = {name: os.environ.get(name) for name in _VISIBLE_DEVICES if name in os.environ}
         raise GpuError(
@@ -56,14 +50,14 @@ def default_device() -> torch.device:
                 if built
                 else f"torch {torch.__version__} is a build for CPUs. Install one for CUDA or ROCm"
             )
-            + "; to train on the CPU on purpose, set `require_gpu: false` in site.yaml"
+            + f"; to train on the CPU on purpose, set {REQUIRE_GPU}=0"
         )
-    if TAKEN in os.environ:
+    if gpu := os.environ.get("CUDA_VISIBLE_DEVICES"):
         log.warning(
             "torch %s cannot use GPU %s: training on the CPU. For as many jobs at once as there are "
             "cores, set CUDA_VISIBLE_DEVICES to nothing",
             torch.__version__,
-            os.environ[TAKEN],
+            gpu,
         )
     return torch.device("cpu")
 
@@ -116,68 +110,3 @@ def full_precision() -> Iterator[None]:
     finally:
         for each, precision in zip(settings, before, strict=True):
             each.fp32_precision = precision
-
-
-@dataclass(frozen=True)
-class ComputeDevice:
-    """The device that training would take."""
-
-    name: str
-    gigabytes: float
-    """of its memory; 0 for the CPU"""
-    precision: Precision
-
-    @property
-    def text(self) -> str:
-        """All of it on one line; the precision comes last."""
-        memory = f"{self.gigabytes:g} GB, " if self.gigabytes else ""
-        return f"{self.name}, {memory}{self.precision}"
-
-
-def try_gpu(setting: Literal["auto", "float32", "bfloat16"], engine: str) -> ComputeDevice:
-    """Compute on the device that training would take, in the precision that it would take.
-
-    Raises:
-        GpuError: there is no GPU although one is required, or it computes something else than a CPU.
-    """
-    device = default_device()
-    precision = resolve_precision(setting, engine, device)
-    if device.type == "cpu":
-        return ComputeDevice("CPU (require_gpu is false)", 0.0, precision)
-    properties = torch.cuda.get_device_properties(device)
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(_SIZE, _SIZE, generator=generator)
-    layer = nn.Linear(_SIZE, _SIZE)
-    expected = layer(inputs).detach()
-    try:
-        with torch.autocast(
-            "cuda", dtype=autocast_dtype(precision) or torch.float32, enabled=precision != "float32"
-        ):
-            outputs = layer.to(device)(inputs.to(device))
-        outputs.float().sum().backward()
-        found = outputs.detach().float().cpu()
-    except RuntimeError as error:
-        # "no kernel image is available": this build of torch does not know this GPU.
-        raise GpuError(
-            f"{properties.name} cannot compute with torch {torch.__version__}: {error}"
-        ) from error
-    if not torch.allclose(found, expected, atol=0.1, rtol=0.1):
-        raise GpuError(
-            f"{properties.name} multiplies matrices wrongly with torch {torch.__version__}"
-        )
-    gigabytes = properties.total_memory / 2**30
-    return ComputeDevice(properties.name, round(gigabytes, 1), precision)
-
-
-def wait_for_signal() -> SystemExit:
-    """Wait for the signal that announces a time limit; return what ends this process then.
-
-    Raises:
-        GpuError: no signal came.
-    """
-    deadline = time.monotonic() + _SIGNAL_SECONDS
-    while (stop := interruption(saved=True)) is None:
-        if time.monotonic() > deadline:
-            raise GpuError(f"no signal came within {_SIGNAL_SECONDS:g} s")
-        time.sleep(0.1)
-    return stop

@@ -6,7 +6,6 @@ and continued from its checkpoint with the same result.
 
 import contextlib
 import logging
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsweep import __version__
-from dpsweep.base.gpus import TAKEN
 from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.training.checkpoint import TrialState, load_checkpoint, save_checkpoint
 from dpsweep.training.context import Examples, TrialContext
@@ -257,8 +255,6 @@ def _environment(device: torch.device) -> dict[str, Any]:
         if device.type == "cuda"
         else platform.processor() or platform.machine()
     )
-    if device.type == "cuda" and TAKEN in os.environ:
-        name += f" (GPU {os.environ[TAKEN]})"
     versions = {}
     for library in ("torch", "timm", "opacus", "numpy"):
         with contextlib.suppress(PackageNotFoundError):  # Opacus is one of several engines

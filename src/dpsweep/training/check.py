@@ -1,0 +1,92 @@
+"""Try what training needs of a machine: a device that computes, and under Slurm a signal and a requeue."""
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import torch
+from torch import nn
+
+from dpsweep import __version__
+from dpsweep.base.files import write_text
+from dpsweep.base.units import size
+from dpsweep.study.config import Training
+from dpsweep.training.device import GpuError, autocast_dtype, default_device, resolve_precision
+from dpsweep.training.job import interruption
+
+_SIZE = 256
+# A busy controller passes a signal on late.
+_SIGNAL_SECONDS = 60.0
+
+
+def check_machine(training: Training, written: Path) -> None:
+    """Compute as training would, be told that time is up, go on, and write what was found.
+
+    In a job of Slurm it sends itself the signal that announces a time limit, as Slurm does, and ends with
+    exit status 75. The job is requeued, calls it again, and it writes how long that took.
+
+    Args:
+        training: how the study trains.
+        written: the file for what was found.
+
+    Raises:
+        GpuError: there is no GPU although one is required, or it computes something else than a CPU.
+        Interrupted: the signal came.
+    """
+    lines = [
+        f"dpsweep {__version__} and torch {torch.__version__} on {os.uname().nodename}",
+        f"device: {_compute(training)}",
+        f"free for results: {size(shutil.disk_usage(written.parent).free)}",
+    ]
+    if (job := os.environ.get("SLURM_JOB_ID")) is not None:
+        told = written.with_suffix(f".{job}")
+        if not told.exists():
+            write_text(told, str(time.time()))
+            subprocess.run(["scancel", "--signal=USR1", job], check=True)
+            _wait_for_signal()
+        seconds = time.time() - float(told.read_text(encoding="utf-8"))
+        told.unlink()
+        lines.append(f"signal and requeue: Slurm job {job} went on after {seconds:.0f} s")
+    write_text(written, "\n".join([*lines, ""]))
+
+
+def _compute(training: Training) -> str:
+    """Multiply matrices on the device of training, in its precision; return what they are."""
+    device = default_device()
+    precision = resolve_precision(training.precision, training.engine, device)
+    if device.type == "cpu":
+        return f"CPU, {size(psutil.virtual_memory().total)}, {precision}"
+    properties = torch.cuda.get_device_properties(device)
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(_SIZE, _SIZE, generator=generator)
+    layer = nn.Linear(_SIZE, _SIZE)
+    expected = layer(inputs).detach()
+    try:
+        with torch.autocast(
+            "cuda", dtype=autocast_dtype(precision) or torch.float32, enabled=precision != "float32"
+        ):
+            outputs = layer.to(device)(inputs.to(device))
+        outputs.float().sum().backward()
+        found = outputs.detach().float().cpu()
+    except RuntimeError as error:
+        # "no kernel image is available": this build of torch does not know this GPU.
+        raise GpuError(
+            f"{properties.name} cannot compute with torch {torch.__version__}: {error}"
+        ) from error
+    if not torch.allclose(found, expected, atol=0.1, rtol=0.1):
+        raise GpuError(
+            f"{properties.name} multiplies matrices wrongly with torch {torch.__version__}"
+        )
+    return f"{properties.name}, {size(properties.total_memory)}, {precision}"
+
+
+def _wait_for_signal() -> None:
+    deadline = time.monotonic() + _SIGNAL_SECONDS
+    while (stop := interruption(saved=True)) is None:
+        if time.monotonic() > deadline:
+            raise GpuError(f"no signal came from Slurm within {_SIGNAL_SECONDS:g} s")
+        time.sleep(0.1)
+    raise stop

@@ -1,0 +1,112 @@
+"""What a study costs follows from its file."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dpsweep.planning.cost import ProblemCost, cell_cost
+from dpsweep.planning.device import GPU
+from dpsweep.study import Study, load_study
+from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def paper() -> Study:
+    return load_study(ROOT / "config.yaml")
+
+
+def test_a_head_on_features_needs_room_for_these_and_not_for_the_images(tmp_path: Path) -> None:
+    """As images these would be 108 GB, as features less than 0.2."""
+    (tmp_path / "study.yaml").write_text(
+        f"extends: {ROOT}/studies/frozen-features.yaml\n"
+        "training: {physical_batch: 256}\n"
+        "datasets: {cifar100: {image_size: 775}}\n"
+        "figures: !replace {}\ntables: !replace {}\n"
+    )
+    study = load_study(tmp_path / "study.yaml")
+    problem = "cifar100_vit-tiny_head"
+    assert cell_cost(study, problem, 1).input_gigabytes < 0.2
+
+
+def test_gpu_memory_is_that_of_the_state_of_training(paper: Study) -> None:
+    """With a batch of nearly nothing: 28 bytes for what trains, and 4 for what does not."""
+
+    def gigabytes(method: str) -> float:
+        problem = f"sun397_vit-base_{method}"
+        sweeps = {
+            name: sweep.model_copy(update={"physical_batch": 1})
+            for name, sweep in paper.sweeps.items()
+        }
+        study = paper.model_copy(update={"sweeps": sweeps})
+        return cell_cost(study, problem, 8).gpu_gigabytes
+
+    trained = {
+        method: ProblemCost(paper, f"sun397_vit-base_{method}").trained_parameters
+        for method in ("film", "all")
+    }
+    more = trained["all"] - trained["film"]
+    found = gigabytes("all") - gigabytes("film")
+    assert found == pytest.approx(24 * more / 1e9, rel=0.01)
+
+
+def test_new_grid_values_leave_costs_alone(paper: Study) -> None:
+    changed = paper.model_copy(
+        update={
+            "sweeps": paper.sweeps
+            | {
+                "cassava_vit-tiny_film": paper.sweeps["cassava_vit-tiny_film"].model_copy(
+                    update={"clipping_bound": [0.5], "epsilon": [3.0]}
+                )
+            }
+        }
+    )
+    assert cell_cost(changed, "cassava_vit-tiny_film", 8) == cell_cost(
+        paper, "cassava_vit-tiny_film", 8
+    )
+
+
+def test_cost_follows_the_work(paper: Study) -> None:
+    tiny, base = "sun397_vit-tiny_film", "sun397_vit-base_film"
+    assert trials_per_cell(paper, tiny) == 8 + 5 - 1
+    eight, sixteen = (cell_cost(paper, tiny, epochs).seconds for epochs in (8, 16))
+    assert 1.8 < sixteen / eight < 2
+    # ViT-Base has 12 to 16 times the operations of ViT-Tiny.
+    assert 10 < cell_cost(paper, base, 8).seconds / eight < 16
+    assert cell_cost(paper, base, 8, device=replace(GPU, teraflops=200)).seconds < eight * 3
+    assert ProblemCost(paper, tiny).seconds("gradient_norms", 8) < eight / 5
+    # SUN397 at 224 x 224 is 16 GB of pixels, training and test.
+    assert 16 < cell_cost(paper, tiny, 8).host_gigabytes < 25
+
+
+def test_trainable_parameters_are_those_of_the_models(paper: Study) -> None:
+    def trained(problem: str) -> float:
+        return ProblemCost(paper, problem).trained_parameters
+
+    assert trained("sun397_vit-tiny_film") == 9_600 + 76_621
+    assert trained("sun397_vit-base_film") == 38_400 + 305_293
+    assert trained("cifar100_resnet50_film") == 41_344 + 204_900
+    # Rank 1 on qkv (d to 3d) and proj (d to d) of 12 layers.
+    lora = trained("sun397_vit-tiny_lora-r1")
+    assert lora == pytest.approx(12 * (4 + 2) * 192 + 76_621, rel=0.01)
+    assert trained("cifar10_wrn-16-4_scratch") == pytest.approx(2.75e6, rel=0.1)
+
+
+def test_large_parameters_are_not_kept_but_trained_again(paper: Study) -> None:
+    small, large = (
+        next(iter(paper.sweep_cells(f"sun397_vit-base_{method}"))) for method in ("film", "all")
+    )
+    assert ProblemCost(paper, small.problem).bytes("train", small) > 4 * 8 * 343_693
+    assert 4 * 8 * ProblemCost(paper, large.problem).trained_parameters > KEPT_PARAMETER_BYTES
+    assert (
+        ProblemCost(paper, large.problem).bytes("train", large)
+        < ProblemCost(paper, small.problem).bytes("train", small) / 5
+    )
+    # Norms cost one pass and a half less than a trial of the same method, which they train.
+    cost = cell_cost(paper, large.problem, 8)
+    assert (
+        ProblemCost(paper, large.problem).seconds("gradient_norms", 8)
+        > 1.5 * cost.seconds / cost.trials
+    )
