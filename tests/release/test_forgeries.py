@@ -186,8 +186,9 @@ def test_the_line_of_a_mistake_names_what_is_wrong(
 
 @pytest.mark.parametrize("name", ["tuned", "fixed"])
 def test_a_field_that_is_changed_is_refused_or_listed(
-    name: str, results: Path, forge: Forge
+    name: str, results: Path, forge: Forge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dpsweep.base.limited.SECONDS", 2)  # numbers of layers may be any
     content = read_checked_json(results / name / CERTIFICATE)
     fields = [place for place in places(content) if not listed(place)]
     assert len(fields) > 60
@@ -273,7 +274,7 @@ def scaled(name: str, factor: float) -> Change:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (scaled("noise_multiplier", 0.9995), "gives epsilon 2.0002"),
+        (scaled("noise_multiplier", 0.9995), "accountant certifies epsilon 2.0012"),
         (scaled("noise_multiplier", 0.9998), "prv accountant certifies epsilon 2.0004"),
         (scaled("noise_multiplier", 1.001), "outside|found"),
         (scaled("certified_epsilon", 0.991), "noise.certified_epsilon: found 1.98"),
@@ -348,8 +349,8 @@ def destroy(trained: Tensors, _: Tensors) -> None:
         (rename, "frozen.safetensors: backdoor is not among"),
         (in_both, "frozen.safetensors: head.bias is not among"),
         (move, "model.safetensors: pos_embed is not among"),
-        (round_off, r"frozen.safetensors: pos_embed: found torch.float16"),
-        (transpose, r"frozen.safetensors: pos_embed: found torch.float32 \(1, 32, 5\)"),
+        (round_off, "frozen.safetensors: pos_embed: found F16"),
+        (transpose, r"frozen.safetensors: pos_embed: found F32 \[1, 32, 5\]"),
         (destroy, "head.bias: found numbers that are not finite"),
     ],
 )

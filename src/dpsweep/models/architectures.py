@@ -1,6 +1,7 @@
 """Empty networks by name, what is refused in them, and where their classification head is."""
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,17 +93,49 @@ def _published(source: str, place: str) -> tuple[str, dict[str, Any]]:
         raise BackboneError(f"{file}: not a config.json of timm ({error!r})") from None
 
 
+def import_library(name: str) -> None:
+    """Import what builds the networks of a library; it takes seconds (torchvision, torch.distributed)."""
+    match name:
+        case "timm":
+            import timm.models  # noqa: F401, PLC0415
+        case "transformers":
+            from transformers import (  # noqa: F401, PLC0415
+                AutoConfig,
+                AutoModelForSequenceClassification,
+            )
+
+
+def _refuse_what_timm_reads(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse names and arguments with which timm reads files or the hub, or builds no classifier.
+
+    Raises:
+        ValueError: the message says what is allowed.
+    """
+    import timm  # noqa: PLC0415
+    from timm.models import build_model_with_cfg  # noqa: PLC0415
+
+    if not timm.is_model(name):
+        raise ValueError(f"Unknown model ({name}); allowed: a name of timm.list_models()")
+    signatures = map(inspect.signature, (timm.create_model, build_model_with_cfg))
+    own = {each for signature in signatures for each in signature.parameters}
+    own |= {"features_only", "feature_cls", "out_indices", "pruned"}
+    if found := sorted(own & arguments.keys()):
+        raise ValueError(f"found {', '.join(found)}; allowed: arguments of the network itself")
+
+
 def create(architecture: Architecture, classes: int) -> nn.Module:
     """Return a network with its library's standard initialisation (see `seeded`).
+
+    No name and no argument makes a library read a file or ask the hub.
 
     Raises:
         BackboneError: an unknown name or argument.
     """
     try:
         if architecture.library == "timm":
-            # timm takes seconds to import (torchvision, torch.distributed).
             import timm  # noqa: PLC0415
 
+            _refuse_what_timm_reads(architecture.name, architecture.arguments)
             model = timm.create_model(
                 architecture.name, pretrained=False, num_classes=classes, **architecture.arguments
             )

@@ -4,8 +4,8 @@ The first computes with privacy loss distributions (PLD).
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from functools import reduce
 
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.common import DifferentialPrivacyParameters
@@ -94,23 +94,37 @@ def composed_epsilon(
     Returns:
         An upper bound; at the sum of all deltas, at most the sum of all epsilons.
     """
-    intervals = [pld_interval(each.epsilon, each.steps) for each in trainings]
-    interval = min(intervals + [pld_interval(epsilon, 1) for epsilon, _ in guarantees])
-    losses = [
-        privacy_loss(each.noise_multiplier, each.sampling_rate, each.steps, interval)
-        for each in trainings
-    ] + [
-        privacy_loss_distribution.from_privacy_parameters(
-            DifferentialPrivacyParameters(epsilon, own), value_discretization_interval=interval
-        )
-        for epsilon, own in guarantees
-    ]
-    together = reduce(PrivacyLossDistribution.compose, losses)
-    found = float(together.get_epsilon_for_delta(delta))
     stated = [*((each.epsilon, each.delta) for each in trainings), *guarantees]
+    # All together have at least the largest epsilon. A mesh for the smallest would cost its inverse.
+    steps = max(1, sum(each.steps for each in trainings))
+    interval = pld_interval(max(epsilon for epsilon, _ in stated), steps)
+    # The same mechanism several times is one that is composed with itself.
+    mechanisms = Counter(
+        (each.noise_multiplier, each.sampling_rate, each.steps) for each in trainings
+    )
+    losses = [
+        privacy_loss(*mechanism, interval).self_compose(times)
+        for mechanism, times in mechanisms.items()
+    ]
+    for (epsilon, own), times in Counter(guarantees).items():
+        parameters = DifferentialPrivacyParameters(epsilon, own)
+        loss = privacy_loss_distribution.from_privacy_parameters(
+            parameters, value_discretization_interval=interval
+        )
+        losses.append(loss.self_compose(times))
+    found = float(_all_of(losses).get_epsilon_for_delta(delta))
     if delta >= sum(own for _, own in stated):
         return min(found, sum(epsilon for epsilon, _ in stated))
     return found
+
+
+def _all_of(losses: list[PrivacyLossDistribution]) -> PrivacyLossDistribution:
+    """Compose pairs, then pairs of pairs: one after the other, each one would cost as much as all."""
+    while len(losses) > 1:
+        pairs = zip(losses[::2], losses[1::2], strict=False)
+        alone = losses[-1:] if len(losses) % 2 else []
+        losses = [one.compose(other) for one, other in pairs] + alone
+    return losses[0]
 
 
 def opacus_epsilon(

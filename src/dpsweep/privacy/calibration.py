@@ -25,6 +25,8 @@ SLACK = 1e-3
 CROSS_CHECK_TOLERANCE = 0.01
 # Noise multipliers outside are of no use, and accountants lose precision there.
 NOISE_MULTIPLIER_RANGE = (0.1, 1e6)
+# The same for the noise of all steps on the full batch, which has a closed form.
+_FULL_BATCH_RANGE = (1e-4, 1e9)
 
 
 class PrivacyTarget(NamedTuple):
@@ -118,10 +120,15 @@ def certify_again(noise: Calibration) -> Calibration:
             it is certified for a much smaller one, or the accountants disagree.
     """
     _check_target(noise.epsilon, noise.delta)
-    lowest, highest = NOISE_MULTIPLIER_RANGE
-    if noise.batch_size < noise.train_size and not lowest <= noise.noise_multiplier <= highest:
+    full = noise.batch_size == noise.train_size
+    root = math.sqrt(noise.steps) if full else 1.0
+    lowest, highest = (
+        root * end for end in (_FULL_BATCH_RANGE if full else NOISE_MULTIPLIER_RANGE)
+    )
+    if not lowest <= noise.noise_multiplier <= highest:
         raise CalibrationError(
-            f"noise_multiplier: found {noise.noise_multiplier}, expected one in [{lowest}, {highest:g}]"
+            f"noise_multiplier: found {noise.noise_multiplier}, expected one in "
+            f"[{lowest:g}, {highest:g}]"
         )
     target = PrivacyTarget(noise.epsilon, noise.delta, noise.sampling_rate, noise.steps)
     proven = proven_epsilon(target, noise.noise_multiplier)

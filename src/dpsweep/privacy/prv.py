@@ -43,6 +43,8 @@ MAX_MESH_SIZE = 2**21
 # against 80-bit arithmetic are more than ten times smaller (there is a test).
 _ROUNDING_PER_STEP = 2.0**-47
 _ROUNDING_PER_TRANSFORM = 2.0**-43
+# Panels of an integral over the outcomes of a step; as many take a tenth of a second.
+_MOST_PANELS = 2**15
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,11 @@ class _PrivacyLoss:
         """
         return -abs(t) - 12 * self.sigma, abs(t) + 1 + 12 * self.sigma
 
+    def affordable(self, t: float) -> bool:
+        """Whether an integral over `support` takes no more panels than `_MOST_PANELS`."""
+        low, high = self.support(t)
+        return _panels(low, high, self.sigma) <= _MOST_PANELS
+
     def extremes(self, log_probability: float) -> tuple[float, float]:
         """Return a, b with Pr[loss < -a] and Pr[loss > b] at most exp(log_probability) each."""
         reach = -float(ndtri_exp(log_probability)) * self.sigma
@@ -132,10 +139,14 @@ def _quadrature(low: float, high: float, sigma: float) -> tuple[Floats, Floats]:
     the distance of the loss's singularities from the real axis.
     """
     nodes, weights = np.polynomial.legendre.leggauss(16)
-    panels = math.ceil((high - low) / min(sigma, 2 * sigma**2))
+    panels = math.ceil(_panels(low, high, sigma))
     half = (high - low) / (2 * panels)
     centres = low + half * (2 * np.arange(panels) + 1)
     return (centres[:, None] + half * nodes).ravel(), np.tile(np.log(half * weights), panels)
+
+
+def _panels(low: float, high: float, sigma: float) -> float:
+    return (high - low) / min(sigma, 2 * sigma**2)
 
 
 def _tails(loss: _PrivacyLoss, steps: int, log_probability: float) -> tuple[float, float]:
@@ -159,7 +170,12 @@ def _tails(loss: _PrivacyLoss, steps: int, log_probability: float) -> tuple[floa
         )
         return float(steps * cumulant - log_probability) / abs(t)
 
-    grid = gaussian_optimum * np.geomspace(0.02, 1.5, 24)
+    # Where sigma and the sampling rate are extreme, the best t may cost minutes and gigabytes.
+    grid = [t for t in gaussian_optimum * np.geomspace(0.02, 1.5, 24) if loss.affordable(t)]
+    if not grid:
+        raise CalibrationError(
+            f"noise multiplier {loss.sigma:.6g} and sampling rate {loss.q:.3g} are too extreme to integrate"
+        )
     return min(bound(-t) for t in grid), min(bound(t) for t in grid)
 
 
@@ -213,11 +229,6 @@ def _directed_epsilon(loss: _PrivacyLoss, steps: int, delta: float, epsilon_erro
             f"double precision cannot resolve it: use a delta of at least "
             f"{rounding / DELTA_ERROR_SHARE / 10:.1e}"
         )
-    # delta_error / 8 for truncating single steps, and delta_error / 4 for each tail of their sum.
-    reach = max(
-        *loss.extremes(math.log(delta_error / (16 * steps))),
-        *_tails(loss, steps, math.log(delta_error / 4)),
-    )
     # Theorem 5.5: on a mesh of epsilon_error / cells, discretisation moves the composed loss by
     # more than epsilon_error with probability at most delta_error / 12 either way (Hoeffding).
     cells = math.sqrt(steps / 2 * math.log(12 / delta_error))
@@ -226,6 +237,11 @@ def _directed_epsilon(loss: _PrivacyLoss, steps: int, delta: float, epsilon_erro
     room = cells + steps / 2
     if 4 * room > MAX_MESH_SIZE:
         raise CalibrationError(f"{steps} steps are too many for a mesh of {MAX_MESH_SIZE} cells")
+    # delta_error / 8 for truncating single steps, and delta_error / 4 for each tail of their sum.
+    reach = max(
+        *loss.extremes(math.log(delta_error / (16 * steps))),
+        *_tails(loss, steps, math.log(delta_error / 4)),
+    )
     mesh = max(epsilon_error / cells, reach / (MAX_MESH_SIZE / 2 - room))
     window = reach + room * mesh
     domain = Domain.create_aligned(-window, window, mesh)

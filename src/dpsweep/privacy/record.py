@@ -19,7 +19,8 @@ from pydantic.dataclasses import dataclass
 from dpsweep.base.errors import DpsweepError
 
 NoiseQuantity = Literal["effective", "cumulative", "cumulative_effective"]
-_Count = Annotated[StrictInt, Field(ge=1)]
+# Floating point holds integers up to the limit.
+_Count = Annotated[StrictInt, Field(ge=1, le=2**53)]
 
 
 class CalibrationError(DpsweepError, ValueError):

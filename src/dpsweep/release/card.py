@@ -9,6 +9,7 @@ from dpsweep.data.resize import Resize
 from dpsweep.privacy import words
 from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED
 from dpsweep.release.certificate import Certificate, Network
+from dpsweep.release.untrusted import escaped
 
 
 def model_card(certificate: Certificate) -> str:
@@ -55,7 +56,7 @@ def _written(name: str, it: Certificate | Network, **more: Any) -> str:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"short": _short, "repr": repr}
+    environment.filters |= {"short": _short, "repr": repr, "text": _text}
     files = {
         "CERTIFICATE": CERTIFICATE,
         "FROZEN": FROZEN,
@@ -63,6 +64,19 @@ def _written(name: str, it: Certificate | Network, **more: Any) -> str:
         "TRAINED": TRAINED,
     }
     return environment.get_template(f"{name}.j2").render(files, it=it, **more)
+
+
+# What Markdown, HTML inside of it, or the links of GitHub would read in another way than it stands there.
+_MARKS = str.maketrans(
+    {mark: f"\\{mark}" for mark in "\\`*_[]|~#$"}
+    | {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
+)
+
+
+def _text(free: str) -> str:
+    """Escape free text: it stays on its line, and is neither markup nor a link."""
+    marked = escaped(free).translate(_MARKS)
+    return marked.replace("://", "&#58;//").replace("www.", "www&#46;")
 
 
 def _short(value: Any) -> str:

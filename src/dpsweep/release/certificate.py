@@ -22,7 +22,8 @@ from dpsweep.privacy.tuning import largest_profile, total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
 from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.study.config import Method
-from dpsweep.study.config.section import LearningRate
+from dpsweep.study.config.release import MOST_TRIALS
+from dpsweep.study.config.section import ArgumentName, LearningRate
 from dpsweep.training.device import Precision
 
 ReleaseEngine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop"]
@@ -76,7 +77,7 @@ class DataSplit(_Part):
 class Tuning(_Part):
     """How the setting was chosen; the total epsilon covers it."""
 
-    mean_trials: Annotated[float, Field(gt=1, allow_inf_nan=False)]
+    mean_trials: Annotated[float, Field(gt=1, le=MOST_TRIALS)]
     shape: Annotated[float, Field(gt=-1, allow_inf_nan=False)]
     gamma: Probability
     first_epsilon: Positive
@@ -109,7 +110,7 @@ class Network(_Part):
 
     library: Literal["timm", "transformers", "dpsweep"]
     architecture: str
-    arguments: dict[str, bool | int | float | str]
+    arguments: dict[ArgumentName, bool | int | float | str]
     backbone: Checksum
     """SHA-256 of what determines the network before training: architecture, mean, std, tokenizer, weights."""
     weights: Checksum

@@ -1,16 +1,25 @@
 """Which parameters of a network go into which file of a release, and under which names."""
 
+import itertools
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+from pydantic import TypeAdapter
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dpsweep.base.files import atomic_path
-from dpsweep.models.architectures import find_head, public_statistics
-from dpsweep.models.build import trainable_parameters
+from dpsweep.base.limited import limited
+from dpsweep.models.architectures import create, find_head, import_library, public_statistics
+from dpsweep.models.backbone import Architecture, BackboneError
+from dpsweep.models.build import apply_method, trainable_parameters
 from dpsweep.release import FROZEN, TRAINED
+from dpsweep.release.untrusted import Layout
+from dpsweep.study.config import LoRA, Method
 
 # transformers' networks lie inside of dpsweep's wrapper; a reader of the release has no wrapper.
 _WRAPPER = "network."
@@ -47,6 +56,62 @@ def stated(model: nn.Module) -> dict[str, Any]:
         "head_layers": head_layers(model),
         "public_statistics": public_statistics(model),
         "trained_parameters": sum(each.numel() for each in split_state(model)[0].values()),
+    }
+
+
+# Of a network, each a tensor: the largest have thousands.
+_MOST_TENSORS = 20_000
+_SAFETENSORS = {
+    **{torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bool: "BOOL"},
+    **{torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8"},
+    **{torch.uint8: "U8"},
+}
+_method: TypeAdapter[Method] = TypeAdapter(Method)
+
+
+def outline(
+    architecture: Architecture, method: Method, classes: int
+) -> tuple[dict[str, Any], Layout, Layout]:
+    """Say what a network is made of, without its numbers, in a process of its own.
+
+    Arguments of a network may take any time and memory.
+
+    Returns:
+        What `stated` returns, and the layouts of the files of trained and of frozen parameters.
+
+    Raises:
+        LimitError: there is no such network, or it is too large; see `dpsweep.base.limited`.
+    """
+    import_library(architecture.library)
+    if isinstance(method, LoRA):
+        import peft  # noqa: F401, PLC0415
+    found = _outline(architecture.model_dump_json(), method.model_dump_json(), classes)
+    return found["stated"], found["trained"], found["frozen"]
+
+
+@lru_cache(maxsize=64)
+def _outline(architecture: str, method: str, classes: int) -> Any:
+    def compute() -> dict[str, Any]:
+        numbers = itertools.count(1)
+
+        def count(*_: Any) -> None:
+            if next(numbers) > _MOST_TENSORS:
+                raise BackboneError(f"found a network of more than {_MOST_TENSORS} parameters")
+
+        register_module_parameter_registration_hook(count)  # the process ends with this function
+        with torch.device("meta"):
+            model = create(Architecture.model_validate_json(architecture), classes)
+            apply_method(model, _method.validate_json(method))
+        trained, frozen = map(_layout, split_state(model))
+        return {"stated": stated(model), "trained": trained, "frozen": frozen}
+
+    return limited(compute)
+
+
+def _layout(state: Mapping[str, Tensor]) -> dict[str, tuple[str, list[int]]]:
+    return {
+        name: (_SAFETENSORS.get(each.dtype, str(each.dtype)), list(each.shape))
+        for name, each in state.items()
     }
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, FiniteFloat, PositiveInt
 
 from dpsweep.study.config.section import (
+    ArgumentName,
     Commit,
     HubId,
     LayerName,
@@ -131,7 +132,7 @@ class Backbone(Section):
     library: Literal["timm", "transformers", "dpsweep"] = "timm"
     """who builds the architecture"""
     architecture: str
-    arguments: dict[str, bool | int | float | str] = {}
+    arguments: dict[ArgumentName, bool | int | float | str] = {}
     weights: Weights
     mean: Annotated[list[FiniteFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]
     std: Annotated[list[PositiveFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]

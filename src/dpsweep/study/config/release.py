@@ -18,6 +18,9 @@ from dpsweep.study.config.section import (
 )
 from dpsweep.study.config.sweeps import batch_sizes_ascend, bounds_or_rule
 
+MOST_TRIALS = 1e6
+"""Of a release in the mean, at most."""
+
 
 class Audit(Section):
     """Canaries in the trainer of a sweep: a measured lower bound on epsilon beside the claimed one."""
@@ -67,7 +70,7 @@ class Release(Section):
     ]
     clipping_bound: Grid | PrivateRule
     learning_rate: LearningRates
-    mean_trials: Annotated[float, Field(gt=1, le=1e6, allow_inf_nan=False)] = 3.0
+    mean_trials: Annotated[float, Field(gt=1, le=MOST_TRIALS, allow_inf_nan=False)] = 3.0
     """expected number of trials; private"""
     shape: Annotated[float, Field(gt=-1, allow_inf_nan=False)] = 1.0
     """of the distribution of their number: 1 is geometric; private"""

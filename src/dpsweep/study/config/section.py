@@ -27,6 +27,8 @@ HubId = Annotated[str, StringConstraints(pattern=HUB_ID_PATTERN)]
 FolderName = Annotated[str, StringConstraints(pattern=FOLDER_PATTERN)]
 Commit = Annotated[str, StringConstraints(pattern=COMMIT_PATTERN)]
 LayerName = Annotated[str, StringConstraints(pattern=LAYER_PATTERN, max_length=100)]
+# It stands in Python code: that of a model card.
+ArgumentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=100)]
 ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN)]
 
 
