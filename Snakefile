@@ -55,6 +55,7 @@ wildcard_constraints:
     dataset="|".join(map(re.escape, STUDY.datasets)),
     epochs=r"\d+",
     batch_size=r"\d+|full",
+    made_for="[0-9a-f]{10}",
 
 
 rule all:

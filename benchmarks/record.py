@@ -38,7 +38,7 @@ from dpsweep.privacy import Calibration
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning_noise import calibrate_tuning
 from dpsweep.study import Cell, Study, load_study
-from dpsweep.study.paths import Paths
+from dpsweep.study.paths import Paths, settings_of
 from dpsweep.training.specification import specify
 
 FOLDER = RESULTS / "record"
@@ -183,8 +183,8 @@ def demo() -> Items:
     for file in sorted(DEMO.glob("noise/*/*.json")):
         found = read_json(file)
         certified = [found["noise_multiplier"], found["certified_epsilon"]]
-        yield file.parent.relative_to(DEMO).as_posix(), file.name, certified
-    for file in sorted(DEMO.glob("cells/*/*/trials.parquet")):
+        yield file.parent.relative_to(DEMO).as_posix(), settings_of(file), certified
+    for file in sorted(DEMO.glob("cells/*/*/trials-*.parquet")):
         keys = pd.read_parquet(file, columns=["trial_key"])["trial_key"]
         cell = file.parent.relative_to(DEMO)
         yield cell.parent.as_posix(), cell.name, f"{len(keys)}, {short_hash(keys)}"

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dpsweep.base.files import write_checked_json
+from dpsweep import TRAINER_VERSION
+from dpsweep.base.files import fingerprint, write_checked_json
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.paths import Paths
 from dpsweep.theory import ClippedSums
 
+CHECKSUM = "0" * 64
+"""Of the data and the weights that every trial was made from."""
 # What a trial comes to: any of macro_accuracy, per_class_accuracy, diverged, noise_multiplier, ...
 Outcome = Callable[[Cell, float, int], dict[str, Any]]
 
@@ -125,7 +128,7 @@ def write_cells(
                 "epochs": cell.epochs,
                 "batch_size": size,
                 "full_batch": cell.batch_size == "full",
-                "train_size": dataset.train_size,
+                "train_size": study.train_size(sweep.dataset),
                 "steps": steps,
                 "sampling_rate": size / dataset.train_size,
                 "passes": steps * size / dataset.train_size,
@@ -155,6 +158,11 @@ def write_cells(
                 "device": "cpu",
                 "precision": "float32",
                 "versions": "{}",
+                "data_checksum": CHECKSUM,
+                "classes_checksum": fingerprint(class_names(dataset.classes)),
+                "backbone_checksum": CHECKSUM,
+                "trainer_version": TRAINER_VERSION,
+                "trainer_sources": "",
                 "trial_key": key,
             }
             rows.append(row | result)
@@ -173,11 +181,10 @@ def write_cells(
                     }
                 )
             )
-        folder = paths.cell(cell)
-        folder.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(rows).to_parquet(folder / "trials.parquet", index=False)
+        paths.cell(cell).mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(rows).to_parquet(paths.cell_trials(study, cell), index=False)
         if steps_too:
-            pd.concat(step_rows).to_parquet(folder / "steps.parquet", index=False)
+            pd.concat(step_rows).to_parquet(paths.cell_steps(study, cell), index=False)
 
 
 def write_gradient_norms(
@@ -191,7 +198,7 @@ def write_gradient_norms(
 
     ``epochs`` holds one (labels, norms) for every epoch.
     """
-    file = paths.gradient_norms(cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
+    file = paths.gradient_norms(study, cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
     file.parent.mkdir(parents=True, exist_ok=True)
     pd.concat(
         [
@@ -225,7 +232,7 @@ def write_overlaps(
     ``gradients`` holds for every epoch from 0 the gradients of each draw, shape (examples, d). Each
     seed has an equal share of the draws.
     """
-    file = paths.theory(cell)
+    file = paths.theory(study, cell)
     file.parent.mkdir(parents=True, exist_ok=True)
     parts = []
     for epoch, draws in enumerate(gradients):
@@ -247,14 +254,19 @@ def write_overlaps(
         batch_size=study.batch_size(cell),
         noise_multiplier=noise_multiplier,
         learning_rate=0.01,
-        trial_key="key",
+        trial_key=f"{cell.problem}/{cell.name}/{study.sweeps[study.sweep_of(cell)].learning_rates[0]}/1",
     ).to_parquet(file, index=False)
+
+
+def class_names(count: int) -> list[str]:
+    """Zero, one, ..."""
+    words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    return [words[i] if i < len(words) else f"class {i}" for i in range(count)]
 
 
 def write_dataset(paths: Paths, name: str, train_counts: Sequence[int], **changes: Any) -> Path:
     """Write the metadata of a prepared dataset with classes named zero, one, ..."""
-    words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-    classes = [words[i] if i < len(words) else f"class {i}" for i in range(len(train_counts))]
+    classes = class_names(len(train_counts))
     file = paths.dataset(name) / "metadata.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     metadata = {
@@ -269,7 +281,7 @@ def write_dataset(paths: Paths, name: str, train_counts: Sequence[int], **change
         "train_counts": list(train_counts),
         "test_counts": [200 // len(classes)] * len(classes),
         "shape": [8, 8, 1],
-        "checksum": "0" * 64,
+        "checksum": CHECKSUM,
     }
     write_checked_json(file, metadata | changes)
     return file

@@ -33,7 +33,7 @@ def trials_of(
 
     study, paths = make_study({"s": sweep}), Paths(tmp_path)
     write_cells(study, paths, outcome)
-    return load_trials(paths, study.sweep_cells("s"))
+    return load_trials(study, paths, study.sweep_cells("s"))
 
 
 def test_repeats_are_the_trials_at_the_rate_that_the_first_seed_found_best(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_nan_wins_only_where_there_is_nothing_else(tmp_path: Path) -> None:
 
 def test_choices_among_no_trials_are_empty(tmp_path: Path) -> None:
     study: Study = make_study({"s": {}})
-    trials = load_trials(Paths(tmp_path), study.sweep_cells("s"), missing=[])
+    trials = load_trials(study, Paths(tmp_path), study.sweep_cells("s"), missing=[])
     found = choose(trials, by=["clipping_bound"])
     assert found.empty
     assert {"centre", "cross_fitted", "selection_accuracy"} <= set(found.columns)
@@ -152,7 +152,7 @@ def test_a_trial_of_two_sweeps_is_one_repeat(tmp_path: Path) -> None:
         lambda cell, rate, seed: {"trial_key": f"{cell.name}/{rate}/{seed}"},
     )
     cells = [cell for sweep in study.sweeps for cell in study.sweep_cells(sweep)]
-    trials = load_trials(Paths(tmp_path), cells)
+    trials = load_trials(study, Paths(tmp_path), cells)
     assert len(repeats(trials)) == 2
     assert choose(trials, by=["epsilon"])["repeats"].tolist() == [2]
 

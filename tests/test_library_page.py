@@ -27,7 +27,7 @@ def test_every_block_runs(
     write_cells(study, paths, lambda cell, *_: {"macro_accuracy": 0.1 * cell.clipping_bound})
     sweep = Path("results/demo/problems/digits_vit-strong_film.parquet")
     sweep.parent.mkdir(parents=True)
-    cells = [paths.cell(cell) / "trials.parquet" for cell in study.sweep_cells("sweep")]
+    cells = [paths.cell_trials(study, cell) for cell in study.sweep_cells("sweep")]
     pd.concat(map(pd.read_parquet, cells)).to_parquet(sweep)
     namespace: dict[str, object] = {}
     for block in BLOCKS:

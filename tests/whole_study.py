@@ -52,7 +52,7 @@ def write_results(study: Study, paths: Paths, most_examples: int | None = None) 
     write_cells(study, paths, outcome, cells - traced)
     write_cells(study, paths, outcome, cells & traced, steps_too=True)
     for file, competing in drawn_norms(study, paths):
-        best = choose(load_trials(paths, competing), by=["problem"]).iloc[0]
+        best = choose(load_trials(study, paths, competing), by=["problem"]).iloc[0]
         cell = Cell.parse(best["problem"], best["cell"])
         norms = norms_of(study, cell, file.stem, most_examples)
         write_gradient_norms(study, paths, cell, best["learning_rate"], list(norms))
@@ -128,7 +128,7 @@ def drawn_norms(study: Study, paths: Paths) -> Iterator[tuple[Path, list[Cell]]]
         for selection in figure.gradient_norms():
             for cell in study.cells(selection):
                 file = paths.gradient_norms(
-                    cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound
+                    study, cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound
                 )
                 files.setdefault(file, {})[cell] = None
     return ((file, list(cells)) for file, cells in files.items())

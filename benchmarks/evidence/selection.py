@@ -85,7 +85,7 @@ def main() -> None:
     paths = Paths(REPOSITORY / study.results)
     rows = []
     for name in study.problems:
-        trials = load_trials(paths, study.problem_cells(name))
+        trials = load_trials(study, paths, study.problem_cells(name))
         for cell, group in trials.groupby("cell"):
             table = group.pivot_table(
                 index="learning_rate", columns="seed", values="macro_accuracy"

@@ -42,7 +42,7 @@ def main() -> None:
             shutil.copyfile(paths.figure(name, "png"), IMAGES / f"{name}.png")
         with atomic_path(TRIALS) as partial:
             # Numbers tell trials apart as their keys do, and take less space.
-            trials = gather(paths, study.all_cells())
+            trials = gather(study, paths, study.all_cells())
             trials["trial_key"] = trials["trial_key"].factorize()[0]
             trials.to_parquet(partial, compression="zstd", index=False)
     pictures = {name: digest(IMAGES / f"{name}.png") for name in FIGURES}

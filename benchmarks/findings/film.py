@@ -66,10 +66,12 @@ def keep(study: Study, paths: Paths) -> None:
     KEPT.mkdir(parents=True, exist_ok=True)
     FILM_IMAGES.mkdir(parents=True, exist_ok=True)
     for name in study.problems:
-        cells = [cell for cell in study.problem_cells(name) if paths.cell_trials(cell).exists()]
+        cells = [
+            cell for cell in study.problem_cells(name) if paths.cell_trials(study, cell).exists()
+        ]
         if not cells:
             continue
-        trials, file = gather(paths, cells), KEPT / f"{name}.parquet"
+        trials, file = gather(study, paths, cells), KEPT / f"{name}.parquet"
         if file.exists():
             before = pd.read_parquet(file)
             trials = pd.concat([before[~before["cell"].isin(trials["cell"])], trials])

@@ -30,12 +30,12 @@ RULE_COLUMNS = [
 ]  # fmt: skip
 
 
-def gather(paths: Paths, cells: Sequence[Cell]) -> pd.DataFrame:
+def gather(study: Study, paths: Paths, cells: Sequence[Cell]) -> pd.DataFrame:
     """Return the trials of cells with the columns that their analysis needs, seconds, and gradient norms."""
-    trials = load_trials(paths, cells)
+    trials = load_trials(study, paths, cells)
     columns = ["trial_key", "wall_seconds", "mean_gradient_norm"]
     others = pd.concat(
-        pd.read_parquet(paths.cell_trials(cell), columns=columns) for cell in cells
+        pd.read_parquet(paths.cell_trials(study, cell), columns=columns) for cell in cells
     ).drop_duplicates("trial_key")
     others = others.round({"wall_seconds": 2, "mean_gradient_norm": 4})
     return trials.merge(others, on="trial_key", how="left")

@@ -41,7 +41,7 @@ def prepare_inputs(folder: Path) -> None:
             prepare_backbone(name, study.backbones[name], paths)
     for cell in study.all_cells():
         dataset = study.problems[cell.problem].dataset
-        path = paths.noise(dataset, cell.epsilon, cell.epochs, cell.batch_size)
+        path = paths.noise(study, dataset, cell.epsilon, cell.epochs, cell.batch_size)
         if not path.exists():
             noise = calibrate(
                 cell.epsilon,

@@ -70,7 +70,10 @@ def groups(kit: Kit) -> Iterator[tuple[str, list[Cell], tuple[str, ...]]]:
                 paths.backbone(problem.backbone) / each
                 for each in ("model.safetensors", "metadata.json")
             ),
-            *(paths.noise(problem.dataset, c.epsilon, c.epochs, c.batch_size) for c in cells),
+            *(
+                paths.noise(study, problem.dataset, c.epsilon, c.epochs, c.batch_size)
+                for c in cells
+            ),
         ]
         relative = [str(each.relative_to(kit.inputs)) for each in dict.fromkeys(needed)]
         yield name, cells, () if kit.rehearse else tuple(relative)
@@ -102,7 +105,9 @@ def train(kit: Kit, cells: list[Cell]) -> dict[str, Any]:
             noise = _rehearsed(len(data.train_labels), 64)
         else:
             noise = Calibration.from_dict(
-                read_json(paths.noise(problem.dataset, cell.epsilon, cell.epochs, cell.batch_size))
+                read_json(
+                    paths.noise(study, problem.dataset, cell.epsilon, cell.epochs, cell.batch_size)
+                )
             )
         for rate in study.sweeps[study.sweep_of(cell)].learning_rates:
             spec = specify(study, cell, noise, data, backbone, context.device, rate, seed=1)

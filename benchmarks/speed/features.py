@@ -127,12 +127,12 @@ def cells(chosen: Study, paths: Paths) -> list[dict[str, Any]]:
     for cell in chosen.all_cells():
         size, steps = chosen.batch_size(cell), chosen.steps("synthetic", EPOCHS, cell.batch_size)
         noise = calibrate(1.0, 1e-5, TRAIN, size, steps)
-        file = paths.noise("synthetic", cell.epsilon, EPOCHS, cell.batch_size)
+        file = paths.noise(study, "synthetic", cell.epsilon, EPOCHS, cell.batch_size)
         write_calibration(file, noise)
         timing: dict[str, Any] = {}
         started, processor = time.perf_counter(), time.process_time()
         opened = OpenCell.open(chosen, paths, cell)
-        run_cell(opened, paths, chosen.training, progress=timing.update)
+        run_cell(opened, paths, chosen, progress=timing.update)
         wall = time.perf_counter() - started
         rows.append(
             {

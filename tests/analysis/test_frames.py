@@ -36,50 +36,50 @@ def paths(tmp_path: Path) -> Paths:
 
 def test_trials_come_in_the_order_of_the_cells(paths: Paths) -> None:
     cells = [*STUDY.sweep_cells("b"), *reversed(STUDY.sweep_cells("a"))]
-    trials = load_trials(paths, [*cells, cells[0]])
+    trials = load_trials(STUDY, paths, [*cells, cells[0]])
     assert trials["problem"].tolist() == [B] * 2 + [A] * 4
     assert trials["clipping_bound"].tolist() == [1.0, 1.0, 1.0, 1.0, 0.1, 0.1]
     assert "per_class_accuracy" not in trials
-    with_classes = load_trials(paths, cells, per_class=True)
+    with_classes = load_trials(STUDY, paths, cells, per_class=True)
     assert len(with_classes["per_class_accuracy"].iloc[0]) == 4
 
 
 def test_a_missing_cell_is_named_with_the_command_that_makes_it(paths: Paths) -> None:
     cell = STUDY.sweep_cells("a")[1]
-    file = paths.cell(cell) / "trials.parquet"
+    file = paths.cell_trials(STUDY, cell)
     file.unlink()
     with pytest.raises(MissingResultsError) as error:
-        load_trials(paths, STUDY.sweep_cells("a"))
+        load_trials(STUDY, paths, STUDY.sweep_cells("a"))
     assert error.value.remake == (file,)
     assert "1 trained cell file(s) missing" in str(error.value)
 
 
 def test_partial_reading_notes_what_is_missing(paths: Paths) -> None:
-    file = paths.cell(STUDY.sweep_cells("a")[0]) / "trials.parquet"
+    file = paths.cell_trials(STUDY, STUDY.sweep_cells("a")[0])
     file.unlink()
     missing: list[Path] = []
-    trials = load_trials(paths, STUDY.sweep_cells("a"), missing)
+    trials = load_trials(STUDY, paths, STUDY.sweep_cells("a"), missing)
     assert missing == [file]
     assert trials["clipping_bound"].unique().tolist() == [1.0]
 
 
 def test_damaged_and_outdated_files_are_told_apart_from_missing_ones(paths: Paths) -> None:
     cells = STUDY.sweep_cells("b")
-    file = paths.cell(cells[0]) / "trials.parquet"
+    file = paths.cell_trials(STUDY, cells[0])
     frame = pd.read_parquet(file)
     frame.drop(columns=["steps", "best"]).to_parquet(file)
     with pytest.raises(UnreadableResultsError, match="no column steps, best"):
-        load_trials(paths, cells)
+        load_trials(STUDY, paths, cells)
     frame.assign(best=False).to_parquet(file)
     with pytest.raises(UnreadableResultsError, match="no trial is marked best"):
-        load_trials(paths, cells)
+        load_trials(STUDY, paths, cells)
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(UnreadableResultsError, match=str(file)):
-        load_trials(paths, cells)
+        load_trials(STUDY, paths, cells)
 
 
 def test_steps_of_all_trials(paths: Paths) -> None:
-    steps = load_steps(paths, STUDY.sweep_cells("b"))
+    steps = load_steps(STUDY, paths, STUDY.sweep_cells("b"))
     assert len(steps) == 2 * 20  # 2 seeds, 2 epochs of 1,000 examples in batches of 100
     assert set(steps["seed"]) == {1, 2}
 
@@ -112,7 +112,7 @@ def test_the_table_of_a_problem_holds_every_trial_and_column(paths: Paths) -> No
 
 
 def test_the_table_of_a_problem_needs_every_cell(paths: Paths) -> None:
-    (paths.cell(STUDY.sweep_cells("a")[0]) / "trials.parquet").unlink()
+    (paths.cell_trials(STUDY, STUDY.sweep_cells("a")[0])).unlink()
     with pytest.raises(MissingResultsError):
         write_problem(STUDY, paths, A)
     assert not paths.problem(A).exists()

@@ -15,7 +15,9 @@ from dpsweep.study.paths import Paths
 def trials(tmp_path: Path, sweeps: dict[str, dict[str, Any]], outcome: Any) -> pd.DataFrame:
     study, paths = make_study(sweeps), Paths(tmp_path)
     write_cells(study, paths, outcome)
-    return load_trials(paths, [cell for name in study.sweeps for cell in study.sweep_cells(name)])
+    return load_trials(
+        study, paths, [cell for name in study.sweeps for cell in study.sweep_cells(name)]
+    )
 
 
 def number(cell: Cell, rate: float, seed: int) -> dict[str, Any]:

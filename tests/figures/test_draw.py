@@ -97,24 +97,24 @@ def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
     }
 
 
-def write_norms(paths: Paths) -> None:
+def write_norms(study: Study, paths: Paths) -> None:
     random, measured = np.random.default_rng(0), np.random.default_rng(1)
-    for cell in STUDY.sweep_cells("s"):
+    for cell in study.sweep_cells("s"):
         if (
             cell.batch_size == 100 and cell.epsilon == 1 and cell.epochs == 2
         ):  # the smallest wins ties
             norms = [(np.arange(100) % 4, random.lognormal(size=100)) for _ in range(cell.epochs)]
-            write_gradient_norms(STUDY, paths, cell, 0.01, norms)
+            write_gradient_norms(study, paths, cell, 0.01, norms)
         if cell.batch_size == 100 and cell.epochs == 2 and cell.clipping_bound == 1:
             gradients = [[measured.normal(1, 2, size=(20, 4)) / cell.epsilon] * 2 for _ in range(3)]
-            write_overlaps(STUDY, paths, cell, 2 / cell.epsilon, gradients)
+            write_overlaps(study, paths, cell, 2 / cell.epsilon, gradients)
 
 
 def write_results(folder: Path, study: Study = STUDY) -> Paths:
     """All that the figures of the study are drawn from."""
     paths = Paths(folder)
     write_cells(study, paths, outcome, steps_too=True)
-    write_norms(paths)
+    write_norms(study, paths)
     write_dataset(paths, "digits", [250] * 4)
     return paths
 

@@ -64,9 +64,7 @@ def written(folder: Path, target: dict[str, Any], **more: Any) -> tuple[Study, P
     study, paths = make_study(SWEEPS, figures=target), Paths(folder)
     write_cells(study, paths, outcome, **more)
     frames = [
-        pd.read_parquet(paths.cell(cell) / "trials.parquet").assign(
-            problem=cell.problem, cell=cell.name
-        )
+        pd.read_parquet(paths.cell_trials(study, cell)).assign(problem=cell.problem, cell=cell.name)
         for cell in study.all_cells()
     ]
     trials = pd.concat(frames, ignore_index=True)
@@ -241,10 +239,8 @@ def test_norm_trace(tmp_path: Path) -> None:
     for panel, method in enumerate(("film", "lora")):
         own = of_problem(trials, method)
         for _, row in winners(own[own["epochs"] == 4], ["epsilon"]).iterrows():
-            problem = f"digits_small_{method}"
-            steps = pd.read_parquet(
-                paths.results / "cells" / problem / row["cell"] / "steps.parquet"
-            )
+            cell = Cell.parse(f"digits_small_{method}", row["cell"])
+            steps = pd.read_parquet(paths.cell_steps(study, cell))
             steps = steps[steps["trial_key"] == row["trial_key"]]
             here = found[(found["panel"] == panel) & (found["epsilon"] == row["epsilon"])]
             assert here["step"].tolist() == list(range(1, int(row["steps"]) + 1))

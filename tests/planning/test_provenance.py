@@ -146,49 +146,6 @@ def test_an_output_made_again_to_the_same_content_leaves_the_others_alone(
         assert lacking(study, paths) == {}
 
 
-EDITS: list[tuple[str, Any, set[str]]] = [
-    # key, value, stages that are made again, without what is made from these
-    ("sweeps/digits_vit_film/seeds", 3, {"cells", "tables"}),
-    ("sweeps/digits_vit_film/learning_rate", [0.01, 0.02], {"cells", "tables"}),
-    ("training/physical_batch", 64, {"cells", "audit"}),
-    ("privacy/delta", 1e-6, {"noise", "audit"}),
-    ("privacy/check_with_opacus", True, {"noise", "audit"}),
-    ("backbones/vit/weights/epochs", 2, {"backbones", "tables"}),
-    ("backbones/vit/weights/train_share", 0.5, {"backbones", "tables"}),
-    ("datasets/digits/title", "Figures", {"data", "tables"}),
-    ("audit/guesses", 40, {"audit"}),
-    ("figures/heatmap/caption", "Other words.", {"figures"}),
-    ("title", "Another name", set()),
-]
-
-
-@pytest.mark.parametrize(("key", "value", "stages"), EDITS, ids=[key for key, *_ in EDITS])
-def test_an_edit_makes_again_what_it_concerns(
-    study: Study, paths: Paths, key: str, value: Any, stages: set[str]
-) -> None:
-    outputs = finish_all(study, paths)
-    content = copy.deepcopy(CONTENT) | {"results": "results"}
-    place = content
-    *above, last = key.split("/")
-    for part in above:
-        place = place.setdefault(part, {})
-    place[last] = value
-    edited = Study.model_validate(content)
-    found = lacking(edited, paths)
-    changed = {name.split("/")[0] for name, kind in found.items() if kind == "outdated"}
-    assert changed - {"report", "explore"} == stages
-    expected = {name for name, kind in found.items() if kind == "outdated"}
-    for output in outputs:
-        if output.name in expected:
-            expected |= followers(outputs, output)
-    assert set(found) == expected
-    assert {"report", "explore"} <= set(found)
-    finish_all(edited, paths)
-    assert lacking(edited, paths) == {}
-    # Outputs that are put back from a copy belong to the study that they were made for.
-    assert set(lacking(study, paths)) == set(found)
-
-
 def test_a_longer_axis_leaves_old_cells_alone(study: Study, paths: Paths) -> None:
     finish_all(study, paths)
     content = copy.deepcopy(CONTENT) | {"results": "results"}

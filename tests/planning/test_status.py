@@ -17,7 +17,7 @@ from dpsweep.cli.main import app
 from dpsweep.planning.cost import cell_cost
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.provenance import making
-from dpsweep.planning.status import Status, cell_log
+from dpsweep.planning.status import Status
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.paths import Paths
 
@@ -44,19 +44,19 @@ def cells(study: Study) -> list[Cell]:
     return study.sweep_cells(SWEEP)
 
 
-def log(paths: Paths, cell: Cell, text: str, age: float) -> None:
-    path = cell_log(paths, cell)
+def log(study: Study, paths: Paths, cell: Cell, text: str, age: float) -> None:
+    path = paths.cell_log(study, cell)
     write_text(path, text)
     os.utime(path, (NOW - age, NOW - age))
 
 
 def test_every_state(study: Study, paths: Paths, cells: list[Cell]) -> None:
     running, failed, crashed, stopped, silent, waiting = cells
-    log(paths, running, "10:00:00 checkpoint at step 7\n", age=60)
-    log(paths, failed, "10:00:00 started\nerror: no data\n", age=60)
-    log(paths, crashed, "Traceback ...\ntorch.OutOfMemoryError: out of memory\n", age=60)
-    log(paths, stopped, "10:00:00 stopped by SIGUSR1, exit status 75\n", age=60)
-    log(paths, silent, "10:00:00 checkpoint at step 7\n", age=24 * 3600)
+    log(study, paths, running, "10:00:00 checkpoint at step 7\n", age=60)
+    log(study, paths, failed, "10:00:00 started\nerror: no data\n", age=60)
+    log(study, paths, crashed, "Traceback ...\ntorch.OutOfMemoryError: out of memory\n", age=60)
+    log(study, paths, stopped, "10:00:00 stopped by SIGUSR1, exit status 75\n", age=60)
+    log(study, paths, silent, "10:00:00 checkpoint at step 7\n", age=24 * 3600)
     states = Status(study, paths, NOW).states
     assert [states[cell] for cell in cells] == [
         *("running", "failed", "failed", "stopped", "stopped", "waiting")
@@ -67,12 +67,12 @@ def test_every_state(study: Study, paths: Paths, cells: list[Cell]) -> None:
 
 
 def test_failures_say_why_and_where(study: Study, paths: Paths, cells: list[Cell]) -> None:
-    log(paths, cells[0], "error: no data\n", age=60)
-    log(paths, cells[1], "10:00:00 checkpoint at step 7\n", age=60)
-    log(paths, cells[2], "error: mended since\n", age=60)
+    log(study, paths, cells[0], "error: no data\n", age=60)
+    log(study, paths, cells[1], "10:00:00 checkpoint at step 7\n", age=60)
+    log(study, paths, cells[2], "error: mended since\n", age=60)
     finish_cell(study, paths, cells[2], 5)
-    log(paths, cells[3], "10:00:00 stopped by SIGTERM, exit status 143\n", age=60)
-    log(paths, cells[4], "10:00:00 checkpoint at step 7\n", age=36_000)
+    log(study, paths, cells[3], "10:00:00 stopped by SIGTERM, exit status 143\n", age=60)
+    log(study, paths, cells[4], "10:00:00 checkpoint at step 7\n", age=36_000)
     noise = paths.results / "logs" / "noise" / "digits" / "eps8.log"
     write_text(noise, "ValueError: negative\n")
     found = {each.name: each for each in Status(study, paths, NOW).failures()}
@@ -91,8 +91,8 @@ def test_failures_say_why_and_where(study: Study, paths: Paths, cells: list[Cell
 def test_a_job_that_slurm_refused_or_killed_has_failed(
     study: Study, paths: Paths, cells: list[Cell]
 ) -> None:
-    log(paths, cells[0], "10:00:00 checkpoint at step 7\n", age=36_000)
-    endings = {cell_log(paths, cell).absolute(): "Slurm: NODE_FAIL" for cell in cells[:2]}
+    log(study, paths, cells[0], "10:00:00 checkpoint at step 7\n", age=36_000)
+    endings = {paths.cell_log(study, cell).absolute(): "Slurm: NODE_FAIL" for cell in cells[:2]}
     status = Status(study, paths, NOW, endings=endings)
     assert status.states[cells[1]] == "failed"
     found = {each.name: each for each in status.failures()}
@@ -121,7 +121,7 @@ def test_jobs_that_run_show_their_last_line(study: Study, paths: Paths) -> None:
 
 
 def test_a_deleted_cell_waits(study: Study, paths: Paths, cells: list[Cell]) -> None:
-    write_text(cell_log(paths, cells[0]), "10:00:00 best learning rate 0.1\n")
+    write_text(paths.cell_log(study, cells[0]), "10:00:00 best learning rate 0.1\n")
     finish_cell(study, paths, cells[0], 5)
     shutil.rmtree(paths.cell(cells[0]))
     status = Status(study, paths)
@@ -143,7 +143,7 @@ def test_trials_of_a_cell_that_was_killed_count_and_are_a_measurement(
         ):
             job.note({"trial_seconds": 50.0, **timing})
             raise KeyboardInterrupt
-        log(paths, cells[0], "10:00:00 stopped by SIGTERM, exit status 143\n", age=60)
+        log(study, paths, cells[0], "10:00:00 stopped by SIGTERM, exit status 143\n", age=60)
         return Status(study, paths, NOW)
 
     progress = kill().of([cells[0]])
@@ -175,11 +175,11 @@ ConnectionError: is quoted here
 
 
 def test_errors_may_have_many_lines(study: Study, paths: Paths, cells: list[Cell]) -> None:
-    log(paths, cells[0], CUDA, age=60)
+    log(study, paths, cells[0], CUDA, age=60)
     went_on = CUDA + "10:00:02 learning rate 0.1, seed 1: macro accuracy 0.6 (3.0 s)\n"
-    log(paths, cells[1], went_on, age=60)
-    log(paths, cells[2], "error: no such file:\n" + "  a\n" * 5000, age=60)
-    log(paths, cells[3], "", age=60)
+    log(study, paths, cells[1], went_on, age=60)
+    log(study, paths, cells[2], "error: no such file:\n" + "  a\n" * 5000, age=60)
+    log(study, paths, cells[3], "", age=60)
     write_text(paths.results / "logs" / "prepare" / "cats.log", OFFLINE)
     write_text(paths.results / "logs" / "figures" / "heatmap.log", went_on)
     status = Status(study, paths, NOW)
@@ -232,8 +232,8 @@ def test_a_figure_counts_its_own_cells(study: Study, paths: Paths, cells: list[C
 
 def test_report_adds_up(study: Study, paths: Paths, cells: list[Cell]) -> None:
     finish_cell(study, paths, cells[0], 7200)
-    log(paths, cells[1], "10:00:00 started\n", age=1)
-    log(paths, cells[2], "error: no data\n", age=1)
+    log(study, paths, cells[1], "10:00:00 started\n", age=1)
+    log(study, paths, cells[2], "error: no data\n", age=1)
     lines = list(Status(study, paths, NOW).lines())
     everything = next(line for line in lines if line.startswith("all "))
     assert everything.split()[1:] == [*"11103", "2.0", "h", "10", "h"]

@@ -79,7 +79,7 @@ def test_calibrations_of_a_study_are_read_where_they_are_and_made_where_not(
     study, paths = Study.model_validate(tiny_sections({}, {"kind": "film"})), Paths(tmp_path)
     (made,) = study_calibrations(study, paths)
     assert made == calibrate(8.0, study.privacy.delta, N, N, 1)
-    file = paths.noise("digits", 8.0, 1, "full")
+    file = paths.noise(study, "digits", 8.0, 1, "full")
     stored = replace(made, opacus_note="not asked for here")
     write_calibration(file, stored)
     assert study_calibrations(study, paths) == [stored]

@@ -16,6 +16,6 @@ def train(file: Path) -> pd.DataFrame:
     """
     study = load_study(file)
     paths = Paths(Path(study.results))
-    outputs = [paths.cell_trials(cell) for cell in study.all_cells()]
+    outputs = [paths.cell_trials(study, cell) for cell in study.all_cells()]
     Workflow(file.parent, file.name, study.results).run(*map(str, outputs))
     return pd.concat(map(pd.read_parquet, outputs))

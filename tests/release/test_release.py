@@ -388,7 +388,9 @@ def test_a_damaged_certificate_is_no_certificate(tuned: Path, tmp_path: Path) ->
 
 
 def test_what_was_swept_before_is_named(paths: Paths, caplog: pytest.LogCaptureFixture) -> None:
-    trials = paths.cell(study(FIXED).all_cells()[0]) / "trials.parquet"
+    trials = (
+        paths.cell(study(FIXED).all_cells()[0]) / "trials-0123456789.parquet"
+    )  # of former settings
     trials.parent.mkdir(parents=True)
     trials.touch()
     folder = release(FIXED, paths)
@@ -429,7 +431,7 @@ def test_sweeps_of_a_folder_within_the_folder_are_named(paths: Paths) -> None:
     made = Study.model_validate(sections | {"release": FIXED | {"sweep": "cats"}})
     for cell in made.all_cells():
         (paths.cell(cell)).mkdir(parents=True)
-        (paths.cell(cell) / "trials.parquet").touch()
+        (paths.cell_trials(study, cell)).touch()
     assert swept_before(made, paths, section_of(made)).sweeps == ["pets", "cats"]
 
 

@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.browser import CHROMIUM, chromium
 from tests.synthetic import make_study, write_cells
 
+from dpsweep import TRAINER_VERSION
+from dpsweep.analysis.frames import MADE_FOR, table_made_for
 from dpsweep.report import write_explore
 from dpsweep.report.explore import problems
 from dpsweep.report.trials import COLUMNS, read_trials
@@ -80,7 +84,7 @@ def test_equal_results_give_equal_bytes_and_name_no_folder(
     first = paths.explore.read_bytes()
     write_explore(study, tmp_path / "small.yaml", paths)
     assert paths.explore.read_bytes() == first
-    assert "study=small.yaml" in first.decode()
+    assert "dpsweep run small.yaml" in first.decode()
 
 
 def test_words_of_a_study_stay_words(study: Study, paths: Paths) -> None:
@@ -151,8 +155,7 @@ class TestInABrowser:
             rows = [each.split() for each in clicked.locator("tbody tr").all_inner_texts()]
             assert rows[0][:4] == ["0.01", "1", "51.0", "%"]
             assert clicked.locator("pre").inner_text() == (
-                f"snakemake --config study=studies/small.yaml -- {paths.results}/cells/"
-                "digits_small_film/eps8_epochs2_Bfull_C10/trials.parquet"
+                "dpsweep run studies/small.yaml digits_small_film/eps8_epochs2_Bfull_C10"
             )
             # The same by keyboard.
             page.locator("select[name=view]").focus()
@@ -193,7 +196,9 @@ class TestInABrowser:
         frame = many_trials(study, study.all_cells())
         assert len(frame) == 100_000
         paths.problem(str(frame["problem"][0])).parent.mkdir(parents=True)
-        frame.to_parquet(paths.problem(str(frame["problem"][0])))
+        made_for = {MADE_FOR: table_made_for(study, paths, str(frame["problem"][0])).encode()}
+        table = pa.Table.from_pandas(frame).replace_schema_metadata(made_for)
+        pq.write_table(table, paths.problem(str(frame["problem"][0])))
         write_explore(study, STUDY_FILE, paths)
         with chromium(1400, 1000) as page:
             session = page.context.new_cdp_session(page)
@@ -233,7 +238,9 @@ def many_trials(study: Study, cells: Sequence[Cell]) -> pd.DataFrame:
             "macro_accuracy": accuracy, "selection_accuracy": accuracy, "diverged": False,
             "nonfinite_examples": 0, "wall_seconds": 1.0, "device": "cpu", "precision": "float32",
             "versions": "{}", "trial_key": [f"{cells[0].problem}{i:08x}" for i in range(count)],
-            "steps": 10,
+            "steps": np.repeat([study.steps("digits", c.epochs, c.batch_size) for c in cells], of_cell),
+            "train_size": study.train_size("digits"), "data_checksum": "", "classes_checksum": "",
+            "backbone_checksum": "", "trainer_version": TRAINER_VERSION,
             "noise_multiplier": random.random(count), "mean_gradient_norm": random.random(count),
             "clipped_fraction": random.random(count),
         }

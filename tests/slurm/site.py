@@ -98,5 +98,5 @@ class Site(Chain):
 
     def cells(self) -> dict[str, int]:
         """Finished cells: name -> time of their last output, ns."""
-        done = (self.results / "cells").glob("*/*/steps.parquet")
+        done = (self.results / "cells").glob("*/*/steps-*.parquet")
         return {f"{path.parts[-3]}/{path.parts[-2]}": path.stat().st_mtime_ns for path in done}

@@ -69,7 +69,7 @@ def test_a_share_that_holds_out_nothing_is_refused() -> None:
 def test_noise_is_for_the_examples_that_are_trained_on(made: Prepared) -> None:
     study, paths = made.study, made.paths
     assert study.train_size("digits") == study.batch_size(CELL) == N - HELD_OUT
-    path = paths.noise("digits", 8.0, 1, "full")
+    path = paths.noise(study, "digits", 8.0, 1, "full")
     for size in (N, N - HELD_OUT):
         noise = calibrate(8.0, 1e-5, size, size, 1)
         write_calibration(path, noise)
@@ -86,9 +86,9 @@ def test_data_of_another_size_than_the_noise_is_refused(made: Prepared, differen
     edited = study.model_copy(update={"datasets": {**study.datasets, "digits": dataset}})
     size = edited.train_size("digits")
     noise = calibrate(8.0, study.privacy.delta, size, size, 1)
-    write_calibration(paths.noise("digits", 8.0, 1, "full"), noise)
+    write_calibration(paths.noise(edited, "digits", 8.0, 1, "full"), noise)
     with pytest.raises(CellError, match=f"expected {size}"):
-        run_cell(OpenCell.open(edited, paths, CELL), paths, edited.training)
+        run_cell(OpenCell.open(edited, paths, CELL), paths, edited)
 
 
 def test_held_out_examples_leave_no_trace_in_the_parameters(made: Prepared) -> None:

@@ -18,7 +18,8 @@ from tests.training.tiny_study import tiny_sections
 from tests.waiting import PATIENCE
 
 from dpsweep.cli import stages
-from dpsweep.study import load_study
+from dpsweep.study import Cell, load_study
+from dpsweep.study.paths import Paths
 from dpsweep.training.job import EXIT_AGAIN, EXIT_TERMINATED, interruption, watched
 
 PROBLEM, CELL = "digits_vit_method", "eps8_epochs60_B32_C1"
@@ -73,8 +74,9 @@ def ended(process: ForkProcess) -> int | None:
 
 
 def measured(file: Path) -> pd.DataFrame:
-    results = Path(load_study(file).results)
-    rows = pd.read_parquet(results / "cells" / PROBLEM / CELL / "trials.parquet")
+    study = load_study(file)
+    cell = Cell.parse(PROBLEM, CELL)
+    rows = pd.read_parquet(Paths(Path(study.results)).cell_trials(study, cell))
     return rows[[column for column in rows if "second" not in column]]
 
 

@@ -27,7 +27,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rates")
     prepare(study("repeat-best"), folder)
     noise = calibrate(8.0, 1e-5, N, N, 1)
-    write_calibration(Paths(folder).noise("digits", 8.0, 1, "full"), noise)
+    write_calibration(Paths(folder).noise(study("repeat-best"), "digits", 8.0, 1, "full"), noise)
     return folder
 
 
@@ -55,8 +55,8 @@ def run(
     chosen = study(selection)
     (cell,) = chosen.sweep_cells("digits")
     paths = Paths(tmp_path)
-    module.run_cell(module.OpenCell.open(chosen, paths, cell), paths, chosen.training)
-    return pd.read_parquet(paths.cell(cell) / "trials.parquet")
+    module.run_cell(module.OpenCell.open(chosen, paths, cell), paths, chosen)
+    return pd.read_parquet(paths.cell_trials(chosen, cell))
 
 
 def hill(rate: float, seed: int) -> float:

@@ -130,7 +130,7 @@ def test_a_trial_is_the_algorithm_of_the_paper(
     (cell,) = chosen.sweep_cells("digits")
     _, paths, data, backbone = prepared
     calibration = calibrate(epsilon, chosen.privacy.delta, N, B, STEPS)
-    write_calibration(paths.noise("digits", epsilon, EPOCHS, B), calibration)
+    write_calibration(paths.noise(chosen, "digits", epsilon, EPOCHS, B), calibration)
     noise = cell_noise(chosen, paths, cell)
     context = prepared._replace(study=chosen).context()
     spec = specs_of(chosen, cell, noise, data, backbone)[RATE, 2]

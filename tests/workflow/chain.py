@@ -11,7 +11,11 @@ import yaml
 from benchmarks.campaigns import warm
 from benchmarks.common import snakemake
 
+from dpsweep.study import Cell, Study
+from dpsweep.study.paths import Paths
+
 ROOT = Path(__file__).parents[2]
+PATHS = Paths(Path("results"))
 
 
 def vit_study(
@@ -204,6 +208,23 @@ class Chain(Workflow):
         """Write the study file."""
         content = self.study | {"results": "results"}
         (self.folder / self.file).write_text(yaml.safe_dump(content, sort_keys=False))
+
+    @property
+    def parsed(self) -> Study:
+        """The study as it is now."""
+        return Study.model_validate(yaml.safe_load((self.folder / self.file).read_text()))
+
+    def cell_file(self, cell: str, problem: str = "digits_vit_film") -> str:
+        """The trials of a cell of the study as it is now, as Snakemake names them."""
+        return str(PATHS.cell_trials(self.parsed, Cell.parse(problem, cell)))
+
+    def norms_file(self, bound: float, problem: str = "digits_vit_film") -> str:
+        """The gradient norms at a clipping bound."""
+        return str(PATHS.gradient_norms(self.parsed, problem, 8.0, 2, bound))
+
+    def theory_file(self, cell: str, problem: str = "digits_vit_film") -> str:
+        """The overlaps of a cell."""
+        return str(PATHS.theory(self.parsed, Cell.parse(problem, cell)))
 
     def timing(self, cell: str) -> dict[str, Any]:
         """The timing breakdown of a cell of the one sweep."""

@@ -10,7 +10,6 @@ import pytest
 from benchmarks.common import snakemake
 from tests.workflow.chain import ROOT, Workflow
 
-NOISE = "results/noise/digits/eps8_epochs8_B64.json"
 STUDY = f"""\
 extends: {ROOT}/studies/demo.yaml
 results: results
@@ -21,12 +20,12 @@ tables: !replace {{}}
 
 
 @pytest.mark.parametrize("how", ["--config", "--configfile"])
-def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path, how: str) -> None:
+def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path, noise: str, how: str) -> None:
     study = tmp_path / "mine.yaml"
     study.write_text(STUDY)
     named = {"--config": f"study={study}", "--configfile": str(study)}[how]
     done = subprocess.run(
-        snakemake(tmp_path, how, named, "--", NOISE),
+        snakemake(tmp_path, how, named, "--", noise),
         cwd=tmp_path,
         env=os.environ | {"PATH": os.defpath},
         capture_output=True,
@@ -34,7 +33,7 @@ def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path, how: str) -> N
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / NOISE).exists()
+    assert (tmp_path / noise).exists()
 
 
 HERE = socket.gethostname()
@@ -53,14 +52,13 @@ BEGAN = psutil.Process().create_time() - psutil.boot_time()
     ids=["says nothing", "no process", "another process", "at work", "on another machine"],
 )
 def test_the_lock_of_a_call_that_was_killed_is_in_nobodys_way(
-    tmp_path: Path, call: str | None, began: float, refused: bool
+    tmp_path: Path, noise: str, call: str | None, began: float, refused: bool
 ) -> None:
-    (tmp_path / "study.yaml").write_text(STUDY)
     locks = tmp_path / ".snakemake" / "locks"
     locks.mkdir(parents=True)
-    (locks / "0.output.lock").write_text(f"{NOISE}\n")
+    (locks / "0.output.lock").write_text(f"{noise}\n")
     if call is not None:
         (locks / f"{call}.call").write_text(f"{began:.1f}")
-    said = Workflow(tmp_path).run(NOISE, expect=int(refused))
+    said = Workflow(tmp_path).run(noise, expect=int(refused))
     assert ("cannot be locked" in said) == refused, said
-    assert (tmp_path / NOISE).exists() != refused
+    assert (tmp_path / noise).exists() != refused

@@ -39,7 +39,7 @@ def chain(finished: Chain, tmp_path: Path) -> Chain:
 
 
 def trials(chain: Chain, cell: str = CELL) -> pd.DataFrame:
-    return pd.read_parquet(chain.results / "cells" / SWEEP / cell / "trials.parquet")
+    return pd.read_parquet(chain.folder / chain.cell_file(cell))
 
 
 def test_every_output_is_there(finished: Chain) -> None:
@@ -82,7 +82,7 @@ def test_new_learning_rate_trains_only_what_is_new(chain: Chain) -> None:
     before = chain.stored_trials()
     chain.study["sweeps"][SWEEP]["learning_rate"] = [0.01, 0.02, 0.03]
     chain.write()
-    chain.run(f"results/cells/{SWEEP}/{CELL}/trials.parquet")
+    chain.run(chain.cell_file(CELL))
     after = chain.stored_trials()
     assert {key: after[key] for key in before} == before  # nothing old was trained again
     rows = trials(chain)
@@ -106,7 +106,7 @@ def test_new_clipping_bound_leaves_other_cells_alone(chain: Chain) -> None:
     chain.write()
     output = chain.run(options=("--dry-run",))
     assert f"train_{SWEEP}_epochs2 2" in " ".join(output.split())  # C = 10 at two batch sizes
-    chain.run(f"results/cells/{SWEEP}/eps8_epochs2_Bfull_C10/trials.parquet")
+    chain.run(chain.cell_file("eps8_epochs2_Bfull_C10"))
     after = chain.stored_trials()
     assert {key: after[key] for key in before} == before
     assert len(after) == len(before) + 3
@@ -115,7 +115,7 @@ def test_new_clipping_bound_leaves_other_cells_alone(chain: Chain) -> None:
 def test_deleted_cell_is_rebuilt_without_training(chain: Chain) -> None:
     before, numbers, rows = chain.stored_trials(), chain.drawn_numbers(), trials(chain)
     shutil.rmtree(chain.results / "cells" / SWEEP / CELL)
-    chain.run(f"results/cells/{SWEEP}/{CELL}/trials.parquet")
+    chain.run(chain.cell_file(CELL))
     assert chain.timing(CELL)["trained"] == 0
     assert chain.stored_trials() == before
     chain.run()  # what draws the cell is drawn again
@@ -158,14 +158,14 @@ def test_a_folder_in_the_place_of_an_output_is_set_aside(chain: Chain) -> None:
 
 
 def test_norms_of_a_trial_that_kept_no_parameters(chain: Chain) -> None:
-    norms = chain.results / "gradnorms" / SWEEP / "eps8_epochs2_C1.parquet"
+    norms = chain.folder / chain.norms_file(1.0)
     content, before = norms.read_bytes(), chain.stored_trials()
     norms.unlink()
     kept = list((chain.results / "trials").glob("*/*.parameters.safetensors"))
     assert len(kept) == 4  # one a cell
     for path in kept:
         path.unlink()
-    chain.run(f"results/gradnorms/{SWEEP}/eps8_epochs2_C1.parquet")
+    chain.run(chain.norms_file(1.0))
     assert "training the trial again" in chain.logs()
     assert norms.read_bytes() == content
     assert chain.stored_trials() == before
@@ -174,13 +174,14 @@ def test_norms_of_a_trial_that_kept_no_parameters(chain: Chain) -> None:
 def test_gradient_norms_that_nothing_draws_are_measured_again_where_their_cells_change(
     chain: Chain,
 ) -> None:
-    norms = f"results/gradnorms/{SWEEP}/eps8_epochs2_C0.1.parquet"
+    norms = chain.norms_file(0.1)
     chain.run(norms)
     assert "Nothing to be done" in chain.run(norms)
     chain.study["sweeps"][SWEEP]["learning_rate"] = [0.01, 0.02, 0.03]
     chain.write()
     cells = (f"eps8_epochs2_B{size}_C0.1" for size in (128, "full"))
-    chain.run(*(f"results/cells/{SWEEP}/{cell}/trials.parquet" for cell in cells))
+    chain.run(*(chain.cell_file(cell) for cell in cells))
+    norms = chain.norms_file(0.1)
     would = chain.run(norms, options=("--dry-run", "--quiet", "--logger", "dpsweep"))
     assert f"gradient_norms_{SWEEP}_epochs2 1 total 1" in " ".join(would.split())
 
@@ -188,13 +189,12 @@ def test_gradient_norms_that_nothing_draws_are_measured_again_where_their_cells_
 def test_theory_is_measured_again_where_its_section_changes_and_nothing_is_trained(
     chain: Chain,
 ) -> None:
-    overlap = chain.results / "theory" / SWEEP / f"{CELL}.parquet"
-    assert set(pd.read_parquet(overlap)["draw"]) == {1, 2, 3}
+    assert set(pd.read_parquet(chain.folder / chain.theory_file(CELL))["draw"]) == {1, 2, 3}
     before = chain.stored_trials()
     chain.study["theory"] = {"draws": 1, "largest_batch": 64}
     chain.write()
     chain.run("results/figures/theory.pdf")
-    measured = pd.read_parquet(overlap)
+    measured = pd.read_parquet(chain.folder / chain.theory_file(CELL))
     assert set(measured["draw"]) == {1}
     assert set(measured["examples"]) == {64}
     assert chain.stored_trials() == before
@@ -229,7 +229,7 @@ def test_damaged_trial_is_set_aside_and_trained_again(chain: Chain) -> None:
     content[-3] ^= 1
     stored.write_bytes(content)
     shutil.rmtree(chain.results / "cells" / SWEEP / CELL)
-    chain.run(f"results/cells/{SWEEP}/{CELL}/trials.parquet")
+    chain.run(chain.cell_file(CELL))
     assert stored.with_name(stored.name + ".damaged").read_bytes() == bytes(content)
     assert "checksum does not match" in chain.logs()
     assert chain.timing(CELL)["trained"] == 1
@@ -240,7 +240,7 @@ def test_damaged_trial_is_set_aside_and_trained_again(chain: Chain) -> None:
 def test_diverged_trial_is_a_result(chain: Chain) -> None:
     chain.study["sweeps"][SWEEP]["learning_rate"] = [0.01, 0.03, 1e30]
     chain.write()
-    chain.run(f"results/cells/{SWEEP}/{CELL}/trials.parquet")
+    chain.run(chain.cell_file(CELL))
     rows = trials(chain).set_index("learning_rate")
     assert rows.loc[1e30, "diverged"]
     assert not rows.loc[1e30, "best"]
@@ -258,7 +258,7 @@ def test_failed_cells_leave_the_others_and_say_why(chain: Chain) -> None:
     for cell in (CELL, other):
         shutil.rmtree(chain.results / "cells" / SWEEP / cell)
     said = chain.run(expect=1)
-    log = chain.results / "logs" / "cells" / SWEEP / f"{CELL}.log"
+    (log,) = (chain.results / "logs" / "cells" / SWEEP).glob(f"{CELL}-*.log")
     assert f"Is a directory: '{obstacle.relative_to(chain.folder)}'" in said
     assert "Traceback" not in log.read_text()
     assert len(trials(chain, other)) == 3
@@ -273,7 +273,7 @@ def test_what_is_there_is_drawn_while_a_study_runs(tmp_path: Path) -> None:
     cells = chain.results / "cells" / SWEEP
     run = chain.fork()
     try:
-        wait_for(lambda: list(cells.glob("*/trials.parquet")), "cell", run)
+        wait_for(lambda: list(cells.glob("*/trials-*.parquet")), "cell", run)
         os.killpg(run.pid, signal.SIGSTOP)  # it holds its lock, and trains nothing more
         before = chain.stored_trials()
         command = [sys.executable, "-m", "dpsweep.cli", "report", "--partial"]
@@ -290,7 +290,7 @@ def test_what_is_there_is_drawn_while_a_study_runs(tmp_path: Path) -> None:
         assert "Partial results of an unfinished study" in report
         assert "of 4 planned cells" in report
         numbers = pd.read_csv(chain.results / "partial" / "figures" / "heatmap.csv")
-        assert 1 <= len(numbers) == len(list(cells.glob("*/trials.parquet"))) < 4
+        assert 1 <= len(numbers) == len(list(cells.glob("*/trials-*.parquet"))) < 4
         assert (chain.results / "partial" / "explore.html").exists()
         assert chain.stored_trials() == before
         assert not (chain.results / "report.html").exists()

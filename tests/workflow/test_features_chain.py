@@ -32,7 +32,7 @@ def test_features_are_a_stage_like_any_other(tmp_path: Path) -> None:
     features = np.load(folder / "train_inputs.npy")
     assert features.shape == (1000, 16)
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
-    (cell,) = (chain.results / "cells").glob("*/*/trials.parquet")
+    (cell,) = (chain.results / "cells").glob("*/*/trials-*.parquet")
     trials = pd.read_parquet(cell)
     assert trials["trainable_parameters"].eq(2 * 17).all()
     assert trials["macro_accuracy"].max() > 0.6

@@ -29,7 +29,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     shutil.copy(ROOT / "Snakefile", chain.folder)
     for name in ("workflow", "profiles"):
         shutil.copytree(ROOT / name, chain.folder / name)
-    chain.run(f"results/cells/{SWEEP}/{CELL}/trials.parquet")
+    chain.run(chain.cell_file(CELL))
     # One server for the commands of all calls: imports take longer than they do.
     with mock.patch.dict(os.environ):
         preload.start()
@@ -67,14 +67,15 @@ AGGREGATE = f"dpsweep aggregate --study study.yaml {SWEEP}"
     [
         (TRAIN, "data/digits/train_inputs.npy", flip_byte),
         (TRAIN, "backbones/vit/model.safetensors", flip_byte),
-        (TRAIN, "noise/digits/eps8_epochs2_B128.json", halve_the_noise),
-        (AGGREGATE, f"cells/{SWEEP}/{CELL}/trials.parquet", Path.unlink),
+        (TRAIN, "noise/digits/eps8_epochs2_B128-*.json", halve_the_noise),
+        (AGGREGATE, f"cells/{SWEEP}/{CELL}/trials-*.parquet", Path.unlink),
     ],
 )
 def test_the_suggested_command_mends(
     clone: Chain, command: str, output: str, damage: Callable[[Path], None]
 ) -> None:
-    damage(clone.results / output)
+    (file,) = clone.results.glob(output)
+    damage(file)
     failed = shell(clone, command)
     assert failed.returncode == 1
     message, _, suggested = failed.stderr.partition("To make it again:\n")

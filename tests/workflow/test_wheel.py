@@ -14,6 +14,9 @@ from tests.workflow.chain import ROOT, as_in_a_terminal
 from tests.workflow.test_your_own_data import VIT, make_table, make_weights, picture
 
 # A study of one's own, as small as it can be: two calibrations.
+from dpsweep.study import load_study
+from dpsweep.study.paths import Paths
+
 STUDY = """\
 extends: paper
 results: results/mine
@@ -50,7 +53,8 @@ def dpsweep(
 @pytest.mark.slow
 def test_a_study_runs_in_an_empty_folder(installed: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(STUDY)
-    noise = "results/mine/noise/cifar100/eps8_epochs8_B256.json"
+    study = load_study(tmp_path / "mine.yaml")
+    noise = str(Paths(Path(study.results)).noise(study, "cifar100", 8.0, 8, 256))
     dry = dpsweep(installed, tmp_path, "run", "mine.yaml", noise, "-n")
     assert dry.returncode == 0, dry.stderr
     assert not (tmp_path / "results").exists()
@@ -167,12 +171,14 @@ def test_the_first_hour_of_a_new_user(offline: tuple[dict[str, str], Path]) -> N
     assert (pets / "results/pets/figures/fig1_accuracy_heatmaps.png").stat().st_size > 0
 
     # Another C trains the cells with it, and no other one.
-    cells = {file: file.read_bytes() for file in pets.glob("results/pets/cells/*/*/trials.parquet")}
+    cells = {
+        file: file.read_bytes() for file in pets.glob("results/pets/cells/*/*/trials-*.parquet")
+    }
     study = (pets / "pets.yaml").read_text()
     (written,) = [line for line in study.splitlines() if "clipping_bound: [" in line]
     (pets / "pets.yaml").write_text(study.replace(written, written.replace("[", "[0.05, ")))
     call(pets, "run", "--cores", "2")
-    added = set(pets.glob("results/pets/cells/*/*/trials.parquet")) - cells.keys()
+    added = set(pets.glob("results/pets/cells/*/*/trials-*.parquet")) - cells.keys()
     assert len(added) == len(cells) / 3 > 0
     assert all("_C0.05" in file.parent.name for file in added)
     assert all(file.read_bytes() == content for file, content in cells.items())
@@ -214,7 +220,7 @@ def interrupt(environment: dict[str, str], folder: Path) -> None:
     call = [sys.executable, "-m", "dpsweep.cli", "run"]
     run = as_in_a_terminal(call, folder, environment, said)
     cells = folder / "results" / "pets" / "cells"
-    wait_for(lambda: list(cells.rglob("trials.parquet")), "a finished cell", run, every=0.01)
+    wait_for(lambda: list(cells.rglob("trials-*.parquet")), "a finished cell", run, every=0.01)
     os.killpg(run.pid, signal.SIGINT)
     status, text = run.wait(), said.read_text()
     assert status == 128 + signal.SIGINT, text

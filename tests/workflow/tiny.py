@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 from PIL import Image
 from tests.workflow.chain import Chain, vit_study
 
@@ -73,18 +72,13 @@ class TinyChain(Chain):
             make_images(folder)
         super().__init__(folder, copy.deepcopy(study))
 
-    @property
-    def parsed(self) -> Study:
-        """The study as it is now."""
-        return Study.model_validate(yaml.safe_load((self.folder / "study.yaml").read_text()))
-
 
 def content(file: Path) -> Any:
     """What a file says, without what is measured in seconds and without a profile of Snakemake.
 
     Everything else of a run is the same every time, to the last bit.
     """
-    if file.name == "trials.parquet" or file.parent.name in ("sweeps", "problems"):
+    if file.name.startswith("trials-") or file.parent.name in ("sweeps", "problems"):
         frame = pd.read_parquet(file)
         return frame.drop(columns=["wall_seconds", "examples_per_second"]).to_json()
     if file.name == "explore.html":

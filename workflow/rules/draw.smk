@@ -2,7 +2,9 @@
 # table. Each depends on exactly the cells that it draws.
 
 
-CELLS_STATE = PARTIAL and state_fingerprint(map(PATHS.cell_trials, STUDY.all_cells()))
+CELLS_STATE = PARTIAL and state_fingerprint(
+    PATHS.cell_trials(STUDY, cell) for cell in STUDY.all_cells()
+)
 ONLY_PARTIAL = "--partial" if PARTIAL else ""
 TABLE_FILES = ("tex", "md", "csv")
 # Behind the verdicts on tuning rules stand comparisons, in a file of their own.

@@ -75,14 +75,14 @@ for source in STUDY.feature_sources():
 
 
 # The noise multiplier of one (dataset, epsilon, epochs, batch size); no data is read.
-noise = OUTPUTS.noise("{dataset}", "{epsilon}", "{epochs}", "{batch_size}")
+noise = "noise/{dataset}/eps{epsilon}_epochs{epochs}_B{batch_size}-{made_for}"
 
 
 rule calibrate:
     output:
-        noise.files,
+        PATHS.results / f"{noise}.json",
     log:
-        LOGS / f"{noise.name}.log",
+        LOGS / f"{noise}.log",
     params:
         study=STUDY_FILE,
     shell:

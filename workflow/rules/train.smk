@@ -8,20 +8,26 @@ NORMS = {
     for norms in map(OUTPUTS.gradient_norms, NormsKey.of(STUDY.all_cells()))
 }
 
+RESULTS = str(PATHS.results)
+
 for problem, epochs in STUDY.kinds():
-    cell = Cell(problem, "{epsilon}", epochs, "{batch_size}", "{clipping_bound}")
-    trained, overlap = OUTPUTS.cell(cell), OUTPUTS.theory(cell)
-    norms = PATHS.gradient_norms(problem, "{epsilon}", epochs, "{clipping_bound}")
+    cell = (
+        f"{problem}/eps{{epsilon}}_epochs{epochs}_B{{batch_size}}_C{{clipping_bound}}"
+    )
+    norms = f"{problem}/eps{{epsilon}}_epochs{epochs}_C{{clipping_bound}}-{{made_for}}"
 
     rule:
         name:
             f"train_{problem}_epochs{epochs}"
         input:
-            trained.inputs,
+            lambda wildcards, name=cell: OUTPUTS.cell(
+                Cell.parse(*name.format(**wildcards).split("/"))
+            ).inputs,
         output:
-            trained.files,
+            f"{RESULTS}/cells/{cell}/trials-{{made_for}}.parquet",
+            f"{RESULTS}/cells/{cell}/steps-{{made_for}}.parquet",
         log:
-            LOGS / f"{trained.name}.log",
+            f"{RESULTS}/logs/cells/{cell}-{{made_for}}.log",
         threads: STUDY.training.threads
         resources:
             gpu=1,
@@ -41,11 +47,13 @@ for problem, epochs in STUDY.kinds():
         name:
             f"gradient_norms_{problem}_epochs{epochs}"
         input:
-            lambda wildcards, file=str(norms): NORMS.get(file.format(**wildcards), []),
+            lambda wildcards, name=norms: NORMS.get(
+                f"{RESULTS}/gradnorms/{name.format(**wildcards)}.parquet", []
+            ),
         output:
-            norms,
+            f"{RESULTS}/gradnorms/{norms}.parquet",
         log:
-            LOGS / "gradnorms" / problem / f"{norms.stem}.log",
+            f"{RESULTS}/logs/gradnorms/{norms}.log",
         threads: STUDY.training.threads
         resources:
             gpu=1,
@@ -65,11 +73,13 @@ for problem, epochs in STUDY.kinds():
         name:
             f"theory_{problem}_epochs{epochs}"
         input:
-            overlap.inputs,
+            lambda wildcards, name=cell: OUTPUTS.theory(
+                Cell.parse(*name.format(**wildcards).split("/"))
+            ).inputs,
         output:
-            overlap.files,
+            f"{RESULTS}/theory/{cell}-{{made_for}}.parquet",
         log:
-            LOGS / f"{overlap.name}.log",
+            f"{RESULTS}/logs/theory/{cell}-{{made_for}}.log",
         threads: STUDY.training.threads
         resources:
             gpu=1,

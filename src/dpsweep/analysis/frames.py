@@ -5,7 +5,7 @@ how to make it; with it the absent files are noted there and the frame holds wha
 that a study can be looked at while it runs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dpsweep.analysis.current import MADE_FROM, FormerResultsError, current_trials
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import atomic_path
+from dpsweep.base.files import atomic_path, fingerprint
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Panel, Selection
@@ -27,6 +28,8 @@ TRIAL_COLUMNS = [
     "best", "noise_multiplier", "macro_accuracy", "selection_accuracy", "diverged", "trial_key",
 ]  # fmt: skip
 STEP_COLUMNS = ["trial_key", "learning_rate", "seed", "step", "mean_gradient_norm"]
+MADE_FOR = b"made_for"
+"""In the metadata of a problem's table: see `table_made_for`."""
 NORM_COLUMNS = ["epoch", "label", "norm", "head_norm", "batch_size", "learning_rate", "trial_key"]
 
 
@@ -39,6 +42,7 @@ class UnreadableResultsError(DpsweepError):
 
 
 def load_trials(
+    study: Study,
     paths: Paths,
     cells: Iterable[Cell],
     missing: list[Path] | None = None,
@@ -51,18 +55,24 @@ def load_trials(
     for automatic and no clipping.
 
     Args:
+        study: the study.
         paths: where results lie.
         cells: whose trials; each is read once.
         missing: absent files are added to it; see the module.
         per_class: whether to read the accuracy of every class too.
 
     Raises:
+        FormerResultsError: a cell was trained for other data, weights or noise than those of today, and
+            ``missing`` is None.
         MissingResultsError: a cell has not been trained, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column, or holds no best trial.
     """
-    tables = _of_cells(paths, cells, "trials.parquet")
+    tables = {
+        (cell.problem, cell.name): paths.cell_trials(study, cell) for cell in dict.fromkeys(cells)
+    }
     columns = [*TRIAL_COLUMNS, "per_class_accuracy"] if per_class else TRIAL_COLUMNS
-    frame = read_all(tables, columns, ["problem", "cell"], missing, "trained cell")
+    frame = read_all(tables, [*columns, *MADE_FROM], ["problem", "cell"], missing, "trained cell")
+    frame = current_trials(study, paths, frame, missing).drop(columns=MADE_FROM)
     chosen = frame.groupby(["problem", "cell"], sort=False)["best"].any()
     for key in chosen.index[~chosen.to_numpy(dtype=bool)]:
         raise UnreadableResultsError(
@@ -74,20 +84,20 @@ def load_trials(
 
 
 def load_steps(
-    paths: Paths, cells: Iterable[Cell], missing: list[Path] | None = None
+    study: Study, paths: Paths, cells: Iterable[Cell], missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """Read the optimizer steps of cells: one row per (trial, step), with ``problem`` and ``cell``.
 
     Raises:
+        FormerResultsError: they are of other trials than those of today, and ``missing`` is None.
         MissingResultsError: a cell has not been trained, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column.
     """
-    tables = _of_cells(paths, cells, "steps.parquet")
+    chosen = {(cell.problem, cell.name): cell for cell in cells}
+    tables = {key: paths.cell_steps(study, cell) for key, cell in chosen.items()}
+    measured = {tables[key]: [cell] for key, cell in chosen.items()}
+    tables = of_todays_trials(study, paths, tables, measured, missing)
     return read_all(tables, STEP_COLUMNS, ["problem", "cell"], missing, "trained cell")
-
-
-def _of_cells(paths: Paths, cells: Iterable[Cell], name: str) -> dict[tuple[Any, ...], Path]:
-    return {(cell.problem, cell.name): paths.cell(cell) / name for cell in dict.fromkeys(cells)}
 
 
 def load_gradient_norms(
@@ -109,6 +119,7 @@ def load_gradient_norms(
         missing: absent files are added to it; see the module.
 
     Raises:
+        FormerResultsError: they are of other trials than those of today, and ``missing`` is None.
         MissingResultsError: the norms have not been measured, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column.
     """
@@ -118,13 +129,60 @@ def load_gradient_norms(
         for cell in study.cells(selection)
     )
     tables: dict[tuple[Any, ...], Path] = {}
+    measured: dict[Path, list[Cell]] = {}
     for problem, epsilon, epochs, bound in keys:
         # Two rules without a bound have two keys: no NaN equals another.
         number = float("nan") if isinstance(bound, str) else bound
-        file = paths.gradient_norms(problem, epsilon, epochs, bound)
+        file = paths.gradient_norms(study, problem, epsilon, epochs, bound)
         tables[problem, epsilon, epochs, number] = file
+        measured[file] = study.competing_cells(problem, epsilon, epochs, bound)
+    tables = of_todays_trials(study, paths, tables, measured, missing)
     names = ["problem", "epsilon", "epochs", "clipping_bound"]
     return read_all(tables, NORM_COLUMNS, names, missing, "gradient norms", epoch == "last")
+
+
+def of_todays_trials(
+    study: Study,
+    paths: Paths,
+    files: Mapping[tuple[Any, ...], Path],
+    measured: Mapping[Path, Sequence[Cell]],
+    missing: list[Path] | None,
+) -> dict[tuple[Any, ...], Path]:
+    """The files that measure trials of today; those without a trial to compare with pass.
+
+    Args:
+        study: the study.
+        paths: its files.
+        files: with a column ``trial_key``, by key.
+        measured: the cells that each is of.
+        missing: files of other trials are added to it; see the module.
+
+    Raises:
+        FormerResultsError: a file measures another trial, and ``missing`` is None.
+    """
+    present = {file: cells for file, cells in measured.items() if file.exists()}
+    cells = dict.fromkeys(cell for some in present.values() for cell in some)
+    trained = [cell for cell in cells if paths.cell_trials(study, cell).exists()]
+    trials = load_trials(study, paths, trained, [])
+    keys: dict[Any, set[str]] = {}
+    for problem, name, key in trials[["problem", "cell", "trial_key"]].itertuples(index=False):
+        keys.setdefault((problem, name), set()).add(key)
+    former = []
+    for file, some in present.items():
+        known = [cell for cell in some if cell in trained]
+        allowed = set().union(*(keys.get((cell.problem, cell.name), set()) for cell in known))
+        found = set(_read(file, ["trial_key"], False).column("trial_key").unique().to_pylist())
+        if known and not found <= allowed:
+            former.append(file)
+    if former and missing is None:
+        raise FormerResultsError(
+            f"{len(former)} of {len(present)} files measure other trials than those of today; the first is "
+            f"{former[0]}",
+            tuple(former),
+        )
+    if missing is not None:
+        missing += former
+    return {key: file for key, file in files.items() if file not in former}
 
 
 def stack(frames: Iterable[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
@@ -161,7 +219,7 @@ def write_problem(study: Study, paths: Paths, problem: str) -> None:
         MissingResultsError: a cell has not been trained.
     """
     cells = study.problem_cells(problem)
-    files = [paths.cell(cell) / "trials.parquet" for cell in cells]
+    files = [paths.cell_trials(study, cell) for cell in cells]
     _check_present(files, "trained cell")
     tables = []
     for cell, file in zip(cells, files, strict=True):
@@ -169,8 +227,22 @@ def write_problem(study: Study, paths: Paths, problem: str) -> None:
         for name, value in (("problem", cell.problem), ("cell", cell.name)):
             table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
         tables.append(table)
+    table = pa.concat_tables(tables, promote_options="permissive")
+    made_for = {MADE_FOR: table_made_for(study, paths, problem).encode()}
     with atomic_path(paths.problem(problem)) as partial:
-        pq.write_table(pa.concat_tables(tables, promote_options="permissive"), partial)
+        pq.write_table(
+            table.replace_schema_metadata({**(table.schema.metadata or {}), **made_for}), partial
+        )
+
+
+def table_made_for(study: Study, paths: Paths, problem: str) -> str:
+    """Hash of the cells that a problem's table is made from, with the settings that their names tell."""
+    return fingerprint(
+        [
+            str(paths.cell_trials(study, cell).relative_to(paths.results))
+            for cell in study.problem_cells(problem)
+        ]
+    )
 
 
 def _check_present(files: Iterable[Path], what: str) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from dpsweep.analysis.frames import read_all
-from dpsweep.study import Cell
+from dpsweep.analysis.frames import of_todays_trials, read_all
+from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.theory import ClippedSums
 
@@ -57,16 +57,19 @@ class Overlap:
 
 
 def load_overlaps(
-    paths: Paths, cells: Iterable[Cell], missing: list[Path] | None = None
+    study: Study, paths: Paths, cells: Iterable[Cell], missing: list[Path] | None = None
 ) -> list[Overlap]:
     """Read the overlaps of cells, in their order, then by seed, epoch and draw.
 
     Raises:
+        FormerResultsError: they are of other trials than those of today, and ``missing`` is None.
         MissingResultsError: they have not been measured, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column.
     """
     chosen = {(cell.problem, cell.name): cell for cell in cells}
-    files = {key: paths.theory(cell) for key, cell in chosen.items()}
+    files = {key: paths.theory(study, cell) for key, cell in chosen.items()}
+    measured = {paths.theory(study, cell): [cell] for cell in chosen.values()}
+    files = of_todays_trials(study, paths, files, measured, missing)
     columns = [*_BATCH, *_SUMS, *_CONSTANT]
     frame = read_all(files, columns, ["problem", "cell"], missing, "overlap of gradients")
     groups = frame.groupby(["problem", "cell", *_BATCH], sort=False)

@@ -96,7 +96,7 @@ def predicted_bounds(
         measured += of_panel
         nearest = nearest_to_one(panel.values("clipping_bound"))
         at = panel.model_copy(update={"clipping_bound": nearest})
-        overlaps = load_overlaps(paths, study.cells(at), missing)
+        overlaps = load_overlaps(study, paths, study.cells(at), missing)
         for each in of_panel:
             rows += _predictions(each, overlaps, nearest)
     hindsight = _best_fixed(measured)
@@ -151,7 +151,7 @@ def _accuracies(
     study: Study, paths: Paths, panel: Selection, missing: list[Path] | None
 ) -> dict[_Key, pd.DataFrame]:
     """The tuned cells of a panel."""
-    trials = load_trials(paths, study.cells(panel), missing)
+    trials = load_trials(study, paths, study.cells(panel), missing)
     if trials.empty:
         return {}
     chosen = choose(trials, by=["problem", "epsilon", "batch_size", "clipping_bound"])

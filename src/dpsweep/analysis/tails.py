@@ -49,7 +49,7 @@ def study_calibrations(study: Study, paths: Paths) -> list[Calibration]:
         sizes = study.train_size(dataset), study.batch_size(cell), steps
         if (cell.epsilon, *sizes) in found:
             continue
-        path = paths.noise(dataset, cell.epsilon, cell.epochs, cell.batch_size)
+        path = paths.noise(study, dataset, cell.epsilon, cell.epochs, cell.batch_size)
         target = cell.epsilon, study.privacy.delta, *sizes
         found[cell.epsilon, *sizes] = (
             read_calibration(path, *target) if path.exists() else calibrate(*target)

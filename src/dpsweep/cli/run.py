@@ -4,7 +4,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from dpsweep.base.files import write_text
 from dpsweep.cli.options import FoundStudyFile, locate_study
 from dpsweep.cli.snakemake_call import is_profile, read_call, run_snakemake
 from dpsweep.cli.surroundings import can_write
-from dpsweep.study import Study, load_study
+from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.commands import CALL
 from dpsweep.study.find import CHANGED, PROJECT, split_study
 from dpsweep.study.load import StudyLoader
@@ -151,11 +151,14 @@ def target_file(study: Study, paths: Paths, target: str) -> str:
     Args:
         study: the study.
         paths: its files.
-        target: a figure, a table, a problem, a rule, or a file, which is its own name.
+        target: a figure, a table, a problem, a cell (``problem/cell``, or its folder), a rule, or a file,
+            which is its own name.
 
     Raises:
         DpsweepError: there is nothing of that name; the message has the nearest ones.
     """
+    for cell in _cells(study, paths, target):
+        return str(paths.cell_trials(study, cell))
     if "/" in target or target in _RULES:
         return target
     if target in study.figures:
@@ -168,6 +171,17 @@ def target_file(study: Study, paths: Paths, target: str) -> str:
         raise DpsweepError(f"target: {target} is not drawn: {study.targets.undrawn[target]}")
     names = [*_RULES, *study.figures, *study.tables, *study.problems]
     raise DpsweepError(f"target: {unknown(target, names)}, or a file below {study.results}/")
+
+
+def _cells(study: Study, paths: Paths, target: str) -> Iterator[Cell]:
+    """The cell that a target names, if it does: ``problem/cell``, or what lies in the folder of its files."""
+    folder = Path(target)
+    if folder.is_relative_to(paths.results / "cells"):
+        folder = folder.relative_to(paths.results / "cells")
+        folder = Path(*folder.parts[:2])
+    problem, name = folder.parent.name, folder.name
+    if len(folder.parts) == 2 and problem in study.problems:
+        yield from (cell for cell in study.problem_cells(problem) if cell.name == name)
 
 
 def _profile(name: str) -> str:

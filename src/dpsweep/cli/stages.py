@@ -118,7 +118,7 @@ def calibrate(
             study.steps(dataset, epochs, batch),
             check_with_opacus=study.privacy.check_with_opacus,
         )
-        write_calibration(paths.noise(dataset, epsilon, epochs, batch), calibration)
+        write_calibration(paths.noise(study, dataset, epsilon, epochs, batch), calibration)
 
 
 @app.command()
@@ -133,7 +133,7 @@ def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> Non
     chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
     with training(paths, outputs.cell(chosen)) as job:
         opened = OpenCell.open(study, paths, chosen)
-        run_cell(opened, paths, study.training, started=options.STARTED, progress=job.note)
+        run_cell(opened, paths, study, started=options.STARTED, progress=job.note)
 
 
 @app.command()

@@ -52,7 +52,7 @@ def accuracy_by_clipping_bound(
     """
 
     def of_line(line: Line) -> pd.DataFrame:
-        trials = load_trials(paths, study.cells(line), missing)
+        trials = load_trials(study, paths, study.cells(line), missing)
         points = choose(trials, by=["clipping_bound"], centre=figure.centre)
         points = lines.with_repeats(points, trials)
         points["best"] = first_best(points["selection_accuracy"])
@@ -122,7 +122,7 @@ def accuracy_by_method(
     """
 
     def of_line(line: Line) -> pd.DataFrame:
-        trials = load_trials(paths, study.cells(line), missing)
+        trials = load_trials(study, paths, study.cells(line), missing)
         points = lines.with_repeats(choose(trials, by=["epsilon"]), trials)
         return points.assign(
             macro_accuracy=points["centre"], cross_fitted_difference=points["cross_fitted"]
@@ -165,7 +165,7 @@ def best_batch_size_by_epochs(
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
-        trials = load_trials(paths, study.cells(panel), missing)
+        trials = load_trials(study, paths, study.cells(panel), missing)
         if trials.empty:
             return trials  # partial: nothing to choose from yet
         alone = [

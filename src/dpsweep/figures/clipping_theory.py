@@ -87,7 +87,7 @@ def errors_by_bound(
     def of_panel(panel: Panel) -> pd.DataFrame:
         overlaps = [
             each
-            for each in load_overlaps(paths, study.cells(panel), missing)
+            for each in load_overlaps(study, paths, study.cells(panel), missing)
             if each.epoch in (0, each.cell.epochs // 2, each.cell.epochs)
             and each.sums.total_square > 0
         ]
@@ -167,7 +167,7 @@ def optima_by_epoch(
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
-        overlaps = load_overlaps(paths, study.cells(panel), missing)
+        overlaps = load_overlaps(study, paths, study.cells(panel), missing)
         if not overlaps:
             return pd.DataFrame()
         by = pd.DataFrame([_optima(each) for each in overlaps]).groupby(
@@ -252,7 +252,7 @@ def optima_by_epsilon(
     def of_panel(panel: Panel) -> pd.DataFrame:
         last = [
             each
-            for each in load_overlaps(paths, study.cells(panel), missing)
+            for each in load_overlaps(study, paths, study.cells(panel), missing)
             if each.epoch == each.cell.epochs and each.sums.total_square > 0
         ]
         if not last:

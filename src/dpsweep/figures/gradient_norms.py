@@ -262,10 +262,10 @@ def gradient_norms_by_step(
 
     def of_panel(panel: Panel) -> pd.DataFrame:
         cells = {cell.name: cell for cell in study.cells(panel)}
-        chosen = choose(load_trials(paths, cells.values(), missing), by=["epsilon"])
+        chosen = choose(load_trials(study, paths, cells.values(), missing), by=["epsilon"])
         traces = []
         for row in chosen.to_dict("records"):
-            steps = load_steps(paths, [cells[row["cell"]]], missing)
+            steps = load_steps(study, paths, [cells[row["cell"]]], missing)
             trace = steps[steps["trial_key"] == row["trial_key"]].sort_values("step")
             norms = trace["mean_gradient_norm"].to_numpy(dtype=float)
             window = 1 if norms.size <= _MANY_STEPS else 2 * (norms.size // 100) + 1

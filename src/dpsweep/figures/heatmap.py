@@ -49,7 +49,7 @@ def accuracy_over_grid(
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
-        trials = load_trials(paths, study.cells(panel), missing)
+        trials = load_trials(study, paths, study.cells(panel), missing)
         cells = choose(trials, by=[figure.y, figure.x])
         cells = cells.rename(columns={"centre": "macro_accuracy"})
         return cells.assign(best=first_best(cells["selection_accuracy"]))

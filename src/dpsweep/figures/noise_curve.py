@@ -42,7 +42,7 @@ def noise_of_runs(
 
     Arguments are those of `dpsweep.figures.draw.Compute`.
     """
-    trials = load_trials(paths, study.cells(figure.cells), missing)
+    trials = load_trials(study, paths, study.cells(figure.cells), missing)
     points = choose(trials, by=["epsilon", "epochs", "batch_size"])
     points = points.rename(columns={"centre": "macro_accuracy"})
     best = points.groupby(["epsilon", "epochs"])["macro_accuracy"].transform("max")

@@ -68,7 +68,7 @@ def effects_on_classes(
     def of_panel(panel: Panel) -> pd.DataFrame:
         both = [panel, figure.at_baseline(panel)]
         cells = dict.fromkeys(cell for selection in both for cell in study.cells(selection))
-        trials = load_trials(paths, cells, missing, per_class=True)
+        trials = load_trials(study, paths, cells, missing, per_class=True)
         tuned = choose(trials, by=["clipping_bound"]).set_index("clipping_bound", drop=False)
         if figure.baseline not in tuned.index:
             return pd.DataFrame()  # partial: nothing to compare with yet
@@ -81,7 +81,7 @@ def effects_on_classes(
         if "retained_weight" in figure.rows:
             norms = load_gradient_norms(study, paths, both, epoch="last", missing=missing)
             if missing is None:
-                _check_measured(paths, list(cells), tuned["trial_key"], norms)
+                _check_measured(study, paths, list(cells), tuned["trial_key"], norms)
             weights = _retained_weights(study, figure, panel, norms)
         rows = tuned.to_dict("records")
         return pd.concat([_classes(paths, figure, row, accuracy, weights) for row in rows])
@@ -128,14 +128,18 @@ def _classes(
 
 
 def _check_measured(
-    paths: Paths, cells: Sequence[Cell], chosen: "pd.Series[str]", norms: pd.DataFrame
+    study: Study,
+    paths: Paths,
+    cells: Sequence[Cell],
+    chosen: "pd.Series[str]",
+    norms: pd.DataFrame,
 ) -> None:
     """Refuse gradient norms of another trial than the one that is drawn (``chosen``, by C)."""
     first = norms.drop_duplicates("clipping_bound")
     for bound, measured in zip(first["clipping_bound"], first["trial_key"], strict=True):
         if measured != chosen.get(bound):
             cell = next(cell for cell in cells if cell.clipping_bound == bound)
-            file = paths.gradient_norms(cell.problem, cell.epsilon, cell.epochs, bound)
+            file = paths.gradient_norms(study, cell.problem, cell.epsilon, cell.epochs, bound)
             raise UnreadableResultsError(
                 f"{file}: the gradient norms are of trial {measured}, but the best trial of "
                 f"{cell.problem} at C = {bound} is {chosen.get(bound)}",

@@ -61,7 +61,7 @@ def failure(outputs: Sequence[str | Path], logs: Sequence[str | Path], rule: str
     """
     name = str(outputs[0]) if outputs else rule
     parts = Path(name).parts
-    if parts[-4:-3] == ("cells",):  # .../cells/<problem>/<cell>/trials.parquet
+    if parts[-4:-3] == ("cells",):  # .../cells/<problem>/<cell>/trials-<made for>.parquet
         name = "/".join(parts[-3:-1])
     return describe(name, Path(logs[0]) if logs else Path("no log"))
 

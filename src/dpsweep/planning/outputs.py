@@ -16,6 +16,7 @@ from dpsweep.study.cells import BatchSize, Cell, FeatureSource
 from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.config import Pretraining
 from dpsweep.study.fingerprints import (
+    noise_settings,
     section_fingerprint,
     source_fingerprint,
     target_fingerprint,
@@ -23,7 +24,7 @@ from dpsweep.study.fingerprints import (
     trainer_fingerprint,
     training_fingerprint,
 )
-from dpsweep.study.paths import Paths
+from dpsweep.study.paths import Paths, settings_of
 from dpsweep.study.selections import Selection
 from dpsweep.study.table_targets import Datasets, Table
 from dpsweep.study.targets import Figure, NormTrace, PerClass
@@ -80,7 +81,7 @@ class Outputs:
         # Cells share these, and local files are looked at for some of them.
         self._training = cache(lambda sweep: training_fingerprint(study, sweep))
         self.trained_on = cache(self._trained_on)
-        self._noise_file = cache(paths.noise)
+        self._noise_file = cache(partial(paths.noise, study))
 
     def every(self) -> Iterator[Output]:
         """All outputs, each once, after the outputs that it is made from."""
@@ -113,9 +114,9 @@ class Outputs:
         yield from map(self.theory, (cell for cell in cells if cell not in theory))
 
     def norms_by_name(self, problem: str) -> dict[str, NormsKey]:
-        """The gradient norms of a problem, drawn or not, by the names of their files."""
+        """The gradient norms of a problem, drawn or not, by the names of their settings."""
         keys = NormsKey.of(self._study.problem_cells(problem))
-        return {self._paths.gradient_norms(*key).stem: key for key in keys}
+        return {settings_of(self._paths.gradient_norms(self._study, *key)): key for key in keys}
 
     def drawn_norms(self, *targets: Figure | Table) -> list[NormsKey]:
         """The gradient norms that some figures and tables draw, or all of the study."""
@@ -197,10 +198,10 @@ class Outputs:
             epochs: E.
             batch_size: B, or full.
         """
-        file = self._paths.noise(dataset, epsilon, epochs, batch_size)
+        file = self._paths.noise(self._study, dataset, epsilon, epochs, batch_size)
 
         def settings() -> str:
-            return fingerprint([self._privacy(), self._study.train_size(dataset)])
+            return fingerprint(noise_settings(self._study, dataset))
 
         return Output(f"noise/{dataset}/{file.stem}", (file,), (), settings)
 
@@ -210,34 +211,35 @@ class Outputs:
         noise = self._noise_file(problem.dataset, cell.epsilon, cell.epochs, cell.batch_size)
         return Output(
             f"cells/{cell.problem}/{cell.name}",
-            (self._paths.cell_trials(cell), self._paths.cell(cell) / "steps.parquet"),
+            (self._paths.cell_trials(self._study, cell), self._paths.cell_steps(self._study, cell)),
             (*self.trained_on(cell.problem), noise),
             lambda: self._training(self._study.sweep_of(cell)),
         )
 
     def gradient_norms(self, key: NormsKey) -> Output:
         """The gradient norms of one (problem, epsilon, epochs, C)."""
-        file = self._paths.gradient_norms(*key)
+        file = self._paths.gradient_norms(self._study, *key)
         cells = self._study.competing_cells(*key)
         return Output(
             f"gradnorms/{key.problem}/{file.stem}",
             (file,),
-            tuple(self._paths.cell_trials(cell) for cell in cells),
+            tuple(self._paths.cell_trials(self._study, cell) for cell in cells),
         )
 
     def theory(self, cell: Cell) -> Output:
         """How the gradients of a cell's best trials overlap."""
+        file = self._paths.theory(self._study, cell)
         return Output(
-            f"theory/{cell.problem}/{cell.name}",
-            (self._paths.theory(cell),),
-            (self._paths.cell_trials(cell),),
+            f"theory/{cell.problem}/{file.stem}",
+            (file,),
+            (self._paths.cell_trials(self._study, cell),),
             partial(section_fingerprint, self._study.theory),
         )
 
     def problem(self, name: str) -> Output:
         """The table of a problem."""
         cells = self._study.problem_cells(name)
-        inputs = tuple(self._paths.cell_trials(cell) for cell in cells)
+        inputs = tuple(self._paths.cell_trials(self._study, cell) for cell in cells)
         return Output(f"problems/{name}", (self._paths.problem(name),), inputs)
 
     def figure(self, name: str) -> Output:
@@ -308,11 +310,11 @@ class Outputs:
         paths = self._paths
         files: list[Path] = []
         for cell in self.drawn_cells(target):
-            files.append(paths.cell_trials(cell))
+            files.append(paths.cell_trials(self._study, cell))
             if isinstance(target, NormTrace):
-                files.append(paths.cell(cell) / "steps.parquet")
-        files += (paths.gradient_norms(*key) for key in self.drawn_norms(target))
-        files += map(paths.theory, self.drawn_theory(target))
+                files.append(paths.cell_steps(self._study, cell))
+        files += (paths.gradient_norms(self._study, *key) for key in self.drawn_norms(target))
+        files += (paths.theory(self._study, cell) for cell in self.drawn_theory(target))
         # The names of the classes.
         if isinstance(target, PerClass):
             files += (self._metadata(each.problem.dataset) for each in target.selections())

@@ -19,7 +19,7 @@ from dpsweep.planning.status import Status, output_name
 from dpsweep.study import Study
 from dpsweep.study.cells import Cell, FeatureSource
 from dpsweep.study.messages import unknown
-from dpsweep.study.paths import Paths
+from dpsweep.study.paths import Paths, settings_of
 from dpsweep.study.trials import trials_per_cell
 
 GPUS = (1, 8, 64)
@@ -182,12 +182,12 @@ class Plan:
                 self._add_cells([self._cell(problem, cell, target)])
             case ("gradnorms", problem, file) if problem in study.problems:
                 keys = self._outputs.norms_by_name(problem)
-                name = Path(file).stem
+                name = settings_of(Path(file))
                 if name not in keys:
                     raise PlanError(f"{target}: {unknown(name, keys)}")
                 self._add_norms([keys[name]])
             case ("theory", problem, file) if problem in study.problems:
-                chosen = self._cell(problem, Path(file).stem, target)
+                chosen = self._cell(problem, settings_of(Path(file)), target)
                 self._add_cells([chosen])
                 self._add_theory([chosen])
             case (name,):

@@ -117,7 +117,7 @@ class Status:
         found = [
             describe(
                 f"{cell.problem}/{cell.name}",
-                cell_log(self._paths, cell),
+                self._paths.cell_log(self._study, cell),
                 self._now,
                 self._endings,
             )
@@ -179,7 +179,7 @@ class Status:
         name = output_name(cell)
         if name not in self.lacking:
             return "done"
-        log = cell_log(self._paths, cell)
+        log = self._paths.cell_log(self._study, cell)
         try:
             written = log.stat().st_mtime
         except FileNotFoundError:
@@ -237,11 +237,6 @@ class Forecast:
 def output_name(cell: Cell) -> str:
     """The name of the output that a cell is."""
     return f"cells/{cell.problem}/{cell.name}"
-
-
-def cell_log(paths: Paths, cell: Cell) -> Path:
-    """The log of a cell's jobs."""
-    return paths.results / "logs" / "cells" / cell.problem / f"{cell.name}.log"
 
 
 def _table(title: str, rows: dict[str, Progress]) -> list[str]:

@@ -65,7 +65,8 @@ def swept_before(study: Study, paths: Paths, release: Release) -> Swept:
         name
         for name, sweep in study.sweeps.items()
         if sweep.dataset in shared
-        and any((paths.cell(cell) / "trials.parquet").exists() for cell in study.sweep_cells(name))
+        # Of whatever settings: that the data was trained on is what counts.
+        and any(any(paths.cell(cell).glob("trials*")) for cell in study.sweep_cells(name))
     ]
     read = {each for name in shared for each in _checksums(paths, name)}
     trials = sum(record["spec"]["data"] in read for record in TrialStore(paths.trials).records())

@@ -8,6 +8,7 @@ import base64
 import gzip
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dpsweep.report.trials import COLUMNS, read_trials
 from dpsweep.report.wording import batch_text, bound_text, titles, values
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import CELL, choose, repeats, summarise
-from dpsweep.study.commands import make_command
+from dpsweep.study.find import name_of
 from dpsweep.study.paths import Paths
 
 _MEASURED = ["mean_gradient_norm", "clipped_fraction"]
@@ -46,7 +47,7 @@ def write(study: Study, study_file: Path, paths: Paths) -> None:
     """
     trials = read_trials(study, paths, _READ).drop_duplicates("trial_key")
     found = problems(study, trials)
-    content = {"problems": found, "command": _command(study_file, paths)}
+    content = {"problems": found, "command": _command(study_file)}
     page = render(
         "explore.html.j2",
         script="explore.js",
@@ -129,8 +130,7 @@ def _json(content: Any) -> str:
     return text.replace("<", "\\u003c")
 
 
-def _command(study_file: Path, paths: Paths) -> str:
+def _command(study_file: Path) -> str:
     """The command that trains a cell; PROBLEM and CELL stand for its names."""
     shown = Path(study_file.name) if study_file.is_absolute() else study_file
-    file = paths.results / "cells" / "PROBLEM" / "CELL" / "trials.parquet"
-    return make_command(shown, [file])
+    return shlex.join(["dpsweep", "run", name_of(shown), "PROBLEM/CELL"])

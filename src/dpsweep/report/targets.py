@@ -267,7 +267,7 @@ def _cells(
 
 def _gradient_norms(study: Study, paths: Paths, figure: Figure) -> Behind:
     files = (
-        paths.gradient_norms(cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
+        paths.gradient_norms(study, cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
         for selection in figure.gradient_norms()
         for cell in study.cells(selection)
     )

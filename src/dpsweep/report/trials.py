@@ -6,9 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
-from dpsweep.analysis.frames import UnreadableResultsError
+from dpsweep.analysis.current import COMPARED, current_trials
+from dpsweep.analysis.frames import MADE_FOR, UnreadableResultsError, table_made_for
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
@@ -23,12 +25,14 @@ COLUMNS = [
 def read_trials(study: Study, paths: Paths, columns: Sequence[str] = COLUMNS) -> pd.DataFrame:
     """Every trial of the study's cells that exists so far, with ``problem`` and ``cell`` (the cell's name).
 
-    A problem is read from its table, and from its cells where that is not there yet.
+    A problem is read from its table, and from its cells where there is none of the settings of today.
 
     Returns:
         One row per trial, in the order of the study's problems; ``columns``, ``problem`` and ``cell``.
 
     Raises:
+        FormerResultsError: trials are for other data, weights or noise than those of today; partial paths
+            leave them out.
         UnreadableResultsError: a file is damaged or lacks a column.
     """
     frames = [
@@ -43,30 +47,45 @@ def read_trials(study: Study, paths: Paths, columns: Sequence[str] = COLUMNS) ->
 def _read_problem(
     study: Study, paths: Paths, problem: str, columns: Sequence[str]
 ) -> Iterator[pd.DataFrame]:
+    read = list(dict.fromkeys([*columns, *COMPARED]))
     for file in _files(study, paths, problem):
         if file == paths.problem(problem):
-            trials = _read(file, [*columns, "problem", "cell"])
-            yield trials[trials["cell"].isin([cell.name for cell in study.problem_cells(problem)])]
+            trials = _read(file, [*read, "problem", "cell"])
         else:
-            yield _read(file, columns).assign(problem=problem, cell=file.parent.name)
+            trials = _read(file, read).assign(problem=problem, cell=file.parent.name)
+        found = current_trials(study, paths, trials, [] if paths.partial else None)
+        yield found[[*columns, "problem", "cell"]]
 
 
 def _files(study: Study, paths: Paths, problem: str) -> list[Path]:
     """The table of a problem, or what there is of its cells."""
-    if paths.problem(problem).exists():
-        return [paths.problem(problem)]
-    cells = (paths.cell(cell) / "trials.parquet" for cell in study.problem_cells(problem))
+    table = paths.problem(problem)
+    if table.exists() and _made_for(table) == table_made_for(study, paths, problem):
+        return [table]
+    cells = (paths.cell_trials(study, cell) for cell in study.problem_cells(problem))
     return [file for file in cells if file.exists()]
+
+
+def _made_for(table: Path) -> str:
+    try:
+        metadata: dict[bytes, bytes] = pq.read_schema(table).metadata or {}
+    except (OSError, ArrowException) as error:
+        raise _unreadable(table, error) from error
+    return metadata.get(MADE_FOR, b"").decode()
 
 
 def _read(file: Path, columns: Sequence[str]) -> pd.DataFrame:
     try:
         return pd.read_parquet(file, columns=list(columns))
     except (OSError, ArrowException) as error:
-        raise UnreadableResultsError(
-            f"{file}: cannot be read ({error}); make it again (stored trials are not trained twice)",
-            (file,),
-        ) from error
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> UnreadableResultsError:
+    return UnreadableResultsError(
+        f"{file}: cannot be read ({error}); make it again (stored trials are not trained twice)",
+        (file,),
+    )
 
 
 def is_private(trials: pd.DataFrame) -> pd.Series:

@@ -1,26 +1,32 @@
 """Fingerprints: hashes of the parts of a study and the local files that an output is made for."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpsweep import DRAWING_VERSION, IMAGES_VERSION, TRAINER_VERSION
 from dpsweep.base.files import fingerprint
 from dpsweep.base.litter import walk
+from dpsweep.study.cells import Cell
+from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.config import (
     Backbone,
     Dataset,
     FolderSource,
     HubSource,
+    Pretraining,
     TrainedTokenizer,
 )
 from dpsweep.study.config.section import Section
-from dpsweep.study.study import Study
 from dpsweep.study.table_targets import ComparisonTable, Table
 from dpsweep.study.targets import Figure
 
+if TYPE_CHECKING:
+    from dpsweep.study.study import Study
 
-def tokenizer_fingerprint(study: Study, backbone: str) -> str:
+
+def tokenizer_fingerprint(study: "Study", backbone: str) -> str:
     """Hash of what the tokenizer of a backbone is made from."""
     tokenizer = study.backbones[backbone].reads_with
     parts: list[Any] = [tokenizer and _plain(tokenizer), _local_state(tokenizer)]
@@ -30,12 +36,47 @@ def tokenizer_fingerprint(study: Study, backbone: str) -> str:
     return fingerprint(parts)
 
 
-def training_fingerprint(study: Study, sweep: str) -> str:
-    """Hash of the settings whose change makes the jobs of a sweep's cells run again.
+class MadeFor:
+    """What the results of a study are made for: the ten digits in the names of their files.
+
+    Another setting is another name, so no reader opens a result of other settings. The axes of the grid are
+    left out, for a longer axis adds cells and leaves the others alone, and so are titles and times of files.
+
+    Args:
+        study: the study.
+    """
+
+    def __init__(self, study: "Study") -> None:
+        self._study = study
+        self._sweep = cache(lambda name: _digits(training_fingerprint(study, name)))
+        self._overlaps = cache(lambda cell: _digits([cell, _plain(study.theory)]))
+        self.noise: Callable[[str], str] = cache(lambda name: _digits(noise_settings(study, name)))
+        """of the calibrations for a dataset"""
+
+    def cell(self, cell: Cell) -> str:
+        """Of the trials of a cell, whichever sweep has it."""
+        return self._sweep(self._study.sweep_of(cell))
+
+    def gradient_norms(
+        self, problem: str, epsilon: float, epochs: int, clipping_bound: ClippingBound
+    ) -> str:
+        """Of gradient norms: the cells that compete for them, each with what it is made for."""
+        competing = self._study.competing_cells(problem, epsilon, epochs, clipping_bound)
+        return _digits([[each.name, self.cell(each)] for each in competing])
+
+    def theory(self, cell: Cell) -> str:
+        """Of the overlaps of a cell."""
+        return self._overlaps(self.cell(cell))
+
+
+def _digits(parts: Any) -> str:
+    return fingerprint(parts)[:10]
+
+
+def training_fingerprint(study: "Study", sweep: str) -> str:
+    """Hash of the settings of a sweep's cells, without its axes.
 
     Trials whose own key is still the same come from the store.
-
-    The axes of the grid are left out: a longer axis adds cells and leaves the others alone.
     """
     grid = study.sweeps[sweep]
     return fingerprint(
@@ -43,23 +84,66 @@ def training_fingerprint(study: Study, sweep: str) -> str:
     )
 
 
-def trainer_fingerprint(study: Study, problem: str) -> str:
-    """Hash of how a problem is trained, whatever its grid."""
+def trainer_fingerprint(study: "Study", problem: str) -> str:
+    """Hash of how a problem is trained, on what, and with which network, whatever its grid."""
     parts = study.problems[problem]
+    backbone = study.backbones[parts.backbone]
+    features = study.features(problem)
     return fingerprint(
         {
             "trainer": TRAINER_VERSION,
             "delta": study.privacy.delta,
+            "step_rounding": study.privacy.step_rounding,
             "optimizer": parts.optimizer,
             "physical_batch": study.physical_batch(problem),
             "engine": study.engine(problem),
-            "method": study.methods[parts.method].model_dump(mode="json", exclude={"engine"}),
+            "method": study.methods[parts.method].identity(),
             "training": study.training.model_dump(exclude={"checkpoint_minutes", "engine"}),
+            "dataset": _data(study, parts.dataset),
+            "backbone": _network(study, backbone),
+            "features": features and _plain(features),
         }
     )
 
 
-def target_fingerprint(study: Study, target: Figure | Table) -> str:
+def _data(study: "Study", name: str) -> Any:
+    """What a prepared dataset is made from: its section, and the tokenizer that reads it."""
+    dataset = study.datasets[name]
+    plain = dataset.model_dump(mode="json", exclude={"title", "description", "duplicates"})
+    reader = dataset.tokenizer and _tokenizer(study, study.backbones[dataset.tokenizer])
+    return [plain, IMAGES_VERSION if _encoded(dataset) else None, reader]
+
+
+def _network(study: "Study", backbone: Backbone) -> Any:
+    """What a prepared backbone is made from: its section, its tokenizer, the data of its pretraining."""
+    # Features are made from a backbone, and are an output of their own.
+    plain = backbone.model_dump(mode="json", exclude={"title", "features"})
+    weights = backbone.weights
+    pretrained = _data(study, weights.dataset) if isinstance(weights, Pretraining) else None
+    return [plain, _tokenizer(study, backbone), pretrained]
+
+
+def _tokenizer(study: "Study", backbone: Backbone) -> Any:
+    tokenizer = backbone.reads_with
+    texts = (
+        _plain(study.datasets[tokenizer.dataset].source)
+        if isinstance(tokenizer, TrainedTokenizer)
+        else None
+    )
+    return tokenizer and [_plain(tokenizer), texts]
+
+
+def _encoded(dataset: Dataset) -> bool:
+    """Whether a dataset holds images that are decoded, so that the decoder's version counts."""
+    return dataset.kind == "image" and isinstance(dataset.source, HubSource | FolderSource)
+
+
+def noise_settings(study: "Study", dataset: str) -> Any:
+    """What the noise for a dataset is calibrated to, beside epsilon, epochs and batch size."""
+    return [_plain(study.privacy), study.train_size(dataset)]
+
+
+def target_fingerprint(study: "Study", target: Figure | Table) -> str:
     """Hash of what a figure or table is drawn for: its own section, and those of what it draws.
 
     These are the sweeps that it selects from, with their datasets, backbones and methods; all of
@@ -92,8 +176,7 @@ def source_fingerprint(section: Dataset | Backbone) -> str:
     # Features are made from a backbone, and are an output of their own.
     plain = section.model_dump(mode="json", exclude={"features"})
     prepared_from: list[Any] = [plain, _local_state(part)]
-    encoded_images = isinstance(section, Dataset) and section.kind == "image"
-    if encoded_images and isinstance(part, HubSource | FolderSource):
+    if isinstance(section, Dataset) and _encoded(section):
         prepared_from.append(IMAGES_VERSION)
     return fingerprint(prepared_from)
 

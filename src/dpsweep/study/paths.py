@@ -1,6 +1,7 @@
 """Where every result lies: the one place that makes file names."""
 
 import os
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -8,7 +9,9 @@ from pathlib import Path
 from dpsweep.base.errors import DpsweepError
 from dpsweep.study.cells import BatchSize, Cell, number
 from dpsweep.study.clipping import ClippingBound
+from dpsweep.study.study import Study
 
+_MADE_FOR = re.compile(r"-[0-9a-f]{10}$")
 SET_ASIDE = ".set-aside"
 """In the name of what was in the place of an output."""
 
@@ -16,6 +19,9 @@ SET_ASIDE = ".set-aside"
 @dataclass(frozen=True)
 class Paths:
     """File names under a study's results folder.
+
+    The names of cells, and of what is measured on them, end with what they are made for in a study
+    (`dpsweep.study.fingerprints.MadeFor`): a result of other settings is another file.
 
     What is drawn of an unfinished study (``partial``) lies beside what is drawn of a finished one,
     so that a running study can be watched.
@@ -55,30 +61,37 @@ class Paths:
         return self.results / "features" / dataset / backbone
 
     def noise(
-        self,
-        dataset: str,
-        epsilon: float | str,
-        epochs: int | str,
-        batch_size: BatchSize | str,
+        self, study: Study, dataset: str, epsilon: float, epochs: int, batch_size: BatchSize
     ) -> Path:
-        """The calibration of one (dataset, epsilon, epochs, B).
+        """The calibration of one (dataset, epsilon, epochs, B) of a study.
 
         Args:
+            study: whose settings it is for.
             dataset: its name.
-            epsilon: the target; a text stands in the file's name as it is.
-            epochs: E, or a text.
-            batch_size: B, full, or a text.
+            epsilon: the target.
+            epochs: E.
+            batch_size: B, or full.
         """
-        name = f"eps{number(epsilon)}_epochs{epochs}_B{number(batch_size)}.json"
-        return self.results.joinpath("noise", dataset, name)
+        name = f"eps{number(epsilon)}_epochs{epochs}_B{number(batch_size)}"
+        file = f"{name}-{study.made_for.noise(dataset)}.json"
+        return self.results.joinpath("noise", dataset, file)
 
     def cell(self, cell: Cell) -> Path:
-        """Folder of a cell's outputs."""
-        return _cell_folder(self.results, cell)
+        """Folder of a cell's outputs, those of former settings included."""
+        return self.results.joinpath("cells", cell.problem, cell.name)
 
-    def cell_trials(self, cell: Cell) -> Path:
+    def cell_trials(self, study: Study, cell: Cell) -> Path:
         """The trials of a cell, the file that everything after training reads."""
-        return _cell_trials(self.results, cell)
+        return _in_cell(self.results, cell, f"trials-{study.made_for.cell(cell)}.parquet")
+
+    def cell_steps(self, study: Study, cell: Cell) -> Path:
+        """The optimizer steps of a cell's trials."""
+        return _in_cell(self.results, cell, f"steps-{study.made_for.cell(cell)}.parquet")
+
+    def cell_log(self, study: Study, cell: Cell) -> Path:
+        """The log of a cell's jobs."""
+        name = f"{cell.name}-{study.made_for.cell(cell)}.log"
+        return self.results.joinpath("logs", "cells", cell.problem, name)
 
     @property
     def trials(self) -> Path:
@@ -87,25 +100,29 @@ class Paths:
 
     def gradient_norms(
         self,
+        study: Study,
         problem: str,
-        epsilon: float | str,
-        epochs: int | str,
+        epsilon: float,
+        epochs: int,
         clipping_bound: ClippingBound,
     ) -> Path:
         """Gradient norms of the best (B, learning rate) of one (problem, epsilon, epochs, C).
 
         Args:
+            study: whose cells compete for them.
             problem: its name.
-            epsilon: the target; a text stands in the file's name as it is.
-            epochs: E, or a text.
+            epsilon: the target.
+            epochs: E.
             clipping_bound: C, or the name of a rule without a bound.
         """
-        name = f"eps{number(epsilon)}_epochs{epochs}_C{number(clipping_bound)}.parquet"
-        return self.results.joinpath("gradnorms", problem, name)
+        name = f"eps{number(epsilon)}_epochs{epochs}_C{number(clipping_bound)}"
+        made_for = study.made_for.gradient_norms(problem, epsilon, epochs, clipping_bound)
+        return self.results.joinpath("gradnorms", problem, f"{name}-{made_for}.parquet")
 
-    def theory(self, cell: Cell) -> Path:
-        """How the gradients of a cell's best trial overlap."""
-        return self.results / "theory" / cell.problem / f"{cell.name}.parquet"
+    def theory(self, study: Study, cell: Cell) -> Path:
+        """How the gradients of a cell's best trials overlap."""
+        name = f"{cell.name}-{study.made_for.theory(cell)}.parquet"
+        return self.results.joinpath("theory", cell.problem, name)
 
     def problem(self, name: str) -> Path:
         """All trials of a problem in one table."""
@@ -172,12 +189,16 @@ class Paths:
         return self.drawn / "explore.html"
 
 
+def settings_of(file: Path) -> str:
+    """The settings in the name of a file, without what it was made for.
+
+    >>> settings_of(Path("gradnorms/digits_vit_film/eps8_epochs2_C0.1-0123456789.parquet"))
+    'eps8_epochs2_C0.1'
+    """
+    return _MADE_FOR.sub("", file.stem)
+
+
 # A plan asks for these again and again: a cell is in the inputs of many outputs.
 @cache
-def _cell_folder(results: Path, cell: Cell) -> Path:
-    return results.joinpath("cells", cell.problem, cell.name)
-
-
-@cache
-def _cell_trials(results: Path, cell: Cell) -> Path:
-    return _cell_folder(results, cell) / "trials.parquet"
+def _in_cell(results: Path, cell: Cell, name: str) -> Path:
+    return results.joinpath("cells", cell.problem, cell.name, name)

@@ -90,6 +90,15 @@ TRIALS = pa.schema(
             "most examples on the device at once: halved where memory ran out; at most B + 2√B on a GPU",
         ),
         _column("versions", pa.string(), "of Python and libraries, as JSON"),
+        _column(
+            "data_checksum", pa.string(), "of the dataset, or of the features, that it trained on"
+        ),
+        _column("classes_checksum", pa.string(), "of the list of its classes"),
+        _column("backbone_checksum", pa.string(), "of the network that it began with"),
+        _column("trainer_version", pa.int64(), "of the code that trained it"),
+        _column(
+            "trainer_sources", pa.string(), "checksum of the sources of this code; empty if unknown"
+        ),
         _column("trial_key", pa.string(), "the trial's name in the store"),
     ]
 )

@@ -9,6 +9,7 @@ from dpsweep.study.cells import Cell
 from dpsweep.study.config.checks import disagreements
 from dpsweep.study.config.study import StudyFile
 from dpsweep.study.expand import Targets, expand
+from dpsweep.study.fingerprints import MadeFor
 from dpsweep.study.selections import Selection
 from dpsweep.study.table_targets import Table
 from dpsweep.study.targets import Figure
@@ -30,6 +31,11 @@ class Study(StudyFile):
     def targets(self) -> Targets:
         """Resolved targets, and the reasons for those that are not drawn."""
         return expand(self)
+
+    @cached_property
+    def made_for(self) -> MadeFor:
+        """What its results are made for, as their file names tell."""
+        return MadeFor(self)
 
     @property
     def figures(self) -> dict[str, Figure]:

@@ -11,19 +11,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 import torch
 
+from dpsweep import TRAINER_VERSION
 from dpsweep.base.files import atomic_path
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import Problem
-from dpsweep.study.config.training import Training
 from dpsweep.study.paths import Paths
 from dpsweep.study.records import TRIALS, trial_table
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, bracket_maximum
@@ -155,7 +154,7 @@ class _Run:
 def run_cell(
     opened: OpenCell,
     paths: Paths,
-    training: Training,
+    study: Study,
     started: float | None = None,
     progress: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> None:
@@ -164,14 +163,14 @@ def run_cell(
     Args:
         opened: the cell.
         paths: where its outputs go, and where the trial store is.
-        training: how the learning rate is selected, and how often trials are saved.
+        study: how the learning rate is selected, how often trials are saved, what outputs are made for.
         started: `time.monotonic` at the start of the job, for the timing breakdown.
         progress: is told the timing breakdown after every trial that is trained, and at the end.
 
     Raises:
         Interrupted: a signal asked to stop (see `interruption`).
     """
-    now = time.monotonic()
+    now, training = time.monotonic(), study.training
     started = now - opened.seconds if started is None else started
     torch.set_num_threads(training.threads)
     cell = opened.cell
@@ -184,7 +183,7 @@ def run_cell(
     )
     log.info("%s/%s on %s", cell.problem, cell.name, _place(opened.context.device))
     best = _train(run, training.selection)
-    _write_outputs(paths.cell(cell), run, best)
+    _write_outputs(study, paths, run, best)
     run.seconds["total"] = time.monotonic() - started
     progress(run.timing())
     record = next(iter(run.trials.values())).record
@@ -241,16 +240,17 @@ def _best(scores: dict[float, float]) -> float:
     return max(sorted(scores), key=scores.__getitem__)
 
 
-def _write_outputs(folder: Path, run: _Run, best: float) -> None:
+def _write_outputs(study: Study, paths: Paths, run: _Run, best: float) -> None:
+    cell = run.opened.cell
     found = [(run.opened.specs[key], run.trials[key]) for key in sorted(run.trials)]
     rows = [
         _row(run.opened, spec, trial.record) | {"best": spec.learning_rate == best}
         for spec, trial in found
     ]
-    with atomic_path(folder / "trials.parquet") as partial:
+    with atomic_path(paths.cell_trials(study, cell)) as partial:
         pq.write_table(trial_table(rows), partial)
     steps = pd.concat([_step_rows(trial, spec) for spec, trial in found])
-    with atomic_path(folder / "steps.parquet") as partial:
+    with atomic_path(paths.cell_steps(study, cell)) as partial:
         steps.to_parquet(partial, index=False)
 
 
@@ -274,6 +274,11 @@ def _row(opened: OpenCell, spec: TrialSpec, record: dict[str, Any]) -> dict[str,
         "clipping": spec.clipping.kind,
         "clipping_bound": getattr(spec.clipping, "bound", float("nan")),
         "certified_epsilon": opened.noise.certified_epsilon,
+        "data_checksum": spec.data,
+        "classes_checksum": spec.classes,
+        "backbone_checksum": spec.backbone,
+        "trainer_version": TRAINER_VERSION,
+        "trainer_sources": record.get("trainer_sources", ""),
         "physical_batch": record.get("physical_batch", spec.physical_batch),
         "versions": json.dumps(record["versions"], sort_keys=True),
         "trial_key": spec.key,

@@ -59,7 +59,7 @@ def best_cell(
         )
     trials = pd.concat(
         [
-            pd.read_parquet(paths.cell(cell) / "trials.parquet").assign(problem=problem, cell=name)
+            pd.read_parquet(paths.cell_trials(study, cell)).assign(problem=problem, cell=name)
             for name, cell in cells.items()
         ],
         ignore_index=True,
@@ -106,7 +106,7 @@ def measure_gradient_norms(
 
     measure_along(
         *(study, paths, cell, [row]),
-        paths.gradient_norms(problem, epsilon, epochs, clipping_bound),
+        paths.gradient_norms(study, problem, epsilon, epochs, clipping_bound),
         epochs=range(1, epochs + 1),
         measure=measure,
         columns=("batch_size", "learning_rate", "seed", "trial_key"),

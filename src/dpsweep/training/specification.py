@@ -76,7 +76,7 @@ def cell_noise(study: Study, paths: Paths, cell: Cell) -> Calibration:
 
     dataset = study.problems[cell.problem].dataset
     return read_calibration(
-        paths.noise(dataset, cell.epsilon, cell.epochs, cell.batch_size),
+        paths.noise(study, dataset, cell.epsilon, cell.epochs, cell.batch_size),
         epsilon=cell.epsilon,
         delta=study.privacy.delta,
         train_size=study.train_size(dataset),

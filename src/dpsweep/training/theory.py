@@ -28,9 +28,9 @@ _AT_ONCE = 2**23
 _BLOCK = 16
 
 
-def best_trials(paths: Paths, cell: Cell, seeds: int) -> list["pd.Series[Any]"]:
+def best_trials(study: Study, paths: Paths, cell: Cell, seeds: int) -> list["pd.Series[Any]"]:
     """The first seeds of a cell at its best learning rate, as in ``trials.parquet``."""
-    trials = pd.read_parquet(paths.cell(cell) / "trials.parquet")
+    trials = pd.read_parquet(paths.cell_trials(study, cell))
     first = trials[trials["best"]].sort_values("seed").head(seeds)
     return [row for _, row in first.iterrows()]
 
@@ -59,7 +59,8 @@ def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
         return pd.concat(draws).assign(epoch=epoch)
 
     measure_along(
-        *(study, paths, cell, best_trials(paths, cell, study.theory.seeds), paths.theory(cell)),
+        *(study, paths, cell, best_trials(study, paths, cell, study.theory.seeds)),
+        paths.theory(study, cell),
         epochs=range(cell.epochs + 1),
         measure=measure,
         columns=(

@@ -161,7 +161,7 @@ class Trajectory:
         """
         opened = OpenCell.open(study, paths, cell)
         context, given = opened.context, (row["learning_rate"], row["seed"])
-        spec = _checked(opened.specs.get(given), row, paths.cell(cell))
+        spec = _checked(opened.specs.get(given), row, paths.cell_trials(study, cell))
         store, retrained = TrialStore(paths.trials), TrialStore(unfinished)
         stored = store.load_parameters(spec.key) or retrained.load_parameters(spec.key)
         missing = stored is None
@@ -183,13 +183,12 @@ class Trajectory:
         )
 
 
-def _checked(spec: TrialSpec | None, row: "pd.Series[Any]", cell: Path) -> TrialSpec:
+def _checked(spec: TrialSpec | None, row: "pd.Series[Any]", file: Path) -> TrialSpec:
     """The specification of the trial of a row, if the study describes this very trial."""
     # The cell may have been trained on another kind of device.
     device = row["device"].partition(":")[0]
     spec = spec and replace(spec, precision=row["precision"], device=device)
     if spec is None or spec.key != row["trial_key"]:
-        file = cell / "trials.parquet"
         raise TrajectoryError(
             f"{file}: found trial {row['trial_key']} (learning rate {row['learning_rate']:g}, seed "
             f"{row['seed']}), expected {spec.key if spec else 'another learning rate'}: it was "

@@ -44,7 +44,7 @@ def accuracies_and_references(
     """
     rows = []
     for entry in table.entries:
-        trials = load_trials(paths, study.cells(entry), missing)
+        trials = load_trials(study, paths, study.cells(entry), missing)
         best = choose(trials, by=["problem"]).rename(columns={"centre": "macro_accuracy"})
         ours = best.iloc[0] if len(best) else pd.Series(dtype=object)
         mean = float(ours.get("macro_accuracy", np.nan))

@@ -55,7 +55,7 @@ def evidence_and_comparisons(
         UnreadableResultsError: a file does not hold what it should.
     """
     cells = [cell for selection in table.selections() for cell in study.cells(selection)]
-    comparisons = compare(grids(load_trials(paths, cells, missing)))
+    comparisons = compare(grids(load_trials(study, paths, cells, missing)))
     return {
         "csv": evidence_table(comparisons, related_datasets(study.datasets)),
         "comparisons.csv": comparison_table(comparisons),

@@ -1,0 +1,216 @@
+"""A name says what a result was made for: which settings change which file names."""
+
+import copy
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpsweep.study import Study, fingerprints
+from dpsweep.study.cells import Cell
+from dpsweep.study.paths import Paths, settings_of
+
+PATHS = Paths(Path("R"))
+
+VIT = {
+    "title": "ViT",
+    "architecture": "vit_tiny_patch16_224",
+    "arguments": {"img_size": 8},
+    "weights": {"kind": "pretrain", "dataset": "letters", "epochs": 1},
+}
+CONTENT: dict[str, Any] = {
+    "title": "Study",
+    "privacy": {"delta": 1e-5},
+    "datasets": {
+        "images": {
+            **{"title": "Images", "source": {"kind": "folder", "path": "images"}, "image_size": 8},
+            **{"classes": 3, "train_size": 900, "test_size": 90},
+        },
+        "letters": {
+            **{"title": "Letters", "source": {"kind": "glyphs"}, "image_size": 8},
+            **{"classes": 62, "train_size": 18600, "test_size": 1860},
+        },
+    },
+    "backbones": {"vit": VIT, "fixed": copy.deepcopy(VIT) | {"features": {"pooling": "mean"}}},
+    "methods": {
+        **{"film": {"kind": "film"}, "head": {"kind": "head"}},
+        "lora": {"kind": "lora", "rank": 1, "target_modules": ["qkv"]},
+    },
+    "sweeps": {
+        name: {
+            **{"dataset": "images", "backbone": backbone, "method": method},
+            **{"epsilon": [1.0, 8.0], "epochs": [2], "batch_size": [64, "full"]},
+            **{"clipping_bound": [0.1, 1.0], "learning_rate": [0.01, 0.1], "seeds": 2},
+        }
+        for name, backbone, method in (
+            ("film", "vit", "film"),
+            ("lora", "vit", "lora"),
+            ("head", "fixed", "head"),
+        )
+    },
+}  # fmt: skip
+
+
+def study_with(edits: dict[str, Any]) -> Study:
+    """The study with values at some places, ``section/key/...``."""
+    content = copy.deepcopy(CONTENT)
+    for key, value in edits.items():
+        place = content
+        *above, last = key.split("/")
+        for part in above:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return Study.model_validate(content)
+
+
+def names(study: Study) -> dict[tuple[str, str], str]:
+    """The names of one file of each kind of each sweep, by kind and sweep."""
+    found = {}
+    for name, sweep in study.sweeps.items():
+        cell = Cell(sweep.problem.name, 8.0, 2, 64, 1.0)
+        files = {
+            "trials": PATHS.cell_trials(study, cell),
+            "steps": PATHS.cell_steps(study, cell),
+            "log": PATHS.cell_log(study, cell),
+            "norms": PATHS.gradient_norms(study, cell.problem, 8.0, 2, 1.0),
+            "theory": PATHS.theory(study, cell),
+            "noise": PATHS.noise(study, sweep.dataset, 8.0, 2, 64),
+        }
+        found |= {(kind, name): str(file) for kind, file in files.items()}
+    return found
+
+
+OF_CELLS = ("trials", "steps", "log", "norms", "theory")
+EVERY = ("film", "lora", "head")
+
+
+def of(*sweeps: str, noise: bool = False) -> set[tuple[str, str]]:
+    """All that is made of the cells of some sweeps, and the noise of all."""
+    calibrations = {("noise", name) for name in EVERY} if noise else set()
+    return {(kind, name) for kind in OF_CELLS for name in sweeps} | calibrations
+
+
+CHANGES: list[tuple[dict[str, Any], set[tuple[str, str]]]] = [
+    ({"sweeps/film/seeds": 3}, of("film")),
+    ({"sweeps/film/learning_rate": [0.01, 0.2]}, of("film")),
+    ({"sweeps/film/physical_batch": 32}, of("film")),
+    ({"sweeps/film/engine": "vmap"}, of("film")),
+    ({"methods/lora/rank": 2}, of("lora")),
+    ({"methods/lora/target_modules": ["proj"]}, of("lora")),
+    ({"methods/lora/engine": "vmap"}, of("lora")),
+    ({"privacy/delta": 1e-6}, of(*EVERY, noise=True)),
+    ({"privacy/step_rounding": "ceil"}, of(*EVERY, noise=True)),
+    ({"privacy/check_with_opacus": True}, of(noise=True)),
+    ({"training/engine": "vmap"}, of(*EVERY)),
+    ({"training/precision": "float32"}, of(*EVERY)),
+    ({"training/physical_batch": 64}, of(*EVERY)),
+    ({"training/selection": "exhaustive"}, of(*EVERY)),
+    ({"training/select_on": "holdout"}, of(*EVERY, noise=True)),
+    ({"training/threads": 2}, of(*EVERY)),
+    ({"training/compile": True}, of(*EVERY)),
+    ({"training/automatic_clipping_gamma": 0.1}, of(*EVERY)),
+    ({"theory/draws": 5}, {("theory", name) for name in EVERY}),
+    ({"theory/largest_batch": 32}, {("theory", name) for name in EVERY}),
+    ({"theory/seeds": 2}, {("theory", name) for name in EVERY}),
+    ({"datasets/images/source/path": "others"}, of(*EVERY)),
+    ({"datasets/images/source/seed": 1}, of(*EVERY)),
+    ({"datasets/images/image_size": 16}, of(*EVERY)),
+    ({"datasets/images/interpolation": "nearest"}, of(*EVERY)),
+    ({"datasets/images/crop": 0.9}, of(*EVERY)),
+    ({"datasets/images/corrupt": "skip"}, of(*EVERY)),
+    ({"datasets/images/train_size": 800}, of(*EVERY, noise=True)),
+    ({"datasets/letters/source/seed": 1}, of(*EVERY)),  # what both networks are pretrained on
+    ({"backbones/vit/weights/epochs": 2}, of("film", "lora")),
+    ({"backbones/vit/weights": {"kind": "random"}}, of("film", "lora")),
+    ({"backbones/vit/arguments": {"img_size": 8, "depth": 2}}, of("film", "lora")),
+    ({"backbones/vit/mean": [0.1]}, of("film", "lora")),
+    ({"backbones/fixed/features/pooling": "token"}, of("head")),
+    # The axes add cells, and other batch sizes compete for gradient norms.
+    ({"sweeps/film/epsilon": [1.0, 2.0, 8.0]}, set()),
+    ({"sweeps/film/clipping_bound": [0.1, 1.0, 10.0]}, set()),
+    ({"sweeps/film/epochs": [2, 4]}, set()),
+    ({"sweeps/film/batch_size": [64, 128, "full"]}, {("norms", "film")}),
+    # What no number depends on.
+    ({"title": "Other"}, set()),
+    ({"datasets/images/title": "Other", "datasets/images/description": "Other"}, set()),
+    ({"datasets/images/duplicates": "refuse"}, set()),
+    ({"backbones/vit/title": "Other", "methods/film/title": "Other"}, set()),
+    ({"training/checkpoint_minutes": 1.0}, set()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("edits", "changed"), CHANGES, ids=[", ".join(each) for each, _ in CHANGES]
+)
+def test_a_setting_changes_the_names_of_what_it_is_a_setting_of(
+    edits: dict[str, Any], changed: set[tuple[str, str]]
+) -> None:
+    before, after = names(study_with({})), names(study_with(edits))
+    assert {key for key, name in before.items() if after[key] != name} == changed
+
+
+@pytest.mark.parametrize("constant", ["TRAINER_VERSION", "IMAGES_VERSION"])
+def test_a_version_of_the_code_changes_names(
+    constant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = names(study_with({}))
+    monkeypatch.setattr(fingerprints, constant, 1000)
+    after = names(study_with({}))
+    assert {key for key, name in before.items() if after[key] != name} == of(*EVERY)
+
+
+def test_the_tokenizer_of_texts_changes_names() -> None:
+    content = copy.deepcopy(CONTENT)
+    content["datasets"]["images"] |= {
+        "kind": "text", "source": {"kind": "files", "train": "a.csv", "test": "b.csv"},
+        "image_size": None, "tokenizer": "vit", "max_length": 16,
+    }  # fmt: skip
+    del content["sweeps"]["head"], content["backbones"]["fixed"], content["methods"]["head"]
+    content["backbones"]["vit"] = {
+        "title": "Reader", "library": "transformers", "architecture": "distilbert",
+        "weights": {"kind": "random"}, "tokenizer": {"kind": "file", "path": "vocab.txt"},
+    }  # fmt: skip
+    before = names(Study.model_validate(content))
+    content["backbones"]["vit"]["tokenizer"]["path"] = "other.txt"
+    after = names(Study.model_validate(content))
+    assert {key for key, name in before.items() if after[key] != name} == of("film", "lora")
+
+
+def test_an_edit_back_gives_the_old_name() -> None:
+    edited = study_with({"sweeps/film/seeds": 3})
+    assert names(edited) != names(study_with({})) == names(study_with({}))
+
+
+def test_a_copy_with_another_section_has_names_of_its_own() -> None:
+    study = study_with({})
+    cell = study.all_cells()[0]
+    before = PATHS.cell_trials(study, cell)
+    strict = study.model_copy(update={"privacy": study.privacy.model_copy(update={"delta": 1e-7})})
+    assert PATHS.cell_trials(strict, cell) != before
+
+
+def test_times_of_local_files_change_no_name(tmp_path: Path) -> None:
+    image = tmp_path / "images" / "1.png"
+    image.parent.mkdir()
+    image.write_bytes(b"pixels")
+    edits = {"datasets/images/source/path": str(image.parent)}
+    before = names(study_with(edits))
+    image.write_bytes(b"other pixels")
+    assert names(study_with(edits)) == before
+
+
+def test_names_have_ten_digits_after_the_settings() -> None:
+    for (kind, _), name in names(study_with({})).items():
+        assert re.search(r"-[0-9a-f]{10}\.(parquet|json|log)$", name), kind
+    file = PATHS.gradient_norms(study_with({}), "images_vit_film", 8.0, 2, 0.1)
+    assert settings_of(file) == "eps8_epochs2_C0.1"
+
+
+def test_the_names_of_the_papers_cells_take_a_tenth_of_a_second(paper: Study) -> None:
+    cells = paper.all_cells()
+    started = time.process_time()
+    found = {PATHS.cell_trials(paper, cell) for cell in cells}
+    assert len(found) == len(cells) == 5728
+    assert time.process_time() - started < 0.4  # 0.1 s on a quiet machine
