@@ -53,6 +53,20 @@ READ: dict[str, tuple[str, bytes | dict[str, Any], list[int], list[str]]] = {
     "line ends of Windows": (".csv", GOOD.replace(b"\n", b"\r\n"), [1, 0], ["ham", "spam"]),
     "suffix in capitals": (".CSV", GOOD, [1, 0], ["ham", "spam"]),
     "empty lines": (".csv", GOOD.replace(b"\n", b"\n\n"), [1, 0], ["ham", "spam"]),
+    "semicolons": (".csv", GOOD.replace(b",", b";"), [1, 0], ["ham", "spam"]),
+    "quotes around all between semicolons": (
+        ".csv",
+        b'"text";"label"\n"a";"1"\n"b";"0"\n',
+        [1, 0],
+        ["0", "1"],
+    ),
+    "tabs in a .csv": (".csv", GOOD.replace(b",", b"\t"), [1, 0], ["ham", "spam"]),
+    "semicolons, and commas in texts": (
+        ".csv",
+        b'text;label\n"well; yes";1\nwell, no;0\n',
+        [1, 0],
+        ["0", "1"],
+    ),
     "tabs": (".tsv", GOOD.replace(b",", b"\t"), [1, 0], ["ham", "spam"]),
     "lines of JSON": (
         ".jsonl",
@@ -144,7 +158,7 @@ REFUSED: dict[str, tuple[bytes | dict[str, Any], str]] = {
         b"text,label\n" + b"t" * 30_000_000 + b"\n",
         r"line 2 \(.t+\.\.\.\): found 1 field; allowed: 2, as in the header",
     ),
-    "semicolons": (GOOD.replace(b",", b";"), "'text'; allowed: one, of text;label .*by commas"),
+    "bars": (GOOD.replace(b",", b"|"), r"'text'; allowed: one, of text\|label .*by commas"),
     "a column twice": (b"text,text,label\na,b,1\n", "found 2 columns 'text'; allowed: one"),
     "no such column": (
         b"body,label\na,1\n",
@@ -161,6 +175,10 @@ REFUSED: dict[str, tuple[bytes | dict[str, Any], str]] = {
     "an open quote": (
         b'text,label\n"a,1\nb,0\n',
         r"line 2 \(.*a,1.\): found a quote that is never closed; allowed: quotes in pairs",
+    ),
+    "an open quote in the header": (
+        b'"text,label\na,1\n',
+        r"line 1 \(.*: found a quote that is never",
     ),
     "backslashes": (
         rb"""text,label

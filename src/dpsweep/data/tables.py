@@ -120,7 +120,7 @@ def _undecodable(path: Path, error: UnicodeDecodeError) -> str:
 # -- separated values ------------------------------------------------------------------------
 
 
-class _QuotesError(Exception):
+class _QuotesError(DatasetError):
     """Quotes that do not enclose whole fields; the message shows the line."""
 
 
@@ -133,21 +133,31 @@ class _Row:
     """number of its last line, from 1"""
 
 
-def _separated(delimiter: str) -> _Format:
+def _separated(usual: str) -> _Format:
     def names(path: Path) -> list[str]:
-        return next(_rows(path, delimiter, quoted=True)).fields
+        return next(_rows(path, _delimiter(path, usual), quoted=True)).fields
 
     def columns(path: Path, text: str, label: str) -> Table:
+        delimiter = _delimiter(path, usual)
         try:
             return _columns(path, delimiter, text, label, quoted=True)
-        except _QuotesError as error:
+        except _QuotesError:
             # Between tabs, quotes are often text; every line is a row then.
             with suppress(DatasetError):
                 if delimiter == "\t":
                     return _columns(path, delimiter, text, label, quoted=False)
-            raise DatasetError(str(error)) from None
+            raise
 
     return _Format(names, columns)
+
+
+def _delimiter(path: Path, usual: str) -> str:
+    """The first of the usual separator, a semicolon and others that splits the header; usual if none does."""
+    for each in (usual, ";", ",", "\t"):
+        with suppress(_QuotesError):
+            if len(next(_rows(path, each, quoted=True)).fields) > 1:
+                return each
+    return usual
 
 
 def _columns(path: Path, delimiter: str, text: str, label: str, quoted: bool) -> Table:
