@@ -4,6 +4,8 @@ import json
 import math
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,8 @@ from dpsweep.privacy.calibration import calibrate, noise_multiplier
 from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 from dpsweep.privacy.prv import prv_epsilon
 from dpsweep.privacy.record import noise
+from dpsweep.privacy.stored import verify
+from dpsweep.privacy.tilted import mesh_width
 
 ROOT = Path(__file__).parents[2]
 DELTA = 1e-5
@@ -140,6 +144,48 @@ def test_certificate_is_that_of_the_noise(epsilon):
     assert 0.9985 * epsilon < fine < (1 + 1e-5) * epsilon
 
 
+# Privacy losses far wider than epsilon, many steps, hardly any sampling: PLD and PRV take minutes at best.
+HARD = [
+    (1, 1e-5, 50_000, 8, 62_500),
+    (1, 1e-6, 60_000, 1, 60_000),
+    (0.1, 0.1, 1_000, 100, 10),
+    (0.01, 0.5, 1_000, 100, 10),
+    (1, 1e-8, 10**8, 1, 10**6),
+    pytest.param((0.1, 1e-7, 10**6, 16, 62_500), marks=pytest.mark.slow),
+    pytest.param((0.05, 0.9, 1_000, 100, 1_000), marks=pytest.mark.slow),
+    pytest.param((4, 1e-9, 10**6, 100, 10**5), marks=pytest.mark.slow),
+    pytest.param((8, 1e-10, 10**7, 1, 50), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.filterwarnings("ignore:delta = .* is not below 1 / train_size")
+@pytest.mark.parametrize("setting", HARD)
+def test_hard_targets_are_certified_in_seconds(setting):
+    started = time.process_time()
+    found = calibrate(*setting)
+    assert time.process_time() - started < 10
+    assert found.accountant == "tilted pld"
+    assert 0.999 * found.epsilon <= found.certified_epsilon <= found.epsilon
+    rate, steps, delta = found.sampling_rate, found.steps, found.delta
+    sigma, certified = found.noise_multiplier, found.certified_epsilon
+    interval = mesh_width(sigma, rate, steps, delta, 3e-4 * found.epsilon)
+    assert pld_epsilon(sigma, rate, steps, delta, interval) <= certified * (1 + 3e-4)
+    # Half a percent less noise would break the target: nothing is wasted.
+    assert pld_epsilon(0.995 * sigma, rate, steps, delta, interval) > found.epsilon
+    verify(found)
+    with pytest.raises(CalibrationError, match="which gives epsilon"):
+        verify(replace(found, noise_multiplier=0.99 * sigma))
+
+
+def test_a_search_of_more_than_three_seconds_says_so(monkeypatch, caplog):
+    calibrate(1, DELTA, 1000, 100, 10)
+    assert not caplog.records
+    monkeypatch.setattr(module, "_SECONDS_OF_SILENCE", 0.0)
+    calibrate(1, DELTA, 1000, 100, 10)
+    (said,) = caplog.messages
+    assert said.startswith("still looking for the noise of epsilon 0.9993, delta 1e-05")
+
+
 def test_infinite_epsilon_needs_no_noise():
     found = calibrate(math.inf, DELTA, 1000, 100, 10)
     assert found.noise_multiplier == 0
@@ -221,7 +267,8 @@ def test_nonsense_is_refused(change, message):
         ((1, DELTA, 0.1, 0), "steps = 0"),
         ((1000, DELTA, 256 / 50_000, 100), "outside .* use epsilon = inf"),
         ((1e-4, 1e-8, 0.99, 10_000), "outside .* raise epsilon or delta"),
-        ((1, 1e-12, 0.1, 1000), "use a delta of at least"),
+        ((1, 1e-13, 0.1, 1000), "1e-13 is too small: .* use a delta of at least 1.0e-11"),
+        ((1, 1.1e-18, 250 / 750_000, 10_000), "is too small: .* use a delta of at least 1.0e-10"),
     ],
 )
 def test_targets_without_noise_are_refused(setting, message):

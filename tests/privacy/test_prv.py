@@ -52,7 +52,7 @@ def one_step_delta(direction: str, epsilon: float, sigma: float, q: float) -> fl
 @pytest.mark.parametrize(("sigma", "q"), [(1.0, 0.1), (2.0, 0.5), (0.7, 0.9)])
 def test_one_step_is_bounded_tightly_by_its_exact_epsilon(direction, sigma, q):
     exact = brentq(lambda e: one_step_delta(direction, e, sigma, q) / DELTA - 1, 0, 20, rtol=1e-9)
-    loss = prv._PrivacyLoss(sigma, q, direction)
+    loss = prv.PrivacyLoss(sigma, q, direction)
     bound = prv._directed_epsilon(loss, 1, DELTA, 1e-3 * exact)
     # delta_error, a thousandth of delta, costs a few parts in 10^5.
     assert exact * (1 + 0.99e-3) <= bound <= exact * (1 + 1.3e-3)
@@ -63,7 +63,7 @@ def test_one_step_is_bounded_tightly_by_its_exact_epsilon(direction, sigma, q):
 def test_sampling_nearly_everything_is_the_analytic_gaussian(direction, steps):
     sigma = 4 * math.sqrt(steps)
     exact = gaussian_epsilon(DELTA, sigma, steps)
-    loss = prv._PrivacyLoss(sigma, 1 - 1e-9, direction)
+    loss = prv.PrivacyLoss(sigma, 1 - 1e-9, direction)
     bound = prv._directed_epsilon(loss, steps, DELTA, 1e-3 * exact)
     assert exact * (1 + 0.99e-3) <= bound <= exact * (1 + 1.2e-3)
 
@@ -96,7 +96,7 @@ def test_bound_exceeds_a_fine_privacy_loss_distribution_by_no_more_than_its_erro
     one_way = distribution._pmf_remove if direction == "remove" else distribution._pmf_add
     epsilon = one_way.get_epsilon_for_delta(DELTA)
     error = 2e-3 * epsilon
-    bound = prv._directed_epsilon(prv._PrivacyLoss(sigma, q, direction), steps, DELTA, error)
+    bound = prv._directed_epsilon(prv.PrivacyLoss(sigma, q, direction), steps, DELTA, error)
     assert epsilon < bound < epsilon + 1.15 * error
 
 
@@ -117,7 +117,7 @@ def test_bound_is_the_one_of_the_librarys_own_accountant():
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_tail_bounds_hold_and_are_not_far_off(sigma, q, steps, direction, monkeypatch):
     probability = 1e-6
-    loss = prv._PrivacyLoss(sigma, q, direction)
+    loss = prv.PrivacyLoss(sigma, q, direction)
     low, high = prv._tails(loss, steps, math.log(probability))
     kept = _keep_composition(monkeypatch)
     prv._directed_epsilon(loss, steps, DELTA, 1e-2 * high)  # a window with tails of 2.5e-9
@@ -131,7 +131,7 @@ def test_tail_bounds_hold_and_are_not_far_off(sigma, q, steps, direction, monkey
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize(("sigma", "q"), [(1.0, 0.1), (0.5, 0.9), (20.0, 0.5)])
 def test_single_step_extremes_hold(sigma, q, direction):
-    loss = prv._PrivacyLoss(sigma, q, direction)
+    loss = prv.PrivacyLoss(sigma, q, direction)
     low, high = loss.extremes(math.log(1e-4))
     outcomes = np.random.default_rng(0).normal(0, sigma, 10**6)
     if direction == "remove":
@@ -146,7 +146,7 @@ def test_single_step_extremes_hold(sigma, q, direction):
 def test_rounding_stays_far_below_its_allowance(sigma, q, steps, monkeypatch):
     kept = _keep_composition(monkeypatch)
     epsilon = pld_epsilon(sigma, q, steps, DELTA, 1e-3)
-    prv._directed_epsilon(prv._PrivacyLoss(sigma, q, "remove"), steps, DELTA, 1e-3 * epsilon)
+    prv._directed_epsilon(prv.PrivacyLoss(sigma, q, "remove"), steps, DELTA, 1e-3 * epsilon)
     step = kept["composer"].prvs[0]
     monkeypatch.undo()
     # The library evaluates this mechanism in 80 bits, and so everything after it.
@@ -165,7 +165,7 @@ def test_rounding_stays_far_below_its_allowance(sigma, q, steps, monkeypatch):
 
 
 def test_mean_of_a_truncated_loss_is_its_integral():
-    loss = prv._PrivacyLoss(0.8, 0.05, "remove")
+    loss = prv.PrivacyLoss(0.8, 0.05, "remove")
     low, high = -0.04, 0.9
     density = partial(_mixture, sigma=0.8, q=0.05)
     ends = loss.outcome(np.array([low, high]))
@@ -181,7 +181,7 @@ def test_mean_of_a_truncated_loss_is_its_integral():
 
 def test_outcome_inverts_loss():
     for direction in ("remove", "add"):
-        loss = prv._PrivacyLoss(1.3, 0.2, direction)
+        loss = prv.PrivacyLoss(1.3, 0.2, direction)
         x = np.linspace(-3, 6, 50)
         assert loss.outcome(loss.loss(x)) == pytest.approx(x, abs=1e-9)
 

@@ -13,6 +13,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from scipy.stats import binom
 
 from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.tilted import mesh_width
 
 
 def pld_interval(epsilon: float, steps: int) -> float:
@@ -79,6 +80,14 @@ def privacy_loss(
             value_discretization_interval=interval,
         )
     return step.self_compose(steps)
+
+
+def noise_interval(noise: Calibration) -> float:
+    """Return a discretisation interval for the privacy loss of certified noise, near its epsilon."""
+    if noise.accountant != "tilted pld":
+        return pld_interval(noise.epsilon, noise.steps)
+    error = 3e-4 * noise.epsilon
+    return mesh_width(noise.noise_multiplier, noise.sampling_rate, noise.steps, noise.delta, error)
 
 
 def composed_epsilon(

@@ -1,21 +1,30 @@
 """Find a noise multiplier that is certified for a privacy target, and hardly larger than necessary.
 
 The full batch has a closed form. Otherwise a fast accountant (PLD) proposes a noise multiplier, the
-PRV accountant certifies it, and PLD at that value is the independent check.
+PRV accountant certifies it, and PLD at that value is the independent check. Where the meshes of these two
+would be too large, the tilted accountant proposes and certifies, and PLD on a mesh of its own is the check.
 """
 
+import logging
 import math
 import operator
+import time
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 from scipy.optimize import brentq
 
+from dpsweep.privacy import prv
 from dpsweep.privacy.accountants import opacus_epsilon, pld_epsilon, pld_interval
 from dpsweep.privacy.gaussian import gaussian_epsilon, gaussian_noise_multiplier
-from dpsweep.privacy.prv import prv_epsilon
+from dpsweep.privacy.prv import PrivacyLoss, prv_epsilon
 from dpsweep.privacy.record import Calibration, CalibrationError
+from dpsweep.privacy.tilted import directed_epsilon, mesh_width, smallest_delta, tilted_epsilon
+
+log = logging.getLogger(__name__)
 
 # What the certificate may exceed the exact epsilon by: the noise it costs is about the same share.
 CERTIFICATE_ERROR = 5e-4
@@ -27,6 +36,16 @@ CROSS_CHECK_TOLERANCE = 0.01
 NOISE_MULTIPLIER_RANGE = (0.1, 1e6)
 # The same for the noise of all steps on the full batch, which has a closed form.
 _FULL_BATCH_RANGE = (1e-4, 1e9)
+# Beyond these, searches by PLD and PRV take minutes: cells that the privacy loss of a step has by PLD, and
+# steps. The paper's settings have at most 45,000 and 10,875.
+_LARGEST_PLD_MESH = 100_000
+_MOST_PRV_STEPS = 2**14
+# The tilted accountant proposes noise with bounds that exceed epsilon by about this.
+_PROPOSAL_ERROR = 1.5e-3
+# The check by PLD on a coarse mesh exceeds epsilon by about this.
+_CHECK_ERROR = 3e-3
+# A search that takes longer says so.
+_SECONDS_OF_SILENCE = 3.0
 
 
 class PrivacyTarget(NamedTuple):
@@ -191,11 +210,48 @@ def _certified_noise(target: PrivacyTarget) -> _Certified:
 
 
 def proven_epsilon(target: PrivacyTarget, sigma: float) -> float:
-    """Return what PRV proves of a noise multiplier near epsilon; for the full batch, the closed form."""
+    """Return what is proven of a noise multiplier near epsilon, by the accountant of the target."""
+    epsilon, delta, sampling_rate, steps = target
+    error = CERTIFICATE_ERROR * epsilon
+    match accountant(target):
+        case "analytic gaussian":
+            return gaussian_epsilon(delta, sigma, steps)
+        case "prv":
+            return prv_epsilon(sigma, sampling_rate, steps, delta, error)
+        case _:
+            return tilted_epsilon(sigma, sampling_rate, steps, delta, error)
+
+
+def accountant(target: PrivacyTarget) -> str:
+    """Return which accountant certifies a target: "analytic gaussian", "prv" or "tilted pld".
+
+    Raises:
+        CalibrationError: delta is too small for all of them.
+    """
     epsilon, delta, sampling_rate, steps = target
     if sampling_rate == 1:
-        return gaussian_epsilon(delta, sigma, steps)
-    return prv_epsilon(sigma, sampling_rate, steps, delta, CERTIFICATE_ERROR * epsilon)
+        return "analytic gaussian"
+    if delta < smallest_delta(steps):
+        raise CalibrationError(
+            f"delta = {delta:g} is too small: double precision cannot resolve it for {steps} steps; "
+            f"use a delta of at least {smallest_delta(steps):.1e}"
+        )
+    losses = sum(PrivacyLoss(_gaussian_guess(target), sampling_rate, "remove").extremes(-50.0))
+    slow = losses > _LARGEST_PLD_MESH * pld_interval(epsilon, steps)
+    return (
+        "tilted pld"
+        if slow or steps > _MOST_PRV_STEPS or delta < prv.smallest_delta(steps)
+        else "prv"
+    )
+
+
+def second_epsilon(target: PrivacyTarget, sigma: float) -> float:
+    """Return epsilon by PLD of dp-accounting, which does not know how it was certified."""
+    epsilon, delta, sampling_rate, steps = target
+    interval = pld_interval(epsilon, steps)
+    if accountant(target) == "tilted pld":
+        interval = mesh_width(sigma, sampling_rate, steps, delta, _CHECK_ERROR * epsilon)
+    return pld_epsilon(sigma, sampling_rate, steps, delta, interval)
 
 
 def _cross_checked(target: PrivacyTarget, sigma: float, certified: float) -> _Certified:
@@ -205,25 +261,26 @@ def _cross_checked(target: PrivacyTarget, sigma: float, certified: float) -> _Ce
         CalibrationError: the certified epsilon is not just below the target, or PLD disagrees.
     """
     epsilon, delta, sampling_rate, steps = target
-    accountant = "analytic gaussian" if sampling_rate == 1 else "prv"
+    name = accountant(target)
     if not (1 - SLACK) * epsilon <= certified <= epsilon:
         raise CalibrationError(
-            f"the {accountant} accountant certifies epsilon {certified:.6g} at noise multiplier "
+            f"the {name} accountant certifies epsilon {certified:.6g} at noise multiplier "
             f"{sigma:.6g}, outside [{1 - SLACK}, 1] times the target {epsilon}"
         )
-    pld = pld_epsilon(sigma, sampling_rate, steps, delta, pld_interval(epsilon, steps))
+    pld = second_epsilon(target, sigma)
     if not abs(pld - certified) <= CROSS_CHECK_TOLERANCE * certified:
         raise CalibrationError(
             f"accountants disagree at noise multiplier {sigma:.6g}, sampling rate "
-            f"{sampling_rate:.6g}, {steps} steps, delta {delta}: {accountant} certifies epsilon "
+            f"{sampling_rate:.6g}, {steps} steps, delta {delta}: {name} certifies epsilon "
             f"{certified:.6g}, PLD finds {pld:.6g}. None of them is used"
         )
-    return _Certified(sigma, certified, accountant, pld)
+    return _Certified(sigma, certified, name, pld)
 
 
 def _search(target: PrivacyTarget) -> tuple[float, float]:
-    """Return a noise multiplier that PRV certifies within SLACK, and the certified epsilon."""
+    """Return a noise multiplier that is certified within SLACK, and the certified epsilon."""
     epsilon, delta, sampling_rate, steps = target
+    tilted = accountant(target) == "tilted pld"
     # Without any noise, delta is the probability that the example takes part at all.
     if sampled_at_all(sampling_rate, steps) <= delta:
         raise CalibrationError(
@@ -231,9 +288,12 @@ def _search(target: PrivacyTarget) -> tuple[float, float]:
             f"(sampling rate {sampling_rate:.3g}, {steps} steps): no noise would be needed and "
             "nothing would be private. Use a smaller delta"
         )
-    aim = epsilon * (1 - CERTIFICATE_ERROR - SLACK / 5)
+    propose, aim = _pld_noise, epsilon * (1 - CERTIFICATE_ERROR - SLACK / 5)
+    if tilted:
+        propose, aim = _tilted_noise, epsilon
+    started = time.monotonic()
     for _ in range(5):
-        sigma = _pld_noise(target._replace(epsilon=aim))
+        sigma = propose(target._replace(epsilon=aim), started)
         certified = proven_epsilon(target, sigma)
         if (1 - SLACK) * epsilon <= certified <= epsilon:
             return sigma, certified
@@ -247,16 +307,57 @@ def sampled_at_all(sampling_rate: float, steps: int) -> float:
     return -math.expm1(steps * math.log1p(-sampling_rate))
 
 
-def _pld_noise(target: PrivacyTarget) -> float:
+def _pld_noise(target: PrivacyTarget, started: float) -> float:
     """Return the noise multiplier with which training has its epsilon by PLD."""
     epsilon, delta, sampling_rate, steps = target
     interval = pld_interval(epsilon, steps)
+    return _noise(
+        target,
+        lambda sigma: pld_epsilon(sigma, sampling_rate, steps, delta, interval),
+        started,
+        precision=2e-5,
+    )
 
+
+def _tilted_noise(target: PrivacyTarget, started: float) -> float:
+    """Return the noise multiplier with which training has about its epsilon for removing an example."""
+    epsilon, delta, sampling_rate, steps = target
+    error = _PROPOSAL_ERROR * epsilon
+
+    def found(sigma: float) -> float:
+        return directed_epsilon(PrivacyLoss(sigma, sampling_rate, "remove"), steps, delta, error)
+
+    return _noise(target, found, started, precision=1e-8)
+
+
+def _noise(
+    target: PrivacyTarget, epsilon_of: Callable[[float], float], started: float, precision: float
+) -> float:
+    """Return the noise multiplier with which an accountant finds the epsilon of a target.
+
+    Args:
+        target: what training is to have.
+        epsilon_of: the accountant, from the noise multiplier to epsilon, which falls with it.
+        started: when the search began, by `time.monotonic`.
+        precision: of the logarithm of the noise multiplier.
+    """
+    epsilon, delta, sampling_rate, steps = target
+
+    @cache
     def excess(log_sigma: float) -> float:
         """Return log(found / wanted epsilon), within [-1, 1]; it falls with sigma."""
-        found = pld_epsilon(math.exp(log_sigma), sampling_rate, steps, delta, interval)
+        nonlocal silent
+        if silent and time.monotonic() - started > _SECONDS_OF_SILENCE:
+            silent = False
+            log.warning(
+                "still looking for the noise of epsilon %.4g, delta %g, sampling rate %.3g, %d steps: the "
+                "noise multiplier is about %.3g",
+                *(epsilon, delta, sampling_rate, steps, math.exp(log_sigma)),
+            )
+        found = epsilon_of(math.exp(log_sigma))
         return max(-1.0, min(1.0, math.log(max(found / epsilon, 0.1))))
 
+    silent = True
     lowest, highest = map(math.log, NOISE_MULTIPLIER_RANGE)
 
     def bounded(log_sigma: float) -> float:
@@ -268,10 +369,7 @@ def _pld_noise(target: PrivacyTarget) -> float:
             )
         return excess(log_sigma)
 
-    # Central limit theorem of Bu, Dong, Long and Su 2020: T steps are about one Gaussian mechanism
-    # with 1 / sigma = q sqrt(T (exp(1 / sigma_step^2) - 1)).
-    ratio = 1 / (gaussian_noise_multiplier(epsilon, delta) * sampling_rate * math.sqrt(steps))
-    start = math.log(1 / math.sqrt(math.log1p(ratio**2)))
+    start = math.log(_gaussian_guess(target))
     start = min(max(start, lowest), highest)
     # Epsilon falls at least as fast as 1 / sigma, so each stride mostly crosses the root.
     end, start_excess = start, bounded(start)
@@ -280,7 +378,18 @@ def _pld_noise(target: PrivacyTarget) -> float:
         start, start_excess = end, end_excess
         end = start + 1.1 * start_excess
         end_excess = bounded(end)
-    return math.exp(brentq(excess, start, end, xtol=2e-5))
+    return math.exp(brentq(excess, start, end, xtol=precision))
+
+
+def _gaussian_guess(target: PrivacyTarget) -> float:
+    """Return about which noise multiplier a target needs.
+
+    Central limit theorem of Bu, Dong, Long and Su 2020: T steps are about one Gaussian mechanism with
+    1 / sigma = q sqrt(T (exp(1 / sigma_step^2) - 1)).
+    """
+    epsilon, delta, sampling_rate, steps = target
+    ratio = 1 / (gaussian_noise_multiplier(epsilon, delta) * sampling_rate * math.sqrt(steps))
+    return 1 / math.sqrt(math.log1p(ratio**2))
 
 
 def _ask_opacus(target: PrivacyTarget, sigma: float) -> tuple[float | None, str]:

@@ -48,7 +48,7 @@ _MOST_PANELS = 2**15
 
 
 @dataclass(frozen=True)
-class _PrivacyLoss:
+class PrivacyLoss:
     """The privacy loss of one Poisson-subsampled Gaussian step, as a random variable.
 
     Outcomes x follow the mixture (1-q) N(0, sigma^2) + q N(1, sigma^2) for "remove" and
@@ -60,6 +60,7 @@ class _PrivacyLoss:
     direction: Direction
 
     def loss(self, x: Floats) -> Floats:
+        """Return the privacy loss of outcomes."""
         mixture = np.logaddexp(
             math.log1p(-self.q), math.log(self.q) + (2 * x - 1) / (2 * self.sigma**2)
         )
@@ -73,6 +74,7 @@ class _PrivacyLoss:
         return np.where(ratio > 0, x, -np.inf)
 
     def cdf(self, loss: Floats) -> Floats:
+        """Return the probability of a loss of at most this."""
         x = self.outcome(loss)
         if self.direction == "add":  # the loss falls with x
             return np.asarray(ndtr(-x / self.sigma))
@@ -110,7 +112,7 @@ class _PrivacyLoss:
 class _TruncatedLoss:
     """A privacy loss conditioned on lying in [low, high], as `CellCentred` wants it."""
 
-    base: _PrivacyLoss
+    base: PrivacyLoss
     low: float
     high: float
     pm_inf: float = 0.0
@@ -127,12 +129,12 @@ class _TruncatedLoss:
     def mean(self) -> float:
         ends = np.sort(self.base.outcome(np.array([self.low, self.high])))
         low, high = self.base.support(0.0)
-        x, log_weight = _quadrature(max(ends[0], low), min(ends[1], high), self.base.sigma)
+        x, log_weight = quadrature(max(ends[0], low), min(ends[1], high), self.base.sigma)
         weight = np.exp(log_weight + self.base.log_density(x))
         return float(weight @ self.base.loss(x) / weight.sum())
 
 
-def _quadrature(low: float, high: float, sigma: float) -> tuple[Floats, Floats]:
+def quadrature(low: float, high: float, sigma: float) -> tuple[Floats, Floats]:
     """Return nodes and log weights of composite Gauss-Legendre quadrature on [low, high].
 
     Panels are short against both scales of the integrands: sigma of the densities, and pi sigma^2,
@@ -149,14 +151,14 @@ def _panels(low: float, high: float, sigma: float) -> float:
     return (high - low) / min(sigma, 2 * sigma**2)
 
 
-def _tails(loss: _PrivacyLoss, steps: int, log_probability: float) -> tuple[float, float]:
+def _tails(loss: PrivacyLoss, steps: int, log_probability: float) -> tuple[float, float]:
     """Return a, b with Pr[S < -a] and Pr[S > b] at most exp(log_probability) each.
 
     S is the sum of the losses of `steps` steps. Chernoff: Pr[S > b] <= exp(T K(t) - t b) for every
     t > 0, where K is the cumulant generating function of one step; likewise on the left. Any t
     gives a valid bound, so a grid around the optimum of a Gaussian S is enough.
     """
-    x, log_weight = _quadrature(*loss.support(0.0), loss.sigma)
+    x, log_weight = quadrature(*loss.support(0.0), loss.sigma)
     weight = np.exp(log_weight + loss.log_density(x))
     weight /= weight.sum()
     values = loss.loss(x)
@@ -164,7 +166,7 @@ def _tails(loss: _PrivacyLoss, steps: int, log_probability: float) -> tuple[floa
     gaussian_optimum = math.sqrt(-2 * log_probability) / deviation
 
     def bound(t: float) -> float:
-        x, log_weight = _quadrature(*loss.support(t), loss.sigma)
+        x, log_weight = quadrature(*loss.support(t), loss.sigma)
         cumulant = logsumexp(log_weight + loss.log_density(x) + t * loss.loss(x)) - math.log(
             loss.sigma * math.sqrt(2 * math.pi)
         )
@@ -201,7 +203,7 @@ def prv_epsilon(
     """
 
     def bound(direction: Direction, error: float) -> float:
-        loss = _PrivacyLoss(noise_multiplier, sampling_rate, direction)
+        loss = PrivacyLoss(noise_multiplier, sampling_rate, direction)
         try:
             upper = _directed_epsilon(loss, steps, delta, error)
         except (RuntimeError, ValueError, OverflowError, AssertionError) as error_found:
@@ -220,14 +222,22 @@ def prv_epsilon(
     return max(remove, add if add <= remove else bound("add", epsilon_error))
 
 
-def _directed_epsilon(loss: _PrivacyLoss, steps: int, delta: float, epsilon_error: float) -> float:
+def smallest_delta(steps: int) -> float:
+    """Return the smallest delta that rounding leaves provable."""
+    return _rounding(steps) / DELTA_ERROR_SHARE / 10
+
+
+def _rounding(steps: int) -> float:
+    return _ROUNDING_PER_STEP * steps + _ROUNDING_PER_TRANSFORM
+
+
+def _directed_epsilon(loss: PrivacyLoss, steps: int, delta: float, epsilon_error: float) -> float:
     """Return the certified upper bound on epsilon for one direction of adjacency."""
     delta_error = DELTA_ERROR_SHARE * delta
-    rounding = _ROUNDING_PER_STEP * steps + _ROUNDING_PER_TRANSFORM
-    if rounding > 10 * delta_error:
+    rounding = _rounding(steps)
+    if delta < smallest_delta(steps):
         raise CalibrationError(
-            f"double precision cannot resolve it: use a delta of at least "
-            f"{rounding / DELTA_ERROR_SHARE / 10:.1e}"
+            f"double precision cannot resolve it: use a delta of at least {smallest_delta(steps):.1e}"
         )
     # Theorem 5.5: on a mesh of epsilon_error / cells, discretisation moves the composed loss by
     # more than epsilon_error with probability at most delta_error / 12 either way (Hoeffding).

@@ -42,8 +42,8 @@ class Calibration:
         steps: T.
         noise_multiplier: sigma, the standard deviation of the noise over the sensitivity.
         certified_epsilon: proven upper bound on the epsilon of T steps, at most ``epsilon``.
-        accountant: what proved it: "prv", "analytic gaussian" (full batch) or "none"
-            (epsilon = infinity).
+        accountant: what proved it: "prv", "tilted pld" (where the mesh of "prv" would be too large),
+            "analytic gaussian" (full batch) or "none" (epsilon = infinity).
         pld_epsilon: epsilon by dp-accounting, which is independent of the certificate.
         opacus_epsilon: upper bound by Opacus' PRV accountant, None where it was not computed.
         opacus_note: why it is None, else empty.

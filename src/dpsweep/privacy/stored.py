@@ -11,8 +11,13 @@ from typing import Any
 
 from dpsweep.base.files import checked, read_json, write_checked_json
 from dpsweep.privacy.accountants import pld_epsilon, pld_interval
-from dpsweep.privacy.calibration import CROSS_CHECK_TOLERANCE
-from dpsweep.privacy.gaussian import gaussian_delta, gaussian_epsilon
+from dpsweep.privacy.calibration import (
+    CROSS_CHECK_TOLERANCE,
+    PrivacyTarget,
+    accountant,
+    proven_epsilon,
+)
+from dpsweep.privacy.gaussian import gaussian_delta
 from dpsweep.privacy.record import Calibration, CalibrationError
 
 # Another machine may round the last digits differently.
@@ -86,8 +91,8 @@ def differing(noise: Calibration, expected: dict[str, Any]) -> list[str]:
 def verify(noise: Calibration) -> None:
     """Compute epsilon again from the noise multiplier, sampling rate, steps and delta.
 
-    By privacy loss distributions, which the certificate does not use, or for the full batch by its
-    closed form.
+    By privacy loss distributions, which the certificate of PRV does not use. The closed form of the full
+    batch, and the tilted accountant, are quick enough to be computed again themselves.
 
     Raises:
         CalibrationError: the noise multiplier gives more than the target epsilon, or another
@@ -108,11 +113,12 @@ def verify(noise: Calibration) -> None:
             f"noise_multiplier: found {sigma}, which gives more than epsilon {target:g} in a single "
             "step; expected one that gives at most as much in all"
         )
-    if noise.batch_size == noise.train_size:
-        found = gaussian_epsilon(noise.delta, sigma, noise.steps)
-    else:
+    aim = PrivacyTarget(target, noise.delta, noise.sampling_rate, noise.steps)
+    if accountant(aim) == "prv":
         interval = pld_interval(target, noise.steps)
         found = pld_epsilon(sigma, noise.sampling_rate, noise.steps, noise.delta, interval)
+    else:
+        found = proven_epsilon(aim, sigma)
     if not found <= target * (1 + _ROUNDING):
         raise CalibrationError(
             f"noise_multiplier: found {sigma}, which gives epsilon {found:.6g}; expected one that "

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from scipy.optimize import brentq
 
-from dpsweep.privacy.accountants import pld_interval, privacy_loss
+from dpsweep.privacy.accountants import noise_interval, privacy_loss
 from dpsweep.privacy.calibration import (
     CERTIFICATE_ERROR,
     CROSS_CHECK_TOLERANCE,
@@ -225,7 +225,7 @@ def training_profile(noise: Calibration) -> Profile:
     """Return the privacy profile of training, by PLD, or in closed form for the full batch."""
     if noise.batch_size == noise.train_size:
         return gaussian_profile(noise.noise_multiplier, noise.steps)
-    interval = pld_interval(noise.epsilon / 2, noise.steps)
+    interval = noise_interval(replace(noise, epsilon=noise.epsilon / 2))
     loss = privacy_loss(noise.noise_multiplier, noise.sampling_rate, noise.steps, interval)
     return lambda epsilon: float(loss.get_delta_for_epsilon(epsilon))
 
