@@ -343,6 +343,8 @@ def _noise(
     """
     epsilon, delta, sampling_rate, steps = target
 
+    silent = True
+
     @cache
     def excess(log_sigma: float) -> float:
         """Return log(found / wanted epsilon), within [-1, 1]; it falls with sigma."""
@@ -357,7 +359,6 @@ def _noise(
         found = epsilon_of(math.exp(log_sigma))
         return max(-1.0, min(1.0, math.log(max(found / epsilon, 0.1))))
 
-    silent = True
     lowest, highest = map(math.log, NOISE_MULTIPLIER_RANGE)
 
     def bounded(log_sigma: float) -> float:

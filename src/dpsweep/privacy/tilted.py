@@ -242,7 +242,7 @@ def _discretised(loss: PrivacyLoss, low: float, high: float, width: float) -> tu
     first, last = math.floor(low / width), math.ceil(high / width)
     least, most = loss.support(0.0)
     rough = math.ceil(4 * (most - least) / min(loss.sigma, 2 * loss.sigma**2))
-    edges = loss.outcome(width * np.arange(first, last + 1)).clip(least, most)
+    edges = loss.outcome(width * np.arange(first, last + 1, dtype=np.float64)).clip(least, most)
     edges = np.unique(np.concatenate([np.linspace(least, most, rough + 1), edges]))
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     half = np.diff(edges)[:, None] / 2
@@ -258,4 +258,4 @@ def _discretised(loss: PrivacyLoss, low: float, high: float, width: float) -> tu
     size = last - first + 2
     mass = np.bincount(place - first, probability * (1 - upper), minlength=size)
     mass += np.bincount(place - first + 1, probability * upper, minlength=size)
-    return first, mass
+    return first, np.asarray(mass, dtype=np.float64)
