@@ -76,6 +76,8 @@ def _refuse_shared_memory(model: nn.Module) -> None:
     """Refuse two parameters in one memory, as after ``b.data = a.data``."""
     first: dict[int, tuple[str, nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
+        if parameter.is_meta:  # no memory at all
+            continue
         known, other = first.setdefault(parameter.data_ptr(), (name, parameter))
         if other is not parameter and (parameter.requires_grad or other.requires_grad):
             raise UnsupportedModelError(
