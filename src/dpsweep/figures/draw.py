@@ -83,11 +83,20 @@ def draw(study: Study, paths: Paths, target: str) -> None:
         MissingResultsError: results are absent (and the paths are not partial).
     """
     figure = pick("figure", target, study.figures)
-    compute, plot = FAMILIES[figure.family]
+    compute, _ = FAMILIES[figure.family]
     missing: list[Path] | None = [] if paths.partial else None
     numbers = compute(study, paths, figure, missing)
     with style.style():
-        drawing = plot(figure, numbers) if len(numbers) else style.empty_figure()
+        drawing = _plot(figure, numbers) if len(numbers) else style.empty_figure()
         style.say_missing(drawing, len(set(missing or ())))
         style.save(drawing, paths.figure(target, "pdf"), paths.figure(target, "png"))
     write_numbers(numbers, paths.figure(target, "csv"))
+
+
+def _plot(figure: Any, numbers: pd.DataFrame) -> Figure:
+    """Draw a figure's numbers, with texts of the user letter by letter."""
+    shown = numbers.copy()
+    for name in numbers:
+        if pd.api.types.is_string_dtype(numbers[name]):
+            shown[name] = numbers[name].map(style.literal, na_action="ignore")
+    return FAMILIES[figure.family][1](style.literal_titles(figure), shown)

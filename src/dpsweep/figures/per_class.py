@@ -242,7 +242,8 @@ def _weight_axis(axes: Axes, numbers: pd.DataFrame) -> bool:
 
 def _short_names(numbers: pd.DataFrame) -> list[str]:
     names = numbers["class_name"].astype(str)
-    short = names.str.slice(stop=_LONGEST_NAME - 1) + "…"
+    # An escaped character is not cut in two.
+    short = names.str.slice(stop=_LONGEST_NAME - 1).str.removesuffix("\\") + "…"
     return list(names.where(names.str.len() <= _LONGEST_NAME, short))
 
 

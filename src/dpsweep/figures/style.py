@@ -20,9 +20,11 @@ from matplotlib.font_manager import FontProperties, findfont
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
+from pydantic import BaseModel
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
+from dpsweep.base.text import one_line
 from dpsweep.base.units import count
 from dpsweep.figures.fonts import FONT, write_all
 from dpsweep.study.clipping import RULES
@@ -185,6 +187,33 @@ def category_colours(count: int) -> list[str]:
 
 
 # -- how values are written ----------------------------------------------------------------
+
+
+def literal(text: str) -> str:
+    r"""A text of the user as matplotlib draws it letter by letter.
+
+    A dollar would begin mathematics, and a legend leaves out what begins with an underscore.
+
+    >>> literal("$5 and $6"), literal("_hidden") == "_hidden"
+    ('\\$5 and \\$6', False)
+    """
+    shown = one_line(text).replace("$", r"\$")
+    return f"\N{ZERO WIDTH SPACE}{shown}" if shown.startswith("_") else shown
+
+
+def literal_titles(target: Any) -> Any:
+    """A figure's description with the titles and labels in it as `literal` has them."""
+    if isinstance(target, BaseModel):
+        changed = {
+            name: literal(value)
+            if name in ("title", "label") and isinstance(value, str)
+            else literal_titles(value)
+            for name, value in target
+        }
+        return target.model_copy(update=changed)
+    if isinstance(target, list | tuple):
+        return type(target)(map(literal_titles, target))
+    return target
 
 
 def write_epsilon(epsilon: float) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from dpsweep.base.text import markdown
 from dpsweep.figures.tables.text import TextTable, signed
 from dpsweep.report.trials import is_private, read_trials
 from dpsweep.report.wording import choice, percent, values
@@ -34,7 +35,7 @@ def compare(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator
     names = [study.title, other.title]
     if names[0] == names[1]:
         names = [f"{each.title} ({each.results})" for each in (study, other)]
-    yield f"# {names[0]}, and {names[1]}"
+    yield f"# {markdown(names[0])}, and {markdown(names[1])}"
     yield ""
     settings, others = _settings(study), _settings(other)
     differing = [
@@ -43,7 +44,11 @@ def compare(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator
         if settings.get(key) != others.get(key)
     ]
     table = TextTable(["Setting", *names], differing, "lll")
-    yield table.markdown("## Settings that differ") if differing else "No setting differs.\n"
+    yield (
+        table.markdown("Settings that differ", heading=True)
+        if differing
+        else "No setting differs.\n"
+    )
     rows = list(_accuracies(first, second))
     if not rows:
         yield "Both have trained no problem of the same name at the same ε."
@@ -55,7 +60,7 @@ def compare(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator
     ]
     columns = ["Problem", "ε", *of_both, "Difference, points"]
     best = TextTable(columns, rows, "l" + "r" * (len(columns) - 1))
-    yield best.markdown("## Best accuracies")
+    yield best.markdown("Best accuracies", heading=True)
     yield (
         "Accuracies are means over the seeds that chose, in brackets the lowest and highest. A difference "
         "within these ranges may be chance."

@@ -11,6 +11,8 @@ from typing import Any, Self
 
 import pandas as pd
 
+from dpsweep.base.text import markdown, one_line
+
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _FROM_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _LATEX = {
@@ -20,7 +22,7 @@ _LATEX = {
     "×": r"$\times$", "±": r"$\pm$", "·": r"$\cdot$", "∞": r"$\infty$", "≤": r"$\leq$",
     "≥": r"$\geq$", "≈": r"$\approx$", "→": r"$\rightarrow$", "√": r"$\surd$",
     "ε": r"$\varepsilon$", "δ": r"$\delta$", "η": r"$\eta$", "σ": r"$\sigma$", "γ": r"$\gamma$",
-    "°": r"$^{\circ}$", "’": "'", "“": "``", "”": "''", "…": r"\dots{}",
+    "°": r"$^{\circ}$", "’": "'", "“": "``", "”": "''", "…": r"\dots{}", "`": r"\textasciigrave{}",
 }  # fmt: skip
 
 
@@ -59,11 +61,13 @@ def latex(text: str) -> str:
 
     Letters that pdfLaTeX reads by itself (accents) stay.
     """
-    escaped = "".join(_LATEX.get(character, character) for character in text)
+    # Two hyphens or apostrophes would become another character.
+    apart = re.sub(r"-(?=-)|'(?=')", r"\g<0>\0", one_line(text))
+    escaped = "".join(_LATEX.get(character, character) for character in apart)
     return re.sub(
         r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+",
         lambda match: f"$^{{{match[0].translate(_FROM_SUPERSCRIPTS)}}}$",
-        escaped,
+        escaped.replace("\0", "{}"),
     )
 
 
@@ -131,21 +135,27 @@ class TextTable:
             lines.insert(first + row, r"\midrule")
         return "\n".join(lines) + "\n"
 
-    def markdown(self, caption: str) -> str:
-        """A GitHub-flavoured table under its caption."""
+    def markdown(self, caption: str, heading: bool = False) -> str:
+        """A GitHub-flavoured table under its caption.
+
+        Args:
+            caption: plain text.
+            heading: whether it is the heading of a section.
+        """
         rules = ["---:" if kind == "r" else ":---" for kind in self.columns]
-        lines = [caption, "", *map(_markdown_row, [self.header, rules, *self.rows])]
+        above = ("## " if heading else "") + markdown(caption)
+        lines = [above, "", *map(_markdown_row, [self.header, rules, *self.rows])]
         return "\n".join(lines) + "\n"
 
 
 def _cell(content: object) -> str:
-    text = str(content)
-    # A row that starts with [ would be read as the optional argument of the \\ before it.
-    return ("{}" if text.startswith("[") else "") + latex(text)
+    text = latex(str(content))
+    # A row that starts with [ or * would be read as an argument of the \\ before it.
+    return "{}" + text if text.startswith(("[", "*")) else text
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(markdown, cells)) + " |"
 
 
 def group_starts(keys: Sequence[object]) -> frozenset[int]:

@@ -14,6 +14,7 @@ from dpsweep.study.config.section import (
     Name,
     PositiveFloat,
     Section,
+    Title,
 )
 
 # Names that timm reads a repository of the hub, or a folder, in.
@@ -128,7 +129,7 @@ class Features(Section):
 class Backbone(Section):
     """A network body; the classification head is added for each dataset."""
 
-    title: str
+    title: Title
     library: Literal["timm", "transformers", "dpsweep"] = "timm"
     """who builds the architecture"""
     architecture: str

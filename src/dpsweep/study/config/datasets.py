@@ -14,6 +14,7 @@ from dpsweep.study.config.section import (
     LocalPath,
     ModuleName,
     Section,
+    Title,
     require_disjoint,
     strictly_increasing,
 )
@@ -229,7 +230,7 @@ Source = Annotated[
 class Dataset(Section):
     """A labelled dataset and what it must turn out to be once it is prepared."""
 
-    title: str
+    title: Title
     source: Source
     kind: Literal["image", "text"] = "image"
     classes: Annotated[int, Field(ge=2)]

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from dpsweep.study.config.section import Engine, Section
+from dpsweep.study.config.section import Engine, Section, Title
 
 LARGEST_RANK = 4096  # as many as the widest layers have inputs
 
@@ -23,35 +23,35 @@ class MethodSection(Section):
 class Film(MethodSection):
     """Scale and bias of every normalisation layer, and the head (Perez et al. 2018)."""
 
-    title: str = "FiLM"
+    title: Title = "FiLM"
     kind: Literal["film"]
 
 
 class HeadOnly(MethodSection):
     """The classification head alone: on cached features, where the backbone has a section for them."""
 
-    title: str = "Head"
+    title: Title = "Head"
     kind: Literal["head"]
 
 
 class AllParameters(MethodSection):
     """Every parameter of the pretrained network."""
 
-    title: str = "All parameters"
+    title: Title = "All parameters"
     kind: Literal["all"]
 
 
 class Scratch(MethodSection):
     """Every parameter, from a random initialisation (the backbone's weights must be random)."""
 
-    title: str = "From scratch"
+    title: Title = "From scratch"
     kind: Literal["scratch"]
 
 
 class LoRA(MethodSection):
     """Low-rank adapters through peft (alpha = rank, no dropout), and the head."""
 
-    title: str = "LoRA"
+    title: Title = "LoRA"
     kind: Literal["lora"]
     rank: Annotated[PositiveInt, Field(le=LARGEST_RANK)]
     target_modules: Annotated[list[str], Field(min_length=1)]

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from dpsweep.base.text import one_line
 from dpsweep.study.cells import number
 from dpsweep.study.messages import (
     COMMIT_PATTERN,
@@ -20,6 +21,17 @@ from dpsweep.study.messages import (
 from dpsweep.study.selections import Settings
 
 Number = TypeVar("Number", int, float)
+
+
+def _writable(title: str) -> str:
+    title = " ".join(title.split())
+    if title != one_line(title):
+        raise ValueError(f"allowed: characters that can be written, but found {title!a}")
+    return title
+
+
+Title = Annotated[str, AfterValidator(_writable)]
+"""What figures, tables and pages call something, in one line."""
 
 # Names become file names, so they hold nothing that a path or a shell could read differently.
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=100)]

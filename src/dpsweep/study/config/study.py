@@ -12,7 +12,7 @@ from dpsweep.study.config.datasets import Dataset
 from dpsweep.study.config.methods import HeadOnly, Method
 from dpsweep.study.config.release import Audit, Release
 from dpsweep.study.config.roles import Roles
-from dpsweep.study.config.section import Engine, Name, Section, usable_folder
+from dpsweep.study.config.section import Engine, Name, Section, Title, usable_folder
 from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.config.training import Privacy, Theory, Training
 from dpsweep.study.messages import TARGET_PATTERN
@@ -29,7 +29,7 @@ class StudyFile(Section):
 
     model_config = ConfigDict(serialize_by_alias=True)
 
-    title: str
+    title: Title
     results: Annotated[str, Field(min_length=1), AfterValidator(usable_folder)] = "results"
     """the folder of all outputs"""
     privacy: Privacy = Privacy()
