@@ -131,6 +131,16 @@ def test_a_killed_command_takes_its_child_along(
     assert not list(tmp_path.rglob("metadata.json"))
 
 
+def test_a_workflow_on_another_machine_may_still_run() -> None:
+    """A job of a scheduler has the environment of the call; numbers of processes mean nothing there."""
+    assert preload._is_running("1@another")
+    here = os.uname().nodename
+    assert preload._is_running(f"{os.getpid()}@{here}")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert not preload._is_running(f"{gone.pid}@{here}")
+
+
 @pytest.mark.parametrize("killed", ["starter", "server"])
 def test_a_command_ends_with_the_workflow(started: Started, tmp_path: Path, killed: str) -> None:
     command, child = begin_in_child(started, tmp_path)

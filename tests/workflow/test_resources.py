@@ -82,6 +82,18 @@ def test_a_shell_of_slurm_waits_for_the_command_that_saves_its_state(tmp_path: P
     assert (done.stdout, done.returncode) == ("saved\n", 143)
 
 
+def test_a_job_of_slurm_is_no_child_of_what_is_preloaded_here() -> None:
+    script = ROOT / "workflow/scripts/requeue.sh"
+    done = subprocess.run(
+        ["bash", "-c", f"set -euo pipefail; . '{script}'; echo ${{DPSWEEP_PRELOADED:-none}}"],
+        env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "17", "DPSWEEP_PRELOADED": "here"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "none\n"
+
+
 def test_another_command_may_stand_for_dpsweep() -> None:
     """For containers; the command is asked for by its name, as rules do."""
     script = ROOT / "workflow/scripts/requeue.sh"
@@ -93,6 +105,18 @@ def test_another_command_may_stand_for_dpsweep() -> None:
         check=False,
     )
     assert done.stdout == "<in><train><a b>"
+
+
+def test_only_jobs_with_a_gpu_go_to_a_cluster() -> None:
+    """The profile sends every job to the GPU partition that does not run where Snakemake runs."""
+    for file in (ROOT / "workflow/rules").glob("*.smk"):
+        text = file.read_text()
+        block = "".join(re.findall(r"^ *localrules:\n((?: +\w+,\n)+)", text, re.MULTILINE))
+        local = set(re.findall(r"\w+", block))
+        for rule in re.split(r"(?m)^ *(?:use )?rule ?", text)[1:]:
+            name = re.match(r"\w*", rule)[0]  # type: ignore[index]
+            here = name in local or "localrule: True" in rule
+            assert here != ("gpu=1" in rule), (file.name, name)
 
 
 def profiles_of_the_page() -> list[dict[str, object]]:

@@ -36,7 +36,7 @@ from dpsweep.cli import surroundings
 ADDRESS = "DPSWEEP_PRELOADED"
 """Environment variable: the server's socket."""
 STARTED_BY = "DPSWEEP_PRELOADED_BY"
-"""Environment variable: the process that started the server, whose end ends all commands."""
+"""Environment variable: ``process@machine`` that started the server, whose end ends all commands there."""
 
 # Libraries that commands import only where they need them. The server imports what a child has
 # needed of these, and of dpsweep's own modules, before it forks the next one.
@@ -119,7 +119,7 @@ def start() -> None:
             )
         )
         signal.signal(signal.SIGINT, handler)
-    os.environ.update({ADDRESS: str(address), STARTED_BY: str(os.getpid())})
+    os.environ.update({ADDRESS: str(address), STARTED_BY: f"{os.getpid()}@{os.uname().nodename}"})
 
 
 # -- the command -----------------------------------------------------------------------------
@@ -153,8 +153,11 @@ def _hand_over(address: str) -> int | None:
         return status[0] if status else 128 + signal.SIGKILL
 
 
-def _is_running(process: str) -> bool:
-    """Whether a process is there; one that has ended may still wait for its parent."""
+def _is_running(started_by: str) -> bool:
+    """Whether a process is there, or is another machine's; one that has ended may wait for its parent."""
+    process, machine = started_by.split("@")
+    if machine != os.uname().nodename:
+        return True
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
