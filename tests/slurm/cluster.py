@@ -8,6 +8,7 @@ As a script: ``python -m tests.slurm.cluster install``, ``start`` or ``stop``, t
 
 import fcntl
 import os
+import re
 import shutil
 import signal
 import socket
@@ -235,6 +236,12 @@ def job(number: str) -> dict[str, str]:
     """What the controller knows about a job."""
     words = _output("scontrol", "show", "job", number).split()
     return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def gpus_of(number: str) -> str:
+    """The GPUs that a job has been given, as Slurm writes them: ``gpu:a100:1(IDX:0)``."""
+    found = re.search(r"GRES=(\S+)", _output("scontrol", "--details", "show", "job", number))
+    return found[1] if found else ""
 
 
 def update(number: str, change: str) -> None:

@@ -43,10 +43,8 @@ class Site(Chain):
         super().__init__(folder, study)
         self.journal = folder / "journal.txt"
         self._settings(trouble, PROFILE | settings)
-        for stage in ("data", "backbones", "noise") if prepared else ():
-            shutil.copytree(prepared / stage, self.results / stage)
-            said = Path("provenance") / stage
-            shutil.copytree(prepared / said, self.results / said)
+        if prepared is not None:
+            shutil.copytree(prepared, self.results)
 
     def write(self) -> None:
         content = self.study | {"results": "results"}
@@ -92,11 +90,11 @@ class Site(Chain):
 
     def starts(self, sweep: str) -> list[tuple[str, str, str, int]]:
         """Training that was started: (Slurm job, GPU, cell, time), in order."""
-        pattern = rf"^start (\S+) (\S+) (\d+) train --study \S+ {sweep} (\S+)$"
+        pattern = rf"^start (\S+) (\S+) (\d+) train .*\b{sweep} (\S+)$"
         found = re.findall(pattern, self.journal_text(), re.MULTILINE)
         return [(job, gpu, cell, int(at)) for job, gpu, at, cell in found]
 
     def cells(self) -> dict[str, int]:
         """Finished cells: name -> time of their last output, ns."""
-        done = (self.results / "cells").glob("*/*/steps-*.parquet")
+        done = (self.results / "cells").glob("*/*/steps*.parquet")
         return {f"{path.parts[-3]}/{path.parts[-2]}": path.stat().st_mtime_ns for path in done}

@@ -1,0 +1,276 @@
+"""Forty cells on a real Slurm without accounting, and whatever ends jobs there.
+
+The first call meets a cell that fails, one that runs out of memory, one that passes its time limit twice, one
+that is cancelled by hand and a node that dies. The second one is ended by Ctrl-C, and the third makes what is
+missing. Everything is counted from what the jobs themselves wrote.
+
+Nothing depends on the speed of the machine: a cell that is to be disturbed is suspended (SIGSTOP) once it has
+something to lose, until it is hit.
+"""
+
+import copy
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.slurm import cluster
+from tests.slurm.site import Site
+from tests.waiting import PATIENCE, wait_for
+from tests.workflow.chain import STUDY, Chain
+
+pytestmark = pytest.mark.slow
+if "DPSWEEP_TEST_SLURM" not in os.environ:
+    pytest.skip("takes a cluster: make test-slurm", allow_module_level=True)
+
+SHORT, LONG = "digits_vit_film", "digits_vit_film_sgd"
+BOUNDS = ("0.1", "1", "3", "10")
+LIMITED, CANCELLED, LOST, KILLED = (f"eps8_epochs30_B16_C{bound}" for bound in BOUNDS)
+BAD, GREEDY = "eps8_epochs2_B64_C1", "eps8_epochs2_B64_C2"
+MEGABYTES = 2500
+TARGETS = [f"results/problems/{name}.parquet" for name in (LONG, SHORT)]
+# One cell fails while there is a file, one takes too much memory when it is first tried.
+TROUBLE = f"""\
+case "$*" in
+    *" {BAD}"*) [ ! -e bad ] || {{ echo 'error: broken on purpose'; exit 1; }} ;;
+    *" {GREEDY}"*) [ -e tried ] || {{
+        touch tried; exec python -c 'import time; lost = b"1" * {2 * MEGABYTES}_000_000; time.sleep(10**6)'
+    }} ;;
+esac
+"""
+
+
+def forty_cells() -> dict[str, Any]:
+    study = {key: STUDY[key] for key in ("title", "datasets", "backbones", "methods", "sweeps")}
+    study = copy.deepcopy(study)
+    one = {"learning_rate": [0.003], "seeds": 1}
+    bounds = [float(bound) for bound in range(1, 19)]
+    study["sweeps"][SHORT] |= one | {"batch_size": [64, 128], "clipping_bound": bounds}
+    # 2,526 steps, with a checkpoint every few of them.
+    study["sweeps"][LONG] = study["sweeps"][SHORT] | {
+        **{"optimizer": "sgd", "epochs": [30], "batch_size": [16]},
+        "clipping_bound": [float(bound) for bound in BOUNDS],
+    }
+    study["training"] = {"checkpoint_minutes": 0.01}
+    return study
+
+
+def training_pid(cell: str) -> int | None:
+    """The Python process that trains a cell."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if cell in words and "train" in words and any("python" in word for word in words[:1]):
+            return int(folder.name)
+    return None
+
+
+def was_told(pid: int) -> bool:
+    """Whether SIGUSR1 waits for a suspended process, or has woken and ended it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+    bits = int(re.findall(r"^ShdPnd:\s*([0-9a-f]+)$", status, re.MULTILINE)[0], 16)
+    return bool(bits >> (signal.SIGUSR1 - 1) & 1)
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    """The same study on this machine without Slurm, with what jobs read."""
+    chain = Chain(tmp_path_factory.mktemp("local"), forty_cells())
+    chain.run(*TARGETS, options=("--until", "calibrate", "prepare_dataset", "prepare_backbone"))
+    return chain
+
+
+@pytest.fixture(scope="module")
+def disturbed(slurm: None, local: Chain, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """The study after a first call that was disturbed."""
+    folder = tmp_path_factory.mktemp("slurm") / "clone"
+    site = Site(folder, forty_cells(), local.results, TROUBLE)
+    (folder / "bad").touch()
+    limits = ("--resources", f"mem_mb={MEGABYTES}", "runtime=60")
+    run = site.start("--prioritize", TARGETS[0], *limits, "--", *TARGETS)
+    try:
+        disturb(site, run)
+        assert run.wait(timeout=PATIENCE) == 1
+    finally:
+        if run.poll() is None:
+            run.kill()
+    return site
+
+
+class LongCells:
+    """The cells that are disturbed: their jobs and processes."""
+
+    def __init__(self, site: Site, run: "subprocess.Popen[bytes]") -> None:
+        self.site, self.run = site, run
+        self.pid: dict[str, int] = {}
+
+    def starts(self, cell: str) -> list[str]:
+        """Slurm's jobs that have started a cell."""
+        return [job for job, _, name, _ in self.site.starts(LONG) if name == cell]
+
+    def suspend(self, cell: str, start: int = 1) -> None:
+        """Stop a cell's process once it has been started so often, and has a checkpoint to lose."""
+
+        def suspended() -> bool:
+            # A start empties the log.
+            logs = (self.site.results / "logs/cells" / LONG).glob(f"{cell}*.log")
+            saved = any("checkpoint at step" in log.read_text() for log in logs)
+            if len(self.starts(cell)) != start or not saved:
+                return False
+            pid = training_pid(cell)
+            if pid is None:
+                return False
+            os.kill(pid, signal.SIGSTOP)
+            self.pid[cell] = pid
+            return True
+
+        # On a busy machine a cell takes longer than it is given.
+        wait_for(lambda: len(self.starts(cell)) >= start, f"start of {cell}", self.run)
+        cluster.update(self.starts(cell)[-1], "TimeLimit=60")
+        wait_for(suspended, f"checkpoint of {cell}", self.run)
+
+    def resume(self, cell: str) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid[cell], signal.SIGCONT)
+
+    def meet_limit(self, cell: str) -> None:
+        """Let a suspended cell's time be nearly up: it is told 120 s before, which is now."""
+        job = self.starts(cell)[-1]
+        hours, minutes, _ = map(int, cluster.job(job)["RunTime"].split(":"))
+        restarts = int(cluster.job(job)["Restarts"])
+        cluster.update(job, f"TimeLimit={60 * hours + minutes + 2}")
+        wait_for(lambda: was_told(self.pid[cell]), "signal before the time limit", self.run)
+        self.resume(cell)
+        requeued = str(restarts + 1)
+        wait_for(lambda: cluster.job(job)["Restarts"] == requeued, f"requeue of {cell}", self.run)
+
+
+def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
+    cells = LongCells(site, run)
+    for cell in (LIMITED, CANCELLED, LOST, KILLED):
+        cells.suspend(cell)
+    os.kill(cells.pid[KILLED], signal.SIGKILL)
+    subprocess.run(["scancel", *cells.starts(CANCELLED)], check=True)
+    cells.meet_limit(LIMITED)
+    cells.suspend(LIMITED, start=2)
+    cells.meet_limit(LIMITED)
+    # The node takes all jobs along that run there, whatever they are.
+    cluster.lose_node()
+
+
+def continued(site: Site, cell: str) -> int:
+    """How many starts of a cell went on from a checkpoint."""
+    told = site.journal_text().split("\nstart ")
+    mine = [
+        part for part in told if re.match(rf"\S+ \S+ \d+ train .* {cell}$", part.split("\n")[0])
+    ]
+    return sum("continuing from step" in part for part in mine)
+
+
+def test_only_the_bad_cell_is_missing(disturbed: Site) -> None:
+    done = disturbed.cells()
+    assert len(done) == 39
+    assert f"{SHORT}/{BAD}" not in done
+    assert (disturbed.results / f"problems/{LONG}.parquet").exists()
+    assert not (disturbed.results / f"problems/{SHORT}.parquet").exists()
+
+
+def test_slurm_starts_again_what_met_its_limit_or_lost_its_node(disturbed: Site) -> None:
+    """The same job of Slurm, requeued; what was cancelled or killed is another job."""
+    jobs = {
+        cell: [job for job, _, name, _ in disturbed.starts(LONG) if name == cell]
+        for cell in (LIMITED, CANCELLED, LOST, KILLED)
+    }
+    assert {cell: len(set(each)) for cell, each in jobs.items()} == {
+        LIMITED: 1, CANCELLED: 2, LOST: 1, KILLED: 2,
+    }  # fmt: skip
+    assert len(jobs[LIMITED]) >= 3
+    assert len(jobs[LOST]) == 2
+    journal = disturbed.journal_text()
+    assert journal.count("stopped by SIGUSR1, exit status 75") == 2
+    assert all(continued(disturbed, cell) == len(each) - 1 for cell, each in jobs.items())
+
+
+def test_a_cell_that_ran_out_of_memory_is_tried_again(disturbed: Site) -> None:
+    jobs = [job for job, _, cell, _ in disturbed.starts(SHORT) if cell == GREEDY]
+    assert len(set(jobs)) == 2
+    assert f"{SHORT}/{GREEDY}" in disturbed.cells()
+
+
+def test_no_trial_is_trained_twice(disturbed: Site) -> None:
+    finished = re.findall(r"learning rate \S+, seed \d+: macro accuracy", disturbed.journal_text())
+    assert len(finished) == len(disturbed.stored_trials()) == 39
+
+
+def test_every_job_had_a_gpu(disturbed: Site) -> None:
+    assert {gpu for sweep in (SHORT, LONG) for _, gpu, _, _ in disturbed.starts(sweep)} == {
+        str(number) for number in range(cluster.GPUS)
+    }
+
+
+def status(site: Site, *options: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", "dpsweep.cli", "status", *options],
+        cwd=site.folder,
+        env=site.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_status_tells_what_failed_from_files(disturbed: Site) -> None:
+    everything = next(line for line in status(disturbed).splitlines() if line.startswith("all "))
+    assert everything.split()[1:6] == ["39", "0", "1", "0", "0"]
+    said = status(disturbed, "--failed")
+    assert f"{SHORT}/{BAD}" in said
+    assert "broken on purpose" in said
+    assert "1 failed" in said
+    # What Slurm said of the others is in the logs that are read, too.
+    runs = "".join(log.read_text() for log in (disturbed.folder / ".snakemake/log").iterdir())
+    assert "SLURM status is: 'CANCELLED'" in runs
+    slurms = (disturbed.folder / ".snakemake/slurm_logs").rglob("*.log")
+    assert any("exceeded memory limit" in log.read_text() for log in slurms)
+
+
+def test_ctrl_c_cancels_the_jobs_and_the_same_call_goes_on(disturbed: Site) -> None:
+    before, trials, begun = disturbed.cells(), disturbed.stored_trials(), disturbed.journal_text()
+    (disturbed.folder / "bad").unlink()
+    run = disturbed.start("--", *TARGETS)
+    pid = wait_for(lambda: training_pid(BAD), "training", run)
+    os.kill(pid, signal.SIGSTOP)
+    run.send_signal(signal.SIGINT)
+    assert run.wait(timeout=PATIENCE) != 0
+    subprocess.run(["scancel", "--me"], check=True)  # if its status was just being asked
+    wait_for(lambda: not cluster.queue(), "empty queue")
+    disturbed.run("--", *TARGETS)
+    after = disturbed.cells()
+    assert {name: after[name] for name in before} == before
+    assert after.keys() - before.keys() == {f"{SHORT}/{BAD}"}
+    stored = disturbed.stored_trials()
+    assert {key: stored[key] for key in trials} == trials
+    new = disturbed.journal_text().removeprefix(begun)
+    started = re.findall(r"^start .* train .* (\S+)$", new, re.MULTILINE)
+    assert Counter(started).keys() == {BAD}
+    assert "Nothing to be done" in disturbed.run("--", *TARGETS)
+
+
+def test_interrupted_cells_are_those_of_an_undisturbed_run(disturbed: Site, local: Chain) -> None:
+    local.run(TARGETS[0])
+    ours, alone = (
+        pd.read_parquet(chain.results / f"problems/{LONG}.parquet") for chain in (disturbed, local)
+    )
+    measured = [column for column in ours if "second" not in column and "time" not in column]
+    pd.testing.assert_frame_equal(ours[measured], alone[measured])
