@@ -37,9 +37,7 @@ except DpsweepError as error:
 OUTPUTS = Outputs(STUDY, PATHS)
 JOBS = JobResources(STUDY)
 LOGS = PATHS.drawn / "logs"
-shell.prefix(
-    f"set -euo pipefail; . '{workflow.source_path('workflow/scripts/requeue.sh')}'; "
-)
+shell.prefix(f". '{workflow.source_path('workflow/scripts/requeue.sh')}'; ")
 
 
 include: "workflow/rules/call.smk"

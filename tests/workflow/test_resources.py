@@ -57,7 +57,7 @@ def test_a_job_of_slurm_is_requeued_if_its_state_is_saved(
     script = ROOT / "workflow/scripts/requeue.sh"
     for number in ("", "17"):
         done = subprocess.run(
-            ["bash", "-c", f"set -euo pipefail; . '{script}'; exit {status}"],
+            ["bash", "-c", f". '{script}'; exit {status}"],
             env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": number},
             check=False,
         )
@@ -73,7 +73,7 @@ def test_a_shell_of_slurm_waits_for_the_command_that_saves_its_state(tmp_path: P
         "trap 'sleep 0.3; echo saved; exit 143' TERM; kill -TERM $PPID; kill -TERM $$; sleep 60\n"
     )
     done = subprocess.run(
-        ["bash", "-c", f"set -euo pipefail; . '{script}'; bash {saving}; echo on"],
+        ["bash", "-c", f". '{script}'; bash {saving}; echo on"],
         env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "17"},
         capture_output=True,
         text=True,
@@ -85,7 +85,7 @@ def test_a_shell_of_slurm_waits_for_the_command_that_saves_its_state(tmp_path: P
 def test_a_job_of_slurm_is_no_child_of_what_is_preloaded_here() -> None:
     script = ROOT / "workflow/scripts/requeue.sh"
     done = subprocess.run(
-        ["bash", "-c", f"set -euo pipefail; . '{script}'; echo ${{DPSWEEP_PRELOADED:-none}}"],
+        ["bash", "-c", f". '{script}'; echo ${{DPSWEEP_PRELOADED:-none}}"],
         env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "17", "DPSWEEP_PRELOADED": "here"},
         capture_output=True,
         text=True,
@@ -94,11 +94,21 @@ def test_a_job_of_slurm_is_no_child_of_what_is_preloaded_here() -> None:
     assert done.stdout == "none\n"
 
 
+@pytest.mark.parametrize("failing", ["false", "false | true", "echo $not_there"])
+def test_a_shell_ends_at_the_first_command_that_fails(failing: str) -> None:
+    """A prefix of shells takes the place of Snakemake's own, which says so."""
+    script = ROOT / "workflow/scripts/requeue.sh"
+    done = subprocess.run(
+        ["bash", "-c", f". '{script}'; {failing}; echo on"], capture_output=True, check=False
+    )
+    assert (done.stdout, done.returncode) == (b"", 1)
+
+
 def test_another_command_may_stand_for_dpsweep() -> None:
     """For containers; the command is asked for by its name, as rules do."""
     script = ROOT / "workflow/scripts/requeue.sh"
     done = subprocess.run(
-        ["bash", "-c", f"set -euo pipefail; . '{script}'; dpsweep train 'a b'"],
+        ["bash", "-c", f". '{script}'; dpsweep train 'a b'"],
         env={"PATH": "/usr/bin:/bin", "DPSWEEP_COMMAND": "printf <%s> in"},
         capture_output=True,
         text=True,

@@ -1,4 +1,5 @@
-# Read by the shell of every job.
+# Read by the shell of every job (shell.prefix), which ends at the first command that fails, as is Snakemake's way.
+set -euo pipefail
 # In a job of Slurm:
 # - scancel and preemption send SIGTERM to every process. The shell waits for its command, which saves its state.
 # - Exit status 75 says that a time limit is near, and the state is saved. Slurm then requeues the job, which goes
