@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import io
+import logging
 import os
 import re
 import subprocess
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 from snakemake.cli import get_argument_parser
+from snakemake_interface_logger_plugins.common import LogEvent
 from typer.testing import CliRunner
 
-from dpsweep.cli import options, run
+from dpsweep.cli import options, progress, run
 from dpsweep.cli.main import app
 from dpsweep.study import load_study
 from dpsweep.study.find import PROJECT
@@ -88,7 +90,7 @@ def call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
     """Call ``dpsweep run``; return what Snakemake reads."""
     handed: list[list[str]] = []
     monkeypatch.setattr(options, "load_study", lambda file: load_once(STUDY))
-    monkeypatch.setattr(run, "run_snakemake", lambda words: handed.append([*words]) or 0)
+    monkeypatch.setattr(run, "run_snakemake", lambda words, **_: handed.append([*words]) or 0)
 
     def called(*words: str) -> argparse.Namespace:
         done = CliRunner().invoke(app, ["run", *words])
@@ -244,9 +246,25 @@ def test_a_run_says_what_it_has_made(
     report.parent.mkdir(parents=True)
     report.touch()
     os.utime(report, (1e9, 1e9))
-    monkeypatch.setattr(run, "run_snakemake", lambda _: (made and report.touch()) or 0)
+    monkeypatch.setattr(run, "run_snakemake", lambda _, **__: (made and report.touch()) or 0)
     printed = CliRunner().invoke(app, ["run", "mine.yaml", *words]).output
     assert printed.startswith(said) and bool(printed) == bool(said)
+
+
+def test_a_run_without_a_terminal_writes_ten_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10_000, 2))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    handler = progress.Tenths()
+    for done in range(1, 38):
+        record = logging.makeLogRecord({"event": LogEvent.PROGRESS, "done": done, "total": 37})
+        handler.emit(record)
+        handler.emit(logging.makeLogRecord({"msg": "another message"}))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert re.search(r" 4 of 37 jobs \(11%\), 2\.0 s spent, about 16 s left$", lines[0]), lines[0]
+    assert re.search(r" 37 of 37 jobs \(100%\), 20 s spent$", lines[-1]), lines[-1]
 
 
 @pytest.mark.slow
@@ -264,13 +282,13 @@ def test_a_run_says_what_it_has_made(
 )
 def test_snakemake_plans_the_named_study(folder: Path, words: list[str]) -> None:
     (folder / "other.yaml").write_text("title: no study\n")
-    noise = "results/mine/noise/digits/eps8_epochs8_B64.json"
+    made = "results/mine/data/digits/metadata.json"  # of no other study
     done = subprocess.run(
-        [sys.executable, "-m", "dpsweep.cli", "run", "mine.yaml", "-n", *words, "--", noise],
+        [sys.executable, "-m", "dpsweep.cli", "run", "mine.yaml", "-n", *words, "--", made],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"output: {noise}" in done.stdout + done.stderr
+    assert re.search("prepare.dataset +1", done.stdout + done.stderr)
     assert (done.stdout + done.stderr).count("This was a dry-run") == 1

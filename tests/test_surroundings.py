@@ -166,3 +166,4 @@ def test_a_study_runs_in_the_worst_surroundings(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stdout + done.stderr
     assert (here / "results" / "ε" / "figures" / "heatmap.png").exists()
+    assert "(100%)" in done.stderr  # a line for every tenth of the jobs

@@ -88,7 +88,8 @@ def run(
         found.study, Paths(folder.resolve() / found.study.results), call.settings.touch
     )
     before = _times(watched)
-    status = run_snakemake([*_OURS, *options, *(["--", *files] if files else [])])
+    words_of_snakemake = [*_OURS, *options, *(["--", *files] if files else [])]
+    status = run_snakemake(words_of_snakemake, progress=not call.settings.touch)
     if status == 0 and not call.settings.dryrun:
         after = _times(watched)
         new = [file for file in after if after[file] != before.get(file)]

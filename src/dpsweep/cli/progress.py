@@ -1,0 +1,41 @@
+"""The progress of a run where no terminal shows it: a line for every tenth of the jobs.
+
+Snakemake's logger plugin ``rich`` draws its bars on terminals only; into a file or a pipe it writes what
+failed and nothing of what is done.
+"""
+
+import sys
+import time
+from logging import Handler, LogRecord
+
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from dpsweep.base.units import duration
+
+_LINES = 10
+
+
+class Tenths(Handler):
+    """Writes to standard error how many jobs are done, and how long the others will take at this pace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began = time.monotonic()
+        self._written = 0
+
+    def emit(self, record: LogRecord) -> None:
+        """Look at one message of Snakemake."""
+        if getattr(record, "event", None) != LogEvent.PROGRESS:
+            return
+        done, total = int(record.done), int(record.total)  # type: ignore[attr-defined]
+        tenth = _LINES * done // max(total, 1)
+        if tenth <= self._written:
+            return
+        self._written = tenth
+        spent = time.monotonic() - self._began
+        left = f", about {duration(spent / done * (total - done))} left" if done < total else ""
+        sys.stderr.write(
+            f"{time.strftime('%H:%M:%S')} {done} of {total} jobs ({done / total:.0%}), "
+            f"{duration(spent)} spent{left}\n"
+        )
+        sys.stderr.flush()
