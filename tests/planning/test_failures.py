@@ -20,12 +20,23 @@ RUN = """\
 Error in rule train:
     message: SLURM-job '9' failed, SLURM status is: '{status}'. {details}
     jobid: 4
+    input: results/data/digits/metadata.json, results/backbones/vit/metadata.json
     output: results/cells/a.parquet
     log: logs/cell.log, {slurm} (check log file(s) for error details)
     shell:
         (sleep 300; touch o/cancel) > logs/cancel.log 2>&1
         (command exited with non-zero exit code)
     external_jobid: 9
+Logfile {slurm}:
+================================================================================
+Error in rule train:
+    message: None
+    jobid: 0
+    input: results/data/digits/metadata.json
+    output: results/cells/a.parquet
+    log: logs/cell.log (check log file(s) for error details)
+    shell:
+        (command exited with non-zero exit code)
 [Wed Nov 25 15:56:37 2026]
 Error in rule train:
     message: SLURM sbatch failed. The error message was 'sbatch: error: invalid partition specified: gpux

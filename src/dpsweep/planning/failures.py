@@ -20,8 +20,8 @@ _EXCEPTION = re.compile(r"(\w+\.)*\w*(Error|Exception)(: |$)")
 STOPPED = re.compile(r"stopped by \w+, exit status \d+")
 # What Snakemake's log of a run has of a job that failed. The executor's message may have several lines.
 _FAILED = re.compile(
-    r"^Error in (?:rule|group) .*\n    message: (?P<message>(?:.*\n)+?)    jobid: .*\n(?:    output: .*\n)?"
-    r"    log: (?P<logs>.*?)(?: \(check .*)?\n",
+    r"^Error in (?:rule|group) .*\n    message: (?P<message>(?:.*\n)+?)    jobid: .*\n"
+    r"(?:    (?:input|output): .*\n)*    log: (?P<logs>.*?)(?: \(check .*)?\n",
     re.MULTILINE,
 )
 # What the plugin for Slurm adds to every message, and its command.
@@ -100,12 +100,16 @@ def read_endings(folder: Path = Path(".snakemake")) -> dict[Path, str]:
     endings = {}
     for run in sorted((folder / "log").glob("*.snakemake.log")):
         for failed in _FAILED.finditer(run.read_text(encoding="utf-8", errors="replace")):
-            log, *others = (Path(each).absolute() for each in failed["logs"].split(", "))
             words = [_BOILERPLATE.sub("", failed["message"]).strip()]
+            if words == [
+                "None"
+            ]:  # the job's own log tells it; and the log of Slurm's job says so once more
+                continue
+            log, *others = (Path(each).absolute() for each in failed["logs"].split(", "))
             errors = (_SLURM_ERROR.match(line) for other in others for line in tail(other))
             words += list(dict.fromkeys(each[0] for each in errors if each))[:_SLURM_LINES]
             endings[log] = "\n".join(words)
-    return {log: words for log, words in endings.items() if words != "None"}
+    return endings
 
 
 def tail(log: Path) -> list[str]:
