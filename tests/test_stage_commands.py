@@ -52,9 +52,7 @@ def test_noise_is_that_of_what_is_trained(
 
 
 def test_a_report_needs_the_whole_study(study_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        StudyError, match="the report needs outputs that are missing or out of date"
-    ):
+    with pytest.raises(StudyError, match="the report needs outputs that are missing"):
         call("report", "--study", study_file)
     assert not (tmp_path / "results" / "report.html").exists()
 
@@ -68,7 +66,7 @@ def test_failures_are_listed_with_their_reason(
     call("status", "--failed", "--study", study_file)
     assert capsys.readouterr().out == "No job has failed.\n"
     (cell,) = study.all_cells()
-    log = Paths(Path(study.results)).results / "logs/cells" / cell.problem / f"{cell.name}.log"
+    log = Paths(Path(study.results)).cell_log(study, cell)
     log.parent.mkdir(parents=True)
     log.write_text("12:00:00 begun\nerror: no such weights\n")
     call("status", "--failed", "--study", study_file)

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from dpsweep.planning.cost import ProblemCost, Stage
-from dpsweep.study import Study
+from dpsweep.study import Cell, Study
 
 # A job that meets its limit saves its state and is requeued, so the margin need not cover every machine.
 _MARGIN = 1.5
@@ -51,8 +51,10 @@ class JobResources:
         return asked
 
     def _kind(self, known: Mapping[str, Any]) -> tuple[str, int]:
-        if "problem" in known:
+        if "epochs" in known:
             return known["problem"], int(known["epochs"])
+        if "cell" in known:
+            return known["problem"], Cell.parse(known["problem"], known["cell"]).epochs
         grids, source = self._study.problems, (known["dataset"], known["backbone"])
         kinds = self._study.kinds()
         return next(

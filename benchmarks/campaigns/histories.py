@@ -18,7 +18,6 @@ import os
 import random
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,28 +104,27 @@ class History:
         """Let one event happen."""
         event = self._draw.choice(
             [
-                *(self._edit, self._edit, self._delete, self._delete_folder, self._damage),
-                *(self._redate, self._obstruct, self._call_twice),
-                *(self._break_store, self._kill, self._press_keys, self._put_back),
+                *(self._edit, self._edit, self._delete, self._delete_folder, self._call_twice),
+                *(self._break_store, self._kill, self._put_back),
                 *([self._fill_disk, self._make_read_only] if surroundings.can_mount() else []),
-                *([self._set_clock] if surroundings.can_set_clock() else []),
             ]
         )
         self.events.append(f"{event.__name__.strip('_')}: {event()}")
 
     def run(self, must_succeed: bool = False) -> None:
-        """Call the command, and compare what it made."""
+        """Call the command, and compare what it made; the lock of a run that was killed is removed first."""
+        self._finished(self.chain.fork(options=("--unlock",)), compared=False)
         status = self._finished(campaign.start(self.chain))
         self.events.append(f"run: exit {status}")
         if status != 0 and must_succeed:
             self.wrong.append(self.chain.said[-4000:])
 
-    def _finished(self, run: campaign.Run) -> int:
+    def _finished(self, run: campaign.Run, compared: bool = True) -> int:
         """Wait for the end of a run; where it is 0, compare what it made."""
         status = campaign.wait(run, self.chain.folder)
         left = campaign.left_in(self.chain.folder)
         assert status is not None and not left, left
-        if status == 0:
+        if status == 0 and compared:
             expected = self.fresh(self.chain.study)
             self.wrong += differences(self.chain.parsed, self.chain.results, expected)
         return status
@@ -164,49 +162,6 @@ class History:
         shutil.rmtree(place, ignore_errors=True)
         return str(place.relative_to(self.chain.folder))
 
-    def _damage(self) -> str:
-        file = self._file()
-        if file is None:
-            return "nothing there"
-        content = bytearray(file.read_bytes())
-        how = self._draw.choice(["cut", "flipped", "empty"])
-        match how:
-            case "cut":
-                content = content[: len(content) // 2]
-            case "flipped" if content:
-                content[self._draw.randrange(len(content))] ^= 0xFF
-            case _:
-                content = bytearray()
-        file.write_bytes(content)
-        return f"{file.relative_to(self.chain.folder)} {how}"
-
-    def _redate(self) -> str:
-        """Give a file the time of another clock."""
-        file = self._file() or self.chain.folder / "study.yaml"
-        seconds = self._draw.choice([600, 31_536_000, -31_536_000])
-        moment = time.time() + seconds
-        os.utime(file, (moment, moment))
-        return f"{file.relative_to(self.chain.folder)} by {seconds} s"
-
-    def _obstruct(self) -> str:
-        """Put something else in the place of an output, or of its provenance."""
-        outputs = list(Outputs(self.chain.parsed, Paths(self.chain.results)).every())
-        output = self._draw.choice(outputs)
-        provenance = Paths(self.chain.results).provenance(output.name)
-        place = self._draw.choice([*output.files, provenance])
-        if place.is_dir() and not place.is_symlink():
-            shutil.rmtree(place)
-        place.unlink(missing_ok=True)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        how = self._draw.choice(["an empty folder", "a folder", "a link to nothing"])
-        if how == "a link to nothing":
-            place.symlink_to(self.chain.folder / "nothing")
-        else:
-            place.mkdir()
-            if how == "a folder":
-                (place / "file").touch()
-        return f"{how} in the place of {place.relative_to(self.chain.folder)}"
-
     def _call_twice(self) -> str:
         """Call the command while it runs: one of the two does the work."""
         runs = [campaign.start(self.chain), campaign.start(self.chain)]
@@ -214,23 +169,6 @@ class History:
         left = campaign.left_in(self.chain.folder)
         assert None not in statuses and not left, (statuses, left)
         return f"exits {statuses[0]} and {statuses[1]}"
-
-    def _press_keys(self) -> str:
-        """Press Ctrl-C in the terminal of a run, once or twice."""
-        command = ["env", "--default-signal=INT,HUP", *self.chain.command("all")]
-        terminal = surroundings.Terminal(command, campaign.own_server(self.chain))
-        moment = wait_for_moment(terminal.run, self.chain.results, self._draw, from_shell=True)
-        times = self._draw.choice([1, 2])
-        if moment is not None:
-            for _ in range(times):
-                terminal.press(b"\x03")
-                time.sleep(0.2)
-        status = self._finished(terminal.run)
-        # Before that it is Python that starts.
-        _, _, said = terminal.said().partition("Building DAG")
-        if "Traceback" in said:
-            self.wrong.append(said[-4000:])
-        return f"Ctrl-C x {times} after {moment}, exit {status}"
 
     def _fill_disk(self) -> str:
         """Run on a disk that is nearly full."""
@@ -248,15 +186,6 @@ class History:
         with surroundings.read_only(self.chain.results):
             status = self._finished(campaign.start(self.chain))
         return f"exit {status}"
-
-    def _set_clock(self) -> str:
-        """Set the clock of a run while it runs."""
-        seconds = self._draw.choice([-86_400, -600, 600, 86_400])
-        clock = surroundings.Clock(self._earlier.parent)
-        run = self.chain.start(environment=campaign.own_server(self.chain) | clock.environment)
-        moment = wait_for_moment(run, self.chain.results, self._draw, from_shell=True)
-        clock.set(seconds)
-        return f"by {seconds} s after {moment}, exit {self._finished(run)}"
 
     def _break_store(self) -> str:
         store = self.chain.results / "trials"

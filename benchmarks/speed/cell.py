@@ -3,7 +3,7 @@
     python -m benchmarks.speed.cell    # a cell of the demo's size
 
 A cell is one process, as in the workflow: start-up, loading, training, evaluation and writing are
-all in its own timing breakdown (in its provenance), which is what is printed. Weights and data are
+all in its own timing breakdown , which is what is printed. Weights and data are
 random: no accuracy comes out of it.
 
 Results go to benchmarks/results/cell_cpu.json. A cell of SUN397's size on a GPU is a piece of
@@ -53,7 +53,7 @@ def time_cell() -> dict[str, Any]:
         started = time.monotonic()
         stage(file, "train", PROBLEM, cell)
         wall = time.monotonic() - started
-        timing = read_json(results / "provenance" / "cells" / PROBLEM / f"{cell}.json")["timing"]
+        timing = read_json(next((results / "logs" / "cells" / PROBLEM).glob(f"{cell}-*.json")))
     seconds = timing["seconds"]
     useful = seconds["training"] + seconds["evaluation"]
     steps = 2 * round(size["epochs"] * size["train"] / size["batch"])

@@ -80,8 +80,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="demo-benchmark-") as scratch:
         folder = Path(scratch)
         result: dict[str, Any] = {"environment": before} | run(folder)
-        cells = folder / study.results / "provenance" / "cells"
-        timings = [read_json(file)["timing"] for file in cells.glob("*/*.json")]
+        cells = folder / study.results / "logs" / "cells"
+        timings = [read_json(file) for file in cells.glob("*/*.json")]
     # A cell whose trials another one has trained has no steps of its own.
     seconds = [
         {"training": 0.0, "evaluation": 0.0, "store": 0.0} | timing["seconds"] for timing in timings

@@ -4,7 +4,7 @@
 
 Every call is a process of its own; its processor time and its peak memory are measured. Two
 states of the study: nothing there (cold), and every output there (complete: small files, with
-Snakemake's records of all jobs and with the provenance of every output, so that nothing is to be
+Snakemake's records of all jobs, so that nothing is to be
 made again). A scratch folder holds them.
 
 The result goes to benchmarks/results/workflow.json.
@@ -20,12 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.planning.finished import finish_all
-
 from benchmarks.common import REPOSITORY, RESULTS, command_line, environment, peak_bytes, snakemake
 from dpsweep.base.files import write_json
-from dpsweep.study import load_study
-from dpsweep.study.paths import Paths
 
 RESULT = RESULTS / "workflow.json"
 FIGURE = "results/figures/fig1_accuracy_heatmaps.pdf"
@@ -65,7 +61,6 @@ def complete(folder: Path) -> int:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     subprocess.run(snakemake(folder, "--touch", "all"), capture_output=True, check=True)
-    finish_all(load_study(folder / "config.yaml"), Paths(folder / "results"))
     planned = subprocess.run(
         snakemake(folder, "-n", "all"), capture_output=True, text=True, check=True
     )

@@ -23,8 +23,6 @@ __version__ = "0.1.0"
 TRAINER_VERSION = 6
 # Raised when images are prepared differently: those of older versions are then prepared again.
 IMAGES_VERSION = 2
-# Raised when figures or tables come out differently: those of older versions are then drawn again.
-DRAWING_VERSION = 2
 
 _MODULES = {
     "AutomaticClipping": "study.clipping",

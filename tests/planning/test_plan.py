@@ -75,15 +75,15 @@ def test_what_is_done_is_subtracted(study: Study, paths: Paths) -> None:
         before[SWEEP].bytes - ProblemCost(study, SWEEP).bytes("train", done)
     )
     outputs = Outputs(study, paths)
-    finish_output(paths, outputs.audited(study.audit_cells()[0]))
+    finish_output(outputs.audited(study.audit_cells()[0]))
     left = Plan(study, paths).estimates()
     assert set(left) == {SWEEP, OTHER, "gradient norms (1)", "theory (1)", "audit (1)"}
     for cell in (*study.sweep_cells(SWEEP), *study.sweep_cells(OTHER)):
         finish_cell(study, paths, cell)
     assert set(Plan(study, paths).estimates()) == {"gradient norms (1)", "theory (1)", "audit (1)"}
-    finish_output(paths, outputs.gradient_norms(NormsKey(SWEEP, 8.0, 2, 1.0)))
+    finish_output(outputs.gradient_norms(NormsKey(SWEEP, 8.0, 2, 1.0)))
     (cell,) = outputs.drawn_theory()
-    finish_output(paths, outputs.theory(cell))
+    finish_output(outputs.theory(cell))
     assert set(Plan(study, paths).estimates()) == {"audit (1)"}
     plan = Plan(study, paths, [SWEEP, OTHER])
     assert plan.estimates() == {}
@@ -192,7 +192,7 @@ def test_the_memory_of_a_gpu_that_the_largest_cells_need_is_told(
 
 def test_prepared_data_is_not_counted_again(study: Study, paths: Paths) -> None:
     before = Plan(study, paths, [SWEEP]).preparation_bytes()
-    finish_output(paths, Outputs(study, paths).dataset("digits"))
+    finish_output(Outputs(study, paths).dataset("digits"))
     after = Plan(study, paths, [SWEEP]).preparation_bytes()
     assert before - after == pytest.approx(input_bytes(study.datasets["digits"]))
 

@@ -16,6 +16,8 @@ from dpsweep.study.paths import Paths
 
 ROOT = Path(__file__).parents[2]
 PATHS = Paths(Path("results"))
+# As in profiles/default.
+TRIGGERS = ("--rerun-triggers", "mtime", "params", "input")
 
 
 def vit_study(
@@ -122,7 +124,7 @@ class Workflow:
     ) -> list[str]:
         """The call of Snakemake."""
         return [
-            *snakemake(self.folder, "--keep-going", "--rerun-incomplete", *options),
+            *snakemake(self.folder, "--keep-going", "--rerun-incomplete", *TRIGGERS, *options),
             *("--config", f"study={self.file}", *config),
             *("--", *targets),
         ]
@@ -228,8 +230,8 @@ class Chain(Workflow):
 
     def timing(self, cell: str) -> dict[str, Any]:
         """The timing breakdown of a cell of the one sweep."""
-        path = self.results / "provenance" / "cells" / "digits_vit_film" / f"{cell}.json"
-        content: dict[str, Any] = json.loads(path.read_text())["timing"]
+        path = PATHS.cell_timing(self.parsed, Cell.parse("digits_vit_film", cell))
+        content: dict[str, Any] = json.loads((self.folder / path).read_text())
         return content
 
     def stored_trials(self) -> dict[str, int]:

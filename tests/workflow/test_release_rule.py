@@ -108,7 +108,7 @@ def test_a_head_is_released_from_features(tmp_path: Path) -> None:
 def files(folder: Path) -> set[str]:
     """All files, but logs, a lock that a kill has left, and what is noted about other outputs."""
     found = (str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
-    others = ("logs/", "provenance/", ".release.lock")
+    others = ("logs/", ".release.lock")
     return {file for file in found if not file.startswith(others)}
 
 

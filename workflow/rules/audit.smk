@@ -3,10 +3,6 @@
 
 if STUDY.audit is not None:
     AUDITED = STUDY.sweeps[STUDY.audit.sweep].problem.name
-    SETTING = OUTPUTS.audited(
-        Cell(AUDITED, "{epsilon}", "{epochs}", "{batch_size}", "{clipping_bound}")
-    )
-    EVIDENCE = OUTPUTS.audit()
 
     localrules:
         audit,
@@ -14,42 +10,39 @@ if STUDY.audit is not None:
 
     rule audit_setting:
         input:
-            SETTING.inputs,
+            OUTPUTS.trained_on(AUDITED),
         output:
-            SETTING.files,
+            R / "audit/{cell}.json",
         log:
-            LOGS / f"{SETTING.name}.log",
+            R / "logs/audit/{cell}.log",
         threads: STUDY.training.threads
         resources:
             gpu=1,
             mem_mb=JOBS.mem_mb(problem=AUDITED, epochs=STUDY.audit.epochs),
             runtime=JOBS.runtime("train", problem=AUDITED, epochs=STUDY.audit.epochs),
         params:
-            study=STUDY_FILE,
+            made_for=fingerprints.audit_fingerprint(STUDY),
         shell:
-            "dpsweep audit-setting --study {params.study:q} eps{wildcards.epsilon}"
-            "_epochs{wildcards.epochs}_B{wildcards.batch_size}_C{wildcards.clipping_bound}"
-            " > {log:q} 2>&1"
+            "dpsweep audit-setting {wildcards.cell} > {log:q} 2>&1"
 
     rule audit_evidence:
         input:
-            EVIDENCE.inputs,
+            OUTPUTS.audit().inputs,
         output:
-            EVIDENCE.files,
+            expand(
+                R / "audit/audit.{suffix}", suffix=["csv", "pdf", "png", "tex", "md"]
+            ),
         log:
-            LOGS / "audit" / "evidence.log",
+            R / "logs/audit/evidence.log",
         params:
-            study=STUDY_FILE,
+            made_for=fingerprints.report_fingerprint(STUDY),
         shell:
-            "dpsweep audit-evidence --study {params.study:q} > {log:q} 2>&1"
+            "dpsweep audit-evidence > {log:q} 2>&1"
 
     rule audit:
         input:
-            PATHS.audit("csv"),
+            R / "audit/audit.csv",
         log:
-            LOGS / "audit" / "verdict.log",
-        params:
-            study=STUDY_FILE,
+            R / "logs/audit/verdict.log",
         shell:
-            "dpsweep audit --study {params.study:q} > {log:q} 2>&1 || status=$?; "
-            "cat {log:q}; exit ${{status:-0}}"
+            "dpsweep audit > {log:q} 2>&1 || status=$?; cat {log:q}; exit ${{status:-0}}"

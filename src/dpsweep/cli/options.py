@@ -11,10 +11,8 @@ from typing import Annotated, NamedTuple
 import typer
 
 from dpsweep.base.gpus import taken_gpu
-from dpsweep.planning.outputs import Output, Outputs
-from dpsweep.planning.provenance import Making, making
 from dpsweep.study import Cell, Study, load_study
-from dpsweep.study.commands import DEFAULT_STUDY
+from dpsweep.study.commands import DEFAULT_STUDY, STUDY
 from dpsweep.study.find import home, named_study, only_study
 from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
@@ -39,6 +37,7 @@ StudyFile = Annotated[
     Path,
     typer.Option(
         "--study",
+        envvar=STUDY,
         help="the study's YAML file; without a config.yaml by default the only one here",
         callback=_here,
     ),
@@ -68,18 +67,16 @@ Teraflops = Annotated[
 
 
 class OpenStudy(NamedTuple):
-    """A study with its files and its outputs."""
+    """A study with its files."""
 
     study: Study
     paths: Paths
-    outputs: Outputs
 
 
 def open_study(study_file: Path, partial: bool = False) -> OpenStudy:
-    """Read a study; return it with its files, and its outputs, which are never partial."""
+    """Read a study; return it with its files."""
     study = load_study(study_file)
-    results = Path(study.results)
-    return OpenStudy(study, Paths(results, partial), Outputs(study, Paths(results)))
+    return OpenStudy(study, Paths(Path(study.results), partial))
 
 
 class FoundStudyFile(NamedTuple):
@@ -135,25 +132,14 @@ def cells_of(study: Study, problem: str) -> list[Cell]:
     return study.problem_cells(problem)
 
 
-def making_if_whole(
-    paths: Paths, output: Output
-) -> contextlib.AbstractContextManager[Making | None]:
-    """Leave what an output was made from; a partial drawing is nothing to rely on."""
-    return contextlib.nullcontext() if paths.partial else making(paths, output)
-
-
 @contextlib.contextmanager
-def training(paths: Paths, output: Output) -> Iterator[Making]:
-    """Make an output by training or by measuring: on a GPU of its own where there is one, without a network.
+def training() -> Iterator[None]:
+    """Train or measure inside the block: on a GPU of its own where there is one, without a network.
 
     SIGTERM and SIGUSR1 end the job in good order (see `dpsweep.training.job`).
-
-    Args:
-        paths: the study's files.
-        output: what is made.
     """
     from dpsweep.training.job import refuse_network, watched
 
     refuse_network()
-    with taken_gpu(), making(paths, output) as job, watched():
-        yield job
+    with taken_gpu(), watched():
+        yield

@@ -72,7 +72,7 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
     from dpsweep.release.write import write_release
     from dpsweep.training.job import refuse_network, watched
 
-    study, paths, _ = open_study(study_file)
+    study, paths = open_study(study_file)
     section = _section(study_file, study)
     refuse_network()
     with taken_gpu(), watched():

@@ -30,7 +30,7 @@ _OURS = (
     *("--snakefile", str(PROJECT / "Snakefile")),
     *("--workflow-profile", str(PROJECT / "profiles" / "default")),
 )
-_RULES = ("all", "report", "explore", "audit", "release", "plan")
+_RULES = ("all", "report", "explore", "audit", "release", "plan", "check_cluster")
 
 
 class _AsTyped(TyperCommand):

@@ -1,12 +1,14 @@
 """One command per stage; rules call nothing else."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import write_json
 from dpsweep.cli import options
 from dpsweep.cli.options import (
     FoundStudy,
@@ -15,12 +17,10 @@ from dpsweep.cli.options import (
     StudyName,
     cells_of,
     find_study,
-    making_if_whole,
     open_study,
     training,
 )
 from dpsweep.planning.outputs import Outputs
-from dpsweep.planning.provenance import explain, making, not_current
 from dpsweep.study import Study, StudyError
 from dpsweep.study.cells import number
 from dpsweep.study.commands import DEFAULT_STUDY
@@ -38,11 +38,10 @@ def prepare_dataset(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Write a dataset's memory-mapped arrays and metadata."""
     from dpsweep.data.prepare import prepare
 
-    study, paths, outputs = open_study(study_file)
+    study, paths = open_study(study_file)
     dataset = pick("dataset", name, study.datasets)
     tokenizer = None if dataset.tokenizer is None else paths.tokenizer(dataset.tokenizer)
-    with making(paths, outputs.dataset(name)):
-        prepare(name, dataset, paths.dataset(name), tokenizer)
+    prepare(name, dataset, paths.dataset(name), tokenizer)
 
 
 @app.command()
@@ -50,10 +49,9 @@ def prepare_tokenizer(backbone: str, study_file: StudyFile = DEFAULT_STUDY) -> N
     """Fetch, copy or train the tokenizer of a backbone that reads text."""
     from dpsweep.data.tokenizer import prepare
 
-    study, paths, outputs = open_study(study_file)
+    study, paths = open_study(study_file)
     chosen = pick("backbone", backbone, study.backbones)
-    with making(paths, outputs.tokenizer(backbone)):
-        prepare(backbone, chosen, study.datasets, paths.tokenizer(backbone))
+    prepare(backbone, chosen, study.datasets, paths.tokenizer(backbone))
 
 
 @app.command()
@@ -63,12 +61,11 @@ def prepare_backbone(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
 
     from dpsweep.models.prepare import prepare
 
-    study, paths, outputs = open_study(study_file)
+    study, paths = open_study(study_file)
     # Weights depend on it in their last digits, and their checksum is a part of every trial's key.
     torch.set_num_threads(study.training.threads)
     backbone = pick("backbone", name, study.backbones)
-    with making(paths, outputs.backbone(name)):
-        prepare(name, backbone, paths)
+    prepare(name, backbone, paths)
 
 
 @app.command()
@@ -80,14 +77,14 @@ def compute_features(dataset: str, backbone: str, study_file: StudyFile = DEFAUL
     from dpsweep.study.cells import FeatureSource
     from dpsweep.training.features import compute_features as compute
 
-    study, paths, outputs = open_study(study_file)
+    study, paths = open_study(study_file)
     chosen = FeatureSource(dataset, backbone)
     if chosen not in study.feature_sources():
         known = shorten(" ".join(each) for each in study.feature_sources())
         raise StudyError(
             f"{study_file}: found no head that trains on {' '.join(chosen)}; allowed: {known}"
         )
-    with training(paths, outputs.features(chosen)):
+    with training():
         compute(study, paths, chosen)
 
 
@@ -104,21 +101,20 @@ def calibrate(
     from dpsweep.privacy.stored import write_calibration
     from dpsweep.study.cells import BatchSize
 
-    study, paths, outputs = open_study(study_file)
+    study, paths = open_study(study_file)
     train_size = pick("dataset", dataset, study.datasets).train_size
     if batch_size != "full" and not (batch_size.isdecimal() and 1 <= int(batch_size) <= train_size):
         raise StudyError(f"batch size: found {batch_size}; allowed: full, or 1 to {train_size}")
     batch: BatchSize = "full" if batch_size == "full" else int(batch_size)
-    with making(paths, outputs.noise(dataset, epsilon, epochs, batch)):
-        calibration = calibrate_noise(
-            epsilon,
-            study.privacy.delta,
-            study.train_size(dataset),
-            study.numeric_batch_size(dataset, batch),
-            study.steps(dataset, epochs, batch),
-            check_with_opacus=study.privacy.check_with_opacus,
-        )
-        write_calibration(paths.noise(study, dataset, epsilon, epochs, batch), calibration)
+    calibration = calibrate_noise(
+        epsilon,
+        study.privacy.delta,
+        study.train_size(dataset),
+        study.numeric_batch_size(dataset, batch),
+        study.steps(dataset, epochs, batch),
+        check_with_opacus=study.privacy.check_with_opacus,
+    )
+    write_calibration(paths.noise(study, dataset, epsilon, epochs, batch), calibration)
 
 
 @app.command()
@@ -129,11 +125,12 @@ def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> Non
     """
     from dpsweep.training.cell import OpenCell, run_cell
 
-    study, paths, outputs = open_study(study_file)
+    study, paths = open_study(study_file)
     chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
-    with training(paths, outputs.cell(chosen)) as job:
+    note = partial(write_json, paths.cell_timing(study, chosen))
+    with training():
         opened = OpenCell.open(study, paths, chosen)
-        run_cell(opened, paths, study, started=options.STARTED, progress=job.note)
+        run_cell(opened, paths, study, started=options.STARTED, progress=note)
 
 
 @app.command()
@@ -150,11 +147,12 @@ def gradient_norms(
     """
     from dpsweep.training.gradient_norms import measure_gradient_norms
 
-    study, paths, outputs = open_study(study_file)
+    study, paths = open_study(study_file)
+    outputs = Outputs(study, paths)
     pick("problem", problem, study.problems)
     name = f"eps{number(epsilon)}_epochs{epochs}_C{clipping_bound}"
     key = pick("gradient norms", name, outputs.norms_by_name(problem))
-    with training(paths, outputs.gradient_norms(key)):
+    with training():
         measure_gradient_norms(study, paths, *key)
 
 
@@ -166,9 +164,9 @@ def theory(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> No
     """
     from dpsweep.training.theory import measure_overlap
 
-    study, paths, outputs = open_study(study_file)
+    study, paths = open_study(study_file)
     chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
-    with training(paths, outputs.theory(chosen)):
+    with training():
         measure_overlap(study, paths, chosen)
 
 
@@ -180,10 +178,10 @@ def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     """
     from dpsweep.training.canaries import measure_setting
 
-    study, paths, outputs = open_study(study_file)
+    study, paths = open_study(study_file)
     cell = pick("setting of the audit", setting, {each.name: each for each in study.audit_cells()})
     assert study.audit is not None  # noqa: S101 (it has settings)
-    with training(paths, outputs.audited(cell)):
+    with training():
         measure_setting(study, paths, study.audit, cell)
 
 
@@ -192,9 +190,8 @@ def audit_evidence(study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Collect the results of the audit: numbers, figure and table."""
     from dpsweep.figures.audit import write_audit
 
-    study, paths, outputs = open_study(study_file)
-    with making(paths, outputs.audit()):
-        write_audit(study, paths)
+    study, paths = open_study(study_file)
+    write_audit(study, paths)
 
 
 @app.command()
@@ -202,7 +199,7 @@ def audit(study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Print the verdict of the audit; fail if a setting leaks more than it claims."""
     from dpsweep.analysis.audit import check_audit, load_audit, verdict
 
-    study, paths, _ = open_study(study_file)
+    study, paths = open_study(study_file)
     found = load_audit(study, paths)
     check_audit(found)
     typer.echo(verdict(found))
@@ -213,10 +210,9 @@ def aggregate(problem: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Collect all trials of a problem in one table."""
     from dpsweep.analysis.frames import write_problem
 
-    study, paths, outputs = open_study(study_file)
+    study, paths = open_study(study_file)
     pick("problem", problem, study.problems)
-    with making(paths, outputs.problem(problem)):
-        write_problem(study, paths, problem)
+    write_problem(study, paths, problem)
 
 
 @app.command()
@@ -224,10 +220,9 @@ def figure(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial 
     """Draw a figure."""
     from dpsweep.figures import draw
 
-    study, paths, outputs = open_study(study_file, partial)
+    study, paths = open_study(study_file, partial)
     pick("figure", target, study.figures)
-    with making_if_whole(paths, outputs.figure(target)):
-        draw(study, paths, target)
+    draw(study, paths, target)
 
 
 @app.command()
@@ -235,10 +230,9 @@ def table(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial =
     """Write a table."""
     from dpsweep.figures.tables import write
 
-    study, paths, outputs = open_study(study_file, partial)
+    study, paths = open_study(study_file, partial)
     pick("table", target, study.tables)
-    with making_if_whole(paths, outputs.table(target)):
-        write(study, paths, target)
+    write(study, paths, target)
 
 
 @app.command()
@@ -249,9 +243,7 @@ def explore(
     from dpsweep.report import write_explore
 
     file, study, whole = find_study(study_name or study_file)
-    paths, outputs = Paths(whole.results, partial), Outputs(study, whole)
-    with making_if_whole(paths, outputs.explore()):
-        write_explore(study, file, paths)
+    write_explore(study, file, Paths(whole.results, partial))
 
 
 @app.command()
@@ -266,13 +258,13 @@ def report(
 
     file, study, whole = find_study(study_name or study_file)
     paths, outputs = Paths(whole.results, partial), Outputs(study, whole)
-    parts = [output for output in outputs.every() if output.files != (paths.report,)]
-    lacking = explain(not_current(whole, parts))
+    parts = [*outputs.trained(), *outputs.report().inputs]
+    lacking = [f"{part} is missing" for part in parts if not part.exists()]
     if lacking and not partial:
         raise StudyError(
             "\n  ".join(
                 [
-                    f"{file}: the report needs outputs that are missing or out of date:",
+                    f"{file}: the report needs outputs that are missing:",
                     *lacking[:_SHOWN],
                 ]
             )
@@ -282,8 +274,7 @@ def report(
     if partial:
         for line in _draw_what_is_there(study, file, paths):
             typer.echo(line, err=True)
-    with making_if_whole(paths, outputs.report()):
-        write(study, file, paths, lacking)
+    write(study, file, paths, lacking)
     if partial:
         typer.echo(f"Report: {paths.report.resolve()}")
 

@@ -1,33 +1,26 @@
-"""Every output of a study: its files, the files that it is made from, and what it is made for.
+"""Every output of a study: its files, and the files that it is made from.
 
-This is the whole workflow as data. The Snakefile asks for these files; `provenance` compares them
-with what was made; `plan` and `status` say what is left of them.
+This is the workflow as data: the rules ask it for their inputs, and `plan` and `status` for what is left.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
-from dpsweep.base.files import fingerprint
+from dpsweep.base.errors import DpsweepError
 from dpsweep.study import Study
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource
 from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.config import Pretraining
-from dpsweep.study.fingerprints import (
-    noise_settings,
-    section_fingerprint,
-    source_fingerprint,
-    target_fingerprint,
-    tokenizer_fingerprint,
-    trainer_fingerprint,
-    training_fingerprint,
-)
 from dpsweep.study.paths import Paths, settings_of
 from dpsweep.study.selections import Selection
 from dpsweep.study.table_targets import Datasets, Table
 from dpsweep.study.targets import Figure, NormTrace, PerClass
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -39,9 +32,10 @@ class Output:
     files: tuple[Path, ...]
     inputs: tuple[Path, ...]
     """files of other outputs"""
-    settings: Callable[[], str] = str
-    """hash of the parts of the study that the job reads, computed when it is called; empty where its inputs
-    have read them"""
+
+    def missing(self) -> list[Path]:
+        """Its files that are not there."""
+        return [file for file in self.files if not file.exists()]
 
 
 class NormsKey(NamedTuple):
@@ -68,9 +62,6 @@ def prepared_files(folder: Path) -> tuple[Path, ...]:
 class Outputs:
     """The outputs of a study.
 
-    The rules of the workflow ask for outputs whose names have wildcards of Snakemake in the place of values,
-    such as ``{epsilon}``: files and inputs then have them too.
-
     Args:
         study: the study.
         paths: its files.
@@ -78,10 +69,10 @@ class Outputs:
 
     def __init__(self, study: Study, paths: Paths) -> None:
         self._study, self._paths = study, paths
-        # Cells share these, and local files are looked at for some of them.
-        self._training = cache(lambda sweep: training_fingerprint(study, sweep))
+        # Cells share these.
         self.trained_on = cache(self._trained_on)
         self._noise_file = cache(partial(paths.noise, study))
+        self._norms_by_name = cache(self.norms_by_name)
 
     def every(self) -> Iterator[Output]:
         """All outputs, each once, after the outputs that it is made from."""
@@ -105,13 +96,6 @@ class Outputs:
             yield self.audit()
         yield self.explore()
         yield self.report()
-
-    def only_by_name(self) -> Iterator[Output]:
-        """Gradient norms and overlaps that no figure or table draws, made only where asked for by name."""
-        cells = self._study.all_cells()
-        norms, theory = set(self.drawn_norms()), set(self.drawn_theory())
-        yield from map(self.gradient_norms, (key for key in NormsKey.of(cells) if key not in norms))
-        yield from map(self.theory, (cell for cell in cells if cell not in theory))
 
     def norms_by_name(self, problem: str) -> dict[str, NormsKey]:
         """The gradient norms of a problem, drawn or not, by the names of their settings."""
@@ -141,6 +125,51 @@ class Outputs:
         cells = (cell for each in selections for cell in self._study.cells(each))
         return list(dict.fromkeys(cells))
 
+    # -- of the wildcards of a rule --------------------------------------------------------------
+
+    def cell_of(self, wildcards: Mapping[str, str]) -> Output:
+        """The cell that ``problem``, ``cell`` and ``made_for`` name.
+
+        Raises:
+            DpsweepError: the study has no such cell, or with other settings.
+        """
+        return self._asked(self.cell, self._cell_of(wildcards), wildcards)
+
+    def theory_of(self, wildcards: Mapping[str, str]) -> Output:
+        """The overlaps that the same wildcards name."""
+        return self._asked(self.theory, self._cell_of(wildcards), wildcards)
+
+    def gradient_norms_of(self, wildcards: Mapping[str, str]) -> Output:
+        """The gradient norms that problem, epsilon, epochs, clipping bound and ``made_for`` name."""
+        name = "eps{epsilon}_epochs{epochs}_C{clipping_bound}".format_map(wildcards)
+        key = self._norms_by_name(wildcards["problem"]).get(name)
+        return self._asked(self.gradient_norms, key, wildcards)
+
+    def tables_with(self, suffix: str) -> str:
+        """The tables whose last file has a suffix, as a regular expression."""
+        tables = self._study.tables.items()
+        names = [name for name, table in tables if table.table_files[-1] == suffix]
+        return "|".join(map(re.escape, names)) or "(?!)"
+
+    def trained(self) -> list[Path]:
+        """The trials of all cells."""
+        return [self._paths.cell_trials(self._study, cell) for cell in self._study.all_cells()]
+
+    def _cell_of(self, wildcards: Mapping[str, str]) -> Cell | None:
+        cell = Cell.parse(wildcards["problem"], wildcards["cell"])
+        return cell if self._study.has(cell) else None
+
+    @staticmethod
+    def _asked(
+        output_of: Callable[[Key], Output], key: Key | None, wildcards: Mapping[str, str]
+    ) -> Output:
+        if key is None:
+            raise DpsweepError(f"the study has no {', '.join(wildcards.values())}")
+        output = output_of(key)
+        if not output.files[0].stem.endswith(wildcards["made_for"]):
+            raise DpsweepError(f"the study has other settings: {output.files[0]}")
+        return output
+
     # -- one output each ---------------------------------------------------------------------
 
     def tokenizer(self, backbone: str) -> Output:
@@ -149,7 +178,6 @@ class Outputs:
             f"tokenizers/{backbone}",
             (self._paths.tokenizer(backbone),),
             (),
-            partial(tokenizer_fingerprint, self._study, backbone),
         )
 
     def dataset(self, name: str) -> Output:
@@ -159,7 +187,6 @@ class Outputs:
             f"data/{name}",
             prepared_files(self._paths.dataset(name)),
             () if tokenizer is None else (self._paths.tokenizer(tokenizer),),
-            partial(source_fingerprint, self._study.datasets[name]),
         )
 
     def backbone(self, name: str) -> Output:
@@ -174,7 +201,6 @@ class Outputs:
             f"backbones/{name}",
             (folder / "metadata.json", folder / "model.safetensors"),
             tuple(inputs),
-            partial(source_fingerprint, section),
         )
 
     def features(self, source: FeatureSource) -> Output:
@@ -186,7 +212,6 @@ class Outputs:
                 self._metadata(source.dataset),
                 self._paths.backbone(source.backbone) / "metadata.json",
             ),
-            partial(section_fingerprint, self._study.backbones[source.backbone].features),
         )
 
     def noise(self, dataset: str, epsilon: float, epochs: int, batch_size: BatchSize) -> Output:
@@ -199,11 +224,7 @@ class Outputs:
             batch_size: B, or full.
         """
         file = self._paths.noise(self._study, dataset, epsilon, epochs, batch_size)
-
-        def settings() -> str:
-            return fingerprint(noise_settings(self._study, dataset))
-
-        return Output(f"noise/{dataset}/{file.stem}", (file,), (), settings)
+        return Output(f"noise/{dataset}/{file.stem}", (file,), ())
 
     def cell(self, cell: Cell) -> Output:
         """The trials of a cell."""
@@ -213,7 +234,6 @@ class Outputs:
             f"cells/{cell.problem}/{cell.name}",
             (self._paths.cell_trials(self._study, cell), self._paths.cell_steps(self._study, cell)),
             (*self.trained_on(cell.problem), noise),
-            lambda: self._training(self._study.sweep_of(cell)),
         )
 
     def gradient_norms(self, key: NormsKey) -> Output:
@@ -233,7 +253,6 @@ class Outputs:
             f"theory/{cell.problem}/{file.stem}",
             (file,),
             (self._paths.cell_trials(self._study, cell),),
-            partial(section_fingerprint, self._study.theory),
         )
 
     def problem(self, name: str) -> Output:
@@ -254,26 +273,12 @@ class Outputs:
         return self._drawn(f"tables/{name}", target, files)
 
     def _drawn(self, name: str, target: Figure | Table, files: Iterable[Path]) -> Output:
-        settings = partial(target_fingerprint, self._study, target)
-        return Output(name, tuple(files), self.drawn_from(target), settings)
+        return Output(name, tuple(files), self.drawn_from(target))
 
     def audited(self, cell: Cell) -> Output:
         """Result of the audit of one setting."""
-
-        def settings() -> str:
-            study = self._study
-            assert study.audit is not None  # noqa: S101 (it has settings)
-            left_out = {"epsilon", "batch_size"}
-            if study.audit.randomness == "public":
-                # As before there was the key: finished audits stay valid.
-                left_out.add("randomness")
-            audit = study.audit.model_dump(mode="json", exclude=left_out)
-            size = study.train_size(study.problems[cell.problem].dataset)
-            trainer = trainer_fingerprint(study, cell.problem)
-            return fingerprint([trainer, self._privacy(), audit, size])
-
         files = (self._paths.audited(cell),)
-        return Output(f"audit/{cell.name}", files, self.trained_on(cell.problem), settings)
+        return Output(f"audit/{cell.name}", files, self.trained_on(cell.problem))
 
     def audit(self) -> Output:
         """The audit of all settings."""
@@ -286,8 +291,7 @@ class Outputs:
     def explore(self) -> Output:
         """The page to explore all cells with."""
         inputs = tuple(map(self._paths.problem, self._study.problems))
-        settings = partial(section_fingerprint, self._study)
-        return Output("explore", (self._paths.explore,), inputs, settings)
+        return Output("explore", (self._paths.explore,), inputs)
 
     def report(self) -> Output:
         """The report, which is made from all that it shows."""
@@ -303,7 +307,7 @@ class Outputs:
         )
         audit = (paths.audit(suffix) for suffix in ("png", "csv") if study.audit)
         inputs = (*figures, *tables, *map(paths.problem, study.problems), *audit, paths.explore)
-        return Output("report", (paths.report,), inputs, partial(section_fingerprint, study))
+        return Output("report", (paths.report,), inputs)
 
     def drawn_from(self, target: Figure | Table) -> tuple[Path, ...]:
         """The files that a figure or table reads: exactly the cells that it draws."""
@@ -338,9 +342,6 @@ class Outputs:
         yield from map(self.backbone, names)
 
     # -- their parts -------------------------------------------------------------------------
-
-    def _privacy(self) -> dict[str, Any]:
-        return self._study.privacy.model_dump(mode="json")
 
     def _metadata(self, dataset: str) -> Path:
         return self._paths.dataset(dataset) / "metadata.json"

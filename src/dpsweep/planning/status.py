@@ -1,6 +1,6 @@
 """How far a study is, read from its files alone: no queue is asked, and nothing has to run.
 
-A cell is *done* when its outputs are those of the study as it is now (`dpsweep.planning.provenance`).
+A cell is *done* when its outputs are there: their names tell the settings that they were made for.
 Else its log tells: it ends with an error (*failed*), or it was written to lately (*running*), or
 not (*stopped*: terminated, killed, requeued, or given up). A cell without a log is *waiting*, and so
 is one that was done before: its outputs were deleted, or belong to an earlier version of the study.
@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from dpsweep.base.files import read_json
 from dpsweep.base.units import columns, count, duration
 from dpsweep.planning.cost import ProblemCost
 from dpsweep.planning.device import GPU, Device
-from dpsweep.planning.failures import STOPPED, Failure, describe, error_lines, tail
+from dpsweep.planning.failures import ENDED, STOPPED, Failure, describe, error_lines, tail
 from dpsweep.planning.outputs import Output, Outputs
-from dpsweep.planning.provenance import Provenance, not_current, read_provenance
 from dpsweep.study import Study
 from dpsweep.study.cells import Cell
 from dpsweep.study.paths import Paths
@@ -64,30 +64,26 @@ class Status:
         self.outputs = {output.name: output for output in self._outputs.every()}
         """those of the study, by name"""
         self._endings = endings or {}
-        read = cache(read_provenance)
-        self.lacking = not_current(paths, self.outputs.values(), read)
-        """what is not current, by name"""
+        self.lacking = {name for name, each in self.outputs.items() if each.missing()}
+        """what is missing, by name"""
         self.states: dict[Cell, State] = {}
         self._spent: dict[Cell, float] = {}
         # Seconds of a whole cell, from its trials so far: the first ones of a study tell a lot.
         measured: dict[Cell, float] = {}
         for cell in study.all_cells():
-            said = read(paths, output_name(cell))
-            self.states[cell] = self._state(cell, said)
-            self._spent[cell] = float(said.timing.get("trial_seconds", 0.0))
+            timing = _read_timing(paths.cell_timing(study, cell))
+            self.states[cell] = self._state(cell)
+            self._spent[cell] = float(timing.get("trial_seconds", 0.0))
             if self.states[cell] == "done":
                 measured[cell] = self._spent[cell]
-            elif self.states[cell] != "waiting" and said.timing.get("trials"):
+            elif self.states[cell] != "waiting" and timing.get("trials"):
                 whole = trials_per_cell(study, study.sweep_of(cell))
-                measured[cell] = self._spent[cell] * whole / said.timing["trials"]
+                measured[cell] = self._spent[cell] * whole / timing["trials"]
         self.forecast = Forecast(study, measured, device)
 
     def is_missing(self, output: Output) -> bool:
         """Whether an output is to be made, be it one that the study draws or not."""
-        if output.name in self.outputs:
-            return output.name in self.lacking
-        makers = map(self._paths.output_name, output.inputs)
-        return not output.files[0].exists() or any(maker in self.lacking for maker in makers)
+        return bool(output.missing())
 
     def of(self, cells: Iterable[Cell]) -> Progress:
         """Sum up some of the study's cells."""
@@ -175,9 +171,8 @@ class Status:
         if unfinished:
             yield f"{unfinished} failed or stopped: `dpsweep status --failed` says why and where."
 
-    def _state(self, cell: Cell, said: Provenance) -> State:
-        name = output_name(cell)
-        if name not in self.lacking:
+    def _state(self, cell: Cell) -> State:
+        if output_name(cell) not in self.lacking:
             return "done"
         log = self._paths.cell_log(self._study, cell)
         try:
@@ -185,10 +180,9 @@ class Status:
         except FileNotFoundError:
             # A job that Slurm has refused was never started.
             return "failed" if log.absolute() in self._endings else "waiting"
-        ended = self._paths.provenance(name)
-        if said.made_for is not None and ended.stat().st_mtime >= written:
-            return "waiting"
         lines = tail(log)
+        if lines and ENDED in lines[-1]:
+            return "waiting"  # its outputs were removed since
         if error_lines(lines):
             return "failed"
         # A job writes to its log at every trial and at every checkpoint.
@@ -232,6 +226,15 @@ class Forecast:
 
     def _estimated(self, problem: str, epochs: int, trials: int) -> float:
         return self.cost(problem).cell(epochs, trials).seconds
+
+
+def _read_timing(file: Path) -> dict[str, Any]:
+    """What a cell has taken; nothing where a job has said nothing, or the file is damaged."""
+    try:
+        found = read_json(file)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def output_name(cell: Cell) -> str:

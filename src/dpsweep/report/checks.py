@@ -18,7 +18,7 @@ from dpsweep.study.cells import number
 from dpsweep.study.choice import choose
 from dpsweep.study.clipping import SMALLEST_BOUND
 from dpsweep.study.messages import shorten
-from dpsweep.study.paths import SET_ASIDE, Paths
+from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
 
 # A page that lists a thousand diverged trials helps nobody; the trial files hold them all.
@@ -113,8 +113,8 @@ def check_files(study: Study, paths: Paths) -> list[Check]:
         for place in places
         if place.is_dir()
         for file in place.iterdir()
-        # Hidden ones are what a killed job was writing; others were in the place of an output.
-        if file not in drawn and not is_litter(file.name) and SET_ASIDE not in file.name
+        # Hidden ones are what a killed job was writing.
+        if file not in drawn and not is_litter(file.name)
     )
     if not former:
         return []

@@ -1,10 +1,14 @@
 """The commands that messages suggest: the one place that knows how the workflow is called."""
 
+import argparse
 import os
 import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.study.find import IN_CLONE, name_of
 
 DEFAULT_STUDY = Path("config.yaml")
@@ -15,6 +19,9 @@ OPTIONS = "DPSWEEP_SNAKEMAKE_OPTIONS"
 
 The workflow sets it for its jobs.
 """
+
+STUDY = "DPSWEEP_STUDY"
+"""Environment variable: the study of a command that names none. The workflow sets it for its jobs."""
 
 CALL = "DPSWEEP_CALL"
 """Environment variable: the ``dpsweep run`` that called Snakemake, as it was typed."""
@@ -35,3 +42,29 @@ def make_command(study_file: Path, targets: Sequence[Path | str]) -> str:
     config = [] if study_file == DEFAULT_STUDY else ["--config", f"study={study_file}"]
     options = shlex.split(os.environ.get(OPTIONS, ""))
     return shlex.join(["snakemake", *options, *force, *config, "--", *map(str, targets)])
+
+
+def begin(config: Mapping[str, Any]) -> Path:
+    """Begin a call of the workflow: tell its jobs the study, where `dpsweep` is, and how they may call again.
+
+    Args:
+        config: of Snakemake.
+
+    Returns:
+        The file of the study.
+
+    Raises:
+        DpsweepError: the study is not named, but given as a ``--configfile``.
+    """
+    if "study" not in config and {"extends", "sweeps"} & config.keys():
+        raise DpsweepError("a study is named: snakemake --config study=studies/mine.yaml -- all")
+    study = Path(config.get("study", DEFAULT_STUDY))
+    os.environ[STUDY] = str(study)
+    # It lies beside this Python, whether or not its environment is activated.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()])
+    # Suggested commands are for this machine: they repeat its profile.
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("--profile", action="append", default=[])
+    given, _ = options.parse_known_args()
+    os.environ.setdefault(OPTIONS, shlex.join(f"--profile={each}" for each in given.profile))
+    return study

@@ -1,12 +1,12 @@
 """Fingerprints: hashes of the parts of a study and the local files that an output is made for."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep import DRAWING_VERSION, IMAGES_VERSION, TRAINER_VERSION
-from dpsweep.base.files import fingerprint
+from dpsweep import IMAGES_VERSION, TRAINER_VERSION
+from dpsweep.base.files import checksum, fingerprint
 from dpsweep.base.litter import walk
 from dpsweep.study.cells import Cell
 from dpsweep.study.clipping import ClippingBound
@@ -151,7 +151,7 @@ def target_fingerprint(study: "Study", target: Figure | Table) -> str:
     """
     drawn = {study.sweep_of(cell) for each in target.selections() for cell in each.cells()}
     sweeps = {name: study.sweeps[name] for name in study.sweeps if name in drawn or not drawn}
-    parts: dict[str, Any] = {"target": _plain(target), "drawing": DRAWING_VERSION}
+    parts: dict[str, Any] = {"target": _plain(target), "sources": sources(*_DRAWING)}
     if isinstance(target, ComparisonTable):
         parts["references"] = [each.reference and _plain(each.reference) for each in target.entries]
     parts["sweeps"] = {name: _plain(sweep) for name, sweep in sweeps.items()}
@@ -162,9 +162,48 @@ def target_fingerprint(study: "Study", target: Figure | Table) -> str:
     return fingerprint(parts)
 
 
-def state_fingerprint(files: Iterable[Path]) -> str:
-    """Hash of which files are there and when they were written: what a partial drawing depends on."""
-    return fingerprint({str(file): file.stat().st_mtime_ns for file in files if file.exists()})
+def report_fingerprint(study: "Study") -> str:
+    """Hash of what the report and the other pages are written for: the whole study, and what draws them."""
+    return fingerprint([_plain(study), sources(*_DRAWING, "report")])
+
+
+def audit_fingerprint(study: "Study") -> str:
+    """Hash of what the settings of the audit are trained for.
+
+    Raises:
+        ValueError: the study has no audit.
+    """
+    if study.audit is None:
+        raise ValueError("the study has no section audit")
+    left_out = {"epsilon", "batch_size"}
+    if study.audit.randomness == "public":
+        # As before there was the key.
+        left_out.add("randomness")
+    problem = study.sweeps[study.audit.sweep].problem
+    audit = study.audit.model_dump(mode="json", exclude=left_out)
+    noise = noise_settings(study, problem.dataset)
+    return fingerprint([trainer_fingerprint(study, problem.name), noise, audit])
+
+
+@cache
+def sources(*parts: str) -> str:
+    """Hash of source files of dpsweep.
+
+    Args:
+        parts: packages, or single modules, such as ``figures`` and ``study/choice.py``.
+    """
+    package = Path(__file__).parents[1]
+    files = [
+        file
+        for part in parts
+        for file in (sorted((package / part).rglob("*.py")) or [package / part])
+    ]
+    return fingerprint([[file.relative_to(package).as_posix(), checksum(file)] for file in files])
+
+
+TRAINER = ("training", "models")
+"""The sources that train."""
+_DRAWING = ("figures", "analysis", "theory", "study/choice.py")
 
 
 def source_fingerprint(section: Dataset | Backbone) -> str:

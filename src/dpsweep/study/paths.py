@@ -12,8 +12,6 @@ from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.study import Study
 
 _MADE_FOR = re.compile(r"-[0-9a-f]{10}$")
-SET_ASIDE = ".set-aside"
-"""In the name of what was in the place of an output."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +91,10 @@ class Paths:
         name = f"{cell.name}-{study.made_for.cell(cell)}.log"
         return self.results.joinpath("logs", "cells", cell.problem, name)
 
+    def cell_timing(self, study: Study, cell: Cell) -> Path:
+        """What a cell has taken so far, for `dpsweep status`; it stays where the cell is removed."""
+        return self.cell_log(study, cell).with_suffix(".json")
+
     @property
     def trials(self) -> Path:
         """Folder of the content-addressed trial store."""
@@ -127,24 +129,6 @@ class Paths:
     def problem(self, name: str) -> Path:
         """All trials of a problem in one table."""
         return self.results / "problems" / f"{name}.parquet"
-
-    def output_name(self, file: Path) -> str:
-        """The name of the output that a file belongs to: one job makes all files of one name.
-
-        These are the files of a folder for cells, datasets, backbones and features, and files that differ in
-        their suffix elsewhere: ``cells/<sweep>/<cell>``, ``figures/<figure>``.
-        """
-        inside = file.relative_to(self.results)
-        in_folders = inside.parts[0] in ("cells", "data", "backbones", "features")
-        if in_folders:
-            return inside.parent.as_posix()
-        name = inside.with_suffix("").as_posix()
-        # A table of tuning rules has a second CSV file.
-        return name.removesuffix(".comparisons") if inside.parts[0] == "tables" else name
-
-    def provenance(self, output: str) -> Path:
-        """Record of what an output was made from, by its name."""
-        return self.results.joinpath("provenance", f"{output}.json")
 
     @property
     def drawn(self) -> Path:

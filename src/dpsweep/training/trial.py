@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from dpsweep import __version__
 from dpsweep.models.build import head_parameter_names, trainable_parameters
+from dpsweep.study.fingerprints import TRAINER, sources
 from dpsweep.training.checkpoint import TrialState, load_checkpoint, save_checkpoint
 from dpsweep.training.context import Examples, TrialContext
 from dpsweep.training.device import full_precision
@@ -90,6 +91,7 @@ def train_trial(
         "evaluation_seconds": time.monotonic() - evaluation_started,
         "examples_per_second": float(steps["sampled_examples"].sum() / progress.seconds),
         "physical_batch": progress.physical_batch,
+        "trainer_sources": sources(*TRAINER),
         **_environment(context.device),
     }
     epochs = {name: value.numpy() for name, value in progress.epochs.items()}

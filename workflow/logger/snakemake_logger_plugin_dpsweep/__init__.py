@@ -4,6 +4,7 @@ The estimate is by kind of job: those that remain are charged the mean time of t
 kin, and the sum is divided by how many jobs have been running at once.
 """
 
+import re
 import sys
 import time
 from collections import Counter
@@ -16,18 +17,24 @@ from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from dpsweep.planning.call import interrupted
 from dpsweep.planning.failures import failure
 
 # `--configfile study.yaml` is read by Snakemake before it reads the Snakefile, which then takes the study
 # from the file itself. Snakemake must only not stop at this tag of studies; plugins are imported first.
 yaml.FullLoader.add_constructor("!replace", yaml.FullLoader.construct_yaml_map)
 
+_INTERRUPTED = re.compile(r"Signals\.SIGINT|exit status 130\b")
+
+
+def interrupted(message: str) -> bool:
+    """Whether Ctrl-C has ended the job that Snakemake's message is about."""
+    return _INTERRUPTED.search(message) is not None
+
+
 # Where the output is no terminal, a line every so many seconds is enough.
 _QUIET_SECONDS = 10.0
 
 _ERRORS = {LogEvent.ERROR, LogEvent.JOB_ERROR}
-_SIGNAL_SECONDS = 0.5
 _SHOWN_IN_FULL = {LogEvent.RUN_INFO, LogEvent.ERROR}
 # A job says what it is when it starts, on a cluster when it is submitted.
 _COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_FINISHED, LogEvent.PROGRESS}
@@ -108,10 +115,8 @@ def clock_time(seconds: float) -> str:
 
 
 def _failed(record: Any) -> str:
-    """How a job failed: its cell or file, why, and its log; nothing for one that Ctrl-C has ended."""
+    """How a job failed: its cell or file, why, and its log."""
     failed = failure(record.output, record.log, record.rule_name)
-    if not failed.is_error and interrupted(seconds=_SIGNAL_SECONDS):
-        return ""
     # Snakemake's own message, for example of an output that is missing, where the log says nothing.
     reason = failed.reason if failed.is_error else record.rule_msg or failed.reason
     lines = [f"failed: {failed.name}", *reason.splitlines(), f"log: {failed.log}"]
