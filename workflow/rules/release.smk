@@ -40,7 +40,9 @@ if STUDY.release is not None:
             R / "logs/release/verify.log",
         params:
             certificate=CERTIFICATE,
+            folder=CERTIFICATE.parent,
+            study=config.get("study", "config.yaml"),
         shell:
             "for second in {{1..60}}; do test -e {params.certificate:q} && break; sleep 1; done; "
-            "dpsweep verify $(dirname {params.certificate:q}) > {log:q} 2>&1 || status=$?; "
+            "dpsweep verify {params.folder:q} --study {params.study:q} > {log:q} 2>&1 || status=$?; "
             "cat {log:q}; exit ${{status:-0}}"

@@ -24,8 +24,10 @@ from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Study, StudyError
 from dpsweep.study.cells import number
 from dpsweep.study.commands import DEFAULT_STUDY
+from dpsweep.study.config import Pretraining
 from dpsweep.study.messages import pick, shorten
 from dpsweep.study.paths import Paths
+from dpsweep.study.prepared import check_settings, note_settings
 
 app = typer.Typer()
 
@@ -41,7 +43,10 @@ def prepare_dataset(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     study, paths = open_study(study_file)
     dataset = pick("dataset", name, study.datasets)
     tokenizer = None if dataset.tokenizer is None else paths.tokenizer(dataset.tokenizer)
+    if dataset.tokenizer is not None:
+        check_settings(study, paths, "tokenizer", dataset.tokenizer)
     prepare(name, dataset, paths.dataset(name), tokenizer)
+    note_settings(study, paths, "dataset", name)
 
 
 @app.command()
@@ -52,6 +57,7 @@ def prepare_tokenizer(backbone: str, study_file: StudyFile = DEFAULT_STUDY) -> N
     study, paths = open_study(study_file)
     chosen = pick("backbone", backbone, study.backbones)
     prepare(backbone, chosen, study.datasets, paths.tokenizer(backbone))
+    note_settings(study, paths, "tokenizer", backbone)
 
 
 @app.command()
@@ -65,7 +71,12 @@ def prepare_backbone(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     # Weights depend on it in their last digits, and their checksum is a part of every trial's key.
     torch.set_num_threads(study.training.threads)
     backbone = pick("backbone", name, study.backbones)
+    if backbone.reads_with is not None:
+        check_settings(study, paths, "tokenizer", name)
+    if isinstance(backbone.weights, Pretraining):
+        check_settings(study, paths, "dataset", backbone.weights.dataset)
     prepare(name, backbone, paths)
+    note_settings(study, paths, "backbone", name)
 
 
 @app.command()

@@ -138,6 +138,16 @@ def _encoded(dataset: Dataset) -> bool:
     return dataset.kind == "image" and isinstance(dataset.source, HubSource | FolderSource)
 
 
+def prepared_fingerprint(study: "Study", kind: str, name: str) -> str:
+    """Hash of what a dataset, a backbone or the tokenizer of one is made from, without times of files."""
+    if kind == "dataset":
+        return fingerprint(_data(study, name))
+    backbone = study.backbones[name]
+    return fingerprint(
+        _network(study, backbone) if kind == "backbone" else _tokenizer(study, backbone)
+    )
+
+
 def noise_settings(study: "Study", dataset: str) -> Any:
     """What the noise for a dataset is calibrated to, beside epsilon, epochs and batch size."""
     return [_plain(study.privacy), study.train_size(dataset)]

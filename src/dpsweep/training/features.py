@@ -33,6 +33,7 @@ from dpsweep.study import Study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.config import Features, HeadOnly
 from dpsweep.study.paths import Paths
+from dpsweep.study.prepared import check_settings
 from dpsweep.training.device import default_device, full_precision
 from dpsweep.training.gradients import UnsupportedModelError
 from dpsweep.training.gradients.state import check_passes
@@ -66,6 +67,8 @@ def compute_features(study: Study, paths: Paths, source: FeatureSource) -> Prepa
         DatasetError: the dataset is not prepared, or the disk is too small.
         Interrupted: a signal asked to stop.
     """
+    check_settings(study, paths, "dataset", source.dataset)
+    check_settings(study, paths, "backbone", source.backbone)
     torch.set_num_threads(study.training.threads)
     data = PreparedDataset.open(paths.dataset(source.dataset))
     backbone = PreparedBackbone.open(paths.backbone(source.backbone))
@@ -142,6 +145,8 @@ def open_inputs(study: Study, paths: Paths, problem: str) -> PreparedDataset:
         DatasetError: it is missing or damaged, or features are of something else.
     """
     parts = study.problems[problem]
+    check_settings(study, paths, "dataset", parts.dataset)
+    check_settings(study, paths, "backbone", parts.backbone)
     if study.features(problem) is not None:
         return open_features(study, paths, FeatureSource(parts.dataset, parts.backbone))
     return PreparedDataset.open(paths.dataset(parts.dataset))

@@ -1,0 +1,44 @@
+"""Notes beside prepared files: what they were made for, compared whenever they are read.
+
+Data, networks and tokenizers keep their names, for they are large. Snakemake makes them again if their
+section changes; these notes refuse former ones where its records are lost.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import read_json, write_json
+from dpsweep.study.fingerprints import prepared_fingerprint
+from dpsweep.study.paths import Paths
+from dpsweep.study.study import Study
+
+Kind = Literal["dataset", "backbone", "tokenizer"]
+
+
+def note_settings(study: Study, paths: Paths, kind: Kind, name: str) -> None:
+    """Say what was just prepared was made for."""
+    write_json(_note(paths, kind, name), prepared_fingerprint(study, kind, name))
+
+
+def check_settings(study: Study, paths: Paths, kind: Kind, name: str) -> None:
+    """Refuse what was prepared for other settings; what says nothing passes.
+
+    Raises:
+        DpsweepError: the study has other settings now.
+    """
+    note = _note(paths, kind, name)
+    if note.exists() and read_json(note) != prepared_fingerprint(study, kind, name):
+        file = _file(paths, kind, name)
+        raise DpsweepError(f"{file}: was prepared for other settings of {name}", (file,))
+
+
+def _file(paths: Paths, kind: Kind, name: str) -> Path:
+    if kind == "tokenizer":
+        return paths.tokenizer(name)
+    folder = paths.dataset(name) if kind == "dataset" else paths.backbone(name)
+    return folder / "metadata.json"
+
+
+def _note(paths: Paths, kind: Kind, name: str) -> Path:
+    return _file(paths, kind, name).with_suffix(".made_for.json")
