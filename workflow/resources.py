@@ -1,7 +1,6 @@
 """Resources of jobs, by the cost model: memory and time that a job asks of a cluster, more at every attempt.
 
-Without a cluster, and without limits (``--resources``), Snakemake counts them and nothing else happens. A
-profile limits time (``resources: runtime``) and says where jobs go (profiles/slurm/config.yaml).
+A profile limits time (``resources: runtime``) and says where jobs go (profiles/slurm/config.yaml).
 """
 
 import math
@@ -21,10 +20,9 @@ Asked = Callable[[Mapping[str, str], int], int]
 
 
 class JobResources:
-    """Resources of a study's jobs on GPUs, as functions of wildcards and attempt.
+    """Resources of a study's jobs on GPUs, as functions of wildcards (or what the rule knows) and attempt.
 
-    A job is known by its problem and epochs, or by the dataset and backbone whose features it computes: from
-    its wildcards, or from what the rule says.
+    A job is known by its problem and epochs, or by the dataset and backbone whose features it computes.
     """
 
     def __init__(self, study: Study) -> None:
