@@ -8,7 +8,6 @@ benchmarks/results/film/<problem>.parquet, where cells that were trained elsewhe
 numbers behind the pictures, lie beside them.
 """
 
-import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
 
 from benchmarks.common import REPOSITORY, RESULTS, command_line
 from benchmarks.evidence import theory
@@ -25,19 +23,21 @@ from benchmarks.findings.accuracies import (
     along_bounds,
     automatic_clipping,
     best_settings,
+    mean_over_problems,
     points,
+    points_lost,
+    relative,
     setting_name,
     share,
     table,
 )
-from benchmarks.findings.numbers import NUMBERS, collect, digest, gather
+from benchmarks.findings.numbers import NUMBERS, by_chance, collect, digest, gather
 from benchmarks.findings.rules import rules_section
 from benchmarks.tables import theory_effects, theory_rules
 from dpsweep.base.files import atomic_path, read_json, write_json, write_text
 from dpsweep.recommend.references import norm_before_training
 from dpsweep.study import Study, load_study
 from dpsweep.study.captions import listed
-from dpsweep.study.choice import repeats
 from dpsweep.study.paths import Paths
 
 STUDY = REPOSITORY / "studies" / "film.yaml"
@@ -116,20 +116,8 @@ def collect_film(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
             for name, rows in trials.groupby("problem")
             if rows["mean_gradient_norm"].notna().any()
         },
-        "chance": round(_by_chance(trials), 2),
+        "chance": round(by_chance(trials, 3), 2),
     }
-
-
-def _by_chance(trials: pd.DataFrame) -> float:
-    """Points that each of three equally good values would lie below the best of them, in the mean.
-
-    The seeds that did not tune the learning rate scatter, and the best of several means is high by luck.
-    """
-    measuring = repeats(trials[trials["clipping"] == "flat"])
-    cells = measuring[measuring["seed"] > 1].groupby(["problem", "cell"])["macro_accuracy"]
-    error = math.sqrt((cells.var() / cells.size()).mean())
-    highest = norm.expect(lambda x: 3 * x * norm.cdf(x) ** 2)
-    return 100 * float(highest) * error
 
 
 def film_page(numbers: dict[str, Any], head: dict[str, Any]) -> str:
@@ -231,29 +219,38 @@ def _advice(numbers: dict[str, Any]) -> str:
         f"{numbers['chance']:.1f}, because seeds scatter and the best one is lucky.",
         f"**Not above them**: C = {bounds[-1]:g} costs {by_bound[:, -1].min():.1f} to "
         f"{by_bound[:, -1].max():.1f} points. Nothing between {bounds[-2]:g} and {bounds[-1]:g} is trained.",
-        f"**Tune B**: a wrong B costs up to {by_size.max():.1f} points. B = {sizes[safest]:,} is the safest: "
-        f"{by_size[:, safest].mean():.1f} points in the mean and {by_size[:, safest].max():.1f} at most.",
+        f"**Tune B**: a wrong B costs up to {by_size.max():.1f} points. B = {sizes[safest]:,} lost the least "
+        f"at worst: {by_size[:, safest].mean():.1f} points in the mean and {by_size[:, safest].max():.1f} at "
+        "most. It is chosen and judged on the same settings, so it may lose more elsewhere.",
         f"**Nothing here says to raise C for a small ε**: {_small_bound_by_epsilon(numbers)}.",
     ]
     if numbers["automatic"]:
-        differences = [row["difference"] for row in numbers["automatic"]]
+        rows = numbers["automatic"]
+        differences = [100 * row["difference"] for row in rows]
         said.append(
-            f"**AUTO-S has no C to tune**: it changes {points(min(differences))} to "
-            f"{points(max(differences))} points against a tuned C ({points(float(np.mean(differences)))} in "
-            f"the mean of {len(differences)} settings)."
+            f"**AUTO-S has no C to tune**: it changes {points(min(differences) / 100)} to "
+            f"{points(max(differences) / 100)} points against a tuned C in {len(rows)} settings: "
+            f"{mean_over_problems(rows, differences)}."
         )
     return "\n".join(f"- {each}" for each in said)
 
 
 def _small_bound_by_epsilon(numbers: dict[str, Any]) -> str:
-    """What the smallest C costs at each epsilon, in the mean over settings."""
-    lost: dict[float, list[float]] = {}
+    """What the smallest C costs at each epsilon, in points and relative to the best accuracy."""
+    of: dict[float, list[Row]] = {}
     rows = _whole(numbers, "bound")
     for row in rows:
-        lost.setdefault(row["epsilon"], []).append(_below_the_best(row)[0])
+        of.setdefault(row["epsilon"], []).append(row)
     smallest = rows[0]["values"][0]
-    costs = [f"{np.mean(each):.1f} points at ε = {epsilon:g}" for epsilon, each in lost.items()]
-    return f"C = {smallest:g} costs {listed(costs)} in the mean"
+    costs = [
+        f"{np.mean([points_lost(row, 0) for row in each]):.1f} points ({relative(each, 0)} of the best "
+        f"accuracy) at ε = {epsilon:g}"
+        for epsilon, each in of.items()
+    ]
+    return (
+        f"C = {smallest:g} costs {listed(costs)} in the mean, which differ by less than chance makes of "
+        f"equally good values ({numbers['chance']:.1f} points)"
+    )
 
 
 def _cells_trained(numbers: dict[str, Any]) -> tuple[int, int]:
@@ -410,11 +407,12 @@ def _as_much_as_with_a_head(numbers: dict[str, Any], head: dict[str, Any]) -> st
             f"{bounds[-1]:g} costs {lost[:, 1].mean():.1f}"
         )
     largest, norms = numbers["by_bound"][0]["values"][-1], _norms_before_training(numbers)
+    problems = len({(row["dataset"], row["backbone"]) for row in films})
     return (
         f"In the {len(pairs)} settings that both have, {'; '.join(said)}. The largest C is "
         f"{largest / norms[1]:.1f} to {largest / norms[0]:.1f} times the norm before training with FiLM, and "
-        "2.9 times with the head. So C does not matter more with FiLM: what counts is whether it lies above "
-        "the norms."
+        f"2.9 times with the head. These are {problems} problems: too few for an interval, so this neither "
+        "says nor excludes that C matters more with FiLM."
     )
 
 

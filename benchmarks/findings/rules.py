@@ -21,13 +21,14 @@ def rules_section(numbers: Row, about: str) -> str:
             _effect(row),
             _short(row["threshold"]),
             _short(row["smallest_visible_here"]),
-            f"{row['comparisons']} ({row['in_favour']}, {row['against']})",
+            f"{row['comparisons']} of {row['units']} ({row['in_favour']}, {row['against']})",
             row["verdict"],
         ]
         for row in rules
     ]
     head = [
-        "rule", "gain [interval]", "must exceed", "visible", "comparisons (for, against)", "verdict",
+        "rule", "gain [interval]", "must exceed", "visible", "comparisons of units (for, against)",
+        "verdict",
     ]  # fmt: skip
     compared = "\n".join(
         f"- {row['condition']}: {_begun_small(row['implication'])}: {_compared(row, numbers)}"
@@ -51,10 +52,12 @@ def rules_section(numbers: Row, about: str) -> str:
 
 
 _NOTE = (
-    "Gains are positive where things go as the rule says. All intervals hold together with 95 %. A rule is "
+    "Gains are positive where things go as the rule says. The units of an interval are problems or pairs "
+    "of problems, and at least four are needed. All intervals hold together with 95 %. A rule is "
     "supported if its interval lies beyond the margin (0.1 points per halving, 0.5 points otherwise) and "
-    'beyond the standard error of the reference, whichever is larger: "must exceed". '
-    '"Visible" is the smallest true gain that the study would have found with a probability of 80 %.'
+    'beyond the standard error of the reference, whichever is larger: "must exceed"; and if most units '
+    'are beyond the margin. "Visible" is the smallest true gain that the study would have found with a '
+    "probability of 80 %."
 )
 
 

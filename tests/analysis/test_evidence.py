@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from dpsweep.analysis.evidence import (
-    FEWEST_COMPARISONS,
     FEWEST_DATASETS,
+    FEWEST_UNITS,
     LEVEL,
     Mean,
     compare,
@@ -27,7 +27,12 @@ RULE = "lower_epsilon_larger_bound"
 
 
 def comparison(
-    datasets: str, effect: float | np.ndarray, reference_at: str = "", noise: float = 0.0
+    datasets: str,
+    effect: float | np.ndarray,
+    reference_at: str = "",
+    noise: float = 0.0,
+    unit: object = 0,
+    test_error: float = 0.0,
 ) -> Comparison:
     """A comparison of some datasets ("a", or "a, b" where they are compared) with a known effect."""
     nothing = np.zeros((1, 1, 2))
@@ -36,11 +41,21 @@ def comparison(
         for name in datasets.split(", ")
     ]
     found = np.asarray(effect, dtype=float)
-    return Comparison(grids, ["C = 1"], found, np.full_like(found, noise), reference_at)
+    return Comparison(
+        grids, (datasets, str(unit)), ["C = 1"], found, np.full_like(found, noise),
+        np.full_like(found, test_error), reference_at,
+    )  # fmt: skip
 
 
 def comparisons(effects: Mapping[str, Sequence[float]]) -> dict[str, list[Comparison]]:
-    return {RULE: [comparison(names, each) for names, values in effects.items() for each in values]}
+    """Comparisons of datasets, each a unit of its own."""
+    return {
+        RULE: [
+            comparison(names, each, unit=unit)
+            for names, values in effects.items()
+            for unit, each in enumerate(values)
+        ]
+    }
 
 
 def row_of(found: pd.DataFrame, rule: str = RULE) -> pd.Series:
@@ -67,7 +82,7 @@ def test_two_datasets_of_one_size_give_the_interval_of_welch() -> None:
     assert found.interval(0.05) == pytest.approx((welch.low / 2, welch.high / 2))
 
 
-def test_here_every_comparison_counts_the_same() -> None:
+def test_here_every_unit_counts_the_same() -> None:
     found = mean_here(np.array([0.0, 3.0, 3.0, 3.0, 3.0]), [0, 1, 1, 1, 1])
     assert found is not None
     assert found.effect == pytest.approx(2.4)
@@ -81,12 +96,43 @@ def test_quiet_datasets_lend_no_precision_to_noisy_ones() -> None:
     assert found.degrees == pytest.approx(3, rel=1e-3)
 
 
-def test_datasets_with_one_comparison_are_put_together() -> None:
-    effects = np.array([1.0, 5.0, 2.0, 2.5, 3.0])
-    assert mean_here(effects, [0, 1, 2, 2, 2]) == mean_here(effects, [0, 0, 1, 1, 1])
+def test_datasets_with_one_unit_are_put_together() -> None:
+    def alike(effects: list[float], *groups: list[int]) -> bool:
+        one, other = (mean_here(np.array(effects), each) for each in groups)
+        assert one is not None
+        assert other is not None
+        return (one.error, one.degrees) == (other.error, other.degrees)
+
+    assert alike([1.0, 5.0, 2.0, 2.5, 3.0], [0, 1, 2, 2, 2], [0, 0, 1, 1, 1])
+    # However many they are: the variance of one alone is not known.
+    assert alike([1.0, 5.0, 4.0, 2.0, 2.5, 3.0], [0, 1, 2, 3, 3, 3], [0, 0, 0, 1, 1, 1])
     # A single one joins the smallest of the others.
-    lonely = np.array([9.0, 2.0, 3.0, 1.0, 1.5, 2.0])
-    assert mean_here(lonely, [0, 1, 1, 2, 2, 2]) == mean_here(lonely, [1, 1, 1, 2, 2, 2])
+    assert alike([9.0, 2.0, 3.0, 1.0, 1.5, 2.0], [0, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2, 2])
+
+
+def test_the_error_is_at_least_that_of_the_test_set() -> None:
+    effects = np.array([1.0, 1.0, 1.1, 0.9])
+    alone, with_test_set = (mean_here(effects, [0] * 4, error) for error in (0.0, 0.6))
+    assert alone is not None
+    assert with_test_set is not None
+    assert alone.error == pytest.approx(np.std(effects, ddof=1) / 2)
+    assert with_test_set.error == pytest.approx(0.6 / 2)
+    # What the units differ by has the noise of the test set in it: it is not counted twice.
+    far = mean_here(effects * 100, [0] * 4, 0.6)
+    assert far is not None
+    assert far.error == pytest.approx(100 * alone.error)
+
+
+def test_comparisons_of_the_same_problems_are_one_unit() -> None:
+    once = {RULE: [comparison("a", each, unit=each) for each in (1.0, 1.2, 0.8, 1.1)]}
+    often = {RULE: [each for each in once[RULE] for _ in range(6)]}
+    found, expected = row_of(evidence_table(often)), row_of(evidence_table(once))
+    assert (found["comparisons"], found["units"]) == (24, 4)
+    assert (found["lower_here"], found["upper_here"]) == pytest.approx(
+        (expected["lower_here"], expected["upper_here"])
+    )
+    two = {RULE: [comparison("a", 1.0, unit=unit) for unit in (0, 1) for _ in range(6)]}
+    assert row_of(evidence_table(two))["needs"] == "2 of 4 problems"
 
 
 def test_datasets_are_the_units_elsewhere() -> None:
@@ -107,11 +153,12 @@ def test_nothing_is_known_without_replication() -> None:
 def test_the_smallest_visible_effect_is_found_in_four_of_five_studies() -> None:
     random = np.random.default_rng(0)
     sample = random.normal(0, 1, (4000, 30))
-    known = Mean(np.array(0.0), np.array(1 / math.sqrt(30)), np.array(29.0))
+    known = Mean(np.array(0.0), np.array(1 / math.sqrt(30)), np.array(29.0), np.zeros(30))
     visible = float(known.smallest_visible(0.2, 0.05))
     found = mean_here(sample + visible, [0] * 30)
     assert found is not None
-    assert np.mean(found.verdict(0.2, 0.2, 0.05) == "supported") == pytest.approx(0.8, abs=0.025)
+    lower, _ = found.interval(0.05)
+    assert np.mean(lower > 0.2) == pytest.approx(0.8, abs=0.025)
 
 
 def test_groups_are_what_nothing_links() -> None:
@@ -137,8 +184,32 @@ def test_groups_are_what_nothing_links() -> None:
 def test_verdicts_are_read_off_the_interval_and_the_margin(
     effect: float, error: float, expected: str
 ) -> None:
-    found = Mean(np.array(effect), np.array(error), np.array(30.0))
+    found = Mean(np.array(effect), np.array(error), np.array(30.0), np.full(31, effect))
     assert found.verdict(0.5, 0.5, 0.05) == expected
+
+
+@pytest.mark.parametrize(
+    ("units", "expected"),
+    [
+        ([60.0, 0.1, -0.1, 0.2, -0.2, 0.0], "not resolved"),  # one problem has it all
+        ([60.0, 0.9, 0.8, 0.6, -0.2, 0.0], "supported"),
+        ([-60.0, 0.1, -0.1, 0.2, -0.2, 0.0], "not resolved"),
+    ],
+)
+def test_a_verdict_needs_most_units_beyond_the_margin(units: list[float], expected: str) -> None:
+    mean = np.mean(units)
+    found = Mean(mean, np.array(0.1), np.array(5.0), np.array(units))
+    lower, upper = found.interval(0.05)
+    assert min(abs(lower), abs(upper)) > 0.5  # the interval alone would decide
+    assert found.verdict(0.5, 0.5, 0.05) == expected
+
+
+def test_no_difference_needs_most_units_within_the_margin() -> None:
+    split = np.array([2.0, -2.0, 2.1, -2.1, 2.0, -2.0])
+    found = Mean(np.array(0.0), np.array(0.05), np.array(5.0), split)
+    assert found.verdict(0.5, 0.5, 0.05) == "not resolved"
+    alike = Mean(np.array(0.0), np.array(0.05), np.array(5.0), split / 10)
+    assert alike.verdict(0.5, 0.5, 0.05) == "no difference"
 
 
 def test_a_rule_that_holds_on_every_dataset_is_supported() -> None:
@@ -167,13 +238,13 @@ def test_datasets_that_disagree_do_not_settle_others() -> None:
     assert row["verdict"] == "supported here"
 
 
-def test_too_few_comparisons_or_datasets_are_no_verdict() -> None:
-    few = comparisons({"a": [1.0, 1.1], "b": [1.0], "c": [0.9, 1.0]})
-    assert len(few[RULE]) == FEWEST_COMPARISONS - 1
+def test_too_few_units_or_datasets_are_no_verdict() -> None:
+    few = comparisons({"a": [1.0], "b": [1.0], "c": [0.9]})
+    assert len(few[RULE]) == FEWEST_UNITS - 1
     row = row_of(evidence_table(few))
-    assert row["effect"] == pytest.approx((1.05 + 1.0 + 0.95) / 3)
+    assert row["effect"] == pytest.approx((1.0 + 1.0 + 0.9) / 3)
     assert np.isnan(row["lower_here"])
-    assert (row["verdict"], row["needs"]) == ("not resolved", "5 of 6 comparisons")
+    assert (row["verdict"], row["needs"]) == ("not resolved", "3 of 4 problems")
     two = comparisons({"a": [1.0, 1.1, 0.9], "b": [1.0, 1.1, 0.9]})
     assert np.isnan(row_of(evidence_table(two))["lower_elsewhere"])
     assert FEWEST_DATASETS == 3
@@ -197,7 +268,12 @@ def test_all_intervals_of_a_table_hold_together() -> None:
 
 def test_a_rule_is_not_supported_by_less_than_the_noise_of_the_reference() -> None:
     quiet, noisy = (
-        {RULE: [comparison("a", each, noise=noise) for each in (0.9, 1.0, 1.1) * 2]}
+        {
+            RULE: [
+                comparison("a", each, noise=noise, unit=unit)
+                for unit, each in enumerate((0.9, 1.0, 1.1) * 2)
+            ]
+        }
         for noise in (0.05, 2.0)
     )
     assert row_of(evidence_table(quiet))[["threshold", "verdict"]].to_list() == [
@@ -207,7 +283,12 @@ def test_a_rule_is_not_supported_by_less_than_the_noise_of_the_reference() -> No
         2.0, "not resolved",
     ]  # fmt: skip
     # Nothing but the margin decides that there is no difference.
-    small = {RULE: [comparison("a", each, noise=2.0) for each in (0.01, 0.0, -0.01) * 2]}
+    small = {
+        RULE: [
+            comparison("a", each, noise=2.0, unit=unit)
+            for unit, each in enumerate((0.01, 0.0, -0.01) * 2)
+        ]
+    }
     assert row_of(evidence_table(small))["verdict"] == "no difference here"
 
 
@@ -227,5 +308,5 @@ def test_without_comparisons_every_rule_is_open() -> None:
     found = evidence_table(compare([]))
     assert list(found["rule"]) == [rule.key for rule in RULES]
     assert set(found["verdict"]) == {"not resolved"}
-    assert set(found["needs"]) == {"0 of 6 comparisons"}
+    assert set(found["needs"]) == {"0 of 4 problems", "0 of 4 pairs of problems"}
     assert found["comparisons"].sum() == 0

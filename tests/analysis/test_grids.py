@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from tests.synthetic import make_study, write_cells
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.analysis.grids import Grid, alike, best, grids
+from dpsweep.analysis.grids import Grid, alike, best, grids, without_diverged
 from dpsweep.study import Cell
 from dpsweep.study.paths import Paths
 
@@ -93,3 +94,34 @@ def test_ties_go_to_the_smallest_batch_size_then_bound() -> None:
     accuracy = np.array([[0.1, 0.5, 0.5], [0.5, 0.2, np.nan]])
     assert best(accuracy) == (0, 1)
     np.testing.assert_array_equal(best(np.stack([accuracy, -accuracy])), [[0, 0], [1, 0]])
+
+
+def test_cells_with_more_seeds_do_not_drop_the_others(tmp_path: Path) -> None:
+    sweep = {"batch_size": [100, 200], "clipping_bound": [1.0, 2.0, 4.0], "seeds": 5}
+    rows = trials(tmp_path, {"s": sweep}, number)
+    few = rows[(rows["clipping_bound"] == 4.0) | (rows["seed"] <= 2)]
+    (found,), (expected,) = grids(few), grids(rows[rows["seed"] <= 2])
+    assert found.complete("clipping_bound") == {1.0, 2.0, 4.0}
+    np.testing.assert_array_equal(found.accuracy, expected.accuracy)
+    # A cell with a single seed is not there yet: the others keep theirs.
+    one = rows[(rows["cell"] != "eps8_epochs2_B100_C1") | (rows["seed"] == 1)]
+    (found,) = grids(one)
+    assert (found.seeds, found.complete("clipping_bound")) == (5, {2.0, 4.0})
+
+
+def test_the_test_set_of_a_dataset_is_known_by_its_size(tmp_path: Path) -> None:
+    rows = trials(tmp_path, {"s": {}}, number)
+    (without,), (with_size,) = grids(rows), grids(rows, {str(rows["dataset"].iloc[0]): 450})
+    assert (without.test_size, with_size.test_size) == (math.inf, 450)
+
+
+def test_a_seed_that_diverged_measures_what_the_others_do() -> None:
+    accuracy = np.full((3, 3, 4), 0.8) + np.arange(4) / 1000
+    accuracy[1, 2, 3] = 0.02
+    found = without_diverged(accuracy)
+    assert found[1, 2, 3] == pytest.approx(0.801)
+    accuracy[1, 2, 3] = found[1, 2, 3]
+    np.testing.assert_array_equal(found, accuracy)
+    # Where all seeds scatter that far, none is taken for one that diverged.
+    noisy = np.random.default_rng(0).normal(0.5, 0.05, (4, 4, 5))
+    assert without_diverged(noisy) is noisy

@@ -51,7 +51,7 @@ def test_a_design_has_the_grids_of_the_study() -> None:
 
 def test_accuracies_are_those_of_the_world() -> None:
     quiet = World(scatter=0, unequal_scatter=0, between_datasets=0, between_problems=0)
-    simulated = simulate(grids(), quiet, 4, np.random.default_rng(0))
+    simulated = simulate(grids(), quiet, 4, np.random.default_rng(0)).measured
     easy, hard = (
         next(each for each in simulated if (each.epsilon, each.epochs) == (epsilon, 8))
         for epsilon in (8.0, 1.0)
@@ -65,7 +65,7 @@ def test_accuracies_are_those_of_the_world() -> None:
 
 
 def test_the_first_seed_has_tuned_the_learning_rates() -> None:
-    (first, *_) = simulate(grids(), World(), 200, np.random.default_rng(0))
+    (first, *_) = simulate(grids(), World(), 200, np.random.default_rng(0)).measured
     assert first.tuning.max(axis=-1) == pytest.approx(first.selection[..., 0])
     means = first.accuracy.mean(axis=(0, 1, 2))
     assert means[0] > means[1:].max()
@@ -74,31 +74,50 @@ def test_the_first_seed_has_tuned_the_learning_rates() -> None:
 def test_studies_of_the_same_problems_differ_in_noise_alone() -> None:
     quiet = World(scatter=1e-9)
     same, other = (
-        simulate(grids(), quiet, 3, np.random.default_rng(0), same_problems)[0].accuracy
+        simulate(grids(), quiet, 3, np.random.default_rng(0), same_problems).measured[0].accuracy
         for same_problems in (True, False)
     )
     assert np.ptp(same, axis=0).max() < 1e-9
     assert np.ptp(other, axis=0).max() > 1e-3
 
 
-@pytest.mark.parametrize("world", NULL_WORLDS)
+def test_without_noise_a_world_has_its_own_gains() -> None:
+    """The bias of the gain is its mean over studies minus the gain that there is without noise."""
+    law = replace(WITHOUT_EFFECT, constant_cost=3, norms=1.1, scatter=0.9, between_problems=0)
+    simulated = simulate(grids(), law, 60, np.random.default_rng(0), same_problems=True)
+    key = "lower_epsilon_larger_bound"
+    exact = compare(simulated.exact, corrected=False)[key]
+    assert [np.abs(each.effect).max() for each in exact] == pytest.approx([0] * len(exact))
+    plain, corrected = (
+        np.mean([each.effect for each in compare(simulated.measured, corrected=wanted)[key]])
+        for wanted in (False, True)
+    )
+    assert plain > 0.05  # C grows to the end of the grid: a reference that is off looks like a gain
+    assert abs(corrected) < 0.75 * plain
+
+
+FAST = ("the optimum lies beyond the grid", "one outlier in every grid", "a plateau with a cliff")
+
+
+@pytest.mark.parametrize(
+    "world",
+    [each if each in FAST else pytest.param(each, marks=pytest.mark.slow) for each in NULL_WORLDS],
+)
 def test_without_an_effect_no_rule_is_decided_against_the_truth(world: str) -> None:
-    rows = rate(_several(), [], NULL_WORLDS[world], True, 60, seed=1)
+    rows = rate(_several(), [], NULL_WORLDS[world], True, 20, seed=1)
     assert rows[0]["wrong_studies"] <= 0.05
     for row in rows[:5]:
         assert row.get("supported_here", 0) + row.get("contradicted_here", 0) <= 0.05
 
 
-def test_intervals_contain_known_effects() -> None:
-    rows = rate(_several(), [], World(), False, 150, seed=1)
+def test_intervals_contain_the_gain_without_noise() -> None:
+    rows = rate(_several(), [], World(), False, 60, seed=1)
     covered = [
         row[key] for row in rows for key in ("covers_here", "covers_elsewhere") if key in row
     ]
     assert len(covered) >= 8
     assert min(covered) > 0.85
     assert np.mean(covered) > 0.92
-    found = {row["rule"]: row for row in rows}
-    assert found["lower_epsilon_smaller_batch"]["supported_here"] > 0.9
 
 
 def test_only_the_gain_of_adapting_is_zero_where_there_is_nothing_to_gain() -> None:
@@ -142,9 +161,9 @@ def test_more_problems_see_smaller_effects() -> None:
 def test_a_forecast_says_what_the_study_lacks() -> None:
     table = {"t": {"family": "tuning_implications", "caption": "c", "section": "s"}}
     lines = list(outlook(make_study({"s": GRID}, tables=table)))
-    assert "Lower ε: Increase C: has 3 of 6 comparisons" in "\n".join(lines)
+    assert "Lower ε: Increase C: has 1 of 4 problems" in "\n".join(lines)
     assert "Weaker backbone" in lines[3]
-    assert "smaller C): has 0 of 6 comparisons" in lines[3]
+    assert "smaller C): has 0 of 4 pairs of problems" in lines[3]
     assert not list(outlook(make_study({"s": GRID})))
 
 
@@ -162,13 +181,13 @@ def test_the_core_can_say_as_much_as_the_papers_study() -> None:
 
 
 def test_evidence_is_the_same_for_one_study_as_among_many() -> None:
-    many = simulate(_several(), World(), 5, np.random.default_rng(0))
+    many = simulate(_several(), World(), 5, np.random.default_rng(0)).measured
     one = [
         replace(grid, selection=grid.selection[3], accuracy=grid.accuracy[3], tuning=grid.tuning[3])
         for grid in many
     ]
-    together, level = gather(compare(many))
-    alone, _ = gather(compare(one))
+    together, level = gather(compare(many, corrected=False))
+    alone, _ = gather(compare(one, corrected=False))
     for all_studies, single in zip(together, alone, strict=True):
         if len(single.comparisons) == len(all_studies.comparisons):
             assert all_studies.verdict(level)[3] == single.verdict(level)

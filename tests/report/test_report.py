@@ -129,7 +129,7 @@ def table_numbers() -> dict[str, pd.DataFrame]:
     rules.loc[0, ["effect", "lower_here", "upper_here", "verdict"]] = [
         -0.25, -0.5, -0.125, "contradicted",
     ]  # fmt: skip
-    rules.loc[0, ["in_favour", "against"]] = [2, 7]
+    rules.loc[0, ["units", "in_favour", "against"]] = [9, 2, 7]
     rules.loc[0, ["smallest_visible_here", "needs"]] = [0.375, ""]
     rules.loc[1, "needs"] = "1 of 3 separate datasets, for other datasets"
     rules.loc[1, ["effect", "lower_here", "upper_here", "verdict"]] = [1.5, 1, 2, "supported here"]

@@ -277,7 +277,7 @@ def test_the_rules_are_a_table(paths: Paths) -> None:
     assert set(numbers["verdict"]) == {"not resolved"}
     rows = markdown_rows(paths)
     assert rows[1][:2] == ["Lower ε", "Increase C"]
-    assert rows[1][3:8] == ["+0.00", "", "0.1", "–", "1 (0, 0) in 1"]
+    assert rows[1][3:9] == ["+0.00", "", "0.1", "–", "1", "1 (0, 0) in 1"]
     assert rows[3][3] == "–"
 
 
@@ -399,7 +399,7 @@ def test_every_field_of_a_rule_stands_in_its_own_column() -> None:
         "unit": "points", "margin": 0.1, "threshold": 0.2, "effect": 0.25, "lower_here": -0.5,
         "upper_here": 0.75, "smallest_visible_here": 1.25, "lower_elsewhere": -1.5,
         "upper_elsewhere": 1.75, "smallest_visible_elsewhere": 2.25, "comparisons": 11,
-        "in_favour": 7, "against": 4, "at_an_end": 5, "groups_of_datasets": 3, "needs": "",
+        "units": 11, "in_favour": 7, "against": 4, "at_an_end": 5, "groups_of_datasets": 3, "needs": "",
         "verdict": "not resolved",
     }  # fmt: skip
     printed = show(None, pd.DataFrame([row]))
@@ -411,7 +411,8 @@ def test_every_field_of_a_rule_stands_in_its_own_column() -> None:
         "Other datasets": "[−1.50, +1.75]",
         "Margin": "0.1",
         "Visible": "1.25",
-        "Comparisons (for, against)": "11 (7, 4) in 3",
+        "Comparisons": "11",
+        "Units (for, against)": "11 (7, 4) in 3",
         "Verdict": "not resolved",
     }
 

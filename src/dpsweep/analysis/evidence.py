@@ -2,9 +2,11 @@
 
 Two means, each with an interval, answer two questions:
 
-- *Here*: does the rule hold for these problems? The comparisons are the units, and each counts the same.
-  Each group of datasets has a variance of its own (Welch 1947), with Satterthwaite's (1946) degrees of
-  freedom; groups with one comparison are put together.
+- *Here*: does the rule hold for these problems? The units are the problems, or the pairs of problems that are
+  compared, each with the mean over its comparisons (at several epsilons, say): those share data, network and
+  test set. Each unit counts the same. Each group of datasets has a variance of its own (Welch 1947), with
+  Satterthwaite's (1946) degrees of freedom; groups with one unit are put together. The error is at least what
+  the test set alone makes of it (`dpsweep.analysis.rules.test_variance`).
 - *Other datasets*: would it hold on another dataset? The datasets are the units, a single number each.
   Those that share examples count as one, as do those that a comparison has side by side.
 
@@ -12,9 +14,11 @@ All intervals of a table hold together with 95 % (Bonferroni). So every verdict 
 right at the same time with at least that probability:
 
 - *supported*: the whole interval is above the margin, the smallest effect worth speaking of (half a point,
-  or a tenth of a point per halving), and above the standard error of the cells that are the reference;
-- *contradicted*: the whole interval is below minus the larger of these two;
-- *no difference*: the whole interval is within the margin;
+  or a tenth of a point per halving), and above the standard error of the cells that are the reference; and
+  most units are above the margin, so that no single one carries the verdict;
+- *contradicted*: the whole interval is below minus the larger of these two, and most units are below minus
+  the margin;
+- *no difference*: the whole interval is within the margin, and so are most units;
 - *not resolved*: anything else.
 
 docs/statistics.md shows by simulation how often intervals and verdicts are right.
@@ -32,8 +36,8 @@ from scipy.stats import t as student
 from dpsweep.analysis.grids import CONDITIONS, Array, Grid
 from dpsweep.analysis.rules import RULES, Comparison, Rule
 
-FEWEST_COMPARISONS = 6
-"""With fewer there is no verdict about this study."""
+FEWEST_UNITS = 4
+"""With fewer problems, or pairs of problems, there is no verdict about this study."""
 FEWEST_DATASETS = 3
 """With fewer there is no verdict about other datasets."""
 LEVEL = 0.05
@@ -53,6 +57,8 @@ class Mean:
     error: Array
     degrees: Array
     """of freedom of the error"""
+    units: Array
+    """the effects that it is the mean of, shape (..., units)"""
 
     def interval(self, level: float) -> tuple[Array, Array]:
         """Return the t interval that misses the effect with probability ``level``."""
@@ -74,23 +80,43 @@ class Mean:
             level: probability that the interval misses the effect.
         """
         lower, upper = self.interval(level)
+        above, below = self.in_favour(margin), self.against(margin)
+        most = self.units.shape[-1] / 2
         said: Strings = np.select(
-            [lower > threshold, upper < -threshold, (lower > -margin) & (upper < margin)],
+            [
+                (lower > threshold) & (above > most),
+                (upper < -threshold) & (below > most),
+                (lower > -margin)
+                & (upper < margin)
+                & (self.units.shape[-1] - above - below > most),
+            ],
             ["supported", "contradicted", "no difference"],
             NOT_RESOLVED,
         )
         return said
 
+    def in_favour(self, margin: float) -> npt.NDArray[np.intp]:
+        """Return how many units are above the margin, shape (...)."""
+        return np.count_nonzero(self.units > margin, axis=-1)  # type: ignore[return-value]
 
-def mean_here(effects: Array, groups: Sequence[int]) -> Mean | None:
-    """Return the mean over comparisons, which are the units; each group has its own variance.
+    def against(self, margin: float) -> npt.NDArray[np.intp]:
+        """Return how many units are below minus the margin, shape (...)."""
+        return np.count_nonzero(self.units < -margin, axis=-1)  # type: ignore[return-value]
+
+
+def mean_here(
+    effects: Array, groups: Sequence[int], test_errors: Array | float = 0.0
+) -> Mean | None:
+    """Return the mean over units; each group of datasets has its own variance.
 
     Args:
-        effects: shape (..., comparisons); their noise is independent.
-        groups: the group of datasets of every comparison: 0, 1, ...
+        effects: shape (..., units); their noise is independent.
+        groups: the group of datasets of every unit: 0, 1, ...
+        test_errors: the standard errors that come from the test set alone, shape as that of the effects.
+            What units differ by has them in it; with few units it may be too little by chance.
 
     Returns:
-        None with fewer than two comparisons.
+        None with fewer than two units.
     """
     units = _strata(groups)
     sizes = np.array([len(unit) for unit in units])
@@ -99,26 +125,31 @@ def mean_here(effects: Array, groups: Sequence[int]) -> Mean | None:
     variances = np.stack([effects[..., unit].var(axis=-1, ddof=1) for unit in units])
     totals = (sizes * variances.T).T
     total, squares = totals.sum(axis=0), np.tensordot(1 / (sizes - 1), totals**2, axes=1)
-    # Comparisons that agree exactly leave no error.
+    # Units that agree exactly leave no error.
     degrees = np.where(squares > 0, total**2 / np.where(squares > 0, squares, 1), len(groups) - 1)
-    return Mean(effects.mean(axis=-1), np.sqrt(total) / len(groups), degrees)
+    least = np.broadcast_to(np.square(test_errors), effects.shape).sum(axis=-1)
+    error = np.sqrt(np.maximum(total, least)) / len(groups)
+    return Mean(effects.mean(axis=-1), error, degrees, effects)
 
 
 def _strata(groups: Sequence[int]) -> list[npt.NDArray[np.intp]]:
-    """Return the comparisons of each group; those that are alone in theirs are put together."""
+    """Return the units of each group; those that are alone in theirs are put together."""
     members = [np.flatnonzero(np.array(groups) == group) for group in sorted(set(groups))]
-    members.sort(key=len)
-    while len(members) > 1 and len(members[0]) == 1:
-        members[:2] = [np.concatenate(members[:2])]
-    return members
+    alone = [each for each in members if len(each) == 1]
+    several = sorted((each for each in members if len(each) > 1), key=len)
+    if len(alone) == 1 and several:
+        several[0] = np.concatenate([several[0], *alone])
+    elif alone:
+        several.append(np.concatenate(alone))
+    return several
 
 
 def mean_elsewhere(effects: Array, groups: Sequence[int]) -> Mean | None:
-    """Return the mean over datasets of the mean over comparisons, with datasets as units.
+    """Return the mean over datasets of the mean over their units, with datasets as units.
 
     Args:
-        effects: shape (..., comparisons).
-        groups: the group of datasets of every comparison: 0, 1, ...
+        effects: shape (..., units).
+        groups: the group of datasets of every unit: 0, 1, ...
 
     Returns:
         None with a single group.
@@ -127,7 +158,8 @@ def mean_elsewhere(effects: Array, groups: Sequence[int]) -> Mean | None:
         return None
     means = _means_of_groups(effects, groups)
     error = means.std(axis=0, ddof=1) / np.sqrt(len(means))
-    return Mean(means.mean(axis=0), error, np.full(error.shape, len(means) - 1.0))
+    degrees = np.full(error.shape, len(means) - 1.0)
+    return Mean(means.mean(axis=0), error, degrees, np.moveaxis(means, 0, -1))
 
 
 def _means_of_groups(effects: Array, groups: Sequence[int]) -> Array:
@@ -143,15 +175,17 @@ class Evidence:
     Attributes:
         rule: the rule.
         comparisons: those with an effect.
-        groups: the group of datasets of each of them.
+        groups: the group of datasets of each unit: a problem, or a pair of problems.
+        units: the mean effect of each unit, shape (..., units).
         effect: the mean effect, shape (...), whether it has an interval or not; NaN without comparisons.
-        here: the mean effect with comparisons as units, None where there are too few for an interval.
+        here: the mean effect over units, None where there are too few for an interval.
         elsewhere: the same with datasets as units.
     """
 
     rule: Rule
     comparisons: Sequence[Comparison]
     groups: Sequence[int]
+    units: Array
     effect: Array
     here: Mean | None
     elsewhere: Mean | None
@@ -163,16 +197,26 @@ class Evidence:
         """Gather the comparisons of a rule; ``related`` are pairs of datasets that share examples."""
         known = [each for each in comparisons if not np.isnan(each.effect).any()]
         if not known:
-            return cls(rule, [], [], np.array(np.nan), None, None)
-        datasets = [[grid.dataset for grid in each.grids] for each in known]
+            return cls(rule, [], [], np.empty(0), np.array(np.nan), None, None)
+        members: dict[tuple[str, ...], list[Comparison]] = {}
+        for each in known:
+            members.setdefault(each.unit, []).append(each)
+        datasets = [
+            [grid.dataset for each in own for grid in each.grids] for own in members.values()
+        ]
         groups = groups_of_datasets(datasets, related)
-        effects = np.stack([each.effect for each in known], axis=-1)
-        enough = len(known) >= FEWEST_COMPARISONS
+        effects, errors = (
+            np.stack(
+                [np.mean([get(each) for each in own], axis=0) for own in members.values()], axis=-1
+            )
+            for get in (lambda each: each.effect, lambda each: each.test_error)
+        )
+        enough = len(members) >= FEWEST_UNITS
         many = enough and len(set(groups)) >= FEWEST_DATASETS
-        here = mean_here(effects, groups) if enough else None
+        here = mean_here(effects, groups, errors) if enough else None
         elsewhere = mean_elsewhere(effects, groups) if many else None
         effect = _means_of_groups(effects, groups).mean(axis=0) if here is None else here.effect
-        return cls(rule, known, groups, effect, here, elsewhere)
+        return cls(rule, known, groups, effects, effect, here, elsewhere)
 
     @property
     def threshold(self) -> Array:
@@ -184,9 +228,9 @@ class Evidence:
     @property
     def needs(self) -> str:
         """Name what is missing for a verdict; empty where nothing is."""
-        count, datasets = len(self.comparisons), len(set(self.groups))
-        if count < FEWEST_COMPARISONS:
-            return f"{count} of {FEWEST_COMPARISONS} comparisons"
+        units, datasets = len(self.groups), len(set(self.groups))
+        if units < FEWEST_UNITS:
+            return f"{units} of {FEWEST_UNITS} {self.rule.unit_name}"
         if datasets < FEWEST_DATASETS:
             return f"{datasets} of {FEWEST_DATASETS} separate datasets, for other datasets"
         return ""
@@ -217,9 +261,14 @@ def gather(
     return found, LEVEL / max(intervals, 1)
 
 
-def compare(grids: Sequence[Grid]) -> dict[str, list[Comparison]]:
-    """Return every comparison that the grids allow, by the key of the rule."""
-    return {rule.key: list(rule.compare(grids)) for rule in RULES}
+def compare(grids: Sequence[Grid], corrected: bool = True) -> dict[str, list[Comparison]]:
+    """Return every comparison that the grids allow, by the key of the rule.
+
+    Args:
+        grids: of a study.
+        corrected: whether the bias of gains is subtracted (see `dpsweep.analysis.rules`).
+    """
+    return {rule.key: list(rule.compare(grids, corrected)) for rule in RULES}
 
 
 def comparison_table(comparisons: Mapping[str, Sequence[Comparison]]) -> pd.DataFrame:
@@ -243,6 +292,8 @@ def evidence_table(
 ) -> pd.DataFrame:
     """Return one row per rule: effect, intervals, smallest visible effects, counts, verdict.
 
+    ``in_favour`` and ``against`` count the ``units`` that are beyond the margin.
+
     Args:
         comparisons: from `compare`.
         related: pairs of datasets that share examples.
@@ -252,8 +303,7 @@ def evidence_table(
 
 
 def _row(evidence: Evidence, level: float) -> dict[str, object]:
-    rule = evidence.rule
-    effects = [float(each.effect) for each in evidence.comparisons]
+    rule, units = evidence.rule, evidence.units
     row: dict[str, object] = {
         "rule": rule.key,
         "condition": rule.condition,
@@ -272,9 +322,10 @@ def _row(evidence: Evidence, level: float) -> dict[str, object]:
         names = ("lower", "upper", "smallest_visible")
         row |= {f"{name}_{scope}": value for name, value in zip(names, numbers, strict=True)}
     return row | {
-        "comparisons": len(effects),
-        "in_favour": sum(effect > 0 for effect in effects),
-        "against": sum(effect < 0 for effect in effects),
+        "comparisons": len(evidence.comparisons),
+        "units": len(units),
+        "in_favour": int((units > rule.margin).sum()),
+        "against": int((units < -rule.margin).sum()),
         "at_an_end": sum(bool(each.reference_at) for each in evidence.comparisons),
         "groups_of_datasets": len(set(evidence.groups)),
         "needs": evidence.needs,

@@ -1,6 +1,7 @@
 """Accuracies over batch size and clipping bound, a grid for every (problem, epsilon, epochs)."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -8,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dpsweep.study.choice import repeats
+from dpsweep.study.choice import CELL, repeats
 
 Array = npt.NDArray[np.float64]
 Axis = Literal["batch_size", "clipping_bound"]
@@ -39,6 +40,7 @@ class Grid:
         accuracy: on the test set, same shape.
         tuning: selection accuracy of the first seed at every learning rate of the grid, ascending, shape
             (..., B, C, learning rates). NaN for a rate that was not tried.
+        test_size: test examples that ``accuracy`` is measured on.
     """
 
     dataset: str
@@ -52,6 +54,7 @@ class Grid:
     selection: Array
     accuracy: Array
     tuning: Array
+    test_size: float = math.inf
 
     @property
     def seeds(self) -> int:
@@ -93,6 +96,30 @@ def mean_without(values: Array, seed: int) -> Array:
     return mean
 
 
+def without_diverged(accuracy: Array) -> Array:
+    """Replace seeds that are far below the best one of their cell by the mean of the cell's others.
+
+    Far is 5 points, and ten times the usual scatter of a cell: the median over the cells of a grid.
+
+    >>> without_diverged(np.array([[[0.80, 0.81, 0.02], [0.79, 0.78, 0.79]]])).round(3).tolist()
+    [[[0.8, 0.81, 0.805], [0.79, 0.78, 0.79]]]
+
+    Args:
+        accuracy: in [0, 1], shape (..., B, C, seeds).
+    """
+    if accuracy.shape[-1] == 1:
+        return accuracy
+    scatter = accuracy.std(axis=-1, ddof=1)
+    middle = np.median if np.isfinite(scatter).all() else np.nanmedian
+    far = np.maximum(0.05, 10 * middle(scatter, axis=(-2, -1)))[..., None, None, None]
+    low = accuracy < accuracy.max(axis=-1, keepdims=True) - far
+    if not low.any():
+        return accuracy
+    others = np.where(low, 0, accuracy).sum(axis=-1, keepdims=True)
+    found: Array = np.where(low, others / (~low).sum(axis=-1, keepdims=True), accuracy)
+    return found
+
+
 def best(accuracy: Array) -> tuple[npt.NDArray[np.intp], ...]:
     """Return the position (B, C) of the highest accuracy: the smallest B, then C, on ties.
 
@@ -118,8 +145,17 @@ def at(values: Array, rows: npt.NDArray[np.intp], columns: npt.NDArray[np.intp])
     return found
 
 
-def grids(trials: pd.DataFrame) -> list[Grid]:
-    """Return all private grids of flat clipping in the trials, without those that have no accuracy."""
+def grids(trials: pd.DataFrame, test_sizes: Mapping[str, int] | None = None) -> list[Grid]:
+    """Return all private grids of flat clipping in the trials, without those that have no accuracy.
+
+    Cells of a grid may have unlike numbers of seeds, while a study is extended. Then the grid has the
+    seeds that all cells with more than one seed share.
+
+    Args:
+        trials: a row per trial, as `dpsweep.analysis.frames.load_trials` reads them.
+        test_sizes: test examples of each dataset, by name; a dataset that is not there has no noise of
+            its test set.
+    """
     if trials.empty:
         return []
     private = trials[(trials["clipping"] == "flat") & np.isfinite(trials["epsilon"])]
@@ -127,7 +163,7 @@ def grids(trials: pd.DataFrame) -> list[Grid]:
     for conditions, group in private.groupby(list(CONDITIONS)):
         dataset, backbone, method, optimizer, epsilon, epochs = conditions
         sizes, bounds = (np.sort(group[axis].unique()) for axis in ("batch_size", "clipping_bound"))
-        tuned = repeats(group)
+        tuned = _with_shared_seeds(repeats(group))
         first = group[group["seed"] == group["seed"].min()].drop_duplicates("trial_key")
 
         def table(
@@ -149,10 +185,19 @@ def grids(trials: pd.DataFrame) -> list[Grid]:
             table(tuned, "seed", "selection_accuracy"),
             table(tuned, "seed", "macro_accuracy"),
             table(first, "learning_rate", "selection_accuracy"),
+            (test_sizes or {}).get(str(dataset), math.inf),
         )  # fmt: skip
         if not np.isnan(grid.selection).all():
             found.append(grid)
     return found
+
+
+def _with_shared_seeds(tuned: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the seeds that all cells with two seeds or more share, if those are two or more."""
+    of_cells = tuned.groupby(CELL)["seed"].agg(set)
+    several = [seeds for seeds in of_cells if len(seeds) > 1]
+    shared = set.intersection(*several) if several else set()
+    return tuned[tuned["seed"].isin(shared)] if len(shared) > 1 else tuned
 
 
 def alike(found: Iterable[Grid], condition: Condition) -> list[list[Grid]]:

@@ -7,12 +7,12 @@ effects, intervals and verdicts are those of `dpsweep.analysis`, for many studie
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from dpsweep.analysis.evidence import FEWEST_COMPARISONS, NOT_RESOLVED, Evidence, compare, gather
+from dpsweep.analysis.evidence import FEWEST_UNITS, NOT_RESOLVED, Evidence, compare, gather
 from dpsweep.analysis.grids import Array, Grid
-from dpsweep.base.units import count
 from dpsweep.study import Cell, Study
 from dpsweep.study.config.datasets import related_datasets
 from dpsweep.study.table_targets import TuningImplications
@@ -52,6 +52,18 @@ class World:
         unequal_scatter: spread of the scatter between datasets, of its logarithm.
         between_datasets: spread of the effects between datasets, relative to their size.
         between_problems: the same between comparisons of a dataset.
+        families: effects of datasets are 1 + or - this, one or the other as likely as not.
+        one_problem: factor of the effects of the first problem; all others have none.
+        cell_scatter: spread of the scatter between the cells of a grid, of its logarithm.
+        test_noise: standard deviation of what all seeds of a cell share, as they share a test set.
+        diverging: share of the trials that end at ``chance``.
+        outlier: lost by one trial of every grid.
+        chance: no accuracy is below it.
+        ceiling: accuracy that nothing reaches; losses are drawn together towards it.
+        ridge: lost per squared (decades of C + doublings of B), so that neither alone tells what is best.
+        cliff: lost by every C above the norms, at once.
+        slope: lost per decade of C below the largest one.
+        rates: share of the learning rates that are tried, the middle ones.
     """
 
     small_bound_cost: float = 0.65
@@ -72,6 +84,25 @@ class World:
     unequal_scatter: float = 0.3
     between_datasets: float = 0.3
     between_problems: float = 0.3
+    families: float = 0.0
+    one_problem: float = 0.0
+    cell_scatter: float = 0.0
+    test_noise: float = 0.0
+    diverging: float = 0.0
+    outlier: float = 0.0
+    chance: float = 0.0
+    ceiling: float = 100.0
+    ridge: float = 0.0
+    cliff: float = 0.0
+    slope: float = 0.0
+    rates: float = 1.0
+
+
+class Simulation(NamedTuple):
+    """Simulated studies: what they measure, and what they would measure without noise."""
+
+    measured: list[Grid]
+    exact: list[Grid]
 
 
 def design(study: Study, cells: Iterable[Cell]) -> list[Grid]:
@@ -109,7 +140,7 @@ def simulate(
     studies: int,
     random: np.random.Generator,
     same_problems: bool = False,
-) -> list[Grid]:
+) -> Simulation:
     """Return the grids with accuracies of a world, with a leading axis of studies.
 
     Args:
@@ -133,7 +164,8 @@ def simulate(
             drawn[of] = random.standard_normal((1 if same_problems else studies, 1, 1, 1))
         return drawn[of]
 
-    found = []
+    found = Simulation([], [])
+    first = (grids[0].dataset, grids[0].backbone, grids[0].method, grids[0].optimizer)
     for grid in grids:
         problem = (grid.dataset, grid.backbone, grid.method, grid.optimizer, grid.epochs)
         effect = (
@@ -141,24 +173,53 @@ def simulate(
             + world.between_datasets * normal(grid.dataset)
             + world.between_problems * normal(*problem)
         )
+        if world.families:
+            effect = effect + world.families * np.sign(normal(grid.dataset, "family"))
+        if world.one_problem:
+            effect = effect * world.one_problem * (problem[:-1] == first)
         difficulty = np.log2(LOOSEST / grid.epsilon) + hardness[problem[:-1]]
         norms = middle[grid.backbone, grid.method] + 0.1 * normal(*problem, "norms")
+        count = grid.tuning.shape[-1]
+        tried = max(1, round(world.rates * count))
+        rates = slice((count - tried) // 2, (count - tried) // 2 + tried)
+        grid = replace(grid, tuning=grid.tuning[..., rates])  # noqa: PLW2901
         exact = _surface(grid, world, difficulty, effect, norms)
         scatter = world.scatter * (1 + world.growing_scatter * difficulty)
         unequal = normal(grid.dataset, "scatter")
         scatter = scatter * np.exp(world.unequal_scatter * unequal)
         shape = (studies, *exact.shape[1:])
         exact = np.broadcast_to(exact, shape)
-        tuning = exact + scatter * random.standard_normal(shape)
-        rate = tuning.argmax(axis=-1)[..., np.newaxis]
-        noise = random.standard_normal((*shape[:-1], grid.seeds))
-        accuracy = np.take_along_axis(exact, rate, axis=-1) + scatter * noise
-        # The first seed has tuned the learning rates, so its accuracy is the best of several.
-        accuracy[..., :1] = np.take_along_axis(tuning, rate, axis=-1)
-        found.append(
-            replace(grid, selection=accuracy / 100, accuracy=accuracy / 100, tuning=tuning / 100)
-        )
+        found.exact.append(_without_noise(grid, exact))
+        found.measured.append(_measured(grid, world, exact, scatter, random))
     return found
+
+
+def _without_noise(grid: Grid, exact: Array) -> Grid:
+    """Return a grid that has every cell's accuracy at its best learning rate."""
+    accuracy = np.repeat(exact.max(axis=-1, keepdims=True), 2, axis=-1) / 100
+    return replace(grid, selection=accuracy, accuracy=accuracy, tuning=exact / 100)
+
+
+def _measured(
+    grid: Grid, world: World, exact: Array, scatter: Array, random: np.random.Generator
+) -> Grid:
+    """Return a grid with the noise of a world, whose seeds repeat the rate that the first one tuned."""
+    shape = exact.shape
+    cells = (*shape[:-1], 1)
+    scatter = scatter * np.exp(world.cell_scatter * random.standard_normal(cells))
+    shared = exact + world.test_noise * random.standard_normal(cells)
+    tuning = shared + scatter * random.standard_normal(shape)
+    rate = tuning.argmax(axis=-1)[..., np.newaxis]
+    noise = random.standard_normal((*shape[:-1], grid.seeds))
+    accuracy = np.take_along_axis(shared, rate, axis=-1) + scatter * noise
+    # The first seed has tuned the learning rates, so its accuracy is the best of several.
+    accuracy[..., :1] = np.take_along_axis(tuning, rate, axis=-1)
+    accuracy[random.random(accuracy.shape) < world.diverging] = world.chance
+    if world.outlier:
+        flat = accuracy.reshape(shape[0], -1)
+        flat[np.arange(shape[0]), random.integers(flat.shape[-1], size=shape[0])] -= world.outlier
+    accuracy = np.maximum(accuracy, world.chance)
+    return replace(grid, selection=accuracy / 100, accuracy=accuracy / 100, tuning=tuning / 100)
 
 
 @dataclass(frozen=True)
@@ -199,8 +260,15 @@ def prospects(
         studies: number of simulated studies.
         seed: of the simulation.
     """
-    random = np.random.default_rng(seed)
-    evidence, level = gather(compare(simulate(grids, world, studies, random)), related)
+    simulated = simulate(grids, world, studies, np.random.default_rng(seed))
+    comparisons, exact = (compare(each, corrected=False) for each in simulated)
+    # Here the bias is known, and the bootstrap of every study would take its time.
+    for key, found_ones in comparisons.items():
+        comparisons[key] = [
+            replace(measured, effect=measured.effect - (measured.effect - true.effect).mean())
+            for measured, true in zip(found_ones, exact[key], strict=True)
+        ]
+    evidence, level = gather(comparisons, related)
     found = {}
     for each in evidence:
         truth, visible = float("nan"), float("nan")
@@ -237,8 +305,8 @@ def outlook(study: Study) -> Iterator[str]:
         "study supports each rule, and the smallest effect that it would find with 80 %"
     )
     for prospect in found.values():
-        rule, comparisons = prospect.evidence.rule, len(prospect.evidence.comparisons)
-        said = [count(comparisons, "comparison")] if comparisons >= FEWEST_COMPARISONS else []
+        rule, units = prospect.evidence.rule, len(prospect.evidence.groups)
+        said = [f"{units} {rule.unit_name}"] if units >= FEWEST_UNITS else []
         if not np.isnan(prospect.smallest_visible):
             said.append(f"{prospect.power:.0%}, {prospect.smallest_visible:.2g} {rule.unit}")
         if prospect.evidence.needs:
@@ -283,9 +351,16 @@ def _surface(grid: Grid, world: World, difficulty: float, effect: Array, norms: 
     best_rate = rates.mean() + world.rate_by_batch * (sizes - middle)
     loss = (
         (world.small_bound_cost * difficulty * effect + world.constant_cost) * below
+        + world.slope * (bounds.max() - bounds)
+        + world.cliff * (bounds > norms)
+        + world.ridge * (bounds - norms + sizes - middle) ** 2
         + world.large_bound_cost * (1 + world.narrowing * difficulty) * above
         + world.batch_cost * (sizes - best_size) ** 2
         + world.rate_cost * (rates - best_rate) ** 2
     )
-    exact: Array = 90 - world.level * difficulty - world.shrinkage**difficulty * loss
+    reached = 90 - world.level * difficulty - world.shrinkage**difficulty * loss
+    # Softly below the ceiling: at a distance of d points below it, a point more adds 1 - exp(-d / 3).
+    if world.ceiling < 100:
+        reached = world.ceiling - 3 * np.log1p(np.exp((world.ceiling - reached) / 3))
+    exact: Array = np.maximum(reached, world.chance)
     return exact

@@ -58,7 +58,7 @@ def _verdict(row: Mapping[Hashable, Any]) -> dict[str, str]:
         "verdict": said,
         "status": status,
         "effect": text,
-        "votes": f"{row['in_favour']} for, {row['against']} against",
+        "votes": f"{row['in_favour']} of {row['units']} for, {row['against']} against",
     }
 
 
