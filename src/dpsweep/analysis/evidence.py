@@ -97,11 +97,13 @@ class Mean:
 
     def in_favour(self, margin: float) -> npt.NDArray[np.intp]:
         """Return how many units are above the margin, shape (...)."""
-        return np.count_nonzero(self.units > margin, axis=-1)  # type: ignore[return-value]
+        count: npt.NDArray[np.intp] = (self.units > margin).sum(axis=-1)
+        return count
 
     def against(self, margin: float) -> npt.NDArray[np.intp]:
         """Return how many units are below minus the margin, shape (...)."""
-        return np.count_nonzero(self.units < -margin, axis=-1)  # type: ignore[return-value]
+        count: npt.NDArray[np.intp] = (self.units < -margin).sum(axis=-1)
+        return count
 
 
 def mean_here(
@@ -205,11 +207,12 @@ class Evidence:
             [grid.dataset for each in own for grid in each.grids] for own in members.values()
         ]
         groups = groups_of_datasets(datasets, related)
-        effects, errors = (
-            np.stack(
-                [np.mean([get(each) for each in own], axis=0) for own in members.values()], axis=-1
-            )
-            for get in (lambda each: each.effect, lambda each: each.test_error)
+        effects = np.stack(
+            [np.mean([each.effect for each in own], axis=0) for own in members.values()], axis=-1
+        )
+        errors = np.stack(
+            [np.mean([each.test_error for each in own], axis=0) for own in members.values()],
+            axis=-1,
         )
         enough = len(members) >= FEWEST_UNITS
         many = enough and len(set(groups)) >= FEWEST_DATASETS

@@ -164,7 +164,8 @@ class Rule:
         if self.changes not in ("epsilon", "epochs"):
             return np.ones(1)
         values = [getattr(grid, self.changes) for grid in series]
-        return np.log2(values[0] / np.array(values[1:]))
+        distances: Array = np.log2(values[0] / np.array(values[1:]))
+        return distances
 
     def _comparison(self, series: Sequence[Grid], random: np.random.Generator | None) -> Comparison:
         easiest = series[0]
