@@ -44,10 +44,14 @@ def test_the_readme_says_what_the_numbers_say() -> None:
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"Over {len(losses)} settings the smallest C costs at most {smallest:.1f} points" in said
     assert f"a C above the norms up to {largest:.1f}." in said
-    about_bounds = [row for row in NUMBERS["rules"] if row["rule"].endswith("larger_bound")]
-    assert [row["verdict"] for row in about_bounds] == 3 * ["no difference here"]
-    about_sizes = [row for row in NUMBERS["rules"] if row["rule"].endswith("smaller_batch")]
-    assert [row["verdict"] for row in about_sizes] == 2 * ["not resolved"]
+    best = [100 * row["centre"] for row in NUMBERS["best"]]
+    assert f"these settings are {min(best):.1f} to {max(best):.1f} %" in said
+    assert {row["verdict"] for row in NUMBERS["rules"]} == {"not resolved"}
+    by_epsilon = [row for row in NUMBERS["rules"] if row["rule"].startswith("lower_epsilon")]
+    visible = min(row["smallest_visible_here"] for row in by_epsilon)
+    assert f"a gain below {visible:.2f} points per halving of ε would not have been seen" in said
+    assert {row["units"] for row in by_epsilon} == {5}
+    assert "the settings belong to five problems" in said
 
 
 @pytest.mark.parametrize("section", ["by_bound", "by_batch_size"])

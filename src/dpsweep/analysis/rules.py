@@ -366,10 +366,11 @@ def test_error_of(grid: Grid) -> Array:
 def _scatter(values: Array) -> Array:
     """Return the standard deviation of seeds, pooled over the better half of the cells; shape (...).
 
-    Only cells that may be chosen matter. A seed that diverged brings its cell into the worse half.
+    Only cells that may be chosen matter, without the seeds that diverged.
     """
     if values.shape[-1] == 1:
         return np.full(values.shape[:-3], np.nan)
+    values = without_diverged(values)
     mean = values.mean(axis=-1)
     better = mean >= np.median(mean, axis=(-2, -1), keepdims=True)
     variance = (values.var(axis=-1, ddof=1) * better).sum(axis=(-2, -1)) / better.sum(axis=(-2, -1))
