@@ -162,7 +162,7 @@ def test_one_seed_that_diverged_does_not_carry_a_gain() -> None:
     gains = [gain_of_adapting(easy, each, "clipping_bound", "larger") for each in (whole, hard)]
     # Those who saw the crash choose another C, 10 points worse; the one that crashed does not measure it.
     assert gains == pytest.approx([20, (20 + 10 + 10) / 3], abs=0.1)
-    assert standard_error(hard) == pytest.approx(standard_error(whole))
+    assert standard_error(hard) == pytest.approx(standard_error(whole), rel=0.05)
 
 
 def test_a_single_seed_cannot_measure() -> None:
