@@ -97,6 +97,21 @@ DOCSTRINGS = {
         **{"train_per_class": 10, "test_per_class": 2},
     },
 }
+TINY_ROBERTA = {
+    **{"title": "RoBERTa", "library": "transformers", "architecture": "roberta"},
+    "arguments": {
+        **{"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20},
+        **{"intermediate_size": 8, "max_position_embeddings": 12},
+    },
+    **{"weights": {"kind": "random"}, "tokenizer": {"kind": "hub", "id": "a/b"}},
+}
+TINY_T5 = TINY_ROBERTA | {
+    **{"title": "T5", "architecture": "t5"},
+    "arguments": {
+        **{"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 20},
+        **{"pad_token_id": 0, "eos_token_id": 3},
+    },
+}
 
 ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     "no such architecture": (
@@ -147,6 +162,10 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
             },
         },
         "sweeps.one: the texts have 9999 tokens, .* reads at most 512",
+    ),
+    "a text that is too long for positions after the padding's": (
+        {"backbones.vit": TINY_ROBERTA, "datasets.pets": DOCSTRINGS | {"max_length": 11}},
+        "sweeps.one: the texts have 11 tokens, Roberta.* reads at most 10",
     ),
     "threads": ({"training.threads": 100_000}, "threads: found 100000; allowed: at most 512"),
     "more classes than images": (
@@ -333,3 +352,11 @@ def test_prepared_data_is_not_asked_for_again(study: dict[str, Any]) -> None:
     assert said(study, {}, seconds=0)[1] == ""
     _, errors = said(study, {"datasets.pets.train_size": 61}, seconds=0)
     assert "datasets.pets: pets: no such folder" in errors  # preparing it again would fail
+
+
+def test_networks_with_a_decoder_pass(study: dict[str, Any]) -> None:
+    texts = DOCSTRINGS | {"train_size": 20}
+    edits = {"backbones.vit": TINY_T5, "datasets.pets": texts, "methods.film": {"kind": "all"}}
+    lines, errors = said(study, edits)
+    assert errors == ""
+    assert "1 fit their data and methods; a first step of 1 was tried" in lines

@@ -22,7 +22,7 @@ from dpsweep.models.build import (
     trainable_parameters,
 )
 from dpsweep.models.prepare import prepare
-from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.models.sequence_classifier import SequenceClassifier, require_length
 from dpsweep.study.config import AllParameters, Backbone, Film, HeadOnly, LoRA, Method, Scratch
 from dpsweep.study.paths import Paths
 
@@ -125,11 +125,88 @@ def test_a_batch_without_padding_has_a_mask_too(
     assert torch.equal(model(mixed)[2], alone[2])
 
 
-def test_too_long_a_text_is_refused() -> None:
-    model = network("distilbert", SMALL | {"max_position_embeddings": 6})
-    with pytest.raises(BackboneError, match=r"have 7 tokens, .* reads at most 6: .*max_length"):
-        model(TEXTS)
-    model(TEXTS[:, :6])
+LENGTHS: dict[str, tuple[dict[str, Any], int | None]] = {
+    "distilbert": (SMALL, 12),
+    "bert": (SMALL_BERT, 12),
+    # Positions start after the padding token's, which is 1.
+    "roberta": (SMALL_BERT, 10),
+    "roberta-prelayernorm": (SMALL_BERT, 10),
+    "camembert": (SMALL_BERT, 10),
+    "xlm-roberta": (SMALL_BERT, 10),
+    "xlm-roberta-xl": (SMALL_BERT, 10),
+    "data2vec-text": (SMALL_BERT, 10),
+    "ibert": (SMALL_BERT, 10),
+    "mpnet": (SMALL_BERT, 10),
+    # Relative or rotated positions, and a table of two more.
+    "xlnet": ({"d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 16, "vocab_size": 12}, None),
+    "deberta-v2": (SMALL_BERT | {"relative_attention": True, "position_biased_input": False}, None),
+    "opt": (
+        {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 16}
+        | {"vocab_size": 12, "word_embed_proj_dim": 8},
+        12,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_the_longest_text_is_the_longest_that_the_network_reads(name: str) -> None:
+    """Counted without numbers, and by passes on the CPU."""
+    arguments, longest = LENGTHS[name]
+    if longest is not None:
+        arguments = arguments | {"max_position_embeddings": 12}
+    architecture = Architecture(library="transformers", name=name, arguments=arguments)
+    if longest is None:
+        require_length(architecture, 700)
+        return
+    require_length(architecture, longest)
+    for length in (longest + 1, longest + 5, 999):
+        with pytest.raises(
+            BackboneError, match=rf"have {length} tokens, .* reads at most {longest}: .*max_length"
+        ):
+            require_length(architecture, length)
+    model = network(name, arguments)
+    assert isinstance(model, SequenceClassifier)
+    model(model.made_up(2, longest))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(model.made_up(2, longest + 1))
+
+
+SMALL_BART: dict[str, Any] = {
+    **{"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 12},
+    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16},
+    **{"decoder_ffn_dim": 16, "max_position_embeddings": 16},
+    **{"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3},
+}
+SMALL_T5: dict[str, Any] = {
+    **{"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 12},
+    **{"pad_token_id": 0, "eos_token_id": 3},
+}
+WITH_DECODERS = {
+    **dict.fromkeys(("bart", "mbart", "plbart", "mvp", "bigbird_pegasus"), SMALL_BART),
+    **dict.fromkeys(("t5", "mt5", "umt5"), SMALL_T5),
+}
+
+
+@pytest.mark.parametrize("name", WITH_DECODERS)
+def test_networks_with_a_decoder_read_texts_up_to_their_last_end(name: str) -> None:
+    model = network(name, WITH_DECODERS[name]).double()
+    assert isinstance(model, SequenceClassifier)
+    made_up = model.made_up(3, 6)
+    assert model(made_up).shape == (3, 3)
+    assert (made_up[:, -1] == 3).all() and (made_up[:, :-1] != 3).all()
+    # Texts with different numbers of the end token: the last one counts, others are not read.
+    ended, without = TEXTS.clone(), TEXTS.clone()
+    ended[0, 1], without[0, 1] = 3, -1
+    torch.testing.assert_close(model(ended)[1:], model(TEXTS)[1:])
+    torch.testing.assert_close(model(ended), model(without))
+
+
+def test_a_decoder_starts_with_padding_unless_it_is_told() -> None:
+    starts = [
+        network(name, arguments).network.config.decoder_start_token_id  # type: ignore[union-attr]
+        for name, arguments in (("t5", SMALL_T5), ("bart", SMALL_BART))
+    ]
+    assert starts == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +216,11 @@ def test_too_long_a_text_is_refused() -> None:
         ("distilbert", {"dimm": 8}, "unknown arguments dimm"),
         ("distilbert", {"dim": 9, "n_heads": 2}, "n_heads"),
         ("gpt2", {"n_embd": 8, "n_head": 2, "n_layer": 1}, "no padding token; set pad_token_id"),
+        (
+            "perceiver",
+            {"num_latents": 2, "d_latents": 8, "d_model": 8, "num_blocks": 1},
+            "PerceiverForSequenceClassification has no padding token; allowed: another kind",
+        ),
     ],
 )
 def test_networks_that_cannot_be(name: str, arguments: dict[str, Any], message: str) -> None:
@@ -317,6 +399,27 @@ def test_a_tokenizer_with_more_tokens_than_the_network_knows(
     publish(published / "out.json", published / "tokenizer.json")
     with pytest.raises(BackboneError, match=r"the tokenizer has 13 tokens, .* for 12"):
         prepare_published(tmp_path, published)
+
+
+def test_a_network_with_a_decoder_needs_a_tokenizer_that_ends_texts(
+    tmp_path: Path, published: Path
+) -> None:
+    def prepared(**changes: int) -> PreparedBackbone:
+        backbone = Backbone(
+            title="Reader",
+            library="transformers",
+            architecture="bart",
+            arguments=SMALL_BART | changes,
+            weights={"kind": "random"},  # type: ignore[arg-type]
+            tokenizer={"kind": "file", "path": str(published / "tokenizer.json")},  # type: ignore[arg-type]
+        )
+        paths = Paths(tmp_path / "results")
+        prepare_tokenizer("reader", backbone, {}, paths.tokenizer("reader"))
+        return prepare("reader", backbone, paths)
+
+    prepared()  # [SEP] is 3
+    with pytest.raises(BackboneError, match=r"reader: Bart.* ends with token 2, found 3 after"):
+        prepared(eos_token_id=2)
 
 
 def test_a_network_without_weights_has_as_many_tokens_as_its_tokenizer(

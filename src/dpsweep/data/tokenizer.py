@@ -74,6 +74,13 @@ class Tokenizer:
             library,
         )
 
+    @property
+    def end(self) -> int | None:
+        """The token that it writes after a text; None if it writes none."""
+        one, two = (self._library.encode(text).ids for text in ("a", "a a"))
+        without = self._library.encode("a", add_special_tokens=False).ids
+        return one[-1] if one[-1:] == two[-1:] and one[-1:] != without[-1:] else None
+
     def export(self, path: Path) -> None:
         """Write a ``tokenizer.json`` for the library `tokenizers`; its SHA-256 is the identity's."""
         write_text(path, self._library.to_str(pretty=True))

@@ -149,7 +149,9 @@ def create(architecture: Architecture, classes: int) -> nn.Module:
                 f"allowed: any name of library timm, any kind of model of library transformers, and "
                 f"{', '.join(_OWN)} of library dpsweep"
             )
-    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+    except BackboneError:
+        raise
+    except Exception as error:  # libraries refuse their arguments with all kinds
         raise BackboneError(
             f"{architecture.library} cannot build {architecture.name!r} with "
             f"{architecture.arguments}: {brief(error)}"

@@ -100,7 +100,7 @@ class PreparedBackbone:
 
         Raises:
             BackboneError: images for a network that reads text, texts in the tokens of another
-                tokenizer, or features of another network.
+                tokenizer or longer than the network can read, or features of another network.
         """
         reads, found = self.metadata, data.metadata
         if found.features is not None:
@@ -118,6 +118,11 @@ class PreparedBackbone:
                 "prepared anew",
                 (data.folder / METADATA, self.folder / METADATA),
             )
+        if reads.architecture.library == "transformers":
+            # It takes torch.
+            from dpsweep.models.sequence_classifier import require_length  # noqa: PLC0415
+
+            require_length(reads.architecture, found.shape[0])
 
     @property
     def weights_checksum(self) -> str:

@@ -37,16 +37,17 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
         DatasetError: the public dataset is not prepared.
     """
     architecture = named_architecture(backbone)
-    tokenizer = None
+    reader = tokenizer = None
     if backbone.reads_with is not None:
-        tokenizer = Tokenizer.open(paths.tokenizer(name)).identity
+        reader = Tokenizer.open(paths.tokenizer(name))
+        tokenizer = reader.identity
         architecture = _for_text(architecture, backbone, tokenizer)
     # Builds the network once with a nominal head: a wrong name or argument ends here.
     with seeded(0):
         model = create(architecture, classes=2)
     empty = state_without_head(model)
-    if isinstance(model, SequenceClassifier) and tokenizer is not None:
-        _check_vocabulary(name, model, tokenizer)
+    if isinstance(model, SequenceClassifier) and reader is not None:
+        _check_tokens(name, model, reader)
     mean, std = backbone.normalisation
     state, pretraining = _weights(backbone, architecture, paths)
     return write_backbone(
@@ -111,9 +112,15 @@ def _for_text(
     return architecture.model_copy(update={"arguments": arguments})
 
 
-def _check_vocabulary(name: str, model: SequenceClassifier, tokenizer: TokenizerIdentity) -> None:
-    if tokenizer.vocabulary > model.vocab_size:
+def _check_tokens(name: str, model: SequenceClassifier, tokenizer: Tokenizer) -> None:
+    if tokenizer.identity.vocabulary > model.vocab_size:
         raise BackboneError(
-            f"backbones.{name}: the tokenizer has {tokenizer.vocabulary} tokens, the network "
+            f"backbones.{name}: the tokenizer has {tokenizer.identity.vocabulary} tokens, the network "
             f"embeddings for {model.vocab_size}; they do not belong together"
+        )
+    if model.end is not None and tokenizer.end != model.end:
+        raise BackboneError(
+            f"backbones.{name}: {model.name} classifies where a text ends with token {model.end}, found "
+            f"{'none' if tokenizer.end is None else tokenizer.end} after the texts of the tokenizer; "
+            "allowed: a tokenizer that ends texts so, or its token as eos_token_id among the arguments"
         )

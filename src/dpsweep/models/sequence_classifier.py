@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.data.prepared import PADDING
-from dpsweep.models.backbone import BackboneError
+from dpsweep.models.backbone import Architecture, BackboneError
+from dpsweep.models.outline import Outline, asks_for_values
 from dpsweep.study.messages import shorten
 
 
@@ -22,13 +23,19 @@ class SequenceClassifier(nn.Module):
         super().__init__()
         self.network = network
         config: Any = network.config
-        if config.pad_token_id is None:
-            raise BackboneError(
-                f"{type(network).__name__} has no padding token; set pad_token_id among the "
-                "backbone's arguments"
+        padding = _token(config, "pad_token_id")
+        if padding is None:
+            instead = (
+                "set pad_token_id among the backbone's arguments"
+                if hasattr(config, "pad_token_id")
+                else "allowed: another kind of model"
             )
-        self.padding: int = config.pad_token_id
-        self.longest: int | None = getattr(config, "max_position_embeddings", None)
+            raise BackboneError(f"{type(network).__name__} has no padding token; {instead}")
+        self.padding = padding
+        self.end = _token(config, "eos_token_id") if config.is_encoder_decoder else None
+        """Ends each text, once: where the decoder stands there, a network with a decoder classifies."""
+        if config.is_encoder_decoder and _token(config, "decoder_start_token_id") is None:
+            config.decoder_start_token_id = padding
 
     @classmethod
     def create(cls, name: str, arguments: dict[str, Any], classes: int) -> "SequenceClassifier":
@@ -60,10 +67,32 @@ class SequenceClassifier(nn.Module):
         return cls(network)
 
     @property
+    def name(self) -> str:
+        """The class of the network."""
+        return type(self.network).__name__
+
+    @property
     def vocab_size(self) -> int:
         """How many tokens the network knows."""
-        size: int = self.network.get_input_embeddings().num_embeddings  # type: ignore[operator]
-        return size
+        try:
+            return len(self.network.get_input_embeddings().weight)  # type: ignore[operator]
+        except (NotImplementedError, AttributeError):
+            raise BackboneError(
+                f"{self.name} has no table of tokens, whose numbers a tokenizer gives; allowed: another "
+                "kind of model"
+            ) from None
+
+    def made_up(self, examples: int, length: int) -> Tensor:
+        """Return texts of random tokens, int32 (examples, length), without padding."""
+        random = torch.Generator().manual_seed(0)
+        special = {self.padding, self.end}
+        words = torch.tensor(
+            [each for each in range(min(self.vocab_size, 100)) if each not in special]
+        )
+        texts = words[torch.randint(len(words), (examples, length), generator=random)]
+        if self.end is not None:
+            texts[:, -1] = self.end
+        return texts.to(torch.int32)
 
     @property
     def head_modules(self) -> list[str]:
@@ -82,20 +111,70 @@ class SequenceClassifier(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Map int64 (B, length), -1 after the end of a text, to logits (B, classes).
 
-        Raises:
-            BackboneError: the network has no positions for that length.
+        A text must not be longer than the network can read (see `require_length`).
         """
-        if self.longest is not None and tokens.shape[1] > self.longest:
-            raise BackboneError(
-                f"the texts have {tokens.shape[1]} tokens, {type(self.network).__name__} reads at "
-                f"most {self.longest}: set the dataset's max_length to that or less"
-            )
         attention = tokens != PADDING
+        if self.end is not None:
+            # These networks refuse a batch whose texts have different numbers of ends.
+            ends = tokens == self.end
+            attention = attention & ~(ends & (ends.flip(1).cumsum(1).flip(1) > 1))
         numbers = torch.where(attention, tokens, self.padding)
         logits: Tensor = self.network(
             input_ids=numbers, attention_mask=attention.to(torch.int64)
         ).logits
         return logits
+
+
+def require_length(architecture: Architecture, length: int) -> None:
+    """Refuse texts that are longer than a network can read.
+
+    The network itself is asked, without its numbers: what its configuration calls ``max_position_embeddings``
+    counts positions before the first token in some networks, and means no limit in others.
+
+    Args:
+        architecture: of library transformers.
+        length: of the longest text, in tokens.
+
+    Raises:
+        BackboneError: naming the longest that it can read.
+    """
+    with torch.device("meta"), Outline():
+        model = SequenceClassifier.create(
+            architecture.name, architecture.arguments, classes=2
+        ).eval()
+    if _can_read(model, length):
+        return
+    readable, unreadable = 0, length
+    while unreadable - readable > 1:
+        middle = (readable + unreadable) // 2
+        if _can_read(model, middle):
+            readable = middle
+        else:
+            unreadable = middle
+    if readable:  # else it fails for another reason, which the first pass will tell
+        raise BackboneError(
+            f"the texts have {length} tokens, {model.name} reads at most "
+            f"{readable}: set the dataset's max_length to that or less"
+        )
+
+
+def _can_read(model: SequenceClassifier, length: int) -> bool:
+    """Whether a network on ``meta`` has positions for a text, as far as it tells."""
+    try:
+        with torch.no_grad(), Outline():
+            model(model.made_up(1, length))
+    except Exception as error:  # of any kind: networks check their inputs in many ways
+        return asks_for_values(error)
+    return True
+
+
+def _token(config: Any, key: str) -> int | None:
+    """The number of a special token, which the configuration of a part may have; the first of several."""
+    for each in (config, config.get_text_config()):
+        value = getattr(each, key, None)
+        if value is not None:
+            return int(value[0] if isinstance(value, list) else value)
+    return None
 
 
 @cache

@@ -29,8 +29,10 @@ from dpsweep.models.build import (
     make_trainable,
     select,
 )
+from dpsweep.models.outline import Outline, asks_for_values
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
+from dpsweep.models.sequence_classifier import SequenceClassifier, require_length
 from dpsweep.study import Study
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.config import Dataset
@@ -136,7 +138,7 @@ def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int,
     grid = study.sweeps[sweep]
     dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
     method = study.methods[grid.method]
-    with torch.device("meta"):
+    with torch.device("meta"), Outline():
         model = create(architecture, dataset.classes).eval()
         if backbone.weights.kind == "random":
             refuse_unknown_statistics(model)
@@ -145,14 +147,17 @@ def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int,
         left_out = left_out_by_film(model, method)
         preprocess = make_preprocess(*backbone.normalisation)
     features = study.features(grid.problem.name)
+    if isinstance(model, SequenceClassifier):
+        require_length(architecture, dataset.max_length or 1)
     try:
-        inputs = preprocess(_inputs(dataset).to("meta"))
-        if features is not None:
-            Representation(model, features)(inputs)
-            return size, left_out
-        outputs = model(inputs)
-    except (NotImplementedError, RuntimeError) as error:
-        if "meta" in str(error):  # it asks for a value; the step will tell
+        with Outline():
+            inputs = preprocess(_inputs(dataset, model))
+            if features is not None:
+                Representation(model, features)(inputs)
+                return size, left_out
+            outputs = model(inputs)
+    except RuntimeError as error:
+        if asks_for_values(error):  # the step will tell
             return size, left_out
         raise
     if tuple(outputs.shape) != (_EXAMPLES, dataset.classes):
@@ -177,7 +182,7 @@ def _step(study: Study, sweep: str, architecture: Architecture) -> None:
         make_trainable(model, study.methods[grid.method])
         _leave_zero(model, all_of_it=backbone.weights.kind != "random")
     model.eval()
-    inputs = make_preprocess(*backbone.normalisation)(_inputs(dataset))
+    inputs = make_preprocess(*backbone.normalisation)(_inputs(dataset, model))
     if (features := study.features(grid.problem.name)) is not None:
         network = Representation(model, features)
         check_representation(network, inputs, inputs.flip(0))
@@ -214,11 +219,12 @@ def _leave_zero(model: nn.Module, all_of_it: bool) -> None:
             nn.init.normal_(parameter, std=0.02)
 
 
-def _inputs(dataset: Dataset) -> Tensor:
+def _inputs(dataset: Dataset, model: nn.Module) -> Tensor:
     random = torch.Generator().manual_seed(0)
     if dataset.kind == "text":
-        tokens = (_EXAMPLES, dataset.max_length or 1)
-        return torch.randint(1, 100, tokens, generator=random, dtype=torch.int32)
+        if not isinstance(model, SequenceClassifier):
+            raise BackboneError(f"{type(model).__name__} reads no text, as {dataset.title} is")
+        return model.made_up(_EXAMPLES, dataset.max_length or 1)
     size, channels = dataset.image_size or 1, 1 if dataset.source.grey else 3
     pixels = (_EXAMPLES, size, size, channels)
     return torch.randint(0, 256, pixels, generator=random, dtype=torch.uint8)
