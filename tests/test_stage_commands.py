@@ -104,6 +104,13 @@ def test_an_audit_whose_claim_is_refuted_fails_and_says_so() -> None:
 
     rows = [
         {"epsilon": epsilon, "lower_bound": bound, "consistent": bound <= epsilon}
+        | {
+            "curve_bound": 0.9 * epsilon,
+            "noise_bound": 0.8,
+            "curve_guesses": 50,
+            "curve_correct": 41,
+        }
+        | {f"{each}_finds_0.5": 0.5 for each in ("pair", "curve", "noise")}
         | {"batch_size": 64, "full_batch": False, "sampling_rate": 0.25, "steps": 4}
         | {"noise_multiplier": 1.0, "correct": 30, "guesses": 40}
         for epsilon, bound in ((1.0, 0.5), (2.0, 2.5))
@@ -112,5 +119,6 @@ def test_an_audit_whose_claim_is_refuted_fails_and_says_so() -> None:
     with pytest.raises(AuditFailedError, match=r"refutes 1 of 2 claims \(B = 64: claimed ε = 2"):
         check_audit(found)
     check_audit(found[:1])
-    assert verdict(found[:1]).startswith("The audit refutes none of 1 claims")
+    said = verdict(found[:1])
+    assert said.startswith("The audit refutes none of 1 claims") and "at most 0.90 of it" in said
     assert [row[-1] for row in audit.show(found).rows] == ["stands", "REFUTED"]

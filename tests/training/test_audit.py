@@ -30,12 +30,21 @@ from torch import Tensor
 
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.privacy import Calibration
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.guesses import AuditOutcome
 from dpsweep.study import Study
 from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.study.config import Film
-from dpsweep.training.canaries import AuditedTrial, AuditError, CanaryContext, audit_trial, judge
+from dpsweep.training.canaries import (
+    AuditedTrial,
+    AuditError,
+    CanaryContext,
+    audit_trial,
+    judge,
+    judge_curve,
+    measure_noise,
+)
 from dpsweep.training.context import TrialContext
 from dpsweep.training.gradients import GradientSum
 from dpsweep.training.gradients.engine import FactoredEngine
@@ -300,6 +309,29 @@ def test_too_little_privacy_is_caught(
 ) -> None:
     monkeypatch.setattr(changed, method, mistake)
     assert not evidence(audit, spec(1.0, **trial)).consistent
+
+
+def claim(trial: TrialSpec) -> Calibration:
+    return calibrate(trial.epsilon, trial.delta, trial.train_size, trial.batch_size, trial.steps)
+
+
+@pytest.mark.parametrize(("batch_size", "steps"), [(FULL, 4), (PART, 20)])
+def test_half_of_the_noise_is_caught_and_so_is_seven_tenths(
+    audit: Audit, monkeypatch: pytest.MonkeyPatch, batch_size: int, steps: int
+) -> None:
+    trial = spec(4.0, batch_size, steps)
+    noise = claim(trial)
+    seen = audit(trial)
+    fine = judge_curve(seen, noise, GUESSES)
+    assert fine.consistent and fine.lower_bound <= 4
+    assert measure_noise(seen, noise).consistent
+    monkeypatch.setattr(PrivateOptimizer, "step", with_noise(0.7))
+    assert not measure_noise(audit(trial), noise).consistent
+    monkeypatch.setattr(PrivateOptimizer, "step", with_noise(0.5))
+    seen = audit(trial)
+    assert measure_noise(seen, noise).lower_bound > 4
+    # Sampled canaries are harder to guess.
+    assert (not judge_curve(seen, noise, GUESSES).consistent) == (batch_size == FULL)
 
 
 def test_the_same_noise_at_every_step_is_caught(

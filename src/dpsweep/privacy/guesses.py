@@ -20,6 +20,7 @@ from scipy.stats import binom
 
 Floats = npt.NDArray[np.float64]
 Coins = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.int64]
 
 # At this epsilon a guess is right with probability 1 in double precision: nothing refutes it.
 _IRREFUTABLE = 40.0
@@ -170,7 +171,15 @@ def count_correct(scores: Floats, included: Coins, guesses: int) -> int:
         included: their coins, shape (m,).
         guesses: how many; even: half of them "included", half "excluded".
     """
-    order = np.argsort(scores, kind="stable")
-    half = guesses // 2
-    lowest, highest = order[:half], order[len(order) - half :]
-    return int(included[highest].sum() + (~included[lowest]).sum())
+    return int(right_guesses(scores, included)[guesses // 2 - 1])
+
+
+def right_guesses(scores: Floats, included: Coins) -> Counts:
+    """Count the right guesses of `count_correct` for 2, 4, 6, ... guesses, shape (m // 2,).
+
+    Args:
+        scores: of the canaries, shape (m,).
+        included: their coins, shape (m,).
+    """
+    ordered, half = included[np.argsort(scores, kind="stable")], len(scores) // 2
+    return np.asarray(np.cumsum(ordered[::-1][:half]) + np.cumsum(~ordered[:half]))

@@ -55,6 +55,13 @@ class TradeOff(Protocol):
             false_positive_rate: in [0, 1].
         """
 
+    def false_positive_rate(self, true_positive_rate: float) -> float:
+        """Return the least false positive rate at which a true positive rate may be had, in [0, 1].
+
+        Args:
+            true_positive_rate: in [0, 1].
+        """
+
     @property
     def advantage(self) -> float:
         """The largest difference of both rates, in [0, 1]."""
@@ -78,6 +85,10 @@ class GaussianTradeOff:
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """See `TradeOff`."""
         return float(ndtr(ndtri(false_positive_rate) + self.mu))
+
+    def false_positive_rate(self, true_positive_rate: float) -> float:
+        """See `TradeOff`."""
+        return float(ndtr(ndtri(true_positive_rate) - self.mu))
 
     @property
     def advantage(self) -> float:
@@ -114,10 +125,23 @@ class GuaranteedTradeOff:
         )
         return min(1.0, float(np.min(bounds)))
 
+    def false_positive_rate(self, true_positive_rate: float) -> float:
+        """See `TradeOff`; of the concave curve above those of both directions."""
+        delta, factor = self._larger, np.exp(np.minimum(self.epsilons, 700))
+        bounds = (
+            (true_positive_rate - delta) / factor,
+            1 - delta - factor * (1 - true_positive_rate),
+        )
+        return max(0.0, float(np.max(bounds)))
+
+    @property
+    def _larger(self) -> Floats:
+        return np.maximum(self.removing, self.adding)
+
     @property
     def advantage(self) -> float:
         """See `TradeOff`."""
-        delta, gone = np.maximum(self.removing, self.adding), np.exp(-self.epsilons)
+        delta, gone = self._larger, np.exp(-self.epsilons)
         return min(1.0, float(np.min((1 - gone + 2 * delta * gone) / (1 + gone))))
 
     def of_group(self, records: int) -> "GuaranteedTradeOff":

@@ -26,6 +26,9 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_json
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.privacy import Calibration
+from dpsweep.privacy.audit_plan import plan_audit
+from dpsweep.privacy.audited_noise import CurveOutcome, MeasuredNoise
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.guesses import AuditOutcome, Coins, Floats, count_correct, likelihood_scores
 from dpsweep.study import Cell, Study
@@ -264,8 +267,11 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
         data, backbone, study.methods[sweep.method], canaries, coins, holdout, device
     )
     check_size(noise, context, data)
+    plan = plan_audit(noise, canaries, audit.guesses)
     audited = audit_trial(spec, context, secret)
-    evidence = judge(audited, spec, audit.guesses)
+    evidence = judge(audited, spec, plan.guesses)
+    curve = judge_curve(audited, noise, plan.curve_guesses)
+    measured = measure_noise(audited, noise)
     write_json(
         paths.audited(cell),
         {
@@ -279,7 +285,29 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
             **asdict(evidence),
             "lower_bound": evidence.lower_bound,
             "p_value": evidence.p_value,
-            "consistent": evidence.consistent,
+            "curve": {
+                "guesses": curve.guesses,
+                "correct": curve.correct,
+                "lower_bound": curve.lower_bound,
+                "noise_at_most": curve.noise_at_most if curve.lower_bound else None,
+                "p_value": curve.p_value,
+                "consistent": curve.consistent,
+            },
+            "measured_noise": {
+                "lower_bound": measured.lower_bound,
+                "noise_at_most": measured.noise_at_most,
+                "confidence": measured.confidence,
+                "consistent": measured.consistent,
+            },
+            "power": {
+                f"{share:g}": {
+                    "pair": plan.power[share],
+                    "curve": plan.curve_power[share],
+                    "noise": measured.power(share),
+                }
+                for share in plan.power
+            },
+            "consistent": evidence.consistent and curve.consistent and measured.consistent,
             "calibration": noise.to_dict(),
             "trial": audited.trial.record,
         },
@@ -287,14 +315,27 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
 
 
 def judge(audited: AuditedTrial, spec: TrialSpec, guesses: int) -> AuditOutcome:
-    """Guess the coins of an audited trial, and say what the right guesses prove."""
-    scores = likelihood_scores(
-        audited.observations, spec.noise_multiplier, spec.batch_size / spec.train_size
-    )
+    """Guess the coins of an audited trial, and say what the right guesses prove of (epsilon, delta)."""
     return AuditOutcome(
         claimed_epsilon=spec.epsilon,
         delta=spec.delta,
         canaries=len(audited.included),
         guesses=guesses,
-        correct=count_correct(scores, audited.included, guesses),
+        correct=_right(audited, spec.noise_multiplier, spec.batch_size / spec.train_size, guesses),
     )
+
+
+def judge_curve(audited: AuditedTrial, noise: Calibration, guesses: int) -> CurveOutcome:
+    """Guess the coins of an audited trial, and say what the right guesses prove of the noise."""
+    correct = _right(audited, noise.noise_multiplier, noise.sampling_rate, guesses)
+    return CurveOutcome(noise, len(audited.included), guesses, correct)
+
+
+def _right(audited: AuditedTrial, noise_multiplier: float, rate: float, guesses: int) -> int:
+    scores = likelihood_scores(audited.observations, noise_multiplier, rate)
+    return count_correct(scores, audited.included, guesses)
+
+
+def measure_noise(audited: AuditedTrial, noise: Calibration) -> MeasuredNoise:
+    """Sum what was released over the steps where a canary was not included: that is noise."""
+    return MeasuredNoise(noise, audited.observations[:, ~audited.included].sum(axis=0))

@@ -41,12 +41,12 @@ class Audit(Section):
     drawn from the system and never stored, as in a release"""
     canaries: PositiveInt = 1000
     """examples with a known gradient; at most one a trainable parameter"""
-    guesses: PositiveInt = 200
-    """even: half of them 'included', half 'excluded'; choose before looking"""
+    guesses: PositiveInt | None = None
+    """even: half of them 'included', half 'excluded'; by default chosen by simulation, before the run"""
 
     @model_validator(mode="after")
     def _guesses_are_about_canaries(self) -> Self:
-        if self.guesses % 2 or self.guesses > self.canaries:
+        if self.guesses and (self.guesses % 2 or self.guesses > self.canaries):
             raise ValueError(
                 f"guesses: found {self.guesses}; allowed: an even number up to the canaries, which "
                 f"are {self.canaries}"

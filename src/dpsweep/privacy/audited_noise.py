@@ -1,0 +1,144 @@
+"""What an audit proves of the noise: two tests of the claim that a calibration makes.
+
+The claim of (epsilon, delta) alone is tested in `dpsweep.privacy.guesses`. Training claims more: T steps with
+noise multiplier sigma and sampling rate q. `CurveOutcome` tests the trade-off curve of this mechanism by an
+attack, whatever the trainer does. `MeasuredNoise` measures the noise itself where no example contributes.
+That is far sharper, but it assumes noise that is normal and independent from coordinate to coordinate.
+
+Both give an epsilon: that of the most noise that they do not refute.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import chi2
+
+from dpsweep.privacy.accountants import pld_epsilon, pld_interval
+from dpsweep.privacy.curve_guesses import curve_p_value, refuted
+from dpsweep.privacy.gaussian import gaussian_epsilon
+from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.trade_off import training_trade_off
+
+Floats = npt.NDArray[np.float64]
+
+LEAST_SHARE = 1 / 8
+"""Less noise than this share of the claim is not told apart; the bounds still hold."""
+_MOST_SHARE = 64.0
+_PRECISION = 1e-3
+
+
+def epsilon_of(noise: Calibration, noise_multiplier: float) -> float:
+    """Return epsilon of training with another noise multiplier: in closed form, or by PLD.
+
+    Args:
+        noise: its sampling rate, steps, delta; epsilon is about as large as the one that is sought.
+        noise_multiplier: of the other noise.
+    """
+    if noise.batch_size == noise.train_size:
+        return gaussian_epsilon(noise.delta, noise_multiplier, noise.steps)
+    interval = 4 * pld_interval(noise.epsilon, noise.steps)
+    return pld_epsilon(noise_multiplier, noise.sampling_rate, noise.steps, noise.delta, interval)
+
+
+@dataclass(frozen=True)
+class CurveOutcome:
+    """The outcome of guesses that test the trade-off curve.
+
+    Attributes:
+        noise: the claim.
+        canaries: m.
+        guesses: how many coins were guessed; fixed before the run.
+        correct: how many guesses were right.
+        confidence: probability, at least, that the bounds hold.
+    """
+
+    noise: Calibration
+    canaries: int
+    guesses: int
+    correct: int
+    confidence: float = 0.95
+
+    @cached_property
+    def noise_at_most(self) -> float:
+        """Training adds the noise of this noise multiplier at most; infinity if nothing is refuted.
+
+        The smallest that is refuted, from above. All larger ones are refuted too, because more noise has a
+        smaller trade-off curve.
+        """
+        low, high = math.log(LEAST_SHARE), math.log(_MOST_SHARE)
+        if not self._refutes(math.exp(high)):
+            return math.inf
+        while high - low > _PRECISION:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._refutes(math.exp(middle)) else (middle, high)
+        return math.exp(high) * self.noise.noise_multiplier
+
+    def _refutes(self, share: float) -> bool:
+        claim = replace(self.noise, noise_multiplier=share * self.noise.noise_multiplier)
+        curve = training_trade_off(claim).false_positive_rate
+        return refuted(curve, self.canaries, self.guesses, self.correct, 1 - self.confidence)
+
+    @property
+    def lower_bound(self) -> float:
+        """Epsilon of training with the most noise that is not refuted; 0 if none is."""
+        most = self.noise_at_most
+        return 0.0 if math.isinf(most) else epsilon_of(self.noise, most)
+
+    @property
+    def p_value(self) -> float:
+        """Probability, at most, of so many right guesses or more if the claim is true."""
+        curve = training_trade_off(self.noise).false_positive_rate
+        return curve_p_value(curve, self.canaries, self.guesses, self.correct)
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the claim stands."""
+        return not self._refutes(1.0)
+
+
+@dataclass(frozen=True)
+class MeasuredNoise:
+    """The noise where no example contributes.
+
+    Attributes:
+        noise: the claim.
+        sums: over all steps, of what was released at each of n places, shape (n,).
+        confidence: probability that the bounds hold, if noise is normal and independent from place to
+            place; a correct trainer is refuted with what is missing to 1.
+    """
+
+    noise: Calibration
+    sums: Floats
+    confidence: float = 0.999
+
+    @property
+    def noise_at_most(self) -> float:
+        """Training adds the noise of this noise multiplier at most: an upper confidence bound.
+
+        The sum of the squares of sums over T steps is chi-squared with n degrees of freedom, times T sigma^2.
+        """
+        least = chi2.ppf(1 - self.confidence, len(self.sums))
+        return float(np.sqrt(np.sum(self.sums**2) / (self.noise.steps * least)))
+
+    @property
+    def lower_bound(self) -> float:
+        """Epsilon of training with this noise."""
+        least = LEAST_SHARE * self.noise.noise_multiplier
+        return epsilon_of(self.noise, max(self.noise_at_most, least))
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the claim stands: as much noise as is claimed is not refuted."""
+        return self.noise_at_most >= self.noise.noise_multiplier
+
+    def power(self, share: float) -> float:
+        """Return the probability of finding that a trainer adds only a share of the claimed noise.
+
+        Args:
+            share: of its standard deviation.
+        """
+        places = len(self.sums)
+        return float(chi2.cdf(chi2.ppf(1 - self.confidence, places) / share**2, places))

@@ -1,0 +1,91 @@
+"""A one-run bound from the trade-off curve that is claimed of training.
+
+Mahloujifar, Melis and Chaudhuri 2024, "Auditing f-Differential Privacy in One Run". The game is that of
+`dpsweep.privacy.guesses`: the auditor guesses some of m coins. Where training has a trade-off curve, let
+p_j be the probability that exactly j of c' guesses are right. For every set of numbers of right guesses the
+paper proves
+
+    sum of (j / m) p_j  <=  TPR(sum of ((c' - j) / m) p_j),
+
+where TPR is the largest true positive rate at a false positive rate (theorem 9 for two values of a secret,
+k = 2). If at least c guesses are right with probability a, then r = a c / m and h = a (c' - c) / m are the
+least that both sums can be over j >= c. Going down from c - 1 to 0, h must grow where TPR(h) < r, and r with
+it; if both exceed c' / m in the end, no such probability exists. So a is then an upper bound on it.
+
+A curve is more than its (epsilon, delta), so the bound is sharper than that of `guesses`. But it refutes
+what the curve is made of, the noise, the sampling rate and the number of steps, not (epsilon, delta) itself:
+a mechanism may have (epsilon, delta) and another curve.
+"""
+
+from collections.abc import Callable
+
+Rate = Callable[[float], float]
+"""From a true positive rate to the least false positive rate that the curve allows."""
+
+
+def refuted(curve: Rate, canaries: int, guesses: int, correct: int, level: float = 0.05) -> bool:
+    """Whether a mechanism with this curve has so many right guesses with a probability below ``level``.
+
+    >>> from scipy.special import ndtr, ndtri
+    >>> def one_gdp(rate):  # mu = 1
+    ...     return float(ndtr(ndtri(rate) - 1))
+    >>> [refuted(one_gdp, canaries=1000, guesses=100, correct=each) for each in (98, 99)]
+    [False, True]
+
+    Args:
+        curve: that is claimed; concave, and no smaller for either of both values of a coin.
+        canaries: m, the number of coins.
+        guesses: c', fixed beforehand.
+        correct: c, the number of right ones.
+        level: in (0, 1).
+
+    Raises:
+        ValueError: unless 0 <= correct <= guesses <= canaries.
+    """
+    if not 0 <= correct <= guesses <= canaries:
+        raise ValueError(
+            f"{correct} right of {guesses} guesses about {canaries} canaries: it must be "
+            "0 <= right <= guesses <= canaries"
+        )
+    whole = guesses / canaries
+    right, wrong = level * correct / canaries, level * (guesses - correct) / canaries
+    for j in range(correct - 1, -1, -1):
+        needed = curve(min(right, 1.0))
+        if needed <= wrong:
+            break  # neither changes any more
+        right += j / (guesses - j) * (needed - wrong)
+        wrong = needed
+        if right + wrong > whole:
+            return True
+    return right + wrong > whole
+
+
+def curve_p_value(curve: Rate, canaries: int, guesses: int, correct: int) -> float:
+    """Bound the probability of ``correct`` or more right guesses under a curve, to one part in a million.
+
+    Args:
+        curve: see `refuted`.
+        canaries: m.
+        guesses: c'.
+        correct: c.
+    """
+    low, high = 0.0, 1.0
+    while high - low > 1e-6 * high and high > 1e-12:
+        middle = (low + high) / 2
+        if refuted(curve, canaries, guesses, correct, middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def fewest_that_refute(curve: Rate, canaries: int, guesses: int, level: float = 0.05) -> int:
+    """Return the smallest number of right guesses that refutes a curve; more than there are if none does."""
+    low, high = -1, guesses + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if refuted(curve, canaries, guesses, middle, level):
+            high = middle
+        else:
+            low = middle
+    return high

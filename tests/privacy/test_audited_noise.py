@@ -1,0 +1,219 @@
+"""Bounds from the trade-off curve and from the noise itself: never too strong, and strong enough."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy.special import ndtr, ndtri
+from scipy.stats import norm
+
+from dpsweep.privacy.audit_plan import plan_audit, simulated_right_guesses
+from dpsweep.privacy.audited_noise import LEAST_SHARE, CurveOutcome, MeasuredNoise
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.curve_guesses import curve_p_value, fewest_that_refute, refuted
+from dpsweep.privacy.guesses import epsilon_lower_bound
+from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.trade_off import GaussianTradeOff, guarantee_trade_off, training_trade_off
+
+M = 1000
+
+
+def full_batch(epsilon: float) -> Calibration:
+    return calibrate(epsilon, 1e-5, 2347, 2347, 8)
+
+
+SAMPLED = calibrate(4.0, 1e-5, 2347, 500, 10)
+
+
+# -- the recursion ---------------------------------------------------------------------------
+
+
+def as_in_the_paper(mu: float, canaries: int, guesses: int, correct: int, level: float) -> bool:
+    """The paper's algorithm, with its arrays r and h, for k = 2."""
+    r, h = np.zeros(correct + 1), np.zeros(correct + 1)
+    r[correct] = level * correct / canaries
+    h[correct] = level * (guesses - correct) / canaries
+    for i in range(correct, 0, -1):
+        h[i - 1] = max(h[i], norm.cdf(norm.ppf(min(r[i], 1.0)) - mu))
+        r[i - 1] = r[i] + (i - 1) / (guesses - i + 1) * (h[i - 1] - h[i])
+    return bool(r[0] + h[0] > guesses / canaries)
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("guesses", [1, 20, 200])
+def test_it_is_the_recursion_of_the_paper(mu: float, guesses: int) -> None:
+    def curve(rate: float) -> float:
+        return float(ndtr(ndtri(rate) - mu))
+
+    for correct in range(guesses + 1):
+        for level in (0.05, 0.2):
+            expected = as_in_the_paper(mu, M, guesses, correct, level)
+            assert refuted(curve, M, guesses, correct, level) == expected
+
+
+def test_more_right_guesses_refute_more() -> None:
+    curve = GaussianTradeOff(1.0).false_positive_rate
+    found = [curve_p_value(curve, M, 100, each) for each in range(50, 101, 5)]
+    assert np.all(np.diff(found) <= 1e-9) and found[0] > 0.99 and found[-1] < 0.01
+    fewest = fewest_that_refute(curve, M, 100)
+    assert [refuted(curve, M, 100, each) for each in (fewest - 1, fewest)] == [False, True]
+    assert curve_p_value(curve, M, 100, fewest) < 0.05 < curve_p_value(curve, M, 100, fewest - 1)
+    assert fewest_that_refute(GaussianTradeOff(9.0).false_positive_rate, M, 20) == 21
+
+
+def test_one_guess_is_bounded_by_the_advantage() -> None:
+    """Half of all coins fall right; a mechanism adds half of its advantage at most."""
+    curve = GaussianTradeOff(1.0)
+    most = (1 + curve.advantage) / 2
+    assert curve_p_value(curve.false_positive_rate, 1, 1, 1) == pytest.approx(most, rel=1e-3)
+
+
+# -- simulated mechanisms: at most 5 % of correct ones are refuted -----------------------------
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
+def test_a_gaussian_mechanism_is_refuted_in_five_percent_at_most(epsilon: float) -> None:
+    noise, random = full_batch(epsilon), np.random.default_rng(1)
+    guesses = [50, 100, 300, 1000]
+    right = simulated_right_guesses(noise, 1.0, M, guesses, random, runs=10_000)
+    curve = training_trade_off(noise).false_positive_rate
+    for number, counts in zip(guesses, right.T, strict=True):
+        assert np.mean(counts >= fewest_that_refute(curve, M, number)) < 0.05
+
+
+def test_sampled_training_is_refuted_in_five_percent_at_most() -> None:
+    right = simulated_right_guesses(SAMPLED, 1.0, M, [50, 200], np.random.default_rng(2), runs=500)
+    curve = training_trade_off(SAMPLED).false_positive_rate
+    for number, counts in zip([50, 200], right.T, strict=True):
+        assert np.mean(counts >= fewest_that_refute(curve, M, number)) < 0.02
+
+
+@pytest.mark.parametrize("canaries", [1, 2, 10, 1000])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (2.0, 0.0), (1.0, 0.03)])
+def test_other_mechanisms_are_refuted_in_five_percent_at_most(
+    canaries: int, epsilon: float, delta: float
+) -> None:
+    """Randomised response, which publishes all coins now and then: with probability delta."""
+    random = np.random.default_rng(3)
+    honest = 1 / (1 + math.exp(-epsilon))
+    right = random.binomial(canaries, honest, size=10_000)
+    right[random.random(10_000) < delta] = canaries
+    curve = guarantee_trade_off(epsilon, delta).false_positive_rate
+    share = np.mean(right >= fewest_that_refute(curve, canaries, canaries))
+    assert share < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 10_000)
+
+
+def test_too_small_a_claim_is_refuted() -> None:
+    right = np.random.default_rng(4).binomial(M, 1 / (1 + math.exp(-2.0)), size=500)
+    curve = guarantee_trade_off(1.0, 0.0).false_positive_rate
+    assert np.mean(right >= fewest_that_refute(curve, M, M)) > 0.95
+
+
+def test_the_bound_on_epsilon_is_above_the_truth_in_five_percent_at_most() -> None:
+    noise = full_batch(4.0)
+    right = simulated_right_guesses(noise, 1.0, M, [100], np.random.default_rng(5), runs=10_000)
+    counts, times = np.unique(right, return_counts=True)
+    bounds = [CurveOutcome(noise, M, 100, int(count)).lower_bound for count in counts]
+    assert np.sum(times[np.array(bounds) > 4.0]) < 500
+    assert 2.0 < float(np.median(np.repeat(bounds, times))) < 2.5
+
+
+# -- the bound on the noise --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", [full_batch(2.0), SAMPLED])
+def test_the_bound_on_the_noise_is_where_claims_are_refuted(noise: Calibration) -> None:
+    found = CurveOutcome(noise, M, 100, 92)
+    most = found.noise_at_most
+    assert LEAST_SHARE * noise.noise_multiplier < most < 4 * noise.noise_multiplier
+    for factor, consistent in ((0.99, True), (1.01, False)):
+        claim = replace(noise, noise_multiplier=factor * most)
+        assert CurveOutcome(claim, M, 100, 92).consistent == consistent
+    exact = replace(noise, noise_multiplier=most)
+    assert CurveOutcome(exact, M, 100, 92).p_value == pytest.approx(0.05, rel=0.05)
+    # The epsilon of this noise is what calibration would take this noise for.
+    again = calibrate(
+        found.lower_bound, noise.delta, noise.train_size, noise.batch_size, noise.steps
+    )
+    assert again.noise_multiplier == pytest.approx(most, rel=5e-3)
+    nothing = CurveOutcome(noise, M, 100, 50)
+    assert math.isinf(nothing.noise_at_most) and nothing.lower_bound == 0 and nothing.consistent
+
+
+def measured(noise: Calibration, share: float, seed: int, places: int = 500) -> MeasuredNoise:
+    sigma = share * noise.noise_multiplier * math.sqrt(noise.steps)
+    return MeasuredNoise(noise, sigma * np.random.default_rng(seed).standard_normal(places))
+
+
+def test_measured_noise_is_bounded_with_its_confidence() -> None:
+    noise, runs = full_batch(4.0), range(4000)
+    wrong = [not measured(noise, 1.0, seed, places=50).consistent for seed in runs]
+    assert np.sum(wrong) <= 14  # 4 are expected; 15 have probability 10^-5
+    loose = [replace(measured(noise, 1.0, seed, 50), confidence=0.9).consistent for seed in runs]
+    assert 320 < np.sum(np.logical_not(loose)) < 480
+
+
+@pytest.mark.parametrize("noise", [full_batch(4.0), SAMPLED])
+def test_measured_noise_finds_a_tenth_that_is_missing(noise: Calibration) -> None:
+    for share in (0.5, 0.7):
+        found = measured(noise, share, 1)
+        assert not found.consistent and found.power(share) > 0.999
+        assert found.noise_at_most == pytest.approx(1.1 * share * noise.noise_multiplier, rel=0.1)
+        assert found.lower_bound > noise.epsilon
+    fine = measured(noise, 1.0, 2)
+    assert fine.consistent and 0.7 * noise.epsilon < fine.lower_bound < noise.epsilon
+    assert math.isfinite(measured(noise, 0.0, 3).lower_bound)
+
+
+def test_the_power_of_measured_noise_is_what_simulation_finds() -> None:
+    noise = full_batch(4.0)
+    found = np.mean([not measured(noise, 0.85, seed, 100).consistent for seed in range(2000)])
+    assert found == pytest.approx(measured(noise, 1.0, 0, 100).power(0.85), abs=0.05)
+
+
+# -- the plan ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("epsilon", "half"), [(1.0, 0.5), (4.0, 0.9), (8.0, 0.9)])
+def test_half_of_the_noise_would_be_found(epsilon: float, half: float) -> None:
+    noise = full_batch(epsilon)
+    plan = plan_audit(noise, M)
+    assert plan == plan_audit(noise, M)
+    assert plan.curve_power[0.5] >= half and plan.curve_power[0.5] > plan.curve_power[0.7]
+    assert plan.curve_power[0.5] > plan.power[0.5]
+    random = np.random.default_rng(9)
+    right = simulated_right_guesses(noise, 0.5, M, [plan.curve_guesses], random, runs=300)
+    outcomes, times = np.unique(right, return_counts=True)
+    refutes = [
+        not CurveOutcome(noise, M, plan.curve_guesses, int(each)).consistent for each in outcomes
+    ]
+    assert np.sum(times[refutes]) / 300 == pytest.approx(plan.curve_power[0.5], abs=0.1)
+
+
+def test_the_guesses_of_the_plan_are_the_best_and_may_be_given() -> None:
+    noise = full_batch(4.0)
+    plan, given = plan_audit(noise, M), plan_audit(noise, M, guesses=1000)
+    assert given.guesses == given.curve_guesses == 1000
+    assert given.curve_power[0.5] < plan.curve_power[0.5]
+
+    def median(guesses: int) -> float:
+        random = np.random.default_rng(8)
+        right = simulated_right_guesses(noise, 1.0, M, [guesses], random, runs=300)
+        return epsilon_lower_bound(M, guesses, int(np.median(right)), noise.delta)
+
+    assert median(plan.guesses) > max(median(20), median(1000))
+    assert plan_audit(noise, 10).guesses == 10
+
+
+def test_simulated_canaries_are_sampled_included_and_noisy() -> None:
+    """Without noise every guess about a canary that was sampled is right."""
+    random: np.random.Generator = np.random.default_rng(10)
+    silent = simulated_right_guesses(SAMPLED, 1e-9, M, [2, 100, M], random, runs=50)
+    assert np.all(silent[:, 0] == 2) and np.all(silent[:, 1] == 100)
+    never = (1 - SAMPLED.sampling_rate) ** SAMPLED.steps / 2  # included, and in no batch
+    expected = M * (1 - never)
+    assert np.mean(silent[:, 2]) == pytest.approx(expected, abs=25)
+    noise: npt.NDArray[np.int64] = simulated_right_guesses(SAMPLED, 1e3, M, [M], random, runs=50)
+    assert np.mean(noise) == pytest.approx(M / 2, abs=15)
