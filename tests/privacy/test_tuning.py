@@ -3,6 +3,7 @@
 import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,9 +110,12 @@ def test_total_grows_with_the_mean_and_the_base() -> None:
         (1.0, 5, 0, "delta = 1"),
         (1e-5, 1.0, 0, "mean number of trials"),
         (1e-5, 5, -1.0, "shape"),
+        (None, 5, 0, "delta = None: it must be a number"),
+        (1e-5, "5", 0, "mean = '5': it must be a number"),
+        (1e-5, 5, None, "shape = None: it must be a number"),
     ],
 )
-def test_nonsense_is_refused(delta: float, mean: float, shape: float, message: str) -> None:
+def test_nonsense_is_refused(delta: Any, mean: Any, shape: Any, message: str) -> None:
     with pytest.raises(CalibrationError, match=message):
         total_epsilon(gaussian(1), delta, mean, shape)
 

@@ -1,6 +1,7 @@
 """The noise of accounted tuning gives the total that was asked for, and no more than that."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -71,13 +72,14 @@ def test_less_noise_than_was_certified_is_seen() -> None:
         (math.inf, DELTA, 3, 1, "epsilon must be positive and finite"),
         (0.0, DELTA, 3, 1, "epsilon must be positive and finite"),
         (1.0, 1.0, 3, 1, "delta strictly between"),
+        ("1", DELTA, 3, 1, "epsilon = '1': it must be a number"),
         (1.0, DELTA, 1.0, 1, "mean number of trials 1"),
         (1.0, DELTA, 3, -1.0, "shape -1"),
         (1e-9, DELTA, 3, 1, "no base mechanism gives a total epsilon of 1e-09"),
     ],
 )
 def test_what_no_base_can_meet(
-    epsilon: float, delta: float, mean: float, shape: float, message: str
+    epsilon: Any, delta: float, mean: float, shape: float, message: str
 ) -> None:
     with pytest.raises(CalibrationError, match=message):
         calibrate_tuning(epsilon, delta, mean, shape, [(900, 900, 4)])

@@ -21,7 +21,7 @@ from dpsweep.privacy import prv
 from dpsweep.privacy.accountants import opacus_epsilon, pld_epsilon, pld_interval
 from dpsweep.privacy.gaussian import gaussian_epsilon, gaussian_noise_multiplier
 from dpsweep.privacy.prv import PrivacyLoss, prv_epsilon
-from dpsweep.privacy.record import Calibration, CalibrationError
+from dpsweep.privacy.record import Calibration, CalibrationError, check_numbers
 from dpsweep.privacy.tilted import directed_epsilon, mesh_width, smallest_delta, tilted_epsilon
 
 log = logging.getLogger(__name__)
@@ -172,6 +172,7 @@ def noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: 
     """
     steps = _positive_integer("steps", steps)
     _check_target(epsilon, delta)
+    check_numbers(sampling_rate=sampling_rate)
     if not 0 < sampling_rate <= 1:
         raise CalibrationError(f"sampling_rate = {sampling_rate}: it must lie in (0, 1]")
     return _certified_noise(PrivacyTarget(epsilon, delta, sampling_rate, steps)).noise_multiplier
@@ -190,6 +191,7 @@ def _positive_integer(name: str, value: int) -> int:
 
 
 def _check_target(epsilon: float, delta: float) -> None:
+    check_numbers(epsilon=epsilon, delta=delta)
     if not epsilon > 0:
         raise CalibrationError(
             f"epsilon = {epsilon}: it must be positive (infinity is training without privacy)"

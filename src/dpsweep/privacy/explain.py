@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from dpsweep.privacy import words
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.record import CalibrationError
+from dpsweep.privacy.record import CalibrationError, check_numbers
 from dpsweep.privacy.trade_off import (
     GROUPS,
     Attack,
@@ -40,6 +40,7 @@ def explanation(
     Raises:
         CalibrationError: a number is out of range, or only one of N and T is given.
     """
+    check_numbers(epsilon=epsilon, delta=delta)
     if not (0 < epsilon <= LARGEST_EPSILON and 0 < delta < 1):
         raise CalibrationError(
             f"found epsilon = {epsilon:g} and delta = {delta:g}; allowed: an epsilon above 0 and at most "

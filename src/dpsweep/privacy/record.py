@@ -3,6 +3,7 @@
 import math
 import reprlib
 from dataclasses import asdict
+from numbers import Real
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -105,6 +106,20 @@ class Calibration:
             return TypeAdapter(cls).validate_python(values)
         except ValidationError as error:
             raise CalibrationError("; ".join(mistakes(error))) from None
+
+
+def check_numbers(**values: object) -> None:
+    """Refuse what is no real number, before it is compared with one.
+
+    Args:
+        values: by the name that a message gives them.
+
+    Raises:
+        CalibrationError: a value is text, a truth value, None, or anything else.
+    """
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise CalibrationError(f"{name} = {value!r}: it must be a number")
 
 
 def mistakes(error: ValidationError) -> list[str]:

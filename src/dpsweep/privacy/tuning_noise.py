@@ -28,7 +28,7 @@ from dpsweep.privacy.calibration import (
     sampled_at_all,
 )
 from dpsweep.privacy.gaussian import gaussian_delta, gaussian_noise_multiplier
-from dpsweep.privacy.record import Calibration, CalibrationError
+from dpsweep.privacy.record import Calibration, CalibrationError, check_numbers
 from dpsweep.privacy.tuning import (
     Profile,
     gamma_of_mean,
@@ -103,6 +103,7 @@ def calibrate_tuning(
         CalibrationError: a number is out of range, no base mechanism meets the total, or two
             accountants disagree.
     """
+    check_numbers(epsilon=epsilon, delta=delta)
     if not (0 < epsilon < math.inf and 0 < delta < 1):
         raise CalibrationError(
             f"epsilon = {epsilon}, delta = {delta}: epsilon must be positive and finite, delta "
