@@ -21,6 +21,12 @@ def finish_output(output: Output) -> None:
         file.write_text(output.name)
 
 
+def finish_all(study: Study, paths: Paths) -> None:
+    """Write every output of a study, each after what it is made from."""
+    for output in Outputs(study, paths).every():
+        finish_output(output)
+
+
 def finish_cell(study: Study, paths: Paths, cell: Cell, seconds: float = 1.0) -> None:
     """Write a cell and all that it is made from."""
     makers = {file: output for output in Outputs(study, paths).every() for file in output.files}

@@ -7,6 +7,9 @@ from pathlib import Path
 from benchmarks.common import snakemake
 from tests.workflow.chain import ROOT
 
+from dpsweep.study import load_study
+from dpsweep.study.paths import Paths
+
 STUDY = f"""\
 extends: {ROOT}/studies/demo.yaml
 results: results
@@ -16,9 +19,10 @@ tables: !replace {{}}
 """
 
 
-def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path, noise: str) -> None:
+def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path) -> None:
     study = tmp_path / "mine.yaml"
     study.write_text(STUDY)
+    noise = str(Paths(Path("results")).noise(load_study(study), "digits", 8.0, 4, 64))
     done = subprocess.run(
         snakemake(tmp_path, "--config", f"study={study}", "--", noise),
         cwd=tmp_path,

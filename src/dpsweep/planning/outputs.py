@@ -152,8 +152,13 @@ class Outputs:
         return "|".join(map(re.escape, names)) or "(?!)"
 
     def trained(self) -> list[Path]:
-        """The trials of all cells."""
-        return [self._paths.cell_trials(self._study, cell) for cell in self._study.all_cells()]
+        """The trials of every cell, and what figures measure on them.
+
+        Snakemake does not make a missing file behind a newer target, so the target ``all`` names them.
+        """
+        files = [self._paths.cell_trials(self._study, cell) for cell in self._study.all_cells()]
+        files += [self._paths.gradient_norms(self._study, *key) for key in self.drawn_norms()]
+        return files + [self._paths.theory(self._study, cell) for cell in self.drawn_theory()]
 
     def _cell_of(self, wildcards: Mapping[str, str]) -> Cell | None:
         cell = Cell.parse(wildcards["problem"], wildcards["cell"])
