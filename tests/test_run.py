@@ -21,6 +21,7 @@ from dpsweep.cli import options, progress, run
 from dpsweep.cli.main import app
 from dpsweep.study import load_study
 from dpsweep.study.find import PROJECT
+from tests.synthetic import make_study
 
 STUDY = """\
 extends: demo
@@ -292,3 +293,19 @@ def test_snakemake_plans_the_named_study(folder: Path, words: list[str]) -> None
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search("prepare.dataset +1", done.stdout + done.stderr)
     assert (done.stdout + done.stderr).count("This was a dry-run") == 1
+
+
+def test_a_new_value_that_no_panel_draws_is_named() -> None:
+    """Panels with the ends of a grid do not draw what is put between them."""
+    panels = [{"epsilon": "loose"}, {"epsilon": "tight"}]
+    figure = {"family": "heatmap", "section": "s", "caption": "c", "panels": panels}
+    grid = {"epsilon": [1.0, 8.0], "batch_size": [100, 200], "clipping_bound": [0.1, 1.0]}
+    before, between, wider = (
+        make_study({"s": grid | {"epsilon": values}}, figures={"map": figure})
+        for values in ([1.0, 8.0], [1.0, 2.0, 8.0], [0.5, 1.0, 8.0])
+    )
+    (line,) = run.undrawn_values(before, between, ["map"])
+    assert line == "map does not draw epsilon 2 of sweeps.s: none of its panels has it"
+    # 0.5 is the tight end now, and what was it is between; only what is new is named.
+    assert list(run.undrawn_values(before, wider, ["map"])) == []
+    assert list(run.undrawn_values(before, between, ["all"])) == []

@@ -18,6 +18,7 @@ from dpsweep.cli.options import FoundStudyFile, locate_study
 from dpsweep.cli.snakemake_call import is_profile, read_call, run_snakemake
 from dpsweep.cli.surroundings import can_write
 from dpsweep.study import Cell, Study, load_study
+from dpsweep.study.cells import number
 from dpsweep.study.commands import CALL
 from dpsweep.study.find import CHANGED, PROJECT, split_study
 from dpsweep.study.load import StudyLoader
@@ -69,9 +70,11 @@ def run(
     call = call.with_profiles({name: _profile(name) for name in call.profiles})
     found = locate_study(named or call.study)
     if call.changes:
-        file = change_study(found.file, call.changes)
+        file, before = change_study(found.file, call.changes), found.study
         found = FoundStudyFile(file, load_study(file), found.folder)
         typer.echo(f"{file}: the study with {', '.join(call.changes)}")
+        for line in undrawn_values(before, found.study, targets):
+            typer.echo(line)
     folder = call.settings.directory or found.folder
     if not can_write(folder):
         raise DpsweepError(
@@ -87,12 +90,12 @@ def run(
     watched = _watched(
         found.study, Paths(folder.resolve() / found.study.results), call.settings.touch
     )
-    before = _times(watched)
+    times = _times(watched)
     words_of_snakemake = [*_OURS, *options, *(["--", *files] if files else [])]
     status = run_snakemake(words_of_snakemake, progress=not call.settings.touch)
     if status == 0 and not call.settings.dryrun:
         after = _times(watched)
-        new = [file for file in after if after[file] != before.get(file)]
+        new = [file for file in after if after[file] != times.get(file)]
         if call.settings.touch:
             typer.echo(
                 f"--touch made nothing: {len(new)} files have a new time, and "
@@ -144,6 +147,32 @@ def change_study(study_file: Path, changes: Sequence[str]) -> Path:
     changed = study_file.with_name(f"{study_file.stem}{CHANGED}")
     write_text(changed, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     return changed
+
+
+def undrawn_values(before: Study, after: Study, targets: Iterable[str]) -> Iterator[str]:
+    """Name the values that a change adds to a sweep and that the figures and tables asked for do not draw.
+
+    A figure of the ends of a grid, for example, does not draw what lies between them.
+
+    Args:
+        before: the study without the change.
+        after: the study with it.
+        targets: what is asked for.
+    """
+    drawn = {**after.figures, **after.tables}
+    for target in (name for name in targets if name in drawn):
+        cells = {cell for each in drawn[target].selections() for cell in after.cells(each)}
+        for name, sweep in after.sweeps.items():
+            own = [cell for cell in cells if cell.problem == sweep.problem.name]
+            former = before.sweeps[name].axes if name in before.sweeps else {}
+            for axis, values in sweep.axes.items():
+                shown = {getattr(cell, axis) for cell in own}
+                new = [each for each in values if each not in former.get(axis, values)]
+                if own and (hidden := [number(each) for each in new if each not in shown]):
+                    yield (
+                        f"{target} does not draw {axis} {', '.join(hidden)} of sweeps.{name}: none of its "
+                        "panels has it"
+                    )
 
 
 def target_file(study: Study, paths: Paths, target: str) -> str:

@@ -246,3 +246,39 @@ def status(
     typer.echo(
         "\n".join(summary(failures, "the same command again")) if failures else "No job has failed."
     )
+
+
+@app.command()
+def clean(
+    study_files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="STUDY...", help="all studies that share the results folder"),
+    ] = None,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="remove them; without it they are listed")
+    ] = False,
+) -> None:
+    """List the files of former settings, or remove them; finished trials stay in the store."""
+    from dpsweep.base.units import count
+    from dpsweep.planning.former import former_files
+    from dpsweep.planning.former import remove as remove_files
+
+    opened = [find_study(file) for file in study_files] if study_files else [find_study(None)]
+    folders = {paths.results.resolve() for _, _, paths in opened}
+    if len(folders) > 1:
+        listed = ", ".join(map(str, sorted(folders)))
+        raise DpsweepError(f"found studies with results in {listed}; allowed: one folder")
+    _, _, paths = opened[0]
+    files = former_files(paths, [study for _, study, _ in opened])
+    size = sum(file.stat().st_size for file in files) / 1e6
+    said = f"{count(len(files), 'file')} of former settings, {size:.1f} MB"
+    if remove:
+        remove_files(files)
+        typer.echo(f"removed {said}")
+        return
+    typer.echo("\n".join([*map(str, files), said]))
+    if files:
+        typer.echo(
+            "None of the studies that you named would make them. Another study with the same results "
+            "folder may: name it too. --remove removes them."
+        )
