@@ -100,11 +100,13 @@ def locate_study(named: str | Path | None) -> FoundStudyFile:
     Results in the current folder are those that are meant: then its paths start here.
 
     Args:
-        named: its file or name. None: ``config.yaml``, or the only study in the current folder.
+        named: its file or name. None: that of the environment (the workflow sets it for its jobs),
+            ``config.yaml``, or the only study in the current folder.
 
     Raises:
         DpsweepError: there is no such study, none at all or several, or it is not valid.
     """
+    named = named or os.environ.get(STUDY)
     file = _here(DEFAULT_STUDY) if named is None else named_study(str(named), Path())
     study = load_study(file)
     return FoundStudyFile(file, study, Path.cwd() if Path(study.results).exists() else home(file))
