@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from tests.data.test_tokenizer import PIECES, bert, publish
 from tests.models.parameter_counts import parameter_counts
 from torch import nn
@@ -17,14 +18,19 @@ from dpsweep.data.tokenizer import prepare as prepare_tokenizer
 from dpsweep.models.architectures import create, find_head, seeded
 from dpsweep.models.backbone import Architecture, BackboneError, PreparedBackbone, write_backbone
 from dpsweep.models.build import (
+    apply_method,
     build_model,
     head_parameter_names,
     trainable_parameters,
 )
 from dpsweep.models.prepare import prepare
 from dpsweep.models.sequence_classifier import SequenceClassifier, require_length
+from dpsweep.study.clipping import NoClipping
 from dpsweep.study.config import AllParameters, Backbone, Film, HeadOnly, LoRA, Method, Scratch
 from dpsweep.study.paths import Paths
+from dpsweep.training.gradients import make_engine
+from dpsweep.training.gradients.engine import GradientSum
+from dpsweep.training.gradients.refusals import UnsupportedModelError
 
 FILM = Film(kind="film")
 HEAD = HeadOnly(kind="head")
@@ -329,6 +335,62 @@ def test_training_starts_from_zero_logits_and_can_go_on(tmp_path: Path, method: 
 def test_from_scratch_the_last_layer_is_initialised(tmp_path: Path) -> None:
     model = build_model(make_backbone(tmp_path, SMALL), SCRATCH, 3, seed=1).eval()
     assert model(TEXTS).abs().min() > 0
+
+
+def test_the_refusal_of_what_has_no_influence_gives_the_line_that_freezes_it() -> None:
+    """With it the network trains, and the gradients are those of autograd in float64."""
+    model = network("big_bird", SMALL_BERT | {"attention_type": "original_full"}).double()
+    apply_method(model, ALL)
+    labels, mask = torch.tensor([0, 1, 2]), torch.ones(3, dtype=torch.bool)
+
+    def step() -> GradientSum:
+        engine = make_engine("auto", model, head_parameter_names(model))
+        return engine.clipped_sum(TEXTS, labels, mask, NoClipping())
+
+    with pytest.raises(UnsupportedModelError, match="no influence") as raised:
+        step()
+    line = str(raised.value).splitlines()[-1]
+    method = AllParameters(kind="all", **yaml.safe_load(line))
+    assert method.freeze == [f"network.bert.pooler.{each}" for each in ("bias", "weight")]
+    apply_method(model, method)
+    found = step().gradients
+    assert not any(".pooler." in name for name in found)
+    nn.functional.cross_entropy(model(TEXTS), labels, reduction="sum").backward()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, model.get_parameter(name).grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("freeze", "count"),
+    [
+        ([], 10),
+        (["network.distilbert.embeddings"], 8),
+        (["*.layer.0.*"], 6),
+        (["*LayerNorm.bias"], 9),
+    ],
+)
+def test_names_and_patterns_freeze(freeze: list[str], count: int) -> None:
+    model = network("distilbert", SMALL)
+    apply_method(model, Film(kind="film", freeze=freeze))
+    others = trainable_parameters(model).keys() - head_parameter_names(model)
+    assert len(others) == count
+
+
+@pytest.mark.parametrize(
+    ("freeze", "message"),
+    [
+        ("network.classifier", r"freeze: found network.classifier, which holds the head \(net"),
+        ("network.distilbert.embeddings.word_embeddings", "freeze: found .*word_embeddings"),
+    ],
+)
+def test_what_cannot_be_frozen(freeze: str, message: str) -> None:
+    with pytest.raises(BackboneError, match=message):
+        apply_method(network("distilbert", SMALL), Film(kind="film", freeze=[freeze]))
+
+
+def test_a_method_that_freezes_nothing_has_the_key_that_it_had() -> None:
+    assert FILM.identity() == {"kind": "film"}
+    assert Film(kind="film", freeze=["a"]).identity() == {"kind": "film", "freeze": ["a"]}
 
 
 # -- where weights are from ------------------------------------------------------------------

@@ -117,7 +117,7 @@ class Detached(nn.LayerNorm):
 
 @pytest.mark.parametrize("engine", [*OURS, "auto"])
 def test_detached_parameter(engine: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"'layer\.weight' has no influence"):
+    with pytest.raises(UnsupportedModelError, match=r"'layer\.weight' have no influence"):
         run(make_engine(engine, Net(Detached(WIDTH)), HEAD))
 
 

@@ -1,6 +1,8 @@
 """From a prepared backbone and a method to a model that is ready to train."""
 
 import logging
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from torch import nn
@@ -14,7 +16,7 @@ from dpsweep.models.architectures import (
 )
 from dpsweep.models.backbone import BackboneError, PreparedBackbone
 from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
-from dpsweep.study.messages import brief, shorten
+from dpsweep.study.messages import brief, shorten, unknown
 
 log = logging.getLogger(__name__)
 
@@ -139,8 +141,33 @@ def select(model: nn.Module, method: Method) -> set[str]:
     """Return the names of what trains beside the head; LoRA adds its adapters to the model.
 
     Raises:
-        BackboneError: the method finds nothing to train in it.
+        BackboneError: the method finds nothing to train in it, or freezes what it does not train.
     """
+    names = _select(model, method)
+    return names - _frozen(names, head_parameter_names(model), method.freeze)
+
+
+def _frozen(names: set[str], head: frozenset[str], freeze: Sequence[str]) -> set[str]:
+    """Return the names that a method freezes, of those that it would train."""
+    frozen: set[str] = set()
+    for pattern in freeze:
+        found = {
+            name
+            for name in names | head
+            if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+        }
+        if found & head:
+            raise BackboneError(
+                f"freeze: found {pattern}, which holds the head ({shorten(sorted(found & head))}); allowed: "
+                "what trains beside the head"
+            )
+        if not found:
+            raise BackboneError(f"freeze: {unknown(pattern, sorted(names - head) or ['nothing'])}")
+        frozen |= found
+    return frozen
+
+
+def _select(model: nn.Module, method: Method) -> set[str]:
     match method:
         case HeadOnly():
             return set()

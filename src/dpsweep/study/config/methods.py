@@ -14,6 +14,12 @@ class MethodSection(Section):
 
     engine: Engine | None = None
     """overrides training.engine"""
+    # Trials of methods without it keep their keys.
+    freeze: Annotated[
+        list[Annotated[str, Field(min_length=1)]], Field(exclude_if=lambda names: not names)
+    ] = []
+    """parameters, or modules with all that is in them, that the method would train and that do not train;
+    * stands for any part of a name (network.*.pooler)"""
 
     def identity(self) -> dict[str, Any]:
         """Part of the keys of stored trials that says which parameters train."""

@@ -28,7 +28,7 @@ from dpsweep.training.gradients.per_example import (
     slices,
 )
 from dpsweep.training.gradients.recorded import RecordedUses
-from dpsweep.training.gradients.refusals import UnsupportedModelError
+from dpsweep.training.gradients.refusals import UnsupportedModelError, without_influence
 from dpsweep.training.gradients.rules import LINEAR
 from dpsweep.training.gradients.uses import TrackedParameter, Uses, trains
 
@@ -168,10 +168,7 @@ class StatelessEngine(FactoredEngine):
         """
         uses = Counter(name for each in gradients for name in each.names)
         if unused := sorted(self.parameters.keys() - uses.keys()):
-            raise UnsupportedModelError(
-                f"trainable parameters {shorten(map(repr, unused))} have no influence on the "
-                "loss, so they have no per-example gradient: freeze them"
-            )
+            raise without_influence(unused)
         if several := sorted(name for name, count in uses.items() if count > 1):
             raise UnsupportedModelError(
                 f"trainable parameters {shorten(map(repr, several))} are used more than once, so "

@@ -8,7 +8,7 @@ from torch import Tensor
 from dpsweep.study.clipping import Clipping
 from dpsweep.training.device import full_precision, sum_dtype
 from dpsweep.training.gradients.engine import GradientEngine, GradientSum, example_losses
-from dpsweep.training.gradients.refusals import UnsupportedModelError
+from dpsweep.training.gradients.refusals import without_influence
 
 
 class LoopEngine(GradientEngine):
@@ -63,15 +63,14 @@ class LoopEngine(GradientEngine):
                 if loss.requires_grad
                 else [None] * len(parameters)
             )
-            gradients = {}
-            for name, gradient in zip(self.parameters, found, strict=True):
-                if gradient is None:
-                    raise UnsupportedModelError(
-                        f"trainable parameter {name!r} has no influence on the loss, so it cannot "
-                        "train: choose a method, or LoRA targets, without its layer"
-                    )
+            gradients = {
                 # That of an embedding may be sparse.
-                gradients[name] = gradient.to_dense().to(sum_dtype(gradient))
+                name: gradient.to_dense().to(sum_dtype(gradient))
+                for name, gradient in zip(self.parameters, found, strict=True)
+                if gradient is not None
+            }
+            if unused := self.parameters.keys() - gradients.keys():
+                raise without_influence(unused)
             yield loss.detach(), gradients
 
 

@@ -1,5 +1,7 @@
 """The models that every engine refuses, because their examples have no gradients of their own."""
 
+from collections.abc import Iterable
+
 from torch import nn
 
 from dpsweep.base.errors import DpsweepError
@@ -17,6 +19,16 @@ class UnsupportedModelError(DpsweepError, ValueError):
     def __init__(self, message: str, because: str = ""):
         super().__init__(message)
         self.because = because or message
+
+
+def without_influence(names: Iterable[str]) -> UnsupportedModelError:
+    """Refuse parameters that no output depends on, with the line of a study that freezes them."""
+    listed = sorted(names)
+    return UnsupportedModelError(
+        f"trainable parameters {shorten(map(repr, listed))} have no influence on the loss, so they have no "
+        "per-example gradient: freeze them. In a study, this line of the section of the method does so:\n"
+        f"  freeze: [{', '.join(listed)}]"
+    )
 
 
 def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, nn.Parameter]:
