@@ -56,7 +56,7 @@ def test_a_cut_that_leaves_nothing_says_what_to_do(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
         Image.new("L", (2, 2)).save(tmp_path / name / "0.png")
-    with pytest.raises(DatasetError, match=r"test_from_train: found 0\.01 of 2 images.*seed"):
+    with pytest.raises(DatasetError, match=r"test_from_train: found 0\.01 of 2 examples.*seed"):
         load_folder(source(tmp_path, test_from_train=0.01))
 
 

@@ -431,7 +431,7 @@ def test_sweeps_of_a_folder_within_the_folder_are_named(paths: Paths) -> None:
     made = Study.model_validate(sections | {"release": FIXED | {"sweep": "cats"}})
     for cell in made.all_cells():
         (paths.cell(cell)).mkdir(parents=True)
-        (paths.cell_trials(study, cell)).touch()
+        (paths.cell_trials(made, cell)).touch()
     assert swept_before(made, paths, section_of(made)).sweeps == ["pets", "cats"]
 
 

@@ -189,7 +189,7 @@ def copy_of(model: nn.Module) -> nn.Module:
 def same_draws(device: torch.device, seed: int = 0) -> Iterator[None]:
     """Draw from ``seed`` whatever is random inside; the global random states stay what they were."""
     python, legacy = random.getstate(), np.random.get_state()
-    gpu = device.type == "cuda"
+    gpu = device.type == "cuda" and torch.cuda.is_available()
     try:
         with torch.random.fork_rng(devices=[device] if gpu else []):
             random.seed(seed)
