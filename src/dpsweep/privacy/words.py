@@ -16,7 +16,7 @@ def paragraph(epsilon: float, delta: float, attacks: Sequence[Attack]) -> str:
     """Say what an attacker can learn of one person; the text can be copied.
 
     Args:
-        epsilon: of the guarantee, at most 700.
+        epsilon: of the guarantee.
         delta: of the guarantee.
         attacks: the best attacks on groups of one record (first) and more.
     """
@@ -34,7 +34,7 @@ def paragraph(epsilon: float, delta: float, attacks: Sequence[Attack]) -> str:
         "everyone, where half of the people were present, is right in at most "
         f"{_of_100((1 + alone.advantage) / 2)} of 100 cases; a coin is right in 50. ε = {epsilon:g} and "
         f"δ = {delta:g} limit every attacker: the share of present people that they recognise is at most "
-        f"e^ε = {_up(math.exp(epsilon))} times the share of absent people that they wrongly accuse, plus δ. "
+        f"e^ε = {_power_of_e(epsilon)} times the share of absent people that they wrongly accuse, plus δ. "
         "δ is what may be given away outright: a method with this δ may disclose a record completely with "
         "that probability. A person with several records is recognised more often: with 1 of 100 absent "
         f"people wrongly accused, at most {of_groups} records, of 100 such people. Not protected: what the "
@@ -62,6 +62,10 @@ def _percent(share: float) -> str:
 def _of_100(share: float) -> str:
     """A share of 100, rounded up."""
     return _up(100 * share)
+
+
+def _power_of_e(epsilon: float) -> str:
+    return _up(math.exp(epsilon)) if epsilon < 700 else "more than 10^300"
 
 
 def _up(number: float) -> str:
