@@ -239,7 +239,7 @@ def test_a_table_that_is_not_understood_names_the_option() -> None:
             '--label-column: found "lable"; did you mean label?',
         ),
         (("b.csv", "b.csv"), "test: found b.csv, which is in train too; allowed: one that is not"),
-        (("b.csv", "./b.csv"), "test: found ./b.csv, which is in train too"),
+        (("b.csv", "./b.csv"), "test: found b.csv, which is in train too"),
         (("none.csv",), "none.csv: no such file"),
     ):
         with pytest.raises(DpsweepError, match=message.replace("?", "[?]")):

@@ -88,6 +88,12 @@ def load_steps(
 ) -> pd.DataFrame:
     """Read the optimizer steps of cells: one row per (trial, step), with ``problem`` and ``cell``.
 
+    Args:
+        study: whose settings the files are made for.
+        paths: its files.
+        cells: of the study.
+        missing: absent files are added to it and left out. Where it is None, they are an error.
+
     Raises:
         FormerResultsError: they are of other trials than those of today, and ``missing`` is None.
         MissingResultsError: a cell has not been trained, and ``missing`` is None.

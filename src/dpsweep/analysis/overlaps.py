@@ -61,6 +61,12 @@ def load_overlaps(
 ) -> list[Overlap]:
     """Read the overlaps of cells, in their order, then by seed, epoch and draw.
 
+    Args:
+        study: whose settings the files are made for.
+        paths: its files.
+        cells: of the study.
+        missing: absent files are added to it and left out. Where it is None, they are an error.
+
     Raises:
         FormerResultsError: they are of other trials than those of today, and ``missing`` is None.
         MissingResultsError: they have not been measured, and ``missing`` is None.

@@ -80,7 +80,14 @@ def curve_p_value(curve: Rate, canaries: int, guesses: int, correct: int) -> flo
 
 
 def fewest_that_refute(curve: Rate, canaries: int, guesses: int, level: float = 0.05) -> int:
-    """Return the smallest number of right guesses that refutes a curve; more than there are if none does."""
+    """Return the smallest number of right guesses that refutes a curve; more than there are if none does.
+
+    Args:
+        curve: what is refuted.
+        canaries: of the audit.
+        guesses: how many of them are guessed.
+        level: probability of refuting what is true.
+    """
     low, high = -1, guesses + 1
     while high - low > 1:
         middle = (low + high) // 2

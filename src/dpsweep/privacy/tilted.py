@@ -81,13 +81,27 @@ def smallest_delta(steps: int) -> float:
 def mesh_width(
     noise_multiplier: float, sampling_rate: float, steps: int, delta: float, epsilon_error: float
 ) -> float:
-    """Return a mesh width on which "connect the dots" raises epsilon by about this much."""
+    """Return a mesh width on which "connect the dots" raises epsilon by about this much.
+
+    Args:
+        noise_multiplier: sigma.
+        sampling_rate: q.
+        steps: T.
+        delta: of the guarantee.
+        epsilon_error: by how much epsilon may rise.
+    """
     loss = PrivacyLoss(noise_multiplier, sampling_rate, "remove")
     return _mesh_width(loss, steps, _chernoff_tilt(loss, steps, delta), epsilon_error)
 
 
 def directed_epsilon(loss: PrivacyLoss, steps: int, delta: float, epsilon_error: float) -> float:
     """Return the certified upper bound on epsilon for one direction of adjacency.
+
+    Args:
+        loss: of one step, in that direction.
+        steps: T.
+        delta: of the guarantee.
+        epsilon_error: by how much rounding may raise epsilon.
 
     Raises:
         CalibrationError: the accountant failed numerically.

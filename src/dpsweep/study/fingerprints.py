@@ -60,7 +60,14 @@ class MadeFor:
     def gradient_norms(
         self, problem: str, epsilon: float, epochs: int, clipping_bound: ClippingBound
     ) -> str:
-        """Of gradient norms: the cells that compete for them, each with what it is made for."""
+        """Of gradient norms: the cells that compete for them, each with what it is made for.
+
+        Args:
+            problem: its name.
+            epsilon: of the guarantee.
+            epochs: E.
+            clipping_bound: C, or the name of a rule.
+        """
         competing = self._study.competing_cells(problem, epsilon, epochs, clipping_bound)
         return _digits([[each.name, self.cell(each)] for each in competing])
 

@@ -17,12 +17,25 @@ Kind = Literal["dataset", "backbone", "tokenizer"]
 
 
 def note_settings(study: Study, paths: Paths, kind: Kind, name: str) -> None:
-    """Say what was just prepared was made for."""
+    """Note the settings that something was just prepared for.
+
+    Args:
+        study: the study.
+        paths: its files.
+        kind: of what is prepared.
+        name: its name in the study.
+    """
     write_json(_note(paths, kind, name), prepared_fingerprint(study, kind, name))
 
 
 def check_settings(study: Study, paths: Paths, kind: Kind, name: str) -> None:
     """Refuse what was prepared for other settings; what says nothing passes.
+
+    Args:
+        study: the study.
+        paths: its files.
+        kind: of what is prepared.
+        name: its name in the study.
 
     Raises:
         DpsweepError: the study has other settings now.

@@ -29,7 +29,14 @@ _BLOCK = 16
 
 
 def best_trials(study: Study, paths: Paths, cell: Cell, seeds: int) -> list["pd.Series[Any]"]:
-    """The first seeds of a cell at its best learning rate, as in ``trials.parquet``."""
+    """The first seeds of a cell at its best learning rate, as its file of trials has them.
+
+    Args:
+        study: the study.
+        paths: its files.
+        cell: of the study.
+        seeds: how many, at most.
+    """
     trials = pd.read_parquet(paths.cell_trials(study, cell))
     first = trials[trials["best"]].sort_values("seed").head(seeds)
     return [row for _, row in first.iterrows()]
