@@ -25,6 +25,13 @@ CELLS = {
 TINY = {"img_size": 32, "patch_size": 16, "depth": 1, "embed_dim": 32, "num_heads": 2}
 
 
+@pytest.fixture(autouse=True)
+def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub answers nobody."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Sixty images, a small transformer, and FiLM."""
@@ -316,6 +323,34 @@ def test_a_network_of_the_hub_is_looked_at_where_the_hub_answers(
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
     assert re.search(r"^backbones.vit.architecture: cannot .* 404: no", said(study, edits)[1])
+
+
+def test_weights_of_the_hub_are_looked_at_where_the_hub_answers(
+    study: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    edits = {"backbones.vit.weights": {"kind": "hub", "id": "a/vit"}}
+    lines, errors = said(study, edits, seconds=0)
+    assert errors == ""
+    (note,) = [line for line in lines.splitlines() if line.startswith("note: not looked at: ")]
+    assert "model.safetensors of a/vit, because https://huggingface.co does not answer" in note
+
+    def info(*names: str) -> Any:
+        return lambda *_, **__: Mock(siblings=[Mock(rfilename=name) for name in names])
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", info("model.safetensors"))
+    assert "not looked at" not in said(study, {}, seconds=0)[0] + said(study, {}, seconds=0)[1]
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", info("pytorch_model.bin"))
+    assert said(study, {}, seconds=0)[1] == (
+        "backbones.vit.weights: found a/vit, which has no model.safetensors; it has pytorch_model.bin"
+    )
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise HfHubHTTPError("404: no such repository", response=Mock())
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
+    assert "weights: found a/vit, which the hub refuses (404" in said(study, {}, seconds=0)[1]
 
 
 def test_a_mistake_of_several_sweeps_is_said_once(study: dict[str, Any]) -> None:

@@ -9,12 +9,20 @@ from typing import Any
 
 from dpsweep.analysis.power import outlook
 from dpsweep.base.units import count
+from dpsweep.data.hub_file import HubError, UnreachableHubError, require_file
 from dpsweep.data.prepare import inspect, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.planning.plan import Plan
 from dpsweep.study import Study, StudyError
 from dpsweep.study.cells import number
-from dpsweep.study.config import FileWeights, HubSource, Pretraining, TrainedTokenizer
+from dpsweep.study.config import (
+    FileWeights,
+    HubSource,
+    HubTokenizer,
+    HubWeights,
+    Pretraining,
+    TrainedTokenizer,
+)
 from dpsweep.study.config.section import Section
 from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
@@ -55,6 +63,7 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
             yield f"{name}: {len(found)} classes, and sizes as the study says"
         elif isinstance(study.datasets[name].source, HubSource):
             yield f"{name}: looked at when it is fetched, before anything is trained"
+    wrong += yield from _hub(study, paths)
     if seconds:
         wrong += yield from _networks(study, seconds)
     wrong += _unwritable(study, classes)
@@ -126,6 +135,33 @@ def _networks(study: Study, seconds: float) -> Generator[str, None, list[str]]:
             "--seconds 300"
         )
     return found.mistakes
+
+
+def _hub(study: Study, paths: Paths) -> Generator[str, None, list[str]]:
+    """Ask the hub for weights and tokenizers that are still to be fetched; say what it could not tell."""
+    wrong, unknown = [], []
+    for name in _used_backbones(study):
+        backbone = study.backbones[name]
+        for key, source, file, prepared in (
+            (
+                "weights",
+                backbone.weights,
+                "model.safetensors",
+                paths.backbone(name) / "metadata.json",
+            ),
+            ("tokenizer", backbone.reads_with, "tokenizer.json", paths.tokenizer(name)),
+        ):
+            if not isinstance(source, HubWeights | HubTokenizer) or prepared.exists():
+                continue
+            try:
+                require_file(source.id, file, source.revision)
+            except UnreachableHubError as error:
+                unknown.append(str(error))
+            except HubError as error:
+                wrong.append(f"backbones.{name}.{key}: {error}")
+    if unknown:
+        yield f"note: not looked at: {'; '.join(unknown)}"
+    return wrong
 
 
 def _unwritable(study: Study, classes: dict[str, list[str]]) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.study.messages import brief, shorten
 
 TIMEOUT_SECONDS = 10
 
@@ -54,6 +55,32 @@ def fetch_file(
                 f"{file} of {repository}{at}", error, command, f"copy the file and set {instead}"
             )
         ) from error
+
+
+def require_file(repository: str, file: str, revision: str | None) -> None:
+    """Check that there is a file of a model repository, without a download.
+
+    Raises:
+        UnreachableHubError: nobody knows, because the hub does not answer; in one line.
+        HubError: the repository has no such file, or the hub knows no such repository or revision.
+    """
+    from huggingface_hub import HfApi, try_to_load_from_cache  # noqa: PLC0415
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+    if isinstance(try_to_load_from_cache(repository, file, revision=revision), str):
+        return
+    what = f"{repository}{f' at revision {revision}' if revision else ''}"
+    try:
+        found = HfApi().model_info(repository, revision=revision, timeout=TIMEOUT_SECONDS)
+    except HfHubHTTPError as error:
+        raise HubError(f"found {what}, which the hub refuses ({brief(error)})") from error
+    except Exception as error:
+        raise UnreachableHubError(
+            f"{file} of {what}, because https://huggingface.co does not answer ({type(error).__name__})"
+        ) from error
+    files = [each.rfilename for each in found.siblings or []]
+    if file not in files:
+        raise HubError(f"found {what}, which has no {file}; it has {shorten(files)}")
 
 
 def cannot_fetch(what: str, error: Exception, command: str, instead: str) -> str:
