@@ -78,11 +78,13 @@ def test_a_killed_release_leaves_nothing(tmp_path: Path) -> None:
 
     kill_when(chain, lambda: "a secret number of trials" in text_of_log(chain))
     assert files(chain.results) == before
+    chain.run(options=("--unlock",))
 
     kill_when(chain, lambda: unfinished(chain, TRAINED))
     assert not files(chain.results / "release")
     (left,) = {file.split("/")[0] for file in files(chain.results) - before}
     assert left.startswith(".partial-release-")
+    chain.run(options=("--unlock",))
 
     chain.run("release")
     assert files(chain.results) - before == FILES
