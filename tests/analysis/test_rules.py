@@ -15,9 +15,7 @@ from dpsweep.analysis.rules import (
     gain_of_adapting,
     gain_of_joint_tuning,
     standard_error,
-)
-from dpsweep.analysis.rules import (
-    test_variance as variance_of_test_set,
+    variance_of_test_set,
 )
 
 BOUNDS = (0.1, 1.0, 10.0, 100.0)

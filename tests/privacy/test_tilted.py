@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 import scipy.fft
-from scipy.integrate import quad
 from scipy.optimize import brentq
-from scipy.stats import norm
+from tests.privacy.test_prv import one_step_delta
 
 from dpsweep.privacy import CalibrationError, tilted
 from dpsweep.privacy.accountants import pld_epsilon
@@ -29,25 +28,6 @@ SETTINGS = [
     (1.055, 0.1, 10, 0.1),
     (2.0, 1e-3, 10**6, 1e-7),
 ]
-
-
-def one_step_delta(direction: str, epsilon: float, sigma: float, q: float) -> float:
-    """Integrate the hockey-stick divergence between the mixture and the Gaussian."""
-
-    def mixture(x: float) -> float:
-        return (1 - q) * norm.pdf(x, 0, sigma) + q * norm.pdf(x, 1, sigma)
-
-    def gaussian(x: float) -> float:
-        return norm.pdf(x, 0, sigma)
-
-    first, second = (mixture, gaussian) if direction == "remove" else (gaussian, mixture)
-    return quad(
-        lambda x: max(first(x) - math.exp(epsilon) * second(x), 0),
-        -12 * sigma,
-        1 + 12 * sigma,
-        limit=2000,
-        epsabs=1e-13,
-    )[0]
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

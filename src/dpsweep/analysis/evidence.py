@@ -6,7 +6,7 @@ Two means, each with an interval, answer two questions:
   compared, each with the mean over its comparisons (at several epsilons, say): those share data, network and
   test set. Each unit counts the same. Each group of datasets has a variance of its own (Welch 1947), with
   Satterthwaite's (1946) degrees of freedom; groups with one unit are put together. The error is at least what
-  the test set alone makes of it (`dpsweep.analysis.rules.test_variance`).
+  the test set alone makes of it (`dpsweep.analysis.rules.variance_of_test_set`).
 - *Other datasets*: would it hold on another dataset? The datasets are the units, a single number each.
   Those that share examples count as one, as do those that a comparison has side by side.
 

@@ -140,9 +140,14 @@ def best(accuracy: Array) -> tuple[npt.NDArray[np.intp], ...]:
 
 def at(values: Array, rows: npt.NDArray[np.intp], columns: npt.NDArray[np.intp]) -> Array:
     """Return the values, shape (..., B, C), at positions of shape (...)."""
+    found: Array = at_each(values, rows[..., np.newaxis], columns[..., np.newaxis])[..., 0]
+    return found
+
+
+def at_each(values: Array, rows: npt.NDArray[np.intp], columns: npt.NDArray[np.intp]) -> Array:
+    """Return the values, shape (..., B, C), at several positions, shape (..., positions)."""
     flat = values.reshape(*values.shape[:-2], -1)
-    places = (rows * values.shape[-1] + columns)[..., np.newaxis]
-    found: Array = np.take_along_axis(flat, places, axis=-1)[..., 0]
+    found: Array = np.take_along_axis(flat, rows * values.shape[-1] + columns, axis=-1)
     return found
 
 

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from dpsweep.analysis.grids import (
     CONDITIONS,
@@ -40,6 +41,7 @@ from dpsweep.analysis.grids import (
     Grid,
     alike,
     at,
+    at_each,
     best,
     mean_without,
     with_common,
@@ -48,6 +50,8 @@ from dpsweep.analysis.grids import (
 from dpsweep.study.cells import number
 
 Side = Literal["larger", "smaller"]
+Cells = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
+"""Positions of B and of C."""
 SYMBOL: dict[Axis, str] = {"batch_size": "B", "clipping_bound": "C"}
 DRAWS, FEWEST_DRAWS = 200, 4
 """Bootstrap draws for one study, and for each of many simulated ones: their noise averages out."""
@@ -65,8 +69,8 @@ class Comparison:
         noise: the standard error of a cell's accuracy under the easiest condition, in the rule's unit, seeds
             and test set together. A reference that is off by that much looks like a gain of that size; same
             shape.
-        test_error: the standard error of the effect that comes from the test set alone (`test_variance`);
-            same shape.
+        test_error: the standard error of the effect that comes from the test set alone
+            (`variance_of_test_set`); same shape.
         reference_at: the end of the grid at which the easiest condition's best value lies, or "". The
             true best value may lie beyond it, and there is nothing to try on that side.
     """
@@ -181,14 +185,14 @@ class Rule:
             found = [
                 f"{symbol} = {number(_chosen(easiest, axis))}" for axis, symbol in SYMBOL.items()
             ]
-            test_error = np.sqrt(2) * 100 * test_error_of(easiest)
+            test_error = np.sqrt(2) * 100 * error_of_test_set(easiest)
             return Comparison(series, tuple(unit), found, effect, np.zeros_like(effect), test_error)
         weights = slope_weights(self._distances(series))
         chosen = [_chosen(grid, self.axis) for grid in series]
         values = getattr(easiest, self.axis)
         ends = {values[0]: "smallest", values[-1]: "largest"}
-        noise = np.hypot(standard_error(easiest), test_error_of(easiest))
-        variances = [test_variance(easiest, grid, self.axis) for grid in series[1:]]
+        noise = np.hypot(standard_error(easiest), error_of_test_set(easiest))
+        variances = [variance_of_test_set(easiest, grid, self.axis) for grid in series[1:]]
         return Comparison(
             series,
             tuple(unit),
@@ -287,12 +291,14 @@ def gain_of_adapting(easier: Grid, harder: Grid, axis: Axis, side: Side) -> Arra
     differences = []
     for seed in range(1, harder.seeds):
         smaller, larger = _tuned_on_both_sides(harder, seed, axis)
-        differences.append(_at(measured[..., seed], larger) - _at(measured[..., seed], smaller))
+        differences.append(
+            at_each(measured[..., seed], *larger) - at_each(measured[..., seed], *smaller)
+        )
     gain: Array = 100 * (likely * np.mean(differences, axis=0)).sum(axis=-1)
     return gain if side == "larger" else -gain
 
 
-def test_variance(easier: Grid, harder: Grid, axis: Axis) -> Array:
+def variance_of_test_set(easier: Grid, harder: Grid, axis: Axis) -> Array:
     """Return the variance of a `gain_of_adapting` that comes from the test set, at most; squared points.
 
     Two networks of accuracy p that err independently differ by a number of variance 2 p (1 - p) / n on n
@@ -305,11 +311,11 @@ def test_variance(easier: Grid, harder: Grid, axis: Axis) -> Array:
         smaller, larger = _tuned_on_both_sides(harder, seed, axis)
         differing.append((smaller[0] != larger[0]) | (smaller[1] != larger[1]))
     share = (_likely_best(easier, axis) * np.mean(differing, axis=0)).sum(axis=-1)
-    variance: Array = 2 * (100 * test_error_of(harder)) ** 2 * share
+    variance: Array = 2 * (100 * error_of_test_set(harder)) ** 2 * share
     return variance
 
 
-def _tuned_on_both_sides(grid: Grid, left_out: int, axis: Axis) -> tuple[tuple[Array, Array], ...]:
+def _tuned_on_both_sides(grid: Grid, left_out: int, axis: Axis) -> tuple[Cells, Cells]:
     """Return the cells (B, C) that all seeds but one choose on both sides of every value of an axis.
 
     Returns:
@@ -331,19 +337,11 @@ def _tuned_on_both_sides(grid: Grid, left_out: int, axis: Axis) -> tuple[tuple[A
     right = np.minimum.accumulate(
         np.where(profile >= trail, places, places[-1])[..., ::-1], axis=-1
     )[..., ::-1]
-    found = []
+    found: list[Cells] = []
     for chosen in (left, right):
         of_other = np.take_along_axis(other, chosen, axis=-1)
         found.append((chosen, of_other) if axis == "batch_size" else (of_other, chosen))
-    return tuple(found)
-
-
-def _at(values: Array, cells: tuple[Array, Array]) -> Array:
-    """Return the values, shape (..., B, C), at the places of some cells, shape (..., values)."""
-    rows, columns = cells
-    flat = values.reshape(*values.shape[:-2], -1)
-    found: Array = np.take_along_axis(flat, rows * values.shape[-1] + columns, axis=-1)
-    return found
+    return found[0], found[1]
 
 
 def standard_error(grid: Grid) -> Array:
@@ -356,7 +354,7 @@ def standard_error(grid: Grid) -> Array:
     return error
 
 
-def test_error_of(grid: Grid) -> Array:
+def error_of_test_set(grid: Grid) -> Array:
     """Return the standard error of an accuracy that comes from the test set: binomial; shape (...)."""
     accuracy = grid.selection.mean(axis=-1).max(axis=(-2, -1)).clip(0, 1)
     error: Array = np.sqrt(accuracy * (1 - accuracy) / grid.test_size)
