@@ -24,7 +24,7 @@ STARTER = (
     "import os, sys\n"
     "from dpsweep.cli import preload\n"
     "preload.start()\n"
-    "print(os.environ[preload.ADDRESS], os.getpid(), flush=True)\n"
+    "print(os.environ[preload.ADDRESS], os.environ[preload.STARTED_BY], flush=True)\n"
     "sys.stdin.read()\n"
 )
 

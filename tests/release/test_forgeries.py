@@ -274,7 +274,7 @@ def scaled(name: str, factor: float) -> Change:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (scaled("noise_multiplier", 0.9995), "accountant certifies epsilon 2.0012"),
+        (scaled("noise_multiplier", 0.9995), r"accountant certifies epsilon 2\.001"),
         (scaled("noise_multiplier", 0.9998), "prv accountant certifies epsilon 2.0004"),
         (scaled("noise_multiplier", 1.001), "outside|found"),
         (scaled("certified_epsilon", 0.991), "noise.certified_epsilon: found 1.98"),

@@ -61,7 +61,7 @@ MISTAKES: dict[str, tuple[Edits, list[str]]] = {
     ),
     "unknown key of a method": (
         {"methods/lora/rnk": 3},
-        ["methods.lora.rnk: unknown key; did you mean rank? allowed: engine, title, ..."],
+        ["methods.lora.rnk: unknown key; did you mean rank? allowed: engine, freeze, title, ..."],
     ),
     "unknown key deep in a figure": (
         {"figures/curve/panels/0/lines/0/lable": "x"},

@@ -292,7 +292,7 @@ def test_what_a_reader_must_know_of_the_rules_is_in_the_caption(paths: Paths) ->
         "do not choose",
         "together",
         "datasets as units",
-        "needs 6 comparisons",
+        "needs 4 units",
     ):
         assert said in caption
 
