@@ -195,7 +195,7 @@ def jobs() -> Items:
     for study in ("paper", "demo"):
         with tempfile.TemporaryDirectory() as folder:
             config = f"study={REPOSITORY / STUDIES[study]}"
-            options = ("--dry-run", "--quiet", "--logger", "dpsweep", "--config", config)
+            options = ("--dry-run", "--quiet", "rules", "--config", config)
             command = snakemake(Path(folder), *options, "--", "all")
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         counts = re.findall(r"^(\S+) +(\d+)$", done.stdout + done.stderr, re.MULTILINE)

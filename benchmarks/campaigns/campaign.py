@@ -67,6 +67,12 @@ def start(chain: TinyChain, from_shell: bool = False) -> Run:
     return call(environment=own_server(chain))
 
 
+def unlock(chain: TinyChain) -> None:
+    """Remove the lock that a killed call has left, as its message says."""
+    status = chain.fork(options=("--unlock",)).wait()
+    assert status == 0, chain.said
+
+
 def own_server(chain: TinyChain) -> dict[str, str]:
     """The environment of a call that starts a server of its own."""
     others = (preload.ADDRESS, preload.STARTED_BY)

@@ -3,7 +3,7 @@
     python -m benchmarks.campaigns.kills 300    # goes on where it was stopped
 
 A history begins with nothing or with some outputs missing or damaged. The command runs and is killed,
-again and again, until it ends before its kill. A kill is a signal (SIGTERM, SIGINT, SIGKILL, SIGHUP) to
+again and again, until it ends before its kill; `snakemake --unlock` comes before every run. A kill is a signal (SIGTERM, SIGINT, SIGKILL, SIGHUP) to
 Snakemake, to one other process of the run, or to the whole process group. Its moment is drawn by the
 run's own progress, whatever the speed of the machine: by Snakemake's processor time before the first
 job, by the files that jobs have written after it.
@@ -148,6 +148,7 @@ def without_folders(command: str, folder: Path) -> str:
 
 def run_and_kill(chain: TinyChain, expected: Path, draw: random.Random) -> dict[str, Any]:
     """Run the command and kill it; say what happened. Nothing is hit if it ends before."""
+    campaign.unlock(chain)
     victim, number = draw.choice(VICTIMS), draw.choice(SIGNALS)
     from_shell = draw.random() < SHELL_SHARE
     run = campaign.start(chain, from_shell)
@@ -179,6 +180,7 @@ def history(scratch: Path, seed: int) -> dict[str, Any]:
             break
         kills.append(result)
     else:
+        campaign.unlock(chain)
         result = campaign.outcome(campaign.start(chain), chain, base.results)
     return {"missing": missing, "kills": kills, "end": result}
 
