@@ -13,7 +13,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tests.waiting import wait_for
-from tests.workflow.chain import STUDY, Chain
+from tests.workflow.chain import PATHS, STUDY, Chain
+
+from dpsweep.planning.outputs import Outputs
 
 pytestmark = pytest.mark.slow
 
@@ -120,6 +122,23 @@ def test_deleted_cell_is_rebuilt_without_training(chain: Chain) -> None:
     chain.run()  # what draws the cell is drawn again
     pd.testing.assert_frame_equal(trials(chain), rows)
     assert chain.drawn_numbers() == numbers
+
+
+@pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
+def test_a_file_that_is_missing_of_every_output_is_made_again(chain: Chain, which: int) -> None:
+    before, numbers = chain.stored_trials(), chain.drawn_numbers()
+    missing = [
+        chain.folder / output.files[which] for output in Outputs(chain.parsed, PATHS).every()
+    ]
+    assert {"data", "backbones", "noise", "cells", "gradnorms", "theory", "figures", "tables"} <= {
+        file.relative_to(chain.results).parts[0] for file in missing
+    }
+    for file in missing:
+        file.unlink()
+    chain.run()
+    assert [file for file in missing if not file.exists()] == []
+    assert (chain.stored_trials(), chain.drawn_numbers()) == (before, numbers)
+    assert "Nothing to be done" in chain.run()
 
 
 def test_norms_of_a_trial_that_kept_no_parameters(chain: Chain) -> None:

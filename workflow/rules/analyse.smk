@@ -14,14 +14,11 @@ localrules:
     plan,
 
 
-# The cells are listed too: Snakemake does not make a file that is missing behind a newer target.
+# Every file is named: Snakemake does not make one that is missing behind a newer target.
 rule all:
     default_target: True
     input:
-        R / "report.html",
-        R / "explore.html",
-        expand(R / "problems/{problem}.parquet", problem=STUDY.problems),
-        OUTPUTS.trained(),
+        OUTPUTS.files(),
 
 
 # All trials of a problem in one table.

@@ -112,7 +112,7 @@ def _watched(study: Study, paths: Paths, touched: bool) -> list[Path]:
 
     if not touched:
         return [paths.report]
-    return [file for output in Outputs(study, paths).every() for file in output.files]
+    return Outputs(study, paths).files()
 
 
 def _times(files: Iterable[Path]) -> dict[Path, int]:

@@ -151,11 +151,15 @@ class Outputs:
         names = [name for name, table in tables if table.table_files[-1] == suffix]
         return "|".join(map(re.escape, names)) or "(?!)"
 
-    def trained(self) -> list[Path]:
-        """The trials of every cell, and what figures measure on them.
+    def files(self) -> list[Path]:
+        """Every file of every output, each after those that it is made from.
 
         Snakemake does not make a missing file behind a newer target, so the target ``all`` names them.
         """
+        return [file for output in self.every() for file in output.files]
+
+    def trained(self) -> list[Path]:
+        """The trials of every cell, and what figures measure on them."""
         files = [self._paths.cell_trials(self._study, cell) for cell in self._study.all_cells()]
         files += [self._paths.gradient_norms(self._study, *key) for key in self.drawn_norms()]
         return files + [self._paths.theory(self._study, cell) for cell in self.drawn_theory()]

@@ -1,5 +1,6 @@
 """The model card of a release, made from its certificate and from nothing else."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,21 +50,27 @@ def _of_images(resize: Resize, channels: int) -> dict[str, Any]:
     }
 
 
-def _written(name: str, it: Certificate | Network, **more: Any) -> str:
-    """Fill in a template of this folder."""
+@cache
+def _templates() -> Environment:
+    """The templates of this folder, which are compiled once."""
     environment = Environment(  # noqa: S701 (Markdown and Python)
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
     environment.filters |= {"short": _short, "repr": repr, "text": _text}
+    return environment
+
+
+def _written(name: str, it: Certificate | Network, **more: Any) -> str:
+    """Fill in a template of this folder."""
     files = {
         "CERTIFICATE": CERTIFICATE,
         "FROZEN": FROZEN,
         "TOKENIZER": TOKENIZER,
         "TRAINED": TRAINED,
     }
-    return environment.get_template(f"{name}.j2").render(files, it=it, **more)
+    return _templates().get_template(f"{name}.j2").render(files, it=it, **more)
 
 
 # What Markdown, HTML inside of it, or the links of GitHub would read in another way than it stands there.
