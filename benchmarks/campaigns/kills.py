@@ -3,10 +3,10 @@
     python -m benchmarks.campaigns.kills 300    # goes on where it was stopped
 
 A history begins with nothing or with some outputs missing or damaged. The command runs and is killed,
-again and again, until it ends before its kill; `snakemake --unlock` comes before every run. A kill is a signal (SIGTERM, SIGINT, SIGKILL, SIGHUP) to
-Snakemake, to one other process of the run, or to the whole process group. Its moment is drawn by the
-run's own progress, whatever the speed of the machine: by Snakemake's processor time before the first
-job, by the files that jobs have written after it.
+again and again, until it ends before its kill; `snakemake --unlock` comes before every run. A kill is a
+signal (SIGTERM, SIGINT, SIGKILL, SIGHUP) to Snakemake, to one other process of the run, or to the whole
+process group. Its moment is drawn by the run's own progress, whatever the speed of the machine: by
+Snakemake's processor time before the first job, by the files that jobs have written after it.
 
 After every kill, the run must end, no process may be left, an output that counts as current must be
 that of the run that nobody killed, and so must all outputs if the exit status is 0. At the end of a
