@@ -15,13 +15,11 @@ from dpsweep.models.architectures import (
     seeded,
 )
 from dpsweep.models.backbone import BackboneError, PreparedBackbone
+from dpsweep.models.normalisation import normalisation_parameters, notes_on_film
 from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
 from dpsweep.study.messages import brief, shorten, unknown
 
 log = logging.getLogger(__name__)
-
-# Layers whose scale and bias FiLM trains. Most normalisation layers of timm derive from these.
-_NORMALISATION = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
 
 
 def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Module:
@@ -54,8 +52,9 @@ def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Mod
         else:
             refuse_unknown_statistics(model)
         make_trainable(model, method)
-    if left_out := left_out_by_film(model, method):
-        log.warning("%s: %s", backbone.metadata.name, left_out)
+    if isinstance(method, Film):
+        for note in notes_on_film(model):
+            log.warning("%s: %s", backbone.metadata.name, note)
     return model
 
 
@@ -174,42 +173,9 @@ def _select(model: nn.Module, method: Method) -> set[str]:
         case AllParameters() | Scratch():
             return {name for name, _ in model.named_parameters()}
         case Film():
-            return _normalisation_parameters(model)
+            return normalisation_parameters(model)
         case LoRA():
             return _add_adapters(model, method)
-
-
-def _normalisation_parameters(model: nn.Module) -> set[str]:
-    names = {
-        f"{layer}.{name}"
-        for layer, module in model.named_modules()
-        if isinstance(module, _NORMALISATION)
-        for name, _ in module.named_parameters(recurse=False)
-    }
-    if not names:
-        raise BackboneError(
-            f"FiLM trains the scale and bias of normalisation layers, but {type(model).__name__} "
-            "has none; allowed: another method"
-        )
-    return names
-
-
-def left_out_by_film(model: nn.Module, method: Method) -> str:
-    """Name the layers that normalise, as their names tell, and that FiLM does not know; '' for none."""
-    if not isinstance(method, Film):
-        return ""
-    head = find_head(model)
-    left_out: dict[str, list[str]] = {}
-    for name, module in model.named_modules():
-        kind = type(module).__name__
-        own = [f"{name}.{each}" for each, _ in module.named_parameters(recurse=False)]
-        known = "norm" not in kind.lower() or isinstance(module, _NORMALISATION)
-        if not known and not all(map(head.holds, own)):
-            left_out.setdefault(kind, []).append(name)
-    if not left_out:
-        return ""
-    listed = "; ".join(f"{kind} ({shorten(names)})" for kind, names in left_out.items())
-    return f"FiLM leaves out {listed}: it trains layer, group, batch and RMS normalisation of torch"
 
 
 def _is_pointwise(module: nn.Module) -> bool:

@@ -25,17 +25,17 @@ from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.build import (
     build_head,
     head_parameter_names,
-    left_out_by_film,
     make_trainable,
     select,
 )
+from dpsweep.models.normalisation import notes_on_film
 from dpsweep.models.outline import Outline, asks_for_values
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
 from dpsweep.models.sequence_classifier import SequenceClassifier, require_length
 from dpsweep.study import Study
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.study.config import Dataset
+from dpsweep.study.config import Dataset, Film
 from dpsweep.study.messages import shorten
 from dpsweep.training.features import check_representation
 from dpsweep.training.gradients import make_engine
@@ -84,12 +84,12 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
         if architecture is None:
             continue
         try:
-            size, left_out = _outline(study, sweeps[0], architecture)
+            size, notes = _outline(study, sweeps[0], architecture)
         except Exception as error:  # libraries refuse their arguments with all kinds of exceptions
             wrong[str(error) or type(error).__name__] += sweeps
         else:
-            if left_out:
-                unusual[left_out] += sweeps
+            for note in notes:
+                unusual[note] += sweeps
             found.outlined += 1
             sizes |= dict.fromkeys(sweeps, size)
     started = time.monotonic()
@@ -126,11 +126,11 @@ def _alike(study: Study, exclude: set[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int, str]:
+def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int, list[str]]:
     """Build a network without numbers and send inputs through it.
 
     Returns:
-        How many parameters it has, and what FiLM leaves out of it.
+        How many parameters it has, and what of it may not be meant: layers that FiLM leaves out or adds.
 
     Raises:
         Exception: of any kind, where that is not possible.
@@ -144,7 +144,7 @@ def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int,
             refuse_unknown_statistics(model)
         size = sum(parameter.numel() for parameter in model.parameters())
         select(model, method)
-        left_out = left_out_by_film(model, method)
+        notes = notes_on_film(model) if isinstance(method, Film) else []
         preprocess = make_preprocess(*backbone.normalisation)
     features = study.features(grid.problem.name)
     if isinstance(model, SequenceClassifier):
@@ -154,18 +154,18 @@ def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int,
             inputs = preprocess(_inputs(dataset, model))
             if features is not None:
                 Representation(model, features)(inputs)
-                return size, left_out
+                return size, notes
             outputs = model(inputs)
     except RuntimeError as error:
         if asks_for_values(error):  # the step will tell
-            return size, left_out
+            return size, notes
         raise
     if tuple(outputs.shape) != (_EXAMPLES, dataset.classes):
         raise BackboneError(
             f"{architecture.name} gives outputs of shape {tuple(outputs.shape)} for {_EXAMPLES} "
             f"examples; allowed: {(_EXAMPLES, dataset.classes)}, a number for each class"
         )
-    return size, left_out
+    return size, notes
 
 
 def _step(study: Study, sweep: str, architecture: Architecture) -> None:

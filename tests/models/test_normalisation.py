@@ -1,0 +1,243 @@
+"""FiLM trains what normalises, whatever its class is called."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.evidence.backbones import NETWORKS, Network
+from timm.layers import RmsNorm2d
+from timm.layers.grn import GlobalResponseNorm
+from torch import Tensor, nn
+
+from dpsweep.models.architectures import create, seeded
+from dpsweep.models.backbone import Architecture, BackboneError, write_backbone
+from dpsweep.models.build import (
+    apply_method,
+    build_model,
+    head_parameter_names,
+    select,
+    trainable_parameters,
+)
+from dpsweep.models.normalisation import notes_on_film, why_not
+from dpsweep.models.outline import Outline
+from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.study.clipping import FlatClipping
+from dpsweep.study.config import Film
+from dpsweep.training.gradients import make_engine
+
+FILM = Film(kind="film")
+WIDTH = 6
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "vocab_size": 12,
+}
+SMALL_LLAMA = SMALL | {"num_key_value_heads": 2, "head_dim": 4, "pad_token_id": 0}
+SMALL_T5 = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 12}
+OWN: dict[str, tuple[dict[str, Any], int, str]] = {
+    "llama": (SMALL_LLAMA, 3, "LlamaRMSNorm"),
+    "qwen3": (SMALL_LLAMA, 5, "Qwen3RMSNorm"),  # queries and keys too
+    "gemma": (SMALL_LLAMA, 3, "GemmaRMSNorm"),  # scales by 1 + weight
+    "t5": (SMALL_T5 | {"eos_token_id": 3}, 7, "T5LayerNorm"),
+    "deberta": (SMALL, 3, "DebertaLayerNorm"),
+}
+
+
+def network(name: str, arguments: dict[str, Any]) -> SequenceClassifier:
+    with seeded(0):
+        architecture = Architecture(library="transformers", name=name, arguments=arguments)
+        model = create(architecture, 3).eval()
+        for parameter in model.parameters():  # no ones that would hide an error
+            parameter.data += 0.2 * torch.randn(parameter.shape)
+    assert isinstance(model, SequenceClassifier)
+    return model
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_film_trains_layers_of_a_networks_own_class(name: str) -> None:
+    """All of them, with the per-example gradients of autograd, and check says so."""
+    arguments, count, kind = OWN[name]
+    model = network(name, arguments)
+    apply_method(model, FILM)
+    own = {
+        f"{layer}.{parameter}"
+        for layer, each in model.named_modules()
+        if type(each).__name__ == kind
+        for parameter, _ in each.named_parameters()
+    }
+    assert own and trainable_parameters(model).keys() - head_parameter_names(model) == own
+    assert notes_on_film(model) == [f"FiLM trains {count} layers of class {kind} as normalisation"]
+    model = model.double()
+    texts, labels, mask = model.made_up(3, 6), torch.arange(3), torch.ones(3, dtype=torch.bool)
+    engine = make_engine("auto", model, head_parameter_names(model))
+    bound = FlatClipping(float(engine.norms(texts, labels, mask)[0].mean()))
+    found = engine.clipped_sum(texts, labels, mask, bound).gradients
+    wanted = {each: torch.zeros_like(gradient) for each, gradient in found.items()}
+    for text, label in zip(texts, labels, strict=True):
+        loss = nn.functional.cross_entropy(model(text[None]), label[None])
+        gradients = torch.autograd.grad(loss, [model.get_parameter(each) for each in wanted])
+        norm = float(torch.cat([each.flatten() for each in gradients]).norm())
+        for each, gradient in zip(wanted, gradients, strict=True):
+            wanted[each] += gradient * min(1 / bound.bound, 1 / norm)
+    # Most of these normalise in float32, whatever they are given.
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_an_outline_finds_the_same_layers(name: str) -> None:
+    arguments, _, _ = OWN[name]
+    with torch.device("meta"), Outline():
+        outline = SequenceClassifier.create(name, arguments, 3)
+        names, notes = select(outline, FILM), notes_on_film(outline)
+    model = network(name, arguments)
+    assert (names, notes) == (select(model, FILM), notes_on_film(model))
+
+
+class Layer(nn.Module):
+    """A layer of somebody's own, with vectors of one width."""
+
+    def __init__(self, function: Callable[..., Any], **shapes: int) -> None:
+        super().__init__()
+        self.function = function
+        for name, width in ({"weight": WIDTH} | shapes).items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(width)))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x, *self.parameters())
+
+
+def rms(x: Tensor, weight: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 1e-3).sqrt() * (1 + weight) + bias
+
+
+def standardised(x: Tensor, weight: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+    return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) * weight + bias
+
+
+def of_channels(x: Tensor, weight: Tensor) -> Tensor:
+    if x.ndim != 4:
+        raise ValueError("images")
+    return x / x.norm(dim=1, keepdim=True) * weight[:, None, None]
+
+
+def of_pixels(x: Tensor, weight: Tensor) -> Tensor:
+    return x / x.square().mean((2, 3), keepdim=True).sqrt() * weight[:, None, None]
+
+
+NORMALISE: dict[str, nn.Module] = {
+    "RMS": Layer(rms),
+    "RMS and bias": Layer(rms, bias=WIDTH),
+    "layer": Layer(standardised, bias=WIDTH),
+    "half precision inside": Layer(lambda x, w: rms(x.bfloat16().float(), w)),
+    "an option": Layer(lambda x, w, gate=None: rms(x, w)),
+    "channels": Layer(of_channels),
+    "every channel by itself": Layer(of_pixels),
+    "channels last": Layer(lambda x, w: rms(x, w) if x.shape[3] else x),
+    "a normalisation and an activation": Layer(lambda x, w: rms(x, w).relu()),
+    "timm's": RmsNorm2d(WIDTH),
+    "torch's own, of instances": nn.InstanceNorm2d(WIDTH, affine=True),
+    "torch's own": nn.LayerNorm(WIDTH),
+}
+DO_NOT: dict[str, tuple[nn.Module, str]] = {
+    "a scale": (Layer(torch.mul), "returns what changes with the scale"),
+    "a bounded function": (Layer(lambda x, w: w * x.tanh()), "returns what changes with the scale"),
+    "a gate": (Layer(lambda x, w: x * (w * x).sigmoid()), "returns what changes with the scale"),
+    "of responses": (GlobalResponseNorm(WIDTH), "returns what changes with the scale"),
+    "a table": (Layer(lambda x, w: w.expand(x.shape)), "returns the same for all inputs"),
+    "pairs": (Layer(lambda x, w: (rms(x, w), x)), "does not return one tensor"),
+    "a mean": (Layer(lambda x, w: rms(x, w).mean(-1)), "does not return one tensor"),
+    "a gated one": (Layer(lambda x, y, w: rms(x, w)), "does not take one tensor"),
+    "a length and its factor": (Layer(rms, weight=1), "has a width of 1"),
+    "two widths": (Layer(lambda x, w, a: rms(x, w), a=1), "not vectors of one width"),
+    "a matrix": (nn.Linear(WIDTH, WIDTH), "not vectors of one width"),
+    "torch's own, without scale": (nn.LayerNorm(WIDTH, elementwise_affine=False), "no parameters"),
+    "a layer around one": (nn.Sequential(Layer(rms)), "has no parameters"),
+}
+
+
+@pytest.mark.parametrize("name", NORMALISE)
+def test_what_normalises(name: str) -> None:
+    layer = NORMALISE[name]
+    before = {key: value.clone() for key, value in layer.state_dict().items()}
+    assert why_not(layer) == ""
+    assert all(torch.equal(value, before[key]) for key, value in layer.state_dict().items())
+    assert why_not(layer.to("meta")) == ""
+
+
+@pytest.mark.parametrize("name", DO_NOT)
+def test_what_does_not_normalise(name: str) -> None:
+    layer, reason = DO_NOT[name]
+    assert reason in why_not(layer)
+    assert reason in why_not(layer.to("meta"))
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "arguments", "message"),
+    [
+        ("timm", "vgg11", {}, "but VGG has none: its layers are of class Conv2d, Linear; allowed"),
+        (
+            "transformers",
+            "olmo",
+            SMALL | {"pad_token_id": 0},
+            "but OlmoForSequenceClassification has none: OlmoLayerNorm has no parameters; allowed",
+        ),
+        (
+            "transformers",
+            "mobilebert",
+            SMALL | {"embedding_size": 8, "true_hidden_size": 8, "intra_bottleneck_size": 8},
+            "has none: NoNorm returns what changes with the scale of its inputs; allowed",
+        ),
+    ],
+)
+def test_a_network_without_any(
+    library: Any, name: str, arguments: dict[str, Any], message: str
+) -> None:
+    architecture = Architecture(library=library, name=name, arguments=arguments)
+    with torch.device("meta"), pytest.raises(BackboneError, match=message):
+        select(create(architecture, 3), FILM)
+
+
+def test_a_job_logs_what_film_trains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_backbone(
+        tmp_path,
+        name="reader",
+        title="Reader",
+        kind="text",
+        architecture=Architecture(library="transformers", name="llama", arguments=SMALL_LLAMA),
+        mean=(),
+        std=(),
+        pretraining={"kind": "random"},
+        parameters=1,
+        state={},
+    )
+    build_model(tmp_path, FILM, 3, seed=1)
+    assert "reader: FiLM trains 3 layers of class LlamaRMSNorm as normalisation" in caplog.text
+
+
+TORCHS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
+
+
+@pytest.mark.parametrize("listed", NETWORKS, ids=lambda each: each.name)
+def test_nothing_else_trains_in_networks_with_torchs_classes(listed: Network) -> None:
+    """What FiLM trains belongs to stored trials, whose keys do not have it."""
+    architecture = Architecture.model_construct(
+        library=listed.library, name=listed.name, arguments=listed.small
+    )
+    with torch.device("meta"), Outline():
+        model = create(architecture, 3)
+        expected = {
+            f"{layer}.{name}"
+            for layer, module in model.named_modules()
+            if isinstance(module, TORCHS)
+            for name, _ in module.named_parameters(recurse=False)
+        }
+        if expected:
+            assert select(model, FILM) == expected
+        else:
+            with pytest.raises(BackboneError, match="has none"):
+                select(model, FILM)
