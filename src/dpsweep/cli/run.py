@@ -87,9 +87,10 @@ def run(
     options = [*call.options, "--config", *call.config, f"study={found.seen_from(folder)}"]
     if folder.resolve() != Path.cwd():
         options += ["--directory", str(folder)]
-    watched = _watched(
-        found.study, Paths(folder.resolve() / found.study.results), call.settings.touch
-    )
+    results = Paths(folder.resolve() / found.study.results)
+    if note := _note_on_sources(found.study, results):
+        typer.echo(f"note: {note}")
+    watched = _watched(found.study, results, call.settings.touch)
     times = _times(watched)
     words_of_snakemake = [*_OURS, *options, *(["--", *files] if files else [])]
     status = run_snakemake(words_of_snakemake, progress=not call.settings.touch)
@@ -104,6 +105,15 @@ def run(
         elif new:
             typer.echo(f"Report: {new[0]}")
     sys.exit(status)
+
+
+def _note_on_sources(study: Study, paths: Paths) -> str:
+    if not (paths.results / "cells").is_dir():
+        return ""
+    # It reads parquet files, whose library takes a moment to import.
+    from dpsweep.analysis.sources import other_sources
+
+    return other_sources(study, paths)
 
 
 def _watched(study: Study, paths: Paths, touched: bool) -> list[Path]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import pandas as pd
 
+from dpsweep.analysis.sources import other_sources
 from dpsweep.base.files import DamagedFileError, read_checked_json
 from dpsweep.base.litter import is_litter
 from dpsweep.base.units import count
@@ -124,6 +125,12 @@ def check_files(study: Study, paths: Paths) -> list[Check]:
     )
     evidence = TextTable.of([{"File": name} for name in former], "l")
     return [Check("Figures of a former study", "note", finding, evidence)]
+
+
+def check_sources(study: Study, paths: Paths) -> list[Check]:
+    """Say whether trials were trained by other sources of dpsweep than those of today."""
+    title, found = "Trials are of the sources of today", other_sources(study, paths)
+    return [Check(title, "note", f"{found}.")] if found else []
 
 
 def _named(

@@ -7,7 +7,7 @@ import yaml
 
 from dpsweep.base.files import write_text
 from dpsweep.report import found, summary
-from dpsweep.report.checks import check_data, check_files, check_trials
+from dpsweep.report.checks import check_data, check_files, check_sources, check_trials
 from dpsweep.report.embed import download_content, render
 from dpsweep.report.reference import paper_comparisons
 from dpsweep.report.targets import sections
@@ -39,7 +39,8 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
     planned = study.all_cells()
     grouped = sections(study, paths, trained)
     targets = [target for section in grouped.values() for target in section]
-    checks = [*check_trials(study, trials), *check_data(study, paths), *check_files(study, paths)]
+    checks = [*check_trials(study, trials), *check_sources(study, paths)]
+    checks += [*check_data(study, paths), *check_files(study, paths)]
     configuration = study_yaml(study)
     page = render(
         "page.html.j2",

@@ -210,17 +210,28 @@ def sources(*parts: str) -> str:
         parts: packages, or single modules, such as ``figures`` and ``study/choice.py``.
     """
     package = Path(__file__).parents[1]
-    files = [
-        file
-        for part in parts
-        for file in (sorted((package / part).rglob("*.py")) or [package / part])
-    ]
+    files = [file for part in parts for file in source_files(package / part)]
     return fingerprint([[file.relative_to(package).as_posix(), checksum(file)] for file in files])
 
 
-TRAINER = ("training", "models")
+def source_files(place: Path) -> list[Path]:
+    """Return the files of a package with its templates, or a module, in order of their names."""
+    files = walk(place) if place.is_dir() else [place]
+    return sorted(file for file in files if file.suffix in _SOURCES)
+
+
+TRAINER = ("training", "models", "data/examples.py", "data/resize.py", "study/clipping.py")
 """The sources that train."""
-_DRAWING = ("figures", "analysis", "theory", "study/choice.py")
+_DRAWING = (
+    "figures",
+    "analysis",
+    "theory",
+    "privacy",
+    "base",
+    "study/choice.py",
+    "study/clipping.py",
+)
+_SOURCES = (".py", ".j2", ".js", ".css", ".csv")
 
 
 def source_fingerprint(section: Dataset | Backbone) -> str:

@@ -1,0 +1,109 @@
+"""Whoever looks at trials of other sources than those of today is told."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from tests.synthetic import make_study, write_cells
+from typer.testing import CliRunner
+
+import dpsweep
+from dpsweep.analysis.sources import other_sources
+from dpsweep.base.text import one_line
+from dpsweep.cli import run
+from dpsweep.cli.main import app
+from dpsweep.data.resize import Resize
+from dpsweep.figures.draw import draw
+from dpsweep.models.build import build_model
+from dpsweep.report.checks import check_sources
+from dpsweep.study import fingerprints, load_study
+from dpsweep.study.cells import Cell
+from dpsweep.study.clipping import FlatClipping
+from dpsweep.study.fingerprints import TRAINER, report_fingerprint, source_files, sources
+from dpsweep.study.paths import Paths
+from dpsweep.training.gradients import make_engine
+from dpsweep.training.optimizer import PrivateOptimizer
+from dpsweep.training.randomness import GaussianNoise
+
+PACKAGE = Path(dpsweep.__file__).parent
+STUDY = make_study({"digits_film": {"clipping_bound": [0.1, 1.0, 10.0], "learning_rate": [0.1, 1]}})
+
+
+def train(paths: Paths, recorded: Callable[[Cell, float], str]) -> None:
+    write_cells(STUDY, paths, lambda cell, rate, _: {"trainer_sources": recorded(cell, rate)})
+
+
+@pytest.mark.parametrize(
+    ("recorded", "former"),
+    [
+        (lambda cell, rate: sources(*TRAINER), 0),
+        (lambda cell, rate: "", 0),
+        (lambda cell, rate: "ab" * 32, 3),
+        (lambda cell, rate: "ab" * 32 if (cell.clipping_bound, rate) == (1.0, 0.1) else "", 1),
+        (lambda cell, rate: "ab" * 32 if rate == 1 else sources(*TRAINER), 3),
+    ],
+)
+def test_cells_with_trials_of_other_sources_are_counted(
+    tmp_path: Path, recorded: Callable[[Cell, float], str], former: int
+) -> None:
+    paths = Paths(tmp_path)
+    assert other_sources(STUDY, paths) == ""
+    train(paths, recorded)
+    found = other_sources(STUDY, paths)
+    assert found.startswith(f"{former} of 3 trained cells" if former else "") and "\n" not in found
+    assert bool(found) == bool(former) == bool(check_sources(STUDY, paths))
+
+
+def test_files_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    train(paths, lambda *_: "ab" * 32)
+    first, second, _ = (paths.cell_trials(STUDY, cell) for cell in STUDY.all_cells())
+    first.write_text("no parquet")
+    pq.write_table(pq.read_table(second).drop(["trainer_sources"]), second)
+    assert other_sources(STUDY, paths).startswith("1 of 3 trained cells")
+
+
+def test_a_run_says_so_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("extends: demo\nresults: results/mine\n", encoding="utf-8")
+    monkeypatch.setattr(run, "run_snakemake", lambda *_, **__: 0)
+    study, paths = load_study(Path("mine.yaml")), Paths(Path("results/mine"))
+
+    def said() -> list[str]:
+        return CliRunner().invoke(app, ["run", "mine.yaml", "-n"]).output.splitlines()
+
+    assert said() == []
+    cell = study.all_cells()[0]
+    write_cells(study, paths, lambda *_: {"trainer_sources": "ab" * 32}, cells=[cell])
+    line, *rest = said()
+    assert line.startswith("note: 1 of 1 trained cells have trials of other sources of the trainer")
+    assert not rest
+    paths.cell_trials(study, cell).unlink()
+    assert said() == []
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [build_model, make_engine, PrivateOptimizer, GaussianNoise, FlatClipping, Resize],
+)
+def test_what_trains_is_among_the_sources_of_the_trainer(thing: Any) -> None:
+    files = {file for part in TRAINER for file in source_files(PACKAGE / part)}
+    assert Path(inspect.getfile(thing)) in files
+
+
+def test_what_draws_is_among_the_sources_of_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit of any of these files, templates too, makes the report again."""
+    hashed: set[Path] = set()
+    monkeypatch.setattr(fingerprints, "checksum", lambda file: hashed.add(file) or "")
+    sources.cache_clear()
+    report_fingerprint(STUDY)
+    sources.cache_clear()
+    report = PACKAGE / "report"
+    assert {report / "page.html.j2", report / "style.css", report / "numbers.js"} <= hashed
+    assert {Path(inspect.getfile(each)) for each in (draw, one_line, FlatClipping)} <= hashed
+    assert not any("__pycache__" in file.parts for file in hashed)
