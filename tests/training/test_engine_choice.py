@@ -1,6 +1,7 @@
 """`auto` takes the fastest engine that gives the gradients of the loop with the model at hand."""
 
 import logging
+import re
 
 import pytest
 import torch
@@ -238,6 +239,39 @@ def test_an_engine_that_is_slow_says_what_it_costs(caplog: pytest.LogCaptureFixt
     assert "engine 'vmap': a step takes" in record.getMessage()
     assert "times as long as one without privacy" in record.getMessage()
     assert "'layer.weight' of a Conv1d is used by conv1d()" in record.getMessage()
+
+
+SLOW = [
+    ("tokens first", True, "'layer.weight'"),
+    ("PReLU", True, "'layer.weight' of a PReLU"),
+    ("attention", True, "'layer.self_attn.in_proj_weight' of a MultiheadAttention"),
+    ("LSTM", True, "'layer.weight_ih_l0' of a Recurrent is used by lstm()"),
+    ("looks at values", True, "'layer.weight' of a Asking is used by conv1d()"),
+    ("two names, factors", False, "'layer.one.weight'"),
+    ("a layer at two places, factors", False, "'layer.one.weight'"),
+]
+
+
+@pytest.mark.parametrize(("name", "few", "found"), SLOW)
+def test_one_line_names_the_layer_and_the_engine_that_computes_it(
+    name: str,
+    few: bool,
+    found: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And how much slower it is; it does not advise to ask for auto, which was asked for."""
+    if not few:
+        monkeypatch.setattr("dpsweep.training.gradients._FEW_PARAMETERS", 0)
+    layer, expected = LAYERS[name]
+    with caplog.at_level(logging.WARNING):
+        make_engine("auto", Net(layer, WIDTH).double().eval(), HEAD).norms(*batch())
+    (record,) = caplog.records
+    said = record.getMessage()
+    engine = "vmap" if name.endswith("factors") else expected
+    assert re.match(rf"engine '{engine}': a step takes [\d.]+ times as long as one without", said)
+    assert found in said and "auto" not in said
+    assert len(said) < 300 and "\n" not in said
 
 
 def test_no_warning_where_the_fast_engines_serve(caplog: pytest.LogCaptureFixture) -> None:

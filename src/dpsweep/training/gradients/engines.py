@@ -170,9 +170,12 @@ class StatelessEngine(FactoredEngine):
         if unused := sorted(self.parameters.keys() - uses.keys()):
             raise without_influence(unused)
         if several := sorted(name for name, count in uses.items() if count > 1):
+            found = (
+                f"trainable parameters {shorten(map(repr, several))} are used more than once, so that their "
+                "norms are not known from factors"
+            )
             raise UnsupportedModelError(
-                f"trainable parameters {shorten(map(repr, several))} are used more than once, so "
-                "that their norms are not known from factors; engine auto takes one that instantiates them"
+                f"{found}; engine auto takes one that instantiates them", because=found
             )
 
 

@@ -167,6 +167,11 @@ class RecordedUses(Uses):
         for name, each in gradients.items():
             self._rows[name] = self._rows[name] + each if name in self._rows else each
 
+    def origin(self, parameter: TrackedParameter) -> str:
+        """See ``Uses``."""
+        name = parameter.parameter_name
+        return next(iter(self._sources.get(name, [name])))
+
     def is_derived(self, parameter: TrackedParameter) -> bool:
         """Whether a parameter stands for others from which it was computed."""
         return parameter.parameter_name in self._sources

@@ -204,9 +204,13 @@ class Uses(ABC):
             raise self.refusal(f"is used by {name}()", *args, *kwargs.values())
         return self.rules[function](self, *args, **kwargs)
 
+    def origin(self, parameter: TrackedParameter) -> str:
+        """Return the name that the model has for a parameter, or for one that it was computed from."""
+        return parameter.parameter_name
+
     def refusal(self, use: str, *among: Any) -> UnsupportedModelError:
         """Return the error for an impossible use of the first parameter among some arguments."""
-        name = next(tracked_in(*among)).parameter_name
+        name = self.origin(next(tracked_in(*among)))
         layer = f" of a {self._layers[name]}" if name in self._layers else ""
         found = f"trainable parameter {name!r}{layer} {use}"
         return UnsupportedModelError(
