@@ -1,5 +1,6 @@
 """The ledger of releases: it grows, and a line that was edited or taken out is found."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -62,10 +63,45 @@ def test_lines_that_were_edited_are_found(number: int, file: Path) -> None:
         Ledger(file)
 
 
-def test_half_a_line_is_found(file: Path) -> None:
-    file.write_text(file.read_text() + '{"data": ')
-    with pytest.raises(ReleaseError, match="line 4: damaged"):
-        Ledger(file)
+@pytest.mark.parametrize("half", ['{"data": ', '{"data": "d\x00', "\x00\x00"])
+def test_half_a_line_is_moved_aside_and_nothing_is_lost(half: str, file: Path) -> None:
+    """It is of a call that was killed before its model was there."""
+    whole = file.read_text()
+    file.write_text(whole + half)
+    assert len(Ledger(file).released("z", CATS)) == 2
+    assert file.read_text() == whole + half  # reading changes nothing
+    with open_ledger(file) as ledger:
+        ledger.add("d", DOGS, model(4.0))
+    assert file.read_text().startswith(whole)
+    assert len(file.read_text().splitlines()) == len(whole.splitlines()) + 1
+    assert file.with_name(f"{file.name}.unfinished").read_text() == f"{half}\n"
+    assert [each.epsilon for each in Ledger(file).released("d", [])] == [4]
+
+
+def test_a_last_line_without_its_end_counts(file: Path) -> None:
+    whole = file.read_text()
+    file.write_text(whole.removesuffix("\n"))
+    assert len(Ledger(file).released("z", CATS)) == 2
+    with open_ledger(file):
+        pass
+    assert file.read_text() == whole
+
+
+def test_a_line_that_an_older_version_went_on_with_is_read(file: Path) -> None:
+    """It added its line behind one without an end, and each later release ended in "Extra data"."""
+    first, second, third = file.read_text().splitlines()
+    file.write_text(f"{first}\n{second}{third}\n")
+    assert len(Ledger(file).released("z", CATS)) == 2
+    with open_ledger(file) as ledger:
+        ledger.add("d", DOGS, model(4.0))
+    assert [each.epsilon for each in Ledger(file).released("d", [])] == [4]
+
+
+def test_a_ledger_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(ReleaseError, match="cannot be read"):
+            Ledger(path)
 
 
 def test_lines_are_added_one_after_the_other(tmp_path: Path) -> None:

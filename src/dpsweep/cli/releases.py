@@ -16,6 +16,8 @@ from dpsweep.study.messages import pick
 
 app = typer.Typer()
 
+_LEDGER = "compared only with the ledger of where it was made (--ledger FILE)"
+
 
 @app.command()
 def recommend(
@@ -95,17 +97,30 @@ def verify(
             "--study", help="a study, to compare its section release with the certificate"
         ),
     ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            help="the ledger of releases where it was made; by default the one beside the results"
+        ),
+    ] = None,
+    no_ledger: Annotated[
+        bool, typer.Option("--no-ledger", help="compare with no ledger: it was made elsewhere")
+    ] = False,
 ) -> None:
     """Prove a release's certificate again, and list what cannot be known."""
-    from dpsweep.release.verify import not_known
+    from dpsweep.release.certificate import CHANGED_TOGETHER
+    from dpsweep.release.untrusted import printable
+    from dpsweep.release.verify import LedgerWord, ledger_of, not_known
     from dpsweep.release.verify import verify as verify_release
 
-    found = verify_release(folder, backbone)
+    with_ledger: Path | LedgerWord = ledger or ("none" if no_ledger else "beside")
+    found = verify_release(folder, backbone, with_ledger)
+    compared = ledger_of(folder, with_ledger)
     if study_file is not None:
         from dpsweep.release.section import compare
 
-        study = open_study(study_file).study
-        compare(folder, study, _section(study_file, study))
+        study, paths, _ = open_study(study_file)
+        compare(folder, study, _section(study_file, study), paths, compared)
     typer.echo(
         f"{folder}: ({found.epsilon:g}, {found.delta:g})-differentially private, "
         f"{found.adjacency}; epsilon {found.certified_epsilon:.6g} proven, "
@@ -117,12 +132,18 @@ def verify(
         f"({together.joint_epsilon:.6g}, {together.joint_delta:.6g})-differentially private"
     )
     for name in found.earlier_sweeps:
-        typer.echo(f"not covered: choices made by looking at the sweep {name}")
+        typer.echo(f"not covered: choices made by looking at the sweep {printable(name)}")
     if found.earlier_trials:
         typer.echo(f"not covered: choices made by looking at {found.earlier_trials} earlier trials")
     typer.echo("cannot be known from the folder:")
     for name, why in not_known(found).items():
         typer.echo(f"  {name}: {why}")
+    if compared is None:
+        typer.echo(f"  earlier releases, and whether this is the model that was made: {_LEDGER}")
+    else:
+        typer.echo(f"the ledger {compared} has this certificate, and the same earlier releases")
+    for name, why in CHANGED_TOGETHER.items():
+        typer.echo(f"  {name}, where an enemy derives all numbers anew: {why}")
     if backbone is None:
         typer.echo(f"  numbers in {FROZEN}: compared only with --backbone")
 

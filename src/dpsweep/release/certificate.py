@@ -172,6 +172,10 @@ class Certificate(_Part):
     attacks: list[Attack]
     """The most that any attacker can tell about the records of one person, by their number."""
     setting: Setting
+    step_rounding: Literal["round", "ceil"]
+    """How epochs became steps."""
+    automatic_clipping_gamma: Positive | None
+    """Of AUTO-S; None where no setting clips automatically."""
     optimizer: Literal["adam", "sgd"]
     precision: Precision
     engine: ReleaseEngine
@@ -200,6 +204,8 @@ NOT_KNOWN: Mapping[str, str] = {
     "setting.learning_rate": "does not change epsilon",
     "tuning.candidates": "epsilon is the same for any list with these batch sizes and steps",
     "tuning.score": "measured on private data, with noise",
+    "step_rounding": "both rules may give as many steps",
+    "automatic_clipping_gamma": "does not change epsilon, because gradients are normalised",
     "optimizer": "does not change epsilon",
     "precision": "does not change epsilon",
     "engine": "does not change epsilon",
@@ -219,6 +225,24 @@ NOT_KNOWN: Mapping[str, str] = {
 """The fields that verification cannot know, and why; a star stands for any place of a list.
 
 A field stands for all that is in it. A change of any other field is found.
+"""
+
+
+CHANGED_TOGETHER: Mapping[str, str] = {
+    "noise": "whether training added this noise, to batches of this size, in so many steps, for this "
+    "epsilon and delta, is not in the parameters; the audit measures the code",
+    "split": "how many examples there are is not in the folder; the study knows (--study)",
+    "tuning": "a tuned model can be presented as one of a fixed setting, and the other way round; the study "
+    "and the ledger know",
+    "releases": "earlier releases can be left out, reordered, or given a smaller epsilon; the ledger knows",
+    "network": "weights, mean, std, tokenizer and arguments of another function of the same shapes, such as "
+    "another number of attention heads; the backbone knows (--backbone)",
+    "files": "other numbers in parameters of the same shapes; of frozen ones the backbone knows, of trained "
+    "ones the ledger, which has the fingerprint of the certificate with their checksums",
+}
+"""What an enemy who derives all else anew can change unseen, and who knows.
+
+Each name stands for a part of a certificate; docs/release.md has the table.
 """
 
 

@@ -6,6 +6,9 @@ there before. Moving a release away changes nothing of that. Nothing stops someb
 ledger, or copies the data to where no ledger lies.
 
 A line holds a checksum of the data, which is not private: keep the ledger to yourself.
+
+A call writes its line, syncs it to the disk, and then moves its folder to where it belongs. So half a
+line, which a power cut leaves, is that of a call that made no model.
 """
 
 import fcntl
@@ -15,13 +18,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from pydantic import BaseModel, ConfigDict
 
-from dpsweep.base.files import DamagedFileError, checked, with_fingerprint
+from dpsweep.base.files import DamagedFileError, checked, require_file, with_fingerprint
 from dpsweep.release import ReleaseError
-from dpsweep.release.certificate import ReleasedModel
+from dpsweep.release.certificate import Certificate, ReleasedModel
 from dpsweep.study.config.datasets import Origins, overlap
 
 log = logging.getLogger(__name__)
@@ -45,33 +48,63 @@ class Ledger:
     """The releases that were made so far, while nobody else adds one; see `open_ledger`.
 
     Args:
-        file: lines of JSON, each with a fingerprint of it.
+        file: lines of JSON, each with a fingerprint of it. The last one may lack its end: a whole entry
+            without a line break counts, and half an entry does not.
 
     Raises:
-        ReleaseError: a line was edited, damaged or taken out.
+        ReleaseError: a line was edited, damaged or taken out, or the file cannot be read.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lines: list[LedgerEntry] = []
         self._head = ""
-        text = file.read_text(encoding="utf-8") if file.exists() else ""
-        for number, content in enumerate(text.splitlines(), start=1):
-            where = f"{file}: line {number}"
-            try:
-                read = json.loads(content)
+        try:
+            require_file(file)
+            written = file.read_bytes() if file.exists() else b""
+        except OSError as error:
+            raise ReleaseError(f"{file}: cannot be read: {error.strerror}") from None
+        *whole, rest = written.split(b"\n")
+        for number, content in enumerate(whole, start=1):
+            self._read(f"{file}: line {number}", content)
+        self._unfinished = rest if rest and not _is_entry(rest) else b""
+        self._needs_end = bool(rest) and not self._unfinished
+        if self._needs_end:
+            self._read(f"{file}: line {len(whole) + 1}", rest)
+
+    def _read(self, where: str, content: bytes) -> None:
+        """Add the entries of a line: several, where an older version went on without a line break."""
+        try:
+            entries = list(_entries(content))
+            for read in entries:
                 line = LedgerEntry.model_validate(checked(Path(where), read))
-            except DamagedFileError as error:
-                raise ReleaseError(str(error)) from None
-            except ValueError as error:
-                raise ReleaseError(f"{where}: damaged: {error}") from None
-            if line.previous != self._head:
-                raise ReleaseError(
-                    f"{where}: found one that follows {line.previous or 'no other'}, expected one that "
-                    f"follows {self._head or 'no other'}; a line was edited or taken out"
-                )
-            self._lines.append(line)
-            self._head = read["fingerprint"]
+                if line.previous != self._head:
+                    raise ReleaseError(
+                        f"{where}: found one that follows {line.previous or 'no other'}, expected one "
+                        f"that follows {self._head or 'no other'}; a line was edited or taken out"
+                    )
+                self._lines.append(line)
+                self._head = read["fingerprint"]
+        except DamagedFileError as error:
+            raise ReleaseError(str(error)) from None
+        except ValueError as error:
+            raise ReleaseError(f"{where}: damaged: {error}") from None
+
+    def repair(self) -> None:
+        """End the last line; move half an entry to a file beside the ledger, so that nothing is lost."""
+        if self._needs_end:
+            log.warning("%s: ended its last line", self._file)
+            _append(self._file, b"\n")
+        elif self._unfinished:
+            aside = self._file.with_name(f"{self._file.name}.unfinished")
+            log.warning(
+                "%s: ends in half a line, of a call that was killed before its model was there; moved "
+                "it to %s",
+                *(self._file, aside),
+            )
+            _append(aside, self._unfinished + b"\n")
+            os.truncate(self._file, self._file.stat().st_size - len(self._unfinished))
+        self._needs_end, self._unfinished = False, b""
 
     def released(self, data: str, origins: Origins) -> list[ReleasedModel]:
         """The models that were released on some data, oldest first.
@@ -86,16 +119,77 @@ class Ledger:
             if line.data == data or overlap(line.origins, origins)
         ]
 
+    def line_of(self, certificate: str) -> LedgerEntry | None:
+        """The line of a certificate, by its fingerprint."""
+        return next((each for each in self._lines if each.model.certificate == certificate), None)
+
+    def before(self, line: LedgerEntry) -> list[ReleasedModel]:
+        """The models that were released, before one was, on data that may share examples with its."""
+        earlier = self._lines[: self._lines.index(line)]
+        return [
+            each.model
+            for each in earlier
+            if each.data == line.data or overlap(each.origins, line.origins)
+        ]
+
     def add(self, data: str, origins: Origins, model: ReleasedModel) -> None:
         """Add a line; see `LedgerEntry`."""
         line = LedgerEntry(data=data, origins=origins, model=model, previous=self._head)
         content = with_fingerprint(line.model_dump(mode="json"))
-        with self._file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(content) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
+        _append(self._file, json.dumps(content).encode() + b"\n")
         self._lines.append(line)
         self._head = content["fingerprint"]
+
+
+def _append(file: Path, written: bytes) -> None:
+    with file.open("ab") as stream:
+        stream.write(written)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _entries(content: bytes) -> Iterator[Any]:
+    """Parse what stands on a line, one JSON value after the other."""
+    text, place = content.decode("utf-8"), 0
+    while place < len(text):
+        read, place = json.JSONDecoder().raw_decode(text, place)
+        yield read
+
+
+def _is_entry(content: bytes) -> bool:
+    try:
+        return bool(list(_entries(content)))
+    except ValueError:
+        return False
+
+
+def ledger_mistakes(certificate: Certificate, own: str, ledger: Ledger) -> Iterator[str]:
+    """Compare a certificate with its line of a ledger, and with the lines before.
+
+    Args:
+        certificate: as it was read.
+        own: its fingerprint.
+        ledger: what was released where the model was made.
+    """
+    line = ledger.line_of(own)
+    if line is None:
+        yield (
+            "the ledger has no line of this certificate, which was forged or made elsewhere; allowed: the "
+            "ledger of where it was made (--ledger FILE), or none (--no-ledger)"
+        )
+        return
+    noise = None if certificate.tuning else certificate.noise
+    stated = ReleasedModel(
+        certificate=own, epsilon=certificate.epsilon, delta=certificate.delta, noise=noise
+    )
+    if line.model != stated:
+        yield "the ledger has another epsilon, delta or noise for this certificate"
+    expected, found = ledger.before(line), certificate.releases.earlier
+    if found != expected:
+        yield (
+            f"releases.earlier: found {len(found)} models, expected the {len(expected)} that the ledger "
+            "names before, in its order and with their fingerprints"
+        )
 
 
 @contextmanager
@@ -108,7 +202,9 @@ def open_ledger(file: Path) -> Iterator[Ledger]:
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     with locked(file, "another call adds to the ledger"):
-        yield Ledger(file)
+        ledger = Ledger(file)
+        ledger.repair()
+        yield ledger
 
 
 def locked(path: Path, waiting: str) -> TextIO:

@@ -1,17 +1,25 @@
 """The part of a certificate that a study's section `release` decides before anything is trained."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dpsweep.base.files import canonical_json, read_checked_json
+from dpsweep.base.files import canonical_json, fingerprint, read_checked_json
+from dpsweep.data.prepared import DatasetError, read_metadata
+from dpsweep.data.sources import resize_of
+from dpsweep.models.backbone import BackboneError, PreparedBackbone
 from dpsweep.release import CERTIFICATE, ReleaseError
 from dpsweep.release.certificate import DataSplit, Setting, plain_method
+from dpsweep.release.ledger import Ledger
+from dpsweep.release.untrusted import printable
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.config import Release, Sweep
+from dpsweep.study.config.datasets import Origins, origins
+from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows
 
 Candidate = tuple[Cell, float]
@@ -70,7 +78,10 @@ class ReleasePlan:
         Without those that training adds: of several candidates, which one won.
         """
         study, release, sweep = self.study, self.release, self.sweep
-        backbone = study.backbones[sweep.backbone]
+        backbone, problem = study.backbones[sweep.backbone], sweep.problem.name
+        dataset = study.datasets[sweep.dataset]
+        automatic = any(cell.clipping_bound == "automatic" for cell, _ in self.candidates)
+        mean, std = map(list, backbone.normalisation)
         settings = [self.setting(each).model_dump(mode="json") for each in self.candidates]
         private = {
             "tuning": {
@@ -81,35 +92,62 @@ class ReleasePlan:
         }
         fixed = {"tuning": None, "setting": settings[0]}
         return {
-            "dataset": study.datasets[sweep.dataset].title,
+            "dataset": dataset.title,
             "epsilon": release.epsilon,
             "delta": study.privacy.delta,
+            "step_rounding": study.privacy.step_rounding,
+            "automatic_clipping_gamma": study.training.automatic_clipping_gamma
+            if automatic
+            else None,
             "optimizer": sweep.optimizer,
+            "engine": study.engine(problem),
             "split": self.split.model_dump(mode="json"),
             "network": {
                 "library": backbone.library,
                 # A name that stands elsewhere is looked up when the network is prepared.
                 **({} if backbone.described_at else {"architecture": backbone.architecture}),
+                # A file beside the weights, or the tokenizer, may add arguments.
+                "arguments": dict(backbone.arguments),
+                "kind": dataset.kind,
+                "mean": mean,
+                "std": std,
+                "resize": None
+                if dataset.kind == "text"
+                else resize_of(sweep.dataset, dataset).model_dump(mode="json"),
+                **({"shape": [dataset.max_length]} if dataset.kind == "text" else {}),
                 "method": plain_method(study.methods[sweep.method]),
             },
             **(private if release.selection == "private" else fixed),
         }
 
 
-def compare(folder: Path, study: Study, release: Release) -> None:
-    """Compare the certificate in a folder with a section `release`.
+def compare(
+    folder: Path,
+    study: Study,
+    release: Release,
+    paths: Paths | None = None,
+    ledger: Path | None = None,
+) -> None:
+    """Compare the certificate in a folder with a section `release` and what it reads.
 
     Args:
         folder: of a release.
         study: the study that has the section.
         release: the section.
+        paths: where the study's data and backbone are, if they are prepared.
+        ledger: it has the checksum of the data and where they come from, which no certificate tells.
 
     Raises:
         ReleaseError: they differ; a line for each difference shows what is in both.
         DamagedFileError: the certificate was damaged.
     """
     found = read_checked_json(folder / CERTIFICATE)
-    differences = list(_differences("", found, ReleasePlan(study, release).decided()))
+    plan = ReleasePlan(study, release)
+    differences = [
+        *_differences("", found, plan.decided()),
+        *_numbers_that_differ(found, plan),
+        *_data_that_differ(found, plan, paths, ledger),
+    ]
     if differences:
         raise ReleaseError(
             "\n  ".join(
@@ -117,14 +155,61 @@ def compare(folder: Path, study: Study, release: Release) -> None:
                     f"{folder}: holds a release of other numbers than the study's section release. No model "
                     "can be made again; take the section back, or move the folder away if you mean another "
                     "release, which spends epsilon a second time:",
-                    *differences,
+                    *map(printable, differences),
                 ]
             )
         )
 
 
+def _numbers_that_differ(found: dict[str, Any], plan: ReleasePlan) -> Iterator[str]:
+    study, dataset = plan.study, plan.study.datasets[plan.sweep.dataset]
+    if len(found["network"]["classes"]) != dataset.classes:
+        yield (
+            f"classes: the certificate has {len(found['network']['classes'])}, the dataset "
+            f"{dataset.classes}"
+        )
+    backbone = study.backbones[plan.sweep.backbone]
+    if backbone.library != "transformers" and not backbone.described_at:
+        added = dict.fromkeys(found["network"]["arguments"].keys() - backbone.arguments.keys())
+        yield from _differences("", found, {"network": {"arguments": added}})
+    setting = study.training.precision
+    if setting != "auto" and not study.features(plan.sweep.problem.name):
+        yield from _differences("", found, {"precision": setting})
+
+
+def _data_that_differ(
+    found: dict[str, Any], plan: ReleasePlan, paths: Paths | None, ledger: Path | None
+) -> Iterator[str]:
+    """Compare the data by checksum and origin, and the backbone by checksum, as far as they are there."""
+    dataset, backbone = plan.sweep.dataset, plan.sweep.backbone
+    line = Ledger(ledger).line_of(fingerprint(found)) if ledger else None
+    if line is not None:
+        place = origins(plan.study.datasets[dataset].source)
+        if line.origins != place:
+            yield f"data: the model was made of {_places(line.origins)}, the study reads {_places(place)}"
+    if paths is None:
+        return
+    with suppress(DatasetError):
+        metadata = read_metadata(paths.dataset(dataset))
+        if line is not None and metadata.checksum != line.data:
+            yield (
+                f"data: the model was made of data with the checksum {line.data}, {paths.dataset(dataset)} "
+                f"has {metadata.checksum}"
+            )
+        names = {"classes": list(metadata.classes), "shape": list(metadata.shape)}
+        yield from _differences("network", found["network"], names)
+    with suppress(BackboneError):
+        prepared = PreparedBackbone.open(paths.backbone(backbone)).metadata
+        yield from _differences("network", found["network"], {"backbone": prepared.checksum})
+
+
+def _places(found: Origins) -> str:
+    return ", ".join("/".join(parts).replace("//", "/") for parts in found)
+
+
 def _differences(name: str, found: Any, expected: Any) -> Iterator[str]:
     if isinstance(found, dict) and isinstance(expected, dict):
+        # Libraries complete the arguments of a network.
         for key, value in expected.items():
             yield from _differences(f"{name}.{key}".lstrip("."), found.get(key), value)
     elif canonical_json(found) != canonical_json(expected):

@@ -78,6 +78,19 @@ def tuning_noise(study: Study, release: Release) -> TuningNoise:
     return noise
 
 
+def fixed_noise(study: Study, release: Release) -> Calibration | None:
+    """Return the noise of a release with ``selection: fixed``; None of one that is tuned.
+
+    Raises:
+        CalibrationError: the total epsilon cannot be had.
+    """
+    if release.selection == "private":
+        return None
+    plan = ReleasePlan(study, release)
+    (cell, _) = plan.candidates[0]
+    return calibrate(release.epsilon, study.privacy.delta, *plan.schedule(cell))
+
+
 def train_release(
     study: Study, paths: Paths, release: Release
 ) -> tuple[TrainedModel, TuningNoise | None, float]:

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import ValidationError
@@ -23,7 +23,13 @@ from safetensors import safe_open
 from torch import nn
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import DamagedFileError, checked, indented_json, with_fingerprint
+from dpsweep.base.files import (
+    DamagedFileError,
+    checked,
+    fingerprint,
+    indented_json,
+    with_fingerprint,
+)
 from dpsweep.base.limited import LimitError, limited
 from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.tokenizer import vocabulary_size
@@ -55,6 +61,7 @@ from dpsweep.release.certificate import (
     released_together,
     second_opinion,
 )
+from dpsweep.release.ledger import Ledger, ledger_mistakes
 from dpsweep.release.parameters import outline, split_state
 from dpsweep.release.untrusted import (
     file_content,
@@ -66,7 +73,11 @@ from dpsweep.release.untrusted import (
     tensor_mistakes,
 )
 from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows
+
+LedgerWord = Literal["beside", "none"]
+"""Which ledger a release is compared with: the one beside its results if there is one, or none."""
 
 # Another machine may round the last digits differently.
 _ROUNDING = 1e-6
@@ -76,13 +87,20 @@ _MOST_LINES = 20
 _MOST_ROWS = 10**6
 
 
-def verify(folder: Path, backbone: Path | None = None) -> Certificate:
+def verify(
+    folder: Path,
+    backbone: Path | None = None,
+    ledger: Path | LedgerWord = "beside",
+) -> Certificate:
     """Verify the folder of a release.
 
     Args:
         folder: the release.
         backbone: the folder of the prepared backbone; frozen parameters are compared with its weights.
             Without it, their names, shapes and types are compared with the architecture.
+        ledger: where the release was made: its line is compared with the certificate, and the lines before
+            with the earlier releases that the certificate names. By default the one beside the results that
+            hold the folder, if there is one.
 
     Returns:
         The certificate. `not_known` lists its fields that no verification can know.
@@ -102,9 +120,31 @@ def verify(folder: Path, backbone: Path | None = None) -> Certificate:
         _card_mistakes(folder, certificate),
         _parameter_mistakes(folder, certificate, prepared),
         _accountants(certificate),
+        _ledger_mistakes(content, certificate, ledger_of(folder, ledger)),
     ):
         _refuse(folder, _listed(mistakes))
     return certificate
+
+
+def ledger_of(folder: Path, ledger: Path | LedgerWord = "beside") -> Path | None:
+    """The ledger that a release is compared with; None where there is none.
+
+    Raises:
+        ReleaseError: the one that is named is missing.
+    """
+    if isinstance(ledger, Path):
+        if not ledger.exists():
+            raise ReleaseError(f"{ledger}: no such ledger")
+        return ledger
+    beside = Paths(folder.resolve().parent).ledger
+    return beside if ledger == "beside" and beside.exists() else None
+
+
+def _ledger_mistakes(
+    content: dict[str, Any], certificate: Certificate, ledger: Path | None
+) -> Iterator[str]:
+    if ledger is not None:
+        yield from ledger_mistakes(certificate, fingerprint(content), Ledger(ledger))
 
 
 def _refuse(folder: Path, mistakes: Iterable[str]) -> None:
@@ -147,7 +187,7 @@ def not_known(certificate: Certificate) -> dict[str, str]:
 
 def _has(content: Any, path: list[str]) -> bool:
     if not path:
-        return True
+        return content is not None
     first, *rest = path
     if first == "*":
         return any(_has(each, rest) for each in content)
@@ -235,8 +275,14 @@ def _contradictions(certificate: Certificate) -> Iterator[str]:
         yield from (f"{where}.{line}" for line in differing(noise, target))
     schedule = {"batch_size": setting.batch_size, "steps": setting.steps}
     yield from (f"noise.{line}" for line in differing(certificate.noise, schedule))
+    automatic = any(each.clipping_bound == "automatic" for each in settings)
+    if automatic != (certificate.automatic_clipping_gamma is not None):
+        yield (
+            f"automatic_clipping_gamma: found {certificate.automatic_clipping_gamma}, expected "
+            f"{'a number' if automatic else 'None'}"
+        )
     yield from _split_mistakes(split)
-    if not any(_follow(settings, train_size, rounding) for rounding in ("round", "ceil")):
+    if not _follow(settings, train_size, certificate.step_rounding):
         yield f"setting.steps: do not follow from epochs, batch_size and {train_size} examples"
     for index, model in enumerate(certificate.releases.earlier):
         own = model.noise or model

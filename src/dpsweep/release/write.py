@@ -32,7 +32,7 @@ from dpsweep.release.certificate import (
 from dpsweep.release.ledger import locked, open_ledger
 from dpsweep.release.parameters import save_parameters, stated
 from dpsweep.release.section import ReleasePlan
-from dpsweep.release.train import TrainedModel, train_release
+from dpsweep.release.train import TrainedModel, fixed_noise, train_release
 from dpsweep.study import Study
 from dpsweep.study.config import Release
 from dpsweep.study.config.datasets import origins, shares_examples
@@ -114,10 +114,14 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
             ", ".join(swept.sweeps) or "sweeps that are not in the study",
             swept.trials,
         )
-    with open_ledger(paths.ledger):
-        pass  # a ledger that cannot be read or written is found before anything is trained
     dataset = study.sweeps[release.sweep].dataset
     data = read_metadata(paths.dataset(dataset)).checksum, origins(study.datasets[dataset].source)
+    # A ledger that cannot be read or written, and models that cannot be composed, are found before
+    # anything is trained.
+    with open_ledger(paths.ledger) as ledger:
+        earlier = ledger.released(*data)
+    planned = fixed_noise(study, release)
+    together = released_together(earlier, planned, release.epsilon, study.privacy.delta)
     tokenizer = _tokenizer(study, paths, release)
     model, tuning, score = train_release(study, paths, release)
     alone = None if tuning else model.noise
@@ -128,9 +132,10 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
         made = Path(unfinished) / "release"
         made.mkdir()
         network = _write_network(study, paths, release, model, tokenizer, made)
-        together = released_together(
-            ledger.released(*data), alone, release.epsilon, study.privacy.delta
-        )
+        if (ledger.released(*data), alone) != (earlier, planned):  # another one was made meanwhile
+            together = released_together(
+                ledger.released(*data), alone, release.epsilon, study.privacy.delta
+            )
         certificate = Certificate.model_validate(
             ReleasePlan(study, release).decided()
             | _trained(study, release, model, tuning, score)
