@@ -1,0 +1,151 @@
+"""A release that is killed at each of its places: the line comes before the model, and nothing is lost."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.release.test_release import FIXED, PRIVATE, release, section_of, study
+from tests.training.tiny_study import prepare
+
+from dpsweep.privacy import CalibrationError
+from dpsweep.release import ledger as ledger_module
+from dpsweep.release import write
+from dpsweep.release.ledger import Ledger
+from dpsweep.release.verify import verify
+from dpsweep.study.paths import Paths
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kills")
+    prepare(study(FIXED), folder)
+    return folder
+
+
+@pytest.fixture
+def paths(prepared: Path, tmp_path: Path) -> Paths:
+    return Paths(Path(shutil.copytree(prepared, tmp_path / "results")))
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setattr(owner, name, lambda *_, **__: die())
+
+
+def after(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    made = getattr(owner, name)
+
+    def last(*given: Any, **named: Any) -> None:
+        made(*given, **named)
+        die()
+
+    return lambda patch: patch.setattr(owner, name, last)
+
+
+def half_a_line(patch: pytest.MonkeyPatch) -> None:
+    append = ledger_module._append
+
+    def half(file: Path, written: bytes) -> None:
+        append(file, written[: len(written) // 2])
+        die()
+
+    patch.setattr(ledger_module, "_append", half)
+
+
+def moved(patch: pytest.MonkeyPatch) -> None:
+    replace = Path.replace
+
+    def last(self: Path, target: Path) -> None:
+        replace(self, target)
+        if self.name == "release":
+            die()
+
+    patch.setattr(Path, "replace", last)
+
+
+def killed(
+    section: dict[str, Any], paths: Paths, place: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    """Make a release in a fork of this process, which is killed at a place."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                place(patch)
+                release(section, paths)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("place", "lines", "folder"),
+    [
+        (before(write, "train_release"), 0, False),
+        (after(write, "train_release"), 0, False),
+        (after(write, "save_parameters"), 0, False),
+        (after(write, "write_text"), 0, False),
+        (after(write, "write_checked_json"), 0, False),
+        (before(Ledger, "add"), 0, False),
+        (half_a_line, 0, False),
+        (after(Ledger, "add"), 1, False),
+        (moved, 1, True),
+    ],
+    ids=["before training", "after it", "parameters", "card", "certificate", "before the line",
+         "half a line", "the line", "the folder"],
+)  # fmt: skip
+def test_a_kill_leaves_no_model_without_a_line(
+    place: Callable[[pytest.MonkeyPatch], None], lines: int, folder: bool, paths: Paths
+) -> None:
+    killed(FIXED, paths, place)
+    origins = [["sklearn-digits"]]
+    assert paths.release.exists() == folder
+    assert len(Ledger(paths.ledger).released("", origins)) == lines
+    if folder:
+        assert verify(paths.release).releases.earlier == []
+        return
+    release(FIXED, paths)
+    assert not list(paths.results.glob(".partial-*"))
+    assert len(verify(paths.release).releases.earlier) == lines
+    assert len(Ledger(paths.ledger).released("", origins)) == lines + 1
+
+
+@pytest.mark.parametrize("section", [FIXED, PRIVATE], ids=["fixed", "private"])
+def test_what_is_released_together_is_known_before_training(
+    section: dict[str, Any], paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise CalibrationError("cannot be composed")
+
+    monkeypatch.setattr(write, "released_together", refuse)
+    monkeypatch.setattr(write, "train_release", None)
+    with pytest.raises(CalibrationError, match="cannot be composed"):
+        release(section, paths)
+    assert not paths.ledger.read_text()
+
+
+def test_a_model_that_was_made_meanwhile_counts(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another study beside this one, whose ledger is the same."""
+    train = write.train_release
+
+    def train_while_another_is_made(*given: Any) -> Any:
+        monkeypatch.setattr(write, "train_release", train)
+        other = Paths(paths.results.with_name("other"))
+        shutil.copytree(paths.results, other.results)
+        release(FIXED, other)
+        return train(*given)
+
+    monkeypatch.setattr(write, "train_release", train_while_another_is_made)
+    found = verify(release(FIXED, paths)).releases
+    assert len(found.earlier) == 1 and found.joint_epsilon > 8
+    assert section_of(study(FIXED)).epsilon == 8

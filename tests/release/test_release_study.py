@@ -1,0 +1,152 @@
+"""What a release was made from: whatever the study says otherwise since is named."""
+
+import copy
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from tests.release.test_release import PRIVATE, section_of
+from tests.training.tiny_study import prepare, tiny_sections
+
+from dpsweep.base.files import write_checked_json
+from dpsweep.cli.main import app
+from dpsweep.data.prepared import METADATA, read_metadata
+from dpsweep.models.backbone import PreparedBackbone, write_backbone
+from dpsweep.release import ReleaseError
+from dpsweep.release.section import compare
+from dpsweep.release.verify import verify
+from dpsweep.release.write import write_release
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+
+SECTION: dict[str, Any] = PRIVATE | {
+    **{"batch_size": [64], "clipping_bound": "automatic", "epsilon": 9.5, "epochs": [1, 3]},
+    **{"mean_trials": 2.5, "shape": 0.5, "holdout_share": 0.25},
+}
+"""Every parameter off its default."""
+
+
+def sections() -> dict[str, Any]:
+    found = tiny_sections(
+        {"automatic_clipping_gamma": 0.05, "engine": "vmap", "precision": "float32"},
+        {"kind": "lora", "rank": 2, "target_modules": ["qkv"]},
+        optimizer="sgd",
+    )
+    return found | {"release": SECTION, "privacy": {"delta": 2e-5, "step_rounding": "ceil"}}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Paths:
+    study = Study.model_validate(sections())
+    paths = Paths(tmp_path_factory.mktemp("study") / "results")
+    prepare(study, paths.results)
+    write_release(study, paths, section_of(study))
+    return paths
+
+
+def put(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        for key in path[:-1]:
+            content = content.setdefault(key, {})
+        content[path[-1]] = value
+
+    return change
+
+
+def test_a_release_with_every_parameter_off_its_default(made: Paths) -> None:
+    """What is written is what the section says; verification and the study agree with it."""
+    found = verify(made.release)
+    study = Study.model_validate(sections())
+    compare(made.release, study, section_of(study), made, made.ledger)
+    assert found.tuning is not None
+    stated = found.tuning
+    assert (found.epsilon, found.delta) == (9.5, 2e-5)
+    assert (stated.mean_trials, stated.shape) == (2.5, 0.5)
+    assert (found.step_rounding, found.automatic_clipping_gamma) == ("ceil", 0.05)
+    assert (found.optimizer, found.engine, found.precision) == ("sgd", "vmap", "float32")
+    assert [each.clipping_bound for each in stated.candidates] == ["automatic"] * 4
+    size = found.split.train_size
+    assert {(each.epochs, each.steps) for each in stated.candidates} == {
+        (epochs, epochs * -(-size // 64)) for epochs in (1, 3)
+    }
+    assert {each.steps for each in stated.noise} == {each.steps for each in stated.candidates}
+    assert {each.delta for each in stated.noise} == {2e-5 / 2.5}
+    assert found.certified_epsilon == pytest.approx(
+        stated.first_epsilon + 1.5 * stated.second_epsilon
+    )
+    assert found.network.method.kind == "lora"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (put("datasets", "digits", "title", value="Others"), "dataset: "),
+        (put("datasets", "digits", "image_size", value=16), "network.resize.size: "),
+        (put("datasets", "digits", "interpolation", value="nearest"), "network.resize.interpolation: "),
+        (put("datasets", "digits", "classes", value=9), "classes: the certificate has 10"),
+        (put("backbones", "vit", "mean", value=[0.4]), "network.mean: "),
+        (put("backbones", "vit", "std", value=[0.4]), "network.std: "),
+        (put("backbones", "vit", "arguments", "num_heads", value=4), "network.arguments.num_heads: "),
+        (put("backbones", "vit", "arguments", "drop_rate", value=0.5), "network.arguments.drop_rate: "),
+        (put("methods", "method", value={"kind": "film"}), "network.method.kind: "),
+        (put("training", "automatic_clipping_gamma", value=0.01), "automatic_clipping_gamma: "),
+        (put("training", "engine", value="auto"), "engine: "),
+        (put("training", "precision", value="bfloat16"), "precision: "),
+        (put("privacy", "step_rounding", value="round"), "step_rounding: "),
+        (put("privacy", "delta", value=1e-5), "delta: "),
+        (put("sweeps", "digits", "optimizer", value="adam"), "optimizer: "),
+        (put("release", "mean_trials", value=3.0), "tuning.mean_trials: "),
+        (put("release", "shape", value=1.0), "tuning.shape: "),
+        (put("release", "holdout_share", value=0.1), "split.holdout_share: "),
+        (put("datasets", "digits", "source", value={"kind": "glyphs"}), "data: the model was made of"),
+    ],
+)  # fmt: skip
+def test_what_the_study_says_otherwise_is_named(
+    change: Callable[[dict[str, Any]], None], said: str, made: Paths
+) -> None:
+    content = copy.deepcopy(sections())
+    change(content)
+    study = Study.model_validate(content)
+    with pytest.raises(ReleaseError, match=re.escape(said)):
+        compare(made.release, study, section_of(study), made, made.ledger)
+
+
+def test_other_data_of_the_same_size_are_named(made: Paths, tmp_path: Path) -> None:
+    """By the checksum, which the ledger has and no certificate tells."""
+    paths = Paths(Path(shutil.copytree(made.results, tmp_path / "results")))
+    study = Study.model_validate(sections())
+    folder = paths.dataset("digits")
+    metadata = read_metadata(folder).model_dump(mode="json")
+    write_checked_json(folder / METADATA, metadata | {"checksum": "0" * 64})
+    with pytest.raises(ReleaseError, match="data: the model was made of data with the checksum"):
+        compare(paths.release, study, section_of(study), paths, made.ledger)
+    write_checked_json(folder / METADATA, metadata | {"classes": list("abcdefghij")})
+    with pytest.raises(ReleaseError, match=r"network.classes: the certificate has \[\"0\""):
+        compare(paths.release, study, section_of(study), paths, made.ledger)
+
+
+def test_another_backbone_is_named(made: Paths, tmp_path: Path) -> None:
+    paths = Paths(Path(shutil.copytree(made.results, tmp_path / "results")))
+    known = PreparedBackbone.open(paths.backbone("vit")).metadata
+    other = known.model_dump(exclude={"checksum"}) | {"std": (0.7,)}
+    write_backbone(paths.backbone("vit"), {}, **other)
+    study = Study.model_validate(sections())
+    with pytest.raises(ReleaseError, match=r"network\.backbone: "):
+        compare(paths.release, study, section_of(study), paths, made.ledger)
+
+
+def test_the_command_compares_all_of_it(made: Paths, tmp_path: Path) -> None:
+    file, content = tmp_path / "study.yaml", sections() | {"results": str(made.results)}
+    file.write_text(yaml.safe_dump(content))
+    app(["verify", str(made.release), "--study", str(file)], standalone_mode=False)
+    content["training"]["automatic_clipping_gamma"] = 0.5
+    content["datasets"]["digits"]["source"] = {"kind": "glyphs"}
+    file.write_text(yaml.safe_dump(content))
+    with pytest.raises(ReleaseError, match=r"automatic_clipping_gamma: [\s\S]*\n  data: the model"):
+        app(["verify", str(made.release), "--study", str(file)], standalone_mode=False)
+    assert np.isfinite(verify(made.release).test_accuracy)
