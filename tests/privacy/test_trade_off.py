@@ -299,6 +299,7 @@ def test_numbers_in_words_are_never_below_the_rates() -> None:
         "at most 55.1 of 100 cases", "ε = 1 and δ = 1e-06", "e^ε = 2.72 times", "at most 58.8 for 7 records",
     ):  # fmt: skip
         assert number in said
+    assert "e^ε = more than 10^300 times" in words.paragraph(1000.0, 1e-6, attacks)
     first, second, *rows = words.table(attacks)
     assert first.count("|") == second.count("|") == 6
     assert rows == [

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import checksum, indented_json, read_checked_json, with_fingerprint
 from dpsweep.base.limited import LimitError, limited
 from dpsweep.models.backbone import Architecture, backbone_checksum
-from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
 from dpsweep.release.card import model_card
-from dpsweep.release.certificate import Certificate
+from dpsweep.release.certificate import Certificate, ReleasedModel
 from dpsweep.release.parameters import outline
 from dpsweep.release.untrusted import strict_json
 from dpsweep.release.verify import verify
@@ -74,12 +76,17 @@ def watched() -> Iterator[None]:
     assert not _watched
 
 
+def used() -> float:
+    """Processor time of this process and of those that it has waited for: a busy machine is no mistake."""
+    return sum(os.times()[:4])
+
+
 def refused(folder: Path, backbone: Path | None = None) -> str:
     """See that a folder is refused in bounded time; return what is said."""
-    start = time.monotonic()
+    start = used()
     with watched(), pytest.raises(DpsweepError) as found:
         verify(folder, backbone)
-    assert time.monotonic() - start < 2 * limits.SECONDS
+    assert used() - start < 20
     said = str(found.value)
     assert said.isprintable() or said.replace("\n  ", "").isprintable()
     assert len(said) < 10_000
@@ -99,7 +106,8 @@ def forge(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     )
     content["files"] = {name: checksum(folder / name) for name in (TRAINED, FROZEN)}
     (folder / CERTIFICATE).write_text(indented_json(with_fingerprint(content)))
-    with contextlib.suppress(ValueError):
+    # There are numbers of which no card can be made.
+    with contextlib.suppress(ValueError, ArithmeticError, LookupError):
         (folder / CARD).write_text(model_card(Certificate.model_validate(content)))
 
 
@@ -322,7 +330,7 @@ def test_free_text_is_no_markup_and_stays_on_its_line(folder: Path) -> None:
 def test_no_network_reaches_outside_or_runs_for_ever(
     change: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SECONDS", 4)
+    monkeypatch.setattr(limits, "SECONDS", 2)
 
     def changed(content: dict[str, Any]) -> None:
         arguments = content["network"]["arguments"] | change.get("arguments", {})
@@ -541,3 +549,20 @@ def test_extreme_numbers_end_in_bounded_time(change: dict[str, Any], folder: Pat
 
     forge(folder, changed)
     refused(folder)
+
+
+def test_many_earlier_releases_end_in_bounded_time(folder: Path) -> None:
+    """Each is proven for itself, and costs the more the more there are."""
+    noise = calibrate(2.0, 1e-5, 215, 64, 4)
+
+    def changed(content: dict[str, Any]) -> None:
+        for times in range(1, 101):
+            other = replace(noise, train_size=215 * times, batch_size=64 * times)
+            model = ReleasedModel(certificate="0" * 64, epsilon=2.0, delta=1e-5, noise=other)
+            content["releases"]["earlier"].append(model.model_dump(mode="json"))
+
+    forge(folder, changed)
+    start = used()
+    with pytest.raises(ReleaseError, match="accounting takes more than 1 seconds; allow"):
+        verify(folder, seconds=1)
+    assert used() - start < 8

@@ -15,8 +15,10 @@ import psutil
 
 from dpsweep.base.errors import DpsweepError
 
-SECONDS = 15
-"""Of a call."""
+SECONDS = 5
+"""Processor time of a call: a busy machine makes no honest computation fail."""
+_WAITING = 6
+"""Times as long by the clock, for a computation that waits for something, which none should."""
 MEMORY = 4 * 2**30
 """Bytes that a call may add."""
 _LOOK_SECONDS = 0.05
@@ -32,7 +34,11 @@ class LimitError(DpsweepError):
     """A computation that failed, took too much time or memory, or reached out of its process."""
 
 
-def limited(compute: Callable[[], Any]) -> Any:
+class TimeLimitError(LimitError):
+    """A computation that took too much time."""
+
+
+def limited(compute: Callable[[], Any], seconds: float | None = None) -> Any:
     """Return what a function returns in a fork of this process, which ends with it.
 
     In the fork a connection, another program, and a file that is not of Python's own packages are errors.
@@ -40,9 +46,10 @@ def limited(compute: Callable[[], Any]) -> Any:
 
     Args:
         compute: returns what JSON can hold.
+        seconds: of processor time; `SECONDS` by default.
 
     Raises:
-        LimitError: the function raised an error, or exceeded `SECONDS` or `MEMORY`.
+        LimitError: the function raised an error, or exceeded its time or `MEMORY`.
     """
     reader, writer = os.pipe()
     with warnings.catch_warnings(action="ignore"):  # of other threads, none of which it waits for
@@ -54,7 +61,7 @@ def limited(compute: Callable[[], Any]) -> Any:
         os._exit(1)
     os.close(writer)
     try:
-        answer = _answer(child, reader)
+        answer = _answer(child, reader, SECONDS if seconds is None else seconds)
     finally:
         os.close(reader)
         with suppress(ProcessLookupError):
@@ -68,9 +75,9 @@ def limited(compute: Callable[[], Any]) -> Any:
     return found["value"]
 
 
-def _answer(child: int, reader: int) -> bytes:
+def _answer(child: int, reader: int, seconds: float) -> bytes:
     """Wait for what a process writes, as long as it keeps within its limits."""
-    end, answer, process = time.monotonic() + SECONDS, b"", psutil.Process(child)
+    end, answer, process = time.monotonic() + _WAITING * seconds, b"", psutil.Process(child)
     most = process.memory_info().rss + MEMORY
     while True:
         ready, _, _ = select.select([reader], [], [], _LOOK_SECONDS)
@@ -79,9 +86,11 @@ def _answer(child: int, reader: int) -> bytes:
             if not part:
                 return answer
             answer += part
-        if time.monotonic() > end:
-            raise LimitError(f"takes more than {SECONDS} seconds")
+        slow = time.monotonic() > end
         with suppress(psutil.Error):  # it has just ended
+            used = process.cpu_times()
+            if slow or used.user + used.system > seconds:
+                raise TimeLimitError(f"takes more than {seconds:g} seconds")
             if process.memory_info().rss > most:
                 raise LimitError(f"takes more than {MEMORY / 2**30:g} GiB of memory")
 

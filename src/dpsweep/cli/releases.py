@@ -106,6 +106,10 @@ def verify(
     no_ledger: Annotated[
         bool, typer.Option("--no-ledger", help="compare with no ledger: it was made elsewhere")
     ] = False,
+    seconds: Annotated[
+        float,
+        typer.Option(min=1, help="processor time for accountants; many earlier releases need more"),
+    ] = 12,
 ) -> None:
     """Prove a release's certificate again, and list what cannot be known."""
     from dpsweep.release.certificate import CHANGED_TOGETHER
@@ -114,7 +118,7 @@ def verify(
     from dpsweep.release.verify import verify as verify_release
 
     with_ledger: Path | LedgerWord = ledger or ("none" if no_ledger else "beside")
-    found = verify_release(folder, backbone, with_ledger)
+    found = verify_release(folder, backbone, with_ledger, seconds)
     compared = ledger_of(folder, with_ledger)
     if study_file is not None:
         from dpsweep.release.section import compare

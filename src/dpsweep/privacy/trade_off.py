@@ -17,6 +17,7 @@ that are there and one who looks for records that are not.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Protocol
 
 import numpy as np
@@ -182,6 +183,7 @@ def claimed_gaussian(epsilon: float, delta: float, records: int = 1) -> Gaussian
     return GaussianTradeOff(records / gaussian_noise_multiplier(epsilon, delta))
 
 
+@lru_cache(maxsize=64)
 def training_trade_off(noise: Calibration, records: int = 1) -> TradeOff:
     """Return the curve of training with some noise; the epsilon that is claimed of it is not used.
 

@@ -14,6 +14,7 @@ sensitivity 1 on examples that training does not see.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from scipy.optimize import brentq
 
@@ -222,8 +223,12 @@ def gaussian_profile(noise_multiplier: float, steps: int = 1) -> Profile:
     return lambda epsilon: gaussian_delta(epsilon, noise_multiplier, steps)
 
 
+@lru_cache(maxsize=16)
 def training_profile(noise: Calibration) -> Profile:
-    """Return the privacy profile of training, by PLD, or in closed form for the full batch."""
+    """Return the privacy profile of training, by PLD, or in closed form for the full batch.
+
+    The last ones are kept: a tuned release asks for each of them several times.
+    """
     if noise.batch_size == noise.train_size:
         return gaussian_profile(noise.noise_multiplier, noise.steps)
     interval = noise_interval(replace(noise, epsilon=noise.epsilon / 2))
