@@ -123,7 +123,7 @@ def verify(
     if study_file is not None:
         from dpsweep.release.section import compare
 
-        study, paths, _ = open_study(study_file)
+        study, paths = open_study(study_file)
         compare(folder, study, _section(study_file, study), paths, compared)
     typer.echo(
         f"{folder}: ({found.epsilon:g}, {found.delta:g})-differentially private, "
