@@ -10,7 +10,7 @@ from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 from prv_accountant.composers import Fourier
 from scipy.integrate import quad
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from dpsweep.privacy import CalibrationError, prv
 from dpsweep.privacy.accountants import pld_epsilon
@@ -238,3 +238,65 @@ def _keep_composition(monkeypatch):
 
     monkeypatch.setattr(Fourier, "compute_composition", keep)
     return kept
+
+
+@pytest.mark.parametrize("steps", [1, 7, 1000, 16384])
+def test_all_errors_together_fit_in_their_share_of_delta(steps):
+    """Of each part by its definition: what T steps, two sides and both neighbours make of it."""
+    budget = prv.ErrorBudget(1e-8, steps)
+    cut_off = sum(2 * budget.step_tail for _ in range(steps))
+    assert budget.spent == pytest.approx(2 * cut_off + 2 * budget.discretisation + budget.sum_tail)
+    assert 0.5 * budget.delta < budget.spent <= budget.delta
+
+
+@pytest.mark.parametrize("steps", [100, 1000, 10**5])
+def test_the_mesh_moves_a_sum_further_only_with_the_probability_of_its_budget(steps):
+    """The worst errors of mean 0: half a cell up or down, each with probability 1/2."""
+    budget = prv.ErrorBudget(1e-8, steps)
+
+    def beyond(cells: float) -> float:
+        return float(binom.sf(math.floor(steps / 2 + cells), steps, 0.5))
+
+    assert beyond(budget.cells) <= budget.discretisation
+    assert beyond(0.85 * budget.cells) > budget.discretisation
+
+
+def test_the_bound_uses_its_budget_and_no_other_numbers(monkeypatch):
+    sigma, q, steps = 2.18, 256 / 87002, 2719
+    asked, given, rounded = [], [], []
+    extremes, tails = prv.PrivacyLoss.extremes, prv._tails
+    monkeypatch.setattr(
+        prv.PrivacyLoss, "extremes", lambda it, log: asked.append(log) or extremes(it, log)
+    )
+    monkeypatch.setattr(prv, "_tails", lambda *rest: given.append(rest[1:]) or tails(*rest))
+    kept = _keep_composition(monkeypatch)
+    compute = prv.Fourier.compute_composition
+
+    def compose(composer, steps):
+        composed = compute(composer, steps)
+        found = composed.compute_epsilon
+        composed.compute_epsilon = lambda *rest: rounded.append(rest) or found(*rest)
+        return composed
+
+    monkeypatch.setattr(prv.Fourier, "compute_composition", compose)
+    prv._directed_epsilon(prv.PrivacyLoss(sigma, q, "remove"), steps, DELTA, 1e-2)
+    budget = prv.ErrorBudget(prv.DELTA_ERROR_SHARE * DELTA, steps)
+    assert asked == [math.log(budget.step_tail)]
+    assert given == [(steps, math.log(budget.sum_tail))]
+    [(delta, in_delta, in_epsilon)] = rounded
+    allowance = prv._ROUNDING_PER_STEP * steps + prv._ROUNDING_PER_TRANSFORM
+    assert (delta, in_delta) == (DELTA, pytest.approx(budget.delta + allowance, rel=1e-12))
+    mesh = float(np.diff(kept["losses"][:2])[0])
+    assert in_epsilon >= budget.cells * mesh * (1 - 1e-9)
+    assert in_epsilon == pytest.approx(1e-2)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_what_errors_may_add_to_delta_is_paid_for(share, monkeypatch):
+    """A bound whose errors take half of delta is that of the other half."""
+    sigma, q, steps = 2.18, 256 / 87002, 2719
+    monkeypatch.setattr(prv, "DELTA_ERROR_SHARE", share)
+    error = 1e-3
+    expected = pld_epsilon(sigma, q, steps, (1 - share) * DELTA, 1e-5)
+    bound = prv_epsilon(sigma, q, steps, DELTA, error)
+    assert expected + 0.95 * error < bound < expected + 1.3 * error

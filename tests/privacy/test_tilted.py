@@ -121,3 +121,35 @@ def test_a_delta_that_rounding_hides_is_refused():
     assert smallest_delta(10**6) == pytest.approx(1e-8)
     with pytest.raises(CalibrationError, match="cannot resolve delta 1e-15"):
         tilted_epsilon(0.35, 1e-8, 10**6, 1e-15, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("_STEP_SHARE", 0.5),
+        ("_OUTSIDE", 0.3),
+        ("_ROUNDING_PER_STEP", 1e-6),
+        ("_ROUNDING_PER_TRANSFORM", 3e-3),
+    ],
+)
+def test_whatever_an_error_may_take_is_paid_for(name, share, monkeypatch):
+    """With far more for an error, as much is cut off, and the bound rises instead of breaking."""
+    sigma, q, steps, delta = SETTINGS[0]
+    exact = pld_epsilon(sigma, q, steps, delta, 1e-5)
+    monkeypatch.setattr(tilted, name, share)
+    bound = directed_epsilon(PrivacyLoss(sigma, q, "remove"), steps, delta, 1e-4 * exact)
+    assert bound > exact * (1 + 2e-3)
+
+
+@pytest.mark.parametrize("steps", [10, 2719])
+def test_losses_above_the_mesh_have_their_share_in_all_steps_together(steps, monkeypatch):
+    asked = []
+    extremes = PrivacyLoss.extremes
+    monkeypatch.setattr(
+        PrivacyLoss, "extremes", lambda it, log: asked.append(log) or extremes(it, log)
+    )
+    directed_epsilon(PrivacyLoss(1.0, 0.01, "remove"), steps, 1e-5, 1e-3)
+    assert asked
+    assert [steps * math.exp(each) for each in asked] == pytest.approx(
+        [tilted._STEP_SHARE * 1e-5] * len(asked)
+    )

@@ -18,7 +18,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from tests.release.test_forgeries import results  # noqa: F401 (a fixture)
 from tests.training.tiny_study import N
 
 from dpsweep.base.errors import DpsweepError
@@ -30,7 +29,7 @@ from dpsweep.base.files import (
     write_text,
 )
 from dpsweep.models.backbone import Architecture, backbone_checksum
-from dpsweep.privacy import Calibration
+from dpsweep.privacy import Calibration, accountants
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning_noise import calibrate_tuning
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED
@@ -53,6 +52,14 @@ from dpsweep.study.shares import held_out_rows
 
 Content = dict[str, Any]
 
+
+@pytest.fixture(autouse=True)
+def losses_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many forgeries have the same noise; what is computed of it is a function of its numbers."""
+    monkeypatch.setattr(accountants, "privacy_loss", losses)
+
+
+losses = lru_cache(maxsize=256)(accountants.privacy_loss)
 calibrated = lru_cache(calibrate)
 tuned_noise = lru_cache(calibrate_tuning)
 
@@ -294,7 +301,7 @@ def forge(folder: Path, edits: list[Edit]) -> Content:
 @pytest.mark.parametrize("name", ["first", "tuned"])
 def test_what_verifies_is_named_and_beside_the_ledger_nothing_does(
     name: str,
-    results: Path,  # noqa: F811
+    results: Path,
     tmp_path: Path,
 ) -> None:
     ledger, made = (
@@ -332,7 +339,7 @@ def test_what_verifies_is_named_and_beside_the_ledger_nothing_does(
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.name)
 def test_an_edit_alone_is_refused_or_named(
     edit: Edit,
-    results: Path,  # noqa: F811
+    results: Path,
     tmp_path: Path,
 ) -> None:
     """And each name stands for something: at least one release can be forged so."""

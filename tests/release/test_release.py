@@ -296,6 +296,7 @@ def test_nothing_tells_the_number_of_trials(
     assert found[0][0], "the expected number of trials is said before"
 
 
+@pytest.mark.slow
 def test_no_line_of_a_gpu_tells_the_number_of_trials(
     prepared: Path,
     tmp_path: Path,
@@ -328,7 +329,14 @@ def test_no_line_of_a_gpu_tells_the_number_of_trials(
         with PretendedGpu().pretended():
             release(made, paths)
         assert verify(paths.release).device == "cuda"
-        found.append([record.getMessage() for record in caplog.records])
+        # A search for noise may be slow, and says so, before anything is drawn.
+        found.append(
+            [
+                record.getMessage()
+                for record in caplog.records
+                if record.name != "dpsweep.privacy.calibration"
+            ]
+        )
         assert len(sizes) == min(count, 2)
     assert found[0] == found[1]
     assert "a secret number of trials" in found[0][0]
@@ -458,7 +466,7 @@ def test_a_section_of_other_numbers_is_found(tuned: Path, paths: Paths) -> None:
     compare(tuned, made.model_copy(update={"backbones": names}), section_of(made))
     changed = differences(study(PRIVATE | {"epsilon": 1.0, "learning_rate": [0.003, 0.02]}))
     assert "epsilon: the certificate has 8.0, the section 1.0" in changed
-    assert re.search(r"candidates: the certificate has .*0\.01.*section .*0\.02", changed)
+    assert "candidates.1.learning_rate: the certificate has 0.01, the section 0.02" in changed
     fixed = differences(study(FIXED, delta=1e-6))
     assert "tuning: the certificate has one, the section none" in fixed
     assert "delta: the certificate has 1e-05, the section 1e-06" in fixed

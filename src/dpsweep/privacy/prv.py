@@ -222,6 +222,52 @@ def prv_epsilon(
     return max(remove, add if add <= remove else bound("add", epsilon_error))
 
 
+@dataclass(frozen=True)
+class ErrorBudget:
+    """Probabilities of what may go wrong where T privacy losses are composed on a mesh (theorem 5.5).
+
+    Attributes:
+        delta: what all of it may add to delta.
+        steps: T.
+    """
+
+    delta: float
+    steps: int
+
+    @property
+    def step_tail(self) -> float:
+        """Probability that the loss of one step lies beyond the window, on one side."""
+        return self.delta / (16 * self.steps)
+
+    @property
+    def discretisation(self) -> float:
+        """Probability that the mesh moves the sum by more than the error in epsilon, one way."""
+        return self.delta / 12
+
+    @property
+    def sum_tail(self) -> float:
+        """Probability that the sum lies beyond the window, on one side."""
+        return self.delta / 4
+
+    @property
+    def cells(self) -> float:
+        """By how many cells the mesh moves the sum at most, but for `discretisation`.
+
+        Hoeffding: T independent errors of mean 0, each of at most half a cell either way.
+        """
+        return math.sqrt(self.steps / 2 * math.log(1 / self.discretisation))
+
+    @property
+    def spent(self) -> float:
+        """What is added to delta at most.
+
+        Losses that are cut off, and the mesh, change the sum of both neighbours: they count twice. A sum that
+        wraps around on the left can only raise delta.
+        """
+        cut_off = self.steps * 2 * self.step_tail
+        return 2 * cut_off + 2 * self.discretisation + self.sum_tail
+
+
 def smallest_delta(steps: int) -> float:
     """Return the smallest delta that rounding leaves provable."""
     return _rounding(steps) / DELTA_ERROR_SHARE / 10
@@ -233,24 +279,21 @@ def _rounding(steps: int) -> float:
 
 def _directed_epsilon(loss: PrivacyLoss, steps: int, delta: float, epsilon_error: float) -> float:
     """Return the certified upper bound on epsilon for one direction of adjacency."""
-    delta_error = DELTA_ERROR_SHARE * delta
+    budget = ErrorBudget(DELTA_ERROR_SHARE * delta, steps)
     rounding = _rounding(steps)
     if delta < smallest_delta(steps):
         raise CalibrationError(
             f"double precision cannot resolve it: use a delta of at least {smallest_delta(steps):.1e}"
         )
-    # Theorem 5.5: on a mesh of epsilon_error / cells, discretisation moves the composed loss by
-    # more than epsilon_error with probability at most delta_error / 12 either way (Hoeffding).
-    cells = math.sqrt(steps / 2 * math.log(12 / delta_error))
+    cells = budget.cells
     # The window must leave room for that error, and for half a cell per step: what matching the
     # mean of the discretised loss may shift it by.
     room = cells + steps / 2
     if 4 * room > MAX_MESH_SIZE:
         raise CalibrationError(f"{steps} steps are too many for a mesh of {MAX_MESH_SIZE} cells")
-    # delta_error / 8 for truncating single steps, and delta_error / 4 for each tail of their sum.
     reach = max(
-        *loss.extremes(math.log(delta_error / (16 * steps))),
-        *_tails(loss, steps, math.log(delta_error / 4)),
+        *loss.extremes(math.log(budget.step_tail)),
+        *_tails(loss, steps, math.log(budget.sum_tail)),
     )
     mesh = max(epsilon_error / cells, reach / (MAX_MESH_SIZE / 2 - room))
     window = reach + room * mesh
@@ -259,5 +302,5 @@ def _directed_epsilon(loss: PrivacyLoss, steps: int, delta: float, epsilon_error
         _TruncatedLoss(loss, float(domain.t_min()), float(domain.t_max())), domain
     )
     composed = Fourier([step]).compute_composition([steps])
-    _, _, upper = composed.compute_epsilon(delta, delta_error + rounding, mesh * cells)
+    _, _, upper = composed.compute_epsilon(delta, budget.delta + rounding, mesh * cells)
     return float(upper)

@@ -169,7 +169,7 @@ class Certificate(_Part):
     """Proven with PRV, or for full batches in closed form; at most ``epsilon``."""
     pld_epsilon: Positive
     """The same by privacy loss distributions."""
-    attacks: list[Attack]
+    attacks: Annotated[list[Attack], Field(min_length=1)]
     """The most that any attacker can tell about the records of one person, by their number."""
     setting: Setting
     step_rounding: Literal["round", "ceil"]

@@ -342,29 +342,41 @@ def _accountants(certificate: Certificate, seconds: float) -> Iterator[str]:
     """
     claims = _claims(certificate)
     try:
-        proven = _proven_claims(_Claims(canonical_json(claims), certificate), seconds)
+        proven = _proven_claims(
+            _Premises(canonical_json(_premises(certificate)), certificate), seconds
+        )
     except TimeLimitError as error:
         yield f"accounting {error}; allow the certificate more time if you trust it (--seconds)"
         return
     yield from _differs("", claims, proven)
 
 
+_READ = {"epsilon", "delta", "noise", "tuning"}
+"""Fields that accountants read; they may prove some of what is in them, too."""
+
+
 def _claims(certificate: Certificate) -> dict[str, Any]:
     """The fields that accountants prove, or read."""
-    names = {"epsilon", "delta", "certified_epsilon", "pld_epsilon", "attacks", "noise", "tuning"}
-    return certificate.model_dump(mode="json", include=names | {"releases"})
+    proven = {"certified_epsilon", "pld_epsilon", "attacks", "releases"}
+    return certificate.model_dump(mode="json", include=_READ | proven)
+
+
+def _premises(certificate: Certificate) -> dict[str, Any]:
+    """The fields that accountants read."""
+    earlier = {"releases": {"earlier": True}}
+    return certificate.model_dump(mode="json", include=dict.fromkeys(_READ, True) | earlier)
 
 
 @dataclass(frozen=True)
-class _Claims:
-    """Certificates with the same claims are equal, and proven once."""
+class _Premises:
+    """What the same premises prove is proven once."""
 
-    claims: str
+    premises: str
     certificate: Certificate = field(compare=False)
 
 
 @lru_cache(maxsize=256)
-def _proven_claims(asked: _Claims, seconds: float) -> dict[str, Any]:
+def _proven_claims(asked: _Premises, seconds: float) -> dict[str, Any]:
     proven: dict[str, Any] = limited(lambda: _claims(_proven_again(asked.certificate)), seconds)
     return proven
 
