@@ -212,11 +212,16 @@ def _differences(name: str, found: Any, expected: Any) -> Iterator[str]:
         # Libraries complete the arguments of a network.
         for key, value in expected.items():
             yield from _differences(f"{name}.{key}".lstrip("."), found.get(key), value)
-    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+    elif _settings(found) and _settings(expected) and len(found) == len(expected):
         for index, (one, other) in enumerate(zip(found, expected, strict=True)):
             yield from _differences(f"{name}.{index}", one, other)
     elif canonical_json(found) != canonical_json(expected):
         yield f"{name}: the certificate has {_text(found)}, the section {_text(expected)}"
+
+
+def _settings(value: Any) -> bool:
+    """Whether a value is a list of mappings, such as candidates."""
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
 
 
 def _text(value: Any) -> str:

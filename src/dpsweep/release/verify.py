@@ -363,8 +363,8 @@ def _claims(certificate: Certificate) -> dict[str, Any]:
 
 def _premises(certificate: Certificate) -> dict[str, Any]:
     """The fields that accountants read."""
-    earlier = {"releases": {"earlier": True}}
-    return certificate.model_dump(mode="json", include=dict.fromkeys(_READ, True) | earlier)
+    read: dict[str, Any] = dict.fromkeys(_READ, True)
+    return certificate.model_dump(mode="json", include=read | {"releases": {"earlier": True}})
 
 
 @dataclass(frozen=True)
