@@ -1,0 +1,220 @@
+"""Per-example gradients of layers, adapters and text classifiers against a loop in float64.
+
+    python -m benchmarks.evidence.gradients                 # all kinds; half an hour on one core
+    python -m benchmarks.evidence.gradients layers adapters # these kinds
+    python -m benchmarks.evidence.gradients --only llama    # these cases again
+
+The loop is plain autograd over single examples, written here. The engine is what `auto` takes. Norms and
+the clipped sum of a masked batch are compared. A case agrees, is refused with a reason, or is wrong: then
+the command ends with an error.
+
+- ``layers``: layers of torch and timm in many settings, with everything that trains;
+- ``adapters``: methods of peft in small networks of linear layers, convolutions and tokens;
+- ``texts``: every kind of text classifier in transformers, in a small version, with every method.
+
+A stopped run goes on where it was. Results go to benchmarks/results/gradients.csv; `python -m
+benchmarks.tables` writes the table of docs/backbones.md.
+"""
+
+import copy
+import csv
+import signal
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+from benchmarks.common import RESULTS, command_line
+from benchmarks.evidence.layers import adapters, layers
+from benchmarks.evidence.texts import texts
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import atomic_path
+from dpsweep.models.architectures import seeded
+from dpsweep.study.clipping import FlatClipping
+from dpsweep.training.gradients import make_engine
+from dpsweep.training.gradients.checked import CheckedEngine
+
+RESULT = RESULTS / "gradients.csv"
+KINDS = {"layers": layers, "adapters": adapters, "texts": texts}
+EXAMPLES = 4
+_LONGEST = 240
+_SECONDS = 300
+# Some networks compute parts in float32, whatever they are given.
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-6
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was found for one case."""
+
+    kind: str
+    case: str
+    outcome: str
+    """agrees, refused or wrong"""
+    engine: str
+    detail: str
+    """why it was refused, or what is wrong"""
+
+
+class TooSlowError(Exception):
+    """A case takes longer than a case may."""
+
+
+@contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    """End what takes longer."""
+
+    def stop(*_: object) -> None:
+        raise TooSlowError(f"takes more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def loop(
+    model: nn.Module, inputs: Tensor, labels: Tensor, names: list[str]
+) -> list[dict[str, Tensor]]:
+    """Return the gradients of every example, by plain autograd."""
+    found = []
+    for x, y in zip(inputs, labels, strict=True):
+        loss = nn.functional.cross_entropy(model(x[None]), y[None])
+        parameters = [model.get_parameter(name) for name in names]
+        found.append(dict(zip(names, torch.autograd.grad(loss, parameters), strict=True)))
+    return found
+
+
+def try_case(model: nn.Module, inputs: Tensor) -> str:
+    """Compare what `auto` gives with the loop; return the name of the engine.
+
+    Raises:
+        DpsweepError: the network is refused.
+        AssertionError: norms or a parameter's sum differ.
+    """
+    model = model.double().eval()
+    if inputs.is_floating_point():
+        inputs = inputs.double()
+    labels, mask = torch.arange(len(inputs)) % 2, torch.arange(len(inputs)) != 1
+    reference = copy.deepcopy(model)
+    engine = make_engine("auto", model)
+    norms, _ = engine.norms(inputs, labels, mask)
+    bound = FlatClipping(float(norms[mask].mean()))
+    found = engine.clipped_sum(inputs, labels, mask, bound)
+    gradients = loop(reference, inputs, labels, list(found.gradients))
+    lengths = [float(torch.cat([g.flatten() for g in each.values()]).norm()) for each in gradients]
+    wanted_norms = torch.tensor(lengths).where(mask, 0).to(norms)
+    torch.testing.assert_close(norms, wanted_norms, rtol=_RELATIVE, atol=0)
+    wanted = {
+        name: sum(  # type: ignore[misc]
+            each[name] * min(1 / bound.bound, 1 / length)
+            for each, length, counts in zip(gradients, lengths, mask, strict=True)
+            if counts
+        )
+        for name in found.gradients
+    }
+    whole = torch.cat([each.flatten() for each in wanted.values()]).norm()
+    assert set(wanted) == {n for n, each in reference.named_parameters() if each.requires_grad}
+    for name, each in wanted.items():
+        error = (found.gradients[name] - each).norm()
+        assert error <= _RELATIVE * each.norm() + _ABSOLUTE * whole, (name, float(error))
+    assert isinstance(engine, CheckedEngine)
+    return engine.choose(inputs, labels)[0]
+
+
+def describe(kind: str, case: str, build: Callable[[list[str]], tuple[nn.Module, Tensor]]) -> Row:
+    """Try a case; parameters without influence are frozen, as the refusal says."""
+    row, freeze = partial(Row, kind, case), list[str]()
+    try:
+        with at_most(_SECONDS), seeded(0):
+            model, inputs = build(freeze)
+            try:
+                engine = try_case(model, inputs)
+            except DpsweepError as error:
+                if kind != "texts" or "have no influence" not in str(error):
+                    raise
+                freeze = yaml.safe_load(str(error).splitlines()[-1])["freeze"]
+                engine = try_case(*build(freeze))
+    except DpsweepError as error:
+        return row("refused", "", _short(error))
+    except TooSlowError as error:
+        return row("refused", "", f"not tried: {error}")
+    except ImportError as error:
+        return row("refused", "", f"not tried: {_short(error)}")
+    except Exception as error:  # of any kind: none may be
+        return row("wrong", "", f"{type(error).__name__}: {_short(error)}")
+    return row("agrees", engine, f"with {len(freeze)} parameters frozen" if freeze else "")
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:_LONGEST]
+
+
+def read() -> dict[tuple[str, str], Row]:
+    """What was found so far, by kind and case."""
+    if not RESULT.exists():
+        return {}
+    with RESULT.open(encoding="utf-8", newline="") as file:
+        rows = [Row(**each) for each in csv.DictReader(file)]
+    return {(row.kind, row.case): row for row in rows}
+
+
+def write(rows: dict[tuple[str, str], Row]) -> None:
+    """Write what was found, in the order of kinds and cases."""
+    order = list(KINDS)
+    with atomic_path(RESULT) as partial_file, partial_file.open("w", newline="") as file:
+        table = csv.DictWriter(file, [each.name for each in fields(Row)], lineterminator="\n")
+        table.writeheader()
+        for _, row in sorted(rows.items(), key=lambda each: (order.index(each[0][0]), each[0][1])):
+            table.writerow(asdict(row))
+
+
+def counted(rows: dict[tuple[str, str], Row]) -> list[list[str]]:
+    """Cases of each kind, and how many of them agree, are refused or are wrong."""
+    lines = []
+    for kind in KINDS:
+        found = Counter(row.outcome for row in rows.values() if row.kind == kind)
+        lines.append([kind, str(found.total()), *(str(found[o]) for o in OUTCOMES)])
+    return lines
+
+
+OUTCOMES = ("agrees", "refused", "wrong")
+
+
+def main() -> None:
+    """Try all cases that were not tried before, and print the table."""
+    parser = command_line(__doc__)
+    parser.add_argument("kinds", nargs="*", help=", ".join(KINDS))
+    parser.add_argument("--only", nargs="+", help="cases that begin so, again")
+    words = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    rows = read()
+    for kind in words.kinds or KINDS:
+        for case, build in KINDS[kind]():
+            chosen = words.only and case.startswith(tuple(words.only))
+            if chosen or (not words.only and (kind, case) not in rows):
+                started = time.monotonic()
+                rows[kind, case] = row = describe(kind, case, build)
+                print(*asdict(row).values(), f"{time.monotonic() - started:.1f} s", flush=True)
+                write(rows)
+    print("kind", "cases", *OUTCOMES)
+    for line in counted(rows):
+        print(*line)
+    if any(row.outcome == "wrong" for row in rows.values()):
+        sys.exit("some cases are wrong")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Noise for random targets: found or refused with a reason, in seconds, and checked by other accountants.
+
+    python -m benchmarks.evidence.targets 100       # as many targets; goes on where it was stopped
+    python -m benchmarks.evidence.targets 100 --seed 1
+
+Targets are spread over epsilon 0.01 to 50, delta 1e-12 to 0.1, N to 1e8, T to 1e6, and every sampling rate,
+evenly in their logarithms. Each gets a process of its own, with 10 s of processor time; its memory is
+measured. Of every noise multiplier that is found, two other accountants say what they find:
+
+- Renyi accounting (dp-accounting), an upper bound: a certified epsilon above it would be loose;
+- privacy loss distributions of dp-accounting on half the mesh: epsilon itself, nearly.
+
+Results go to benchmarks/results/targets.json.
+"""
+
+import math
+import multiprocessing
+import random
+import resource
+import sys
+import time
+import warnings
+from typing import Any
+
+from benchmarks.common import RESULTS, command_line, environment
+from dpsweep.base.files import read_json, write_json
+
+RESULT = RESULTS / "targets.json"
+PACKAGES = ("dp-accounting", "numpy", "scipy")
+SECONDS, MEGABYTES = 10, 1000
+# A certificate may be this much above what privacy loss distributions find, and below.
+TOLERANCE = 2e-3
+KEYS = ("epsilon", "delta", "train_size", "batch_size", "steps")
+
+
+def targets(seed: int, count: int) -> list[tuple[float, float, int, int, int]]:
+    """Random targets; the first ones are the same for every count."""
+    draw = random.Random(seed)
+
+    def between(low: float, high: float) -> float:
+        return math.exp(draw.uniform(math.log(low), math.log(high)))
+
+    found = []
+    for _ in range(count):
+        epsilon, delta = between(0.01, 50), between(1e-12, 0.1)
+        train_size = round(between(100, 1e8))
+        batch_size = round(between(1, train_size))
+        steps = round(between(1, 1e6))
+        found.append(
+            (float(f"{epsilon:.3g}"), float(f"{delta:.2g}"), train_size, batch_size, steps)
+        )
+    return found
+
+
+def found_for(target: tuple[float, float, int, int, int]) -> dict[str, Any]:
+    """Calibrate in a process of its own, with its limit, and check what it finds."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_calibrate, args=(target, sender))
+    process.start()
+    sender.close()
+    try:
+        result: dict[str, Any] = receiver.recv()
+    except EOFError:  # killed by its limit
+        result = {"outcome": "not found", "reason": f"over {SECONDS} s of processor time"}
+    process.join()
+    return dict(zip(KEYS, target, strict=True)) | result
+
+
+def _calibrate(target: tuple[float, float, int, int, int], sender: Any) -> None:
+    from dpsweep.privacy.calibration import calibrate  # noqa: PLC0415
+    from dpsweep.privacy.record import CalibrationError  # noqa: PLC0415
+
+    warnings.simplefilter("ignore")
+    calibrate(1.0, 1e-5, 1000, 100, 10)  # imports and caches are not what is measured
+    start = time.process_time()
+    limit = math.ceil(start) + SECONDS
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+    try:
+        noise = calibrate(*target)
+    except CalibrationError as error:
+        result: dict[str, Any] = {"outcome": "refused", "reason": str(error)}
+    except Exception as error:  # of any kind: none may be
+        result = {"outcome": "not found", "reason": f"{type(error).__name__}: {error}"}
+    else:
+        result = {
+            "outcome": "found",
+            "noise_multiplier": noise.noise_multiplier,
+            "certified_epsilon": noise.certified_epsilon,
+            "accountant": noise.accountant,
+        }
+    result["cpu_seconds"] = round(time.process_time() - start, 2)
+    result["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    sender.send(result)
+
+
+def checked(row: dict[str, Any]) -> dict[str, Any]:
+    """Add what other accountants find for the noise multiplier of a row."""
+    import dp_accounting  # noqa: PLC0415
+    from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415
+
+    from dpsweep.privacy.accountants import pld_epsilon, pld_interval  # noqa: PLC0415
+    from dpsweep.privacy.tilted import mesh_width  # noqa: PLC0415
+
+    epsilon, delta, steps, sigma = (
+        row[key] for key in ("epsilon", "delta", "steps", "noise_multiplier")
+    )
+    rate = row["batch_size"] / row["train_size"]
+    step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
+    renyi = RdpAccountant().compose(dp_accounting.SelfComposedDpEvent(step, steps))
+    interval = (
+        mesh_width(sigma, rate, steps, delta, 1e-3 * epsilon)
+        if row["accountant"] == "tilted pld"
+        else pld_interval(epsilon, steps)
+    )
+    loss = pld_epsilon(sigma, rate, steps, delta, interval / 2)
+    return row | {"rdp_epsilon": float(renyi.get_epsilon(delta)), "pld_epsilon": loss}
+
+
+def faults(row: dict[str, Any]) -> list[str]:
+    """What is wrong with a row."""
+    wrong = [row["reason"]] if row["outcome"] == "not found" else []
+    if row.get("megabytes", 0) > MEGABYTES:
+        wrong.append(f"took {row['megabytes']} MB")
+    if row["outcome"] == "found":
+        certified = row["certified_epsilon"]
+        if not 0.999 * row["epsilon"] <= certified <= row["epsilon"]:
+            wrong.append(f"certifies {certified}")
+        if certified > row["rdp_epsilon"] * (1 + 1e-6):
+            wrong.append(f"is looser than Renyi accounting, {row['rdp_epsilon']}")
+        if abs(row["pld_epsilon"] / certified - 1) > TOLERANCE:
+            wrong.append(f"is not the {row['pld_epsilon']} of privacy loss distributions")
+    return wrong
+
+
+def main() -> None:
+    """Try the targets that were not tried before, and print what is wrong."""
+    parser = command_line(__doc__)
+    parser.add_argument("count", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    words = parser.parse_args()
+    rows = read_json(RESULT)["rows"] if RESULT.exists() else []
+    known = {tuple(row[key] for key in KEYS) for row in rows}
+    described = environment(*PACKAGES)
+    for target in targets(words.seed, words.count):
+        if target not in known:
+            row = found_for(target)
+            rows.append(checked(row) if row["outcome"] == "found" else row)
+            write_json(RESULT, {"environment": described, "rows": rows})
+            print(rows[-1], *faults(rows[-1]), flush=True)
+    wrong = [(row, found) for row in rows if (found := faults(row))]
+    counts = {
+        kind: sum(row["outcome"] == kind for row in rows)
+        for kind in ("found", "refused", "not found")
+    }
+    seconds = max((row.get("cpu_seconds", SECONDS) for row in rows), default=0)
+    print(counts, f"at most {seconds} s and {max(row.get('megabytes', 0) for row in rows)} MB")
+    for row, found in wrong:
+        print(row, found)
+    sys.exit(f"{len(wrong)} targets are wrong" if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
