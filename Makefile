@@ -16,7 +16,7 @@ SLOWEST := --durations 15 --durations-min 1
 # Tests run side by side, those of one file together: they share what the file prepares.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 
-.PHONY: help setup demo findings film status test test-slow test-all test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check format lock clean
+.PHONY: help setup demo findings film status test test-slow test-all test-lowest test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,7 +44,14 @@ test: check ## check, then the tests that take seconds: what a change needs
 test-slow: setup ## the tests that take longer
 	$(BIN)/pytest $(PARALLEL) -m "slow and not real_data and not campaign"
 
-test-all: test test-slow test-slurm real-data ## every test but the campaigns
+# requirements.lock has the newest Snakemake. Newer ones do without appdirs and reretry.
+LOWEST = $(shell sed -n 's/.*"snakemake>=\([0-9.]*\),.*/\1/p' pyproject.toml)
+test-lowest: setup ## the workflow with the lowest Snakemake that is allowed
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/lowest snakemake==$(LOWEST) appdirs reretry
+	PYTHONPATH=build/lowest $(BIN)/python -m snakemake --version
+	PYTHONPATH=build/lowest $(BIN)/pytest $(PARALLEL) $(addprefix tests/workflow/,test_calling.py test_chain.py test_options.py)
+
+test-all: test test-slow test-lowest test-slurm real-data ## every test but the campaigns
 
 test-campaigns: setup ## short forms of the campaigns of docs/reliability.md (DPSWEEP_TEST_SLURM=1: on Slurm too)
 	$(BIN)/pytest -m campaign tests/workflow tests/slurm
