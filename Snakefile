@@ -7,7 +7,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.cli import preload
+from dpsweep.cli import preload, progress
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import commands, fingerprints, load_study
 from dpsweep.study.paths import Paths
@@ -38,6 +38,7 @@ wildcard_constraints:
 
 onstart:
     preload.start()
+    progress.start()
 
 
 include: "workflow/rules/prepare.smk"

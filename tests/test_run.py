@@ -247,7 +247,7 @@ def test_a_run_says_what_it_has_made(
     report.parent.mkdir(parents=True)
     report.touch()
     os.utime(report, (1e9, 1e9))
-    monkeypatch.setattr(run, "run_snakemake", lambda _, **__: (made and report.touch()) or 0)
+    monkeypatch.setattr(run, "run_snakemake", lambda _: (made and report.touch()) or 0)
     printed = CliRunner().invoke(app, ["run", "mine.yaml", *words]).output
     assert printed.startswith(said) and bool(printed) == bool(said)
 
@@ -266,6 +266,20 @@ def test_a_run_without_a_terminal_writes_ten_lines(
     assert len(lines) == 10
     assert re.search(r" 4 of 37 jobs \(11%\), 2\.0 s spent, about 16 s left$", lines[0]), lines[0]
     assert re.search(r" 37 of 37 jobs \(100%\), 20 s spent$", lines[-1]), lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "terminal", "shown"), [([], False, 1), ([], True, 0), (["--touch"], False, 0)]
+)
+def test_progress_is_written_where_jobs_run_and_no_terminal_shows_bars(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], terminal: bool, shown: int
+) -> None:
+    root = logging.Logger("root")
+    monkeypatch.setattr(logging, "getLogger", lambda: root)
+    monkeypatch.setattr(sys, "argv", ["snakemake", *words, "all"])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    progress.start()
+    assert len(root.handlers) == shown
 
 
 @pytest.mark.slow

@@ -27,7 +27,8 @@ SWEEP = "digits_vit_film"
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     """The study, run to its end once."""
     chain = Chain(tmp_path_factory.mktemp("finished"), STUDY)
-    chain.run()
+    said = chain.run()
+    assert re.search(r"\d+ of \d+ jobs \(100%\), .* spent", said)
     return chain
 
 

@@ -4,6 +4,7 @@ Snakemake's logger plugin ``rich`` draws its bars on terminals only; into a file
 failed and nothing of what is done.
 """
 
+import logging
 import sys
 import time
 from logging import Handler, LogRecord
@@ -13,6 +14,15 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from dpsweep.base.units import duration
 
 _LINES = 10
+
+
+def start() -> None:
+    """Write the progress of this call of Snakemake where no terminal shows bars.
+
+    Jobs that are only touched make nothing, so they are no progress.
+    """
+    if not sys.stderr.isatty() and not {"--touch", "-t"} & set(sys.argv):
+        logging.getLogger().addHandler(Tenths())
 
 
 class Tenths(Handler):

@@ -93,7 +93,7 @@ def run(
     watched = _watched(found.study, results, call.settings.touch)
     times = _times(watched)
     words_of_snakemake = [*_OURS, *options, *(["--", *files] if files else [])]
-    status = run_snakemake(words_of_snakemake, progress=not call.settings.touch)
+    status = run_snakemake(words_of_snakemake)
     if status == 0 and not call.settings.dryrun:
         after = _times(watched)
         new = [file for file in after if after[file] != times.get(file)]

@@ -122,21 +122,18 @@ def is_profile(name: str) -> bool:
     return True
 
 
-def run_snakemake(words: Sequence[str], progress: bool = True) -> int:
+def run_snakemake(words: Sequence[str]) -> int:
     """Run ``python -m snakemake`` with some words in this process, which has its libraries already.
 
     Args:
         words: what stands behind ``snakemake``.
-        progress: whether a line is written for every tenth of the jobs, where no terminal shows bars.
 
     Returns:
         Its exit status.
     """
-    from dpsweep.cli.progress import Tenths
-
     sys.argv[1:] = words
     # Its messages reach our handlers too, which would print them a second time.
-    logging.getLogger().handlers[:] = [Tenths()] if progress and not sys.stderr.isatty() else []
+    logging.getLogger().handlers.clear()
     try:
         runpy.run_module("snakemake", run_name="__main__", alter_sys=True)
     except SystemExit as end:
