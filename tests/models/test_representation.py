@@ -9,7 +9,7 @@ from dpsweep.models.architectures import create, seeded
 from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.representation import Representation, represent, transform
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.study.config import Features
+from dpsweep.study.config import Features, GroupNorm
 
 SMALL = {
     "hidden_size": 16,
@@ -100,9 +100,17 @@ def test_a_convolutional_network_is_averaged_over_places() -> None:
 
 def test_a_transformation_of_one_example_does_not_depend_on_the_others() -> None:
     features = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
-    for name in (None, "layer-norm", "unit-norm"):
+    for name in (None, "layer-norm", "unit-norm", GroupNorm(kind="group-norm", groups=7)):
         alone = torch.cat([transform(row[None], name) for row in features])
         torch.testing.assert_close(transform(features, name), alone)
+
+
+def test_groups_of_features_are_those_of_channels() -> None:
+    maps = torch.randn(3, 6, 2, 2, generator=torch.Generator().manual_seed(0))
+    found = transform(maps.flatten(1), GroupNorm(kind="group-norm", groups=3))
+    torch.testing.assert_close(found, torch.nn.GroupNorm(3, 6)(maps).flatten(1))
+    with pytest.raises(BackboneError, match="groups: found 5; allowed: a divisor of the 24"):
+        transform(maps.flatten(1), GroupNorm(kind="group-norm", groups=5))
 
 
 def test_the_mean_of_an_image_leaves_the_class_token_out() -> None:

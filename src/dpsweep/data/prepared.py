@@ -69,7 +69,7 @@ class FeatureIdentity(BaseModel):
     """its checksum"""
     backbone: str
     """its checksum"""
-    features: dict[str, str | None]
+    features: dict[str, Any]
     """layer, pooling and transformation (see `dpsweep.study.config.Features`)"""
     version: int
     """of the code that computes features"""

@@ -9,6 +9,7 @@ from dpsweep.data.examples import LabelledData
 from dpsweep.data.folder import load_folder
 from dpsweep.data.glyphs import load_glyphs
 from dpsweep.data.hub import load_hub
+from dpsweep.data.idx import load_idx
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.resize import Resize
 from dpsweep.data.texts import load_files
@@ -20,6 +21,7 @@ from dpsweep.study.config import (
     FolderSource,
     GlyphsSource,
     HubSource,
+    IdxSource,
 )
 
 
@@ -40,6 +42,8 @@ def load(dataset: Dataset) -> LabelledData:
             data = load_digits(source, image_size(dataset))
         case GlyphsSource():
             data = load_glyphs(source, image_size(dataset))
+        case IdxSource():
+            data = load_idx(source, image_size(dataset))
         case DocstringsSource():
             data = load_docstrings(source)
         case FilesSource():

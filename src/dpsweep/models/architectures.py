@@ -13,13 +13,17 @@ from torch import Tensor, nn
 from dpsweep.base.files import read_json, require_content
 from dpsweep.data.hub_file import fetch_file
 from dpsweep.models.backbone import Architecture, BackboneError
+from dpsweep.models.scattering import Scattering
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.wide_resnet import WideResNet
 from dpsweep.study.config import Backbone, TrainedTokenizer
 from dpsweep.study.messages import brief
 
 # Architectures that dpsweep builds itself.
-_OWN: dict[str, Callable[..., nn.Module]] = {"wide_resnet": WideResNet}
+_OWN: dict[str, Callable[..., nn.Module]] = {
+    "scattering": Scattering,
+    "wide_resnet": WideResNet,
+}
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.pretrain import pretrain
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.weights import configured, load_weights
-from dpsweep.study.config import Backbone, FileWeights, HubWeights, Pretraining
+from dpsweep.study.config import Backbone, FileWeights, HubWeights, NoWeights, Pretraining
 from dpsweep.study.paths import Paths
 
 
@@ -46,6 +46,11 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
     with seeded(0):
         model = create(architecture, classes=2)
     empty = state_without_head(model)
+    if empty and isinstance(backbone.weights, NoWeights):
+        raise BackboneError(
+            f"backbones.{name}.weights: found none for {architecture.name}, which has parameters before its "
+            "head; allowed: {kind: random}, or weights from a file, the hub or pretraining"
+        )
     if isinstance(model, SequenceClassifier) and reader is not None:
         _check_tokens(name, model, reader)
     mean, std = backbone.normalisation

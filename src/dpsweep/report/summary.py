@@ -13,6 +13,7 @@ from dpsweep.study.config import (
     HubWeights,
     LoRA,
     Pretraining,
+    NoWeights,
     RandomWeights,
     Weights,
 )
@@ -123,6 +124,8 @@ def _weights(study: Study, weights: Weights) -> str:
     match weights:
         case RandomWeights():
             return "random, drawn from each trial's seed"
+        case NoWeights():
+            return "none: it learns nothing before its head"
         case Pretraining():
             share = "" if weights.train_share == 1 else f"{100 * weights.train_share:g} % of "
             title = study.datasets[weights.dataset].title

@@ -27,6 +27,12 @@ class RandomWeights(Section):
     kind: Literal["random"]
 
 
+class NoWeights(Section):
+    """A network without parameters before its head, such as the scattering transform."""
+
+    kind: Literal["none"]
+
+
 class Pretraining(Section):
     """Non-private pretraining on a public dataset of the study, inside the pipeline."""
 
@@ -72,7 +78,7 @@ class FileWeights(PublishedWeights):
 
 
 Weights = Annotated[
-    RandomWeights | Pretraining | HubWeights | FileWeights, Field(discriminator="kind")
+    RandomWeights | NoWeights | Pretraining | HubWeights | FileWeights, Field(discriminator="kind")
 ]
 
 
@@ -108,6 +114,14 @@ class TrainedTokenizer(Section):
 Tokenizer = Annotated[HubTokenizer | FileTokenizer | TrainedTokenizer, Field(discriminator="kind")]
 
 
+class GroupNorm(Section):
+    """Normalise groups of neighbouring features of one example: each to mean 0 and variance 1."""
+
+    kind: Literal["group-norm"]
+    groups: PositiveInt
+    """how many groups of the same size; those of a map are of channels, as in Wu and He (2018)"""
+
+
 class Features(Section):
     """Features that a head trains on, computed once for each example.
 
@@ -121,8 +135,9 @@ class Features(Section):
     pooling: Literal["token", "mean"] | None = None
     """of a layer's outputs for the parts of an example: those of the first token, or their mean; by
     default as the network's own head does"""
-    transformation: Literal["layer-norm", "unit-norm"] | None = None
-    """layer-norm: to mean 0 and variance 1 over the features of an example; unit-norm: to length 1.
+    transformation: Literal["layer-norm", "unit-norm"] | GroupNorm | None = None
+    """layer-norm: to mean 0 and variance 1 over the features of an example; unit-norm: to length 1;
+    {kind: group-norm, groups: 27}: to mean 0 and variance 1 over each of so many groups.
     What is estimated from several examples is not private"""
 
 

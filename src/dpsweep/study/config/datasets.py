@@ -59,6 +59,21 @@ class GlyphsSource(SourceSection):
     seed: int = 0
 
 
+class IdxSource(SourceSection):
+    """A folder with the four IDX files of MNIST and its relatives, plain or compressed (``.gz``)."""
+
+    grey: ClassVar[bool] = True
+    kind: Literal["idx"]
+    path: LocalPath
+    train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """stratified share of the training set"""
+    seed: int = 0
+
+    def local_folders(self) -> dict[str, str]:
+        """The folder of the files."""
+        return {"path": self.path}
+
+
 class HubSource(SourceSection):
     """A Hugging Face dataset at a pinned revision, or a local folder with the same parquet layout."""
 
@@ -222,7 +237,13 @@ def related_datasets(datasets: Mapping[str, "Dataset"]) -> list[tuple[str, str]]
 
 
 Source = Annotated[
-    DigitsSource | GlyphsSource | HubSource | FolderSource | FilesSource | DocstringsSource,
+    DigitsSource
+    | GlyphsSource
+    | IdxSource
+    | HubSource
+    | FolderSource
+    | FilesSource
+    | DocstringsSource,
     Field(discriminator="kind"),
 ]
 

@@ -1,0 +1,107 @@
+"""Images in the IDX files of MNIST and its relatives (LeCun, Cortes and Burges 1998).
+
+A file begins with two zero bytes, the code of its numbers (8: bytes) and how many axes it has, then the
+length of each axis as a big-endian 32-bit number; the numbers follow, the last axis fastest.
+"""
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsweep.base.files import require_content
+from dpsweep.data.examples import LabelledData, Labels, Split, stratified_share
+from dpsweep.data.prepared import DatasetError
+from dpsweep.study.config import IdxSource
+
+_SPLITS = {"train": "train", "test": "t10k"}
+_BYTES, _HEADER, _LENGTH = 8, 4, 4
+
+
+def load_idx(source: IdxSource, size: int) -> LabelledData:
+    """Return the images of a folder of IDX files as uint8 (examples, size, size, 1).
+
+    The folder holds ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the same of ``t10k``, plain
+    or with ``.gz``; dots in the place of the hyphens before ``idx`` are read too. Classes are the labels.
+
+    Args:
+        source: the folder, and the share of its training images.
+        size: height and width that the study says, pixels.
+
+    Raises:
+        DatasetError: a file is missing or not what its name says, or the images have another size.
+    """
+    folder = Path(source.path).expanduser()
+    splits = {split: _split(folder, split, size) for split in _SPLITS}
+    found = {split: set(np.unique(each.labels).tolist()) for split, each in splits.items()}
+    classes = max(found["train"]) + 1
+    if found["train"] != set(range(classes)) or not found["test"] <= found["train"]:
+        raise DatasetError(
+            f"{folder}: found the labels {sorted(found['train'])} for training and {sorted(found['test'])} "
+            "for testing; allowed: numbers from 0 without a gap, the same for both"
+        )
+    train = splits["train"]
+    kept = stratified_share(train.labels, lambda row: (row,), source.train_share, source.seed)
+    return LabelledData(
+        train=Split(
+            train.inputs[kept], train.labels[kept], lambda row: train.where(int(kept[row]))
+        ),
+        test=splits["test"],
+        classes=list(map(str, range(classes))),
+        origin=str(folder),
+    )
+
+
+def _split(folder: Path, split: str, size: int) -> Split:
+    images_file, images = _read(folder, split, "images", 3)
+    labels_file, labels = _read(folder, split, "labels", 1)
+    if images.shape[1:] != (size, size):
+        height, width = images.shape[1:]
+        raise DatasetError(
+            f"image_size: found {size}, but images of {height} x {width} pixels in {images_file}; "
+            f"allowed: {height if height == width else 'square images'}"
+        )
+    if len(images) != len(labels) or not len(labels):
+        raise DatasetError(
+            f"{labels_file}: found {len(labels)} labels for the {len(images)} images of "
+            f"{images_file.name}; allowed: one for each, and at least one"
+        )
+    return Split(
+        images[..., None], labels.astype(np.int64), f"image {{}} of {images_file.name}".format
+    )
+
+
+def _read(
+    folder: Path, split: str, what: Literal["images", "labels"], axes: int
+) -> tuple[Path, npt.NDArray[np.uint8] | Labels]:
+    """Return the file that holds a part of a split, and its content."""
+    names = [
+        f"{_SPLITS[split]}-{what}{mark}idx{axes}-ubyte{end}" for mark in "-." for end in ("", ".gz")
+    ]
+    file = next((folder / name for name in names if (folder / name).is_file()), None)
+    if file is None:
+        raise DatasetError(
+            f"{folder}: found no {names[0]}, plain or with .gz; allowed: four IDX files"
+        )
+    try:
+        require_content(file)
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DatasetError(f"{file}: cannot be read: {error}") from None
+    begin = _HEADER + _LENGTH * axes
+    if len(content) < begin or content[:_HEADER] != bytes([0, 0, _BYTES, axes]):
+        raise DatasetError(
+            f"{file}: begins with {content[:_HEADER].hex(' ') or 'nothing'}; allowed: 00 00 08 0{axes}, an "
+            f"IDX file of bytes with {axes} axes"
+        )
+    shape = [int(each) for each in np.frombuffer(content[_HEADER:begin], dtype=">u4")]
+    if len(content) - begin != math.prod(shape):
+        raise DatasetError(
+            f"{file}: found {len(content) - begin} bytes after a header that says "
+            f"{' x '.join(map(str, shape))}; allowed: a whole file"
+        )
+    return file, np.frombuffer(content, dtype=np.uint8, offset=begin).reshape(shape)

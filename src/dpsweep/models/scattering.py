@@ -1,0 +1,173 @@
+"""The scattering transform: a fixed network of wavelets, in front of a linear head.
+
+Bruna and Mallat (2013), "Invariant Scattering Convolution Networks", with the Morlet wavelets and the order
+of channels of Kymatio (Andreux et al. 2020). Tramèr and Boneh (2021), "Differentially Private Learning Needs
+Better Features (or Much More Data)", train a linear layer on it privately. It has no weights, so nothing of
+it was learned from any data.
+"""
+
+import math
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# Of the mother wavelet: the width of its envelope in pixels, its frequency in radians per pixel.
+_WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4
+# How many periods of the image to each side a filter is summed over.
+_PERIODS = 2
+
+
+class Scattering(nn.Module):
+    """The scattering transform of order 2, and a linear head on all of its coefficients.
+
+    Its 1 + scales * angles + angles^2 * scales * (scales - 1) / 2 channels for each channel of an image have
+    ``image_size / 2^scales`` pixels to a side.
+
+    Args:
+        num_classes: outputs of the head.
+        image_size: height and width, pixels; a multiple of ``2^scales``.
+        scales: of wavelets; the largest averages over ``2^scales`` pixels.
+        angles: of wavelets of a scale.
+        in_chans: channels of an image.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    >>> network = Scattering(num_classes=10)
+    >>> network.scatter(torch.rand(2, 1, 28, 28)).shape
+    torch.Size([2, 81, 7, 7])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        image_size: int = 28,
+        scales: int = 2,
+        angles: int = 8,
+        in_chans: int = 1,
+    ):
+        super().__init__()
+        step = 2**scales
+        if scales < 1 or angles < 1 or in_chans < 1:
+            raise ValueError(
+                f"found scales {scales}, angles {angles}, in_chans {in_chans}; allowed: from 1"
+            )
+        if image_size % step or image_size < 2 * step:
+            raise ValueError(
+                f"found image_size {image_size} with scales {scales}; allowed: a multiple of {step} from {2 * step}"
+            )
+        self._scales, self._angles = scales, angles
+        size = image_size + 2 * step  # a margin of one pixel of the output to each side
+        for scale in range(scales):
+            self.register_buffer(
+                f"wavelets_{scale}",
+                torch.stack([_wavelet(size, scale, turn, angles) for turn in range(angles)]),
+                persistent=False,
+            )
+        self.register_buffer(
+            "average", _spectrum(_gabor(size, _WIDTH * step / 2, 0.0, 0.0, 1.0)), persistent=False
+        )
+        channels = 1 + scales * angles + angles**2 * (scales * (scales - 1) // 2)
+        self.head = nn.Linear(in_chans * channels * (image_size // step) ** 2, num_classes)
+
+    def get_classifier(self) -> nn.Module:
+        """Return the head, as timm's networks do."""
+        return self.head
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map images (B, in_chans, H, W) to logits (B, num_classes)."""
+        return cast(Tensor, self.head(self.scatter(input).flatten(1)))
+
+    def scatter(self, images: Tensor) -> Tensor:
+        """Return the coefficients (B, in_chans * channels, H / 2^scales, W / 2^scales) of images (B, in_chans, H, W).
+
+        The mean comes first, then order 1 by scale and angle, then order 2 by scale and angle of the first
+        wavelet and of the second.
+        """
+        margin = 2**self._scales
+        padded = F.pad(images, (margin,) * 4, mode="reflect")
+        spectrum = torch.fft.fft2(padded)
+        zero = self._averaged(spectrum, 0).unsqueeze(2)
+        first: list[Tensor] = []
+        second: list[Tensor] = []
+        for scale in range(self._scales):
+            waves = self._modulus(spectrum.unsqueeze(2), scale, 0)  # (B, C, angle, m, m)
+            first.append(self._averaged(waves, scale))
+            finer = [
+                self._averaged(self._modulus(waves.unsqueeze(3), other, scale), other)
+                for other in range(scale + 1, self._scales)
+            ]  # each (B, C, angle, other angle, h, w)
+            if finer:
+                second.append(torch.cat(finer, dim=3).flatten(2, 3))
+        return torch.cat([zero, *first, *second], dim=2).flatten(1, 2)
+
+    def _modulus(self, spectrum: Tensor, scale: int, resolution: int) -> Tensor:
+        """The spectrum of the modulus of wavelets, at the resolution of their scale.
+
+        Args:
+            spectrum: of what they are applied to, subsampled ``resolution`` times by 2.
+            scale: of the wavelets.
+        """
+        filters = _cropped(getattr(self, f"wavelets_{scale}"), 2**resolution)
+        waves = _subsampled(spectrum * filters, 2 ** (scale - resolution))
+        return torch.fft.fft2(torch.fft.ifft2(waves).abs())
+
+    def _averaged(self, spectrum: Tensor, resolution: int) -> Tensor:
+        """The local averages of what has been subsampled ``resolution`` times by 2, without the margin."""
+        average = _cropped(cast(Tensor, self.average), 2**resolution)
+        smooth = _subsampled(spectrum * average, 2 ** (self._scales - resolution))
+        return torch.fft.ifft2(smooth).real[..., 1:-1, 1:-1]
+
+
+def _blocks(spectrum: Tensor, factor: int) -> Tensor:
+    """View (..., M, M) as (..., factor, M / factor, factor, M / factor)."""
+    size = spectrum.shape[-1] // factor
+    return spectrum.unflatten(-1, (factor, size)).unflatten(-3, (factor, size))
+
+
+def _subsampled(spectrum: Tensor, factor: int) -> Tensor:
+    """The spectrum of every ``factor``-th pixel: the mean over aliases."""
+    return _blocks(spectrum, factor).mean(dim=(-4, -2))
+
+
+def _cropped(spectrum: Tensor, factor: int) -> Tensor:
+    """The spectrum of a filter for an image that has been subsampled by ``factor``: its lowest frequencies."""
+    half = spectrum.shape[-1] // factor // 2
+    kept = torch.arange(-half, half, device=spectrum.device).roll(half)
+    return spectrum[..., kept, :][..., kept]
+
+
+def _gabor(size: int, width: float, angle: float, frequency: float, slant: float) -> Tensor:
+    """A Gaussian envelope times a plane wave, periodic in ``size``; complex128 (size, size), sum about 1.
+
+    Args:
+        size: height and width, pixels.
+        width: of the envelope along the wave, pixels.
+        angle: of the wave, radians.
+        frequency: of the wave, radians per pixel.
+        slant: the width along the wave over that across it.
+    """
+    offsets = torch.arange(-_PERIODS, _PERIODS + 1, dtype=torch.float64) * size
+    line = torch.arange(size, dtype=torch.float64) + offsets[:, None]
+    down, right = line[:, :, None, None], line[None, None, :, :]
+    along = down * math.cos(angle) + right * math.sin(angle)
+    across = right * math.cos(angle) - down * math.sin(angle)
+    envelope = torch.exp(-(along**2 + (slant * across) ** 2) / (2 * width**2))
+    wave = torch.polar(envelope, frequency * along)
+    return wave.sum(dim=(0, 2)) * slant / (2 * math.pi * width**2)
+
+
+def _wavelet(size: int, scale: int, turn: int, angles: int) -> Tensor:
+    """The spectrum of a Morlet wavelet: a Gabor filter less as much of its envelope that its mean is 0."""
+    angle = (int(angles / 2 - 1) - turn) * math.pi / angles
+    shape = (_WIDTH * 2**scale, angle)
+    wave = _gabor(size, *shape, _FREQUENCY / 2**scale, 4 / angles)
+    envelope = _gabor(size, *shape, 0.0, 4 / angles)
+    return _spectrum(wave - wave.sum() / envelope.sum() * envelope)
+
+
+def _spectrum(filter: Tensor) -> Tensor:
+    """The Fourier transform of a filter that is symmetric up to conjugation: real, float32."""
+    return torch.fft.fft2(filter).real.float()
