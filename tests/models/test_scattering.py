@@ -8,7 +8,7 @@ import torch
 from dpsweep.models.scattering import Scattering
 
 STORED = np.load(Path(__file__).with_name("kymatio.npz"))
-"""Two images of 16 x 16 pixels and their coefficients by Kymatio 0.3.0 (NumPy, float64), by scales and angles."""
+"""Two images of 16 x 16 pixels and their coefficients by Kymatio 0.3.0, by scales and angles."""
 
 # Kymatio divides its filters by 3.1415 where the formula has pi. Order m is filtered m + 1 times.
 RATIO = math.pi / 3.1415

@@ -56,7 +56,8 @@ class Scattering(nn.Module):
             )
         if image_size % step or image_size < 2 * step:
             raise ValueError(
-                f"found image_size {image_size} with scales {scales}; allowed: a multiple of {step} from {2 * step}"
+                f"found image_size {image_size} with scales {scales}; allowed: a multiple of {step} from "
+                f"{2 * step}"
             )
         self._scales, self._angles = scales, angles
         size = image_size + 2 * step  # a margin of one pixel of the output to each side
@@ -81,10 +82,14 @@ class Scattering(nn.Module):
         return cast(Tensor, self.head(self.scatter(input).flatten(1)))
 
     def scatter(self, images: Tensor) -> Tensor:
-        """Return the coefficients (B, in_chans * channels, H / 2^scales, W / 2^scales) of images (B, in_chans, H, W).
+        """Return the coefficients of images.
 
-        The mean comes first, then order 1 by scale and angle, then order 2 by scale and angle of the first
-        wavelet and of the second.
+        Args:
+            images: (B, in_chans, H, W).
+
+        Returns:
+            (B, in_chans * channels, H / 2^scales, W / 2^scales): the mean, then order 1 by scale and angle,
+            then order 2 by scale and angle of the first wavelet and of the second.
         """
         margin = 2**self._scales
         padded = F.pad(images, (margin,) * 4, mode="reflect")
@@ -107,8 +112,9 @@ class Scattering(nn.Module):
         """The spectrum of the modulus of wavelets, at the resolution of their scale.
 
         Args:
-            spectrum: of what they are applied to, subsampled ``resolution`` times by 2.
+            spectrum: of what they are applied to.
             scale: of the wavelets.
+            resolution: how often ``spectrum`` has been subsampled by 2.
         """
         filters = _cropped(getattr(self, f"wavelets_{scale}"), 2**resolution)
         waves = _subsampled(spectrum * filters, 2 ** (scale - resolution))
@@ -133,7 +139,7 @@ def _subsampled(spectrum: Tensor, factor: int) -> Tensor:
 
 
 def _cropped(spectrum: Tensor, factor: int) -> Tensor:
-    """The spectrum of a filter for an image that has been subsampled by ``factor``: its lowest frequencies."""
+    """The spectrum of a filter for an image that has been subsampled: its lowest frequencies."""
     half = spectrum.shape[-1] // factor // 2
     kept = torch.arange(-half, half, device=spectrum.device).roll(half)
     return spectrum[..., kept, :][..., kept]

@@ -12,8 +12,8 @@ from dpsweep.study.config import (
     FileWeights,
     HubWeights,
     LoRA,
-    Pretraining,
     NoWeights,
+    Pretraining,
     RandomWeights,
     Weights,
 )
