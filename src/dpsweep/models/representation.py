@@ -136,7 +136,7 @@ def transform(features: Tensor, transformation: str | GroupNorm | None) -> Tenso
                     f"features.transformation.groups: found {groups}; allowed: a divisor of the {width} "
                     "features of the network"
                 )
-            apart = features.unflatten(1, (groups, width // groups))
+            apart = features.reshape(-1, groups, width // groups)
             return functional.layer_norm(apart, apart.shape[2:]).flatten(1)
         case "layer-norm":
             return functional.layer_norm(features, features.shape[1:])

@@ -118,19 +118,21 @@ class Scattering(nn.Module):
         """
         filters = _cropped(getattr(self, f"wavelets_{scale}"), 2**resolution)
         waves = _subsampled(spectrum * filters, 2 ** (scale - resolution))
-        return torch.fft.fft2(torch.fft.ifft2(waves).abs())
+        modulus: Tensor = torch.fft.fft2(torch.fft.ifft2(waves).abs())
+        return modulus
 
     def _averaged(self, spectrum: Tensor, resolution: int) -> Tensor:
         """The local averages of what has been subsampled ``resolution`` times by 2, without the margin."""
         average = _cropped(cast(Tensor, self.average), 2**resolution)
         smooth = _subsampled(spectrum * average, 2 ** (self._scales - resolution))
-        return torch.fft.ifft2(smooth).real[..., 1:-1, 1:-1]
+        averages: Tensor = torch.fft.ifft2(smooth).real
+        return averages[..., 1:-1, 1:-1]
 
 
 def _blocks(spectrum: Tensor, factor: int) -> Tensor:
     """View (..., M, M) as (..., factor, M / factor, factor, M / factor)."""
     size = spectrum.shape[-1] // factor
-    return spectrum.unflatten(-1, (factor, size)).unflatten(-3, (factor, size))
+    return spectrum.reshape(*spectrum.shape[:-2], factor, size, factor, size)
 
 
 def _subsampled(spectrum: Tensor, factor: int) -> Tensor:
@@ -176,4 +178,5 @@ def _wavelet(size: int, scale: int, turn: int, angles: int) -> Tensor:
 
 def _spectrum(filter: Tensor) -> Tensor:
     """The Fourier transform of a filter that is symmetric up to conjugation: real, float32."""
-    return torch.fft.fft2(filter).real.float()
+    spectrum: Tensor = torch.fft.fft2(filter)
+    return spectrum.real.float()
