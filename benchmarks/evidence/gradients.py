@@ -6,7 +6,7 @@
 
 The loop is plain autograd over single examples, written here. The engine is what `auto` takes. Norms and
 the clipped sum of a masked batch are compared. A case agrees, is refused with a reason, or is wrong: then
-the command ends with an error.
+the command ends with an error. What the other library cannot build is no case.
 
 - ``layers``: layers of torch and timm in many settings, with everything that trains;
 - ``adapters``: methods of peft in small networks of linear layers, convolutions and tokens;
@@ -58,7 +58,7 @@ class Row:
     kind: str
     case: str
     outcome: str
-    """agrees, refused or wrong"""
+    """agrees, refused, wrong, or not built, where another library has no such network"""
     engine: str
     detail: str
     """why it was refused, or what is wrong"""
@@ -92,7 +92,8 @@ def loop(
     for x, y in zip(inputs, labels, strict=True):
         loss = nn.functional.cross_entropy(model(x[None]), y[None])
         parameters = [model.get_parameter(name) for name in names]
-        found.append(dict(zip(names, torch.autograd.grad(loss, parameters), strict=True)))
+        gradients = torch.autograd.grad(loss, parameters)  # those of a table may be sparse
+        found.append({name: g.to_dense() for name, g in zip(names, gradients, strict=True)})
     return found
 
 
@@ -138,7 +139,12 @@ def describe(kind: str, case: str, build: Callable[[list[str]], tuple[nn.Module,
     row, freeze = partial(Row, kind, case), list[str]()
     try:
         with at_most(_SECONDS), seeded(0):
-            model, inputs = build(freeze)
+            try:
+                model, inputs = build(freeze)
+            except (DpsweepError, TooSlowError):
+                raise
+            except Exception as error:  # of any kind: libraries refuse with all kinds
+                return row("not built", "", f"{type(error).__name__}: {_short(error)}")
             try:
                 engine = try_case(model, inputs)
             except DpsweepError as error:
@@ -149,9 +155,7 @@ def describe(kind: str, case: str, build: Callable[[list[str]], tuple[nn.Module,
     except DpsweepError as error:
         return row("refused", "", _short(error))
     except TooSlowError as error:
-        return row("refused", "", f"not tried: {error}")
-    except ImportError as error:
-        return row("refused", "", f"not tried: {_short(error)}")
+        return row("not built", "", str(error))
     except Exception as error:  # of any kind: none may be
         return row("wrong", "", f"{type(error).__name__}: {_short(error)}")
     return row("agrees", engine, f"with {len(freeze)} parameters frozen" if freeze else "")
@@ -181,11 +185,13 @@ def write(rows: dict[tuple[str, str], Row]) -> None:
 
 
 def counted(rows: dict[tuple[str, str], Row]) -> list[list[str]]:
-    """Cases of each kind, and how many of them agree, are refused or are wrong."""
+    """Cases of each kind that could be built, and how many of them agree, are refused or are wrong."""
     lines = []
     for kind in KINDS:
         found = Counter(row.outcome for row in rows.values() if row.kind == kind)
-        lines.append([kind, str(found.total()), *(str(found[o]) for o in OUTCOMES)])
+        lines.append(
+            [kind, str(sum(found[o] for o in OUTCOMES)), *(str(found[o]) for o in OUTCOMES)]
+        )
     return lines
 
 

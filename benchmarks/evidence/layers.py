@@ -307,7 +307,6 @@ def _of_timm() -> Iterator[tuple[str, Layer, Any]]:
         "ScaledStdConv2d": partial(tl.ScaledStdConv2d, WIDTH, WIDTH, 3),
         "Conv2dSame": partial(tl.Conv2dSame, WIDTH, WIDTH, 3, stride=2),
         "MixedConv2d": partial(tl.MixedConv2d, WIDTH, WIDTH, [3, 5]),
-        "CondConv2d": lambda: _Itself(tl.CondConv2d(WIDTH, WIDTH, 3), 2),
         "LayerNorm2d": partial(tl.LayerNorm2d, WIDTH),
         "GroupNormAct": partial(tl.GroupNormAct, WIDTH, num_groups=2),
         "BatchNormAct2d": partial(tl.BatchNormAct2d, WIDTH),
@@ -320,8 +319,8 @@ def _of_timm() -> Iterator[tuple[str, Layer, Any]]:
         "SqueezeExcite": partial(tl.SqueezeExcite, WIDTH),
         "EffectiveSEModule": partial(tl.EffectiveSEModule, WIDTH),
         "EcaModule": partial(tl.EcaModule, WIDTH),
-        "CbamModule": partial(tl.CbamModule, WIDTH),
-        "GatherExcite": partial(tl.GatherExcite, WIDTH),
+        "CbamModule": partial(timm.layers.cbam.CbamModule, WIDTH),
+        "GatherExcite": partial(tl.GatherExcite, WIDTH, extent=2, extra_params=True),
         "LayerScale2d": partial(tl.LayerScale2d, WIDTH, init_values=0.5),
         "ConvMlp": partial(tl.ConvMlp, WIDTH, 12),
         "PatchEmbed": lambda: tl.PatchEmbed(PIXELS, 2, WIDTH, 5),
@@ -478,11 +477,10 @@ def _configurations() -> dict[str, Callable[[list[str]], Any]]:
 def _adapter(
     configuration: Callable[[list[str]], Any], network: str, _: list[str]
 ) -> tuple[nn.Module, Tensor]:
-    from peft import inject_adapter_in_model  # noqa: PLC0415
+    from peft import get_peft_model  # noqa: PLC0415
 
     kind, shape, targets = ADAPTED[network]
-    body = kind()
-    inject_adapter_in_model(configuration(targets), body)
+    body = get_peft_model(kind(), configuration(targets))
     inputs = (
         torch.randint(12, (EXAMPLES, LENGTH)) if shape == NUMBERS else torch.randn(EXAMPLES, *shape)
     )

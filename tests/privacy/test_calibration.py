@@ -153,6 +153,7 @@ HARD = [
     (0.1, 0.1, 1_000, 100, 10),
     (0.01, 0.5, 1_000, 100, 10),
     (1, 1e-8, 10**8, 1, 10**6),
+    (0.0101, 2.7e-7, 16_055_234, 57, 89),
     pytest.param((0.1, 1e-7, 10**6, 16, 62_500), marks=pytest.mark.slow),
     pytest.param((0.05, 0.9, 1_000, 100, 1_000), marks=pytest.mark.slow),
     pytest.param((4, 1e-9, 10**6, 100, 10**5), marks=pytest.mark.slow),
@@ -170,7 +171,7 @@ def test_hard_targets_are_certified_in_seconds(setting):
     assert 0.999 * found.epsilon <= found.certified_epsilon <= found.epsilon
     rate, steps, delta = found.sampling_rate, found.steps, found.delta
     sigma, certified = found.noise_multiplier, found.certified_epsilon
-    interval = mesh_width(sigma, rate, steps, delta, 3e-4 * found.epsilon)
+    interval = mesh_width(sigma, rate, steps, delta, 3e-4 * found.epsilon, found.epsilon)
     assert pld_epsilon(sigma, rate, steps, delta, interval) <= certified * (1 + 3e-4)
     # Half a percent less noise would break the target: nothing is wasted.
     assert pld_epsilon(0.995 * sigma, rate, steps, delta, interval) > found.epsilon

@@ -38,6 +38,19 @@ def test_one_step_is_bounded_tightly_by_its_exact_epsilon(direction, sigma, q):
     assert exact <= bound <= exact * (1 + 1.2e-3)
 
 
+@pytest.mark.parametrize(
+    ("sigma", "q", "delta"), [(0.5, 3.6e-6, 3e-9), (0.4, 1e-6, 1e-9), (0.8, 1e-4, 1e-8)]
+)
+def test_so_is_an_epsilon_far_below_what_hardly_any_step_loses(sigma, q, delta):
+    """A mesh for the losses of the other steps would have no cell below it."""
+    exact = brentq(
+        lambda e: one_step_delta("remove", e, sigma, q) / delta - 1, 0, 20, rtol=1e-9, xtol=1e-9
+    )
+    assert exact < 0.1
+    bound = directed_epsilon(PrivacyLoss(sigma, q, "remove"), 1, delta, 1e-3 * exact)
+    assert exact <= bound <= exact * (1 + 1.2e-3)
+
+
 @pytest.mark.parametrize("delta", [0.1, 1e-5, 1e-12, 1e-40])
 @pytest.mark.parametrize("steps", [2, 1000])
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -1,7 +1,7 @@
 """No pass leaves something of its examples in the network: what would is refused by name."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -95,6 +95,16 @@ class Bank(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.bank = self.keep(self.bank, x)
+        return x
+
+
+class OfAClass(nn.Module):
+    """Keeps its inputs in an attribute that all layers of its kind share."""
+
+    seen: ClassVar[list[Tensor]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(x.detach())
         return x
 
 
@@ -210,6 +220,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "last batch": (lambda: Net(Bank(None, lambda _, x: x.detach()), WIDTH), r"layer\.bank"),
     "last graph": (lambda: Net(Bank(None, lambda _, x: [2 * x]), WIDTH), r"layer\.bank\[0\]"),
+    "attribute of a class": (lambda: Net(OfAClass(), WIDTH), r"OfAClass\.seen"),
     "numpy": (
         lambda: Net(Bank(np.zeros(1), lambda bank, x: bank + float(x.sum())), WIDTH),
         r"layer\.bank",

@@ -86,8 +86,14 @@ def noise_interval(noise: Calibration) -> float:
     """Return a discretisation interval for the privacy loss of certified noise, near its epsilon."""
     if noise.accountant != "tilted pld":
         return pld_interval(noise.epsilon, noise.steps)
-    error = 3e-4 * noise.epsilon
-    return mesh_width(noise.noise_multiplier, noise.sampling_rate, noise.steps, noise.delta, error)
+    return mesh_width(
+        noise.noise_multiplier,
+        noise.sampling_rate,
+        noise.steps,
+        noise.delta,
+        3e-4 * noise.epsilon,
+        noise.epsilon,
+    )
 
 
 def composed_epsilon(

@@ -252,7 +252,7 @@ def second_epsilon(target: PrivacyTarget, sigma: float) -> float:
     epsilon, delta, sampling_rate, steps = target
     interval = pld_interval(epsilon, steps)
     if accountant(target) == "tilted pld":
-        interval = mesh_width(sigma, sampling_rate, steps, delta, _CHECK_ERROR * epsilon)
+        interval = mesh_width(sigma, sampling_rate, steps, delta, _CHECK_ERROR * epsilon, epsilon)
     return pld_epsilon(sigma, sampling_rate, steps, delta, interval)
 
 

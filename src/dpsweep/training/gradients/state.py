@@ -277,12 +277,16 @@ def _attributes(model: nn.Module) -> Values:
 
 
 def _walk(model: nn.Module) -> Values:
-    """Tensors and plain values among the attributes of all layers, also inside of other objects."""
+    """Tensors and plain values among the attributes of layers and their classes, also inside of others."""
     seen = {id(module) for module in model.modules()}
     found: Values = {}
     for name, module in model.named_modules():
         own = {key: value for key, value in vars(module).items() if key not in _OF_EVERY_MODULE}
         found |= _flat(own, name and f"{name}.", seen)
+    kinds = {kind for module in model.modules() for kind in type(module).__mro__}
+    for kind in kinds.difference(nn.Module.__mro__):
+        own = {key: value for key, value in vars(kind).items() if not key.startswith("__")}
+        found |= _flat(own, f"{kind.__name__}.", seen)
     return found
 
 
