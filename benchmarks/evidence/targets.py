@@ -22,8 +22,15 @@ import time
 import warnings
 from typing import Any
 
+import dp_accounting
+from dp_accounting.rdp import RdpAccountant
+
 from benchmarks.common import RESULTS, command_line, environment
 from dpsweep.base.files import read_json, write_json
+from dpsweep.privacy.accountants import pld_epsilon, pld_interval
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.record import CalibrationError
+from dpsweep.privacy.tilted import mesh_width
 
 RESULT = RESULTS / "targets.json"
 PACKAGES = ("dp-accounting", "numpy", "scipy")
@@ -55,7 +62,7 @@ def targets(seed: int, count: int) -> list[tuple[float, float, int, int, int]]:
 
 def found_for(target: tuple[float, float, int, int, int]) -> dict[str, Any]:
     """Calibrate in a process of its own, with its limit, and check what it finds."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # libraries are there already
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_calibrate, args=(target, sender))
     process.start()
@@ -69,14 +76,9 @@ def found_for(target: tuple[float, float, int, int, int]) -> dict[str, Any]:
 
 
 def _calibrate(target: tuple[float, float, int, int, int], sender: Any) -> None:
-    from dpsweep.privacy.calibration import calibrate  # noqa: PLC0415
-    from dpsweep.privacy.record import CalibrationError  # noqa: PLC0415
-
-    warnings.simplefilter("ignore")
-    calibrate(1.0, 1e-5, 1000, 100, 10)  # imports and caches are not what is measured
     start = time.process_time()
-    limit = math.ceil(start) + _LIMIT
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(start) + _LIMIT, most))
     try:
         noise = calibrate(*target)
     except CalibrationError as error:
@@ -92,17 +94,14 @@ def _calibrate(target: tuple[float, float, int, int, int], sender: Any) -> None:
         }
     result["cpu_seconds"] = round(time.process_time() - start, 2)
     result["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
+    if result["outcome"] == "found":
+        result |= other_accountants(dict(zip(KEYS, target, strict=True)) | result)
     sender.send(result)
 
 
-def checked(row: dict[str, Any]) -> dict[str, Any]:
-    """Add what other accountants find for the noise multiplier of a row."""
-    import dp_accounting  # noqa: PLC0415
-    from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415
-
-    from dpsweep.privacy.accountants import pld_epsilon, pld_interval  # noqa: PLC0415
-    from dpsweep.privacy.tilted import mesh_width  # noqa: PLC0415
-
+def other_accountants(row: dict[str, Any]) -> dict[str, float]:
+    """Return what other accountants find for the noise multiplier of a row."""
     epsilon, delta, steps, sigma = (
         row[key] for key in ("epsilon", "delta", "steps", "noise_multiplier")
     )
@@ -115,7 +114,7 @@ def checked(row: dict[str, Any]) -> dict[str, Any]:
         else pld_interval(epsilon, steps)
     )
     loss = pld_epsilon(sigma, rate, steps, delta, interval / 2)
-    return row | {"rdp_epsilon": float(renyi.get_epsilon(delta)), "pld_epsilon": loss}
+    return {"rdp_epsilon": float(renyi.get_epsilon(delta)), "pld_epsilon": loss}
 
 
 def faults(row: dict[str, Any]) -> list[str]:
@@ -145,10 +144,11 @@ def main() -> None:
     rows = read_json(RESULT)["rows"] if RESULT.exists() else []
     known = {tuple(row[key] for key in KEYS) for row in rows}
     described = environment(*PACKAGES)
+    warnings.simplefilter("ignore")
+    calibrate(1.0, 1e-5, 1000, 100, 10)  # imports are not what is measured
     for target in targets(words.seed, words.count):
         if target not in known:
-            row = found_for(target)
-            rows.append(checked(row) if row["outcome"] == "found" else row)
+            rows.append(found_for(target))
             write_json(RESULT, {"environment": described, "rows": rows})
             print(rows[-1], *faults(rows[-1]), flush=True)
     wrong = [(row, found) for row in rows if (found := faults(row))]

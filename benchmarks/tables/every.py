@@ -11,6 +11,7 @@ from benchmarks.tables.markdown import filled
 from benchmarks.tables.privacy import audit, calibration
 from benchmarks.tables.reliability import (
     backbones,
+    gradients,
     histories,
     kills,
     planted_bugs,
@@ -84,6 +85,7 @@ def tables() -> dict[str, list[str]]:
     lines = {
         "plan": plan(),
         "audit": audit(),
+        "gradients": gradients(),
         "theory, effects of privacy": theory_effects(),
         "theory, rules": theory_rules(THEORY / "predictions.csv"),
         "theory, rules in the demo": theory_rules(THEORY / "demo_predictions.csv"),

@@ -1,7 +1,10 @@
 """What is tested: runs that were killed, other histories, planted bugs, networks; and how long tests take."""
 
+import csv
+from collections import Counter
 from typing import Any
 
+from benchmarks.common import RESULTS
 from benchmarks.tables.markdown import grid, texts, where
 
 _SLOWEST = 15
@@ -105,4 +108,28 @@ def backbones(result: dict[str, Any]) -> list[str]:
         *texts(["network", "FiLM", "LoRA", "all parameters", "head"], rows),
         "",
         f"{len(rows)} networks, with {versions}.",
+    ]
+
+
+def gradients() -> list[str]:
+    """How many layers, adapters and text classifiers have the gradients of a loop in float64."""
+    with (RESULTS / "gradients.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = {
+        "layers": "layers of torch and timm, in all their settings",
+        "adapters": "methods of peft, in four small networks",
+        "texts": "text classifiers of transformers, each with four methods",
+    }
+    lines = []
+    for kind, name in names.items():
+        outcomes = Counter(row["outcome"] for row in rows if row["kind"] == kind)
+        counts = [outcomes[each] for each in ("agrees", "refused", "wrong")]
+        lines.append([name, *map(str, (sum(counts), *counts))])
+    classifiers = {row["case"].split()[0] for row in rows if row["kind"] == "texts"}
+    film = [row for row in rows if row["kind"] == "texts" and row["case"].endswith(" film")]
+    return [
+        *grid(["kind", "cases", "agree", "refused with a reason", "wrong"], lines),
+        "",
+        f"Of {len(classifiers)} kinds of text classifiers, {sum(row['outcome'] == 'agrees' for row in film)} "
+        "train with FiLM.",
     ]
