@@ -188,3 +188,12 @@ def test_the_mean_of_a_choice_is_optimistic_and_the_cross_fitted_one_is_not() ->
     honest = np.array([cross_fitted(grid, grid) for grid in noise])
     assert flattering > 0.51
     assert abs(honest.mean() - 0.5) < 3 * honest.std() / np.sqrt(honest.size)
+
+
+def test_while_seeds_are_added_those_that_every_cell_has_measure(tmp_path: Path) -> None:
+    accuracies = {(100, 1.0): [0.5, 0.6, 0.1], (200, 1.0): [0.4, 0.7, 0.9]}
+    trials = trials_of(tmp_path, accuracies, batch_size=[100, 200])
+    some = trials[~((trials["batch_size"] == 200) & (trials["seed"] == 3))]
+    two = trials[trials["seed"] <= 2]
+    found, wanted = (choose(each, by=["problem"]) for each in (some, two))
+    assert found["cross_fitted"].item() == wanted["cross_fitted"].item() == 0.6

@@ -60,6 +60,10 @@ FIGURES: dict[str, dict[str, Any]] = {
         "axes": [{"title": "By steps", "quantity": "cumulative", "x": "steps"}],
         "minimum_steps": {"digits_small_film": 5},
     },
+    "attacker_curves": {
+        "records": [1, 3],
+        "panels": [{"epochs": 2, "batch_size": 100, "clipping_bound": 1.0, "title": "Digits"}],
+    },
     "norm_trace": {"panels": [{"epochs": 2, "title": "Digits"}]},
     "optimal_batch_size": {"panels": [{"epochs": "all", "title": "Digits"}]},
     "error_decomposition": {

@@ -505,3 +505,23 @@ def test_few_classes_are_named_and_many_are_ranked(tmp_path: Path, classes: int)
     named = "class 0" in [text.get_text() for text in axes.get_xticklabels()]
     assert named == (classes == 4)
     assert axes.get_xlabel() == ("Class, easy to hard" if named else "Class rank, easy to hard")
+
+
+@pytest.mark.parametrize(
+    ("quantity", "symbol"),
+    [
+        ("effective", "σ / B"),
+        ("cumulative", r"$\sigma\sqrt{T}$"),
+        ("cumulative_effective", r"$\sigma\sqrt{T}\;/\;B$"),
+    ],
+)
+@pytest.mark.parametrize(("x", "words"), [("batch_size", "Batch size B"), ("steps", "Steps T")])
+def test_axes_of_noise_name_what_they_measure(
+    tmp_path: Path, quantity: str, symbol: str, x: str, words: str
+) -> None:
+    axes = [{"title": "", "quantity": quantity, "x": x}]
+    drawing, _ = drawn(tmp_path, {"batch_size": [50, 100]}, half, family="noise_curve", axes=axes)
+    texts = [drawing.axes[0].get_ylabel(), drawing.axes[0].get_xlabel()]
+    texts += [text.get_text() for text in drawing.texts]
+    assert f"{symbol} (log scale)" in texts
+    assert any(words in text for text in texts)

@@ -60,6 +60,8 @@ WIDE: dict[str, dict[str, Any]] = {
     "noise_curve": {"cells": {"epochs": 8}, "axes": NOISE, "minimum_steps": {"digits_small_film": 20}},
     "noise_curve_of_epochs": {"family": "noise_curve", "cells": {"epochs": "all", "clipping_bound": 1.0},
                               "axes": NOISE},
+    "attacker_curves": {"records": [1, 2, 5, 10],
+                        "panels": [{**MEASURED, "title": title} for title in (*BACKBONES, "DistilBERT")]},
     "norm_trace": {"panels": [{**AT_C, "title": "8 epochs"}]},
     "optimal_batch_size": {"panels": [{"epochs": "all", "clipping_bound": 1.0, "title": title}
                                       for title in ("CIFAR-100", "SUN397")]},

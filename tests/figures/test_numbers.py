@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from scipy.stats import norm as normal
 from tests.synthetic import make_study, write_cells, write_gradient_norms, write_overlaps
 
 from dpsweep.figures.draw import FAMILIES
@@ -208,6 +210,42 @@ def test_noise_curve(tmp_path: Path) -> None:
     values = ["noise", "accuracy_difference", "macro_accuracy", "clipping_bound", "learning_rate"]
     for index, noise in enumerate(noises):
         same(found[found["axes"] == index], wanted.assign(noise=noise), keys, values)
+
+
+def test_attacker_curves_are_those_of_the_noise(tmp_path: Path) -> None:
+    """Full batches in closed form; sampled ones by every (epsilon, delta) that dp-accounting finds."""
+    panels = [
+        {"epochs": 4, "batch_size": size, "clipping_bound": [0.1, 1.0], "title": str(size)}
+        for size in ("full", 200)
+    ]
+    settings = {"panels": panels, "records": [1, 2]}
+    study, paths, _ = written(tmp_path, figure("attacker_curves", **settings))
+    found = numbers_of(study, paths)
+    assert found.groupby(["panel", "epsilon", "records"]).ngroups == 2 * 2 * 2
+    assert {1e-3, 1e-2, 0.05, 0.1} <= set(found["false_positive_rate"].round(12))
+    for (panel, epsilon, records), curve in found.groupby(["panel", "epsilon", "records"]):
+        sigma, steps = 10 / epsilon * 5, (4, 20)[panel]
+        assert (curve["noise_multiplier"] == sigma).all() and (curve["steps"] == steps).all()
+        rates, reached = curve["false_positive_rate"], curve["true_positive_rate"]
+        if panel == 0:
+            mu = records * steps**0.5 / sigma
+            np.testing.assert_allclose(reached, normal.cdf(normal.ppf(rates) + mu), atol=1e-12)
+            assert curve["advantage"].iloc[0] == pytest.approx(2 * normal.cdf(mu / 2) - 1)
+        elif records == 1:
+            loss = privacy_loss_distribution.from_gaussian_mechanism(
+                sigma, sampling_prob=0.2, value_discretization_interval=1e-5
+            ).self_compose(steps)
+            grid = np.linspace(0, 12, 4000)
+            factor, delta = np.exp(grid), np.asarray(loss.get_delta_for_epsilon(grid))
+            wanted = [
+                min((factor * rate + delta).min(), (1 - (1 - delta - rate).clip(0) / factor).min())
+                for rate in rates
+            ]
+            np.testing.assert_allclose(reached, np.minimum(wanted, 1), rtol=5e-3)
+        else:  # two records: more than one, and at most group privacy
+            alone = found[(found["panel"] == panel) & (found["epsilon"] == epsilon)]
+            one = alone[alone["records"] == 1]["true_positive_rate"].to_numpy()
+            assert (reached.to_numpy() >= one).all()
 
 
 def test_optimal_batch_size(tmp_path: Path) -> None:

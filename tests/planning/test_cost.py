@@ -1,12 +1,15 @@
 """What a study costs follows from its file."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.synthetic import make_study
 
 from dpsweep.planning.cost import ProblemCost, cell_cost
 from dpsweep.planning.device import GPU
+from dpsweep.planning.sizes import count_network
 from dpsweep.study import Study, load_study
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
 
@@ -110,3 +113,35 @@ def test_large_parameters_are_not_kept_but_trained_again(paper: Study) -> None:
         ProblemCost(paper, large.problem).seconds("gradient_norms", 8)
         > 1.5 * cost.seconds / cost.trials
     )
+
+
+def test_the_time_of_a_cell_is_that_of_its_parts() -> None:
+    """A start, and for each trial of the longest sweep training, evaluation and most steps."""
+    sweep = {"epochs": [3], "batch_size": [64, 500, "full"]}
+    study = make_study(
+        {
+            "bounds": sweep | {"seeds": 2},
+            "automatic": sweep | {"clipping_bound": "automatic", "seeds": 5},
+        }
+    )
+    none = {"teraflops": math.inf, "start_seconds": 0.0, "step_seconds": 0.0}
+
+    def seconds(**device: float) -> float:
+        return cell_cost(study, "digits_small_film", 3, replace(GPU, **none | device)).seconds
+
+    trials, steps = 5, round(3 * 1000 / 64)
+    assert seconds(start_seconds=7.0) == 7
+    assert seconds(step_seconds=2.0) == trials * steps * 2
+    network = count_network(study.backbones["small"], study.datasets["digits"])
+    # A pass forward and one back over 1,000 examples in each epoch, and 200 are tested.
+    passes = 2 * 3 * 1000 + 200
+    computed = seconds(teraflops=1e-12)
+    assert computed == pytest.approx(trials * passes * network.operations, rel=1e-9)
+    assert trials_per_cell(study, "automatic") == trials > trials_per_cell(study, "bounds")
+
+
+def test_parameters_after_every_epoch_are_kept_in_memory(paper: Study) -> None:
+    problem = "sun397_vit-base_all"
+    few, many = (cell_cost(paper, problem, epochs).host_gigabytes for epochs in (1, 3))
+    trained = ProblemCost(paper, problem).trained_parameters
+    assert many - few == pytest.approx(2 * 4 * trained / 1e9, rel=1e-6)

@@ -11,8 +11,10 @@ from torch.nn import functional
 
 from dpsweep.models.build import build_head
 from dpsweep.recommend.references import (
+    norm_before_training,
     read_references,
     references_of,
+    settings_of,
     swept_problems,
     trained_settings,
     unrelated,
@@ -28,7 +30,7 @@ from dpsweep.recommend.rule import (
     recommend,
     smallest_batch_size,
 )
-from dpsweep.recommend.situation import expected_gradient_norm
+from dpsweep.recommend.situation import _norm, expected_gradient_norm, first_grids
 from dpsweep.study import load_study
 
 FEATURES = Path(__file__).parents[2] / "studies" / "frozen-features.yaml"
@@ -135,3 +137,54 @@ def test_references_are_the_best_of_each_swept_problem(tmp_path: Path) -> None:
     assert found == [replace(POINT, batch_size=256, steps=31, clipping_bound=0.1)]
     write_references(tmp_path / "points.csv", found)
     assert read_references(tmp_path / "points.csv") == found
+
+
+def test_the_scatter_of_points_is_their_weighted_deviation() -> None:
+    """A point of another epsilon counts less for the scatter too."""
+    far = replace(POINT, epsilon=16.0, clipping_bound=100.0)
+    share = 0.25 / 1.25
+    deviation = math.sqrt(share * (1 - share)) * math.log(100)
+    found = recommend(SITUATION, [POINT, far], 100).clipping_bound
+    assert found.factor == pytest.approx(math.exp(deviation))
+
+
+def setting(rate: float, seed: int, norm: float, accuracy: float) -> dict[str, object]:
+    return {
+        **{"dataset": "pets", "backbone": "vit", "method": "film", "optimizer": "adam"},
+        **{"epsilon": 2.0, "epochs": 8, "batch_size": 64, "clipping_bound": 1.0, "steps": 80},
+        **{"learning_rate": rate, "train_size": 640, "noise_multiplier": 1.0, "clipping": "flat"},
+        **{"seed": seed, "mean_gradient_norm": norm, "best": rate == 0.1},
+        **{"macro_accuracy": accuracy, "selection_accuracy": accuracy},
+    }
+
+
+def test_the_norm_before_training_is_that_of_the_smallest_learning_rate() -> None:
+    rows = [(1e-4, 1, 9.0), (1e-4, 2, 11.0), (0.1, 1, 30.0), (0.1, 2, 50.0), (1e-6, 1, math.nan)]
+    trials = pd.DataFrame([setting(rate, seed, norm, 0.5) for rate, seed, norm in rows])
+    assert norm_before_training(trials) == 10
+
+
+def test_a_setting_with_a_seed_that_failed_has_no_mean() -> None:
+    trials = pd.DataFrame([setting(0.1, 1, 9.0, 0.9), setting(0.1, 2, 9.0, math.nan)])
+    (found,) = settings_of(trials).to_dict("records")
+    assert math.isnan(found["macro_accuracy"]) and math.isnan(found["selection_accuracy"])
+
+
+def test_first_grids_reach_from_the_least_to_the_most_that_is_recommended() -> None:
+    study = load_study(FEATURES)
+    name = next(iter(study.backbones))
+    epsilons, sizes = [0.5, 8.0], [64, 1024]
+    bounds, rates = first_grids(study.backbones[name], 10, 5000, 1e-5, epsilons, 8, sizes)
+    norm = _norm(study.backbones[name], 10, unit=False)
+    made = [
+        recommend(Situation(5000, epsilon, 1e-5, 8, "adam", norm), read_references(), size)
+        for epsilon in epsilons
+        for size in sizes
+    ]
+    for found, grids in (
+        (bounds, [each.clipping_bound.grid for each in made]),
+        (rates, [each.learning_rate.grid for each in made]),
+    ):
+        values = [value for grid in grids for value in grid]
+        assert (found[0], found[-1]) == (min(values), max(values))
+    assert bounds[0] < bounds[1] < bounds[2]

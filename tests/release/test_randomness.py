@@ -203,7 +203,7 @@ def test_every_trial_has_the_noise_of_its_own_schedule(
         return Winner(candidates[0], found[0][0], 0.0)
 
     monkeypatch.setattr(release_training, "select_privately", one_of_each)
-    section = PRIVATE | {"epochs": [1, 2, 5], "learning_rate": [0.01]}
+    section = PRIVATE | {"epochs": [1, 2, 5], "clipping_bound": [1.0]}
     assert trained(section, paths)[1] is not None
     size, named = N - len(HELD_OUT), section_of(study(section))
     # Full batches: as many steps as epochs.

@@ -29,7 +29,7 @@ from timm.models.vision_transformer import VisionTransformer
 import dpsweep
 from dpsweep.base.files import read_checked_json, write_checked_json, write_text
 from dpsweep.cli.main import app
-from dpsweep.data.prepared import PreparedDataset
+from dpsweep.data.prepared import METADATA, PreparedDataset
 from dpsweep.models.architectures import create
 from dpsweep.models.backbone import BackboneError
 from dpsweep.models.build import linear_head
@@ -416,11 +416,15 @@ def test_trials_of_other_grids_are_found(paths: Paths) -> None:
     store.save_parameters("aa", {"epoch1/w": np.zeros(1)})
     (paths.trials / "dd").mkdir()
     (paths.trials / "dd" / "dd.safetensors").write_bytes(b"damaged")
+    features = paths.features("digits", "vit")
+    features.mkdir(parents=True)
+    write_checked_json(features / METADATA, data.model_dump(mode="json") | {"checksum": "1" * 64})
+    store.save("ee", StoredTrial({"spec": {"data": "1" * 64}}, {}))
     made = study(FIXED)
-    assert swept_before(made, paths, section_of(made)) == Swept([], 2)
+    assert swept_before(made, paths, section_of(made)) == Swept([], 3)
     folder = release(FIXED, paths)
-    assert verify(folder).earlier_trials == 2
-    assert "(2 trials in its store)" in (folder / CARD).read_text()
+    assert verify(folder).earlier_trials == 3
+    assert "(3 trials in its store)" in (folder / CARD).read_text()
 
 
 def test_sweeps_of_a_folder_within_the_folder_are_named(paths: Paths) -> None:

@@ -315,3 +315,21 @@ def test_gradients_along_standardised_weights_have_no_norm_below_their_rounding(
         found = engine.clipped_sum(images, labels, alone, FlatClipping(1e-12))
         assert torch.isfinite(found.norms).all()
         assert float(flat(found).double().norm()) < 1 + 1e-3
+
+
+@pytest.mark.parametrize("tokens", [8, 197])
+@pytest.mark.parametrize("width", [4, 32])
+def test_ghost_norms_of_tokens_that_all_but_cancel_are_never_too_small(
+    tokens: int, width: int
+) -> None:
+    """At every size of what is left, around that of rounding above all."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (200, tokens, width)
+    inputs = torch.randn(200, 1, width, generator=generator).expand(shape)
+    outputs = torch.randn(shape, generator=generator)
+    outputs = outputs - outputs.mean(1, keepdim=True)
+    left = 10 ** (-5 + 3 * torch.rand(200, 1, 1, generator=generator))
+    inputs = inputs + left * torch.randn(shape, generator=generator)
+    found = OuterProducts("w", torch.Size((width, width)), inputs, outputs).squared_norms()
+    exact = (outputs.double().mT @ inputs.double()).flatten(1).norm(dim=1)
+    assert float((exact / found.double().sqrt()).max()) <= 1.02

@@ -4,6 +4,7 @@ import math
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -45,6 +46,21 @@ def test_a_job_may_be_known_by_its_rule_or_by_a_dataset_and_a_backbone(paper: St
     assert found == jobs.runtime("features", **source)({}, 1)
     seconds = ProblemCost(paper, other).seconds("features", 1)
     assert seconds / 60 < found < 2 * seconds / 60 + 15
+
+
+def test_a_release_asks_for_the_memory_of_its_longest_trial_and_for_all_time(paper: Study) -> None:
+    """As the rule says it: a limit that only many trials meet would tell their number."""
+    rule = (ROOT / "workflow/rules/release.smk").read_text()
+    mem, time = (re.search(rf"{key}=(.*),\n", rule)[1] for key in ("mem_mb", "runtime"))  # type: ignore[index]
+    problem = "sun397_vit-base_all"  # whose parameters after every epoch take memory
+    study = SimpleNamespace(release=SimpleNamespace(epochs=[2, 32, 8]))
+    jobs = JobResources(paper)
+    names = {"JOBS": jobs, "STUDY": study, "RELEASED": problem}
+    asked = [eval(mem, names)({}, attempt) for attempt in (1, 2)]  # noqa: S307 (it is ours)
+    one = [jobs.mem_mb(problem=problem, epochs=epochs)({}, 1) for epochs in (2, 8, 32)]
+    assert one[0] < one[1] < one[2]
+    assert asked == [one[2], 2 * one[2]]
+    assert eval(time) >= 30 * 24 * 60  # noqa: S307
 
 
 @pytest.mark.parametrize(("status", "asked"), [(75, True), (143, False), (1, False), (0, False)])

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from dpsweep.analysis.predictions import predicted_bounds
 from dpsweep.figures import (
     accuracy_lines,
+    attacker_curves,
     clipping_theory,
     gradient_norms,
     heatmap,
@@ -47,6 +48,7 @@ class Compute(Protocol):
 
 
 FAMILIES: dict[str, tuple[Compute, Callable[[Any, pd.DataFrame], Figure]]] = {
+    "attacker_curves": (attacker_curves.rates_of_attackers, attacker_curves.plot),
     "clipping_curve": (
         accuracy_lines.accuracy_by_clipping_bound,
         accuracy_lines.plot_clipping_curve,

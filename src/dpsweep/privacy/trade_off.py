@@ -183,23 +183,55 @@ def claimed_gaussian(epsilon: float, delta: float, records: int = 1) -> Gaussian
     return GaussianTradeOff(records / gaussian_noise_multiplier(epsilon, delta))
 
 
-@lru_cache(maxsize=64)
 def training_trade_off(noise: Calibration, records: int = 1) -> TradeOff:
-    """Return the curve of training with some noise; the epsilon that is claimed of it is not used.
-
-    The full batch has the closed form of a Gaussian mechanism. Other batches have the pessimistic
-    privacy loss distribution of their sampled steps.
+    """Return the curve of training with some noise; see `mechanism_trade_off`.
 
     Args:
         noise: of training with privacy.
         records: size of the group, all of it in the training set or nothing.
     """
-    if noise.batch_size == noise.train_size:
-        return GaussianTradeOff(records * noise.steps**0.5 / noise.noise_multiplier)
+    return mechanism_trade_off(
+        noise.epsilon,
+        noise.noise_multiplier,
+        noise.train_size,
+        noise.batch_size,
+        noise.steps,
+        records,
+    )
+
+
+@lru_cache(maxsize=64)
+def mechanism_trade_off(
+    epsilon: float,
+    noise_multiplier: float,
+    train_size: int,
+    batch_size: int,
+    steps: int,
+    records: int = 1,
+) -> TradeOff:
+    """Return the curve of training: what an attacker reaches, whatever is claimed.
+
+    The full batch has the closed form of a Gaussian mechanism. Other batches have the pessimistic
+    privacy loss distribution of their sampled steps.
+
+    >>> f"{mechanism_trade_off(1.0, 4.0, 100, 100, steps=16).true_positive_rate(0.01):.4f}"
+    '0.0924'
+
+    Args:
+        epsilon: about what one record has: the mesh of the distribution goes with it, and nothing else.
+        noise_multiplier: sigma.
+        train_size: N.
+        batch_size: B.
+        steps: T.
+        records: size of the group, all of it in the training set or nothing.
+    """
+    if batch_size == train_size:
+        return GaussianTradeOff(records * steps**0.5 / noise_multiplier)
     # A group has about k times the privacy loss of one record.
-    interval = pld_interval(records * noise.epsilon, noise.steps)
+    interval = pld_interval(records * epsilon, steps)
     interval *= 1 if records == 1 else _GROUP_INTERVAL
-    loss = privacy_loss(noise.noise_multiplier, noise.sampling_rate, noise.steps, interval, records)
+    rate = batch_size / train_size
+    loss = privacy_loss(noise_multiplier, rate, steps, interval, records)
     return GuaranteedTradeOff(_EPSILONS, *_deltas_of_both_directions(loss))
 
 

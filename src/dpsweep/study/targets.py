@@ -269,6 +269,21 @@ class NoiseCurve(Target):
         return f"The vertical line is at {steps} steps, the fewest that suffice according to the paper."
 
 
+class AttackerCurves(Target):
+    """How many present people the best attacker recognises, by how many absent ones they accuse.
+
+    A line per epsilon, from noise, sampling rate and steps: of training, and of nothing that it led to.
+    """
+
+    title = "What an attacker can tell"
+    single = ("epochs", "batch_size")
+
+    family: Literal["attacker_curves"]
+    records: Annotated[list[PositiveInt], Field(min_length=1)] = [1]
+    """how many records one person has; a line for each"""
+    panels: Panels
+
+
 class NormTrace(Target):
     """Mean per-example gradient norm at every optimizer step, a line per epsilon."""
 
@@ -357,6 +372,7 @@ Figure = Annotated[
     | PerClass
     | MethodComparison
     | NoiseCurve
+    | AttackerCurves
     | NormTrace
     | OptimalBatchSize
     | ErrorDecomposition

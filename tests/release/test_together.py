@@ -1,0 +1,55 @@
+"""What models that are released on the same data have together."""
+
+import math
+
+import pytest
+
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.gaussian import gaussian_epsilon
+from dpsweep.privacy.tuning_noise import calibrate_tuning
+from dpsweep.release.certificate import ReleasedModel, best_attacks, released_together
+
+DELTA = 1e-5
+NOISE = calibrate(2.0, DELTA, 200, 200, 4)
+
+
+def model(epsilon: float, noise: bool) -> ReleasedModel:
+    own = NOISE if noise else None
+    return ReleasedModel(certificate="0" * 64, epsilon=epsilon, delta=DELTA, noise=own)
+
+
+@pytest.mark.parametrize("earlier", [1, 3])
+def test_fixed_settings_compose_as_their_steps(earlier: int) -> None:
+    """T steps of the full batch in each are so many steps in all: in closed form."""
+    found = released_together([model(2.0, noise=True)] * earlier, NOISE, 2.0, DELTA)
+    models = earlier + 1
+    assert found.joint_delta == pytest.approx(models * DELTA)
+    exact = gaussian_epsilon(models * DELTA, NOISE.noise_multiplier, models * NOISE.steps)
+    assert exact * (1 - 1e-6) <= found.joint_epsilon <= exact * 1.005
+
+
+@pytest.mark.parametrize("last_is_tuned", [True, False])
+def test_a_tuned_model_costs_its_epsilon_and_delta(last_is_tuned: bool) -> None:
+    """As much as the mechanism that gives away all that they allow."""
+    noise = None if last_is_tuned else NOISE
+    found = released_together([model(1.5, noise=False)], noise, 2.0, DELTA)
+    assert found.joint_delta == 2 * DELTA
+    if last_is_tuned:
+        assert found.joint_epsilon == pytest.approx(3.5)
+    else:
+        alone = gaussian_epsilon(2 * DELTA, NOISE.noise_multiplier, NOISE.steps)
+        assert alone + 1.0 < found.joint_epsilon <= 3.5
+
+
+def test_a_model_alone_has_what_it_has() -> None:
+    found = released_together([], None, 2.0, DELTA)
+    assert (found.joint_epsilon, found.joint_delta) == (2.0, DELTA)
+
+
+def test_attacks_on_a_tuned_model_are_those_on_the_choice_too() -> None:
+    tuning = calibrate_tuning(2.0, DELTA, 3.0, 1.0, [(200, 200, 4)])
+    (noise,) = tuning.noise
+    winner, all_trials = best_attacks(noise, None), best_attacks(noise, tuning)
+    assert math.isclose(winner[0].false_positive_rates[0], all_trials[0].false_positive_rates[0])
+    for one, other in zip(winner, all_trials, strict=True):
+        assert one.advantage < other.advantage
