@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from datasets import ClassLabel, Dataset, Features, Image, Value
@@ -19,7 +20,8 @@ from dpsweep.cli.main import app
 from dpsweep.planning.plan import Plan
 from dpsweep.recommend.draft import FoundDataset, draft_study
 from dpsweep.recommend.look import look_at_tables
-from dpsweep.recommend.situation import expected_gradient_norm
+from dpsweep.recommend.rule import recommend
+from dpsweep.recommend.situation import expected_gradient_norm, situation_of
 from dpsweep.study import Study, load_study
 from dpsweep.study.config.roles import Roles
 from dpsweep.study.paths import Paths
@@ -92,8 +94,19 @@ def test_a_folder_of_images_with_splits() -> None:
         expected_gradient_norm(study, f"pets_{name}_film") for name in ("vit-tiny", "resnet50")
     ]
     for sweep, norm in zip((tiny, residual), norms, strict=True):
-        smallest, _, largest = sweep.clipping_bounds
-        assert smallest < norm / 4 and norm / 4 < largest < 4 * norm
+        smallest, largest = sweep.clipping_bounds
+        assert smallest == pytest.approx(0.15 * norm, rel=0.05)
+        assert largest == pytest.approx(0.6 * norm, rel=0.05)
+        # The small grids of both epsilons, with rates a factor of two apart at most.
+        name = f"pets_{sweep.backbone}_film"
+        made = [recommend(situation_of(study, name, epsilon, 8)) for epsilon in (1, 8)]
+        rates = [rate for each in made for found in each.small_grid.values() for rate in found]
+        grid = np.array(sweep.learning_rates)
+        assert (grid[0], grid[-1]) == pytest.approx((min(rates), max(rates)), rel=0.05)
+        assert (grid[1:] / grid[:-1]).max() < 2.2
+        sizes = [pets.train_size if size == "full" else int(size) for size in sweep.batch_size]
+        for each in made:
+            assert any(1 / 3 < size / each.batch_size < 3 for size in sizes)
     assert residual.learning_rates[-1] < tiny.learning_rates[-1]
     assert {"fig1_accuracy_heatmaps", "fig2_clipping_vs_difficulty", "model_pets_eps8"} <= set(
         study.figures
@@ -106,7 +119,8 @@ def test_a_folder_of_images_without_splits() -> None:
     pets = study.datasets["pets"]
     assert pets.train_size + pets.test_size == 70
     assert 3 < pets.test_size < 30
-    assert study.sweeps["pets_vit-tiny_head"].batch_size[-1] == "full"
+    sweep = study.sweeps["pets_vit-tiny_head"]
+    assert len(sweep.batch_size) >= 2 and sweep.batch_size[-1] == "full"
 
 
 def test_without_a_gpu_a_head_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ The result goes to benchmarks/results/price.json, the figure of all problems in 
 The ways to come to a setting, each repeated with other randomness:
 
 - a fixed habit: C = 1, B = 256 and a named learning rate;
-- the recommendation, from reference points of other data only;
+- the recommendation, which reads no data;
 - accounted tuning over a broad grid, and over the small grid around the recommendation, as
   ``dpsweep release`` does it: a tenth of the examples is held out, and scores have noise;
 - the best of the broad grid by test accuracy, without an account: what is often reported.
@@ -38,8 +38,7 @@ from dpsweep.figures import style
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.recommend.references import read_references, unrelated
-from dpsweep.recommend.rule import Recommendation, recommend
+from dpsweep.recommend.rule import RATES, Recommendation, recommend
 from dpsweep.recommend.situation import situation_of
 from dpsweep.release import ReleaseError
 from dpsweep.release.section import Candidate, ReleasePlan
@@ -85,9 +84,8 @@ class Problem:
         )
 
     def recommendation(self, epsilon: float) -> Recommendation:
-        """From reference points of other sources of data."""
-        situation = situation_of(self.study, self.sweep, epsilon, self.epochs)
-        return recommend(situation, unrelated(read_references(), self.parts.dataset))
+        """From the facts that the study tells."""
+        return recommend(situation_of(self.study, self.sweep, epsilon, self.epochs))
 
     def noise(self, epsilon: float, schedule: tuple[int, int, int]) -> Calibration:
         """Of one training run."""
@@ -121,11 +119,16 @@ def arms(problem: Problem, epsilon: float) -> Iterator[tuple[str, Release]]:
         yield name, problem.release(epsilon, habit | {"learning_rate": [rate]})
     made = problem.recommendation(epsilon)
     whole = problem.study.datasets[problem.parts.dataset].train_size
-    size: list[int | str] = ["full" if made.batch_size == whole else made.batch_size]
-    bounds, rates = made.clipping_bound, made.learning_rate
-    values = {"clipping_bound": [bounds.value], "learning_rate": [rates.value]}
-    yield "recommendation", problem.release(epsilon, {"batch_size": size} | values)
-    small = {"clipping_bound": bounds.grid, "learning_rate": rates.grid, "batch_size": size}
+    setting = {
+        "batch_size": ["full" if made.batch_size == whole else made.batch_size],
+        "clipping_bound": [made.clipping_bound],
+        "learning_rate": [made.learning_rate],
+    }
+    yield "recommendation", problem.release(epsilon, setting)
+    small = setting | {
+        "batch_size": ["full" if size == whole else size for size in made.small_grid],
+        "learning_rate": [factor * made.learning_rate for factor in RATES],
+    }
     yield (
         "accounted tuning around it",
         problem.release(epsilon, small, selection="private", mean_trials=SMALL_TRIALS),

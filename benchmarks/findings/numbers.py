@@ -43,6 +43,13 @@ def gather(study: Study, paths: Paths, cells: Sequence[Cell]) -> pd.DataFrame:
     return trials.merge(others, on="trial_key", how="left")
 
 
+def norm_before_training(trials: pd.DataFrame) -> float:
+    """The gradient norm of the trials with the smallest learning rate, which hardly change a model."""
+    known = trials[trials["mean_gradient_norm"].notna()]
+    smallest = known["learning_rate"] == known["learning_rate"].min()
+    return float(known.loc[smallest, "mean_gradient_norm"].median())
+
+
 def collect(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
     """Return everything that the page says, as plain numbers.
 

@@ -32,22 +32,73 @@ def selection(result: dict[str, Any]) -> list[str]:
 
 
 def recommendation(result: dict[str, Any]) -> list[str]:
-    """Mean regret of the recommendation and of habits, in points of macro accuracy."""
-    sources = list(result["by_source"])
+    """What every rule loses, in points of macro accuracy."""
+    sources = list(next(iter(result["rules"].values()))["by_source"])
     rows = [
-        [name, f"**{mean:.2f}**", *[_points(result["by_source"][each][name]) for each in sources]]
-        for name, mean in result["mean"].items()
+        [
+            name,
+            _interval(found["loss"]) if any(found["loss"]) else "0",
+            _interval(found["beside_formula"]) if any(found["beside_formula"]) else "",
+            f"{found['regret'][0]:.2f}",
+            *[f"{found['by_source'][each]:.2f}" for each in sources],
+        ]
+        for name, found in result["rules"].items()
+    ]
+    head = ["rule", "loss [95 %]", "more than the formula [95 %]", "regret", *sources]
+    return [
+        *grid(head, rows),
+        "",
+        f"{result['problems']} problems of {result['units']} units (a dataset, a network and a method). The mean "
+        "counts each source of data the same. The columns of sources show the loss.",
+    ]
+
+
+def losses(result: dict[str, Any]) -> list[str]:
+    """Where the loss of the formula comes from, and the units on which it is largest."""
+    rows = [[name, _interval(found)] for name, found in result["split"].items()]
+    units = [
+        [
+            f"{each['dataset']}, {each['backbone']}, {each['method']}",
+            f"{each['loss']:.2f}",
+            f"{each['best_rate']:.1f}",
+        ]
+        for each in result["by_unit"]
     ]
     return [
-        *grid(["setting", "mean", *sources], rows),
+        *grid(["part", "points [95 %]"], rows),
         "",
-        f"{result['problems']} problems, {result['without_reference']} more without a reference point of "
-        "their optimizer. The mean counts each source of data the same.",
+        *grid(["unit", "loss of the formula", "best rate, in units of the formula's"], units),
     ]
 
 
-def _points(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.2f}"
+def longer_training(result: dict[str, Any]) -> list[str]:
+    """Accuracies by numbers of epochs at the same epsilon, and what four times as many gained."""
+    numbers = sorted({int(each) for row in result["epochs"] for each in row["accuracy"]})
+    rows = [
+        [
+            f"{row['dataset']}, {row['backbone']}, {row['method']}, ε = {row['epsilon']:g}",
+            *(f"{found:.1f}" if (found := row["accuracy"].get(str(each))) else "" for each in numbers),
+        ]
+        for row in result["epochs"]
+    ]
+    head = ["accuracy in %", *(f"{each} epoch{'s' if each > 1 else ''}" for each in numbers)]
+    gains = [
+        [f"{int(each) // 4} to {each}", f"{mean:+.1f}", f"{low:+.1f} to {high:+.1f}", str(count)]
+        for each, (mean, low, high, count) in result["gained"].items()
+    ]
+    return [
+        *grid(head, rows),
+        "",
+        *[
+            row.replace("-", "−") if "---" not in row else row
+            for row in grid(["epochs", "points gained", "lowest to highest", "settings"], gains)
+        ],
+    ]
+
+
+def _interval(found: list[float]) -> str:
+    mean, lower, upper = (f"{each:.2f}".replace("-", "−") for each in found)
+    return f"{mean} [{lower}, {upper}]"
 
 
 def price(result: dict[str, Any]) -> list[str]:

@@ -4,7 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.common import REPOSITORY, RESULTS
-from benchmarks.tables.choices import price, recommendation, selection
+from benchmarks.tables.choices import (
+    longer_training,
+    losses,
+    price,
+    recommendation,
+    selection,
+)
 from benchmarks.tables.gpu import cell_on_gpu, cifar100_on_gpu, right_on_gpu
 from benchmarks.tables.intervals import effects, errors, lowest_coverage, power
 from benchmarks.tables.markdown import filled
@@ -31,6 +37,7 @@ from dpsweep.base.files import read_json, write_text
 
 DOCUMENTS = [REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 CALIBRATION = ("calibration", "calibration_comparison")
+RECOMMEND = "python -m benchmarks.evidence.recommend"
 GPU = "make gpu"
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "step cost, CPU": ("step_cost_cpu.json", "make bench", step_cost),
@@ -53,11 +60,9 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "lowest coverage": ("verdicts.json", "python -m benchmarks.evidence.verdicts", lowest_coverage),
     "power of verdicts": ("verdicts.json", "python -m benchmarks.evidence.verdicts", power),
     "other effects": ("verdicts.json", "python -m benchmarks.evidence.verdicts", effects),
-    "recommendation": (
-        "recommend.json",
-        "python -m benchmarks.evidence.recommend results/demo-dense/problems",
-        recommendation,
-    ),
+    "recommendation": ("recommend.json", RECOMMEND, recommendation),
+    "loss of the formula": ("recommend.json", RECOMMEND, losses),
+    "longer training": ("recommend.json", RECOMMEND, longer_training),
     "progress of steps": ("bounds.json", "python -m benchmarks.evidence.bounds", bounds_progress),
     "memory of the theory": (
         "theory_memory.json",

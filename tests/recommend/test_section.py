@@ -8,24 +8,19 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.common import RESULTS
+from dpsweep.base.files import read_json
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.explain import in_words
 from dpsweep.privacy.trade_off import attacks_on_training
 from dpsweep.recommend import text
-from dpsweep.recommend.rule import (
-    Recommendation,
-    Reference,
-    SettingEstimate,
-    Situation,
-    batch_size,
-)
+from dpsweep.recommend.rule import Recommendation, Situation, batch_size, recommend
 from dpsweep.recommend.situation import expected_gradient_norm, situation_of
 from dpsweep.recommend.text import recommendation
 from dpsweep.study import Study, load_study
 
 FEATURES = Path(__file__).parents[2] / "studies" / "frozen-features.yaml"
 SWEEP = "cifar100_vit-tiny_head"
-POINT = Reference("pets", "vit", "film", "adam", 2.0, 8, 100, 80, 1.0, 0.01, gradient_norm=10.0)
 
 
 def other_study() -> Study:
@@ -53,9 +48,8 @@ def read_back(lines: list[str], *, tuned: bool) -> dict[str, Any]:
 @pytest.fixture
 def made() -> Recommendation:
     """A recommendation none of whose numbers is another one's."""
-    return Recommendation(
-        512, 88, SettingEstimate(0.35, 3.0), SettingEstimate(0.0072, 4.0), (POINT,)
-    )
+    grid = {128: [0.0018, 0.0036, 0.007], 512: [0.004, 0.0072, 0.014], 2048: [0.0073, 0.015, 0.03]}
+    return Recommendation(512, 88, 0.351, 0.0072, grid)
 
 
 @pytest.mark.parametrize("size", [512, "full"])
@@ -64,9 +58,10 @@ def test_the_section_says_what_was_recommended(
 ) -> None:
     study = other_study()
     whole = study.datasets[study.sweeps[SWEEP].dataset].train_size
-    made = replace(made, batch_size=whole if size == "full" else 512)
+    if size == "full":
+        made = replace(made, batch_size=whole, small_grid={whole: made.small_grid[512]})
     monkeypatch.setattr(text, "recommend", lambda *_: made)
-    lines = list(recommendation(study, SWEEP, 1.5, 6, []))
+    lines = list(recommendation(study, SWEEP, 1.5, 6))
     assert read_back(lines, tuned=False) == {
         "sweep": SWEEP,
         "epsilon": 1.5,
@@ -79,19 +74,25 @@ def test_the_section_says_what_was_recommended(
         "sweep": SWEEP,
         "epsilon": 1.5,
         "epochs": [6],
-        "batch_size": [size],
         "selection": "private",
-        "clipping_bound": [0.12, 0.35, 1.0],
-        "learning_rate": [0.0018, 0.0072, 0.029],
+        "batch_size": ["full"] if size == "full" else [128, 512, 2048],
+        "clipping_bound": [0.35],
+        "learning_rate": [0.0036, 0.0072, 0.014],
     }
     # The same numbers stand in the table above.
-    assert lines[0] == f"batch size       {made.batch_size}, 88 steps"
-    assert lines[1] == "clipping bound   0.35, reference points scatter by a factor of 3.0"
-    assert lines[2] == "learning rate    0.0072, reference points scatter by a factor of 4.0"
-    assert lines[3] == "read: the study's file and 1 reference points (pets film); no data"
+    assert lines[:3] == [
+        f"batch size       {made.batch_size}, 88 steps",
+        "clipping bound   0.35",
+        "learning rate    0.0072",
+    ]
+    runs = 3 * len(made.small_grid)
+    assert lines[3] == f"small grid       {runs} runs, with this clipping bound:"
+    assert f"batch size {made.batch_size}, learning rate 0.004, 0.0072 or 0.014" in "".join(lines)
+    meaning_at = 4 + len(made.small_grid) + 2
+    assert lines[meaning_at - 2] == "read: the study's file; no data"
     noise = calibrate(1.5, 3e-6, whole, made.batch_size, 88)
     meaning = list(in_words(1.5, 3e-6, attacks_on_training(noise)))
-    assert lines[5 : 5 + len(meaning)] == meaning
+    assert lines[meaning_at : meaning_at + len(meaning)] == meaning
 
 
 def is_accepted(study: Study, release: dict[str, Any]) -> bool:
@@ -108,7 +109,7 @@ def test_what_is_printed_is_a_section_that_a_study_accepts(features: dict[str, A
     content["backbones"]["vit-tiny"]["features"] = features
     content["sweeps"][SWEEP]["optimizer"] = "adam"
     study = Study.model_validate(content)
-    lines = list(recommendation(study, SWEEP, 2.0, 4, []))
+    lines = list(recommendation(study, SWEEP, 2.0, 4))
     if features:
         assert lines[-2] == "no section release, because the study would be refused with it:"
         assert "found cifar100_vit-tiny_head, whose head reads other features" in lines[-1]
@@ -126,7 +127,7 @@ def test_tuning_that_holds_out_too_much_is_not_proposed(
     study = Study.model_validate(content)
     # A tenth is held out, which leaves 468 examples for a batch of 512.
     monkeypatch.setattr(text, "recommend", lambda *_: made)
-    lines = list(recommendation(study, SWEEP, 1.5, 6, []))
+    lines = list(recommendation(study, SWEEP, 1.5, 6))
     assert is_accepted(study, read_back(lines, tuned=False))
     assert not [line for line in lines if "private" in line]
 
@@ -148,21 +149,18 @@ def test_the_situation_is_that_of_the_study() -> None:
     assert found.gradient_norm == pytest.approx(math.sqrt((1 - 1 / dataset.classes) * 193))
 
 
-def test_everything_that_is_known_reaches_the_rule(
+def test_the_situation_of_the_study_reaches_the_rule(
     monkeypatch: pytest.MonkeyPatch, made: Recommendation
 ) -> None:
     study, given = other_study(), []
 
-    def keep(situation: Situation, references: Any) -> Recommendation:
-        given.append((situation, [each.dataset for each in references]))
+    def keep(situation: Situation) -> Recommendation:
+        given.append(situation)
         return made
 
-    same = replace(POINT, dataset="cifar100-half")
     monkeypatch.setattr(text, "recommend", keep)
-    monkeypatch.setattr(text, "read_references", lambda: [POINT, same])
-    list(recommendation(study, SWEEP, 1.5, 6, []))
-    # Points of the same data say what was learnt from them.
-    assert given == [(situation_of(study, SWEEP, 1.5, 6), ["pets"])]
+    list(recommendation(study, SWEEP, 1.5, 6))
+    assert given == [situation_of(study, SWEEP, 1.5, 6)]
 
 
 def test_the_noise_that_is_compared_is_that_of_the_delta(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,3 +179,27 @@ def test_the_noise_that_is_compared_is_that_of_the_delta(monkeypatch: pytest.Mon
     assert sorted((rate, steps) for *_, rate, steps in asked) == sorted(
         (each / 1001, 5 * math.ceil(1001 / each)) for each in sizes
     )
+
+
+def test_without_epochs_several_are_compared_each_with_its_own_advice() -> None:
+    content = other_study().model_dump(by_alias=True)
+    content["sweeps"][SWEEP]["optimizer"] = "adam"
+    study = Study.model_validate(content)
+    head, *lines = text.compared_epochs(study, SWEEP, 1.5)
+    rows = [line.replace(",", "").split() for line in lines[:4]]
+    assert [int(row[0]) for row in rows] == [1, 4, 16, 64]
+    for row in rows:
+        made = recommend(situation_of(study, SWEEP, 1.5, int(row[0])))
+        assert int(row[1]) == made.batch_size and int(row[2].rstrip("*")) == made.steps
+        assert float(row[3]) == pytest.approx(made.clipping_bound, rel=0.05)
+        assert float(row[4]) == pytest.approx(made.learning_rate, rel=0.05)
+        assert int(row[5]) == int(row[0]) * study.datasets["cifar100"].train_size
+    assert head.split("  ")[0] == "epochs" and "no data" in lines[-1]
+
+
+def test_what_epochs_gained_is_what_the_committed_sweeps_say() -> None:
+    gained = read_json(RESULTS / "recommend.json")["gained"]
+    assert {str(epochs) for epochs, said in text.GAINED.items() if said} == set(gained)
+    for epochs, (mean, low, high, count) in gained.items():
+        said = text.GAINED[int(epochs)]
+        assert said == f"{mean:+.1f} ({low:+.1f} to {high:+.1f}, {count} settings)".replace("-", "−")

@@ -13,16 +13,17 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dpsweep.base.files import write_text
-from dpsweep.recommend.situation import first_grids
+from dpsweep.recommend.rule import recommend
+from dpsweep.recommend.situation import first_situations
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.cells import number
+from dpsweep.study.config import Backbone
 from dpsweep.study.find import IN_CLONE, PROJECT, named_study, packaged_studies
 from dpsweep.study.messages import NAME_PATTERN, unknown
 
 _IMAGE_SIZE = 224  # of networks that the base study trains on no images
-_BATCH_SIZES = 3  # beside the full batch
-_SMALLEST_BATCH = 8
 _EPSILONS, _EPOCHS = [1, 8], 8
+_BOUNDS = (1, 4)  # in units of the recommended C: still below most norms, for the figures about C
 _PLAIN = re.compile(r"[A-Za-z0-9./~-][\w./~-]*")
 
 
@@ -121,16 +122,12 @@ def draft_study(
     image_size = _image_size(base, chosen[0], method)
     method = "head" if head else method
     size, delta = found.train_size, _delta(base, found.train_size)
-    batch_sizes = _batch_sizes(size)
     grids = {
-        backbone: first_grids(
+        backbone: _first_grid(
             base.backbones[backbone],
             max(2, len(found.classes)),  # fewer are refused later, by the study
             size,
             delta,
-            _EPSILONS,
-            _EPOCHS,
-            [size if each == "full" else int(each) for each in batch_sizes],
         )
         for backbone in chosen
     }
@@ -155,7 +152,6 @@ def draft_study(
         method=method,
         epsilons=_EPSILONS,
         epochs=_EPOCHS,
-        batch_sizes=batch_sizes,
         roles={
             "datasets": {"text" if text else "main": name},
             "backbones": dict(zip(("text",) if text else ("weak", "strong"), chosen, strict=False)),
@@ -212,11 +208,28 @@ def _delta(base: Study, train_size: int) -> float:
     return float(10.0 ** -(math.floor(math.log10(train_size)) + 1))
 
 
-def _batch_sizes(train_size: int) -> list[int | str]:
-    """Powers of two up to half of the training set, each four times the one before, and full."""
-    largest = int(math.log2(train_size / 2))
-    sizes = [2**power for power in range(largest, 0, -2) if 2**power >= _SMALLEST_BATCH]
-    return [*sorted(sizes[:_BATCH_SIZES] or [train_size // 2]), "full"]
+def _first_grid(backbone: Backbone, classes: int, train_size: int, delta: float) -> dict[str, Any]:
+    """The small grids of every epsilon together, with neighbouring batch sizes at least a factor of three apart."""
+    made = [
+        recommend(each)
+        for each in first_situations(backbone, classes, train_size, delta, _EPSILONS, _EPOCHS)
+    ]
+    sizes: list[int] = []
+    for each in sorted(set().union(*(one.small_grid for one in made))):
+        if not sizes or each >= 3 * sizes[-1] or each == train_size:
+            sizes.append(each)
+    rates = [rate for one in made for found in one.small_grid.values() for rate in found]
+    first, last = (float(f"{rate:.2g}") for rate in (min(rates), max(rates)))
+    return {
+        "batch_size": ["full" if each == train_size else each for each in sizes],
+        "clipping_bound": [float(f"{made[0].clipping_bound * each:.2g}") for each in _BOUNDS],
+        "learning_rate": {"first": first, "last": last, "count": _steps_of_two(last / first)},
+    }
+
+
+def _steps_of_two(ratio: float) -> int:
+    """How many values lie a factor of two apart, or a little less, between ends with that ratio."""
+    return math.ceil(math.log2(ratio) - 0.1) + 1
 
 
 def _yaml(found: Any) -> str:

@@ -1,6 +1,4 @@
-"""Batch size by the paper's rule; clipping bound and learning rate from reference points.
-
-Both come in units that carry over from one problem to another.
+"""A setting from the facts of a problem: the batch size by the paper's rule, and a formula for the rest.
 
 The unit of C is the norm G of an example's gradient before training: bounds below the norms clip
 everything, and are nearly alike.
@@ -8,15 +6,12 @@ everything, and are nearly alike.
 The unit of the learning rate r is one over G sqrt(T). Adam moves every parameter by about r in each
 step, and where noise is larger than gradients, T steps are a random walk of length r sqrt(T). A linear
 layer that reads x has gradients of norm |x|, nearly, and its logits then walk about r sqrt(T) G, which
-should be of the order of one: less cannot tell classes apart, more drowns them. SGD has no such
-normalisation; its rates are taken to go with 1 / (G T).
+should be of the order of one: less cannot tell classes apart, more drowns them.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-import numpy as np
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.privacy.calibration import noise_multiplier
@@ -26,15 +21,15 @@ TOLERANCE = 0.05
 """Cumulative noise may exceed its minimum by this share."""
 LEAST_STEPS = 20
 """Fewer optimizer steps train badly, however little noise they have (paper, figure 5)."""
+BOUND = 0.15
+"""C in units of G: below nearly every norm."""
+SIZES, RATES = (1 / 4, 1.0, 4.0), (1 / 2, 1.0, 2.0)
+"""The small grid, in units of the recommended batch size and of the learning rate that belongs to a size."""
 _SMALLEST_BATCH = 32
-_POWERS = {"adam": 0.5, "sgd": 1.0}
-"""Learning rates go with T to minus this power."""
-# Reference points that agree by chance do not make the small grid narrower than this, nor odd ones wider.
-_NARROWEST, _WIDEST = 2.0, 10.0
 
 
-class NoReferenceError(DpsweepError):
-    """Nothing is known about settings like these."""
+class NoAdviceError(DpsweepError):
+    """The formula is not for settings like these."""
 
 
 @dataclass(frozen=True)
@@ -57,58 +52,15 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """The best setting of one (dataset, backbone, method, optimizer, epsilon, epochs) of a sweep."""
+class Recommendation:
+    """Hyperparameters, and a small grid around them."""
 
-    dataset: str
-    backbone: str
-    method: str
-    optimizer: str
-    epsilon: float
-    epochs: int
     batch_size: int
     steps: int
     clipping_bound: float
     learning_rate: float
-    gradient_norm: float
-    """G, as it was measured with the smallest learning rate, which hardly changes a model."""
-
-    @property
-    def source(self) -> str:
-        """Name of the dataset that its data are part of."""
-        return source(self.dataset)
-
-
-def source(dataset: str) -> str:
-    """Name the dataset that another is part of: names begin with it (digits-tenth is a part of digits)."""
-    return dataset.partition("-")[0]
-
-
-@dataclass(frozen=True)
-class SettingEstimate:
-    """A value on a logarithmic axis, and the factor by which reference points scatter around it."""
-
-    value: float
-    factor: float
-
-    @property
-    def grid(self) -> list[float]:
-        """The value and its neighbours at that factor."""
-        factor = min(max(self.factor, _NARROWEST), _WIDEST)
-        return [
-            float(f"{each:.2g}") for each in (self.value / factor, self.value, self.value * factor)
-        ]
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """Hyperparameters, and what they rest on."""
-
-    batch_size: int
-    steps: int
-    clipping_bound: SettingEstimate
-    learning_rate: SettingEstimate
-    references: tuple[Reference, ...]
+    small_grid: Mapping[int, list[float]]
+    """Learning rates by batch size, to be tried with the same clipping bound."""
 
 
 def smallest_batch_size(cumulative_noise: Mapping[int, float], steps: Mapping[int, int]) -> int:
@@ -150,61 +102,48 @@ def batch_size(situation: Situation) -> int:
     return smallest_batch_size(noise, steps)
 
 
-def recommend(
-    situation: Situation, references: Sequence[Reference], size: int | None = None
-) -> Recommendation:
-    """Recommend hyperparameters.
+def learning_rate(gradient_norm: float, steps: int) -> float:
+    """Return the learning rate of Adam, 1 / (G sqrt(T)).
 
-    C and the learning rate are weighted geometric means over the reference points of the same
-    optimizer, in the units of this module. Each source of data counts the same, and a point of a
-    source counts less the further its epsilon is away.
+    >>> learning_rate(10.0, 100)
+    0.01
+
+    Args:
+        gradient_norm: G, of one example before training.
+        steps: T.
+    """
+    return 1 / (gradient_norm * math.sqrt(steps))
+
+
+def recommend(situation: Situation) -> Recommendation:
+    """Recommend hyperparameters, and a small grid of batch sizes and learning rates.
+
+    >>> made = recommend(Situation(5000, 2.0, 1e-5, 8, "adam", gradient_norm=5.0))
+    >>> made.batch_size, made.steps, made.clipping_bound, f"{made.learning_rate:.2g}"
+    (512, 78, 0.75, '0.023')
 
     Args:
         situation: the problem.
-        references: the points; none may be of the same data.
-        size: B; by default `batch_size`.
 
     Raises:
         CalibrationError: epsilon or delta cannot be had.
-        NoReferenceError: there is no reference point of the same optimizer.
+        NoAdviceError: the optimizer is another one than Adam, whose steps have no such length.
     """
-    usable = [each for each in references if each.optimizer == situation.optimizer]
-    if not usable:
-        raise NoReferenceError(
-            f"found no reference point of the optimizer {situation.optimizer} from other data; allowed: "
-            "--references with the problem tables of such sweeps"
+    if situation.optimizer != "adam":
+        raise NoAdviceError(
+            f"optimizer: found {situation.optimizer}; allowed: adam, whose steps the formula for the "
+            "learning rate is about (docs/recommend.md)"
         )
-    size = size or batch_size(situation)
-    steps, norm = situation.steps(size), situation.gradient_norm
-    power = _POWERS[situation.optimizer]
+    size, norm = batch_size(situation), situation.gradient_norm
+    steps, whole = situation.steps(size), situation.train_size
+    sizes = sorted({min(max(1, round(size * factor)), whole) for factor in SIZES})
     return Recommendation(
         batch_size=size,
         steps=steps,
-        clipping_bound=_estimate(
-            situation, usable, lambda each: norm * each.clipping_bound / each.gradient_norm
-        ),
-        learning_rate=_estimate(
-            situation,
-            usable,
-            lambda each: (
-                each.learning_rate * (each.steps / steps) ** power * each.gradient_norm / norm
-            ),
-        ),
-        references=tuple(usable),
+        clipping_bound=BOUND * norm,
+        learning_rate=learning_rate(norm, steps),
+        small_grid={
+            each: [factor * learning_rate(norm, situation.steps(each)) for factor in RATES]
+            for each in sizes
+        },
     )
-
-
-def _estimate(
-    situation: Situation, references: Sequence[Reference], value: Callable[[Reference], float]
-) -> SettingEstimate:
-    """Return the mean over sources of the weighted mean of a value over the points of each."""
-    logarithms = np.log([value(each) for each in references])
-    weights = np.array(
-        [1 / (1 + abs(math.log2(situation.epsilon / each.epsilon))) for each in references]
-    )
-    sources = np.array([each.source for each in references])
-    for name in set(sources):
-        weights[sources == name] /= weights[sources == name].sum()
-    mean = np.average(logarithms, weights=weights)
-    spread = np.average((logarithms - mean) ** 2, weights=weights)
-    return SettingEstimate(math.exp(mean), math.exp(math.sqrt(spread)))

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from dpsweep.models.architectures import create, described_architecture, find_head
-from dpsweep.recommend.references import read_references
-from dpsweep.recommend.rule import Situation, recommend
+from dpsweep.recommend.rule import Situation
 from dpsweep.study import Study
 from dpsweep.study.config import Backbone
 
@@ -61,19 +60,15 @@ def _norm(backbone: Backbone, classes: int, unit: bool) -> float:
     return math.sqrt((1 - 1 / classes) * (square + 1))
 
 
-def first_grids(
+def first_situations(
     backbone: Backbone,
     classes: int,
     train_size: int,
     delta: float,
     epsilons: Sequence[float],
     epochs: int,
-    batch_sizes: Sequence[int],
-) -> tuple[list[float], list[float]]:
-    """Return the C and the ends of the learning rates of a first sweep, from reference points.
-
-    They span what `recommend` expects at these epsilons and batch sizes, and the scatter of the reference
-    points, so that the best values lie inside.
+) -> list[Situation]:
+    """Return the situations of a first sweep of a dataset that no study has yet, one for each epsilon.
 
     Args:
         backbone: its section.
@@ -82,20 +77,9 @@ def first_grids(
         delta: of the guarantee.
         epsilons: of the sweep.
         epochs: of the sweep.
-        batch_sizes: of the sweep, as numbers.
 
     Raises:
         BackboneError: the network cannot be built.
     """
     norm = _norm(backbone, classes, unit=False)
-    found = [
-        recommend(
-            Situation(train_size, epsilon, delta, epochs, "adam", norm), read_references(), size
-        )
-        for epsilon in epsilons
-        for size in batch_sizes
-    ]
-    bounds = [each for made in found for each in made.clipping_bound.grid]
-    rates = [each for made in found for each in made.learning_rate.grid]
-    middle = float(f"{math.sqrt(min(bounds) * max(bounds)):.2g}")
-    return [min(bounds), middle, max(bounds)], [min(rates), max(rates)]
+    return [Situation(train_size, each, delta, epochs, "adam", norm) for each in epsilons]

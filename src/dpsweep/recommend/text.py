@@ -1,37 +1,26 @@
 """A recommendation as a table, and as a section of a study."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import yaml
 
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.explain import in_words
 from dpsweep.privacy.trade_off import attacks_on_training
-from dpsweep.recommend.references import (
-    read_references,
-    references_of,
-    swept_problems,
-    trained_settings,
-    unrelated,
-)
-from dpsweep.recommend.rule import (
-    LEAST_STEPS,
-    Recommendation,
-    Reference,
-    SettingEstimate,
-    Situation,
-    recommend,
-)
+from dpsweep.recommend.rule import LEAST_STEPS, RATES, Recommendation, Situation, recommend
 from dpsweep.recommend.situation import situation_of
 from dpsweep.study import Study
+from dpsweep.study.cells import number
 from dpsweep.study.config import Release
 from dpsweep.study.config.checks import disagreements
 
+GAINED = {1: "", 4: "", 16: "", 64: ""}
+"""Points that epochs gained beside a quarter of them in the stored sweeps, by epochs (docs/recommend.md)."""
+_READ = "read: the study's file; no data"
 
-def recommendation(
-    study: Study, sweep: str, epsilon: float, epochs: int, folders: Sequence[Path]
-) -> Iterator[str]:
+
+def recommendation(study: Study, sweep: str, epsilon: float, epochs: int) -> Iterator[str]:
     """Yield what is recommended for what a sweep trains, line by line.
 
     Where the study would be refused with the section ``release``, the reason stands in its place.
@@ -41,24 +30,19 @@ def recommendation(
         sweep: the name of a sweep.
         epsilon: of one training run.
         epochs: of one training run.
-        folders: folders of problem tables to take reference points from; none takes those that come
-            with dpsweep.
 
     Raises:
         BackboneError: the network cannot be built.
         CalibrationError: epsilon or delta cannot be had.
-        NoReferenceError: there is no reference point of other data.
+        NoAdviceError: the sweep's optimizer is not Adam.
     """
-    known = (
-        references_of(swept_problems(trained_settings(folders))) if folders else read_references()
-    )
     situation = situation_of(study, sweep, epsilon, epochs)
-    made = recommend(situation, unrelated(known, study.sweeps[sweep].dataset))
+    made = recommend(situation)
     yield from _table(made)
     yield ""
     yield from _meaning(situation, made)
     yield ""
-    setting, tuning = _section(sweep, situation, made), _tuning(made)
+    setting, tuning = _section(sweep, situation, made), _tuning(situation, made)
     if refused := release_mistakes(study, setting):
         yield "no section release, because the study would be refused with it:"
         yield from refused
@@ -72,6 +56,36 @@ def recommendation(
             yield f"  # {key}: {found}"
 
 
+def compared_epochs(study: Study, sweep: str, epsilon: float) -> Iterator[str]:
+    """Yield what is recommended for several numbers of epochs, what it costs, and what it gained elsewhere.
+
+    Args:
+        study: the study; its dataset need not be prepared.
+        sweep: the name of a sweep.
+        epsilon: of one training run.
+
+    Raises:
+        BackboneError: the network cannot be built.
+        CalibrationError: epsilon or delta cannot be had.
+        NoAdviceError: the sweep's optimizer is not Adam.
+    """
+    situation = situation_of(study, sweep, epsilon, 1)
+    yield "epochs  batch size  steps  clipping bound  learning rate  gradients of examples  gained"
+    for epochs, gained in GAINED.items():
+        made = recommend(replace(situation, epochs=epochs))
+        few = "*" if made.steps < LEAST_STEPS else ""
+        yield (
+            f"{epochs:6}  {made.batch_size:10}  {f'{made.steps}{few}':>5}  {_short(made.clipping_bound):>14}  "
+            f"{_short(made.learning_rate):>13}  {epochs * situation.train_size:21,}  {gained}"
+        ).rstrip()
+    yield (
+        "gained: points of macro accuracy beside the row before, at the same epsilon: the mean over the stored "
+        "sweeps, and from the lowest to the highest (docs/recommend.md)"
+    )
+    yield f"* fewer than {LEAST_STEPS} steps: train longer"
+    yield f"{_READ}. --epochs prints one of them as a section release"
+
+
 def release_mistakes(study: Study, section: Mapping[str, str]) -> list[str]:
     """Return why a study would be refused with a section ``release``, whose values are YAML."""
     written = "\n".join(f"{key}: {found}" for key, found in section.items())
@@ -82,10 +96,14 @@ def release_mistakes(study: Study, section: Mapping[str, str]) -> list[str]:
 def _table(made: Recommendation) -> Iterator[str]:
     few = f" (fewer than {LEAST_STEPS}: train longer)" if made.steps < LEAST_STEPS else ""
     yield f"batch size       {made.batch_size}, {made.steps} steps{few}"
-    yield f"clipping bound   {_sure(made.clipping_bound)}"
-    yield f"learning rate    {_sure(made.learning_rate)}"
-    points = f"{len(made.references)} reference points ({_sources(made.references)})"
-    yield f"read: the study's file and {points}; no data"
+    yield f"clipping bound   {_short(made.clipping_bound)}"
+    yield f"learning rate    {_short(made.learning_rate)}"
+    runs = sum(map(len, made.small_grid.values()))
+    yield f"small grid       {runs} runs, with this clipping bound:"
+    for size, rates in made.small_grid.items():
+        *others, last = map(_short, rates)
+        yield f"                 batch size {size}, learning rate {', '.join(others)} or {last}"
+    yield _READ
 
 
 def _meaning(situation: Situation, made: Recommendation) -> Iterator[str]:
@@ -95,36 +113,36 @@ def _meaning(situation: Situation, made: Recommendation) -> Iterator[str]:
     yield from in_words(epsilon, delta, attacks_on_training(noise))
 
 
-def _sure(estimate: SettingEstimate) -> str:
-    return f"{estimate.value:.2g}, reference points scatter by a factor of {estimate.factor:.1f}"
-
-
-def _sources(references: Sequence[Reference]) -> str:
-    return ", ".join(sorted({f"{each.dataset} {each.method}" for each in references}))
-
-
 def _section(sweep: str, situation: Situation, made: Recommendation) -> dict[str, str]:
     """The keys of a section that trains the setting."""
-    size = "full" if made.batch_size == situation.train_size else made.batch_size
     return {
         "sweep": sweep,
         "epsilon": f"{situation.epsilon:g}",
         "epochs": f"[{situation.epochs}]",
-        "batch_size": f"[{size}]",
-        "clipping_bound": _listed([made.clipping_bound.value]),
-        "learning_rate": _listed([made.learning_rate.value]),
+        "batch_size": _sizes([made.batch_size], situation),
+        "clipping_bound": _listed([made.clipping_bound]),
+        "learning_rate": _listed([made.learning_rate]),
     }
 
 
-def _tuning(made: Recommendation) -> dict[str, str]:
-    """What is different in a section that tunes around the setting."""
+def _tuning(situation: Situation, made: Recommendation) -> dict[str, str]:
+    """What is different in a section that tunes around the setting: every rate with every batch size."""
     return {
         "selection": "private",
-        "clipping_bound": _listed(made.clipping_bound.grid),
-        "learning_rate": _listed(made.learning_rate.grid),
+        "batch_size": _sizes(made.small_grid, situation),
+        "learning_rate": _listed([factor * made.learning_rate for factor in RATES]),
     }
+
+
+def _sizes(sizes: Iterable[int], situation: Situation) -> str:
+    whole = situation.train_size
+    return f"[{', '.join('full' if size == whole else str(size) for size in sizes)}]"
 
 
 def _listed(values: Sequence[float]) -> str:
-    digits = [float(f"{value:.2g}") for value in values]
-    return f"[{', '.join(f'{value:g}' for value in digits)}]"
+    return f"[{', '.join(map(_short, values))}]"
+
+
+def _short(value: float) -> str:
+    """With two digits, as YAML reads it."""
+    return number(float(f"{value:.2g}"))
