@@ -1,11 +1,11 @@
 """How good is what `dpsweep recommend` advises, and what would be better?
 
     python -m benchmarks.evidence.recommend
-    python -m benchmarks.evidence.recommend --keep results/demo-rates   # first keeps what that study has trained
+    python -m benchmarks.evidence.recommend --keep results/demo-rates   # first keeps what it has trained
 
-Settings of a rule are looked up among those that were trained (the nearest on logarithmic axes), and compared
-with a search of the whole grid. Trials are committed: those of the studies on frozen features and on FiLM, and
-those of studies/demo-rates.yaml. The result is behind the tables of docs/recommend.md.
+Settings of a rule are looked up among those that were trained (the nearest on logarithmic axes), and
+compared with a search of the whole grid. Trials are committed: those of the studies on frozen features and
+on FiLM, and those of studies/demo-rates.yaml. The result is behind the tables of docs/recommend.md.
 
 Nothing measures itself. A rule reads no accuracies, so the first seed measures it: that seed trains every
 learning rate, whereas the others repeat the best one, which is the luckiest. Of a small grid the first seed
@@ -70,7 +70,9 @@ class Problem:
     def __init__(self, trials: pd.DataFrame, norm: float) -> None:
         self.facts = trials.iloc[0][PROBLEM].to_dict()
         self.norm = norm
-        self.measured_norm = norm_before_training(trials)
+        # Not recorded of the heads on frozen features, whose norms are the computed ones.
+        measured = norm_before_training(trials)
+        self.measured_norm = norm if math.isnan(measured) else measured
         self.whole = int(trials["train_size"].iloc[0])
         by_size = trials.drop_duplicates("batch_size").set_index("batch_size").sort_index()
         self.steps = {int(size): int(steps) for size, steps in by_size["steps"].items()}
@@ -184,11 +186,12 @@ def kept_trials() -> pd.DataFrame:
 
 def swept_problems(trials: pd.DataFrame) -> list[Problem]:
     """The problems that were swept over several flat bounds, batch sizes and learning rates."""
-    norms = {
-        tuple(getattr(parts, name) for name in UNIT): expected_gradient_norm(study, sweep)
-        for study in map(load_study, STUDIES.values())
-        for sweep, parts in study.sweeps.items()
-    }
+    norms: dict[tuple[str, ...], float] = {}
+    for study in map(load_study, STUDIES.values()):
+        for sweep, parts in study.sweeps.items():
+            unit = (parts.dataset, parts.backbone, parts.method)
+            if unit not in norms:
+                norms[unit] = expected_gradient_norm(study, sweep)
     flat = trials[trials["clipping"] == "flat"]
     return [
         Problem(group, norms[tuple(group.iloc[0][UNIT])])
@@ -198,7 +201,7 @@ def swept_problems(trials: pd.DataFrame) -> list[Problem]:
 
 
 def by_reference_points(problem: Problem, problems: Sequence[Problem]) -> Setting:
-    """What the best settings on other sources of data advise: weighted means of C / G and of the rate times G sqrt(T).
+    """What the best settings on other sources of data advise: means of C / G and of the rate times G sqrt(T).
 
     Each source counts the same, and a point the less the further its epsilon is away.
     """
@@ -301,7 +304,7 @@ def rules(problems: Sequence[Problem]) -> dict[str, Callable[[Problem], list[Set
 
 
 def judged(problems: Sequence[Problem]) -> pd.DataFrame:
-    """Points of macro accuracy that every rule loses against the search, and against the luckiest setting."""
+    """Points that every rule loses against the search, and against the luckiest setting."""
     tried = rules(problems)
     rows: list[dict[str, Any]] = []
     for problem in problems:
@@ -319,7 +322,7 @@ def judged(problems: Sequence[Problem]) -> pd.DataFrame:
 
 
 def split(problem: Problem) -> dict[str, float]:
-    """Where the regret comes from, in points; the parts add up to it but for the luck of the formula's own seeds."""
+    """Where the regret comes from, in points; the parts add up but for the luck of the formula's seeds."""
     size, bound, _ = problem.setting
     searched, own_size = problem.searched(), problem.searched(size)
     own_cell = problem.searched(size, bound)
@@ -338,15 +341,14 @@ def estimate(values: "pd.Series[float]", sources: "pd.Series[str]") -> list[floa
 
     Args:
         values: of units.
-        sources: of the same units. A source with one unit has the variance of all.
+        sources: of the same units, which scatter alike within each.
     """
     groups = values.groupby(sources.to_numpy())
-    counts = groups.size()
-    pooled = (groups.var(ddof=1) * (counts - 1)).sum() / (counts - 1).sum()
-    parts = groups.var(ddof=1).fillna(pooled) / counts / len(counts) ** 2
-    freedom = parts.sum() ** 2 / (parts**2 / (counts - 1).clip(lower=1)).sum()
-    mean = groups.mean().mean()
-    half = t.ppf(0.975, freedom) * math.sqrt(parts.sum())
+    counts, mean = groups.size(), groups.mean().mean()
+    freedom = int((counts - 1).sum())
+    variance = float((groups.var(ddof=1) * (counts - 1)).sum()) / freedom
+    error = math.sqrt(variance * (1 / counts).sum()) / len(counts)
+    half = t.ppf(0.975, freedom) * error
     return [round(float(each), 3) for each in (mean, mean - half, mean + half)]
 
 
@@ -371,7 +373,7 @@ def summary(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def longer(trials: pd.DataFrame) -> list[dict[str, Any]]:
-    """What more epochs gained at the same epsilon: accuracies of searches with the same C, by numbers of epochs."""
+    """Accuracies of searches at the same epsilon and C, by numbers of epochs."""
     flat = trials[trials["clipping"] == "flat"]
     rows: list[dict[str, Any]] = []
     for keys, group in flat.groupby([*UNIT, "epsilon"]):
@@ -388,7 +390,7 @@ def longer(trials: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def gained(rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """Points that epochs gained beside a quarter of them: the mean, the lowest and the highest, and of how many."""
+    """Points that epochs gained beside a quarter of them: mean, lowest and highest, and of how many."""
     found = {}
     for epochs in (4, 16, 64):
         gains = [
@@ -403,7 +405,7 @@ def gained(rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def exponent(trials: pd.DataFrame, x: str, fixed: Sequence[str]) -> list[float]:
-    """The power of something that the tuned learning rate goes with, all else fixed, and its 95 % interval over units."""
+    """The power of something that the tuned rate goes with, all else fixed, and its interval over units."""
     logs = np.log(trials[[x, "learning_rate"]])
     centred = logs - logs.groupby([trials[each] for each in fixed]).transform("mean")
     parts = (

@@ -223,12 +223,15 @@ def _advice(numbers: dict[str, Any]) -> str:
     shares = listed(relative(of_bound, position) for position in range(below))
     said = [
         f"**Take a C below the gradient norms**, which are {low:.0f} to {high:.0f} before training. "
-        f"C = {some} cost {lost} points in the mean ({shares} of the best accuracy). If they were equally good, each would still cost about "
+        f"C = {some} cost {lost} points in the mean ({shares} of the best "
+        f"accuracy). If they were equally good, each would still cost about "
         f"{numbers['chance']:.1f}, because seeds scatter and the best one is lucky.",
         f"**Not above them**: C = {bounds[-1]:g} costs {by_bound[:, -1].min():.1f} to "
-        f"{by_bound[:, -1].max():.1f} points ({relative(of_bound, -1)} of the best accuracy in the mean). Nothing between {bounds[-2]:g} and {bounds[-1]:g} is trained.",
+        f"{by_bound[:, -1].max():.1f} points ({relative(of_bound, -1)} of the best accuracy in the mean). "
+        f"Nothing between {bounds[-2]:g} and {bounds[-1]:g} is trained.",
         f"**Tune B**: a wrong B costs up to {by_size.max():.1f} points. B = {sizes[safest]:,} lost the least "
-        f"at worst: {by_size[:, safest].mean():.1f} points in the mean ({relative(of_size, safest)} of the best accuracy) and {by_size[:, safest].max():.1f} at "
+        f"at worst: {by_size[:, safest].mean():.1f} points in the mean "
+        f"({relative(of_size, safest)} of the best accuracy) and {by_size[:, safest].max():.1f} at "
         "most. It is chosen and judged on the same settings, so it may lose more elsewhere.",
         f"**Nothing here says to raise C for a small ε**: {_small_bound_by_epsilon(numbers)}.",
     ]

@@ -40,7 +40,7 @@ def recommendation(result: dict[str, Any]) -> list[str]:
             _interval(found["loss"]) if any(found["loss"]) else "0",
             _interval(found["beside_formula"]) if any(found["beside_formula"]) else "",
             f"{found['regret'][0]:.2f}",
-            *[f"{found['by_source'][each]:.2f}" for each in sources],
+            *[_number(found["by_source"][each]) for each in sources],
         ]
         for name, found in result["rules"].items()
     ]
@@ -48,8 +48,8 @@ def recommendation(result: dict[str, Any]) -> list[str]:
     return [
         *grid(head, rows),
         "",
-        f"{result['problems']} problems of {result['units']} units (a dataset, a network and a method). The mean "
-        "counts each source of data the same. The columns of sources show the loss.",
+        f"{result['problems']} problems of {result['units']} units (a dataset, a network and a method). "
+        "The mean counts each source of data the same. The columns of sources show the loss.",
     ]
 
 
@@ -59,7 +59,7 @@ def losses(result: dict[str, Any]) -> list[str]:
     units = [
         [
             f"{each['dataset']}, {each['backbone']}, {each['method']}",
-            f"{each['loss']:.2f}",
+            _number(each["loss"]),
             f"{each['best_rate']:.1f}",
         ]
         for each in result["by_unit"]
@@ -77,7 +77,10 @@ def longer_training(result: dict[str, Any]) -> list[str]:
     rows = [
         [
             f"{row['dataset']}, {row['backbone']}, {row['method']}, ε = {row['epsilon']:g}",
-            *(f"{found:.1f}" if (found := row["accuracy"].get(str(each))) else "" for each in numbers),
+            *(
+                f"{found:.1f}" if (found := row["accuracy"].get(str(each))) else ""
+                for each in numbers
+            ),
         ]
         for row in result["epochs"]
     ]
@@ -97,8 +100,12 @@ def longer_training(result: dict[str, Any]) -> list[str]:
 
 
 def _interval(found: list[float]) -> str:
-    mean, lower, upper = (f"{each:.2f}".replace("-", "−") for each in found)
+    mean, lower, upper = map(_number, found)
     return f"{mean} [{lower}, {upper}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".replace("-", "−")
 
 
 def price(result: dict[str, Any]) -> list[str]:

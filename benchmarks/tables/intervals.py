@@ -41,11 +41,12 @@ def errors(result: Row) -> list[str]:
         *grid(head, rows),
         "",
         f"{designs} studies, each simulated {result['studies']} times in every world and for both "
-        f"intervals; {result['cpu_seconds'] / 60:.0f} minutes of processor time. \"Up to\" is the upper end of "
+        f'intervals; {result["cpu_seconds"] / 60:.0f} minutes of processor time. "Up to" is the upper end of '
         "the 95 % interval (Clopper-Pearson) of the probability, all studies together; of one study alone, "
         f"{result['studies']} simulations without a wrong verdict exclude only probabilities above "
-        f"{100 * _at_most(0, result['studies']):.0f} %. The ranges of coverage are over all studies and rules; in "
-        f"brackets, of how many the coverage is surely below {100 * _ENOUGH:.0f} %, and of how many it was measured.",
+        f"{100 * _at_most(0, result['studies']):.0f} %. The ranges of coverage are over all studies and "
+        f"rules; in brackets, of how many the coverage is surely below {100 * _ENOUGH:.0f} %, and of how "
+        "many it was measured.",
     ]
 
 

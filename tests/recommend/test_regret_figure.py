@@ -5,13 +5,12 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-
 from benchmarks.evidence import recommend
 from benchmarks.evidence.recommend import Problem
 
 
 def trials() -> pd.DataFrame:
-    """A problem of two B, two C and three rates, of which the first seed tunes one and two seeds repeat it."""
+    """A problem of two B, two C and three rates: the first seed tunes the rate, two seeds repeat it."""
     rows = []
     for size, steps in ((64, 100), (256, 25)):
         for bound in (0.1, 1.0):
@@ -54,10 +53,9 @@ def test_means_count_each_source_the_same_and_have_the_interval_of_their_units()
     sources = pd.Series(["a", "a", "b", "b", "b"])
     mean, lower, upper = recommend.estimate(values, sources)
     assert mean == pytest.approx((2 + 12) / 2)
-    # Welch's interval of a sum of two means, halved.
-    error = math.sqrt(2 / 2 + 4 / 3) / 2
-    freedom = (2 / 2 + 4 / 3) ** 2 / ((2 / 2) ** 2 / 1 + (4 / 3) ** 2 / 2)
-    half = recommend.t.ppf(0.975, freedom) * error
+    # Of half the sum of two means with one variance, which has 3 degrees of freedom.
+    error = math.sqrt((2 + 8) / 3 * (1 / 2 + 1 / 3)) / 2
+    half = recommend.t.ppf(0.975, 3) * error
     assert (lower, upper) == pytest.approx((7 - half, 7 + half), abs=1e-3)
 
 

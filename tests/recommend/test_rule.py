@@ -44,7 +44,7 @@ def test_weaker_privacy_and_more_epochs_allow_larger_batches() -> None:
 def test_the_formula_has_the_norm_and_the_steps_as_its_units() -> None:
     made, longer = recommend(SITUATION), recommend(replace(SITUATION, gradient_norm=20.0))
     assert made.batch_size == longer.batch_size == batch_size(SITUATION)
-    assert made.steps == round(5000 / made.batch_size) * 8
+    assert made.steps == round(5000 * 8 / made.batch_size)
     assert made.clipping_bound == pytest.approx(0.75) and longer.clipping_bound == pytest.approx(3)
     # Over T steps of a random walk, the logits of an example with a gradient of norm G move by one.
     walk = made.learning_rate * math.sqrt(made.steps) * SITUATION.gradient_norm

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-
 from benchmarks.common import RESULTS
+
 from dpsweep.base.files import read_json
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.explain import in_words
@@ -202,4 +202,6 @@ def test_what_epochs_gained_is_what_the_committed_sweeps_say() -> None:
     assert {str(epochs) for epochs, said in text.GAINED.items() if said} == set(gained)
     for epochs, (mean, low, high, count) in gained.items():
         said = text.GAINED[int(epochs)]
-        assert said == f"{mean:+.1f} ({low:+.1f} to {high:+.1f}, {count} settings)".replace("-", "−")
+        assert said == f"{mean:+.1f} ({low:+.1f} to {high:+.1f}, {count} settings)".replace(
+            "-", "−"
+        )

@@ -27,7 +27,9 @@ def recommend(
     epsilon: Annotated[float, typer.Option(help="of one training run")],
     epochs: Annotated[
         int | None,
-        typer.Option(min=1, help="of one training run; without it, what several numbers would give"),
+        typer.Option(
+            min=1, help="of one training run; without it, what several numbers would give"
+        ),
     ] = None,
     study_file: StudyFile = DEFAULT_STUDY,
 ) -> None:

@@ -209,7 +209,7 @@ def _delta(base: Study, train_size: int) -> float:
 
 
 def _first_grid(backbone: Backbone, classes: int, train_size: int, delta: float) -> dict[str, Any]:
-    """The small grids of every epsilon together, with neighbouring batch sizes at least a factor of three apart."""
+    """The small grids of every epsilon together, batch sizes at least a factor of three apart."""
     made = [
         recommend(each)
         for each in first_situations(backbone, classes, train_size, delta, _EPSILONS, _EPOCHS)

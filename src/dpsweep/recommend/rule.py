@@ -120,7 +120,7 @@ def recommend(situation: Situation) -> Recommendation:
 
     >>> made = recommend(Situation(5000, 2.0, 1e-5, 8, "adam", gradient_norm=5.0))
     >>> made.batch_size, made.steps, made.clipping_bound, f"{made.learning_rate:.2g}"
-    (512, 78, 0.75, '0.023')
+    (1024, 39, 0.75, '0.032')
 
     Args:
         situation: the problem.
