@@ -4,7 +4,8 @@
     python -m benchmarks.evidence.gradients layers adapters # these kinds
     python -m benchmarks.evidence.gradients --only llama    # these cases again
 
-The loop is plain autograd over single examples, written here. The engine is what `auto` takes. Norms and
+The loop is plain autograd over single examples, written here (in float32 for the few networks that have
+functions without float64). The engine is what `auto` takes. Norms and
 the clipped sum of a masked batch are compared. A case agrees, is refused with a reason, or is wrong: then
 the command ends with an error. What the other library cannot build is no case.
 
@@ -97,6 +98,17 @@ def loop(
     return found
 
 
+def as_exact(model: nn.Module, inputs: Tensor) -> tuple[nn.Module, Tensor]:
+    """Return a network and inputs in float64, or as they are where it has no function for that."""
+    exact = copy.deepcopy(model).double()
+    numbers = inputs.double() if inputs.is_floating_point() else inputs
+    try:
+        exact(numbers)
+    except RuntimeError:
+        return model, inputs
+    return exact, numbers
+
+
 def try_case(model: nn.Module, inputs: Tensor) -> str:
     """Compare what `auto` gives with the loop; return the name of the engine.
 
@@ -104,9 +116,7 @@ def try_case(model: nn.Module, inputs: Tensor) -> str:
         DpsweepError: the network is refused.
         AssertionError: norms or a parameter's sum differ.
     """
-    model = model.double().eval()
-    if inputs.is_floating_point():
-        inputs = inputs.double()
+    model, inputs = as_exact(model.eval(), inputs)
     labels, mask = torch.arange(len(inputs)) % 2, torch.arange(len(inputs)) != 1
     reference = copy.deepcopy(model)
     engine = make_engine("auto", model)

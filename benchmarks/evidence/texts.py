@@ -43,6 +43,8 @@ def small(default: dict[str, Any]) -> dict[str, Any]:
         for key, value in _TOKENS.items()
         if key in default and not (isinstance(default[key], int) and 0 <= default[key] < 40)
     }
+    if isinstance(default.get("layer_types"), list):
+        found["layer_types"] = default["layer_types"][:1]
     for key, value in default.items():
         if key.endswith("_config") and isinstance(value, dict):
             found[key] = {**value, **small(value)}
