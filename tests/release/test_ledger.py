@@ -114,3 +114,10 @@ def test_lines_are_added_one_after_the_other(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add, range(20)))
     assert len(Ledger(file).released("a", [])) == 20
+
+
+def test_the_models_before_a_line_are_those_of_its_data_alone(file: Path) -> None:
+    ledger = Ledger(file)
+    first, _, third = ledger._lines
+    assert ledger.before(first) == []
+    assert [each.epsilon for each in ledger.before(third)] == [1]
