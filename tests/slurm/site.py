@@ -88,6 +88,11 @@ class Site(Chain):
     def journal_text(self) -> str:
         return self.journal.read_text() if self.journal.exists() else ""
 
+    def snakemake_log(self) -> str:
+        """The logs of all calls of Snakemake."""
+        logs = sorted((self.folder / ".snakemake/log").iterdir())
+        return "".join(log.read_text() for log in logs)
+
     def starts(self, sweep: str) -> list[tuple[str, str, str, int]]:
         """Training that was started: (Slurm job, GPU, cell, time), in order."""
         pattern = rf"^start (\S+) (\S+) (\d+) train .*\b{sweep} (\S+)$"

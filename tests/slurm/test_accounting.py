@@ -64,7 +64,7 @@ def test_a_restart_of_the_controller_is_not_noticed(
         if run.poll() is None:
             run.kill()
     assert len(site.cells()) == 4
-    assert "SLURM status is: 'CANCELLED'" in site.said
+    assert "SLURM status is: 'CANCELLED'" in site.snakemake_log()
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,7 @@ def test_a_release_survives_kills_and_a_preemption(site: Site) -> None:
         # The job goes on, and the next call sends another one.
         run.kill()
         run.wait()
+        site.run("--unlock")
         run = site.start("release")
         assert run.wait(timeout=PATIENCE) == 0, site.said
         wait_for(lambda: not cluster.queue(), "end of the job of the killed call")

@@ -120,26 +120,29 @@ class LongCells:
         """Slurm's jobs that have started a cell."""
         return [job for job, _, name, _ in self.site.starts(LONG) if name == cell]
 
-    def suspend(self, cell: str, start: int = 1) -> None:
-        """Stop a cell's process once it has been started so often, and has a checkpoint to lose."""
+    def suspend(self, *cells: str, start: int = 1) -> None:
+        """Stop the process of each cell once it has been started so often, and has a checkpoint to lose.
+
+        Cells that run side by side are watched together: one may end while another is waited for.
+        """
+        left = set(cells)
 
         def suspended() -> bool:
-            # A start empties the log.
-            logs = (self.site.results / "logs/cells" / LONG).glob(f"{cell}*.log")
-            saved = any("checkpoint at step" in log.read_text() for log in logs)
-            if len(self.starts(cell)) != start or not saved:
-                return False
-            pid = training_pid(cell)
-            if pid is None:
-                return False
-            os.kill(pid, signal.SIGSTOP)
-            self.pid[cell] = pid
-            return True
+            for cell in sorted(left):
+                # A start empties the log.
+                logs = (self.site.results / "logs/cells" / LONG).glob(f"{cell}*.log")
+                saved = any("checkpoint at step" in log.read_text() for log in logs)
+                jobs = self.starts(cell)
+                pid = training_pid(cell) if len(jobs) == start and saved else None
+                if pid is not None:
+                    os.kill(pid, signal.SIGSTOP)
+                    # On a busy machine a cell takes longer than it is given.
+                    cluster.update(jobs[-1], "TimeLimit=60")
+                    self.pid[cell] = pid
+                    left.discard(cell)
+            return not left
 
-        # On a busy machine a cell takes longer than it is given.
-        wait_for(lambda: len(self.starts(cell)) >= start, f"start of {cell}", self.run)
-        cluster.update(self.starts(cell)[-1], "TimeLimit=60")
-        wait_for(suspended, f"checkpoint of {cell}", self.run)
+        wait_for(suspended, f"checkpoints of {', '.join(cells)}", self.run)
 
     def resume(self, cell: str) -> None:
         with suppress(ProcessLookupError):
@@ -159,8 +162,7 @@ class LongCells:
 
 def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
     cells = LongCells(site, run)
-    for cell in (LIMITED, CANCELLED, LOST, KILLED):
-        cells.suspend(cell)
+    cells.suspend(LIMITED, CANCELLED, LOST, KILLED)
     os.kill(cells.pid[KILLED], signal.SIGKILL)
     subprocess.run(["scancel", *cells.starts(CANCELLED)], check=True)
     cells.meet_limit(LIMITED)
@@ -239,8 +241,7 @@ def test_status_tells_what_failed_from_files(disturbed: Site) -> None:
     assert "broken on purpose" in said
     assert "1 failed" in said
     # What Slurm said of the others is in the logs that are read, too.
-    runs = "".join(log.read_text() for log in (disturbed.folder / ".snakemake/log").iterdir())
-    assert "SLURM status is: 'CANCELLED'" in runs
+    assert "SLURM status is: 'CANCELLED'" in disturbed.snakemake_log()
     slurms = (disturbed.folder / ".snakemake/slurm_logs").rglob("*.log")
     assert any("exceeded memory limit" in log.read_text() for log in slurms)
 
