@@ -38,9 +38,9 @@ MEGABYTES = 2500
 TARGETS = [f"results/problems/{name}.parquet" for name in (LONG, SHORT)]
 # One cell fails while there is a file, one takes too much memory when it is first tried.
 TROUBLE = f"""\
-case "$*" in
-    *" {BAD}"*) [ ! -e bad ] || {{ echo 'error: broken on purpose'; exit 1; }} ;;
-    *" {GREEDY}"*) [ -e tried ] || {{
+case "$* " in
+    *" {BAD} "*) [ ! -e bad ] || {{ echo 'error: broken on purpose'; exit 1; }} ;;
+    *" {GREEDY} "*) [ -e tried ] || {{
         touch tried; exec python -c 'import time; lost = b"1" * {2 * MEGABYTES}_000_000; time.sleep(10**6)'
     }} ;;
 esac

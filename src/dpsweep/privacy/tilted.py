@@ -120,13 +120,16 @@ def directed_epsilon(loss: PrivacyLoss, steps: int, delta: float, epsilon_error:
     # epsilon itself loses least by rounding.
     t = _chernoff_tilt(loss, steps, delta)
     bound = _tilted_bound(loss, steps, delta, t, 10 * epsilon_error)
-    while math.isfinite(bound):
+    # Below 0 nothing has to be finer: delta covers any epsilon.
+    while 0 < bound < math.inf:
         t, width = _tilt_around(loss, steps, bound), _FINEST * bound
         finer = min(bound, _tilted_bound(loss, steps, delta, t, epsilon_error, width))
         # The mesh was as fine as for this epsilon, nearly: else it has to be finer for it.
         if finer > bound / 2:
             return finer
         bound = finer
+    if bound <= 0:
+        return bound
     raise CalibrationError(
         f"double precision cannot resolve delta {delta:g} at noise multiplier {loss.sigma:.6g}, sampling "
         f"rate {loss.q:.6g}, {steps} steps"
