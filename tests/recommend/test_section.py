@@ -181,6 +181,7 @@ def test_the_noise_that_is_compared_is_that_of_the_delta(monkeypatch: pytest.Mon
     )
 
 
+@pytest.mark.slow
 def test_without_epochs_several_are_compared_each_with_its_own_advice() -> None:
     content = other_study().model_dump(by_alias=True)
     content["sweeps"][SWEEP]["optimizer"] = "adam"

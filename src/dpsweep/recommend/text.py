@@ -76,8 +76,10 @@ def compared_epochs(study: Study, sweep: str, epsilon: float) -> Iterator[str]:
     """
     situation = situation_of(study, sweep, epsilon, 1)
     yield "epochs  batch size  steps  clipping bound  learning rate  gradients of examples  gained"
+    short = False
     for epochs, gained in GAINED.items():
         made = recommend(replace(situation, epochs=epochs))
+        short |= made.steps < LEAST_STEPS
         steps = f"{made.steps}{'*' if made.steps < LEAST_STEPS else ''}"
         yield (
             f"{epochs:6}  {made.batch_size:10}  {steps:>5}  {_short(made.clipping_bound):>14}  "
@@ -87,7 +89,8 @@ def compared_epochs(study: Study, sweep: str, epsilon: float) -> Iterator[str]:
         "gained: points of macro accuracy beside the row before, at the same epsilon: the mean over the "
         "stored sweeps, and from the lowest to the highest (docs/recommend.md)"
     )
-    yield f"* fewer than {LEAST_STEPS} steps: train longer"
+    if short:
+        yield f"* fewer than {LEAST_STEPS} steps: train longer"
     yield f"{_READ}. --epochs prints one of them as a section release"
 
 
