@@ -26,7 +26,18 @@ PAGES = tracked("README.md", "CONTRIBUTING.md", "results/README.md", "docs/*.md"
 OURS = ("make", "snakemake", "dpsweep", "python")
 NAMED = re.compile(r"dpsweep\s([\w-]+)")
 # Programs of others: what they take is not ours to test.
-FOREIGN = {"cd", "conda", "git", "pip", "pre-commit", "python3.11", "tmux", "."}
+FOREIGN = {
+    "apt-get",
+    "cd",
+    "conda",
+    "dpkg-deb",
+    "git",
+    "pip",
+    "pre-commit",
+    "python3.11",
+    "tmux",
+    ".",
+}
 # The study files that a page tells the reader to write.
 WRITTEN = set(
     re.findall(r"^# (studies/\S+\.yaml)$", "\n".join(page.read_text() for page in PAGES), re.M)

@@ -180,7 +180,7 @@ MISTAKES: dict[str, tuple[Edits, list[str]]] = {
     ),
     "missing family": (
         {"figures/map/family": DELETE},
-        ["figures.map.family: missing; allowed: clipping_curve, ... heatmap, ..."],
+        ["figures.map.family: missing; allowed: attacker_curves, clipping_curve, ... heatmap, ..."],
     ),
     # values out of range
     "negative epsilon": (
