@@ -1,6 +1,5 @@
 """The whole chain on the smallest study, through Snakemake, as a user runs it."""
 
-import copy
 import os
 import re
 import shutil
@@ -21,23 +20,6 @@ pytestmark = pytest.mark.slow
 
 CELL = "eps8_epochs2_B128_C1"
 SWEEP = "digits_vit_film"
-
-
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    """The study, run to its end once."""
-    chain = Chain(tmp_path_factory.mktemp("finished"), STUDY)
-    said = chain.run()
-    assert re.search(r"\d+ of \d+ jobs \(100%\), .* spent", said)
-    return chain
-
-
-@pytest.fixture
-def chain(finished: Chain, tmp_path: Path) -> Chain:
-    """A copy of the finished study that a test may change."""
-    folder = tmp_path / "copy"
-    shutil.copytree(finished.folder, folder)
-    return Chain(folder, copy.deepcopy(STUDY))
 
 
 def trials(chain: Chain, cell: str = CELL) -> pd.DataFrame:

@@ -1,29 +1,12 @@
 """Options of Snakemake do what its documentation says."""
 
-import copy
 import re
 import shutil
-from pathlib import Path
 
 import pytest
-from tests.workflow.chain import STUDY, Chain
+from tests.workflow.chain import Chain
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    chain = Chain(tmp_path_factory.mktemp("options"), STUDY)
-    chain.run()
-    return chain
-
-
-@pytest.fixture
-def chain(finished: Chain, tmp_path: Path) -> Chain:
-    """A copy of the finished study that a test may change."""
-    folder = tmp_path / "copy"
-    shutil.copytree(finished.folder, folder)
-    return Chain(folder, copy.deepcopy(STUDY))
 
 
 def planned(said: str) -> dict[str, int]:
