@@ -15,7 +15,7 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -113,11 +113,7 @@ class Ledger:
             data: its checksum.
             origins: where its examples come from; others that may hold the same examples count too.
         """
-        return [
-            line.model
-            for line in self._lines
-            if line.data == data or overlap(line.origins, origins)
-        ]
+        return _models_of(self._lines, data, origins)
 
     def line_of(self, certificate: str) -> LedgerEntry | None:
         """The line of a certificate, by its fingerprint."""
@@ -126,11 +122,7 @@ class Ledger:
     def before(self, line: LedgerEntry) -> list[ReleasedModel]:
         """The models that were released, before one was, on data that may share examples with its."""
         earlier = self._lines[: self._lines.index(line)]
-        return [
-            each.model
-            for each in earlier
-            if each.data == line.data or overlap(each.origins, line.origins)
-        ]
+        return _models_of(earlier, line.data, line.origins)
 
     def add(self, data: str, origins: Origins, model: ReleasedModel) -> None:
         """Add a line; see `LedgerEntry`."""
@@ -139,6 +131,10 @@ class Ledger:
         _append(self._file, json.dumps(content).encode() + b"\n")
         self._lines.append(line)
         self._head = content["fingerprint"]
+
+
+def _models_of(lines: Sequence[LedgerEntry], data: str, origins: Origins) -> list[ReleasedModel]:
+    return [line.model for line in lines if line.data == data or overlap(line.origins, origins)]
 
 
 def _append(file: Path, written: bytes) -> None:

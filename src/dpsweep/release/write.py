@@ -132,10 +132,9 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
         made = Path(unfinished) / "release"
         made.mkdir()
         network = _write_network(study, paths, release, model, tokenizer, made)
-        if (ledger.released(*data), alone) != (earlier, planned):  # another one was made meanwhile
-            together = released_together(
-                ledger.released(*data), alone, release.epsilon, study.privacy.delta
-            )
+        others = ledger.released(*data)
+        if (others, alone) != (earlier, planned):  # another one was made meanwhile
+            together = released_together(others, alone, release.epsilon, study.privacy.delta)
         certificate = Certificate.model_validate(
             ReleasePlan(study, release).decided()
             | _trained(study, release, model, tuning, score)
