@@ -69,7 +69,7 @@ class FeatureIdentity(BaseModel):
     """its checksum"""
     backbone: str
     """its checksum"""
-    features: dict[str, Any]
+    features: dict[str, str | dict[str, str | int] | None]
     """layer, pooling and transformation (see `dpsweep.study.config.Features`)"""
     version: int
     """of the code that computes features"""

@@ -59,7 +59,7 @@ class Scattering(nn.Module):
                 f"found image_size {image_size} with scales {scales}; allowed: a multiple of {step} from "
                 f"{2 * step}"
             )
-        self._scales, self._angles = scales, angles
+        self._scales = scales
         size = image_size + 2 * step  # a margin of one pixel of the output to each side
         for scale in range(scales):
             self.register_buffer(
@@ -129,15 +129,11 @@ class Scattering(nn.Module):
         return averages[..., 1:-1, 1:-1]
 
 
-def _blocks(spectrum: Tensor, factor: int) -> Tensor:
-    """View (..., M, M) as (..., factor, M / factor, factor, M / factor)."""
-    size = spectrum.shape[-1] // factor
-    return spectrum.reshape(*spectrum.shape[:-2], factor, size, factor, size)
-
-
 def _subsampled(spectrum: Tensor, factor: int) -> Tensor:
     """The spectrum of every ``factor``-th pixel: the mean over aliases."""
-    return _blocks(spectrum, factor).mean(dim=(-4, -2))
+    size = spectrum.shape[-1] // factor
+    aliases = spectrum.reshape(*spectrum.shape[:-2], factor, size, factor, size)
+    return aliases.mean(dim=(-4, -2))
 
 
 def _cropped(spectrum: Tensor, factor: int) -> Tensor:
