@@ -41,6 +41,16 @@ onstart:
     progress.start()
 
 
+localrules:
+    all,
+
+
+# Every file is named: Snakemake does not make one that is missing behind a newer target.
+rule all:
+    input:
+        OUTPUTS.files(),
+
+
 include: "workflow/rules/prepare.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/analyse.smk"

@@ -16,14 +16,14 @@ from typing import Any
 
 import yaml
 from tests.browser import CHROMIUM, chromium
-from tests.planning.finished import finish_all, write_name
+from tests.planning.finished import finish_output
 from tests.report.test_explore import many_trials
 from tests.synthetic import make_study
 
 from benchmarks.common import RESULTS, command_line, environment, snakemake
 from benchmarks.speed.workflow import time_command
 from dpsweep.base.files import write_json
-from dpsweep.planning.outputs import Output
+from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
@@ -53,13 +53,10 @@ def measure(cells: int, folder: Path) -> dict[str, dict[str, float]]:
     found = {"snakemake -n all --quiet, nothing there": time_command(plan, folder)}
     tables = {paths.problem(name): study.problem_cells(name) for name in study.problems}
 
-    def write(output: Output, file: Path) -> None:
-        if file in tables:
+    for output in Outputs(study, paths).every():
+        finish_output(output)
+        for file in tables.keys() & set(output.files):
             many_trials(study, tables[file]).to_parquet(file)
-        else:
-            write_name(output, file)
-
-    finish_all(study, paths, write=write)
     found["snakemake -n all --quiet, everything there"] = time_command(plan, folder)
     found["dpsweep status"] = time_command([*dpsweep, "status", "study.yaml"], folder)
     for page, stage in (("explore.html", "explore"), ("report.html", "report")):

@@ -33,7 +33,7 @@ def test_training_jobs_take_turns_on_the_gpus(chain: TinyChain) -> None:
     cells = [f"eps8_epochs2_B{size}_C1" for size in ("32", "full")]
     chain.run(*(chain.cell_file(cell, SWEEP) for cell in cells))
     logs = chain.results / "logs"
-    taken = [next((logs / "cells" / SWEEP).glob(f"{cell}-*")).read_text() for cell in cells]
+    taken = [next((logs / "cells" / SWEEP).glob(f"{cell}-*.log")).read_text() for cell in cells]
     assert all(re.search(r"on GPU [01] \(H100\)", log) for log in taken)
     # This torch has no GPU, which the log of a job says.
     assert all("cannot use GPU" in log for log in taken)

@@ -4,7 +4,6 @@
 
 
 localrules:
-    all,
     aggregate,
     figure,
     table,
@@ -12,13 +11,6 @@ localrules:
     explore,
     report,
     plan,
-
-
-# Every file is named: Snakemake does not make one that is missing behind a newer target.
-rule all:
-    default_target: True
-    input:
-        OUTPUTS.files(),
 
 
 # All trials of a problem in one table.

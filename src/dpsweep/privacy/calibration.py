@@ -42,8 +42,8 @@ _LARGEST_PLD_MESH = 100_000
 _MOST_PRV_STEPS = 2**14
 # The tilted accountant proposes noise with bounds that exceed epsilon by about this.
 _PROPOSAL_ERROR = 1.5e-3
-# The check by PLD on a coarse mesh exceeds epsilon by about this.
-_CHECK_ERROR = 3e-3
+# The check by PLD on a coarse mesh exceeds epsilon by about this, and the next one where that is too much.
+_CHECK_ERRORS = 3e-3, 3e-4
 # A search that takes longer says so.
 _SECONDS_OF_SILENCE = 3.0
 
@@ -250,10 +250,15 @@ def accountant(target: PrivacyTarget) -> str:
 def second_epsilon(target: PrivacyTarget, sigma: float) -> float:
     """Return epsilon by PLD of dp-accounting, which does not know how it was certified."""
     epsilon, delta, sampling_rate, steps = target
-    interval = pld_interval(epsilon, steps)
-    if accountant(target) == "tilted pld":
-        interval = mesh_width(sigma, sampling_rate, steps, delta, _CHECK_ERROR * epsilon, epsilon)
-    return pld_epsilon(sigma, sampling_rate, steps, delta, interval)
+    if accountant(target) != "tilted pld":
+        return pld_epsilon(sigma, sampling_rate, steps, delta, pld_interval(epsilon, steps))
+    for error in _CHECK_ERRORS:
+        interval = mesh_width(sigma, sampling_rate, steps, delta, error * epsilon, epsilon)
+        found = pld_epsilon(sigma, sampling_rate, steps, delta, interval)
+        # Few large losses make epsilon move by more than the mesh was made for.
+        if found <= (1 + CROSS_CHECK_TOLERANCE / 2) * epsilon:
+            break
+    return found
 
 
 def _cross_checked(target: PrivacyTarget, sigma: float, certified: float) -> _Certified:

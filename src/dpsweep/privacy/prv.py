@@ -156,7 +156,7 @@ def _tails(loss: PrivacyLoss, steps: int, log_probability: float) -> tuple[float
 
     S is the sum of the losses of `steps` steps. Chernoff: Pr[S > b] <= exp(T K(t) - t b) for every
     t > 0, where K is the cumulant generating function of one step; likewise on the left. Any t
-    gives a valid bound, so a grid around the optimum of a Gaussian S is enough.
+    gives a valid bound, so a grid is enough: around the optimum of a Gaussian S, and below it.
     """
     x, log_weight = quadrature(*loss.support(0.0), loss.sigma)
     weight = np.exp(log_weight + loss.log_density(x))
@@ -172,8 +172,11 @@ def _tails(loss: PrivacyLoss, steps: int, log_probability: float) -> tuple[float
         )
         return float(steps * cumulant - log_probability) / abs(t)
 
+    grid = gaussian_optimum * np.geomspace(0.02, 1.5, 24)
+    if grid[0] > 1:  # hardly any step is sampled: S is far from Gaussian, and its best t far below
+        grid = np.append(grid, np.geomspace(1, grid[0], 24, endpoint=False))
     # Where sigma and the sampling rate are extreme, the best t may cost minutes and gigabytes.
-    grid = [t for t in gaussian_optimum * np.geomspace(0.02, 1.5, 24) if loss.affordable(t)]
+    grid = [t for t in grid if loss.affordable(t)]
     if not grid:
         raise CalibrationError(
             f"noise multiplier {loss.sigma:.6g} and sampling rate {loss.q:.3g} are too extreme to integrate"
