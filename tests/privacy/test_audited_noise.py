@@ -202,6 +202,10 @@ def test_the_guesses_of_the_plan_are_the_best_and_may_be_given() -> None:
         return epsilon_lower_bound(M, guesses, int(np.median(right)), noise.delta)
 
     assert median(plan.guesses) > max(median(20), median(1000))
+    # Each bound has its own best number: that of the pair finds less of the missing noise by the curve.
+    assert plan.curve_guesses != plan.guesses
+    as_the_pair = plan_audit(noise, M, guesses=plan.guesses)
+    assert sum(plan.curve_power.values()) > sum(as_the_pair.curve_power.values()) + 0.05
     assert plan_audit(noise, 10).guesses == 10
 
 

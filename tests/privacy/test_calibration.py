@@ -154,7 +154,7 @@ HARD = [
     (0.01, 0.5, 1_000, 100, 10),
     (1, 1e-8, 10**8, 1, 10**6),
     (0.0101, 2.7e-7, 16_055_234, 57, 89),
-    pytest.param((0.1, 1e-7, 10**6, 16, 62_500), marks=pytest.mark.slow),
+    (0.1, 1e-7, 10**6, 16, 62_500),
     pytest.param((0.05, 0.9, 1_000, 100, 1_000), marks=pytest.mark.slow),
     pytest.param((4, 1e-9, 10**6, 100, 10**5), marks=pytest.mark.slow),
 ]

@@ -300,3 +300,10 @@ def test_what_errors_may_add_to_delta_is_paid_for(share, monkeypatch):
     expected = pld_epsilon(sigma, q, steps, (1 - share) * DELTA, 1e-5)
     bound = prv_epsilon(sigma, q, steps, DELTA, error)
     assert expected + 0.95 * error < bound < expected + 1.3 * error
+
+
+def test_a_sum_that_is_far_from_gaussian_is_bounded() -> None:
+    """Hardly any step is sampled: the tails of a Gaussian with this variance are far too long a window."""
+    bound = prv_epsilon(0.25, 1e-7, 50, 1e-10, 0.01)
+    close = pld_epsilon(0.25, 1e-7, 50, 1e-10, 1e-4)
+    assert close <= bound <= close + 0.02

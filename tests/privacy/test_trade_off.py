@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
+from tests.privacy.test_prv import one_step_delta
 
 from dpsweep.privacy import trade_off, words
 from dpsweep.privacy.calibration import calibrate
@@ -104,6 +105,23 @@ def test_one_sampled_step_has_its_exact_rates(sigma: float, batch_size: int, rec
         assert true - 1e-9 <= curve.true_positive_rate(rate) <= 1.003 * true
     gains = [exact(rate) - rate for rate in np.geomspace(1e-4, 0.99, 400)]
     assert max(gains) - 1e-9 <= curve.advantage <= 1.003 * max(gains) + 1e-4
+
+
+def test_one_sampled_step_has_the_deltas_of_its_own_direction() -> None:
+    """Removing and adding differ most where few examples are sampled and sigma is small."""
+    curve = training_trade_off(noise_of(0.7, 10, 1))
+    assert isinstance(curve, GuaranteedTradeOff)
+    chosen = np.searchsorted(curve.epsilons, [0.005, 0.5, 2.0])
+    differ = 0
+    for index in chosen:
+        epsilon = float(curve.epsilons[index])
+        removing, adding = (
+            one_step_delta(direction, epsilon, 0.7, 0.01) for direction in ("remove", "add")
+        )
+        assert curve.removing[index] == pytest.approx(removing, rel=3e-3, abs=1e-9)
+        assert curve.adding[index] == pytest.approx(adding, rel=3e-3, abs=1e-9)
+        differ += removing > 1.5 * adding
+    assert differ
 
 
 def log_likelihood_ratio(outcomes: Floats, sigma: float, q: float, records: int) -> Floats:

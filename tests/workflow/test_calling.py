@@ -1,7 +1,6 @@
 """How people call the workflow: without an activated environment, and from elsewhere."""
 
 import os
-import re
 import subprocess
 from pathlib import Path
 
@@ -39,16 +38,11 @@ def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path) -> None:
 def test_everything_is_made_where_no_target_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(STUDY)
 
-    def planned(*targets: str) -> list[str]:
-        done = subprocess.run(
-            snakemake(tmp_path, "-n", "--quiet", "rules", "--config", "study=mine.yaml", *targets),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return [line for line in done.stdout.splitlines() if re.fullmatch(r" *\w+ +\d+ *", line)]
-
-    everything = planned()
-    assert any("train" in line for line in everything)
-    assert everything == planned("--", "all")
+    done = subprocess.run(
+        snakemake(tmp_path, "-n", "--quiet", "rules", "--config", "study=mine.yaml"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert {"train", "explore", "report"} <= set(done.stdout.split())
