@@ -51,6 +51,16 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
 
 
+@pytest.fixture(autouse=True)
+def _own_environment() -> Iterator[None]:
+    """Take back what commands tell the processes that they start."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("DPSWEEP_")}
+    yield
+    for name in [name for name in os.environ if name.startswith("DPSWEEP_")]:
+        del os.environ[name]
+    os.environ.update(before)
+
+
 _looked_at: list[str] = []
 
 

@@ -123,6 +123,33 @@ def test_a_folder_of_images_without_splits() -> None:
     assert len(sweep.batch_size) >= 2 and sweep.batch_size[-1] == "full"
 
 
+def test_private_data_get_a_release_in_the_place_of_a_sweep() -> None:
+    make_images({"photos/cat": 40, "photos/dog": 30})
+    done = CliRunner().invoke(
+        app, ["new", str(FILE), "--images", "photos", "--private", "--epsilon", "2.5"]
+    )
+    assert done.exit_code == 0, done.output
+    study = load_study(FILE)
+    assert study.datasets["pets"].private and study.budget is not None and study.release is not None
+    (name,) = study.sweeps
+    assert (study.release.sweep, study.release.epsilon, study.budget.epsilon) == (name, 2.5, 2.5)
+    (cell, rate) = study.release.candidates(study.sweeps[name].problem.name)[0]
+    expected = recommend(situation_of(study, name, 2.5, cell.epochs))
+    assert study.numeric_batch_size("pets", cell.batch_size) == expected.batch_size
+    assert rate == pytest.approx(expected.learning_rate, rel=0.05)
+    assert cell.clipping_bound == pytest.approx(expected.clipping_bound, rel=0.05)
+    # Its words lead to the release, and to no sweep.
+    following = done.output.split("Next:")[1].splitlines()[1:]
+    assert [line.split()[1] for line in following if line] == [
+        "check",
+        "recommend",
+        "run",
+        "verify",
+    ]
+    assert "run studies/pets.yaml release" in done.output
+    assert "need --unaccounted" in "\n".join(check(study, Paths(Path(study.results)), 0))
+
+
 def test_without_a_gpu_a_head_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     make_images({"pets/cat": 40, "pets/dog": 30})
     done = CliRunner().invoke(app, ["new", str(FILE), "--images", "pets"])

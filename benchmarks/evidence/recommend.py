@@ -77,9 +77,7 @@ class Problem:
         by_size = trials.drop_duplicates("batch_size").set_index("batch_size").sort_index()
         self.steps = {int(size): int(steps) for size, steps in by_size["steps"].items()}
         noise = by_size["noise_multiplier"] * np.sqrt(by_size["steps"])
-        self.size = smallest_batch_size(
-            {int(size): float(each) for size, each in noise.items()}, self.steps
-        )
+        self.size = smallest_batch_size(lambda size: float(noise[size]), self.steps)
         self._cells: dict[int, dict[float, _TrainedCell]] = {}
         for (size, bound), rows in trials.groupby(["batch_size", "clipping_bound"]):
             self._cells.setdefault(int(size), {})[float(bound)] = _trained_cell(rows)

@@ -27,11 +27,15 @@ SITUATION = Situation(5000, 2.0, 1e-5, 8, "adam", gradient_norm=5.0)
 def test_the_smallest_batch_of_nearly_least_noise() -> None:
     noise = {32: 30.0, 64: 20.9, 128: 20.1, 256: 20.0}
     steps = {32: 400, 64: 200, 128: 100, 256: 50}
-    assert smallest_batch_size(noise, steps) == 64
+
+    def smallest(noise: dict[int, float], steps: dict[int, int]) -> int:
+        return smallest_batch_size(noise.__getitem__, steps)
+
+    assert smallest(noise, steps) == 64
     # A batch with too few steps neither counts nor sets the minimum.
-    assert smallest_batch_size(noise | {512: 10.0}, steps | {512: LEAST_STEPS - 1}) == 64
-    assert smallest_batch_size(noise | {512: 10.0}, steps | {512: LEAST_STEPS}) == 512
-    assert smallest_batch_size({64: 3.0, 128: 1.0}, {64: 8, 128: 4}) == 64
+    assert smallest(noise | {512: 10.0}, steps | {512: LEAST_STEPS - 1}) == 64
+    assert smallest(noise | {512: 10.0}, steps | {512: LEAST_STEPS}) == 512
+    assert smallest({64: 3.0, 128: 1.0}, {64: 8, 128: 4}) == 64
 
 
 def test_weaker_privacy_and_more_epochs_allow_larger_batches() -> None:

@@ -13,6 +13,7 @@ from dpsweep.data.hub_file import HubError, UnreachableHubError, require_file
 from dpsweep.data.prepare import inspect, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.planning.plan import Plan
+from dpsweep.release.unaccounted import price
 from dpsweep.study import Study, StudyError
 from dpsweep.study.cells import number
 from dpsweep.study.config import (
@@ -234,6 +235,8 @@ def _notes(study: Study, paths: Paths) -> Iterator[str]:
     """Say what may not be meant so."""
     if not paths.results.resolve().is_relative_to(Path.cwd()):
         yield f"results: {paths.results} lies outside of this folder"
+    if spent := price(study):
+        yield f"{spent}. They need --unaccounted; a release does not"
     cores = os.cpu_count() or 1
     if study.training.threads > cores:
         yield f"training.threads: {study.training.threads}, and this machine has {cores} cores"

@@ -17,7 +17,7 @@ from dpsweep.base.files import write_text
 from dpsweep.cli.options import FoundStudyFile, locate_study
 from dpsweep.cli.snakemake_call import is_profile, read_call, run_snakemake
 from dpsweep.cli.surroundings import can_write
-from dpsweep.study import Cell, Study, load_study
+from dpsweep.study import Cell, Study, StudyError, load_study
 from dpsweep.study.cells import number
 from dpsweep.study.commands import CALL
 from dpsweep.study.find import CHANGED, PROJECT, split_study
@@ -31,6 +31,7 @@ _OURS = (
     *("--snakefile", str(PROJECT / "Snakefile")),
     *("--workflow-profile", str(PROJECT / "profiles" / "default")),
 )
+_PREPARED = {"data", "backbones", "tokenizers", "features", "noise"}
 _RULES = ("all", "report", "explore", "audit", "release", "plan", "check_cluster")
 
 
@@ -59,6 +60,8 @@ def run(
 
     --set sweeps.pets.epsilon=[1,8] changes a value of the study for a quick look; it may be given more than
     once. The changed study is written beside the study, as pets.set.yaml.
+
+    --unaccounted runs sweeps of data that the study marks as private; a release needs no such option.
     """
     os.environ[CALL] = shlex.join(["dpsweep", "run", *(words or [])])
     call = read_call(words or [])
@@ -83,8 +86,11 @@ def run(
         )
     paths = Paths(Path(found.study.results))
     files = [target_file(found.study, paths, target) for target in targets]
+    if not (call.unaccounted or call.settings.dryrun or call.settings.touch):
+        _refuse_unaccounted(found.study, folder, targets)
     # The last value of an option counts.
     options = [*call.options, "--config", *call.config, f"study={found.seen_from(folder)}"]
+    options += ["unaccounted=true"] if call.unaccounted else []
     if folder.resolve() != Path.cwd():
         options += ["--directory", str(folder)]
     results = Paths(folder.resolve() / found.study.results)
@@ -105,6 +111,28 @@ def run(
         elif new:
             typer.echo(f"Report: {new[0]}")
     sys.exit(status)
+
+
+def _refuse_unaccounted(study: Study, folder: Path, targets: Sequence[str]) -> None:
+    """Refuse a call that would train sweeps of private data, before anything runs."""
+    # It reads accountants, which take a moment to import.
+    if not any(dataset.private for dataset in study.datasets.values()):
+        return
+    from dpsweep.release.unaccounted import private_sweeps, refusal
+
+    sweeps = private_sweeps(study)
+    if not sweeps or (targets and all(map(_trains_no_sweep, targets))):
+        return
+    paths = Paths(folder.resolve() / study.results)
+    cells = (cell for name in sweeps for cell in study.sweep_cells(name))
+    if not all(paths.cell_trials(study, cell).exists() for cell in cells):
+        raise StudyError(refusal(study))
+
+
+def _trains_no_sweep(target: str) -> bool:
+    return target in ("release", "plan", "check_cluster") or bool(
+        _PREPARED & set(Path(target).parts)
+    )
 
 
 def _note_on_sources(study: Study, paths: Paths) -> str:

@@ -11,7 +11,7 @@ import logging
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import yaml
 
@@ -34,12 +34,14 @@ class SnakemakeCall:
         options: all words but the targets, as they were typed.
         targets: what is to be made, wherever it stands among the options.
         changes: values of ``--set``, an option of ``dpsweep run`` alone.
+        unaccounted: whether ``--unaccounted`` is there, another one.
         settings: what Snakemake reads from the options.
     """
 
     options: Sequence[str]
     targets: Sequence[str]
     changes: Sequence[str]
+    unaccounted: bool
     settings: argparse.Namespace
 
     @property
@@ -73,7 +75,7 @@ class SnakemakeCall:
         options = [_moved(word, places) for word in self.options]
         profiles = [place for place in places.values() if place != "none"]
         settings, _ = get_argument_parser(profiles).parse_known_args(options)
-        return SnakemakeCall(options, self.targets, self.changes, settings)
+        return replace(self, options=options, settings=settings)
 
 
 def _moved(word: str, places: Mapping[str, str]) -> str:
@@ -97,6 +99,7 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
     end = words.index("--") if "--" in words else len(words)
     ours = argparse.ArgumentParser(prog="dpsweep run", add_help=False, allow_abbrev=False)
     ours.add_argument("--set", action="append", default=[])
+    ours.add_argument("--unaccounted", action="store_true")
     own, before = ours.parse_known_args([_Word(word) for word in words[:end]])
     parser = get_argument_parser()
     parser.prog = "dpsweep run"
@@ -107,7 +110,8 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     targets = [*settings.targets, *unread]
     options = [word for word in before if not any(word is target for target in targets)]
-    return SnakemakeCall(options, [*targets, *words[end + 1 :]], own.set, settings)
+    targets += words[end + 1 :]
+    return SnakemakeCall(options, targets, own.set, own.unaccounted, settings)
 
 
 def is_profile(name: str) -> bool:

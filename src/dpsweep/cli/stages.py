@@ -128,6 +128,14 @@ def calibrate(
     write_calibration(paths.noise(study, dataset, epsilon, epochs, batch), calibration)
 
 
+def _refuse_unaccounted(study: Study, dataset: str) -> None:
+    """Refuse to train on private data what is neither a release nor asked for."""
+    if any(each.private for each in study.datasets.values()):
+        from dpsweep.release.unaccounted import refuse_unaccounted
+
+        refuse_unaccounted(study, dataset)
+
+
 @app.command()
 def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Train a cell: tune the learning rate, repeat the best, write the trials.
@@ -138,6 +146,7 @@ def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> Non
 
     study, paths = open_study(study_file)
     chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
+    _refuse_unaccounted(study, study.problems[problem].dataset)
     note = partial(write_json, paths.cell_timing(study, chosen))
     with training():
         opened = OpenCell.open(study, paths, chosen)
@@ -163,6 +172,7 @@ def gradient_norms(
     pick("problem", problem, study.problems)
     name = f"eps{number(epsilon)}_epochs{epochs}_C{clipping_bound}"
     key = pick("gradient norms", name, outputs.norms_by_name(problem))
+    _refuse_unaccounted(study, study.problems[problem].dataset)
     with training():
         measure_gradient_norms(study, paths, *key)
 
@@ -177,6 +187,7 @@ def theory(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> No
 
     study, paths = open_study(study_file)
     chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
+    _refuse_unaccounted(study, study.problems[problem].dataset)
     with training():
         measure_overlap(study, paths, chosen)
 
@@ -192,6 +203,7 @@ def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     study, paths = open_study(study_file)
     cell = pick("setting of the audit", setting, {each.name: each for each in study.audit_cells()})
     assert study.audit is not None  # noqa: S101 (it has settings)
+    _refuse_unaccounted(study, study.sweeps[study.audit.sweep].dataset)
     with training():
         measure_setting(study, paths, study.audit, cell)
 

@@ -1,6 +1,7 @@
 """Commands for people: write a study, check it, price it, watch it."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -71,8 +72,19 @@ def new(
         str | None,
         typer.Option(help="the study to extend: a file, or a name; by default the paper's"),
     ] = None,
+    private: Annotated[
+        bool | None,
+        typer.Option(
+            "--private/--public",
+            help="private data get a study for a release, whose epsilon covers everything; public data a "
+            "sweep, whose trials no epsilon covers together",
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float, typer.Option(help="of the released model, with --private", min=0.001)
+    ] = 1.0,
 ) -> None:
-    """Look at a dataset and write a first study for it."""
+    """Look at a dataset and write a first study for it: a sweep, or with --private a release."""
     from dpsweep.planning.device import this_machine
     from dpsweep.planning.plan import Plan
     from dpsweep.recommend import look
@@ -93,10 +105,12 @@ def new(
     else:
         assert texts is not None  # noqa: S101 (one of the three is given)
         found = look.look_at_tables(texts, second, input_column, label_column)
+    if private is None:
+        private = _ask_whether_private()
     base = extends or (str(DEFAULT_STUDY) if DEFAULT_STUDY.exists() else PAPER)
     gpus = visible_gpus()
     head = method == "head" or (method is None and not gpus)
-    study = new_study(study_file, base, found, backbone or (), head)
+    study = new_study(study_file, base, found, backbone or (), head, epsilon if private else None)
     device = this_machine(gpus)
     estimates = Plan(study, Paths(Path(study.results)), device=device).estimates().values()
     seconds = sum(each.seconds for each in estimates)
@@ -105,17 +119,44 @@ def new(
         if head
         else "--method head trains on frozen features in minutes"
     )
+    if private:
+        steps = private_steps(study_file, study)
+    else:
+        cells = f"{len(study.all_cells())} cells, {len(study.figures)} figures, {len(study.tables)} tables"
+        steps = (
+            f"{cells}; about {duration(seconds)} of {device.unit} time. {other}. Next:\n"
+            f"  dpsweep check {study_file}\n"
+            f"  dpsweep plan {study_file}\n"
+            f"  dpsweep run {study_file}"
+        )
     counts = zip(found.classes, found.train_counts, found.test_counts, strict=True)
     each = shorten(f"{name} {train:,} + {test:,}" for name, train, test in counts)
     typer.echo(f"Read as: {found.reading}\nTraining + test examples: {each}")
     typer.echo(
         f"{study_file}: {len(found.classes)} classes, {found.train_size:,} training and "
-        f"{found.test_size:,} test examples; {len(study.all_cells())} cells, "
-        f"{len(study.figures)} figures, {len(study.tables)} tables; about {duration(seconds)} of "
-        f"{device.unit} time. {other}. Next:\n"
+        f"{found.test_size:,} test examples; {steps}"
+    )
+
+
+def _ask_whether_private() -> bool:
+    """Ask whoever sits at a terminal; elsewhere data are public unless ``--private`` is given."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    return typer.confirm("Are these data private?", default=False)
+
+
+def private_steps(study_file: Path, study: Study) -> str:
+    """Say what comes after a study of private data was written: a release, and no sweep."""
+    (sweep,) = study.sweeps
+    release = study.release
+    assert release is not None  # noqa: S101 (the draft has the section)
+    return (
+        f"marked private, with a release at epsilon {release.epsilon:g}, which covers all that it trains, "
+        f"and a budget of that. No sweep runs without --unaccounted. Next:\n"
         f"  dpsweep check {study_file}\n"
-        f"  dpsweep plan {study_file}\n"
-        f"  dpsweep run {study_file}"
+        f"  dpsweep recommend {sweep} --study {study_file} --epsilon {release.epsilon:g}\n"
+        f"  dpsweep run {study_file} release\n"
+        f"  dpsweep verify {Paths(Path(study.results)).release}"
     )
 
 

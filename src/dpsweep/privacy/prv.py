@@ -176,12 +176,12 @@ def _tails(loss: PrivacyLoss, steps: int, log_probability: float) -> tuple[float
     if grid[0] > 1:  # hardly any step is sampled: S is far from Gaussian, and its best t far below
         grid = np.append(grid, np.geomspace(1, grid[0], 24, endpoint=False))
     # Where sigma and the sampling rate are extreme, the best t may cost minutes and gigabytes.
-    grid = [t for t in grid if loss.affordable(t)]
-    if not grid:
+    affordable = [t for t in grid if loss.affordable(t)]
+    if not affordable:
         raise CalibrationError(
             f"noise multiplier {loss.sigma:.6g} and sampling rate {loss.q:.3g} are too extreme to integrate"
         )
-    return min(bound(-t) for t in grid), min(bound(t) for t in grid)
+    return min(bound(-t) for t in affordable), min(bound(t) for t in affordable)
 
 
 def prv_epsilon(

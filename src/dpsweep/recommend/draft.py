@@ -61,6 +61,7 @@ def new_study(
     found: FoundDataset,
     backbones: Sequence[str] = (),
     head: bool = False,
+    release_epsilon: float | None = None,
 ) -> Study:
     """Write a study of a dataset that was looked at (`dpsweep.recommend.look`).
 
@@ -70,6 +71,7 @@ def new_study(
         found: the dataset.
         backbones: of the extended study, the weaker first; by default the one that its roles name.
         head: whether only a head trains, on features of the frozen backbones.
+        release_epsilon: of a study of private data, which releases a model and sweeps nothing.
 
     Raises:
         StudyError: the file exists, or what was found makes no valid study; nothing is left then.
@@ -77,7 +79,9 @@ def new_study(
     if study_file.exists():
         raise StudyError(f"{study_file}: exists already; allowed: the name of a new file")
     base_file = named_study(base, Path())
-    draft = draft_study(study_file, base_file, load_study(base_file), found, backbones, head)
+    draft = draft_study(
+        study_file, base_file, load_study(base_file), found, backbones, head, release_epsilon
+    )
     write_text(study_file, draft)
     try:
         return load_study(study_file)
@@ -93,6 +97,7 @@ def draft_study(
     found: FoundDataset,
     backbones: Sequence[str] = (),
     head: bool = False,
+    release_epsilon: float | None = None,
 ) -> str:
     """Write a study of one dataset, with the base study's main method or a head on frozen features.
 
@@ -103,6 +108,7 @@ def draft_study(
         found: the dataset.
         backbones: of the base study, the weaker first; by default the one that its figures are about.
         head: whether only a head trains, on features of the frozen backbones, which takes no GPU.
+        release_epsilon: of a study of private data, which releases a model and sweeps nothing.
 
     Returns:
         The text of the file.
@@ -122,13 +128,12 @@ def draft_study(
     image_size = _image_size(base, chosen[0], method)
     method = "head" if head else method
     size, delta = found.train_size, _delta(base, found.train_size)
+    classes = max(2, len(found.classes))  # fewer are refused later, by the study
+    private = release_epsilon is not None
+    if private:
+        chosen = chosen[-1:]
     grids = {
-        backbone: _first_grid(
-            base.backbones[backbone],
-            max(2, len(found.classes)),  # fewer are refused later, by the study
-            size,
-            delta,
-        )
+        backbone: _first_grid(base.backbones[backbone], classes, size, delta, release_epsilon)
         for backbone in chosen
     }
     environment = Environment(  # noqa: S701 (YAML)
@@ -150,7 +155,8 @@ def draft_study(
         head=head,
         grids=grids,
         method=method,
-        epsilons=_EPSILONS,
+        epsilons=[release_epsilon] if private else _EPSILONS,
+        private=private,
         epochs=_EPOCHS,
         roles={
             "datasets": {"text" if text else "main": name},
@@ -208,8 +214,27 @@ def _delta(base: Study, train_size: int) -> float:
     return float(10.0 ** -(math.floor(math.log10(train_size)) + 1))
 
 
-def _first_grid(backbone: Backbone, classes: int, train_size: int, delta: float) -> dict[str, Any]:
-    """The small grids of every epsilon together, batch sizes at least a factor of three apart."""
+def _first_grid(
+    backbone: Backbone,
+    classes: int,
+    train_size: int,
+    delta: float,
+    release_epsilon: float | None = None,
+) -> dict[str, Any]:
+    """The small grids of every epsilon together, batch sizes at least a factor of three apart.
+
+    For a release, the recommended setting alone.
+    """
+    if release_epsilon is not None:
+        (situation,) = first_situations(
+            backbone, classes, train_size, delta, [release_epsilon], _EPOCHS
+        )
+        one = recommend(situation)
+        return {
+            "batch_size": ["full" if one.batch_size == train_size else one.batch_size],
+            "clipping_bound": [float(f"{one.clipping_bound:.2g}")],
+            "learning_rate": [float(f"{one.learning_rate:.2g}")],
+        }
     made = [
         recommend(each)
         for each in first_situations(backbone, classes, train_size, delta, _EPSILONS, _EPOCHS)

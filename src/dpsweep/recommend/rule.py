@@ -10,7 +10,7 @@ should be of the order of one: less cannot tell classes apart, more drowns them.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dpsweep.base.errors import DpsweepError
@@ -63,23 +63,30 @@ class Recommendation:
     """Learning rates by batch size, to be tried with the same clipping bound."""
 
 
-def smallest_batch_size(cumulative_noise: Mapping[int, float], steps: Mapping[int, int]) -> int:
+def smallest_batch_size(noise: Callable[[int], float], steps: Mapping[int, int]) -> int:
     """Return the smallest batch whose cumulative noise is nearly the least.
 
-    >>> smallest_batch_size({64: 30.0, 256: 15.1, 1024: 15.0}, {64: 200, 256: 50, 1024: 12})
+    >>> noise = {64: 30.0, 256: 15.1, 1024: 15.0}
+    >>> smallest_batch_size(noise.__getitem__, {64: 200, 256: 50, 1024: 12})
     256
 
     Only batches that leave `LEAST_STEPS` steps count; where none does, the one with the most steps.
 
     Args:
-        cumulative_noise: sigma sqrt(T) by batch size.
+        noise: sigma sqrt(T) by batch size, which falls with it; asked for the large ones first.
         steps: T by batch size.
     """
-    allowed = [size for size in cumulative_noise if steps[size] >= LEAST_STEPS]
+    allowed = sorted(size for size in steps if steps[size] >= LEAST_STEPS)
     if not allowed:
         return max(steps, key=lambda size: (steps[size], -size))
-    least = min(cumulative_noise[size] for size in allowed)
-    return min(size for size in allowed if cumulative_noise[size] <= (1 + TOLERANCE) * least)
+    *smaller, best = allowed
+    enough = (1 + TOLERANCE) * noise(best)
+    # Small batches, and so many steps, take longest to calibrate.
+    for size in reversed(smaller):
+        if noise(size) > enough:
+            break
+        best = size
+    return best
 
 
 def batch_size(situation: Situation) -> int:
@@ -94,11 +101,14 @@ def batch_size(situation: Situation) -> int:
         sizes.append(size)
         size *= 2
     steps = {size: situation.steps(size) for size in sizes}
-    noise = {
-        size: math.sqrt(count)
-        * noise_multiplier(situation.epsilon, situation.delta, size / whole, count)
-        for size, count in steps.items()
-    }
+
+    def noise(size: int) -> float:
+        """Return sigma sqrt(T)."""
+        count = steps[size]
+        return math.sqrt(count) * noise_multiplier(
+            situation.epsilon, situation.delta, size / whole, count
+        )
+
     return smallest_batch_size(noise, steps)
 
 

@@ -1,7 +1,7 @@
 """The certificate of a release: what is guaranteed, and every number that it follows from."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -266,6 +266,38 @@ def certify_tuning(tuning: TuningNoise, candidates: list[Setting], score: float)
     return Tuning(**shared, score=score, candidates=candidates)
 
 
+def joint_epsilon(
+    earlier: Sequence[ReleasedModel],
+    noise: Calibration | None,
+    epsilon: float,
+    delta: float,
+    joint_delta: float,
+) -> float:
+    """Return the epsilon of earlier models and one more at a delta of all together.
+
+    Args:
+        earlier: those before.
+        noise: of the one more; None where epsilon covers a choice among several trials.
+        epsilon: of the one more.
+        delta: of the one more.
+        joint_delta: of all together.
+
+    Returns:
+        Infinity where guarantees without noise have larger deltas together.
+    """
+    if not earlier and delta <= joint_delta:
+        return epsilon
+    models = [
+        *((each.noise, each.epsilon, each.delta) for each in earlier),
+        (noise, epsilon, delta),
+    ]
+    return composed_epsilon(
+        [noise for noise, _, _ in models if noise is not None],
+        [(epsilon, delta) for noise, epsilon, delta in models if noise is None],
+        joint_delta,
+    )
+
+
 def released_together(
     earlier: list[ReleasedModel], noise: Calibration | None, epsilon: float, delta: float
 ) -> Releases:
@@ -278,13 +310,5 @@ def released_together(
         delta: of the one more.
     """
     joint_delta = math.fsum([delta, *(each.delta for each in earlier)])
-    if not earlier:
-        return Releases(earlier=[], joint_epsilon=epsilon, joint_delta=joint_delta)
-    trainings = [each.noise for each in earlier if each.noise is not None]
-    guarantees = [(each.epsilon, each.delta) for each in earlier if each.noise is None]
-    if noise is None:
-        guarantees.append((epsilon, delta))
-    else:
-        trainings.append(noise)
-    joint = composed_epsilon(trainings, guarantees, joint_delta)
+    joint = joint_epsilon(earlier, noise, epsilon, delta, joint_delta)
     return Releases(earlier=earlier, joint_epsilon=joint, joint_delta=joint_delta)

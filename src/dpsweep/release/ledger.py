@@ -17,6 +17,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,6 +41,8 @@ class LedgerEntry(BaseModel):
     origins: Origins
     """Where its examples come from."""
     model: ReleasedModel
+    day: str = ""
+    """On which it was made, in UTC; older lines have none."""
     previous: str
     """Fingerprint of the line before; empty in the first one."""
 
@@ -113,7 +116,11 @@ class Ledger:
             data: its checksum.
             origins: where its examples come from; others that may hold the same examples count too.
         """
-        return _models_of(self._lines, data, origins)
+        return [line.model for line in self.lines_of(data, origins)]
+
+    def lines_of(self, data: str, origins: Origins) -> list[LedgerEntry]:
+        """The lines of these models; see `released`."""
+        return _lines_of(self._lines, data, origins)
 
     def line_of(self, certificate: str) -> LedgerEntry | None:
         """The line of a certificate, by its fingerprint."""
@@ -122,19 +129,20 @@ class Ledger:
     def before(self, line: LedgerEntry) -> list[ReleasedModel]:
         """The models that were released, before one was, on data that may share examples with its."""
         earlier = self._lines[: self._lines.index(line)]
-        return _models_of(earlier, line.data, line.origins)
+        return [each.model for each in _lines_of(earlier, line.data, line.origins)]
 
     def add(self, data: str, origins: Origins, model: ReleasedModel) -> None:
         """Add a line; see `LedgerEntry`."""
-        line = LedgerEntry(data=data, origins=origins, model=model, previous=self._head)
+        day = datetime.now(UTC).date().isoformat()
+        line = LedgerEntry(data=data, origins=origins, model=model, day=day, previous=self._head)
         content = with_fingerprint(line.model_dump(mode="json"))
         _append(self._file, json.dumps(content).encode() + b"\n")
         self._lines.append(line)
         self._head = content["fingerprint"]
 
 
-def _models_of(lines: Sequence[LedgerEntry], data: str, origins: Origins) -> list[ReleasedModel]:
-    return [line.model for line in lines if line.data == data or overlap(line.origins, origins)]
+def _lines_of(lines: Sequence[LedgerEntry], data: str, origins: Origins) -> list[LedgerEntry]:
+    return [line for line in lines if line.data == data or overlap(line.origins, origins)]
 
 
 def _append(file: Path, written: bytes) -> None:

@@ -19,6 +19,7 @@ from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.privacy.tuning_noise import TuningNoise
 from dpsweep.release import CARD, CERTIFICATE, TOKENIZER, ReleaseError, binary_files
+from dpsweep.release.budget import refuse_beyond_budget
 from dpsweep.release.card import model_card
 from dpsweep.release.certificate import (
     Certificate,
@@ -121,6 +122,7 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
     with open_ledger(paths.ledger) as ledger:
         earlier = ledger.released(*data)
     planned = fixed_noise(study, release)
+    refuse_beyond_budget(study, release, earlier, planned)
     together = released_together(earlier, planned, release.epsilon, study.privacy.delta)
     tokenizer = _tokenizer(study, paths, release)
     model, tuning, score = train_release(study, paths, release)
@@ -134,6 +136,7 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
         network = _write_network(study, paths, release, model, tokenizer, made)
         others = ledger.released(*data)
         if (others, alone) != (earlier, planned):  # another one was made meanwhile
+            refuse_beyond_budget(study, release, others, alone)
             together = released_together(others, alone, release.epsilon, study.privacy.delta)
         certificate = Certificate.model_validate(
             ReleasePlan(study, release).decided()

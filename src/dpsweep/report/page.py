@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
 from dpsweep.base.files import write_text
+from dpsweep.figures.tables.text import TextTable
 from dpsweep.report import found, summary
 from dpsweep.report.checks import check_data, check_files, check_sources, check_trials
 from dpsweep.report.embed import download_content, render
@@ -14,6 +16,9 @@ from dpsweep.report.targets import sections
 from dpsweep.report.trials import is_private, newest_results, read_trials
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
+
+if TYPE_CHECKING:
+    from dpsweep.release.budget import Account
 
 
 def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] = ()) -> None:
@@ -74,10 +79,36 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         trial_count=len(once),
         private_count=len(private),
         epsilons=sorted(set(private["epsilon"].astype(float))),
+        account=(spent := _account(study, paths)),
+        released=spent and _released(spent),
+        ledger=paths.ledger.name,
         configuration=configuration,
         configuration_download=download_content("study.yaml", configuration.encode()),
     )
     write_text(paths.report, page)
+
+
+def _account(study: Study, paths: Paths) -> "Account | None":
+    if study.release is None:
+        return None
+    # It imports torch.
+    from dpsweep.release.budget import account  # noqa: PLC0415
+
+    return account(study, paths)
+
+
+def _released(spent: "Account") -> TextTable:
+    rows = [
+        {
+            "Day (UTC)": line.day or "unknown",
+            "Certificate": line.certificate[:12],
+            "ε": f"{line.epsilon:g}",
+            "δ": f"{line.delta:g}",
+            "Setting": "the best of several, covered by ε" if line.tuned else "fixed",
+        }
+        for line in spent.lines
+    ]
+    return TextTable.of(rows, "llrrl")
 
 
 def study_yaml(study: Study) -> str:

@@ -23,6 +23,9 @@ The workflow sets it for its jobs.
 STUDY = "DPSWEEP_STUDY"
 """Environment variable: the study of a command that names none. The workflow sets it for its jobs."""
 
+UNACCOUNTED = "DPSWEEP_UNACCOUNTED"
+"""Environment variable: the user has asked for sweeps of private data. The workflow sets it for its jobs."""
+
 CALL = "DPSWEEP_CALL"
 """Environment variable: the ``dpsweep run`` that called Snakemake, as it was typed."""
 
@@ -58,6 +61,8 @@ def begin(config: Mapping[str, Any]) -> Path:
     """
     if "study" not in config and {"extends", "sweeps"} & config.keys():
         raise DpsweepError("a study is named: snakemake --config study=studies/mine.yaml -- all")
+    if config.get("unaccounted"):
+        os.environ[UNACCOUNTED] = "1"
     study = Path(config.get("study", DEFAULT_STUDY))
     os.environ[STUDY] = str(study)
     # It lies beside this Python, whether or not its environment is activated.

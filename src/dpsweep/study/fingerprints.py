@@ -116,7 +116,9 @@ def trainer_fingerprint(study: "Study", problem: str) -> str:
 def _data(study: "Study", name: str) -> Any:
     """What a prepared dataset is made from: its section, and the tokenizer that reads it."""
     dataset = study.datasets[name]
-    plain = dataset.model_dump(mode="json", exclude={"title", "description", "duplicates"})
+    plain = dataset.model_dump(
+        mode="json", exclude={"title", "description", "duplicates", "private"}
+    )
     reader = dataset.tokenizer and _tokenizer(study, study.backbones[dataset.tokenizer])
     return [plain, IMAGES_VERSION if _encoded(dataset) else None, reader]
 
@@ -241,7 +243,7 @@ def source_fingerprint(section: Dataset | Backbone) -> str:
     """
     part = section.source if isinstance(section, Dataset) else section.weights
     # Features are made from a backbone, and are an output of their own.
-    plain = section.model_dump(mode="json", exclude={"features"})
+    plain = section.model_dump(mode="json", exclude={"features", "private"})
     prepared_from: list[Any] = [plain, _local_state(part)]
     if isinstance(section, Dataset) and _encoded(section):
         prepared_from.append(IMAGES_VERSION)

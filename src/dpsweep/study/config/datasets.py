@@ -272,6 +272,8 @@ class Dataset(Section):
         Literal["warn", "refuse"], Field(exclude_if=lambda value: value == "warn")
     ] = "warn"
     """test examples that a network reads as the same pixels or tokens as a training example"""
+    private: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """whether sweeps of it need ``--unaccounted``: no epsilon covers all of their trials"""
     train_counts: PositiveInt | list[PositiveInt] | None = None
     """training examples of every class, or of each in the order of classes"""
     tokenizer: str | None = None

@@ -22,6 +22,13 @@ MOST_TRIALS = 1e6
 """Of a release in the mean, at most."""
 
 
+class Budget(Section):
+    """What all releases on the same data may spend together; one beyond it is refused."""
+
+    epsilon: PositiveFloat
+    delta: Annotated[float, Field(gt=0, lt=1)]
+
+
 class Audit(Section):
     """Canaries in the trainer of a sweep: a measured lower bound on epsilon beside the claimed one."""
 

@@ -10,7 +10,7 @@ from dpsweep.study.clipping import Clipping, ClippingBound, clipping_rule
 from dpsweep.study.config.backbones import Backbone, Features
 from dpsweep.study.config.datasets import Dataset
 from dpsweep.study.config.methods import HeadOnly, Method
-from dpsweep.study.config.release import Audit, Release
+from dpsweep.study.config.release import Audit, Budget, Release
 from dpsweep.study.config.roles import Roles
 from dpsweep.study.config.section import Engine, Name, Section, Title, usable_folder
 from dpsweep.study.config.sweeps import Sweep
@@ -47,6 +47,7 @@ class StudyFile(Section):
     (its path starts at the study's file)"""
     audit: Audit | None = None
     release: Release | None = None
+    budget: Annotated[Budget | None, Field(exclude_if=lambda value: value is None)] = None
 
     @property
     def reference_values(self) -> list[PaperNumber]:

@@ -1,0 +1,124 @@
+"""What the releases on some data have spent together, and what a study's budget leaves for the next one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpsweep.data.prepared import DatasetError, read_metadata
+from dpsweep.privacy import Calibration
+from dpsweep.release import ReleaseError
+from dpsweep.release.certificate import ReleasedModel, joint_epsilon
+from dpsweep.release.ledger import Ledger
+from dpsweep.study import Study
+from dpsweep.study.config import Release
+from dpsweep.study.config.datasets import origins
+from dpsweep.study.paths import Paths
+
+
+def refuse_beyond_budget(
+    study: Study, release: Release, earlier: Sequence[ReleasedModel], noise: Calibration | None
+) -> None:
+    """Refuse a release with which all on its data would have more than the study's budget.
+
+    Args:
+        study: the study; without a section ``budget`` nothing is refused.
+        release: the one more.
+        earlier: those before.
+        noise: of the one more; None where epsilon covers a choice among several trials.
+
+    Raises:
+        ReleaseError: they would.
+    """
+    budget = study.budget
+    if budget is None:
+        return
+    joint = joint_epsilon(earlier, noise, release.epsilon, study.privacy.delta, budget.delta)
+    if joint > budget.epsilon:
+        others = f" and {len(earlier)} earlier on the same data" if earlier else ""
+        raise ReleaseError(
+            f"release.epsilon: found {release.epsilon:g}, which{others} makes epsilon {joint:.4g} at delta "
+            f"{budget.delta:g}; allowed: up to the study's budget of {budget.epsilon:g} together. Nothing "
+            "was trained"
+        )
+
+
+@dataclass(frozen=True)
+class SpentLine:
+    """One release in the account of some data."""
+
+    day: str
+    """when it was made, empty where an older version wrote the ledger"""
+    certificate: str
+    """fingerprint"""
+    epsilon: float
+    delta: float
+    tuned: bool
+    """whether epsilon covers a choice among several trials"""
+
+
+@dataclass(frozen=True)
+class Account:
+    """All releases on the data of a study's section `release`.
+
+    Attributes:
+        lines: oldest first.
+        epsilon: of all together.
+        delta: of all together.
+        left: epsilon that a next release may have at the study's delta under its budget, by basic
+            composition; None without a budget.
+    """
+
+    lines: list[SpentLine]
+    epsilon: float
+    delta: float
+    left: float | None
+
+
+def account(study: Study, paths: Paths) -> Account | None:
+    """Return what was released on the data of a study's section `release`; None without the section or data.
+
+    Raises:
+        ReleaseError: the ledger is damaged.
+    """
+    if study.release is None:
+        return None
+    dataset = study.sweeps[study.release.sweep].dataset
+    try:
+        data = read_metadata(paths.dataset(dataset)).checksum
+    except DatasetError:
+        return None
+    lines = Ledger(paths.ledger).lines_of(data, origins(study.datasets[dataset].source))
+    models = [line.model for line in lines]
+    delta = sum(each.delta for each in models)
+    return Account(
+        lines=[
+            SpentLine(
+                line.day,
+                line.model.certificate,
+                line.model.epsilon,
+                line.model.delta,
+                line.model.noise is None,
+            )
+            for line in lines
+        ],
+        epsilon=_spent(models, delta),
+        delta=delta,
+        left=_left(study, models),
+    )
+
+
+def _spent(models: Sequence[ReleasedModel], delta: float) -> float:
+    """Return the epsilon of some models at a delta of all together."""
+    if not models:
+        return 0.0
+    *earlier, last = models
+    return joint_epsilon(earlier, last.noise, last.epsilon, last.delta, delta)
+
+
+def _left(study: Study, models: Sequence[ReleasedModel]) -> float | None:
+    budget, delta = study.budget, study.privacy.delta
+    if budget is None:
+        return None
+    if not models:
+        return budget.epsilon if delta <= budget.delta else 0.0
+    rest = budget.delta - delta
+    return max(0.0, budget.epsilon - _spent(models, rest)) if rest > 0 else 0.0

@@ -1,0 +1,80 @@
+"""Sweeps of private data: what all of their trials spend together, and who has allowed that."""
+
+import math
+import os
+from collections.abc import Iterable
+
+from dpsweep.base.units import count
+from dpsweep.privacy.gaussian import gaussian_epsilon
+from dpsweep.privacy.trade_off import claimed_gaussian
+from dpsweep.study import Study, StudyError
+from dpsweep.study.commands import UNACCOUNTED
+from dpsweep.study.config.datasets import shares_examples
+from dpsweep.study.trials import trials_per_cell
+
+
+def private_sweeps(study: Study) -> list[str]:
+    """Return the sweeps that train on data marked ``private``, or on other data that may share examples."""
+    marked = [each.source for each in study.datasets.values() if each.private]
+    private = {
+        name
+        for name, dataset in study.datasets.items()
+        if any(shares_examples(dataset.source, source) for source in marked)
+    }
+    return [name for name, sweep in study.sweeps.items() if sweep.dataset in private]
+
+
+def joint_epsilon(study: Study, sweeps: Iterable[str]) -> float:
+    """Return about the epsilon that all trials of some sweeps have together, at the study's delta.
+
+    Each trial counts as the Gaussian mechanism of its epsilon and delta; mu^2 adds up (Dong, Roth and Su
+    2022, "Gaussian Differential Privacy", corollary 3.3).
+
+    Args:
+        study: the study.
+        sweeps: names of its sweeps.
+    """
+    delta = study.privacy.delta
+    squares = 0.0
+    for name in sweeps:
+        for cell in study.sweep_cells(name):
+            if math.isinf(cell.epsilon):
+                return math.inf
+            squares += trials_per_cell(study, name) * claimed_gaussian(cell.epsilon, delta).mu ** 2
+    return gaussian_epsilon(delta, 1 / math.sqrt(squares)) if squares else 0.0
+
+
+def price(study: Study) -> str:
+    """Say what the sweeps of private data spend; empty where there are none."""
+    sweeps = private_sweeps(study)
+    if not sweeps:
+        return ""
+    trials = sum(len(study.sweep_cells(name)) * trials_per_cell(study, name) for name in sweeps)
+    largest = max(cell.epsilon for name in sweeps for cell in study.sweep_cells(name))
+    together = joint_epsilon(study, sweeps)
+    alone = "no privacy at all" if math.isinf(largest) else f"at most epsilon {largest:g} each"
+    joint = "have no privacy" if math.isinf(together) else f"spend about epsilon {together:.3g}"
+    return (
+        f"{', '.join(sweeps)}: {count(trials, 'trial')} on data marked private, with {alone}; their results "
+        f"together {joint} at delta {study.privacy.delta:g}, and no account covers what is chosen by them"
+    )
+
+
+def refuse_unaccounted(study: Study, dataset: str) -> None:
+    """Refuse to train a sweep on private data that nobody has asked for.
+
+    Raises:
+        StudyError: the dataset is marked ``private``, or may share examples with one that is.
+    """
+    swept = {study.sweeps[name].dataset for name in private_sweeps(study)}
+    if dataset in swept and not os.environ.get(UNACCOUNTED):
+        raise StudyError(refusal(study))
+
+
+def refusal(study: Study) -> str:
+    """Say what sweeps of private data cost, and what else there is."""
+    return (
+        f"{price(study)}.\nallowed: a released model, whose epsilon covers its tuning (dpsweep run release); "
+        "a sweep of similar public data; or --unaccounted (snakemake --config unaccounted=true), if you "
+        "accept that"
+    )

@@ -1,0 +1,158 @@
+"""Sweeps of private data run only where somebody asks for them, and know what they spend."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
+from dp_accounting.pld import PLDAccountant
+from scipy.optimize import brentq
+from tests.training.tiny_study import tiny_sections
+from typer.testing import CliRunner
+
+from dpsweep.cli import run
+from dpsweep.cli.main import app
+from dpsweep.release.unaccounted import joint_epsilon, price, private_sweeps
+from dpsweep.study import Study, StudyError
+from dpsweep.study.commands import UNACCOUNTED, begin
+from dpsweep.study.fingerprints import (
+    prepared_fingerprint,
+    source_fingerprint,
+    training_fingerprint,
+)
+from dpsweep.study.paths import Paths
+
+RELEASE = {
+    **{"sweep": "digits", "epsilon": 8.0, "epochs": [2], "batch_size": ["full"]},
+    **{"clipping_bound": [1.0], "learning_rate": [0.01]},
+}
+
+
+def sections(private: bool = True, **sweep: Any) -> dict[str, Any]:
+    made = tiny_sections({}, {"kind": "film"}, **sweep)
+    made["datasets"]["digits"] |= {"private": private}
+    return made | {"release": RELEASE}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(UNACCOUNTED, raising=False)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(sections()))
+    return tmp_path
+
+
+@pytest.mark.parametrize("rates", [[0.1], [0.1, 0.2, 0.3, 0.4]])
+def test_all_trials_together_are_the_composed_gaussian_mechanisms(rates: list[float]) -> None:
+    """Against another library's composition of the mechanism that one trial counts as."""
+    study = Study.model_validate(sections(epsilon=[2.0], learning_rate=rates, seeds=3))
+    delta = study.privacy.delta
+
+    def composed(sigma: float, trials: int) -> float:
+        event = SelfComposedDpEvent(GaussianDpEvent(sigma), trials)
+        return float(PLDAccountant().compose(event).get_epsilon(delta))
+
+    sigma = brentq(lambda each: composed(each, 1) - 2.0, 1.0, 3.0, xtol=1e-4)
+    expected = composed(sigma, len(rates) + 2)
+    assert joint_epsilon(study, study.sweeps) == pytest.approx(expected, rel=2e-3)
+
+
+def test_a_trial_without_noise_leaves_no_privacy() -> None:
+    study = Study.model_validate(sections(epsilon=[1.0, math.inf]))
+    assert joint_epsilon(study, study.sweeps) == math.inf
+    assert "have no privacy" in price(study)
+
+
+def test_public_data_cost_nothing() -> None:
+    study = Study.model_validate(sections(private=False))
+    assert private_sweeps(study) == []
+    assert price(study) == ""
+
+
+def test_the_same_data_under_another_name_is_private_too() -> None:
+    made = sections()
+    made["datasets"]["copy"] = made["datasets"]["digits"] | {"private": False}
+    made["sweeps"]["copied"] = made["sweeps"]["digits"] | {"dataset": "copy"}
+    assert private_sweeps(Study.model_validate(made)) == ["digits", "copied"]
+
+
+def test_the_mark_changes_no_result() -> None:
+    marked, other = (Study.model_validate(sections(private)) for private in (True, False))
+    for fingerprint in (
+        lambda study: training_fingerprint(study, "digits"),
+        lambda study: prepared_fingerprint(study, "dataset", "digits"),
+        lambda study: source_fingerprint(study.datasets["digits"]),
+    ):
+        assert fingerprint(marked) == fingerprint(other)
+
+
+@pytest.mark.parametrize("stage", ["train", "theory", "gradient-norms"])
+def test_a_job_trains_no_private_data_unasked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """Whoever calls it: Snakemake alone, too."""
+    study = Study.model_validate(sections())
+    (cell,) = study.all_cells()
+    words = [cell.problem, cell.name]
+    if stage == "gradient-norms":
+        words = [cell.problem, f"{cell.epsilon:g}", str(cell.epochs), f"{cell.clipping_bound:g}"]
+    call = [stage, *words, "--study", "mine.yaml"]
+    done = CliRunner().invoke(app, call)
+    assert isinstance(done.exception, StudyError), done.output
+    assert "--unaccounted" in str(done.exception)
+    monkeypatch.setenv(UNACCOUNTED, "1")
+    assert "--unaccounted" not in str(CliRunner().invoke(app, call).exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        ([], False),
+        (["all"], False),
+        (["digits_vit_method"], False),
+        (["report", "release"], False),
+        (["release"], True),
+        (["--unaccounted"], True),
+        (["all", "--unaccounted", "--cores", "1"], True),
+        (["-n"], True),
+        (["results/data/digits/metadata.json"], True),
+    ],
+)
+def test_a_call_that_would_sweep_private_data_needs_the_option(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], allowed: bool
+) -> None:
+    handed: list[list[str]] = []
+    monkeypatch.setattr(run, "run_snakemake", lambda given: handed.append([*given]) or 0)
+    done = CliRunner().invoke(app, ["run", "mine.yaml", *words])
+    assert bool(handed) == allowed, done.output
+    if not allowed:
+        assert "dpsweep run release" in str(done.exception)
+    assert any("unaccounted=true" in given for given in handed) == ("--unaccounted" in words)
+    assert not any("--unaccounted" in given for given in handed)
+
+
+def test_a_finished_sweep_is_drawn_without_asking_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study.model_validate(sections())
+    for cell in study.all_cells():
+        file = Paths(Path(study.results)).cell_trials(study, cell)
+        file.parent.mkdir(parents=True)
+        file.touch()
+    monkeypatch.setattr(run, "run_snakemake", lambda _: 0)
+    assert CliRunner().invoke(app, ["run", "mine.yaml"]).exit_code == 0
+
+
+def test_the_workflow_tells_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(UNACCOUNTED, raising=False)
+    monkeypatch.setattr("sys.argv", ["snakemake"])
+    environment: dict[str, str] = {}
+    monkeypatch.setattr("os.environ", environment | {"PATH": ""})
+    import os
+
+    begin({"study": "mine.yaml"})
+    assert UNACCOUNTED not in os.environ
+    begin({"study": "mine.yaml", "unaccounted": True})
+    assert os.environ[UNACCOUNTED]
