@@ -143,6 +143,8 @@ def write_cells(
                 "certified_epsilon": cell.epsilon,
                 "accuracy": accuracy,
                 "macro_accuracy": accuracy,
+                "last_accuracy": accuracy,
+                "last_macro_accuracy": accuracy,
                 "selection_accuracy": result.get("selection_accuracy", accuracy),
                 "loss": 1.0,
                 "per_class_accuracy": [accuracy] * dataset.classes,

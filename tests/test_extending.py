@@ -38,6 +38,38 @@ names = set(trainable_parameters(network))
 assert "head.weight" in names and "blocks.0.attn.qkv.bias" in names
 assert {name for name in names if name.endswith("weight")} == {"head.weight"}
 """,
+    "An optimizer": """
+import torch
+from dpsweep.training.after_noise import make_optimizer, mistaken_optimizers
+assert list(study.sweeps) == ["one", "lion_lion", "lion_long-memory"]
+assert study.sweeps["lion_long-memory"].learning_rates == [0.001, 0.003]
+assert study.optimizer("lion").identity() == "lion"
+section = study.optimizer("long-memory")
+assert section.called(private=True) == "DP-Lion (cosine, betas 0.9 0.995)", section.called()
+assert not list(mistaken_optimizers(study))
+weight = torch.nn.Parameter(torch.zeros(2))
+optimizer = make_optimizer(section, [weight], 0.25, 1.0)
+for gradient in ([3.0, -0.1], [-0.02, -5.0]):
+    weight.grad = torch.tensor(gradient)
+    optimizer.step()
+assert weight.tolist() == [-0.25, 0.5], weight
+""",
+    "A new axis of a sweep": """
+import numpy as np
+from dpsweep.study.paths import Paths
+from pathlib import Path
+cells = [study.sweep_cells(f"averages_{name}")[0] for name in ("adam", "early", "late")]
+assert [cell.problem for cell in cells[1:]] == ["digits_vit_film_early", "digits_vit_film_late"]
+paths = Paths(Path("results"))
+assert len({paths.cell_trials(study, cell).name for cell in cells}) == 3
+assert study.optimizer("late").called() == "Adam (polynomial average 8)"
+weights = np.zeros(10)
+for step in range(10):
+    weight = study.optimizer("early").average.weight(step + 1, 10)
+    weights *= 1 - weight
+    weights[step] += weight
+np.testing.assert_allclose(weights, np.arange(1, 11) / 55)
+""",
     "A backbone": """
 import torch
 from dpsweep.study.clipping import FlatClipping

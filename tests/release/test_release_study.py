@@ -69,7 +69,7 @@ def test_a_release_with_every_parameter_off_its_default(made: Paths) -> None:
     assert (found.epsilon, found.delta) == (9.5, 2e-5)
     assert (stated.mean_trials, stated.shape) == (2.5, 0.5)
     assert (found.step_rounding, found.automatic_clipping_gamma) == ("ceil", 0.05)
-    assert (found.optimizer, found.engine, found.precision) == ("sgd", "vmap", "float32")
+    assert (found.optimizer.identity(), found.engine, found.precision) == ("sgd", "vmap", "float32")
     assert [each.clipping_bound for each in stated.candidates] == ["automatic"] * 4
     size = found.split.train_size
     schedules = {(each.batch_size, each.epochs, each.steps) for each in stated.candidates}

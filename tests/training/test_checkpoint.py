@@ -1,6 +1,7 @@
 """A trial goes on from its checkpoint to the same end, and from a useless one it starts again."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,34 @@ def test_resuming_is_bit_identical(
     with caplog.at_level(logging.INFO):
         assert_equal(end(*trial, stopped), whole)
     assert "continuing from step 5" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {
+            "kind": "sgd",
+            "momentum": 0.9,
+            "schedule": "cosine",
+            "average": {"kind": "ema", "decay": 0.9},
+        },
+        {"kind": "adam-bc", "warmup": 0.7, "average": {"kind": "tail", "share": 0.6}},
+        {"kind": "torch", "name": "RMSprop", "schedule": "linear"},
+    ],
+)
+def test_every_optimizer_resumes_bit_identically(
+    trial: Trial, tmp_path: Path, optimizer: dict[str, Any]
+) -> None:
+    """Momentum, schedules and averages included; the tail begins before the stop."""
+    spec, context = trial
+    chosen, path = replace(spec, optimizer=optimizer), tmp_path / "trial.checkpoint"
+    wanted, record = end(chosen, context), train_trial(chosen, context, None, 1e9)[0].record
+    with stopped_after(5):
+        end(chosen, context, path)
+    resumed, epochs = train_trial(chosen, context, path, 1e9)
+    assert_equal(epochs | resumed.steps, wanted)
+    measured = ("accuracy", "macro_accuracy", "last_accuracy", "last_macro_accuracy", "loss")
+    assert [resumed.record[name] for name in measured] == [record[name] for name in measured]
 
 
 def test_a_checkpoint_holds_no_generator(stopped: Path) -> None:

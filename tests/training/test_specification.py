@@ -12,7 +12,7 @@ from tests.training.tiny_study import CPU, N, Prepared, prepare, tiny_study
 import dpsweep.training.specification as module
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.study import Cell
+from dpsweep.study import Cell, Study
 from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.study.config import LoRA
 from dpsweep.study.fingerprints import trainer_fingerprint
@@ -49,6 +49,57 @@ def test_every_field_is_in_the_key(field: str) -> None:
 def test_keys_of_stored_trials_stay_valid(rule: Clipping, key: str) -> None:
     """Another key for the same trial is another trainer version, or a mistake."""
     assert replace(SPEC, clipping=rule).key == key
+
+
+def keys_with(optimizers: dict[str, Any], *names: str) -> list[str]:
+    """The keys of trials of some optimizers of a study."""
+    study = Study.model_validate(
+        tiny.tiny_sections({}, {"kind": "film"}) | {"optimizers": optimizers}
+    )
+    return [replace(SPEC, optimizer=study.optimizer(name).identity()).key for name in names]
+
+
+def test_adam_and_sgd_keep_the_keys_of_stored_trials() -> None:
+    """Without a section, and with one that says what is so without it."""
+    keys = {
+        "adam": "39d025249153b66e6fbc232d50e3af940a8ead789a8c8e48eae119bca1d559fe",
+        "sgd": "5933fa5aa92f58b16d43357b1a0240e686e2afe1404457c90630fefe87d98349",
+    }
+    assert keys_with({}, *keys) == list(keys.values())
+    said = {
+        "adam": {"kind": "adam", "betas": [0.9, 0.999], "eps": 1e-8, "schedule": "constant"},
+        "plain": {"kind": "sgd", "title": "Plain", "momentum": 0, "nesterov": False, "warmup": 0},
+    }
+    assert keys_with(said, "adam", "plain") == list(keys.values())
+
+
+def test_what_an_optimizer_does_is_in_the_key_and_its_name_is_not() -> None:
+    variants: list[dict[str, Any]] = [
+        {"kind": "adam"},
+        {"kind": "adam", "betas": [0.9, 0.99]},
+        {"kind": "adam", "eps": 1e-6},
+        {"kind": "adamw"},
+        {"kind": "adamw", "weight_decay": 0.1},
+        {"kind": "adam-bc"},
+        {"kind": "adam-bc", "floor": 0.1},
+        {"kind": "sgd"},
+        {"kind": "sgd", "momentum": 0.9},
+        {"kind": "sgd", "momentum": 0.9, "nesterov": True},
+        {"kind": "torch", "name": "RMSprop"},
+        {"kind": "torch", "name": "Adagrad"},
+        {"kind": "torch", "name": "RMSprop", "arguments": {"alpha": 0.9}},
+        {"kind": "adam", "schedule": "cosine"},
+        {"kind": "adam", "schedule": "linear"},
+        {"kind": "adam", "schedule": "linear", "warmup": 0.1},
+        {"kind": "adam", "average": {"kind": "ema", "decay": 0.9}},
+        {"kind": "adam", "average": {"kind": "ema", "decay": 0.99}},
+        {"kind": "adam", "average": {"kind": "tail", "share": 0.2}},
+    ]
+    named = {f"o{index}": each for index, each in enumerate(variants)}
+    keys = keys_with(named, *named)
+    assert len(set(keys)) == len(variants)
+    titled = {f"x{name}": each | {"title": "Another"} for name, each in named.items()}
+    assert keys_with(titled, *titled) == keys
 
 
 def test_a_renamed_key_of_a_study_leaves_the_keys_of_stored_trials() -> None:

@@ -65,6 +65,11 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
         elif isinstance(study.datasets[name].source, HubSource):
             yield f"{name}: looked at when it is fetched, before anything is trained"
     wrong += yield from _hub(study, paths)
+    if study.optimizers:
+        # It takes seconds to import.
+        from dpsweep.training.after_noise import mistaken_optimizers
+
+        wrong += mistaken_optimizers(study)
     if seconds:
         wrong += yield from _networks(study, seconds)
     wrong += _unwritable(study, classes)
@@ -268,6 +273,7 @@ def _drawn_texts(study: Study) -> list[str]:
     """The texts of the study that may appear in a figure."""
     sections = (study.datasets, study.backbones, study.methods)
     titles = [each.title for section in sections for each in section.values()]
+    titles += [each.called(private=True) for each in study.every_optimizer.values()]
     return titles + list(_texts([each.model_dump() for each in study.figures.values()]))
 
 

@@ -12,10 +12,12 @@ should be of the order of one: less cannot tell classes apart, more drowns them.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.privacy.calibration import noise_multiplier
 from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.config.optimizers import BY_DEFAULT, optimizer_of
 
 TOLERANCE = 0.05
 """Cumulative noise may exceed its minimum by this share."""
@@ -40,7 +42,8 @@ class Situation:
     epsilon: float
     delta: float
     epochs: int
-    optimizer: str
+    optimizer: str | dict[str, Any]
+    """its identity, as a trial's key has it"""
     gradient_norm: float
     """G, of one example before training."""
     rounding: str = "round"
@@ -112,7 +115,7 @@ def batch_size(situation: Situation) -> int:
     return smallest_batch_size(noise, steps)
 
 
-def learning_rate(gradient_norm: float, steps: int) -> float:
+def learning_rate(gradient_norm: float, steps: float) -> float:
     """Return the learning rate of Adam, 1 / (G sqrt(T)).
 
     >>> learning_rate(10.0, 100)
@@ -120,7 +123,7 @@ def learning_rate(gradient_norm: float, steps: int) -> float:
 
     Args:
         gradient_norm: G, of one example before training.
-        steps: T.
+        steps: T, or the sum of the squares of a schedule's factors.
     """
     return 1 / (gradient_norm * math.sqrt(steps))
 
@@ -137,13 +140,21 @@ def recommend(situation: Situation) -> Recommendation:
 
     Raises:
         CalibrationError: epsilon or delta cannot be had.
-        NoAdviceError: the optimizer is another one than Adam, whose steps have no such length.
+        NoAdviceError: the steps of the optimizer have no such length.
     """
-    if situation.optimizer != "adam":
+    optimizer = optimizer_of(situation.optimizer)
+    if not optimizer.unit_steps:
+        allowed = ", ".join(name for name, each in BY_DEFAULT.items() if each.unit_steps)
         raise NoAdviceError(
-            f"optimizer: found {situation.optimizer}; allowed: adam, whose steps the formula for the "
+            f"optimizer: found {optimizer.kind}; allowed: {allowed}, whose steps the formula for the "
             "learning rate is about (docs/recommend.md)"
         )
+
+    def rate(steps: int) -> float:
+        # Of a schedule, the sum of squares of its factors is what T is of a constant rate.
+        squares = math.fsum(optimizer.factor(step, steps) ** 2 for step in range(1, steps + 1))
+        return learning_rate(norm, squares)
+
     size, norm = batch_size(situation), situation.gradient_norm
     steps, whole = situation.steps(size), situation.train_size
     sizes = sorted({min(max(1, round(size * factor)), whole) for factor in SIZES})
@@ -151,9 +162,8 @@ def recommend(situation: Situation) -> Recommendation:
         batch_size=size,
         steps=steps,
         clipping_bound=BOUND * norm,
-        learning_rate=learning_rate(norm, steps),
+        learning_rate=rate(steps),
         small_grid={
-            each: [factor * learning_rate(norm, situation.steps(each)) for factor in RATES]
-            for each in sizes
+            each: [factor * rate(situation.steps(each)) for factor in RATES] for each in sizes
         },
     )

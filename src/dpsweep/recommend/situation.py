@@ -29,7 +29,7 @@ def situation_of(study: Study, sweep: str, epsilon: float, epochs: int) -> Situa
         epsilon=epsilon,
         delta=study.privacy.delta,
         epochs=epochs,
-        optimizer=parts.optimizer,
+        optimizer=study.optimizer(parts.problem.optimizer).identity(),
         gradient_norm=expected_gradient_norm(study, sweep),
         rounding=study.privacy.step_rounding,
     )

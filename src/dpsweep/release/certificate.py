@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeInt,
@@ -21,7 +22,7 @@ from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tu
 from dpsweep.privacy.tuning import largest_profile, total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
 from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
-from dpsweep.study.config import Method
+from dpsweep.study.config import Method, Optimizer, OptimizerSection
 from dpsweep.study.config.release import MOST_TRIALS
 from dpsweep.study.config.section import ArgumentName, LearningRate
 from dpsweep.training.device import Precision
@@ -176,7 +177,12 @@ class Certificate(_Part):
     """How epochs became steps."""
     automatic_clipping_gamma: Positive | None
     """Of AUTO-S; None where no setting clips automatically."""
-    optimizer: Literal["adam", "sgd"]
+    optimizer: Annotated[
+        Optimizer,
+        BeforeValidator(lambda given: {"kind": given} if isinstance(given, str) else given),
+        PlainSerializer(OptimizerSection.identity),
+    ]
+    """How noised gradients became the model; with an ``average``, that is what is released."""
     precision: Precision
     engine: ReleaseEngine
     device: Literal["cpu", "cuda"]

@@ -22,6 +22,9 @@ from dpsweep.study.config.datasets import Origins, origins
 from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows
 
+_WHOLE = ("optimizer", "network.method")
+"""Mappings of which a section has every key: one that is in the certificate alone is a difference."""
+
 Candidate = tuple[Cell, float]
 """A setting of a release: its cell, and its learning rate."""
 
@@ -99,7 +102,7 @@ class ReleasePlan:
             "automatic_clipping_gamma": study.training.automatic_clipping_gamma
             if automatic
             else None,
-            "optimizer": sweep.optimizer,
+            "optimizer": study.optimizer(sweep.problem.optimizer).identity(),
             "engine": study.engine(problem),
             "split": self.split.model_dump(mode="json"),
             "network": {
@@ -210,8 +213,8 @@ def _places(found: Origins) -> str:
 def _differences(name: str, found: Any, expected: Any) -> Iterator[str]:
     if isinstance(found, dict) and isinstance(expected, dict):
         # Libraries complete the arguments of a network.
-        for key, value in expected.items():
-            yield from _differences(f"{name}.{key}".lstrip("."), found.get(key), value)
+        for key in found | expected if name in _WHOLE else expected:
+            yield from _differences(f"{name}.{key}".lstrip("."), found.get(key), expected.get(key))
     elif _settings(found) and _settings(expected) and len(found) == len(expected):
         for index, (one, other) in enumerate(zip(found, expected, strict=True)):
             yield from _differences(f"{name}.{index}", one, other)

@@ -23,7 +23,7 @@ from dpsweep.release.section import Candidate, ReleasePlan
 from dpsweep.study import Study
 from dpsweep.study.config import HeadOnly, Release
 from dpsweep.study.paths import Paths
-from dpsweep.training.checkpoint import parameters_after
+from dpsweep.training.checkpoint import final_parameters
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.features import open_inputs
 from dpsweep.training.randomness import new_secret, numpy_stream
@@ -221,7 +221,7 @@ def train_and_score(
         Its record, its trained parameters by name, and its right answers on the held-out part.
     """
     trial, epochs = train_trial(spec, context, None, math.inf, secret)
-    parameters = parameters_after(spec.epochs, epochs)
+    parameters = final_parameters(spec.epochs, epochs)
     right = 0
     if spec.holdout:
         model = context.model(spec.seed)

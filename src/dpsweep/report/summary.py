@@ -160,7 +160,7 @@ def _sweep(study: Study, name: str, trials: pd.DataFrame) -> dict[str, str]:
         "Dataset": study.datasets[sweep.dataset].title,
         "Backbone": study.backbones[sweep.backbone].title,
         "Method": study.methods[sweep.method].title,
-        "Optimizer": sweep.problem.optimizer_title(sweep.epsilon),
+        "Optimizer": study.optimizer_title(sweep.problem.optimizer, sweep.epsilon),
         "ε": values(sweep.epsilon),
         "Epochs": values(sweep.epochs),
         "B": span(sweep.batch_size),

@@ -53,7 +53,7 @@ def facts(study: StudyFile, selection: Selection) -> Facts:
         "dataset": study.datasets[problem.dataset].title,
         "backbone": study.backbones[problem.backbone].title,
         "method": method.title,
-        "optimizer": problem.optimizer_title(selection.values("epsilon")),
+        "optimizer": study.optimizer_title(problem.optimizer, selection.values("epsilon")),
         "clipping": RULES[bounds[0]].title if bounds[0] in RULES else "Tuned",
         "epsilon": _single(selection.values("epsilon"), "ε = {:g}"),
         "clipping_bound": _single(

@@ -1,8 +1,6 @@
 """Cells: the squares of the paper's heatmaps, and the names they have in files."""
 
-import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
@@ -69,11 +67,6 @@ class Problem:
         """The problem's folder name, for example ``digits_vit-weak_film``; ``_sgd`` for DP-SGD."""
         optimizer = "" if self.optimizer == "adam" else f"_{self.optimizer}"
         return f"{self.dataset}_{self.backbone}_{self.method}{optimizer}"
-
-    def optimizer_title(self, epsilons: Iterable[float]) -> str:
-        """Title of the optimizer at some epsilons: DP-Adam, SGD."""
-        title = {"adam": "Adam", "sgd": "SGD"}[self.optimizer]
-        return f"DP-{title}" if any(map(math.isfinite, epsilons)) else title
 
 
 class FeatureSource(NamedTuple):

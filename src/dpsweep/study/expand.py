@@ -17,7 +17,7 @@ from dpsweep.study.captions import CAPTION_WORDS, caption, facts, shared, tell_a
 from dpsweep.study.cells import number
 from dpsweep.study.config.study import StudyFile
 from dpsweep.study.messages import LONGEST_JOINED_NAME, NAME_PATTERN, unknown
-from dpsweep.study.selections import PARTS, SEVERAL, Foreach, Line, LinePanel, Selection
+from dpsweep.study.selections import NAMED, SEVERAL, Foreach, Line, LinePanel, Selection
 from dpsweep.study.table_targets import (
     ComparedCells,
     ComparisonTable,
@@ -99,7 +99,7 @@ class _Expansion:
         """Add the target of a template, or the members of a series."""
         for foreach in _listed(template.foreach):
             axes = _given(foreach, _NUMERIC)
-            for roles in _combinations(_given(foreach, PARTS)):
+            for roles in _combinations(_given(foreach, NAMED)):
                 binding = {key: f"<{key}>" for key in axes}
                 binding |= {part: f"<{role}>" for part, role in roles.items()}
                 members: list[dict[str, Any]] = []
@@ -238,7 +238,7 @@ class _Member:
             foreach, whole = getattr(part, "foreach", None), part.over(template.select)
             if foreach is not None:
                 whole = whole.model_copy(update={"foreach": None})
-            for roles in _combinations(_given(foreach, PARTS)):
+            for roles in _combinations(_given(foreach, NAMED)):
                 try:
                     found += self._copies(where, whole, roles, _given(foreach, _NUMERIC))
                 except NotDrawnError as reason:
@@ -290,7 +290,7 @@ class _Member:
             axes["epsilon"] = [epsilon for epsilon in sweep.epsilon if epsilon != float("inf")]
             bounds = [each for each in sweep.clipping_bounds if not isinstance(each, str)]
             if axes["epsilon"] and len(bounds) > 1 and len(sweep.batch_size) > 1:
-                problem = {key: getattr(sweep, key) for key in (*PARTS, "optimizer")}
+                problem = {key: getattr(sweep, key) for key in NAMED}
                 found.append(Selection.model_validate({**problem, **axes}))
         if not found:
             raise NotDrawnError("no sweep has two batch sizes and two clipping bounds")

@@ -101,7 +101,7 @@ def trainer_fingerprint(study: "Study", problem: str) -> str:
             "trainer": TRAINER_VERSION,
             "delta": study.privacy.delta,
             "step_rounding": study.privacy.step_rounding,
-            "optimizer": parts.optimizer,
+            "optimizer": study.optimizer(parts.optimizer).identity(),
             "physical_batch": study.physical_batch(problem),
             "engine": study.engine(problem),
             "method": study.methods[parts.method].identity(),
@@ -178,6 +178,10 @@ def target_fingerprint(study: "Study", target: Figure | Table) -> str:
         sections = getattr(study, f"{kind}s")
         used = {getattr(sweep, kind) for sweep in sweeps.values()}
         parts[kind] = {name: _plain(sections[name]) for name in used}
+    # Those that a study does not define have no title that could change.
+    optimizers = {sweep.problem.optimizer for sweep in sweeps.values()} & study.optimizers.keys()
+    if optimizers:
+        parts["optimizer"] = {name: _plain(study.optimizers[name]) for name in optimizers}
     return fingerprint(parts)
 
 

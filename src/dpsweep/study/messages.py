@@ -18,7 +18,7 @@ T = TypeVar("T")
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 LONGEST_JOINED_NAME = 200
 """Of names that are joined: a file may have 255 bytes, with its suffix and what is temporary."""
-_SERIES = r"\{(?:dataset|backbone|method|epsilon|epochs|clipping_bound)\}"
+_SERIES = r"\{(?:dataset|backbone|method|optimizer|epsilon|epochs|clipping_bound)\}"
 TARGET_PATTERN = rf"^(?:[A-Za-z0-9]|{_SERIES})(?:[A-Za-z0-9._-]|{_SERIES})*$"
 HUB_ID_PATTERN = r"^\w[\w.-]*/\w[\w.-]*$"
 # One folder inside another, or that folder itself.

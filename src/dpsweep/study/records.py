@@ -28,7 +28,9 @@ TRIALS = pa.schema(
         _column("dataset", pa.string(), "name in the study"),
         _column("backbone", pa.string(), "name in the study"),
         _column("method", pa.string(), "name in the study"),
-        _column("optimizer", pa.string(), "`adam` or `sgd`"),
+        _column(
+            "optimizer", pa.string(), "name in the study; `adam` and `sgd` have their defaults"
+        ),
         _column("epsilon", pa.float64(), "target; `inf` is non-private"),
         _column("delta", pa.float64(), "of the (epsilon, delta) guarantee"),
         _column("epochs", pa.int64(), "E"),
@@ -52,7 +54,11 @@ TRIALS = pa.schema(
         ),
         _column("noise_multiplier", pa.float64(), "sigma"),
         _column("certified_epsilon", pa.float64(), "the epsilon that is proven for sigma"),
-        _column("accuracy", pa.float64(), "on the test set, after the last step; in [0, 1]"),
+        _column(
+            "accuracy",
+            pa.float64(),
+            "on the test set, at the end: of the average of parameters, if the optimizer has one; in [0, 1]",
+        ),
         _column(
             "macro_accuracy", pa.float64(), "the same, mean over the classes that have an example"
         ),
@@ -62,6 +68,12 @@ TRIALS = pa.schema(
             "what every choice is made by: `macro_accuracy`, or the same on held-out training "
             "examples (`select_on: holdout`)",
         ),
+        _column(
+            "last_accuracy",
+            pa.float64(),
+            "`accuracy` of the parameters after the last step; the same where there is no average",
+        ),
+        _column("last_macro_accuracy", pa.float64(), "`macro_accuracy` of the same parameters"),
         _column("loss", pa.float64(), "mean cross entropy on the test set"),
         _column(
             "per_class_accuracy",

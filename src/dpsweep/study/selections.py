@@ -32,6 +32,8 @@ from dpsweep.study.clipping import RULES, ClippingBound
 
 PARTS = ("dataset", "backbone", "method")
 """Keys whose value is a role or a name."""
+NAMED = (*PARTS, "optimizer")
+"""Keys of a problem; an optimizer has a name only."""
 AXES = ("epochs", "epsilon", "clipping_bound", "batch_size")
 """The axes of a grid, in the order in which words are given values."""
 DEFAULTS = {"dataset": "main", "backbone": "weak", "method": "main", "optimizer": "adam"}
@@ -72,8 +74,8 @@ class Selection(Settings):
     """a role or a name; weak if left out"""
     method: Part | None = None
     """a role or a name; main if left out"""
-    optimizer: Literal["adam", "sgd"] | None = None
-    """adam if left out"""
+    optimizer: Part | None = None
+    """a name; adam if left out"""
     epsilon: EpsilonWord | float | list[float] | None = None
     epochs: EpochsWord | int | list[int] | None = None
     batch_size: BatchSizeWord | BatchSize | list[BatchSize] | None = None
@@ -107,7 +109,7 @@ class Selection(Settings):
     def problem(self) -> Problem:
         """Problem of the selection, once names stand for roles."""
         dataset, backbone, method = (str(getattr(self, part)) for part in PARTS)
-        return Problem(dataset, backbone, method, self.optimizer or "adam")
+        return Problem(dataset, backbone, method, self.optimizer or DEFAULTS["optimizer"])
 
     def cells(self) -> list[Cell]:
         """The cells of the selection in grid order, once it has names and values."""
@@ -128,6 +130,8 @@ class Foreach(Settings):
     """roles or names"""
     method: list[Part] | Part | None = None
     """roles or names"""
+    optimizer: list[Part] | Part | None = None
+    """names"""
     epsilon: EpsilonWord | list[EpsilonWord | float] | None = None
     epochs: EpochsWord | list[EpochsWord | int] | None = None
     clipping_bound: ClippingWord | list[ClippingWord | float] | None = None

@@ -16,7 +16,7 @@ from dpsweep.study.cells import Problem, number
 from dpsweep.study.clipping import RULES, clipping_kind, nearest_to_one
 from dpsweep.study.config.study import StudyFile
 from dpsweep.study.messages import shorten, unknown
-from dpsweep.study.selections import AXES, DEFAULTS, PARTS, Selection, is_given
+from dpsweep.study.selections import AXES, DEFAULTS, NAMED, PARTS, Selection, is_given
 from dpsweep.study.targets import Target
 
 # Steps of an epoch that can be drawn one by one.
@@ -129,13 +129,17 @@ class Words:
 
         Args:
             where: key path of what is looked up, for a mistake.
-            part: dataset, backbone or method.
+            part: dataset, backbone, method or optimizer, which has no roles.
             role: a role, or a name.
 
         Raises:
             NotDrawnError: the role is not bound.
             MistakeError: it is neither a role nor a name.
         """
+        if part not in PARTS:
+            if role not in self._study.every_optimizer:
+                raise MistakeError(f"{where}.{part}: {unknown(role, self._study.every_optimizer)}")
+            return [role]
         bound = self._study.roles.bound(part, role)
         section: dict[str, Any] = getattr(self._study, f"{part}s")
         if bound:
@@ -182,13 +186,13 @@ class Words:
         """
         names = {
             part: self.name(where, part, getattr(selection, part) or DEFAULTS[part])
-            for part in PARTS
+            for part in NAMED
         }
-        problem = Problem(**names, optimizer=selection.optimizer or DEFAULTS["optimizer"])
+        problem = Problem(**names)
         kind = clipping_kind(selection.clipping_bound)
         if (problem.name, kind) not in self._grids:
             untrained = f"no sweep trains {self._described(problem, kind)}"
-            if all(getattr(selection, part) == name for part, name in names.items()):
+            if all(getattr(selection, part) == names[part] for part in PARTS):
                 allowed = ", ".join(self._study.problems)
                 raise MistakeError(f"{where}: {untrained}; allowed: {allowed}")
             raise NotDrawnError(untrained)
@@ -204,7 +208,7 @@ class Words:
             if not is_given(getattr(selection, axis))
             and (kind == "flat" or axis != "clipping_bound")
         )
-        named = selection.model_copy(update={**names, "optimizer": problem.optimizer})
+        named = selection.model_copy(update=names)
         return Leaf(where, named, grids, target, drawn)
 
     def _described(self, problem: Problem, clipping: str) -> str:
@@ -212,7 +216,11 @@ class Words:
         return (
             f"{study.backbones[problem.backbone].title} with {study.methods[problem.method].title} "
             f"on {study.datasets[problem.dataset].title}"
-            + (" by SGD" if problem.optimizer == "sgd" else "")
+            + (
+                f" by {study.optimizer(problem.optimizer).called()}"
+                if problem.optimizer != DEFAULTS["optimizer"]
+                else ""
+            )
             + (f" with clipping_bound {clipping}" if clipping != "flat" else "")
         )
 

@@ -265,6 +265,8 @@ _SPECIFIED = (
 def _row(opened: OpenCell, spec: TrialSpec, record: dict[str, Any]) -> dict[str, Any]:
     """The row of a trial, without what its cell chose (see `dpsweep.study.records`)."""
     rate = spec.batch_size / spec.train_size
+    # Trials that were stored before optimizers had averages.
+    record = {f"last_{name}": record[name] for name in ("accuracy", "macro_accuracy")} | record
     known = {
         **{name: getattr(opened.problem, name) for name in _OF_PROBLEM},
         **{name: getattr(spec, name) for name in _SPECIFIED},

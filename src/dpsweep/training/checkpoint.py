@@ -3,7 +3,7 @@
 import logging
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,14 +28,25 @@ class TrialState:
     epochs: dict[str, Tensor]
     physical_batch: int
     """examples on the device at once"""
+    average: dict[str, Tensor] = field(default_factory=dict)
+    """of the parameters over the steps, by name; none where the optimizer has no average"""
 
 
 def parameters_after(epoch: int, epochs: Mapping[str, Value]) -> dict[str, Value]:
     """The parameters after one epoch by name, of those after every epoch as ``epoch<e>/<name>``."""
-    prefix = f"epoch{epoch}/"
+    return _below(f"epoch{epoch}/", epochs)
+
+
+def final_parameters(epochs: int, arrays: Mapping[str, Value]) -> dict[str, Value]:
+    """What a trial is measured by: its average (``average/<name>``), or the end of its last epoch."""
+    average = _below("average/", arrays)
+    return average or parameters_after(epochs, arrays)
+
+
+def _below(prefix: str, arrays: Mapping[str, Value]) -> dict[str, Value]:
     return {
         name.removeprefix(prefix): value
-        for name, value in epochs.items()
+        for name, value in arrays.items()
         if name.startswith(prefix)
     }
 

@@ -31,7 +31,8 @@ class TrialSpec:
     """checksum of the prepared backbone"""
     method: dict[str, Any]
     """which parameters train; a method of the study"""
-    optimizer: str
+    optimizer: str | dict[str, Any]
+    """how noised gradients become a model; the identity of an optimizer of the study"""
     epsilon: float
     delta: float
     noise_multiplier: float
@@ -133,7 +134,7 @@ def specify(
         classes=fingerprint(data.metadata.classes),
         backbone=backbone.metadata.checksum,
         method=study.methods[problem.method].identity(),
-        optimizer=problem.optimizer,
+        optimizer=study.optimizer(problem.optimizer).identity(),
         epsilon=noise.epsilon,
         delta=noise.delta,
         noise_multiplier=noise.noise_multiplier,

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -22,9 +22,11 @@ from torch.nn import functional
 
 from dpsweep import __version__
 from dpsweep.models.build import head_parameter_names, trainable_parameters
+from dpsweep.study.config import optimizer_of
 from dpsweep.study.fingerprints import TRAINER, sources
+from dpsweep.training.after_noise import RunningAverage, make_optimizer, set_learning_rate
 from dpsweep.training.checkpoint import TrialState, load_checkpoint, save_checkpoint
-from dpsweep.training.context import Examples, TrialContext
+from dpsweep.training.context import Examples, TrialContext, load_trainable
 from dpsweep.training.device import full_precision
 from dpsweep.training.job import interruption
 from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
@@ -34,12 +36,6 @@ from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays, StoredTrial
 
 log = logging.getLogger(__name__)
-
-# One kernel for all parameters: FiLM has many small ones.
-_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": partial(torch.optim.Adam, fused=True),
-    "sgd": partial(torch.optim.SGD, fused=True),
-}
 
 
 def epoch_ends(steps: int, epochs: int) -> dict[int, int]:
@@ -68,9 +64,11 @@ def train_trial(
             specification can replay them.
 
     Returns:
-        The trial, and its trainable parameters after every epoch as ``epoch<e>/<name>``.
+        The trial, and its trainable parameters after every epoch as ``epoch<e>/<name>``, and their average
+        as ``average/<name>`` if the optimizer has one. Then the average is what is measured.
 
     Raises:
+        OptimizerError: torch refuses the optimizer.
         Interrupted: a signal asked to stop; the state after the last step is saved.
     """
     model = context.model(spec.seed)
@@ -79,12 +77,16 @@ def train_trial(
     progress = _take_steps(spec, context, optimizer, sampler, checkpoint, checkpoint_seconds)
     steps = _unpack(progress.statistics)
     evaluation_started = time.monotonic()
-    measured = evaluate(model, context, context.test)
+    measured = last = evaluate(model, context, context.test)
+    if progress.average:
+        load_trainable(model, progress.average)
+        measured = evaluate(model, context, context.test)
     selected = evaluate(model, context, context.holdout) if spec.holdout else measured
     record = {
         "trial_key": spec.key,
         "spec": asdict(spec),
         **measured,
+        **{f"last_{name}": last[name] for name in ("accuracy", "macro_accuracy")},
         "selection_accuracy": selected["macro_accuracy"],
         **_summary(steps, trainable_parameters(model), head_parameter_names(model)),
         "wall_seconds": progress.seconds,
@@ -95,7 +97,13 @@ def train_trial(
         **_environment(context.device),
     }
     epochs = {name: value.numpy() for name, value in progress.epochs.items()}
-    return StoredTrial(record, steps), epochs
+    average = {
+        # A copy: the model is used again.
+        f"average/{name}": each.detach().to("cpu", copy=True).numpy()
+        for name, each in trainable_parameters(model).items()
+        if name in progress.average
+    }
+    return StoredTrial(record, steps), epochs | average
 
 
 def _optimizer(
@@ -103,7 +111,12 @@ def _optimizer(
 ) -> PrivateOptimizer:
     parameters = trainable_parameters(model)
     return PrivateOptimizer(
-        _OPTIMIZERS[spec.optimizer](parameters.values(), lr=spec.learning_rate),
+        make_optimizer(
+            optimizer_of(spec.optimizer),
+            parameters.values(),
+            spec.learning_rate,
+            spec.noise_multiplier / spec.batch_size,
+        ),
         context.engine(spec.engine, model, spec.precision, spec.compile),
         spec.clipping,
         noise_multiplier=spec.noise_multiplier,
@@ -127,6 +140,9 @@ def _take_steps(
     progress = found or TrialState(0, 0.0, [], {}, physical.size)
     # The checkpoint was read to the CPU.
     progress.statistics = [each.to(context.device) for each in progress.statistics]
+    progress.average = {name: each.to(context.device) for name, each in progress.average.items()}
+    section = optimizer_of(spec.optimizer)
+    average = RunningAverage(section, spec.steps, progress.average)
     physical.size = progress.physical_batch
     ends = epoch_ends(spec.steps, spec.epochs)
 
@@ -135,7 +151,11 @@ def _take_steps(
 
     started = saved = time.monotonic()
     for step in range(progress.step + 1, spec.steps + 1):
+        set_learning_rate(
+            optimizer.optimizer, spec.learning_rate * section.factor(step, spec.steps)
+        )
         statistics = physical.fit(partial(take, sampler.batch(step)))
+        average.update(step, parameters)
         progress.physical_batch = physical.size
         progress.statistics.append(_pack(statistics))
         progress.step = step

@@ -45,7 +45,7 @@ def _row(study: Study, name: str, sweep: Sweep) -> dict[str, object]:
         "sweep": name,
         "dataset": dataset.title,
         "backbone": study.backbones[sweep.backbone].title,
-        "method": f"{sweep.problem.optimizer_title(sweep.epsilon)}, {title}",
+        "method": f"{study.optimizer_title(sweep.problem.optimizer, sweep.epsilon)}, {title}",
         "subset": dataset.source.train_share if isinstance(dataset.source, HubSource) else 1.0,
         "epsilon": _joined(sweep.epsilon),
         "epochs": _joined(sweep.epochs),

@@ -31,9 +31,11 @@ from dpsweep.study.config.datasets import (
     Source,
 )
 from dpsweep.study.config.methods import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
+from dpsweep.study.config.optimizers import Optimizer, OptimizerSection, optimizer_of
 from dpsweep.study.config.release import Audit, Release
+from dpsweep.study.config.section import Geometric
 from dpsweep.study.config.study import StudyFile
-from dpsweep.study.config.sweeps import Geometric, Sweep
+from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.config.training import Privacy, Training
 
 __all__ = [
@@ -60,6 +62,8 @@ __all__ = [
     "LoRA",
     "Method",
     "NoWeights",
+    "Optimizer",
+    "OptimizerSection",
     "Pretraining",
     "Privacy",
     "RandomWeights",
@@ -72,4 +76,5 @@ __all__ = [
     "TrainedTokenizer",
     "Training",
     "Weights",
+    "optimizer_of",
 ]

@@ -125,6 +125,7 @@ def _sweep_mistakes(study: StudyFile) -> Iterator[str]:
         where = f"sweeps.{name}"
         for part in PARTS:
             yield from _unknown(f"{where}.{part}", getattr(sweep, part), getattr(study, f"{part}s"))
+        yield from _unknown(f"{where}.optimizer", sweep.problem.optimizer, study.every_optimizer)
         backbone, method = study.backbones.get(sweep.backbone), study.methods.get(sweep.method)
         if sweep.dataset in study.datasets:
             size = study.train_size(sweep.dataset)

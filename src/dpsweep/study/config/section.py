@@ -4,9 +4,9 @@ import itertools
 import posixpath
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from dpsweep.base.text import one_line
 from dpsweep.study.cells import number
@@ -140,6 +140,22 @@ class Section(Settings):
     def local_folders(self) -> dict[str, str]:
         """The local folders that the section names, by key."""
         return {}
+
+
+class Geometric(Section):
+    """``count`` values from ``first`` to ``last``, both included, in equal ratios."""
+
+    first: PositiveFloat
+    last: PositiveFloat
+    count: Annotated[int, Field(ge=2, le=LONGEST_AXIS)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.last <= self.first:
+            raise ValueError(
+                f"last: found {number(self.last)}; allowed: above first, which is {number(self.first)}"
+            )
+        return self
 
 
 Engine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop", "opacus"]

@@ -1,5 +1,7 @@
 """A whole study: its sections, and what follows from them."""
 
+import math
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
@@ -10,10 +12,11 @@ from dpsweep.study.clipping import Clipping, ClippingBound, clipping_rule
 from dpsweep.study.config.backbones import Backbone, Features
 from dpsweep.study.config.datasets import Dataset
 from dpsweep.study.config.methods import HeadOnly, Method
+from dpsweep.study.config.optimizers import BY_DEFAULT, Optimizer, OptimizerSection
 from dpsweep.study.config.release import Audit, Budget, Release
 from dpsweep.study.config.roles import Roles
 from dpsweep.study.config.section import Engine, Name, Section, Title, usable_folder
-from dpsweep.study.config.sweeps import Sweep
+from dpsweep.study.config.sweeps import Sweep, one_optimizer_each
 from dpsweep.study.config.training import Privacy, Theory, Training
 from dpsweep.study.messages import TARGET_PATTERN
 from dpsweep.study.shares import held_out_rows
@@ -38,7 +41,9 @@ class StudyFile(Section):
     datasets: dict[Name, Dataset]
     backbones: dict[Name, Backbone]
     methods: dict[Name, Method]
-    sweeps: Annotated[dict[Name, Sweep], Field(min_length=1)]
+    optimizers: dict[Name, Optimizer] = {}
+    """adam, adamw, sgd and adam-bc have their defaults where they are not defined here"""
+    sweeps: Annotated[dict[Name, Sweep], Field(min_length=1), AfterValidator(one_optimizer_each)]
     roles: Roles = Roles()
     figure_templates: Annotated[dict[TargetName, Figure], Field(alias="figures")] = {}
     table_templates: Annotated[dict[TargetName, Table], Field(alias="tables")] = {}
@@ -163,7 +168,22 @@ class StudyFile(Section):
         """Title of a problem's method; another optimizer than Adam is named."""
         parts = self.problems[problem]
         title = self.methods[parts.method].title
-        return title if parts.optimizer == "adam" else f"{title}, {parts.optimizer.upper()}"
+        if parts.optimizer == "adam":
+            return title
+        return f"{title}, {self.optimizer(parts.optimizer).called()}"
+
+    @cached_property
+    def every_optimizer(self) -> dict[str, OptimizerSection]:
+        """Optimizers by name: those of the study, and kinds with their defaults."""
+        return BY_DEFAULT | self.optimizers
+
+    def optimizer(self, name: str) -> OptimizerSection:
+        """An optimizer by its name."""
+        return self.every_optimizer[name]
+
+    def optimizer_title(self, name: str, epsilons: Iterable[float]) -> str:
+        """Title of an optimizer at some epsilons: DP-Adam, SGD."""
+        return self.optimizer(name).called(private=any(map(math.isfinite, epsilons)))
 
     def physical_batch(self, problem: str) -> int | Literal["auto"]:
         """How many examples of a problem are on the device at once."""

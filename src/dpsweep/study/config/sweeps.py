@@ -13,30 +13,14 @@ from dpsweep.study.config.section import (
     Axis,
     Engine,
     Epsilon,
+    Geometric,
     Grid,
     LearningRates,
     Name,
-    PositiveFloat,
     Section,
     strictly_increasing,
 )
 from dpsweep.study.messages import shorten
-
-
-class Geometric(Section):
-    """``count`` values from ``first`` to ``last``, both included, in equal ratios."""
-
-    first: PositiveFloat
-    last: PositiveFloat
-    count: Annotated[int, Field(ge=2, le=LONGEST_AXIS)]
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.last <= self.first:
-            raise ValueError(
-                f"last: found {number(self.last)}; allowed: above first, which is {number(self.first)}"
-            )
-        return self
 
 
 def batch_sizes_ascend(values: list[int | Full]) -> list[int | Full]:
@@ -47,18 +31,52 @@ def batch_sizes_ascend(values: list[int | Full]) -> list[int | Full]:
     return values
 
 
+def _all_different(names: list[str]) -> list[str]:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"allowed: each optimizer once, but {name} is there twice")
+    return names
+
+
+Optimizers = (
+    Annotated[list[Name], Field(min_length=1), AfterValidator(_all_different)]
+    | Annotated[dict[Name, LearningRates | Geometric | None], Field(min_length=1)]
+)
+"""Several, perhaps with learning rates in the place of those of the sweep."""
+
+
+def one_optimizer_each(sweeps: dict[str, "Sweep"]) -> dict[str, "Sweep"]:
+    """Write sweeps of several optimizers out: ``<sweep>_<optimizer>`` for each.
+
+    Raises:
+        ValueError: there is a sweep of such a name.
+    """
+    found: dict[str, Sweep] = {}
+    for name, sweep in sweeps.items():
+        several = {f"{name}_{each}": one for each, one in sweep.by_optimizer().items()}
+        for each, one in (several or {name: sweep}).items():
+            if each in found or (each in sweeps and several):
+                raise ValueError(
+                    f"{name}: stands for a sweep {each}, and there is another one of this name; allowed: "
+                    "names that are unique when optimizers are joined to them with _"
+                )
+            found[each] = one
+    return found
+
+
 def bounds_or_rule(value: list[float] | RuleName) -> list[ClippingBound]:
     """The values of a clipping axis: bounds, or the name of a rule without one."""
     return [value] if isinstance(value, str) else list(value)
 
 
 class Sweep(Section):
-    """A grid of cells on one (dataset, backbone, method, optimizer)."""
+    """A grid of cells on one (dataset, backbone, method, optimizer), or on several optimizers."""
 
     dataset: Name
     backbone: Name
     method: Name
-    optimizer: Literal["adam", "sgd"] = "adam"
+    optimizer: Name | Optimizers = "adam"
+    """a name, or a list of them; or a mapping, from each to learning rates of its own"""
     epsilon: Axis[Epsilon]
     epochs: Axis[PositiveInt]
     batch_size: Annotated[
@@ -91,10 +109,24 @@ class Sweep(Section):
             )
         return self
 
+    def by_optimizer(self) -> dict[str, Self]:
+        """The sweeps that a sweep of several optimizers stands for, by optimizer; none of a single one."""
+        if isinstance(self.optimizer, str):
+            return {}
+        own = dict.fromkeys(self.optimizer) | (
+            self.optimizer if isinstance(self.optimizer, dict) else {}
+        )
+        return {
+            name: self.model_copy(
+                update={"optimizer": name, "learning_rate": rates or self.learning_rate}
+            )
+            for name, rates in own.items()
+        }
+
     @property
     def problem(self) -> Problem:
-        """Dataset, backbone, method and optimizer of the sweep."""
-        return Problem(self.dataset, self.backbone, self.method, self.optimizer)
+        """Dataset, backbone, method and optimizer of the sweep, which has one of each."""
+        return Problem(self.dataset, self.backbone, self.method, str(self.optimizer))
 
     @property
     def axes(self) -> dict[str, list[Any]]:

@@ -1,0 +1,303 @@
+"""The section `optimizers`: how noised gradients become a model. The one table of optimizers.
+
+A class has all that is particular to an optimizer: its arguments, which are part of a trial's key; its
+name in captions; what constructs it; and whether the formula of `dpsweep.recommend` is about its steps.
+
+Schedules and averages belong to the optimizer too. All of this comes after the noise and reads nothing
+else of the data, so none of it changes epsilon (docs/privacy.md, "What comes after the noise").
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, TypeAdapter, model_validator
+
+from dpsweep.study.cells import number
+from dpsweep.study.config.section import (
+    ArgumentName,
+    PositiveFloat,
+    Section,
+    Title,
+)
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+Decay = Annotated[float, Field(gt=0, lt=1)]
+Betas = Annotated[list[Share], Field(min_length=2, max_length=2)]
+Argument = bool | int | float | str | list[float]
+
+_WITHOUT = {"LBFGS": "computes losses again", "SparseAdam": "wants sparse gradients"}
+
+
+class ExponentialAverage(Section):
+    """Every step counts ``decay`` times as much as the next one; all weights together are 1.
+
+    As in De et al. (2022), without the weight that parameters before training would have.
+    """
+
+    kind: Literal["ema"]
+    decay: Decay
+
+    @property
+    def called(self) -> str:
+        """What captions call it."""
+        return f"EMA {number(self.decay)}"
+
+    def weight(self, step: int, steps: int) -> float:  # noqa: ARG002 (as of a tail)
+        """The weight of the parameters after a step (from 1) in the average of the steps so far.
+
+        >>> ema = ExponentialAverage(kind="ema", decay=0.5)
+        >>> [round(ema.weight(step, 3), 3) for step in (1, 2, 3)]
+        [1.0, 0.667, 0.571]
+        """
+        return (1 - self.decay) / (1 - self.decay**step)
+
+
+class TailAverage(Section):
+    """The mean over the last steps."""
+
+    kind: Literal["tail"]
+    share: Annotated[float, Field(gt=0, le=1)]
+    """of the T steps, rounded up"""
+
+    @property
+    def called(self) -> str:
+        """What captions call it."""
+        return f"mean of the last {100 * self.share:g} %"
+
+    def weight(self, step: int, steps: int) -> float:
+        """The weight of the parameters after a step (from 1) in the average of the steps so far.
+
+        >>> tail = TailAverage(kind="tail", share=0.5)
+        >>> [tail.weight(step, 4) for step in (1, 2, 3, 4)]
+        [1.0, 1.0, 1.0, 0.5]
+        """
+        first = steps - math.ceil(round(self.share * steps, 9)) + 1
+        return 1 / max(1, step - first + 1)
+
+
+Average = Annotated[ExponentialAverage | TailAverage, Field(discriminator="kind")]
+
+
+class OptimizerSection(Section):
+    """Base of all optimizers."""
+
+    constructor: ClassVar[str]
+    """module:class"""
+    options: ClassVar[dict[str, Any]] = {}
+    """arguments of the constructor that change no number but by rounding"""
+    knows_noise: ClassVar[bool] = False
+    """whether the constructor takes ``noise_variance``, that of each number of a gradient"""
+    unit_steps: ClassVar[bool] = False
+    """whether each step moves each parameter by about the learning rate, as the formula of
+    `dpsweep.recommend` has it"""
+
+    kind: str
+    title: Title = ""
+    """by default its name, with what differs from the defaults"""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """of the learning rate over the T steps of a trial; cosine and linear fall to 0"""
+    warmup: Share = 0.0
+    """share of the T steps in which the learning rate rises to its full value"""
+    average: Average | None = None
+    """{kind: ema, decay: ...} or {kind: tail, share: ...}: what is measured and released is this average of
+    the parameters after each step; the last ones are measured beside it"""
+
+    def made_by(self) -> tuple[str, dict[str, Any]]:
+        """Its constructor, and the arguments of that, without the learning rate and the noise.
+
+        >>> SGD(kind="sgd", momentum=0.9).made_by()
+        ('torch.optim:SGD', {'fused': True, 'momentum': 0.9, 'nesterov': False})
+        """
+        settings = self.model_dump(exclude={"kind", *OptimizerSection.model_fields})
+        return self.constructor, {**self.options, **settings}
+
+    def identity(self) -> str | dict[str, Any]:
+        """Part of the keys of stored trials: the kind, and what differs from its defaults.
+
+        >>> SGD(kind="sgd").identity(), SGD(kind="sgd", momentum=0.9, title="Heavy ball").identity()
+        ('sgd', {'kind': 'sgd', 'momentum': 0.9})
+        """
+        changed = self._changed()
+        return {"kind": self.kind, **changed} if changed else self.kind
+
+    def _changed(self) -> dict[str, Any]:
+        """The settings that differ from the defaults of its kind."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude={"kind", "title"})
+
+    def called(self, private: bool = False) -> str:
+        """What captions call it, with what differs from the defaults.
+
+        >>> SGD(kind="sgd", momentum=0.9, schedule="cosine").called(private=True)
+        'DP-SGD (momentum 0.9, cosine)'
+        """
+        if self.title:
+            return self.title
+        name = self.made_by()[0].partition(":")[2]
+        said = list(_said(self._changed() | {"average": self.average and self.average.called}))
+        return "DP-" * private + name + (f" ({', '.join(said)})" if said else "")
+
+    def factor(self, step: int, steps: int) -> float:
+        """The share of the learning rate that a step (from 1) of T steps takes; never 0.
+
+        >>> falling = Adam(kind="adam", schedule="linear", warmup=0.25)
+        >>> [round(falling.factor(step, 8), 2) for step in range(1, 9)]
+        [0.33, 0.67, 1.0, 0.83, 0.67, 0.5, 0.33, 0.17]
+        """
+        rising = round(self.warmup * steps)
+        if step <= rising:
+            return step / (rising + 1)
+        gone = (step - rising - 1) / (steps - rising)
+        match self.schedule:
+            case "cosine":
+                return (1 + math.cos(math.pi * gone)) / 2
+            case "linear":
+                return 1 - gone
+        return 1.0
+
+
+class Adam(OptimizerSection):
+    """Adam (Kingma and Ba 2015), whose steps on noised gradients are DP-Adam."""
+
+    constructor = "torch.optim:Adam"
+    # One kernel for all parameters: FiLM has many small ones.
+    options = {"fused": True}
+    unit_steps = True
+
+    kind: Literal["adam"]
+    betas: Betas = [0.9, 0.999]
+    """decay of the first and of the second moment, in a step"""
+    eps: PositiveFloat = 1e-8
+    """is added to the root of the second moment"""
+
+
+class AdamW(OptimizerSection):
+    """Adam whose weight decay is apart from its moments (Loshchilov and Hutter 2019)."""
+
+    constructor = "torch.optim:AdamW"
+    options = {"fused": True}
+    unit_steps = True
+
+    kind: Literal["adamw"]
+    betas: Betas = [0.9, 0.999]
+    """decay of the first and of the second moment, in a step"""
+    eps: PositiveFloat = 1e-8
+    """is added to the root of the second moment"""
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    """times the learning rate, the share of every parameter that a step takes away"""
+
+
+class SGD(OptimizerSection):
+    """Stochastic gradient descent, with momentum if it has one."""
+
+    constructor = "torch.optim:SGD"
+    options = {"fused": True}
+
+    kind: Literal["sgd"]
+    momentum: Share = 0.0
+    nesterov: bool = False
+    """look ahead along the momentum (Nesterov 1983)"""
+
+    @model_validator(mode="after")
+    def _looks_along_something(self) -> Self:
+        if self.nesterov and not self.momentum:
+            raise ValueError(
+                "nesterov: found true without momentum; allowed: with a momentum above 0"
+            )
+        return self
+
+
+class AdamBC(OptimizerSection):
+    """Adam without the noise in its second moment: DP-AdamBC (Tang et al. 2024)."""
+
+    constructor = "dpsweep.training.adam_bc:AdamBC"
+    knows_noise = True
+
+    kind: Literal["adam-bc"]
+    betas: Betas = [0.9, 0.999]
+    """decay of the first and of the second moment, in a step"""
+    eps: PositiveFloat = 1e-8
+    """is added to the root of the second moment"""
+    floor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """the least that a second moment may be without the noise variance, in units of that variance"""
+
+
+class TorchOptimizer(OptimizerSection):
+    """Any other class of torch.optim, by its name."""
+
+    constructor = "torch.optim:"
+
+    kind: Literal["torch"]
+    name: ArgumentName
+    """of the class, as RMSprop"""
+    arguments: dict[ArgumentName, Argument] = {}
+    """of the class, as {alpha: 0.9}; dpsweep check tries them"""
+
+    @model_validator(mode="after")
+    def _takes_one_gradient(self) -> Self:
+        if why := _WITHOUT.get(self.name):
+            raise ValueError(
+                f"name: found {self.name}, which {why}; allowed: a class that takes one dense gradient in "
+                "each step"
+            )
+        if given := sorted({"lr", "params"} & self.arguments.keys()):
+            raise ValueError(
+                f"arguments: found {given[0]}, which learning rates and methods of sweeps decide; allowed: "
+                "other arguments of the class"
+            )
+        return self
+
+    def made_by(self) -> tuple[str, dict[str, Any]]:
+        """The class, and its arguments."""
+        return f"{self.constructor}{self.name}", dict(self.arguments)
+
+
+Optimizer = Annotated[
+    Adam | AdamW | SGD | AdamBC | TorchOptimizer,
+    Field(discriminator="kind"),
+]
+_ADAPTER: TypeAdapter[OptimizerSection] = TypeAdapter(Optimizer)
+BY_DEFAULT: dict[str, OptimizerSection] = {
+    "adam": Adam(kind="adam"),
+    "adamw": AdamW(kind="adamw"),
+    "sgd": SGD(kind="sgd"),
+    "adam-bc": AdamBC(kind="adam-bc"),
+}
+"""What the names of kinds mean that a study does not define."""
+
+
+def optimizer_of(identity: str | dict[str, Any]) -> OptimizerSection:
+    """The optimizer of an identity, with its defaults.
+
+    >>> optimizer_of({"kind": "sgd", "momentum": 0.9}).called()
+    'SGD (momentum 0.9)'
+
+    Raises:
+        ValidationError: it is the identity of none.
+    """
+    return _ADAPTER.validate_python({"kind": identity} if isinstance(identity, str) else identity)
+
+
+def _said(changed: dict[str, Any]) -> Iterator[str]:
+    """Say in words what of an optimizer differs from the defaults."""
+    for key, value in changed.items():
+        match key, value:
+            case "name", _:  # is the title
+                continue
+            case "arguments", _:
+                yield from _said(value)
+            case (("schedule" | "average"), str()):
+                yield value
+            case "warmup", _:
+                yield f"{100 * value:g} % warm-up"
+            case _, None:
+                continue
+            case _, True:
+                yield key
+            case _:
+                values = value if isinstance(value, list) else [value]
+                yield " ".join([key.replace("_", " "), *map(_written, values)])
+
+
+def _written(value: Argument) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,86 @@
+"""DP-AdamBC: Adam that knows how much of its second moment is noise (Tang et al. 2024)."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.nn import Parameter
+
+
+class AdamBC(torch.optim.Optimizer):
+    """Adam without the known noise variance in its second moment.
+
+    The second moment of a noised gradient is that of the gradient, plus the variance of the noise. Adam
+    divides by its root, so that noise shortens all steps alike. With m and v, the moments of Adam without
+    their bias, a step here is ``lr m / (sqrt(max(v - variance, floor variance)) + eps)``.
+
+    >>> weight = torch.nn.Parameter(torch.zeros(1))
+    >>> optimizer = AdamBC([weight], lr=1.0, noise_variance=3.0, eps=1e-12)
+    >>> weight.grad = torch.tensor([4.0])  # 4 / sqrt(16 - 3)
+    >>> optimizer.step()
+    >>> round(float(weight.detach()), 3)
+    -1.109
+
+    Args:
+        parameters: what trains.
+        lr: learning rate.
+        noise_variance: of each number of a gradient. Of `dpsweep.PrivateOptimizer` it is (sigma / B)^2
+            whatever C is, because gradients are divided by C; of others it is (sigma C / B)^2.
+        betas: decay of the first and of the second moment.
+        eps: is added to the root of the second moment.
+        floor: the least second moment, in units of the noise variance.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        lr: float,
+        *,
+        noise_variance: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        floor: float = 1.0,
+    ) -> None:
+        defaults = {
+            "lr": lr, "noise_variance": noise_variance, "betas": betas, "eps": eps, "floor": floor,
+            "steps": 0,
+        }  # fmt: skip
+        super().__init__(parameters, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Take one step.
+
+        Raises:
+            ValueError: there is a closure: private gradients are computed once.
+        """
+        if closure is not None:
+            raise ValueError("closure: found one; allowed: none, because gradients are given")
+        for group in self.param_groups:
+            parameters = [each for each in group["params"] if each.grad is not None]
+            if not parameters:
+                continue
+            gradients: list[Any] = [each.grad for each in parameters]
+            for each in parameters:
+                if not self.state[each]:
+                    self.state[each].update(
+                        first=torch.zeros_like(each), second=torch.zeros_like(each)
+                    )
+            first = [self.state[each]["first"] for each in parameters]
+            second = [self.state[each]["second"] for each in parameters]
+            beta1, beta2 = group["betas"]
+            # The only memory that is asked for, before anything has changed.
+            root = torch._foreach_mul(second, beta2)
+            torch._foreach_addcmul_(root, gradients, gradients, 1 - beta2)
+            steps = group["steps"] + 1
+            torch._foreach_lerp_(first, gradients, 1 - beta1)
+            torch._foreach_copy_(second, root)
+            variance = group["noise_variance"]
+            torch._foreach_div_(root, 1 - beta2**steps)
+            torch._foreach_sub_(root, variance)
+            torch._foreach_clamp_min_(root, group["floor"] * variance)
+            torch._foreach_sqrt_(root)
+            torch._foreach_add_(root, group["eps"])
+            rate = group["lr"] / (1 - beta1**steps)
+            torch._foreach_addcdiv_(parameters, first, root, -rate)
+            group["steps"] = steps

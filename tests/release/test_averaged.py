@@ -1,0 +1,114 @@
+"""A release whose optimizer has an average releases the averaged parameters, and says so."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.release.test_release import FIXED, section_of
+from tests.training.tiny_study import Prepared, prepare, tiny_sections
+
+from dpsweep.base.files import read_checked_json, write_checked_json
+from dpsweep.release import CARD, CERTIFICATE, TRAINED, ReleaseError
+from dpsweep.release.section import compare
+from dpsweep.release.train import train_and_score
+from dpsweep.release.verify import verify
+from dpsweep.release.write import write_release
+from dpsweep.study import Study
+from dpsweep.training.context import load_trainable
+from dpsweep.training.trial import evaluate, train_trial
+
+AVERAGE = {"kind": "tail", "share": 0.5}
+SECTION = FIXED | {"batch_size": [64], "epochs": [4], "learning_rate": [0.1]}
+
+
+def study(average: dict[str, Any] | None = AVERAGE) -> Study:
+    sections = tiny_sections({}, {"kind": "film"}, optimizer="mine", batch_size=[64])
+    return Study.model_validate(
+        sections
+        | {"release": SECTION, "privacy": {"delta": 1e-5}}
+        | {"optimizers": {"mine": {"kind": "adam", "schedule": "cosine", "average": average}}}
+    )
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return prepare(study(), tmp_path_factory.mktemp("averaged") / "results")
+
+
+@pytest.fixture(scope="module")
+def folder(prepared: Prepared) -> Path:
+    return write_release(study(), prepared.paths, section_of(study()))
+
+
+def test_the_averaged_model_is_released_and_named(folder: Path, prepared: Prepared) -> None:
+    found = verify(folder)
+    written = read_checked_json(folder / CERTIFICATE)["optimizer"]
+    assert written == {"kind": "adam", "schedule": "cosine", "average": AVERAGE}
+    assert "an average of the parameters over the steps" in (folder / CARD).read_text()
+    context = prepared.context()
+    model = context.model(1)
+    load_trainable(model, load_file(folder / TRAINED))
+    assert evaluate(model, context, context.test)["accuracy"] == found.test_accuracy
+    compare(folder, study(), section_of(study()), prepared.paths, prepared.paths.ledger)
+
+
+def test_what_is_scored_and_kept_is_the_average(prepared: Prepared) -> None:
+    spec, context = prepared.spec(steps=17), prepared.context()
+    record, parameters, _ = train_and_score(spec, context, b"secret")
+    trial, arrays = train_trial(spec, context, None, 1e9, b"secret")
+    for name, value in parameters.items():
+        np.testing.assert_array_equal(value, arrays[f"average/{name}"])
+        assert (value != arrays[f"epoch{spec.epochs}/{name}"]).any()
+    model = context.model(spec.seed)
+    load_trainable(model, {name: torch.from_numpy(each) for name, each in parameters.items()})
+    measured = evaluate(model, context, context.test)
+    assert record["accuracy"] == trial.record["accuracy"] == measured["accuracy"]
+    assert record["loss"] == measured["loss"]
+
+
+@pytest.mark.parametrize("average", [None, {"kind": "ema", "decay": 0.9}, AVERAGE | {"share": 0.2}])
+def test_another_average_is_not_what_the_study_says(
+    average: dict[str, Any] | None, folder: Path, prepared: Prepared
+) -> None:
+    other = study(average)
+    with pytest.raises(ReleaseError, match=r"optimizer(\.average)?(\.\w+)?: the certificate has "):
+        compare(folder, other, section_of(other), prepared.paths, prepared.paths.ledger)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "lion",
+        {"kind": "adam"},  # not as dpsweep writes it
+        {"kind": "sgd", "momentum": 0.0, "average": AVERAGE},
+        {"kind": "adam", "average": {"kind": "tail", "share": 2.0}},
+        {"kind": "adam", "title": "Perfect", "average": AVERAGE},
+    ],
+)
+def test_an_optimizer_that_no_release_has_is_refused(
+    optimizer: Any, folder: Path, tmp_path: Path
+) -> None:
+    forged = tmp_path / "release"
+    forged.mkdir()
+    for file in folder.iterdir():
+        (forged / file.name).write_bytes(file.read_bytes())
+    content = read_checked_json(forged / CERTIFICATE)
+    write_checked_json(forged / CERTIFICATE, content | {"optimizer": optimizer})
+    with pytest.raises(ReleaseError, match="optimizer"):
+        verify(forged)
+
+
+def test_a_method_that_trained_less_is_not_the_methods_of_the_study(tmp_path: Path) -> None:
+    """As the average, `freeze` is a key that a study leaves out where it has none."""
+    sections = tiny_sections({}, {"kind": "film", "freeze": ["norm.bias"]}) | {"release": SECTION}
+    frozen = Study.model_validate(sections)
+    prepared = prepare(frozen, tmp_path / "results")
+    made = write_release(frozen, prepared.paths, section_of(frozen))
+    compare(made, frozen, section_of(frozen))
+    sections["methods"] = {"method": {"kind": "film"}}
+    whole = Study.model_validate(sections)
+    with pytest.raises(ReleaseError, match=r"network.method.freeze: the certificate has "):
+        compare(made, whole, section_of(whole))

@@ -1,0 +1,228 @@
+"""The section `optimizers`: names, defaults, identities, schedules, averages, sweeps of several."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.study.small import complaints, load_small
+
+from dpsweep.study.config.optimizers import BY_DEFAULT, SGD, Adam, TailAverage, optimizer_of
+from dpsweep.study.fingerprints import trainer_fingerprint
+
+DEFINED: dict[str, Any] = {
+    "momentum": {"kind": "sgd", "momentum": 0.9},
+    "late": {"kind": "adam", "schedule": "cosine", "average": {"kind": "tail", "share": 0.2}},
+    "rms": {"kind": "torch", "name": "RMSprop", "arguments": {"alpha": 0.9, "centered": True}},
+}
+
+
+def test_an_optimizer_is_read_from_its_identity() -> None:
+    for section in [*BY_DEFAULT.values(), *map(optimizer_of, DEFINED.values())]:
+        assert optimizer_of(section.identity()) == section
+    assert {name: each.identity() for name, each in BY_DEFAULT.items()} == {
+        name: name for name in ("adam", "adamw", "sgd", "adam-bc")
+    }
+
+
+def test_captions_say_what_differs_from_the_defaults(tmp_path: Path) -> None:
+    study = load_small(
+        tmp_path,
+        {"optimizers": DEFINED | {"own": {"kind": "sgd", "momentum": 0.5, "title": "Heavy ball"}}},
+    )
+    names = ["adam", "sgd", "momentum", "late", "rms", "own"]
+    assert [study.optimizer_title(name, [8.0]) for name in names] == [
+        "DP-Adam",
+        "DP-SGD",
+        "DP-SGD (momentum 0.9)",
+        "DP-Adam (cosine, mean of the last 20 %)",
+        "DP-RMSprop (alpha 0.9, centered)",
+        "Heavy ball",
+    ]
+    assert study.optimizer_title("sgd", [math.inf]) == "SGD"
+
+
+def test_a_sweep_of_several_optimizers_is_one_for_each(tmp_path: Path) -> None:
+    own = {"momentum": [0.5, 5], "late": None, "sgd": {"first": 1, "last": 4, "count": 3}}
+    study = load_small(tmp_path, {"optimizers": DEFINED, "sweeps/flat/optimizer": own})
+    assert list(study.sweeps) == ["flat_momentum", "flat_late", "flat_sgd", "automatic"]
+    rates = [sweep.learning_rates for sweep in study.sweeps.values()]
+    assert rates == [[0.5, 5], [0.001, 0.01, 0.1], [1, 2, 4], [0.01, 0.1]]
+    problems = [sweep.problem.name for sweep in study.sweeps.values()]
+    assert problems[:2] == ["digits_pretrained_film_momentum", "digits_pretrained_film_late"]
+    assert len({tuple(sweep.axes["epsilon"]) for sweep in study.sweeps.values()}) == 1
+    listed = load_small(
+        tmp_path, {"optimizers": DEFINED, "sweeps/flat/optimizer": ["momentum", "late"]}
+    )
+    assert list(listed.sweeps)[:2] == ["flat_momentum", "flat_late"]
+    # What is written out is a study, and its files are those of a sweep that names one optimizer.
+    again = type(study).model_validate(study.model_dump(mode="json", by_alias=True))
+    assert again.sweeps == study.sweeps
+    assert trainer_fingerprint(study, problems[0]) == trainer_fingerprint(listed, problems[0])
+
+
+def test_what_an_optimizer_does_is_in_the_names_of_files(tmp_path: Path) -> None:
+    def digits(**changes: Any) -> str:
+        section = DEFINED["momentum"] | changes
+        edits = {"optimizers": {"momentum": section}, "sweeps/flat/optimizer": "momentum"}
+        study = load_small(tmp_path, edits)
+        return study.made_for.cell(study.sweep_cells("flat")[0])
+
+    assert digits() == digits(title="Heavy ball") != digits(momentum=0.8)
+
+
+def test_series_of_targets_by_optimizer(tmp_path: Path) -> None:
+    study = load_small(
+        tmp_path,
+        {
+            "optimizers": DEFINED,
+            "sweeps/flat/optimizer": ["adam", "momentum"],
+            "figures/map/foreach": {"optimizer": ["adam", "momentum"]},
+            "figures": {
+                "map_{optimizer}": {
+                    "family": "heatmap",
+                    "section": "Main",
+                    "caption": "By {optimizer}.",
+                    "foreach": {"optimizer": ["adam", "momentum", "rms"]},
+                    "panels": [{"epsilon": 1, "epochs": 2}],
+                }
+            },
+        }
+        | {},
+    )
+    captions = {name: each.caption for name, each in study.figures.items()}
+    assert {name: text.partition(".")[0] for name, text in captions.items()} == {
+        "map_adam": "By DP-Adam",
+        "map_momentum": "By DP-SGD (momentum 0",
+    }
+    assert study.targets.undrawn == {
+        "map_rms": "no sweep trains Pretrained with FiLM on Digits by RMSprop (alpha 0.9, centered)"
+    }
+
+
+@pytest.mark.parametrize(
+    ("edits", "said"),
+    [
+        (
+            {"sweeps/flat/optimizer": ["adam", "mometum"]},
+            'sweeps.flat_mometum.optimizer: found "mometum"; did you mean momentum? allowed: adam, '
+            "adamw, sgd, adam-bc, momentum, late, rms",
+        ),
+        ({"sweeps/flat/optimizer": ["adam", "adam"]}, "adam is there twice"),
+        (
+            {"sweeps/flat/optimizer": []},
+            "sweeps.flat.optimizer: found []; allowed: at least 1 entry",
+        ),
+        ({"sweeps/flat/optimizer": {"adam": [0.1, -1]}}, "above 0"),
+        ({"optimizers/x": {"kind": "adan"}}, 'optimizers.x.kind: found "adan"; did you mean adam?'),
+        (
+            {"optimizers/x": {"kind": "sgd", "betas": [0.9, 0.9]}},
+            "optimizers.x.betas: unknown key; allowed: ",
+        ),
+        (
+            {"optimizers/x": {"kind": "sgd", "nesterov": True}},
+            "optimizers.x.nesterov: found true without momentum; allowed: with a momentum above 0",
+        ),
+        (
+            {"optimizers/x": {"kind": "sgd", "momentum": 1.0}},
+            "momentum: found 1.0; allowed: below 1",
+        ),
+        ({"optimizers/x": {"kind": "adam", "betas": [0.9]}}, "at least 2 entry"),
+        ({"optimizers/x": {"kind": "adam", "schedule": "cosin"}}, "constant, cosine or linear"),
+        ({"optimizers/x": {"kind": "adam", "warmup": 1}}, "below 1"),
+        (
+            {"optimizers/x": {"kind": "adam", "average": {"kind": "ema", "decay": 1.5}}},
+            "optimizers.x.average.decay: found 1.5; allowed: below 1",
+        ),
+        (
+            {"optimizers/x": {"kind": "adam", "average": {"kind": "tail", "share": 0}}},
+            "optimizers.x.average.share: found 0; allowed: above 0",
+        ),
+        (
+            {"optimizers/x": {"kind": "torch", "name": "LBFGS"}},
+            "optimizers.x.name: found LBFGS, which computes losses again; allowed: ",
+        ),
+        (
+            {"optimizers/x": {"kind": "torch", "name": "Rprop", "arguments": {"lr": 1}}},
+            "optimizers.x.arguments: found lr, which learning rates",
+        ),
+        (
+            {"tables/compared/entries/0/optimizer": "momentun"},
+            'optimizer: found "momentun"; did you mean momentum? allowed: adam, ',
+        ),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, edits: dict[str, Any], said: str) -> None:
+    found = complaints(tmp_path, {"optimizers": dict(DEFINED), **edits})
+    assert said in " ".join(found)
+
+
+def test_a_written_out_name_must_be_free(tmp_path: Path) -> None:
+    sweeps = {"sweeps/flat/optimizer": ["adam", "sgd"]}
+    flat = load_small(tmp_path, {}).sweeps["flat"].model_dump(mode="json")
+    (found,) = complaints(tmp_path, {**sweeps, "sweeps/flat_sgd": flat})
+    assert "flat: stands for a sweep flat_sgd, and there is another one of this name" in found
+
+
+# -- schedules and averages ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 100])
+@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])
+def test_a_schedule_rises_to_the_whole_rate_and_never_wastes_a_step(
+    steps: int, warmup: float, schedule: Any
+) -> None:
+    section = Adam(kind="adam", schedule=schedule, warmup=warmup)
+    factors = [section.factor(step, steps) for step in range(1, steps + 1)]
+    assert all(0 < factor <= 1 for factor in factors)
+    rising = round(warmup * steps)
+    assert factors[: rising + 1] == sorted(factors[: rising + 1])
+    assert factors[rising:] == sorted(factors[rising:], reverse=True)
+    assert rising == steps or factors[rising] == 1.0
+    if schedule == "constant" and not warmup:
+        assert set(factors) == {1.0}
+
+
+def test_the_weights_of_averages_are_those_of_their_definitions() -> None:
+    for share, steps, last in (
+        (0.2, 10, 2),
+        (0.25, 10, 3),
+        (1.0, 10, 10),
+        (0.01, 10, 1),
+        (0.3, 10, 3),
+    ):
+        tail = TailAverage(kind="tail", share=share)
+        assert weights_of(tail, steps) == pytest.approx(
+            [0.0] * (steps - last) + [1 / last] * last, abs=1e-12
+        )
+    ema = optimizer_of({"kind": "sgd", "average": {"kind": "ema", "decay": 0.9}}).average
+    powers = 0.9 ** np.arange(49, -1, -1)
+    assert weights_of(ema, 50) == pytest.approx(powers / powers.sum())
+
+
+def weights_of(average: Any, steps: int) -> list[float]:
+    """The weight of each step in the average at the end."""
+    weights = np.zeros(steps)
+    for step in range(1, steps + 1):
+        weights *= 1 - average.weight(step, steps)
+        weights[step - 1] += average.weight(step, steps)
+    return [float(weight) for weight in weights]
+
+
+def test_defaults_are_those_of_torch() -> None:
+    import inspect
+
+    import torch
+
+    for name, section in BY_DEFAULT.items():
+        if name == "adam-bc":
+            continue
+        constructor = getattr(torch.optim, section.made_by()[0].partition(":")[2])
+        theirs = inspect.signature(constructor).parameters
+        for key, value in section.made_by()[1].items():
+            if key != "fused":
+                default = theirs[key].default
+                assert (list(default) if isinstance(default, tuple) else default) == value
+    assert SGD(kind="sgd").made_by()[1]["momentum"] == 0
