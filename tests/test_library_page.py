@@ -13,6 +13,7 @@ import dpsweep
 from dpsweep.study.paths import Paths
 from tests.synthetic import make_study, write_cells
 
+ROOT = Path(__file__).parents[1]
 PAGE = (Path(__file__).parents[1] / "docs" / "library.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
@@ -38,6 +39,15 @@ def test_every_block_runs(
     assert "391 1.126" in printed
     assert "torch.Size([2000])" in printed
     assert "results/mine/release: no such folder" in printed
+
+
+def test_the_block_of_the_readme_runs_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    assert len(block.splitlines()) <= 16
+    exec(compile(block, "README.md", "exec"), {})  # noqa: S102
+    proven, second = map(float, re.findall(r"\d\.\d{4}", capsys.readouterr().out))
+    assert 1.998 <= proven <= 2 and abs(second - proven) < 0.01
 
 
 def test_the_package_offers_what_the_page_uses() -> None:
