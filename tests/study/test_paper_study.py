@@ -75,6 +75,7 @@ TABLES = [
     "taba2_datasets",
     "tab_lora_rank",
     "tab_autoclip",
+    "tab_optimizers",
 ]
 
 

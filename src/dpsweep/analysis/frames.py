@@ -46,20 +46,19 @@ def load_trials(
     paths: Paths,
     cells: Iterable[Cell],
     missing: list[Path] | None = None,
-    per_class: bool = False,
+    also: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Read the trials of cells: one row per trial, in the order of the cells.
 
-    Columns are those of ``trials.parquet`` that the statistics need (with ``per_class`` also
-    ``per_class_accuracy``), and ``problem`` and ``cell`` (the cell's name). ``clipping_bound`` is NaN
-    for automatic and no clipping.
+    Columns are those of ``trials.parquet`` that the statistics need, those of ``also``, and ``problem``
+    and ``cell`` (the cell's name). ``clipping_bound`` is NaN for automatic and no clipping.
 
     Args:
         study: the study.
         paths: where results lie.
         cells: whose trials; each is read once.
         missing: absent files are added to it; see the module.
-        per_class: whether to read the accuracy of every class too.
+        also: further columns.
 
     Raises:
         FormerResultsError: a cell was trained for other data, weights or noise than those of today, and
@@ -70,8 +69,9 @@ def load_trials(
     tables = {
         (cell.problem, cell.name): paths.cell_trials(study, cell) for cell in dict.fromkeys(cells)
     }
-    columns = [*TRIAL_COLUMNS, "per_class_accuracy"] if per_class else TRIAL_COLUMNS
-    frame = read_all(tables, [*columns, *MADE_FROM], ["problem", "cell"], missing, "trained cell")
+    frame = read_all(
+        tables, [*TRIAL_COLUMNS, *also, *MADE_FROM], ["problem", "cell"], missing, "trained cell"
+    )
     frame = current_trials(study, paths, frame, missing).drop(columns=MADE_FROM)
     chosen = frame.groupby(["problem", "cell"], sort=False)["best"].any()
     for key in chosen.index[~chosen.to_numpy(dtype=bool)]:

@@ -68,7 +68,7 @@ def effects_on_classes(
     def of_panel(panel: Panel) -> pd.DataFrame:
         both = [panel, figure.at_baseline(panel)]
         cells = dict.fromkeys(cell for selection in both for cell in study.cells(selection))
-        trials = load_trials(study, paths, cells, missing, per_class=True)
+        trials = load_trials(study, paths, cells, missing, also=["per_class_accuracy"])
         tuned = choose(trials, by=["clipping_bound"]).set_index("clipping_bound", drop=False)
         if figure.baseline not in tuned.index:
             return pd.DataFrame()  # partial: nothing to compare with yet

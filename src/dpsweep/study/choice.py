@@ -51,6 +51,27 @@ def best_by_mean(accuracy: Array) -> int:
     return 0 if np.isnan(means).all() else int(np.nanargmax(means))
 
 
+def measured_by_others(selection: Array, accuracy: Array, choose: Chooser = best_by_mean) -> Array:
+    """For each seed but the first, its accuracy where the other seeds choose; see `cross_fitted`.
+
+    >>> selection = np.array([[0.6, 0.5, 0.7], [0.5, 0.6, 0.6]])
+    >>> measured_by_others(selection, accuracy=selection).tolist()
+    [0.5, 0.7]
+
+    Args:
+        selection: as of `cross_fitted`.
+        accuracy: as of `cross_fitted`.
+        choose: as of `cross_fitted`.
+
+    Returns:
+        Shape (repeats - 1,).
+    """
+    measuring = range(1, accuracy.shape[1])
+    chosen = [choose(np.delete(selection, seed, axis=1)) for seed in measuring]
+    found: Array = accuracy[chosen, list(measuring)]
+    return found
+
+
 def cross_fitted(selection: Array, accuracy: Array, choose: Chooser = best_by_mean) -> float:
     """Accuracy of a choice, measured with seeds that had no part in it.
 
@@ -75,11 +96,9 @@ def cross_fitted(selection: Array, accuracy: Array, choose: Chooser = best_by_me
     Returns:
         NaN with a single repeat (nobody is left to measure), or where a chosen cell has no accuracy.
     """
-    measuring = range(1, accuracy.shape[1])
-    if not measuring:
+    if accuracy.shape[1] < 2:
         return float("nan")
-    chosen = [choose(np.delete(selection, seed, axis=1)) for seed in measuring]
-    return float(accuracy[chosen, list(measuring)].mean())
+    return float(measured_by_others(selection, accuracy, choose).mean())
 
 
 def repeats(trials: pd.DataFrame) -> pd.DataFrame:

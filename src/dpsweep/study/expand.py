@@ -15,12 +15,15 @@ from typing import Any, cast
 
 from dpsweep.study.captions import CAPTION_WORDS, caption, facts, shared, tell_apart
 from dpsweep.study.cells import number
+from dpsweep.study.clipping import clipping_kind
 from dpsweep.study.config.study import StudyFile
+from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.messages import LONGEST_JOINED_NAME, NAME_PATTERN, unknown
 from dpsweep.study.selections import NAMED, SEVERAL, Foreach, Line, LinePanel, Selection
 from dpsweep.study.table_targets import (
     ComparedCells,
     ComparisonTable,
+    OptimizerTable,
     Table,
     TuningImplications,
 )
@@ -205,6 +208,8 @@ class _Member:
         match target:
             case TuningImplications():
                 target = target.of(self._crossed_grids())
+            case OptimizerTable():
+                target = target.of(self._rivals(target.baseline))
             case NoiseCurve():
                 target = target.model_copy(update={"cells": leaves[0].selection})
             case ComparisonTable():
@@ -296,6 +301,33 @@ class _Member:
             raise NotDrawnError("no sweep has two batch sizes and two clipping bounds")
         return found
 
+    def _rivals(self, baseline: str) -> list[Selection]:
+        """The private grids of each problem that the baseline trains too, where the baseline trains it."""
+        if baseline not in self._study.every_optimizer:
+            raise MistakeError(
+                f"{self._where}.baseline: {unknown(baseline, self._study.every_optimizer)}"
+            )
+        grids: dict[tuple[str, ...], list[Sweep]] = {}
+        for sweep in self._study.sweeps.values():
+            rule = clipping_kind(sweep.clipping_bound)
+            grids.setdefault((sweep.dataset, sweep.backbone, sweep.method, rule), []).append(sweep)
+        found = []
+        for sweeps in grids.values():
+            places = {
+                place: {each.problem.optimizer for each in sweeps if place in _settings(each)}
+                for place in dict.fromkeys(each for sweep in sweeps for each in _settings(sweep))
+            }
+            for sweep in sweeps:
+                for epsilon, epochs in _settings(sweep):
+                    rivals = places[epsilon, epochs]
+                    if baseline in rivals and len(rivals) > 1:
+                        axes = sweep.axes | {"epsilon": [epsilon], "epochs": [epochs]}
+                        names = {key: getattr(sweep, key) for key in NAMED}
+                        found.append(Selection.model_validate({**names, **axes}))
+        if not found:
+            raise NotDrawnError(f"no sweep trains with another optimizer what {baseline} trains")
+        return found
+
     def _with_baseline(self, target: PerClass, leaves: Sequence[Leaf]) -> PerClass:
         """The figure with the bound that others are compared with."""
         if "baseline" not in target.model_fields_set:
@@ -347,6 +379,12 @@ class _Member:
                 update["lines"] = _labelled(lines, labels, self._template.ordered)
             panels.append(panel.model_copy(update=update))
         return panels
+
+
+def _settings(sweep: Sweep) -> list[tuple[float, int]]:
+    """The private (epsilon, epochs) of a sweep."""
+    private = [epsilon for epsilon in sweep.epsilon if epsilon != float("inf")]
+    return list(itertools.product(private, sweep.epochs))
 
 
 def _labelled(lines: Sequence[Line], labels: Sequence[str], ordered: bool) -> list[Line]:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
 
 from dpsweep.study.clipping import PrivateRule
-from dpsweep.study.selections import Foreach, Selection, Settings
+from dpsweep.study.selections import Foreach, Part, Selection, Settings
 from dpsweep.study.targets import Target
 
 
@@ -82,9 +82,11 @@ class ComparedCells(Selection):
         return entry
 
 
-Label = Literal["dataset", "backbone", "method", "rank", "clipping", "epsilon", "epochs"]
+Label = Literal[
+    "dataset", "backbone", "method", "optimizer", "rank", "clipping", "epsilon", "epochs"
+]
 LABEL_TITLES = {
-    "dataset": "Dataset", "backbone": "Model", "method": "Method", "rank": "Rank",
+    "dataset": "Dataset", "backbone": "Model", "method": "Method", "optimizer": "Optimizer", "rank": "Rank",
     "clipping": "Clipping", "epsilon": "ε", "epochs": "Epochs",
 }  # fmt: skip
 
@@ -138,7 +140,34 @@ class TuningImplications(Target):
         return table
 
 
+class OptimizerTable(Target):
+    """What each optimizer gains over one of them in the same settings, with paired intervals.
+
+    It is drawn from every private sweep whose dataset, backbone and method are trained with the baseline too.
+    """
+
+    title = "Optimizers"
+    tunes = True
+    table_files = ("tex", "md", "csv", "comparisons.csv")
+
+    family: Literal["optimizers"]
+    baseline: Part = "adam"
+    """the optimizer that others are compared with"""
+
+    _cells: list[Selection] = PrivateAttr(default_factory=list)
+
+    def leaves(self) -> list[Selection]:
+        """The grids that are compared."""
+        return self._cells
+
+    def of(self, cells: Sequence[Selection]) -> Self:
+        """The table of these grids."""
+        table = self.model_copy()
+        table._cells = list(cells)
+        return table
+
+
 Table = Annotated[
-    HyperparameterGrid | Datasets | ComparisonTable | TuningImplications,
+    HyperparameterGrid | Datasets | ComparisonTable | TuningImplications | OptimizerTable,
     Field(discriminator="family"),
 ]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dpsweep.base.files import atomic_path, write_text
 from dpsweep.base.units import count
-from dpsweep.figures.tables import comparison, inputs, tuning_implications
+from dpsweep.figures.tables import comparison, inputs, optimizers, tuning_implications
 from dpsweep.figures.tables.text import TextTable
 from dpsweep.study import Study
 from dpsweep.study.captions import how_chosen
@@ -43,6 +43,9 @@ FAMILIES = {
         ["revision", "description"],
     ),
     "hyperparameter_grid": Family(inputs.grids_of_sweeps, inputs.show_grids, inputs.LISTS),
+    "optimizers": Family(
+        optimizers.gains_and_settings, optimizers.show, ["optimizer", "title", "baseline"]
+    ),
     "tuning_implications": Family(
         tuning_implications.evidence_and_comparisons, tuning_implications.show
     ),

@@ -1,0 +1,82 @@
+"""What each optimizer gains over one of them at the same epsilon."""
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dpsweep.analysis.frames import load_trials
+from dpsweep.analysis.optimizers import optimizers_table, paired_gains, settings_table
+from dpsweep.figures.tables.text import TextTable, group_starts, signed
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+from dpsweep.study.table_targets import OptimizerTable
+
+NOTE = (
+    "A gain is the accuracy in percentage points beyond the baseline ({baseline}) with the same dataset, "
+    "network, method, ε, epochs and seed, each with the batch size, clipping bound and learning rate that "
+    "other seeds choose for it; a mean over settings. In brackets 95 % t intervals: over seeds, so for these "
+    "settings; and over problems (dataset, network, method), so for problems like these. Better, worse: "
+    "settings whose own interval over seeds lies on one side of 0. Average over last: what the averaged "
+    "parameters gain over the last ones of the same trainings, with an interval over seeds."
+)
+
+
+def gains_and_settings(
+    study: Study, paths: Paths, table: OptimizerTable, missing: list[Path] | None = None
+) -> dict[str, pd.DataFrame]:
+    """One row per (epsilon, optimizer), and beside it one per (setting, optimizer).
+
+    Arguments are those of `dpsweep.figures.draw.Compute`.
+
+    Returns:
+        Frames by the suffix of their file; see `dpsweep.analysis.optimizers`.
+    """
+    frames = []
+    for selection in table.selections():
+        averaged = study.optimizer(selection.problem.optimizer).average is not None
+        # Cells of former versions have no such column, and no averages.
+        also = ["last_macro_accuracy"] if averaged else []
+        frames.append(load_trials(study, paths, study.cells(selection), missing, also))
+    trials = pd.concat([each for each in frames if len(each)] or frames[:1], ignore_index=True)
+    gains = paired_gains(trials, table.baseline)
+    numbers = optimizers_table(gains, table.baseline)
+    titles = {name: study.optimizer_title(name, [1.0]) for name in study.every_optimizer}
+    numbers = numbers.assign(
+        title=[titles[name] for name in numbers.get("optimizer", [])],
+        baseline=titles[table.baseline],
+    )
+    return {"csv": numbers, "comparisons.csv": settings_table(trials, gains)}
+
+
+def show(_: OptimizerTable, numbers: pd.DataFrame) -> TextTable:
+    """A block of optimizers for each epsilon, and one for all."""
+    rows = [
+        {
+            "ε": "all" if pd.isna(row["epsilon"]) else f"{row['epsilon']:g}",
+            "Optimizer": str(row["title"]),
+            "Settings": str(row["settings"]),
+            "Gain [these settings]": _with_interval(row, "gain", "lower", "upper"),
+            "[problems like these]": _interval(row, "lower_elsewhere", "upper_elsewhere"),
+            "Better, worse": f"{row['better']}, {row['worse']}",
+            "Average over last": _with_interval(row, "last_gain", "last_lower", "last_upper"),
+        }
+        for row in numbers.to_dict("records")
+    ]
+    baseline = "" if numbers.empty else str(numbers["baseline"].iloc[0])
+    return TextTable.of(
+        rows,
+        ["l", "p0.24", "r", "r", "r", "r", "r"],
+        groups=group_starts([row["ε"] for row in rows]),
+        size="footnotesize",
+        note=NOTE.format(baseline=baseline),
+    )
+
+
+def _with_interval(row: dict[Hashable, Any], value: str, lower: str, upper: str) -> str:
+    return f"{signed(row[value])} {_interval(row, lower, upper)}".rstrip()
+
+
+def _interval(row: dict[Hashable, Any], lower: str, upper: str) -> str:
+    return "" if pd.isna(row[lower]) else f"[{signed(row[lower])}, {signed(row[upper])}]"

@@ -1,0 +1,187 @@
+"""The table of optimizers: paired gains at the same epsilon, against numbers computed by hand."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import t as student
+from tests.study.small import complaints, load_small
+from tests.synthetic import write_cells
+
+from dpsweep.figures.tables.write import write
+from dpsweep.study import Cell, Study
+from dpsweep.study.paths import Paths
+
+SEEDS = 4
+RANDOM = np.random.default_rng(5)
+LUCK: dict[tuple[Any, ...], float] = {}
+AVERAGED = {"kind": "adam", "average": {"kind": "ema", "decay": 0.9}}
+
+
+def luck(*key: Any) -> float:
+    return LUCK.setdefault(key, float(0.01 * RANDOM.standard_normal()))
+
+
+def accuracy(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+    """B = 256 and the small rate are best; seeds have a luck that optimizers share, and some of their own."""
+    optimizer = cell.problem.rpartition("_")[2]
+    gain = {"momentum": 0.02, "averaged": 0.01}.get(optimizer, 0.0) * math.sqrt(cell.epsilon)
+    own = luck(optimizer, cell.epsilon, cell.epochs, seed) / 4
+    found = 0.5 + gain + luck(seed) + own + 0.1 * (cell.batch_size == 256) - rate / 1e3
+    last = {"last_macro_accuracy": found - 0.03 - own} if optimizer == "averaged" else {}
+    return {"macro_accuracy": found, **last}
+
+
+def study(folder: Path) -> Study:
+    optimizers = {"momentum": {"kind": "sgd", "momentum": 0.9}, "averaged": AVERAGED}
+    edits: dict[str, Any] = {
+        "optimizers": optimizers,
+        "sweeps/flat/optimizer": ["adam", "momentum", "averaged"],
+        "sweeps/flat/seeds": SEEDS,
+        "figures": {},
+        "tables": {"t": {"family": "optimizers", "section": "Main", "caption": "Optimizers."}},
+    }
+    return load_small(folder, edits)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> Paths:
+    folder = tmp_path_factory.mktemp("optimizers")
+    paths, made = Paths(folder / "results"), study(folder)
+    write_cells(made, paths, accuracy)
+    write(made, paths, "t")
+    return paths
+
+
+def gains_by_hand(optimizer: str, epsilons: tuple[float, ...]) -> Any:
+    """Shape (settings, measuring seeds), in points."""
+    rows = []
+    for epsilon in epsilons:
+        for epochs in (2, 4):
+            ends = [
+                [
+                    accuracy(Cell(f"d_b_m_{name}", epsilon, epochs, 256, 1.0), 0.001, seed)
+                    for seed in range(2, SEEDS + 1)
+                ]
+                for name in (optimizer, "film")
+            ]
+            rows.append(
+                [
+                    100 * (a["macro_accuracy"] - b["macro_accuracy"])
+                    for a, b in zip(*ends, strict=True)
+                ]
+            )
+    return np.array(rows)
+
+
+def t_interval(values: Any) -> list[float]:
+    mean, error = np.mean(values), np.std(values, ddof=1) / math.sqrt(len(values))
+    reach = student.ppf(0.975, len(values) - 1) * error
+    return [mean, mean - reach, mean + reach]
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "averaged"])
+@pytest.mark.parametrize("epsilons", [(1.0,), (8.0,), (1.0, 8.0)])
+def test_gains_are_paired_by_seed(
+    paths: Paths, optimizer: str, epsilons: tuple[float, ...]
+) -> None:
+    numbers = pd.read_csv(paths.table("t", "csv"))
+    of_all = len(epsilons) > 1
+    row = numbers[
+        (numbers["optimizer"] == optimizer)
+        & (numbers["epsilon"].isna() if of_all else numbers["epsilon"] == epsilons[0])
+    ].iloc[0]
+    by_hand = gains_by_hand(optimizer, epsilons)
+    wanted = t_interval(by_hand.mean(axis=0))
+    assert row[["gain", "lower", "upper"]].tolist() == pytest.approx(wanted)
+    intervals = [t_interval(setting) for setting in by_hand]
+    assert row["settings"] == len(by_hand)
+    assert row["better"] == sum(lower > 0 for _, lower, _ in intervals)
+    assert row["worse"] == sum(upper < 0 for _, _, upper in intervals)
+    assert (row["problems"], math.isnan(row["lower_elsewhere"])) == (1, True)
+
+
+def test_an_average_is_compared_with_the_last_parameters(paths: Paths) -> None:
+    numbers = pd.read_csv(paths.table("t", "csv")).set_index("optimizer")
+    assert numbers.loc["momentum", "last_gain"].isna().all()
+    found = numbers.loc["averaged", ["last_gain", "last_lower", "last_upper"]].iloc[0]
+    own = [
+        [luck("averaged", 1.0, epochs, seed) / 4 for seed in range(2, SEEDS + 1)]
+        for epochs in (2, 4)
+    ]
+    assert found.tolist() == pytest.approx(t_interval(100 * (0.03 + np.mean(own, axis=0))))
+
+
+def test_every_setting_is_in_a_file_of_its_own(paths: Paths) -> None:
+    found = pd.read_csv(paths.table("t", "comparisons.csv"))
+    assert len(found) == 3 * 4
+    assert set(found["batch_size"]) == {256}
+    for (optimizer, epsilon), rows in found.groupby(["optimizer", "epsilon"]):
+        if optimizer != "adam":
+            by_hand = gains_by_hand(str(optimizer), (float(epsilon),))
+            assert rows.sort_values("epochs")["gain"].tolist() == pytest.approx(
+                by_hand.mean(axis=1)
+            )
+    assert (found.loc[found["optimizer"] == "adam", "gain"] == 0).all()
+
+
+def test_the_printed_table(paths: Paths) -> None:
+    text = paths.table("t", "md").read_text()
+    assert "beyond the baseline (DP-Adam)" in text
+    assert "DP-SGD (momentum 0.9)" in text
+    assert "DP-Adam (EMA 0.9)" in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert [row.split("|")[1].strip() for row in rows[2:]] == ["1", "1", "8", "8", "all", "all"]
+
+
+def test_over_problems_the_interval_is_that_of_their_means() -> None:
+    from dpsweep.analysis.optimizers import optimizers_table
+
+    gains = [0.01, 0.03, 0.08]
+    rows = [
+        {
+            **{
+                "dataset": f"d{place}",
+                "backbone": "b",
+                "method": "m",
+                "clipping": "flat",
+                "epsilon": 1.0,
+                "epochs": 1,
+            },
+            **{
+                "optimizer": "sgd",
+                "seed": seed,
+                "accuracy": 0.5,
+                "gain": gain,
+                "over_last": np.nan,
+            },
+        }
+        for place, gain in enumerate(gains)
+        for seed in (2, 3)
+    ]
+    (row,) = optimizers_table(pd.DataFrame(rows), "adam").to_dict("records")
+    wanted = t_interval(100 * np.array(gains))
+    assert [row["gain"], row["lower_elsewhere"], row["upper_elsewhere"]] == pytest.approx(wanted)
+    assert (row["lower"], row["upper"]) == pytest.approx((4.0, 4.0))
+
+
+def test_one_optimizer_or_an_unknown_baseline_makes_no_table(tmp_path: Path) -> None:
+    table = {"family": "optimizers", "section": "Main", "caption": "Optimizers."}
+    alone = load_small(tmp_path, {"tables": {"t": table}})
+    assert alone.targets.undrawn == {"t": "no sweep trains with another optimizer what adam trains"}
+    (found,) = complaints(tmp_path, {"tables": {"t": table | {"baseline": "adan"}}})
+    assert 'tables.t.baseline: found "adan"; did you mean adam? allowed: adam, ' in found
+
+
+def test_results_that_are_not_there_are_noted(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    paths = Paths(tmp_path / "results", partial=True)
+    write_cells(
+        made, paths, accuracy, cells=[each for each in made.all_cells() if each.epsilon == 1]
+    )
+    write(made, paths, "t")
+    assert set(pd.read_csv(paths.table("t", "csv"))["epsilon"]) == {1.0}
+    assert "not there yet" in paths.table("t", "md").read_text()
