@@ -238,6 +238,77 @@ def test_one_table_of_texts() -> None:
     assert pets.train_size + pets.test_size == 120 and 10 < pets.test_size < 40
 
 
+def make_embeddings(name: str, size: int, key: str = "x") -> np.ndarray:
+    embeddings = np.random.default_rng(size).normal(size=(size, 12)).astype(np.float32)
+    np.savez(name, **{key: embeddings, "y": np.array(["ham", "spam"])[np.arange(size) % 2]})
+    return embeddings
+
+
+def test_embeddings_in_two_files() -> None:
+    make_embeddings("train.npz", 400)
+    make_embeddings("test.npz", 50)
+    study = new("--embeddings", "train.npz", "test.npz")
+    pets, backbone = study.datasets["pets"], study.backbones["embedding"]
+    assert pets.source.model_dump(exclude_defaults=True) == {
+        **{"kind": "arrays", "train": "train.npz", "test": "test.npz"},
+    }
+    assert (pets.kind, pets.dimension, pets.train_size, pets.test_size) == (
+        *("embedding", 12, 400, 50),
+    )
+    assert (backbone.reads, backbone.normalisation) == ("embedding", ((), ()))
+    # Normalised, an embedding has the length sqrt(12), whatever it was before.
+    norm = expected_gradient_norm(study, "pets_embedding_head")
+    assert norm == pytest.approx((0.5 * 13) ** 0.5)
+    (sweep,) = study.sweeps.values()
+    assert sweep.clipping_bounds[0] == pytest.approx(0.15 * norm, rel=0.05)
+    assert {"fig1_accuracy_heatmaps", "fig3_gradnorm_distributions"} <= set(study.figures)
+
+
+def test_a_share_of_one_file_of_embeddings_is_for_testing() -> None:
+    make_embeddings("all.npz", 300)
+    pets = new("--embeddings", "all.npz").datasets["pets"]
+    assert (
+        "source: {kind: arrays, train: all.npz, test_from_train: 0.2, seed: 0}" in FILE.read_text()
+    )
+    assert pets.train_size + pets.test_size == 300 and 35 < pets.test_size < 85
+
+
+def test_embeddings_whose_labels_are_files_of_their_own() -> None:
+    for split, size in (("train", 60), ("test", 20)):
+        np.save(f"{split}.npy", make_embeddings("any.npz", size))
+        np.save(f"{split}_y.npy", np.arange(size) % 3)
+    labels = ("--labels", "train_y.npy", "--labels", "test_y.npy")
+    source = new("--embeddings", "train.npy", "test.npy", *labels).datasets["pets"].source
+    assert source.local_files() == {
+        **{"train": "train.npy", "test": "test.npy"},
+        **{"train_labels": "train_y.npy", "test_labels": "test_y.npy"},
+    }
+
+
+def test_embeddings_that_are_not_understood_name_the_option() -> None:
+    make_embeddings("a.npz", 20)
+    np.save("a.npy", np.zeros((5, 2), np.float32))
+    for options, said in (
+        (
+            ("a.npy",),
+            "found float32 (5, 2) and no labels; allowed: labels in the same file, or in a",
+        ),
+        (
+            ("a.npz", "--labels", "a.npy", "--labels", "b.npy"),
+            "--labels: found a.npy, b.npy; allowed",
+        ),
+        (("a.npz", "--method", "network"), "found --embeddings with a network; allowed: a head"),
+        (("a.npz", "--backbone", "vit-tiny"), "found --embeddings with a network"),
+        (("a.npz", "--images", "x"), "none or several of --images, --hub, --texts, --embeddings"),
+        (("a.npz", "--input-column", "z"), 'source.input_column: found "z"; allowed: x, y'),
+        (("a.npz", "a.npz"), "test: found a.npz, which is in train too"),
+    ):
+        with pytest.raises(DpsweepError) as error:
+            new("--embeddings", *options)
+        assert said in str(error.value)
+        assert not FILE.exists()
+
+
 @pytest.mark.parametrize(
     ("names", "found"),
     [
@@ -287,7 +358,7 @@ def test_a_table_that_is_not_understood_names_the_option() -> None:
             new("--texts", *options)
         assert not FILE.exists()
     with pytest.raises(
-        DpsweepError, match=r"found b\.csv; allowed: one file to write, and a table after"
+        DpsweepError, match=r"found b\.csv; allowed: one file to write, and a file after"
     ):
         new("b.csv", "--images", "pets")
 

@@ -75,7 +75,7 @@ IMAGES, FEW = "train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
         (IMAGES, idx(images("train")) + b"x", "found 129 bytes"),
         (IMAGES, idx(images("train")[:, :3]), "images of 3 x 4 pixels"),
         (FEW, idx([0]), "found 1 labels for the 2 images"),
-        (FEW, idx([0, 3]), "found the labels .0, 1, 2. for training and .0, 3. for testing"),
+        (FEW, idx([0, 3]), "image 1 of t10k-images-idx3-ubyte: found the label 3; allowed: 0 to 2"),
         ("train-labels-idx1-ubyte", idx([0, 1, 3] * 2 + [0, 1]), "without a gap"),
         (IMAGES, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs"),
     ],

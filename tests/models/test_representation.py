@@ -7,8 +7,9 @@ from torch import Tensor
 from dpsweep.data.prepared import PADDING
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.backbone import Architecture, BackboneError
-from dpsweep.models.representation import Representation, represent, transform
+from dpsweep.models.representation import Representation, represent
 from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.models.transformation import transform
 from dpsweep.study.config import Features, GroupNorm
 
 SMALL = {

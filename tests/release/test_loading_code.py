@@ -16,12 +16,13 @@ from dpsweep.data.tokenizer import Tokenizer, save_tokenizer, train_word_pieces
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.backbone import Architecture
 from dpsweep.models.build import apply_method, trainable_parameters
-from dpsweep.models.preprocess import Tokens, make_preprocess
+from dpsweep.models.preprocess import Widen, make_preprocess
 from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED
 from dpsweep.release.card import loading_code, reading_code
 from dpsweep.release.certificate import Network
 from dpsweep.release.parameters import head_layers, save_parameters
-from dpsweep.study.config import AllParameters, Film, LoRA, Method
+from dpsweep.release.verify import _network_contradictions
+from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method
 
 VIT = Architecture(
     library="timm",
@@ -33,6 +34,12 @@ TEXT = Architecture(
     name="distilbert",
     arguments={"vocab_size": 50, "dim": 16, "hidden_dim": 16, "n_layers": 1, "n_heads": 2},
 )
+VECTORS = Architecture(
+    library="dpsweep",
+    name="identity",
+    arguments={"dimension": 6, "transformation": "group-norm", "groups": 2},
+)
+SCATTERING = Architecture(library="dpsweep", name="scattering", arguments={"image_size": 8})
 WIDE = Architecture(library="dpsweep", name="wide_resnet", arguments={"depth": 10, "width": 1})
 
 
@@ -62,8 +69,10 @@ def run(code: str, model: Callable[..., Any]) -> dict[str, Any]:
         (VIT, LoRA(kind="lora", rank=2, target_modules=["qkv"])),
         (TEXT, LoRA(kind="lora", rank=2, target_modules=["q_lin"])),
         (WIDE, AllParameters(kind="all")),
+        (SCATTERING, HeadOnly(kind="head")),
+        (VECTORS, HeadOnly(kind="head")),
     ],
-    ids=["timm", "timm-lora", "transformers-lora", "dpsweep"],
+    ids=["timm", "timm-lora", "transformers-lora", "dpsweep", "scattering", "identity"],
 )
 def test_every_parameter_finds_its_place(
     architecture: Architecture, method: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -143,10 +152,47 @@ def test_a_text_is_prepared_as_those_of_the_training(
         model = create(TEXT, classes=3).eval()
     names = run(reading_code(network), model.network)
     (block,) = tokenizer.blocks(texts, 6)
-    for text, row in zip(texts, Tokens()(torch.from_numpy(block)), strict=True):
+    for text, row in zip(texts, Widen()(torch.from_numpy(block)), strict=True):
         (tokens,) = names["prepare"](text)
         assert torch.equal(tokens, row[row >= 0])
     assert (row >= 0).all()  # the second one is cut
     with torch.no_grad():
-        best = model(Tokens()(torch.from_numpy(block[:1]))).argmax().item()
+        best = model(Widen()(torch.from_numpy(block[:1]))).argmax().item()
     assert capsys.readouterr().out == f"{network.classes[best]}\n"
+
+
+def test_an_embedding_is_prepared_as_those_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    embedding = np.random.default_rng(0).normal(size=6).astype(np.float16)
+    np.save("embedding.npy", embedding)
+    network = described(VECTORS, kind="embedding", shape=[6], mean=[], std=[])
+    Path(CERTIFICATE).write_text(json.dumps({"network": {"classes": network.classes}}))
+    with seeded(0):
+        model = create(VECTORS, classes=3).eval()
+    (prepared,) = run(reading_code(network), model)["prepare"]("embedding.npy")
+    (expected,) = Widen()(torch.from_numpy(embedding[None]))
+    assert torch.equal(prepared, expected) and prepared.dtype == torch.float32
+    with torch.no_grad():
+        best = model(expected[None]).argmax().item()
+    assert capsys.readouterr().out == f"{network.classes[best]}\n"
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"kind": "image", "shape": [2, 3, 1], "mean": [0.5]}, "network.kind: found 'image', expected"),
+        ({"kind": "text"}, "network.kind: found 'text', expected 'embedding'"),
+        ({"shape": [7]}, "network.shape.0: found 7, expected 6"),
+        ({"shape": [6, 1]}, "network.shape: found [6, 1], expected (dimension)"),
+        ({"resize": Resize(size=8, interpolation="bicubic", crop=None)}, "network.resize: found False"),
+    ],
+)  # fmt: skip
+def test_a_certificate_of_embeddings_that_contradicts_itself_is_found(
+    changed: dict[str, Any], said: str
+) -> None:
+    right = {"kind": "embedding", "shape": [6], "mean": [], "std": []}
+    assert not any(said in line for line in _network_contradictions(described(VECTORS, **right)))
+    found = list(_network_contradictions(described(VECTORS, **(right | changed))))
+    assert any(said in line for line in found), found

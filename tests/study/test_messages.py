@@ -39,6 +39,28 @@ READER: Edits = {
 }
 LETTERS = {"dataset": "letters", "backbone": "random", "method": "lora"}
 OTHER = {"kind": "file", "path": "tokenizer.json"}
+VECTORS: Edits = {
+    "datasets/vectors": {
+        **{"title": "Vectors", "source": {"kind": "arrays", "train": "a.npz", "test": "b.npz"}},
+        **{"classes": 2, "train_size": 300, "test_size": 30, "dimension": 8},
+    },
+    "backbones/identity": {
+        **{"title": "Identity", "library": "dpsweep", "architecture": "identity"},
+        **{"arguments": {"dimension": 8}, "weights": {"kind": "none"}},
+    },
+    "methods/head": {"kind": "head"},
+    "sweeps/vectors": {
+        **{"dataset": "vectors", "backbone": "identity", "method": "head", "epsilon": [1]},
+        **{
+            "epochs": [1],
+            "batch_size": [8],
+            "clipping_bound": [1],
+            "learning_rate": [1],
+            "seeds": 1,
+        },
+    },
+}
+SOURCE = "datasets.vectors.source"
 
 # What is edited, and the mistakes that must be named; "..." stands for more text.
 MISTAKES: dict[str, tuple[Edits, list[str]]] = {
@@ -83,6 +105,58 @@ MISTAKES: dict[str, tuple[Edits, list[str]]] = {
         ["sweeps.flat: missing dataset, seeds"],
     ),
     "missing section": ({"sweeps": DELETE}, ["the study: missing sweeps"]),
+    # embeddings
+    "embeddings of another dimension": (
+        {**VECTORS, "datasets/vectors/dimension": 9},
+        [
+            "sweeps.vectors.dataset: found vectors, embeddings of dimension 9; allowed: that of the "
+            "backbone's arguments, 8"
+        ],
+    ),
+    "embeddings without a dimension": (
+        {**VECTORS, "datasets/vectors/dimension": DELETE, "backbones/identity/arguments": {}},
+        ["datasets.vectors.dimension: missing; allowed: how many numbers an embedding has"],
+    ),
+    "embeddings that a network of images reads": (
+        {**VECTORS, "sweeps/vectors/backbone": "pretrained"},
+        ["sweeps.vectors.dataset: found vectors (embeddings); allowed: what the backbone reads"],
+    ),
+    "images without a network": (
+        {**VECTORS, "sweeps/vectors/dataset": "digits"},
+        ["sweeps.vectors.dataset: found digits (images); allowed: what the backbone reads"],
+    ),
+    "embeddings whose network would train": (
+        {**VECTORS, "sweeps/vectors/method": "film"},
+        ["sweeps.vectors.method: found film of kind film on embeddings; allowed: kind head, ..."],
+    ),
+    "a source of embeddings that should hold images": (
+        {**VECTORS, "datasets/vectors/kind": "image"},
+        [
+            "datasets.vectors.kind: found image; allowed: embedding, which is what source arrays holds",
+            "datasets.vectors.image_size: missing; allowed: ...",
+            "sweeps.vectors.dataset: found vectors (images); allowed: what the backbone reads",
+        ],
+    ),
+    "embeddings with a tokenizer": (
+        {**VECTORS, "datasets/vectors/tokenizer": "vit"},
+        ["datasets.vectors.tokenizer: found vit; allowed: nothing (embeddings)"],
+    ),
+    "embeddings without a test set": (
+        {**VECTORS, "datasets/vectors/source/test": DELETE},
+        [
+            f"{SOURCE}.test: found neither it and test_from_train; allowed: one of them, a file or ..."
+        ],
+    ),
+    "labels of one of two files": (
+        {**VECTORS, "datasets/vectors/source/train_labels": "c.npy"},
+        [
+            f"{SOURCE}.test_labels: missing beside the other one; allowed: a file of labels for each, ..."
+        ],
+    ),
+    "a source that is wrong decides nothing": (
+        {**VECTORS, "datasets/vectors/source/kind": "array"},
+        [f'{SOURCE}.kind: found "array"; did you mean arrays? allowed: ...'],
+    ),
     # what does not go together
     "a crop of what is not a photograph": (
         {"datasets/digits/crop": 0.9},

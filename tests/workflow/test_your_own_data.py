@@ -129,10 +129,22 @@ def make_weights(
     return folder
 
 
+def make_embeddings(repository: Path, cache: Path) -> None:
+    folder = repository / "data" / "notes"
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(3, 32))
+    for split, count in (("train", 300), ("test", 60)):
+        labels = np.arange(count) % 3
+        embeddings = centres[labels] + random.normal(size=(count, 32))
+        np.savez(folder / f"{split}.npz", x=embeddings.astype(np.float16), y=labels)
+
+
 MAKERS: dict[str, Callable[[Path, Path], None]] = {
     "studies/pets.yaml": make_folder,
     "studies/beans.yaml": make_hub_dataset,
     "studies/mails.yaml": make_table,
+    "studies/notes.yaml": make_embeddings,
     "studies/convnext.yaml": make_backbone,
 }
 

@@ -32,7 +32,9 @@ def new(
     ],
     second: Annotated[
         Path | None,
-        typer.Argument(metavar="[TEST]", help="the second table of --texts", hidden=True),
+        typer.Argument(
+            metavar="[TEST]", help="the second file of --texts or --embeddings", hidden=True
+        ),
     ] = None,
     images: Annotated[
         Path | None, typer.Option(help="a folder of images: <split>/<class>/, or <class>/")
@@ -46,12 +48,25 @@ def new(
             metavar="TRAIN [TEST]", help="one or two tables of texts: csv, tsv, jsonl or parquet"
         ),
     ] = None,
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TRAIN [TEST]",
+            help="one or two files of embeddings with labels: npz, npy, safetensors or parquet",
+        ),
+    ] = None,
+    labels: Annotated[
+        list[Path] | None,
+        typer.Option(help="of --embeddings, in a file of their own; again for those of TEST"),
+    ] = None,
     backbone: Annotated[
         list[str] | None,
         typer.Option(help="from the extended study; with images up to two, the weaker first"),
     ] = None,
-    input_column: Annotated[str | None, typer.Option(help="column of images or texts")] = None,
-    label_column: Annotated[str | None, typer.Option(help="column of labels")] = None,
+    input_column: Annotated[
+        str | None, typer.Option(help="column or array of images, texts or embeddings")
+    ] = None,
+    label_column: Annotated[str | None, typer.Option(help="column or array of labels")] = None,
     configuration: Annotated[
         str | None, typer.Option(help="which one, if the hub dataset has several")
     ] = None,
@@ -92,18 +107,28 @@ def new(
 
     if second is not None:  # an option takes one value, so the second table is an argument
         study_file, second = sorted((study_file, second), key=_is_no_study)
-        if texts is None:
+        if texts is None and embeddings is None:
             raise StudyError(
-                f"found {second}; allowed: one file to write, and a table after --texts"
+                f"found {second}; allowed: one file to write, and a file after --texts or --embeddings"
             )
-    if sum(given is not None for given in (images, hub, texts)) != 1:
-        raise StudyError("found none or several of --images, --hub, --texts; allowed: one of them")
+    if sum(given is not None for given in (images, hub, texts, embeddings)) != 1:
+        raise StudyError(
+            "found none or several of --images, --hub, --texts, --embeddings; allowed: one of them"
+        )
+    if embeddings is not None and (backbone or method == "network"):
+        raise StudyError("found --embeddings with a network; allowed: a head on them alone")
+    if labels and embeddings is None:
+        raise StudyError("found --labels without --embeddings; allowed: with them")
     if images is not None:
         found = look.look_at_folder(images, folders_are_classes)
     elif hub is not None:
         found = look.look_at_hub(hub, input_column, label_column, configuration)
+    elif embeddings is not None:
+        found = look.look_at_embeddings(
+            embeddings, second, labels or (), input_column, label_column
+        )
     else:
-        assert texts is not None  # noqa: S101 (one of the three is given)
+        assert texts is not None  # noqa: S101 (one of the four is given)
         found = look.look_at_tables(texts, second, input_column, label_column)
     if private is None:
         private = _ask_whether_private()
@@ -115,16 +140,18 @@ def new(
     estimates = Plan(study, Paths(Path(study.results)), device=device).estimates().values()
     seconds = sum(each.seconds for each in estimates)
     other = (
-        "--method network trains in the network, which takes a GPU"
+        ""
+        if embeddings is not None
+        else " --method network trains in the network, which takes a GPU."
         if head
-        else "--method head trains on frozen features in minutes"
+        else " --method head trains on frozen features in minutes."
     )
     if private:
         steps = private_steps(study_file, study)
     else:
         cells = f"{len(study.all_cells())} cells, {len(study.figures)} figures, {len(study.tables)} tables"
         steps = (
-            f"{cells}; about {duration(seconds)} of {device.unit} time. {other}. Next:\n"
+            f"{cells}; about {duration(seconds)} of {device.unit} time.{other} Next:\n"
             f"  dpsweep check {study_file}\n"
             f"  dpsweep plan {study_file}\n"
             f"  dpsweep run {study_file}"

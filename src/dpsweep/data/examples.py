@@ -1,9 +1,10 @@
 """Labelled examples as a source gives them, how their labels become numbers, and shares of them."""
 
 import math
+import re
 import unicodedata
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,6 +15,9 @@ from dpsweep.study.messages import shorten
 from dpsweep.study.shares import draw, is_within
 
 Labels = npt.NDArray[np.int64]
+
+_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]*")
+_OTHER_NUMBER = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+e[-+]?\d+|nan|inf)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class LabelColumn:
     table: str
     """where they were found, for messages"""
     name: str
+    """what they are called there, as column 'label'; empty for a file of labels alone"""
     values: Sequence[Any]
     where: Callable[[int], str]
     """what the row at a place is called"""
@@ -99,9 +104,14 @@ class LabelColumn:
             DatasetError: always.
         """
         raise DatasetError(
-            f"{self.where(place)}, column {self.name!r}: found the label {shorten([repr(label)])}; "
+            f"{self.where(place)}{self.named}: found the label {shorten([repr(label)])}; "
             f"allowed: {allowed}"
         )
+
+    @property
+    def named(self) -> str:
+        """The name behind a place, for messages."""
+        return f", {self.name}" if self.name else ""
 
 
 def encode_labels(
@@ -141,9 +151,39 @@ def encode_labels(
     return encoded[0], encoded[1], list(names)
 
 
+def same_kind(*columns: LabelColumn) -> Iterator[LabelColumn]:
+    """Read labels alike in files of all kinds: whole numbers and truth values may be text in some.
+
+    Raises:
+        DatasetError: a label is another kind of number.
+    """
+    for column in columns:
+        for place, label in enumerate(column.values):
+            if isinstance(label, str) and _OTHER_NUMBER.fullmatch(label.strip()):
+                column.refuse(place, label, "whole numbers from 0, or names of classes")
+    truth = any(isinstance(label, bool) for column in columns for label in column.values)
+    numbers = all(map(_is_whole, columns[0].values))
+    for column in columns:
+        yield replace(column, values=[_plain(each, numbers, truth) for each in column.values])
+
+
+def _plain(label: Any, number: bool, truth: bool) -> Any:
+    if number and _is_whole(label):
+        return int(label)
+    if truth and isinstance(label, str) and label.strip().lower() in ("true", "false"):
+        return label.strip().capitalize()
+    return label
+
+
+def _is_whole(label: Any) -> bool:
+    if isinstance(label, str):
+        return _WHOLE_NUMBER.fullmatch(label.strip()) is not None
+    return type(label) is int
+
+
 def _count_classes(column: LabelColumn, labels: Sequence[Any]) -> int:
     """Return K for labels that are 0 to K - 1, all of them."""
-    where = f"{column.table}, column {column.name!r}"
+    where = f"{column.table}{column.named}"
     found = sorted(set(labels))
     if found[0] < 0:
         column.refuse(

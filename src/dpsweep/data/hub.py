@@ -332,7 +332,7 @@ def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, Label
                 labels += batch[source.label_column]
         sizes.append(len(labels) - before)
     rows = _Rows(files, splits, sizes)
-    return rows, LabelColumn(source.id, source.label_column, labels, rows.where)
+    return rows, LabelColumn(source.id, f"column {source.label_column!r}", labels, rows.where)
 
 
 def _content(files: HubFiles, where: str, image: Any) -> Content:

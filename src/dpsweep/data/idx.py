@@ -14,7 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsweep.base.files import require_content
-from dpsweep.data.examples import LabelledData, Labels, Split, stratified_share
+from dpsweep.data.examples import (
+    LabelColumn,
+    LabelledData,
+    Split,
+    encode_labels,
+    stratified_share,
+)
 from dpsweep.data.prepared import DatasetError
 from dpsweep.study.config import IdxSource
 
@@ -36,27 +42,18 @@ def load_idx(source: IdxSource, size: int) -> LabelledData:
         DatasetError: a file is missing or not what its name says, or the images have another size.
     """
     folder = Path(source.path).expanduser()
-    splits = {split: _split(folder, split, size) for split in _SPLITS}
-    found = {split: set(np.unique(each.labels).tolist()) for split, each in splits.items()}
-    classes = max(found["train"]) + 1
-    if found["train"] != set(range(classes)) or not found["test"] <= found["train"]:
-        raise DatasetError(
-            f"{folder}: found the labels {sorted(found['train'])} for training and {sorted(found['test'])} "
-            "for testing; allowed: numbers from 0 without a gap, the same for both"
-        )
-    train = splits["train"]
-    kept = stratified_share(train.labels, lambda row: (row,), source.train_share, source.seed)
+    (images, train), (test_images, test) = (_split(folder, split, size) for split in _SPLITS)
+    labels, test_labels, classes = encode_labels(train, test)
+    kept = stratified_share(labels, lambda row: (row,), source.train_share, source.seed)
     return LabelledData(
-        train=Split(
-            train.inputs[kept], train.labels[kept], lambda row: train.where(int(kept[row]))
-        ),
-        test=splits["test"],
-        classes=list(map(str, range(classes))),
+        train=Split(images[kept], labels[kept], lambda row: train.where(int(kept[row]))),
+        test=Split(test_images, test_labels, test.where),
+        classes=classes,
         origin=str(folder),
     )
 
 
-def _split(folder: Path, split: str, size: int) -> Split:
+def _split(folder: Path, split: str, size: int) -> tuple[npt.NDArray[np.uint8], LabelColumn]:
     images_file, images = _read(folder, split, "images", 3)
     labels_file, labels = _read(folder, split, "labels", 1)
     if images.shape[1:] != (size, size):
@@ -65,19 +62,18 @@ def _split(folder: Path, split: str, size: int) -> Split:
             f"image_size: found {size}, but images of {height} x {width} pixels in {images_file}; "
             f"allowed: {height if height == width else 'square images'}"
         )
-    if len(images) != len(labels) or not len(labels):
+    if len(images) != len(labels):
         raise DatasetError(
             f"{labels_file}: found {len(labels)} labels for the {len(images)} images of "
-            f"{images_file.name}; allowed: one for each, and at least one"
+            f"{images_file.name}; allowed: one for each"
         )
-    return Split(
-        images[..., None], labels.astype(np.int64), f"image {{}} of {images_file.name}".format
-    )
+    where = f"image {{}} of {images_file.name}".format
+    return images[..., None], LabelColumn(str(labels_file), "", labels.tolist(), where)
 
 
 def _read(
     folder: Path, split: str, what: Literal["images", "labels"], axes: int
-) -> tuple[Path, npt.NDArray[np.uint8] | Labels]:
+) -> tuple[Path, npt.NDArray[np.uint8]]:
     """Return the file that holds a part of a split, and its content."""
     names = [
         f"{_SPLITS[split]}-{what}{mark}idx{axes}-ubyte{end}" for mark in "-." for end in ("", ".gz")

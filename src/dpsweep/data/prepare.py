@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from dpsweep.data import unfinished
+from dpsweep.data.duplicates import find_duplicates, say_duplicates
+from dpsweep.data.embeddings import Embeddings
 from dpsweep.data.examples import LabelledData, Labels
 from dpsweep.data.images import EncodedImages, decode_images, first_corrupt, make_transform
 from dpsweep.data.prepared import METADATA, DatasetError, PreparedDataset, TokenizerIdentity
@@ -19,6 +21,7 @@ from dpsweep.data.texts import leave_out_unreadable
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.data.write import write_prepared
 from dpsweep.study.config import Dataset, FilesSource, FolderSource, HubSource
+from dpsweep.study.config.datasets import TrainAndTest
 from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
@@ -48,7 +51,7 @@ def prepare(
             data = leave_out_unreadable(data)
     _refuse_or_warn(name, dataset, data.skipped)
     # What the labels tell is known before hours of decoding, unless images may be left out.
-    known = dataset.kind == "text" or dataset.corrupt == "refuse"
+    known = dataset.kind != "image" or dataset.corrupt == "refuse"
     if known:
         _compare(name, dataset, data)
     own = resize = identity = None
@@ -83,7 +86,10 @@ def prepare(
 
 
 def inspect(name: str, dataset: Dataset) -> list[str] | None:
-    """Compare labels with what the study declares, and decode one image of each class of a folder.
+    """Compare labels with what the study declares, and look at inputs as far as that takes seconds.
+
+    That is one image of each class of a folder, the texts of tables, and embeddings, which are also searched
+    for test examples that are training examples.
 
     Returns:
         The names of the classes; None for a source that is not on this machine.
@@ -98,9 +104,15 @@ def inspect(name: str, dataset: Dataset) -> list[str] | None:
         data = load(dataset)
         if isinstance(source, FilesSource):
             data = leave_out_unreadable(data)
-    if dataset.corrupt == "refuse" or isinstance(source, FilesSource):
+    if dataset.corrupt == "refuse" or isinstance(source, TrainAndTest):
         _refuse_or_warn(name, dataset, data.skipped)
         _compare(name, dataset, data)
+    train, test = data.train, data.test
+    if isinstance(train.inputs, Embeddings):
+        hashes = train.inputs.hashes, test.inputs.hashes
+        found = find_duplicates(*hashes, train.where, test.where)
+        refuse = dataset.duplicates == "refuse"
+        say_duplicates(name, dataset.kind, found, len(test.labels), refuse)
     if dataset.corrupt == "refuse" and isinstance(source, FolderSource):
         _refuse_or_warn(name, dataset, first_corrupt(data.train, resize_of(name, dataset)))
     return data.classes

@@ -7,6 +7,7 @@ A prepared dataset is a folder::
     metadata.json      what it is; written last, so a folder that has it is complete
     train_inputs.npy   images: uint8 (N, height, width, channels)
                        texts: int32 (N, length), token numbers, -1 after the end of a text
+                       embeddings: float32 or float16 (N, dimension)
                        features: float32 (N, features)
     train_labels.npy   int64 (N,), values in [0, number of classes)
     test_inputs.npy    as train_inputs.npy, (test size, ...)
@@ -14,7 +15,7 @@ A prepared dataset is a folder::
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,17 +29,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import DamagedFileError, read_checked_json
 from dpsweep.data.resize import Resize
+from dpsweep.study.config.datasets import KINDS, Kind
 from dpsweep.study.shares import held_out_rows
 
 # The order is part of the checksum.
 _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
 METADATA = "metadata.json"
 _READ_BYTES = 2**24
-INPUT_TYPES = {
-    "image": np.dtype(np.uint8),
-    "text": np.dtype(np.int32),
-    "features": np.dtype(np.float32),
+KINDS_OF_INPUTS: Mapping[str, Kind] = {
+    **KINDS,
+    "features": Kind(("float32",), ("features",), "numbers", keys={}),
 }
+"""Kinds of data, and what is computed from them once."""
 
 Array = npt.NDArray[Any]
 PADDING = -1
@@ -83,7 +85,7 @@ class DatasetMetadata(BaseModel):
     name: str
     title: str
     kind: str = "image"
-    """of its inputs: image, text or features"""
+    """of its inputs: image, text, embedding or features"""
     source: str
     revision: str | None
     classes: tuple[str, ...]
@@ -93,7 +95,8 @@ class DatasetMetadata(BaseModel):
     """Training examples of each class, in the order of ``classes``."""
     test_counts: tuple[int, ...]
     shape: tuple[int, ...]
-    """Shape of one input: (height, width, channels) for an image, (length,) for a text, (features,)."""
+    """Shape of one input: (height, width, channels) for an image, (length,) for a text, (dimension,) or
+    (features,)."""
     resize: Annotated[Resize | None, Field(exclude_if=lambda resize: resize is None)] = None
     """How images that are stored smaller than the network's input are resized with their batch."""
     skipped: tuple[str, ...] = ()
@@ -120,7 +123,8 @@ class PreparedDataset:
     folder: Path
     metadata: DatasetMetadata
     train_inputs: Array
-    """uint8 (N, height, width, channels), int32 (N, length), or float32 (N, features)"""
+    """uint8 (N, height, width, channels), int32 (N, length), float32 (N, features), or float32 or float16
+    (N, dimension)"""
     train_labels: npt.NDArray[np.int64]
     """(N,)"""
     test_inputs: Array
@@ -155,18 +159,20 @@ class PreparedDataset:
 
     def _compare_with_metadata(self) -> None:
         metadata = self.metadata
+        kind = KINDS_OF_INPUTS.get(metadata.kind)
+        types = kind.types if kind else ()
         for split in ("train", "test"):
             size, labels = getattr(metadata, f"{split}_size"), getattr(self, f"{split}_labels")
-            for name, dtype, shape in (
-                (f"{split}_inputs", INPUT_TYPES.get(metadata.kind), (size, *metadata.shape)),
-                (f"{split}_labels", np.dtype(np.int64), (size,)),
+            for name, dtypes, shape in (
+                (f"{split}_inputs", types, (size, *metadata.shape)),
+                (f"{split}_labels", ("int64",), (size,)),
             ):
                 array = getattr(self, name)
-                if (array.dtype, array.shape) != (dtype, shape):
+                if str(array.dtype) not in dtypes or array.shape != shape:
                     raise _damaged(
                         self.folder,
-                        f"{name}.npy is {array.dtype} {array.shape}, but {METADATA} says {dtype} "
-                        f"{shape}",
+                        f"{name}.npy is {array.dtype} {array.shape}, but {METADATA} says "
+                        f"{' or '.join(dtypes)} {shape}",
                     )
                 checksum = _file_checksum(self.folder / f"{name}.npy", array)
                 if checksum != metadata.file_checksums.get(name):

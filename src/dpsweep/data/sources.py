@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from dpsweep.data.digits import load_digits
 from dpsweep.data.docstrings import load_docstrings
+from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.folder import load_folder
 from dpsweep.data.glyphs import load_glyphs
@@ -14,6 +15,7 @@ from dpsweep.data.prepared import DatasetError
 from dpsweep.data.resize import Resize
 from dpsweep.data.texts import load_files
 from dpsweep.study.config import (
+    ArraysSource,
     Dataset,
     DigitsSource,
     DocstringsSource,
@@ -48,6 +50,8 @@ def load(dataset: Dataset) -> LabelledData:
             data = load_docstrings(source)
         case FilesSource():
             data = load_files(source)
+        case ArraysSource():
+            data = load_embeddings(source, dataset.dimension)
         case FolderSource():
             data = load_folder(source)
         case HubSource():

@@ -1,11 +1,9 @@
 """Labelled texts before they are tokenized: those of tables, and those that say nothing."""
 
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dpsweep.data.examples import (
     LabelColumn,
@@ -13,14 +11,13 @@ from dpsweep.data.examples import (
     Split,
     cut_test_set,
     encode_labels,
+    same_kind,
 )
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.tables import read_table
 from dpsweep.study.config import FilesSource
 from dpsweep.study.messages import shorten
 
-_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]*")
-_OTHER_NUMBER = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+e[-+]?\d+|nan|inf)", re.IGNORECASE)
 # Spaces and line ends, and what cannot be seen: control characters, those of zero width.
 _UNSEEN = {"Cc", "Cf", "Zl", "Zp", "Zs"}
 
@@ -74,7 +71,7 @@ def load_files(source: FilesSource) -> LabelledData:
     files = [source.train] if source.test is None else [source.train, source.test]
     splits = [_read(source, Path(name).expanduser()) for name in files]
     (texts, train), (test_texts, test) = splits[0], splits[-1]
-    train, test = _same_kind(train, test)
+    train, test = same_kind(train, test)
     numbers, test_numbers, classes = encode_labels(train, test)
     whole = Split(texts, numbers, train.where)
     if source.test_from_train is None:
@@ -92,36 +89,6 @@ def _only(split: Split, places: Sequence[int]) -> Split:
     return split.without(sorted(others), [split.inputs[place] for place in places])
 
 
-def _same_kind(*columns: LabelColumn) -> Iterator[LabelColumn]:
-    """Read labels alike in files of all kinds: whole numbers and truth values may be text in some.
-
-    Raises:
-        DatasetError: a label is another kind of number.
-    """
-    for column in columns:
-        for place, label in enumerate(column.values):
-            if isinstance(label, str) and _OTHER_NUMBER.fullmatch(label.strip()):
-                column.refuse(place, label, "whole numbers from 0, or names of classes")
-    truth = any(isinstance(label, bool) for column in columns for label in column.values)
-    numbers = all(map(_is_whole, columns[0].values))
-    for column in columns:
-        yield replace(column, values=[_plain(each, numbers, truth) for each in column.values])
-
-
-def _plain(label: Any, number: bool, truth: bool) -> Any:
-    if number and _is_whole(label):
-        return int(label)
-    if truth and isinstance(label, str) and label.strip().lower() in ("true", "false"):
-        return label.strip().capitalize()
-    return label
-
-
-def _is_whole(label: Any) -> bool:
-    if isinstance(label, str):
-        return _WHOLE_NUMBER.fullmatch(label.strip()) is not None
-    return type(label) is int
-
-
 def _read(source: FilesSource, path: Path) -> tuple[list[str], LabelColumn]:
     """Return the texts and labels of one table."""
     table = read_table(path, source.input_column, source.label_column)
@@ -135,4 +102,6 @@ def _read(source: FilesSource, path: Path) -> tuple[list[str], LabelColumn]:
                 f"{where(place)}, column {source.input_column!r}: found {shorten([repr(text)])}; "
                 "allowed: text"
             )
-    return table.texts, LabelColumn(str(path), source.label_column, table.labels, where)
+    return table.texts, LabelColumn(
+        str(path), f"column {source.label_column!r}", table.labels, where
+    )

@@ -1,8 +1,7 @@
 """How a prepared dataset is written: array by array, with checksums, and its metadata last."""
 
 import hashlib
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ import numpy.typing as npt
 import xxhash
 
 from dpsweep.base.files import atomic_path, write_checked_json
+from dpsweep.data.duplicates import find_duplicates, row_hashes, say_duplicates
 from dpsweep.data.examples import Split
 from dpsweep.data.prepared import (
-    INPUT_TYPES,
+    KINDS_OF_INPUTS,
     METADATA,
     Array,
     DatasetError,
@@ -24,9 +24,8 @@ from dpsweep.data.prepared import (
 )
 from dpsweep.data.resize import Resize
 from dpsweep.data.unfinished import write_array_header
+from dpsweep.study.config.datasets import KINDS
 from dpsweep.study.messages import shorten
-
-log = logging.getLogger(__name__)
 
 # Fields of `DatasetMetadata` that the arrays tell.
 _TOLD = {
@@ -59,8 +58,8 @@ def write_prepared(
     if wrong := (facts.keys() - DatasetMetadata.model_fields) | (required - _TOLD - facts.keys()):
         raise TypeError(f"write_prepared: facts that are missing or unknown: {sorted(wrong)}")
     name, kind, classes = facts["name"], facts.get("kind", "image"), facts["classes"]
-    if kind not in INPUT_TYPES:
-        raise DatasetError(f"{name}: found kind {kind!r}; allowed: {', '.join(INPUT_TYPES)}")
+    if kind not in KINDS_OF_INPUTS:
+        raise DatasetError(f"{name}: found kind {kind!r}; allowed: {', '.join(KINDS_OF_INPUTS)}")
     _check_classes(name, classes)
     # A rewrite that is interrupted must not leave old metadata beside new arrays.
     (folder / METADATA).unlink(missing_ok=True)
@@ -75,9 +74,11 @@ def write_prepared(
         }
     arrays = map_arrays(folder)
     shape = _check_inputs(name, kind, arrays["train_inputs"], arrays["test_inputs"])
-    duplicates = [] if kind == "features" else _duplicates(folder, train.where, test.where)
-    if duplicates:
-        _say_duplicates(name, kind, duplicates, facts["test_size"], refuse_duplicates)
+    duplicates: list[str] = []
+    if kind in KINDS:  # what is computed from data is as often there twice
+        seen, tested = (row_hashes(folder / f"{split}_inputs.npy") for split in ("train", "test"))
+        duplicates = find_duplicates(seen, tested, train.where, test.where)
+        say_duplicates(name, kind, duplicates, facts["test_size"], refuse_duplicates)
     checksum, file_checksums = _checksums(folder, arrays, facts.get("resize"))
     metadata = DatasetMetadata(
         **facts,
@@ -103,67 +104,14 @@ def _check_inputs(name: str, kind: str, train: Array, test: Array) -> tuple[int,
             f"{name}: a training input is {dtype} {shape}, a test input {other[0]} {other[1]}; they "
             "must agree"
         )
-    rank, meaning = {
-        "image": (3, "(height, width, channels) with 1 or 3 channels"),
-        "text": (1, "(length,)"),
-        "features": (1, "(features,)"),
-    }[kind]
+    known = KINDS_OF_INPUTS[kind]
     grey_or_rgb = kind != "image" or shape[-1:] in ((1,), (3,))
-    if dtype != INPUT_TYPES[kind] or len(shape) != rank or not grey_or_rgb:
+    if str(dtype) not in known.types or len(shape) != len(known.axes) or not grey_or_rgb:
         raise DatasetError(
-            f"{name}: an input is {dtype} {shape}; allowed: {INPUT_TYPES[kind]} {meaning}"
+            f"{name}: an input is {dtype} {shape}; allowed: {' or '.join(known.types)} "
+            f"({', '.join(known.axes)}){' with 1 or 3 channels' if kind == 'image' else ''}"
         )
     return shape
-
-
-def _duplicates(folder: Path, train: Callable[[int], str], test: Callable[[int], str]) -> list[str]:
-    """Name the test examples whose inputs are those of a training example, each with that one."""
-    hashes, first = np.unique(_row_hashes(folder / "train_inputs.npy"), return_index=True)
-    found = _row_hashes(folder / "test_inputs.npy")
-    places = np.searchsorted(hashes, found).clip(max=len(hashes) - 1)
-    return [
-        f"{test(row)} = {train(int(first[places[row]]))}"
-        for row in np.flatnonzero(hashes[places] == found).tolist()
-    ]
-
-
-def _row_hashes(path: Path) -> npt.NDArray[np.uint64]:
-    """Return a hash of each row of a .npy file.
-
-    Two of 64 bits agree by chance once in 10^8 datasets of a million examples and 100,000 for testing.
-    """
-    mapped = np.load(path, mmap_mode="r")
-    with path.open("rb") as stream:
-        stream.seek(mapped.offset)
-        rows = (xxhash.xxh3_64_intdigest(stream.read(mapped[0].nbytes)) for _ in range(len(mapped)))
-        return np.fromiter(rows, np.uint64, len(mapped))
-
-
-def _say_duplicates(
-    name: str, kind: str, duplicates: Sequence[str], test_size: int, refuse: bool
-) -> None:
-    """Say how many there are.
-
-    Args:
-        name: of the dataset.
-        kind: of inputs.
-        duplicates: what `_duplicates` returns.
-        test_size: all test examples.
-        refuse: whether this is an error.
-
-    Raises:
-        DatasetError: it is.
-    """
-    same = "tokens" if kind == "text" else "pixels"
-    found = (
-        f"{len(duplicates)} of {test_size} test examples have the {same} of a training example, and "
-        f"tell nothing of unseen ones: {shorten(duplicates)}"
-    )
-    if refuse:
-        raise DatasetError(
-            f"datasets.{name}: {found}\nRemove one of both, or set duplicates: warn to use them"
-        )
-    log.warning("%s: %s", name, found)
 
 
 def _write_array(path: Path, inputs: Any, rows: int) -> None:

@@ -13,17 +13,19 @@ from torch import Tensor, nn
 from dpsweep.base.files import read_json, require_content
 from dpsweep.data.hub_file import fetch_file
 from dpsweep.models.backbone import Architecture, BackboneError
+from dpsweep.models.identity import Identity
 from dpsweep.models.scattering import Scattering
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.wide_resnet import WideResNet
 from dpsweep.study.config import Backbone, TrainedTokenizer
 from dpsweep.study.messages import brief
 
-# Architectures that dpsweep builds itself.
-_OWN: dict[str, Callable[..., nn.Module]] = {
+OWN: dict[str, Callable[..., nn.Module]] = {
+    "identity": Identity,
     "scattering": Scattering,
     "wide_resnet": WideResNet,
 }
+"""The networks of library dpsweep, by name."""
 
 
 @runtime_checkable
@@ -145,13 +147,13 @@ def create(architecture: Architecture, classes: int) -> nn.Module:
             )
         elif architecture.library == "transformers":
             model = SequenceClassifier.create(architecture.name, architecture.arguments, classes)
-        elif architecture.library == "dpsweep" and architecture.name in _OWN:
-            model = _OWN[architecture.name](num_classes=classes, **architecture.arguments)
+        elif architecture.library == "dpsweep" and architecture.name in OWN:
+            model = OWN[architecture.name](num_classes=classes, **architecture.arguments)
         else:
             raise BackboneError(
                 f"found architecture {architecture.name!r} of library {architecture.library!r}; "
                 f"allowed: any name of library timm, any kind of model of library transformers, and "
-                f"{', '.join(_OWN)} of library dpsweep"
+                f"{', '.join(OWN)} of library dpsweep"
             )
     except BackboneError:
         raise

@@ -51,10 +51,10 @@ class BackboneMetadata(BaseModel):
     name: str
     title: str
     kind: str = "image"
-    """Kind of its input: image or text."""
+    """Kind of its input: image, text or embedding."""
     architecture: Architecture
     mean: tuple[float, ...]
-    """Per channel, of images scaled to [0, 1]; empty for a network that reads text."""
+    """Per channel, of images scaled to [0, 1]; empty for a network that reads no images."""
     std: tuple[float, ...]
     tokenizer: TokenizerIdentity | None = None
     """Of a network that reads text."""

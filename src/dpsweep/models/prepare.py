@@ -60,7 +60,7 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
         state,
         name=name,
         title=backbone.title,
-        kind="image" if tokenizer is None else "text",
+        kind=backbone.reads,
         architecture=architecture,
         mean=mean,
         std=std,

@@ -108,20 +108,24 @@ def _resampling(stored: int, length: int, resize: Resize) -> Tensor:
     return torch.from_numpy(np.asarray(weights).T / 2.0**_WEIGHT_BITS)
 
 
-class Tokens(nn.Module):
-    """Widen stored tokens to the type in which torch looks them up.
+class Widen(nn.Module):
+    """Widen stored tokens and embeddings to the types in which torch computes.
 
-    The length stays: it is the same for all batches, which compiled kernels need, and in a batch
-    that fills a device some text is as long as allowed anyhow.
+    The length of texts stays: it is the same for all batches, which compiled kernels need, and in a
+    batch that fills a device some text is as long as allowed anyhow.
     """
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Map int32 (B, length) to int64."""
-        if tokens.dtype != torch.int32 or tokens.ndim != 2:
+    def forward(self, stored: Tensor) -> Tensor:
+        """Map int32 (B, length) to int64, and float16 or float32 (B, dimension) to float32."""
+        if stored.dtype not in _WIDE or stored.ndim != 2:
             raise ValueError(
-                f"found tokens {tokens.dtype} {tuple(tokens.shape)}; allowed: int32 (B, length)"
+                f"found inputs {stored.dtype} {tuple(stored.shape)}; allowed: int32 (B, length), float16 or "
+                "float32 (B, dimension)"
             )
-        return tokens.to(torch.int64)
+        return stored.to(_WIDE[stored.dtype])
+
+
+_WIDE = {torch.int32: torch.int64, torch.float16: torch.float32, torch.float32: torch.float32}
 
 
 def make_preprocess(
@@ -133,13 +137,13 @@ def make_preprocess(
     """Return the module that prepares stored inputs for a network.
 
     Args:
-        mean: of the network's inputs, per channel; empty for one that reads text.
+        mean: of the network's inputs, per channel; empty for one that reads no images.
         std: likewise.
         resize: of stored images that are smaller than the network's input.
         shape: of a stored input; only needed with ``resize``.
     """
     if not mean:
-        return Tokens()
+        return Widen()
     if resize is None:
         return Normalise(mean, std)
     height, width, _ = shape

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from dpsweep.data.prepared import PADDING
 from dpsweep.models.architectures import find_head
 from dpsweep.models.backbone import BackboneError
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.study.config import Features, GroupNorm
+from dpsweep.models.transformation import transform
+from dpsweep.study.config import Features
 from dpsweep.study.messages import unknown
 
 _TOKENS, _MAP = 3, 4
@@ -119,32 +119,6 @@ class Representation(nn.Module):
 
 class _ReachedError(Exception):
     """Ends a forward pass where its result is not needed any more."""
-
-
-def transform(features: Tensor, transformation: str | GroupNorm | None) -> Tensor:
-    """Apply a transformation of a study to float32 (N, features), each example by itself.
-
-    Raises:
-        BackboneError: the features cannot be divided into so many groups.
-    """
-    match transformation:
-        case None:
-            return features
-        case GroupNorm(groups=groups):
-            if (width := features.shape[1]) % groups:
-                raise BackboneError(
-                    f"features.transformation.groups: found {groups}; allowed: a divisor of the {width} "
-                    "features of the network"
-                )
-            apart = features.reshape(-1, groups, width // groups)
-            return functional.layer_norm(apart, apart.shape[2:]).flatten(1)
-        case "layer-norm":
-            return functional.layer_norm(features, features.shape[1:])
-        case "unit-norm":
-            return functional.normalize(features, dim=1)
-    raise ValueError(
-        f"transformation {transformation!r}: choose layer-norm, unit-norm or GroupNorm"
-    )
 
 
 def _module(network: nn.Module, name: str) -> nn.Module:

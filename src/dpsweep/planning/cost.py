@@ -65,7 +65,7 @@ class ProblemCost:
         self._dataset = study.datasets[grid.dataset]
         self._method = study.methods[grid.method]
         self._whole = count_network(study.backbones[grid.backbone], self._dataset)
-        self._on_features = study.features(problem) is not None
+        self._on_features = study.trains_on_vectors(problem)
         self._rate = device.teraflops * 1e12
         if self._on_features:
             self._network = self._head()
@@ -248,9 +248,8 @@ def cell_cost(
 
 
 def input_bytes(dataset: Dataset) -> float:
-    """The size of a prepared dataset: pixels are bytes, tokens are 32-bit integers."""
-    values = stored_bytes(dataset) if dataset.kind == "image" else 4 * (dataset.max_length or 0)
-    return float((dataset.train_size + dataset.test_size) * (values + 8))
+    """The size of a prepared dataset, with its labels."""
+    return float((dataset.train_size + dataset.test_size) * (stored_bytes(dataset) + 8))
 
 
 def backbone_bytes(backbone: Backbone, dataset: Dataset) -> float:

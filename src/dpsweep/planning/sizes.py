@@ -1,6 +1,7 @@
 """How large networks and stored images are, before anything is prepared: from names, and from one image."""
 
 import io
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -74,6 +75,8 @@ def count_network(backbone: Backbone, dataset: Dataset) -> NetworkSize:
     An unknown one is taken for a ViT-Base, or for a DistilBERT if it reads text.
     """
     arguments = backbone.arguments
+    if dataset.kind == "embedding":
+        return NetworkSize(0.0, 0.0, 0.0, dataset.dimension or 1, 0.0)
     if dataset.kind == "text":
         # DistilBERT's names, then BERT's; without either, the size of DistilBERT.
         if isinstance(backbone.weights, FileWeights):
@@ -109,15 +112,17 @@ def _described(path: str) -> dict[str, Any]:
         return {}  # the preparation says what is wrong
 
 
-# -- images ----------------------------------------------------------------------------------
+# -- inputs ----------------------------------------------------------------------------------
 
 
 def stored_bytes(dataset: Dataset) -> int:
-    """Bytes of one stored image: that of the network's input, or less where images are smaller.
+    """Bytes of one stored input: that of the network's input, or less where images are smaller.
 
     Images of one size that is smaller than the input are resized with their batch. Where no image can
-    be looked at, it is taken to be as large as the input.
+    be looked at, it is taken to be as large as the input. Tokens and numbers of embeddings take 32 bits.
     """
+    if dataset.kind != "image":
+        return 4 * math.prod(dataset.input_shape)
     side, source = dataset.image_size or 0, dataset.source
     height, width = side, side
     match source:

@@ -18,12 +18,14 @@ from dpsweep.recommend.situation import first_situations
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.cells import number
 from dpsweep.study.config import Backbone
+from dpsweep.study.config.backbones import IDENTITY
 from dpsweep.study.find import IN_CLONE, PROJECT, named_study, packaged_studies
 from dpsweep.study.messages import NAME_PATTERN, unknown
 
 _IMAGE_SIZE = 224  # of networks that the base study trains on no images
 _EPSILONS, _EPOCHS = [1, 8], 8
 _BOUNDS = (1, 4)  # in units of the recommended C: still below most norms, for the figures about C
+_EMBEDDING = "embedding"
 _PLAIN = re.compile(r"[A-Za-z0-9./~-][\w./~-]*")
 
 
@@ -32,7 +34,7 @@ class FoundDataset:
     """Facts found in a dataset."""
 
     kind: str
-    """image or text"""
+    """image, text or embedding"""
     source: dict[str, Any]
     """the key ``source`` of its section"""
     classes: list[str]
@@ -43,6 +45,8 @@ class FoundDataset:
     """examples that cannot be used"""
     reading: str = ""
     """how it was read, for people"""
+    dimension: int | None = None
+    """of embeddings"""
 
     @property
     def train_size(self) -> int:
@@ -124,17 +128,22 @@ def draft_study(
             "letter or digit first"
         )
     text = found.kind == "text"
-    method, chosen = _chosen(base_file, base, text, backbones)
-    image_size = _image_size(base, chosen[0], method)
+    identity = _identity(found)
+    if found.kind == "embedding":
+        method, networks, image_size = "head", {_EMBEDDING: Backbone.model_validate(identity)}, None
+    else:
+        method, chosen = _chosen(base_file, base, text, backbones)
+        image_size = _image_size(base, chosen[0], method)
+        networks = {each: base.backbones[each] for each in chosen}
     method = "head" if head else method
     size, delta = found.train_size, _delta(base, found.train_size)
     classes = max(2, len(found.classes))  # fewer are refused later, by the study
     private = release_epsilon is not None
     if private:
-        chosen = chosen[-1:]
+        networks = dict([*networks.items()][-1:])
     grids = {
-        backbone: _first_grid(base.backbones[backbone], classes, size, delta, release_epsilon)
-        for backbone in chosen
+        backbone: _first_grid(section, classes, size, delta, release_epsilon)
+        for backbone, section in networks.items()
     }
     environment = Environment(  # noqa: S701 (YAML)
         loader=FileSystemLoader(Path(__file__).parent),
@@ -150,20 +159,35 @@ def draft_study(
         base=base,
         delta=delta,
         found=found,
-        text=text,
         image_size=image_size,
         head=head,
         grids=grids,
+        identity=identity,
         method=method,
         epsilons=[release_epsilon] if private else _EPSILONS,
         private=private,
         epochs=_EPOCHS,
         roles={
             "datasets": {"text" if text else "main": name},
-            "backbones": dict(zip(("text",) if text else ("weak", "strong"), chosen, strict=False)),
+            "backbones": dict(
+                zip(("text",) if text else ("weak", "strong"), networks, strict=False)
+            ),
             "methods": {"text" if text else "main": method},
         },
     )
+
+
+def _identity(found: FoundDataset) -> dict[str, Any]:
+    """The section of the network that reads embeddings.
+
+    Each is normalised by itself: then the norm of its gradient is known, whatever network it is from.
+    """
+    library, architecture = IDENTITY
+    return {
+        **{"title": "Embedding", "library": library, "architecture": architecture},
+        "arguments": {"dimension": found.dimension, "transformation": "layer-norm"},
+        "weights": {"kind": "none"},
+    }
 
 
 def _extended(base_file: Path, file: Path) -> str:

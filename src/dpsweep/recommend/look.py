@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
 
+from dpsweep.data.arrays import Array
+from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.folder import folders_in, load_folder
 from dpsweep.data.hub import load_hub, open_hub
@@ -16,7 +19,7 @@ from dpsweep.data.splits import choose_splits
 from dpsweep.data.tables import column_names
 from dpsweep.data.texts import leave_out_unreadable, load_files
 from dpsweep.recommend.draft import FoundDataset
-from dpsweep.study.config import FilesSource, FolderSource, HubSource
+from dpsweep.study.config import ArraysSource, FilesSource, FolderSource, HubSource
 from dpsweep.study.messages import FOLDER_PATTERN, explain, shorten, unknown
 
 TEST_SHARE = 0.2
@@ -38,7 +41,7 @@ _TEXTS = (
     "comment",
 )
 
-Source = TypeVar("Source", FilesSource, FolderSource, HubSource)
+Source = TypeVar("Source", ArraysSource, FilesSource, FolderSource, HubSource)
 
 
 def look_at_folder(folder: Path, folders_are_classes: bool = False) -> FoundDataset:
@@ -164,12 +167,52 @@ def look_at_tables(
         "label_column": label or _column(str(train), "--label-column", [], (), names),
     }
     data = load_files(_valid(FilesSource, source))
-    rows = " and ".join(
+    reading = [f"texts of column {text!r}, labels of column {label!r}", _rows(data)]
+    return _found("text", source, data, reading)
+
+
+def look_at_embeddings(
+    train: Path,
+    test: Path | None = None,
+    labels: Sequence[Path] = (),
+    input_column: str | None = None,
+    label_column: str | None = None,
+) -> FoundDataset:
+    """Look at one or two files of embeddings.
+
+    Args:
+        train: npz, npy, safetensors or parquet.
+        test: such a file too; without it, a share of the rows of ``train`` is for testing.
+        labels: of both, in files of their own; none where they are in the same files.
+        input_column: the array of embeddings; by default the one that is called so, or the only one.
+        label_column: of labels; likewise.
+
+    Raises:
+        DatasetError: a file cannot be read, or it is not clear what is what in it.
+    """
+    if len(labels) > (1 if test is None else 2):
+        raise DatasetError(
+            f"--labels: found {shorten(labels)}; allowed: one file for each of embeddings"
+        )
+    keys = dict(zip(("train_labels", "test_labels"), map(str, labels), strict=False))
+    source: dict[str, Any] = {
+        **{"kind": "arrays", "train": str(train)},
+        **(_CUT if test is None else {"test": str(test)}),
+        **keys,
+        **({} if input_column is None else {"input_column": input_column}),
+        **({} if label_column is None else {"label_column": label_column}),
+    }
+    data = load_embeddings(_valid(ArraysSource, source))
+    array: Array = data.train.inputs.array
+    reading = [f"embeddings of the array {array}", _rows(data)]
+    return replace(_found("embedding", source, data, reading), dimension=array.shape[1])
+
+
+def _rows(data: LabelledData) -> str:
+    return " and ".join(
         f"{len(split.labels):,} rows to {use} on"
         for split, use in ((data.train, "train"), (data.test, "test"))
     )
-    reading = [f"texts of column {text!r}, labels of column {label!r}", rows]
-    return _found("text", source, data, reading)
 
 
 def _found(

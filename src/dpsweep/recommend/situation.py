@@ -8,7 +8,7 @@ import torch
 from dpsweep.models.architectures import create, described_architecture, find_head
 from dpsweep.recommend.rule import Situation
 from dpsweep.study import Study
-from dpsweep.study.config import Backbone
+from dpsweep.study.config import Backbone, GroupNorm
 
 
 def situation_of(study: Study, sweep: str, epsilon: float, epochs: int) -> Situation:
@@ -40,7 +40,8 @@ def expected_gradient_norm(study: Study, sweep: str) -> float:
 
     A head of zeros gives each of K classes the probability 1 / K, so its gradient is
     sqrt((1 - 1/K) (|x|^2 + 1)) for what it reads, x, and for its bias. Networks end in normalised
-    features, whose length is the root of their number, or 1 where the study says so. What else
+    features, whose length is the root of their number, or 1 where the study says so; embeddings
+    without a transformation are taken for such features. What else
     trains has no gradient yet, because the head of zeros passes none on.
 
     Raises:
@@ -48,15 +49,16 @@ def expected_gradient_norm(study: Study, sweep: str) -> float:
     """
     parts = study.sweeps[sweep]
     features = study.features(parts.problem.name)
-    unit = features is not None and features.transformation == "unit-norm"
-    return _norm(study.backbones[parts.backbone], study.datasets[parts.dataset].classes, unit)
+    asked = features.transformation if features else None
+    return _norm(study.backbones[parts.backbone], study.datasets[parts.dataset].classes, asked)
 
 
-def _norm(backbone: Backbone, classes: int, unit: bool) -> float:
+def _norm(backbone: Backbone, classes: int, transformation: str | GroupNorm | None = None) -> float:
     with torch.device("meta"):
         model = create(described_architecture(backbone), classes)
     layer = model.get_submodule(find_head(model).outputs[0])
-    square = 1 if unit else layer.weight.shape[1]  # type: ignore[index]
+    last = transformation or backbone.arguments.get("transformation")
+    square = 1 if last == "unit-norm" else layer.weight.shape[1]  # type: ignore[index]
     return math.sqrt((1 - 1 / classes) * (square + 1))
 
 
@@ -81,5 +83,5 @@ def first_situations(
     Raises:
         BackboneError: the network cannot be built.
     """
-    norm = _norm(backbone, classes, unit=False)
+    norm = _norm(backbone, classes)
     return [Situation(train_size, each, delta, epochs, "adam", norm) for each in epsilons]

@@ -9,9 +9,8 @@ A release is one folder::
     tokenizer.json       of a network that reads text, as the library tokenizers reads it
 """
 
-from typing import Literal
-
 from dpsweep.base.errors import DpsweepError
+from dpsweep.study.config.datasets import KindName
 
 CERTIFICATE = "certificate.json"
 TRAINED = "model.safetensors"
@@ -20,7 +19,7 @@ CARD = "README.md"
 TOKENIZER = "tokenizer.json"
 
 
-def binary_files(kind: Literal["image", "text"]) -> list[str]:
+def binary_files(kind: KindName) -> list[str]:
     """Return the files of a release whose checksums its certificate has."""
     return [TRAINED, FROZEN, *([TOKENIZER] if kind == "text" else [])]
 

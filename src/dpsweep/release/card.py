@@ -34,11 +34,10 @@ def loading_code(network: Network) -> str:
 
 def reading_code(network: Network) -> str:
     """Return Python that prepares an input as those of the training were, and names its class."""
-    if network.resize is None:
-        numbers: dict[str, Any] = {"tokens": network.shape[0]}
-    else:
-        numbers = _of_images(network.resize, channels=len(network.mean))
-    return _written("reading.py", network, **numbers).rstrip()
+    images = {}
+    if network.resize is not None:
+        images = _of_images(network.resize, channels=len(network.mean))
+    return _written("reading.py", network, length=network.shape[0], **images).rstrip()
 
 
 def _of_images(resize: Resize, channels: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from dpsweep.privacy.tuning import largest_profile, total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
 from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.study.config import Method, Optimizer, OptimizerSection
+from dpsweep.study.config.datasets import KindName
 from dpsweep.study.config.release import MOST_TRIALS
 from dpsweep.study.config.section import ArgumentName, LearningRate
 from dpsweep.training.device import Precision
@@ -117,13 +118,13 @@ class Network(_Part):
     weights: Checksum
     """SHA-256 of the backbone's file of public weights, as dpsweep prepares it."""
     classes: Annotated[list[str], Field(min_length=2)]
-    kind: Literal["image", "text"]
+    kind: KindName
     mean: list[float]
     std: list[float]
     shape: Annotated[list[PositiveInt], Field(min_length=1)]
     """Of one stored input."""
     resize: Resize | None
-    """From an image of any size to what the network reads; None for text."""
+    """From an image of any size to what the network reads; None where it reads no images."""
     tokenizer: TokenizerIdentity | None
     method: Annotated[Method, PlainSerializer(plain_method)]
     head_layers: list[str]

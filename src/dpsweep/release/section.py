@@ -114,10 +114,12 @@ class ReleasePlan:
                 "kind": dataset.kind,
                 "mean": mean,
                 "std": std,
-                "resize": None
-                if dataset.kind == "text"
-                else resize_of(sweep.dataset, dataset).model_dump(mode="json"),
-                **({"shape": [dataset.max_length]} if dataset.kind == "text" else {}),
+                # Images may be stored smaller than the network reads them.
+                **(
+                    {"resize": resize_of(sweep.dataset, dataset).model_dump(mode="json")}
+                    if dataset.kind == "image"
+                    else {"resize": None, "shape": list(dataset.input_shape)}
+                ),
                 "method": plain_method(study.methods[sweep.method]),
             },
             **(private if release.selection == "private" else fixed),
@@ -176,7 +178,7 @@ def _numbers_that_differ(found: dict[str, Any], plan: ReleasePlan) -> Iterator[s
         added = dict.fromkeys(found["network"]["arguments"].keys() - backbone.arguments.keys())
         yield from _differences("", found, {"network": {"arguments": added}})
     setting = study.training.precision
-    if setting != "auto" and not study.features(plan.sweep.problem.name):
+    if setting != "auto" and not study.trains_on_vectors(plan.sweep.problem.name):
         yield from _differences("", found, {"precision": setting})
 
 

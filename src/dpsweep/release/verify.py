@@ -75,6 +75,8 @@ from dpsweep.release.untrusted import (
     tensor_mistakes,
 )
 from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.config.backbones import kind_read_by
+from dpsweep.study.config.datasets import KINDS
 from dpsweep.study.paths import Paths
 from dpsweep.study.shares import held_out_rows
 
@@ -324,15 +326,16 @@ def _network_contradictions(network: Network) -> Iterator[str]:
         _architecture(network), network.mean, network.std, network.tokenizer, network.weights
     )
     yield from _differs("network.backbone", network.backbone, found)
-    yield from _differs("network.kind", network.kind == "text", network.tokenizer is not None)
+    reads = "text" if network.tokenizer else kind_read_by(network.library, network.architecture)
+    yield from _differs("network.kind", network.kind, reads)
+    axes = KINDS[network.kind].axes
     channels = network.shape[-1:] if network.kind == "image" else []
-    if network.kind == "image" and (len(network.shape) != 3 or channels != [len(network.mean)]):
-        yield (
-            f"network.shape: found {network.shape}, expected (height, width, {len(network.mean)})"
-        )
-    yield from _differs("network.resize", network.resize is None, network.kind == "text")
-    if network.kind == "text" and len(network.shape) != 1:
-        yield f"network.shape: found {network.shape}, expected a number of tokens"
+    if len(network.shape) != len(axes) or channels not in ([], [len(network.mean)]):
+        ends = f", {len(network.mean)} of them" * bool(channels)
+        yield f"network.shape: found {network.shape}, expected ({', '.join(axes)}){ends}"
+    if network.kind == "embedding":
+        yield from _differs("network.shape", network.shape, [network.arguments.get("dimension")])
+    yield from _differs("network.resize", network.resize is None, network.kind != "image")
 
 
 def _accountants(certificate: Certificate, seconds: float) -> Iterator[str]:

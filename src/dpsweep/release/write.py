@@ -210,7 +210,7 @@ def _refuse_another(folder: Path) -> None:
 
 
 def _tokenizer(study: Study, paths: Paths, release: Release) -> Tokenizer | None:
-    """Open what a network reads text with; None for images."""
+    """Open what a network reads text with; None where it reads something else."""
     backbone = study.sweeps[release.sweep].backbone
     expected = PreparedBackbone.open(paths.backbone(backbone)).metadata.tokenizer
     if expected is None:
@@ -251,13 +251,13 @@ def _write_network(
             "backbone": backbone.checksum,
             "weights": prepared.weights_checksum,
             "classes": list(data.classes),
-            "kind": "text" if tokenizer else "image",
+            "kind": backbone.kind,
             "mean": list(backbone.mean),
             "std": list(backbone.std),
             "shape": list(data.shape),
-            "resize": None
-            if tokenizer
-            else resize_of(sweep.dataset, study.datasets[sweep.dataset]),
+            "resize": resize_of(sweep.dataset, study.datasets[sweep.dataset])
+            if backbone.kind == "image"
+            else None,
             "tokenizer": backbone.tokenizer,
             "method": method,
             "pretraining": _plain(backbone.pretraining),

@@ -165,7 +165,12 @@ def explain(error: ValidationError, content: Any, schema: dict[str, Any]) -> lis
         content: the mapping that was validated.
         schema: the JSON schema of the model; it says which keys are allowed where.
     """
-    errors = [(each["loc"], each) for each in error.errors()]
+    # What a value that is wrong would decide is no mistake of its own.
+    errors = [
+        (each["loc"], each)
+        for each in error.errors()
+        if each["type"] != "default_factory_not_called"
+    ]
     return list(_mistakes(errors, content, [schema], "", schema))
 
 

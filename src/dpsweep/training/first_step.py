@@ -119,7 +119,7 @@ def _alike(study: Study, exclude: set[str]) -> list[list[str]]:
     groups: dict[str, list[str]] = {}
     for name, sweep in study.sweeps.items():
         dataset, method = study.datasets[sweep.dataset], study.methods[sweep.method]
-        shape = [dataset.image_size, dataset.max_length, dataset.source.grey]
+        shape = [dataset.kind, *dataset.input_shape]
         engine = study.engine(sweep.problem.name)
         same = [sweep.backbone, method.model_dump(exclude=exclude), shape, engine]
         groups.setdefault(canonical_json(same), []).append(name)
@@ -225,6 +225,7 @@ def _inputs(dataset: Dataset, model: nn.Module) -> Tensor:
         if not isinstance(model, SequenceClassifier):
             raise BackboneError(f"{type(model).__name__} reads no text, as {dataset.title} is")
         return model.made_up(_EXAMPLES, dataset.max_length or 1)
-    size, channels = dataset.image_size or 1, 1 if dataset.source.grey else 3
-    pixels = (_EXAMPLES, size, size, channels)
-    return torch.randint(0, 256, pixels, generator=random, dtype=torch.uint8)
+    shape = (_EXAMPLES, *dataset.input_shape)
+    if dataset.kind == "embedding":
+        return torch.randn(shape, generator=random)
+    return torch.randint(0, 256, shape, generator=random, dtype=torch.uint8)

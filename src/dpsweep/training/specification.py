@@ -128,7 +128,7 @@ def specify(
     problem, training = study.problems[cell.problem], study.training
     engine = study.engine(cell.problem)
     # A linear layer gains nothing from fewer digits.
-    precision = "float32" if study.features(cell.problem) else training.precision
+    precision = "float32" if study.trains_on_vectors(cell.problem) else training.precision
     return TrialSpec(
         data=data.metadata.checksum,
         classes=fingerprint(data.metadata.classes),

@@ -20,6 +20,7 @@ from dpsweep.study.config.backbones import (
     Weights,
 )
 from dpsweep.study.config.datasets import (
+    ArraysSource,
     Dataset,
     DigitsSource,
     DocstringsSource,
@@ -40,6 +41,7 @@ from dpsweep.study.config.training import Privacy, Training
 
 __all__ = [
     "AllParameters",
+    "ArraysSource",
     "Audit",
     "Backbone",
     "Dataset",

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat, PositiveInt
 
+from dpsweep.study.config.datasets import KindName
 from dpsweep.study.config.section import (
     ArgumentName,
     Commit,
@@ -141,6 +142,15 @@ class Features(Section):
     What is estimated from several examples is not private"""
 
 
+IDENTITY = "dpsweep", "identity"
+"""The library and name of the network that gives embeddings as it reads them."""
+
+
+def kind_read_by(library: str, architecture: str) -> KindName:
+    """Return the kind of data that a network without a tokenizer reads."""
+    return "embedding" if (library, architecture) == IDENTITY else "image"
+
+
 class Backbone(Section):
     """A network body; the classification head is added for each dataset."""
 
@@ -166,9 +176,16 @@ class Backbone(Section):
         return found and (found[1].lower(), found[2])
 
     @property
-    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of the inputs, per channel; empty for a network that reads text."""
+    def reads(self) -> KindName:
+        """The kind of data that the network reads."""
         if self.reads_with is not None:
+            return "text"
+        return kind_read_by(self.library, self.architecture)
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of the inputs, per channel; empty where they are no images."""
+        if self.reads != "image":
             return (), ()
         return tuple(self.mean), tuple(self.std)
 

@@ -12,7 +12,13 @@ from dpsweep.study.config.backbones import (
     RandomWeights,
     TrainedTokenizer,
 )
-from dpsweep.study.config.datasets import Dataset, FolderSource, HubSource, shares_examples
+from dpsweep.study.config.datasets import (
+    KINDS,
+    Dataset,
+    FolderSource,
+    HubSource,
+    shares_examples,
+)
 from dpsweep.study.config.methods import HeadOnly, Method, Scratch
 from dpsweep.study.config.study import StudyFile
 from dpsweep.study.config.sweeps import Sweep
@@ -46,19 +52,12 @@ def _dataset_mistakes(study: StudyFile, name: str, dataset: Dataset) -> Iterator
             f"{where}.kind: found {dataset.kind}; allowed: {', '.join(dataset.source.holds)}, "
             f"which is what source {dataset.source.kind} holds"
         )
-    for kind, key, allowed in (
-        ("image", "image_size", "height and width of images in pixels"),
-        ("text", "max_length", "the number of tokens to keep of a text"),
-        (
-            "text",
-            "tokenizer",
-            f"a backbone that reads text: {', '.join(readers) or 'none is defined'}",
-        ),
-    ):
-        if dataset.kind == kind and getattr(dataset, key) is None:
-            yield f"{where}.{key}: missing; allowed: {allowed}"
-    if dataset.kind == "image" and dataset.tokenizer is not None:
-        yield f"{where}.tokenizer: found {dataset.tokenizer}; allowed: nothing (images)"
+    for key, allowed in KINDS[dataset.kind].keys.items():
+        if getattr(dataset, key) is None:
+            named = f": {', '.join(readers) or 'none is defined'}" if key == "tokenizer" else ""
+            yield f"{where}.{key}: missing; allowed: {allowed}{named}"
+    if dataset.kind != "text" and dataset.tokenizer is not None:
+        yield f"{where}.tokenizer: found {dataset.tokenizer}; allowed: nothing ({dataset.kind}s)"
     elif dataset.tokenizer is not None:
         yield from _unknown(f"{where}.tokenizer", dataset.tokenizer, readers)
     if dataset.crop is not None and not isinstance(dataset.source, HubSource | FolderSource):
@@ -101,7 +100,9 @@ def _backbone_mistakes(study: StudyFile, where: str, backbone: Backbone) -> Iter
         yield from _unknown(f"{where}.tokenizer.dataset", tokenizer.dataset, study.datasets)
         read = study.datasets.get(tokenizer.dataset)
         if read is not None and read.kind != "text":
-            yield f"{where}.tokenizer.dataset: found {tokenizer.dataset} (images); allowed: texts"
+            yield (
+                f"{where}.tokenizer.dataset: found {tokenizer.dataset} ({read.kind}s); allowed: texts"
+            )
     if isinstance(weights, Pretraining):
         yield from _unknown(f"{where}.weights.dataset", weights.dataset, study.datasets)
         if weights.dataset in study.datasets:
@@ -109,15 +110,21 @@ def _backbone_mistakes(study: StudyFile, where: str, backbone: Backbone) -> Iter
 
 
 def _unreadable(study: StudyFile, where: str, backbone: Backbone, dataset: str) -> Iterator[str]:
-    """Refuse data that a backbone does not read: it reads images, or texts in the tokens that it knows."""
-    made_for = study.datasets[dataset].tokenizer
+    """Refuse data that a backbone does not read: of another kind, in other tokens, of another dimension."""
+    section = study.datasets[dataset]
+    made_for = section.tokenizer
     if made_for in study.backbones:
         reads = backbone.reads_with == study.backbones[made_for].reads_with
     else:
-        reads = (study.datasets[dataset].kind == "text") == (backbone.reads_with is not None)
+        reads = section.kind == backbone.reads
     if not reads:
-        what = f"texts in the tokens of {made_for}" if made_for else "images"
+        what = f"texts in the tokens of {made_for}" if made_for else f"{section.kind}s"
         yield f"{where}: found {dataset} ({what}); allowed: what the backbone reads"
+    elif section.kind == "embedding" and section.dimension != backbone.arguments.get("dimension"):
+        yield (
+            f"{where}: found {dataset}, embeddings of dimension {section.dimension}; allowed: that of the "
+            f"backbone's arguments, {backbone.arguments.get('dimension', 'which is missing')}"
+        )
 
 
 def _sweep_mistakes(study: StudyFile) -> Iterator[str]:
@@ -165,6 +172,11 @@ def _method_mistakes(where: str, sweep: Sweep, backbone: Backbone, method: Metho
         yield (
             f"{where}.method: found {sweep.method} (from scratch) with the pretrained backbone "
             f"{sweep.backbone}; allowed: a backbone with weights: {{kind: random}}"
+        )
+    if backbone.reads == "embedding" and not isinstance(method, HeadOnly):
+        yield (
+            f"{where}.method: found {sweep.method} of kind {method.kind} on embeddings; allowed: kind head, "
+            "because nothing but a head can train on them"
         )
     if backbone.features is None:
         return

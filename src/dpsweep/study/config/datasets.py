@@ -2,8 +2,9 @@
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
@@ -19,12 +20,53 @@ from dpsweep.study.config.section import (
     strictly_increasing,
 )
 
+KindName = Literal["image", "text", "embedding"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is known of a kind of data before any of it is read."""
+
+    types: tuple[str, ...]
+    """of stored numbers, as NumPy calls them"""
+    axes: tuple[str, ...]
+    """of a stored input"""
+    same: str
+    """what equal inputs have in common"""
+    keys: Mapping[str, str]
+    """of the section, with what is allowed: all are needed"""
+
+
+KINDS: Mapping[str, Kind] = {
+    "image": Kind(
+        ("uint8",),
+        ("height", "width", "channels"),
+        "pixels",
+        {"image_size": "height and width of images in pixels"},
+    ),
+    "text": Kind(
+        ("int32",),
+        ("length",),
+        "tokens",
+        {
+            "max_length": "the number of tokens to keep of a text",
+            "tokenizer": "a backbone that reads text",
+        },
+    ),
+    "embedding": Kind(
+        ("float32", "float16"),
+        ("dimension",),
+        "numbers",
+        {"dimension": "how many numbers an embedding has"},
+    ),
+}
+
 
 class SourceSection(Section):
     """Base of all sources."""
 
-    holds: ClassVar[tuple[str, ...]] = ("image",)
-    """kinds of datasets: image, text"""
+    holds: ClassVar[tuple[KindName, ...]] = ("image",)
+    """kinds of datasets; the first is meant where the dataset says none"""
     grey: ClassVar[bool] = False
     """whether images have one channel; others have three"""
 
@@ -77,7 +119,7 @@ class IdxSource(SourceSection):
 class HubSource(SourceSection):
     """A Hugging Face dataset at a pinned revision, or a local folder with the same parquet layout."""
 
-    holds: ClassVar[tuple[str, ...]] = ("image", "text")
+    holds: ClassVar[tuple[KindName, ...]] = ("image", "text")
     kind: Literal["hub"]
     id: HubId
     revision: Commit | None = None
@@ -148,20 +190,16 @@ class FolderSource(SourceSection):
         return {"path": self.path}
 
 
-class FilesSource(SourceSection):
-    """One or two local tables of texts, for training and for testing: CSV, TSV, lines of JSON or parquet."""
+class TrainAndTest(SourceSection):
+    """Local files for training and for testing, or one of which a share is for testing."""
 
-    holds: ClassVar[tuple[str, ...]] = ("text",)
-    kind: Literal["files"]
     train: LocalPath
     test: LocalPath | None = None
     # Studies without these stay as they are, and so do their prepared data.
     test_from_train: Annotated[
         float | None, Field(gt=0, lt=1, exclude_if=lambda share: share is None)
     ] = None
-    """share of the rows of the only table that becomes the test set; equal texts stay together"""
-    input_column: str = "text"
-    label_column: str = "label"
+    """share of the rows of the only file that becomes the test set; equal rows stay together"""
     seed: Annotated[int, Field(exclude_if=lambda seed: seed == 0)] = 0
 
     @model_validator(mode="after")
@@ -170,13 +208,52 @@ class FilesSource(SourceSection):
         if (self.test is None) == (self.test_from_train is None):
             raise ValueError(
                 f"test: found {'neither' if self.test is None else 'both'} it and test_from_train; allowed: "
-                "one of them, a table or a share of the rows of train"
+                "one of them, a file or a share of the rows of train"
             )
         return self
 
     def local_files(self) -> dict[str, str]:
-        """The tables."""
-        return {key: path for key in ("train", "test") if (path := getattr(self, key)) is not None}
+        """The files."""
+        keys = ("train", "test", "train_labels", "test_labels")
+        return {key: path for key in keys if (path := getattr(self, key, None)) is not None}
+
+
+class FilesSource(TrainAndTest):
+    """One or two local tables of texts, for training and for testing: CSV, TSV, lines of JSON or parquet."""
+
+    holds: ClassVar[tuple[KindName, ...]] = ("text",)
+    kind: Literal["files"]
+    input_column: str = "text"
+    label_column: str = "label"
+
+
+class ArraysSource(TrainAndTest):
+    """One or two local files of embeddings and their labels: .npz, .npy, safetensors or parquet."""
+
+    holds: ClassVar[tuple[KindName, ...]] = ("embedding",)
+    kind: Literal["arrays"]
+    train_labels: LocalPath | None = None
+    """a file of their own, as .npy needs it"""
+    test_labels: LocalPath | None = None
+    input_column: str | None = None
+    """the array, tensor or column of embeddings; by default the one that is called so, or the only one"""
+    label_column: str | None = None
+    """likewise"""
+
+    @model_validator(mode="after")
+    def _labels_of_both(self) -> Self:
+        files = [self.train, *filter(None, [self.train_labels])]
+        require_disjoint("train", files, "test_labels", self.test_labels)
+        if self.test is not None and (self.train_labels is None) != (self.test_labels is None):
+            missing = "train_labels" if self.train_labels is None else "test_labels"
+            raise ValueError(
+                f"{missing}: missing beside the other one; allowed: a file of labels for each, or none"
+            )
+        if self.test is None and self.test_labels is not None:
+            raise ValueError(
+                f"test_labels: found {self.test_labels} without test; allowed: with it"
+            )
+        return self
 
 
 class DocstringsSource(SourceSection):
@@ -185,7 +262,7 @@ class DocstringsSource(SourceSection):
     The names of the packages are taken out of the texts.
     """
 
-    holds: ClassVar[tuple[str, ...]] = ("text",)
+    holds: ClassVar[tuple[KindName, ...]] = ("text",)
     kind: Literal["docstrings"]
     modules: Annotated[list[ModuleName], Field(min_length=2)]
     """packages or modules, with all inside"""
@@ -243,9 +320,15 @@ Source = Annotated[
     | HubSource
     | FolderSource
     | FilesSource
+    | ArraysSource
     | DocstringsSource,
     Field(discriminator="kind"),
 ]
+
+
+def _kind_of(dataset: dict[str, Any]) -> KindName:
+    source: SourceSection = dataset["source"]
+    return source.holds[0]
 
 
 class Dataset(Section):
@@ -253,7 +336,8 @@ class Dataset(Section):
 
     title: Title
     source: Source
-    kind: Literal["image", "text"] = "image"
+    kind: Annotated[KindName, Field(default_factory=_kind_of)]
+    """by default what the source holds; images, where it may hold them"""
     classes: Annotated[int, Field(ge=2)]
     train_size: PositiveInt
     """N, after merging and subsetting"""
@@ -266,12 +350,13 @@ class Dataset(Section):
     """by default images are resized to a square; a crop resizes the shorter side to image_size /
     crop and keeps the middle (hub and folder only)"""
     corrupt: Literal["refuse", "skip"] = "refuse"
-    """images that cannot be read, and empty texts; skipped ones count for no size"""
+    """images that cannot be read, empty texts, embeddings that are not finite; skipped ones count for no
+    size"""
     # Studies without it stay as they are, and so do their prepared data.
     duplicates: Annotated[
         Literal["warn", "refuse"], Field(exclude_if=lambda value: value == "warn")
     ] = "warn"
-    """test examples that a network reads as the same pixels or tokens as a training example"""
+    """test examples that a network reads as the same pixels, tokens or numbers as a training example"""
     private: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """whether sweeps of it need ``--unaccounted``: no epsilon covers all of their trials"""
     train_counts: PositiveInt | list[PositiveInt] | None = None
@@ -280,3 +365,17 @@ class Dataset(Section):
     """a backbone's name (text only)"""
     max_length: PositiveInt | None = None
     """tokens (text only)"""
+    # Studies without it stay as they are, and so do their prepared data.
+    dimension: Annotated[PositiveInt | None, Field(exclude_if=lambda value: value is None)] = None
+    """d, the numbers in an embedding (embedding only)"""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of what a network reads, as it is stored; 1 in the place of a key that is missing."""
+        match self.kind:
+            case "image":
+                return (self.image_size or 1, self.image_size or 1, 1 if self.source.grey else 3)
+            case "text":
+                return (self.max_length or 1,)
+            case "embedding":
+                return (self.dimension or 1,)

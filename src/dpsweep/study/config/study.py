@@ -206,6 +206,11 @@ class StudyFile(Section):
             return self.backbones[parts.backbone].features
         return None
 
+    def trains_on_vectors(self, problem: str) -> bool:
+        """Whether trials train a head on vectors that need no network: embeddings, or cached features."""
+        dataset = self.datasets[self.problems[problem].dataset]
+        return dataset.kind == "embedding" or self.features(problem) is not None
+
     def feature_sources(self) -> list[FeatureSource]:
         """Of which datasets and networks features are computed."""
         problems = [parts for name, parts in self.problems.items() if self.features(name)]

@@ -1,0 +1,323 @@
+"""Embeddings that another network gave: one vector for each example, in files of arrays."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsweep.base.units import count
+from dpsweep.data.arrays import Array, Block, open_arrays
+from dpsweep.data.duplicates import Hashes, hash_rows
+from dpsweep.data.examples import (
+    LabelColumn,
+    LabelledData,
+    Split,
+    cut_test_set,
+    encode_labels,
+    same_kind,
+)
+from dpsweep.data.prepared import DatasetError
+from dpsweep.data.splits import split_uses
+from dpsweep.study.config import ArraysSource
+from dpsweep.study.config.datasets import KINDS
+from dpsweep.study.messages import shorten, unknown
+
+log = logging.getLogger(__name__)
+
+_EMBEDDINGS = (
+    *("embeddings", "embedding", "features", "x", "vectors", "inputs", "data", "hidden_states"),
+    *("vector", "emb", "feats", "xs", "input"),
+)
+_LABELS = (
+    *("labels", "label", "y", "targets", "target", "classes", "class", "category", "ys"),
+    *("class_label", "label_ids"),
+)
+_TYPES = KINDS["embedding"].types
+_MATRIX = 2
+_REMEDIES = {
+    "float64": "round them yourself: x.astype(numpy.float32)",
+    "bfloat16": "widen them: x.float()",
+    "object": "Python objects are pickled, which can run code; stack them: numpy.stack(list(x))",
+}
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Some rows of an array in a file, which every iteration reads anew."""
+
+    array: Array
+    kept: npt.NDArray[np.bool_]
+    """whether a row of the file is one of them"""
+    hashes: Hashes
+    """of each of them"""
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yield blocks of rows, in the byte order of this machine."""
+        done = 0
+        for block in self.array.blocks():
+            rows = block[self.kept[done : done + len(block)]]
+            done += len(block)
+            if len(rows):
+                yield np.ascontiguousarray(rows, dtype=self.array.dtype)
+
+    def only(self, places: Sequence[int]) -> "Embeddings":
+        """Take some of them.
+
+        Args:
+            places: among them, ascending.
+        """
+        kept = np.zeros_like(self.kept)
+        kept[np.flatnonzero(self.kept)[list(places)]] = True
+        return Embeddings(self.array, kept, self.hashes[list(places)])
+
+
+def load_embeddings(source: ArraysSource, dimension: int | None = None) -> LabelledData:
+    """Read labels, and look at all embeddings once: those that are not finite are left out.
+
+    Numbers that are the same in all training examples are told in a warning.
+
+    Args:
+        source: the files.
+        dimension: d that the study says; any without it.
+
+    Raises:
+        DatasetError: a file cannot be read, it is not clear what is what in it, or it holds something else
+            than a float32 or float16 vector and a label for each example.
+    """
+    splits = [_open(source, source.train, source.train_labels)]
+    if source.test is not None:
+        splits.append(_open(source, source.test, source.test_labels))
+    arrays = [array for array, _ in splits]
+    _refuse_other(arrays[0], arrays[-1])
+    train = arrays[0]
+    if dimension not in (None, train.shape[1]):
+        raise DatasetError(
+            f"dimension: found {dimension}, but embeddings of {train.shape[1]} numbers in {train.path}; "
+            f"allowed: {train.shape[1]}"
+        )
+    columns = list(same_kind(*(column for _, column in splits)))
+    *labels, classes = encode_labels(columns[0], columns[-1])
+    looks = [_look(array) for array in arrays]
+    if constant := looks[0].constant:
+        log.warning(
+            "%s: %d of %d numbers are the same in all examples, and tell nothing: %s",
+            train.path, len(constant), train.shape[1], shorten(constant),
+        )  # fmt: skip
+    wheres = [f"row {{}} of {array.path}".format for array in arrays]
+    skipped = [
+        f"{where(place)}: {what}"
+        for where, look in zip(wheres, looks, strict=True)
+        for place, what in look.wrong.items()
+    ]
+    whole, *others = (
+        _readable(array, look, Split(None, encoded, where))
+        for array, look, encoded, where in zip(arrays, looks, labels, wheres, strict=False)
+    )
+    if source.test_from_train is not None:
+        # Equal embeddings are on the same side.
+        names = [f"{each:016x}" for each in whole.inputs.hashes.tolist()]
+        parts = cut_test_set(names, source.test_from_train, source.seed)
+        whole, *others = (_only(whole, places) for places in parts)
+    (test,) = others
+    origin = ", ".join(source.local_files().values())
+    return LabelledData(whole, test, classes, origin, skipped=skipped)
+
+
+def _readable(array: Array, look: "_Look", split: Split) -> Split:
+    """Leave out the rows that are not finite."""
+    kept = np.ones(array.shape[0], dtype=bool)
+    kept[list(look.wrong)] = False
+    return split.without(list(look.wrong), Embeddings(array, kept, look.hashes[kept]))
+
+
+def _only(split: Split, places: Sequence[int]) -> Split:
+    others = np.delete(np.arange(len(split.labels)), list(places))
+    return split.without(others.tolist(), split.inputs.only(places))
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What all rows of an array tell."""
+
+    wrong: dict[int, str]
+    """rows that are not finite, with what is in them"""
+    hashes: Hashes
+    constant: list[int]
+    """columns that are the same in all other rows"""
+
+
+def _look(array: Array) -> _Look:
+    wrong: dict[int, str] = {}
+    hashes: list[Hashes] = []
+    first: Block | None = None
+    same = np.ones(array.shape[1], dtype=bool)
+    done = 0
+    for block in array.blocks():
+        rows = np.ascontiguousarray(block, dtype=array.dtype)
+        finite = np.isfinite(rows)
+        usable = finite.all(axis=1)
+        for place in np.flatnonzero(~usable).tolist():
+            missing = np.flatnonzero(~finite[place])
+            wrong[done + place] = (
+                f"{len(missing)} of {array.shape[1]} numbers not finite, the first {rows[place, missing[0]]}"
+            )
+        if usable.any():
+            first = rows[usable][0] if first is None else first
+            same &= (rows[usable] == first).all(axis=0)
+        hashes.append(hash_rows(rows))
+        done += len(block)
+    # One row says nothing of what others would have.
+    constant = np.flatnonzero(same).tolist() if done - len(wrong) > 1 else []
+    return _Look(wrong, np.concatenate(hashes), constant)
+
+
+# -- what is what in a file ------------------------------------------------------------------
+
+
+def _open(source: ArraysSource, file: str, labels_file: str | None) -> tuple[Array, LabelColumn]:
+    """Find the embeddings and the labels of one split."""
+    found = open_arrays(Path(file).expanduser())
+    array = _choose(found, "input_column", source.input_column)
+    _check_embeddings(array)
+    if labels_file is None:
+        rest = {name: each for name, each in found.items() if name != array.name}
+        if not rest:
+            raise DatasetError(
+                f"{array.path}: found {array} and no labels; allowed: labels in the same file, or in a file "
+                "of their own (source.train_labels, source.test_labels)"
+            )
+    else:
+        rest = open_arrays(Path(labels_file).expanduser())
+    labels = _choose(rest, "label_column", source.label_column, array)
+    values = _label_values(labels, array)
+    where = f"row {{}} of {labels.path}".format
+    return array, LabelColumn(str(labels.path), _named(labels), values, where)
+
+
+def _named(array: Array) -> str:
+    return f"{'column' if array.path.suffix == '.parquet' else 'array'} {array.name!r}" * bool(
+        array.name
+    )
+
+
+def _place(array: Array) -> str:
+    name = _named(array)
+    return f"{array.path}, {name}" if name else str(array.path)
+
+
+def _choose(
+    found: dict[str, Array], key: str, asked: str | None, len_of: Array | None = None
+) -> Array:
+    """Return the array that is asked for, the one that is called so, or the only one that can be meant.
+
+    Args:
+        found: the arrays of a file, by name.
+        key: of the source that names one.
+        asked: what it names.
+        len_of: the embeddings, where their labels are chosen.
+    """
+    path = next(iter(found.values())).path
+    if asked is not None:
+        if asked not in found:
+            raise DatasetError(f"{path}: source.{key}: {unknown(asked, found)}")
+        return found[asked]
+    words: tuple[str, ...]
+    if len_of is None:
+        words, others = _EMBEDDINGS, {n: e for n, e in found.items() if _plain(n) not in _LABELS}
+        alike = {n: e for n, e in others.items() if len(e.shape) == _MATRIX} or others or found
+    else:
+        words = _LABELS
+        alike = {n: e for n, e in found.items() if e.shape[:1] == len_of.shape[:1]} or found
+    called = {_plain(name): each for name, each in reversed(alike.items())}
+    chosen = next((called[word] for word in words if word in called), None)
+    if chosen is None and len(alike) == 1:
+        (chosen,) = alike.values()
+    return chosen or _refuse_unclear(path, found, key)
+
+
+def _plain(name: str) -> str:
+    return name.strip().casefold()
+
+
+def _refuse_unclear(path: Path, found: dict[str, Array], key: str) -> NoReturn:
+    arrays = shorten(found.values())
+    if len(set(split_uses(found).values())) > 1:
+        raise DatasetError(
+            f"{path}: found arrays for training and for testing in one file ({arrays}); allowed: a file for "
+            "each (source.train, source.test)"
+        )
+    what = "embeddings" if key == "input_column" else "labels"
+    raise DatasetError(
+        f"{path}: it is not clear which array holds the {what}, of {arrays}; say source.{key}"
+    )
+
+
+def _check_embeddings(array: Array) -> None:
+    where, shape = _place(array), array.shape
+    if array.dtype not in _TYPES:
+        remedy = _REMEDIES.get(array.dtype, "")
+        raise DatasetError(
+            f"{where}: found {array.dtype} {shape}; allowed: {' or '.join(_TYPES)} (N, d)"
+            f"{remedy and f'. {remedy[0].upper()}{remedy[1:]}'}"
+        )
+    if len(shape) != _MATRIX:
+        remedy = ". Pool the vectors of an example into one: x.mean(axis=1)" * (
+            len(shape) > _MATRIX
+        )
+        raise DatasetError(
+            f"{where}: found {array.dtype} of shape {shape}; allowed: (N, d), a vector for each "
+            f"example{remedy}"
+        )
+    if 0 in shape:
+        raise DatasetError(
+            f"{where}: found {array.dtype} of shape {shape}, without a number; allowed: at least one example "
+            "of at least one number"
+        )
+
+
+def _label_values(labels: Array, embeddings: Array) -> list[str | int]:
+    """Return the labels as Python's own numbers, truth values and texts.
+
+    Raises:
+        DatasetError: there is not one for each embedding.
+    """
+    where, shape, examples = _place(labels), labels.shape, embeddings.shape[0]
+    if labels.dtype == "object":
+        raise DatasetError(
+            f"{where}: found Python objects, which are pickled and can run code; allowed: whole numbers or "
+            "texts: y.astype(int), y.astype(str)"
+        )
+    flat = len(shape) == 1 or (len(shape) == _MATRIX and shape[1] == 1)
+    if not flat:
+        raise DatasetError(
+            f"{where}: found labels of shape {shape}; allowed: (N,), one for each example. If each row has a "
+            "single 1 (one-hot), save y.argmax(axis=1)"
+        )
+    if shape[0] != examples:
+        transposed = embeddings.shape[1] == shape[0]
+        raise DatasetError(
+            f"{where}: found {shape[0]} labels for the {examples} embeddings of {_place(embeddings)}; "
+            f"allowed: one for each{'. Embeddings lie in rows: save x.T' if transposed else ''}"
+        )
+    values = labels.values()
+    if len(shape) > 1:
+        values = [value for (value,) in values]
+    try:
+        return [value.decode() if isinstance(value, bytes) else value for value in values]
+    except UnicodeDecodeError as error:
+        raise DatasetError(
+            f"{where}: found a label that is no UTF-8 ({error.object!r}); allowed: whole numbers or texts"
+        ) from None
+
+
+def _refuse_other(train: Array, test: Array) -> None:
+    found, expected = ((each.dtype, each.shape[1]) for each in (test, train))
+    if found != expected:
+        raise DatasetError(
+            f"{_place(test)}: found {found[0]}, {count(found[1], 'number')} each; allowed: {expected[0]}, "
+            f"{count(expected[1], 'number')} each, as in {_place(train)}"
+        )

@@ -1,0 +1,70 @@
+"""A linear head on embeddings that another network gave, and nothing before it but a normalisation."""
+
+from typing import Literal, cast
+
+from torch import Tensor, nn
+
+from dpsweep.models.transformation import transform
+from dpsweep.study.config import GroupNorm
+
+Transformation = Literal["layer-norm", "unit-norm", "group-norm"]
+
+
+class Identity(nn.Module):
+    """A linear head on vectors as they are, or on each of them normalised by itself.
+
+    Args:
+        num_classes: outputs of the head.
+        dimension: of the vectors.
+        transformation: layer-norm: to mean 0 and variance 1 over the numbers of a vector; unit-norm: to
+            length 1; group-norm: as layer-norm, over each of ``groups`` parts.
+        groups: of neighbouring numbers, for group-norm.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    >>> import torch
+    >>> network = Identity(num_classes=10, dimension=4, transformation="unit-norm")
+    >>> network.normalised(torch.tensor([[0.0, 3.0, 4.0, 0.0]]))
+    tensor([[0.0000, 0.6000, 0.8000, 0.0000]])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        dimension: int,
+        transformation: Transformation | None = None,
+        groups: int | None = None,
+    ):
+        super().__init__()
+        if dimension < 1:
+            raise ValueError(f"found dimension {dimension}; allowed: from 1")
+        if transformation not in (None, "layer-norm", "unit-norm", "group-norm"):
+            raise ValueError(
+                f"found transformation {transformation!r}; allowed: layer-norm, unit-norm, group-norm"
+            )
+        if (groups is not None) != (transformation == "group-norm"):
+            raise ValueError(
+                f"found groups {groups} with transformation {transformation}; allowed: groups with "
+                "group-norm, and only there"
+            )
+        if groups is not None and (groups < 1 or dimension % groups):
+            raise ValueError(
+                f"found groups {groups}; allowed: a divisor of the dimension, {dimension}"
+            )
+        self._transformation = (
+            GroupNorm(kind="group-norm", groups=groups) if groups is not None else transformation
+        )
+        self.head = nn.Linear(dimension, num_classes)
+
+    def get_classifier(self) -> nn.Module:
+        """Return the head, as timm's networks do."""
+        return self.head
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map vectors (B, dimension) to logits (B, num_classes)."""
+        return cast(Tensor, self.head(self.normalised(input)))
+
+    def normalised(self, vectors: Tensor) -> Tensor:
+        """Return what the head reads, shape (B, dimension)."""
+        return transform(vectors, self._transformation)

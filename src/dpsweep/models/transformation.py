@@ -1,0 +1,33 @@
+"""Transformations of vectors, each of one example by itself: so they cost no privacy."""
+
+from torch import Tensor
+from torch.nn import functional
+
+from dpsweep.models.backbone import BackboneError
+from dpsweep.study.config import GroupNorm
+
+
+def transform(features: Tensor, transformation: str | GroupNorm | None) -> Tensor:
+    """Apply a transformation of a study to float32 (N, features), each example by itself.
+
+    Raises:
+        BackboneError: the features cannot be divided into so many groups.
+    """
+    match transformation:
+        case None:
+            return features
+        case GroupNorm(groups=groups):
+            if (width := features.shape[1]) % groups:
+                raise BackboneError(
+                    f"features.transformation.groups: found {groups}; allowed: a divisor of the {width} "
+                    "features of the network"
+                )
+            apart = features.reshape(-1, groups, width // groups)
+            return functional.layer_norm(apart, apart.shape[2:]).flatten(1)
+        case "layer-norm":
+            return functional.layer_norm(features, features.shape[1:])
+        case "unit-norm":
+            return functional.normalize(features, dim=1)
+    raise ValueError(
+        f"transformation {transformation!r}: choose layer-norm, unit-norm or GroupNorm"
+    )

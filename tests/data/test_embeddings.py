@@ -1,0 +1,395 @@
+"""Embeddings in files of every format are the arrays that were saved, or one sentence says what is wrong."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+import xxhash
+from pyarrow import parquet
+from safetensors.torch import save_file
+
+from dpsweep.data import DatasetError
+from dpsweep.data import arrays as arrays_module
+from dpsweep.data.embeddings import load_embeddings
+from dpsweep.data.examples import LabelledData
+from dpsweep.data.prepare import inspect, prepare
+from dpsweep.study.config import ArraysSource, Dataset
+from dpsweep.study.shares import is_within
+
+CLASSES = np.array(["ant", "bee", "cat"])
+NUMBERS = {"train": np.arange(30) % 3, "test": np.arange(12) % 3}
+X = {
+    split: np.random.default_rng(seed).normal(size=(len(NUMBERS[split]), 5)).astype(np.float32)
+    for seed, split in enumerate(NUMBERS)
+}
+Y = {split: CLASSES[numbers] for split, numbers in NUMBERS.items()}
+
+
+def npz(path: Path, x: Any, y: Any) -> None:
+    np.savez(path, embeddings=x, labels=y)
+
+
+def packed(path: Path, x: Any, y: Any) -> None:
+    np.savez_compressed(path, X=x, y=y)
+
+
+def nameless(path: Path, x: Any, y: Any) -> None:
+    np.savez(path, x, y)
+
+
+def with_ids(path: Path, x: Any, y: Any) -> None:
+    np.savez(path, ids=np.arange(len(x)), vecs=x, target=y)
+
+
+def lists(path: Path, x: Any, y: Any) -> None:
+    column = pa.array(list(x), pa.list_(pa.from_numpy_dtype(x.dtype)))
+    table = pa.table({"text": ["a"] * len(y), "embedding": column, "label": y.tolist()})
+    parquet.write_table(table, path, row_group_size=7)
+
+
+def fixed_lists(path: Path, x: Any, y: Any) -> None:
+    column = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), x.shape[1])
+    names = pa.array(y.tolist()).dictionary_encode()
+    index = pa.array(range(len(x)))
+    parquet.write_table(pa.table({"v": column, "kind": names, "__index_level_0__": index}), path)
+
+
+def tensors(path: Path, x: Any, y: Any) -> None:
+    numbers = torch.from_numpy(np.searchsorted(CLASSES, y))
+    save_file({"x": torch.from_numpy(x), "y": numbers, "scale": torch.tensor(1.0)}, path)
+
+
+def source(folder: Path, suffix: str, **keys: Any) -> ArraysSource:
+    files = {split: str(folder / f"{split}{suffix}") for split in X}
+    return ArraysSource.model_validate({"kind": "arrays"} | files | keys)
+
+
+def read(data: LabelledData) -> list[tuple[np.ndarray, list[str]]]:
+    return [
+        (np.concatenate(list(split.inputs)), [data.classes[label] for label in split.labels])
+        for split in (data.train, data.test)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "write"),
+    [
+        (".npz", npz),
+        (".npz", packed),
+        (".npz", nameless),
+        (".npz", with_ids),
+        (".parquet", lists),
+        (".parquet", fixed_lists),
+        (".safetensors", tensors),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_every_format_gives_the_arrays_that_were_saved(
+    tmp_path: Path, suffix: str, write: Callable[..., None], dtype: str, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(arrays_module, "_BLOCK_BYTES", 100)  # blocks end within row groups
+    for split, x in X.items():
+        write(tmp_path / f"{split}{suffix}", x.astype(dtype), Y[split])
+    data = load_embeddings(source(tmp_path, suffix))
+    # safetensors has no text.
+    names = CLASSES if suffix != ".safetensors" else np.array(["0", "1", "2"])
+    for split, (x, y) in zip(X, read(data), strict=True):
+        np.testing.assert_array_equal(x, X[split].astype(dtype))
+        assert x.dtype == dtype
+        assert y == names[NUMBERS[split]].tolist()
+    assert all(len(block) < 30 for block in data.train.inputs)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("ends", ["<", ">"])
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_any_order_of_numbers_and_bytes_is_read(
+    tmp_path: Path, order: Any, ends: str, suffix: str
+) -> None:
+    keys = {}
+    for split, x in X.items():
+        stored = np.asarray(x, dtype=f"{ends}f4", order=order)
+        if suffix == ".npz":
+            npz(tmp_path / f"{split}.npz", stored, Y[split])
+        else:
+            np.save(tmp_path / f"{split}.npy", stored)
+            np.save(tmp_path / f"{split}_y.npy", Y[split])
+            keys[f"{split}_labels"] = str(tmp_path / f"{split}_y.npy")
+    for split, (x, y) in zip(
+        X, read(load_embeddings(source(tmp_path, suffix, **keys))), strict=True
+    ):
+        np.testing.assert_array_equal(x, X[split])
+        assert x.dtype == np.dtype("=f4") and x.flags.c_contiguous
+        assert y == Y[split].tolist()
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        (lambda n: n, ["0", "1", "2"]),
+        (lambda n: n.astype(np.uint8), ["0", "1", "2"]),
+        (lambda n: n.astype(">i8")[:, None], ["0", "1", "2"]),
+        (lambda n: n.astype(str), ["0", "1", "2"]),
+        (lambda n: n > 0, ["False", "True"]),
+        (lambda n: CLASSES[n].astype("S"), ["ant", "bee", "cat"]),
+        (lambda n: np.array(["ä", " b", "c "])[n], ["b", "c", "ä"]),
+    ],
+)
+def test_labels_of_every_kind_become_classes(
+    tmp_path: Path, labels: Callable[[Any], Any], classes: list[str]
+) -> None:
+    for split, numbers in NUMBERS.items():
+        npz(tmp_path / f"{split}.npz", X[split], labels(numbers))
+    data = load_embeddings(source(tmp_path, ".npz"))
+    assert data.classes == classes
+    for split, part in zip(NUMBERS, (data.train, data.test), strict=True):
+        expected = [str(each).strip() for each in np.ravel(labels(NUMBERS[split]))]
+        found = [classes[label] for label in part.labels]
+        assert found == [each.removeprefix("b'").removesuffix("'") for each in expected]
+
+
+# -- what is wrong -----------------------------------------------------------------------------
+
+RAGGED = np.array([np.zeros(5), np.zeros(4)], dtype=object)
+ONE_HOT = np.eye(3, dtype=np.float32)[NUMBERS["train"]]
+
+
+def saved(x: Any = X["train"], y: Any = Y["train"]) -> dict[str, Any]:
+    return {"x": x, "y": y}
+
+
+TRAIN, NUMBER, FLAT = X["train"], NUMBERS["train"], "allowed: (N, d), a vector for each example"
+TYPES = "allowed: float32 or float16 (N, d)"
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (saved(TRAIN.astype(float)), f"array 'x': found float64 (30, 5); {TYPES}. Round them yourself"),
+        (saved(NUMBER[:, None]), f"found int64 (30, 1); {TYPES}"),
+        (saved(TRAIN.astype(complex)), f"found complex128 (30, 5); {TYPES}"),
+        (saved(RAGGED, Y["train"][:2]), f"found object (2,); {TYPES}. Python objects are pickled"),
+        (saved(y=Y["train"].astype(object)), "array 'y': found Python objects, which are pickled"),
+        (saved(TRAIN[:, 0]), f"found float32 of shape (30,); {FLAT}"),
+        (saved(TRAIN[:, None]), f"of shape (30, 1, 5); {FLAT}. Pool the vectors"),
+        (saved(TRAIN[:0], NUMBER[:0]), "of shape (0, 5), without a number; allowed: at least one"),
+        (saved(TRAIN[:, :0]), "of shape (30, 0), without a number"),
+        (saved(TRAIN.T), "found 30 labels for the 5 embeddings of"),
+        (saved(TRAIN.T), "Embeddings lie in rows: save x.T"),
+        (saved(y=NUMBER[:29]), "found 29 labels for the 30 embeddings of"),
+        (saved(y=ONE_HOT), "found labels of shape (30, 3); allowed: (N,), one for each example. If each"),
+        (saved(y=NUMBER / 2), "array 'y': found the label 0.0; allowed: whole numbers from 0, or names"),
+        (saved(y=NUMBER * 2), "found the labels 0, 2, 4; allowed: 0 to 2 for 3 classes"),
+        (saved(y=NUMBER + 1), "labels start at 1: found 1 to 3"),
+        (saved(y=NUMBER - 1), "found the label -1; allowed: from 0; an example without a label"),
+        (saved(y=np.array(["", "a"])[NUMBER % 2]), "train.npz, array 'y': found the label ''"),
+        (saved(y=np.array([b"\xff", b"a"])[NUMBER % 2]), "found a label that is no UTF-8"),
+        (saved(y=NUMBER.astype("datetime64[s]")), "found the label datetime.datetime(1970, 1, 1"),
+        ({"u": TRAIN, "v": TRAIN, "y": NUMBER}, "which array holds the embeddings, of u float32 (30, 5), v"),
+        ({"x": TRAIN, "u": Y["train"], "v": NUMBER}, "holds the labels, of u text (30,), v int64 (30,); say"),
+        ({"x_train": TRAIN, "y_train": NUMBER, "x_test": X["test"], "y_test": NUMBERS["test"]},
+         "found arrays for training and for testing in one file"),
+        ({"x": TRAIN}, "found x float32 (30, 5) and no labels; allowed: labels in the same file, or in a"),
+        ({}, "found no array in it"),
+    ],
+)  # fmt: skip
+def test_one_sentence_says_what_was_found_and_what_is_allowed(
+    tmp_path: Path, stored: dict[str, Any], said: str
+) -> None:
+    np.savez(tmp_path / "train.npz", **stored)
+    npz(tmp_path / "test.npz", X["test"], Y["test"])
+    with pytest.raises(DatasetError) as error:
+        load_embeddings(source(tmp_path, ".npz"))
+    assert said in str(error.value) and "train.npz" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def save_lists(path: Path, rows: list[Any], kind: Any) -> None:
+    table = pa.table({"x": pa.array(rows, kind), "y": NUMBERS["train"][: len(rows)]})
+    parquet.write_table(table, path)
+
+
+FLOATS = pa.list_(pa.float32())
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "said"),
+    [
+        ([[1.0, 2.0], [3.0], [1.0, 1.0]], FLOATS, "row 1, column 'x': found a list of 1 numbers; allowed"),
+        ([None, [3.0, 2.0], [1.0, 1.0]], FLOATS, "row 0, column 'x': found no list; allowed: 2 numbers"),
+        ([[1.0], [2.0], [3.0]], pa.list_(pa.float64()), "column 'x': found float64 (3, 1); allowed: float32"),
+        ([[[1.0]], [[2.0]], [[3.0]]], pa.list_(FLOATS), "of shape (3, 1, 0); allowed: (N, d)"),
+        (["[1, 2]", "[3, 4]", "[5, 6]"], pa.string(), "found string (3,); allowed: float32 or float16"),
+    ],
+)  # fmt: skip
+def test_a_wrong_column_names_its_row(
+    tmp_path: Path, rows: list[Any], kind: Any, said: str
+) -> None:
+    save_lists(tmp_path / "train.parquet", rows, kind)
+    with pytest.raises(DatasetError) as error:
+        load_embeddings(source(tmp_path, ".parquet", test=None, test_from_train=0.5))
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.npz", None, "a.npz: no such file"),
+        ("a.npz", b"no archive", "a.npz: cannot be read as .npz (File is not a zip file)"),
+        ("a.npy", b"\x80\x04pickled", "a.npy: cannot be read as .npy"),
+        ("a.safetensors", b"x" * 20, "a.safetensors: cannot be read as .safetensors"),
+        ("a.parquet", b"PAR1", "a.parquet: cannot be read as .parquet"),
+        ("a.pt", b"x", "found a .pt file; allowed: .npz, .npy, .safetensors, .parquet. Other formats may"),
+        ("a", b"x", "found a nameless file"),
+        ("a.npz", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, name: str, content: bytes | None, said: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    keys = {"kind": "arrays", "train": str(tmp_path / name), "test_from_train": 0.2}
+    with pytest.raises(DatasetError) as error:
+        load_embeddings(ArraysSource.model_validate(keys))
+    assert said in str(error.value)
+
+
+def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X["train"])
+    np.save(tmp_path / "y.npy", Y["train"])
+    (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-8])
+    keys = {"kind": "arrays", "train": str(tmp_path / "x.npy"), "test_from_train": 0.2}
+    labels = {"train_labels": str(tmp_path / "y.npy")}
+    with pytest.raises(DatasetError, match=r"x\.npy: cannot be read"):
+        load_embeddings(ArraysSource.model_validate(keys | labels))
+
+
+def test_another_test_set_and_another_dimension_are_refused(tmp_path: Path) -> None:
+    npz(tmp_path / "train.npz", X["train"], Y["train"])
+    for other, said in (
+        (
+            X["test"][:, :4],
+            "found float32, 4 numbers each; allowed: float32, 5 numbers each, as in",
+        ),
+        (X["test"].astype(np.float16), "found float16, 5 numbers each; allowed: float32"),
+    ):
+        npz(tmp_path / "test.npz", other, Y["test"])
+        with pytest.raises(DatasetError) as error:
+            load_embeddings(source(tmp_path, ".npz"))
+        assert said in str(error.value)
+    npz(tmp_path / "test.npz", X["test"], Y["test"])
+    with pytest.raises(DatasetError, match="dimension: found 8, but embeddings of 5 numbers"):
+        load_embeddings(source(tmp_path, ".npz"), 8)
+    npz(tmp_path / "test.npz", X["test"], np.array(["ant", "elk"])[NUMBERS["test"] % 2])
+    with pytest.raises(
+        DatasetError, match=r"row 1 of .*test.npz, array 'labels': found the label 'elk'"
+    ):
+        load_embeddings(source(tmp_path, ".npz"))
+
+
+def test_other_names_are_said(tmp_path: Path) -> None:
+    for split, x in X.items():
+        values = {"clip": x, "dino": x + 1, "colour": Y[split], "shape": Y[split]}
+        np.savez(tmp_path / f"{split}.npz", **values)
+    named = {"input_column": "dino", "label_column": "shape"}
+    (train, _), _ = read(load_embeddings(source(tmp_path, ".npz", **named)))
+    np.testing.assert_array_equal(train, X["train"] + 1)
+    with pytest.raises(
+        DatasetError, match=r'source.label_column: found "shap"; did you mean shape'
+    ):
+        load_embeddings(source(tmp_path, ".npz", **(named | {"label_column": "shap"})))
+
+
+# -- one file ----------------------------------------------------------------------------------
+
+
+def test_a_share_of_one_file_is_drawn_row_by_row_and_equal_rows_stay_together(
+    tmp_path: Path,
+) -> None:
+    x = np.concatenate([X["train"], X["train"][:10], X["test"]])
+    npz(tmp_path / "train.npz", x, np.concatenate([Y["train"], Y["train"][:10], Y["test"]]))
+    parts = {}
+    for seed in (0, 1):
+        keys = {"test": None, "test_from_train": 0.4, "seed": seed}
+        (train, _), (test, _) = read(load_embeddings(source(tmp_path, ".npz", **keys)))
+        rows, held_out = ({row.tobytes() for row in each} for each in (train, test))
+        assert len(train) + len(test) == 52 and not rows & held_out
+        parts[seed] = held_out
+        drawn = [row for row in x if is_within(0.4, seed, "test", hash_of(row))]
+        np.testing.assert_array_equal(test, drawn)
+    assert parts[0] != parts[1]
+
+
+def hash_of(row: np.ndarray) -> str:
+    return xxhash.xxh3_64_hexdigest(row.tobytes())
+
+
+# -- what check finds --------------------------------------------------------------------------
+
+
+def dataset(folder: Path, **keys: Any) -> Dataset:
+    section = {"title": "Notes", "source": source(folder, ".npz").model_dump()}
+    sizes = {"classes": 3, "train_size": 30, "test_size": 12, "dimension": 5}
+    return Dataset.model_validate(section | sizes | keys)
+
+
+def test_embeddings_that_are_not_finite_are_refused_or_left_out(tmp_path: Path) -> None:
+    x = X["train"].copy()
+    x[3, 1:3], x[7, 0] = [np.nan, np.inf], -np.inf
+    npz(tmp_path / "train.npz", x, Y["train"])
+    npz(tmp_path / "test.npz", X["test"], Y["test"])
+    for look in (inspect, lambda *them: prepare(*them, tmp_path / "out")):
+        with pytest.raises(DatasetError) as error:
+            look("notes", dataset(tmp_path))
+        assert "corrupt examples (2):" in str(error.value)
+        assert f"row 3 of {tmp_path}/train.npz: 2 of 5 numbers not finite, the first nan" in str(
+            error.value
+        )
+        assert f"row 7 of {tmp_path}/train.npz: 1 of 5 numbers not finite, the first -inf" in str(
+            error.value
+        )
+    skipping = dataset(tmp_path, corrupt="skip", train_size=28)
+    assert inspect("notes", skipping) == CLASSES.tolist()
+    prepared = prepare("notes", skipping, tmp_path / "out")
+    usable = np.isfinite(x).all(axis=1)
+    np.testing.assert_array_equal(prepared.train_inputs, x[usable])
+    np.testing.assert_array_equal(prepared.train_labels, NUMBERS["train"][usable])
+    assert prepared.metadata.kind == "embedding" and prepared.metadata.shape == (5,)
+    assert len(prepared.metadata.skipped) == 2
+
+
+def test_constants_duplicates_and_missing_classes_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, test = X["train"].copy(), X["test"].copy()
+    x[:, 2] = 1
+    x[4] = np.nan
+    test[5] = x[17]
+    npz(tmp_path / "train.npz", x, Y["train"])
+    npz(tmp_path / "test.npz", test, np.array(["ant", "bee"])[NUMBERS["test"] % 2])
+    section = {"corrupt": "skip", "train_size": 29}
+    places = f"row 5 of {tmp_path}/test.npz = row 17 of {tmp_path}/train.npz"
+    for look in (inspect, lambda *them: prepare(*them, tmp_path / "out")):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            look("notes", dataset(tmp_path, **section))
+        assert "1 of 5 numbers are the same in all examples, and tell nothing: 2" in caplog.text
+        said = "1 of 12 test examples have the numbers of a training example"
+        assert f"{said}, and tell nothing of unseen ones: {places}" in caplog.text
+        assert "notes: no test example of cat; macro accuracy leaves them out" in caplog.text
+        with pytest.raises(DatasetError, match="duplicates: warn"):
+            look("notes", dataset(tmp_path, duplicates="refuse", **section))
+
+
+def test_float16_is_stored_as_it_is(tmp_path: Path) -> None:
+    for split, x in X.items():
+        npz(tmp_path / f"{split}.npz", x.astype(np.float16), Y[split])
+    prepared = prepare("notes", dataset(tmp_path), tmp_path / "out")
+    assert prepared.train_inputs.dtype == np.float16
+    np.testing.assert_array_equal(prepared.train_inputs, X["train"].astype(np.float16))

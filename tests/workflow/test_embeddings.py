@@ -1,0 +1,55 @@
+"""The example goes from a file of embeddings to a released model, which NumPy alone can use."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xxhash
+from safetensors.numpy import load_file
+from tests.workflow.chain import ROOT
+
+from dpsweep.release.verify import verify
+from dpsweep.study import load_study
+from dpsweep.study.shares import is_within
+
+EXAMPLE = ROOT / "examples" / "embeddings.py"
+
+
+def test_the_example_is_short() -> None:
+    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 60
+
+
+@pytest.mark.slow
+def test_a_file_of_embeddings_becomes_a_verified_release(tmp_path: Path) -> None:
+    sweep = "notes_embedding_head"
+    fewer = {"epsilon": "[8]", "batch_size": "[256, full]", "clipping_bound": "[1]"}
+    changes = [f"--set=sweeps.{sweep}.{key}={value}" for key, value in fewer.items()]
+    done = subprocess.run(
+        [sys.executable, EXAMPLE, "notes.npz", *changes],
+        cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    study = load_study(tmp_path / "notes.yaml")
+    trials = pd.read_parquet(tmp_path / "results" / "notes" / "problems" / f"{sweep}.parquet")
+    assert (trials["certified_epsilon"] <= 8).all() and set(trials["epsilon"]) == {8}
+    assert (trials["trainable_parameters"] == 4 * 65).all()
+    assert trials.loc[trials["best"], "accuracy"].min() > 0.8  # by chance 0.25
+    folder = tmp_path / "results" / "notes" / "release"
+    certificate = verify(folder)
+    assert certificate.certified_epsilon <= certificate.epsilon == 2
+    assert (certificate.network.kind, certificate.network.shape) == ("embedding", [64])
+    # Without dpsweep and torch: each embedding is normalised by itself, and multiplied by the weights.
+    stored = np.load(tmp_path / "notes.npz")
+    names = [f"{xxhash.xxh3_64_intdigest(row.tobytes()):016x}" for row in stored["embeddings"]]
+    tested = np.array([is_within(0.2, 0, "test", name) for name in names])
+    assert tested.sum() == study.datasets["notes"].test_size
+    x = stored["embeddings"][tested].astype(np.float64)
+    x = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
+    model = load_file(folder / "model.safetensors")
+    guesses = (x @ model["head.weight"].T + model["head.bias"]).argmax(axis=1)
+    right = np.array(certificate.network.classes)[guesses] == stored["labels"][tested]
+    assert right.mean() == pytest.approx(certificate.test_accuracy, abs=1.5 / len(x))
