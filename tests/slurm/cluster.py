@@ -72,6 +72,7 @@ StateSaveLocation={STATE}/ctld
 SlurmdSpoolDir={STATE}/spool
 SlurmctldPidFile={STATE}/slurmctld.pid
 SlurmdPidFile={STATE}/slurmd.pid
+MinJobAge=7200
 SlurmctldLogFile={STATE}/slurmctld.log
 SlurmdLogFile={STATE}/slurmd.log
 SlurmUser=root

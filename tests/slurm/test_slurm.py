@@ -158,6 +158,8 @@ class LongCells:
         self.resume(cell)
         requeued = str(restarts + 1)
         wait_for(lambda: cluster.job(job)["Restarts"] == requeued, f"requeue of {cell}", self.run)
+        # Slurm signals once: not while the next start is still reading its libraries.
+        cluster.update(job, "TimeLimit=60")
 
 
 def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:

@@ -10,6 +10,7 @@ from dpsweep.base.units import count
 from dpsweep.figures.tables.text import TextTable, signed
 from dpsweep.figures.tables.write import read_numbers
 from dpsweep.report.checks import Check
+from dpsweep.report.sentences import HABIT
 from dpsweep.report.trials import is_private
 from dpsweep.report.wording import choice, percent, titles, values
 from dpsweep.study import Study
@@ -17,6 +18,7 @@ from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import TuningImplications
 
+USUAL = "Usual C and B"
 TUNED = {"clipping_bound": "C", "batch_size": "B", "learning_rate": "Learning rate"}
 
 
@@ -102,12 +104,12 @@ def _reached(best: "pd.Series[Any]") -> str:
 
 
 def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable:
-    """How much the worst value of C, B and the learning rate costs, at every problem and ε.
+    """What the worst C, B and learning rate cost, and the usual C and B, at every problem and ε.
 
     It is the accuracy at the best value minus that at the worst one, the other hyperparameters tuned for
     each. Learning rates are compared by the first seed, which tried all that were tried.
     """
-    lost = {}
+    lost, worst = {}, {}
     first = trials[trials["seed"] == 1]
     for axis, title in TUNED.items():
         # AUTO-S and training without clipping have no C.
@@ -119,15 +121,34 @@ def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable:
             found = choose(rows, by=by).set_index(by)["centre"]
         spread = found.groupby(level=["problem", "epsilon"])
         lost[title] = 100 * (spread.max() - spread.min())[spread.count() > 1]
+        lowest = found.dropna().groupby(level=["problem", "epsilon"]).idxmin()
+        worst[title] = lowest.map(lambda place: values([place[-1]]))
     costs = pd.DataFrame(lost).dropna(how="all").astype(float)
     written = costs.map(lambda points: "–" if math.isnan(points) else f"{points:.1f}")
+    for title, column in worst.items():
+        known = written[title] != "–"
+        written.loc[known, title] += " (" + column.reindex(written.index)[known] + ")"
+    written[USUAL] = _usual_cost(trials, costs.index)
     order = list(study.problems)
     settings = zip(written.index, written.to_dict("records"), strict=True)
     table = [
         titles(study, name) | {"ε": values([epsilon])} | row
         for (name, epsilon), row in sorted(settings, key=lambda each: order.index(each[0][0]))
     ]
-    return TextTable.of(table, "lll" + "r" * 4)
+    return TextTable.of(table, "lll" + "r" * 5)
+
+
+def _usual_cost(trials: pd.DataFrame, settings: "pd.Index[Any]") -> "pd.Series[str]":
+    by = ["problem", "epsilon"]
+    usual = trials
+    for axis, value in HABIT.items():
+        usual = usual[usual[axis] == value]
+    best, found = (
+        choose(rows, by=by).set_index(by)["centre"].reindex(settings) for rows in (trials, usual)
+    )
+    return (100 * (best - found)).map(
+        lambda points: "–" if math.isnan(points) else f"{max(0.0, points):.1f}"
+    )
 
 
 def references(study: Study, trials: pd.DataFrame) -> TextTable:

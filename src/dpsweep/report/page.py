@@ -12,6 +12,7 @@ from dpsweep.report import found, summary
 from dpsweep.report.checks import check_data, check_files, check_sources, check_trials
 from dpsweep.report.embed import download_content, render
 from dpsweep.report.reference import paper_comparisons
+from dpsweep.report.sentences import HABIT, said_of_choices
 from dpsweep.report.targets import sections
 from dpsweep.report.trials import is_private, newest_results, read_trials
 from dpsweep.study import Study
@@ -64,10 +65,14 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         finding=found.finding(study, trials),
         best=found.best_settings(study, trials),
         costs=found.choice_costs(study, trials),
-        tuned=list(found.TUNED.values()),
+        tuned=[*found.TUNED.values(), found.USUAL],
         references=found.references(study, trials),
         checks=checks,
-        to_know=found.to_know(checks),
+        said=said_of_choices(study, trials),
+        habit=HABIT,
+        failed=[check for check in found.to_know(checks) if check.status == "fail"],
+        notes=sum(check.status == "note" for check in checks),
+        passed=sum(check.status == "pass" for check in checks),
         explore=paths.explore.exists(),
         sections=grouped,
         comparisons=paper_comparisons(study, paths),

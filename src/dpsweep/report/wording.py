@@ -87,11 +87,13 @@ def column_kinds(table: TextTable) -> list[str]:
 def bar_shares(table: TextTable, columns: Iterable[str]) -> list[dict[int, float]]:
     """For every row, the numbers in some columns as shares of the largest one, by place.
 
-    >>> table = TextTable(["B", "lost"], [["64", "0.5"], ["256", "2.0"], ["full", "–"]], "rr")
+    What stands in brackets behind a number is no part of it.
+
+    >>> table = TextTable(["B", "lost"], [["64", "0.5"], ["256", "2.0 (7)"], ["full", "–"]], "rr")
     >>> bar_shares(table, ["lost"])
     [{1: 0.25}, {1: 1.0}, {}]
     """
     places = [place for place, name in enumerate(table.header) if name in columns]
-    known = [{i: float(row[i]) for i in places if row[i] != "–"} for row in table.rows]
+    known = [{i: float(row[i].split()[0]) for i in places if row[i] != "–"} for row in table.rows]
     largest = max((each for row in known for each in row.values()), default=0) or 1
     return [{i: round(each / largest, 3) for i, each in row.items()} for row in known]

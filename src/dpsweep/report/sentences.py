@@ -1,0 +1,132 @@
+"""Sentences for the head of the report: what C and B cost, as far as seeds tell it from chance.
+
+A setting is a problem at one epsilon. For each value of C or B all else is tuned, and what was tuned is
+measured by seeds that did not choose (`dpsweep.study.choice`). The scatter of seeds is pooled over all tuned
+cells. A difference is seen where chance makes one so large, anywhere among all that are compared, in 5 % of
+studies at most (Bonferroni: over the sentences on C, B and the usual habit, and what each compares).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from scipy.stats import t as student
+
+from dpsweep.base.units import count
+from dpsweep.report.trials import is_private
+from dpsweep.report.wording import titles, values
+from dpsweep.study import Study
+from dpsweep.study.choice import choose, repeats
+
+HABIT: Mapping[str, float] = {"clipping_bound": 1.0, "batch_size": 256}
+"""What many papers and tutorials train with."""
+_BY = ["problem", "epsilon"]
+_CHANCE = 0.05 / 3
+
+
+@dataclass(frozen=True)
+class _Scatter:
+    """Of seeds in a cell: their standard deviation, and its degrees of freedom."""
+
+    deviation: float
+    freedom: int
+
+    def visible(self, measuring: int, comparisons: int) -> float:
+        """The smallest difference of two means of so many seeds that is seen among so many."""
+        quantile = float(student.isf(_CHANCE / 2 / comparisons, self.freedom))
+        return quantile * self.deviation * math.sqrt(2 / measuring)
+
+
+def said_of_choices(study: Study, trials: pd.DataFrame) -> list[str]:
+    """Return up to five sentences about C, B and the usual habit; none where the seeds carry none.
+
+    Args:
+        study: the study.
+        trials: a row per trial, as `dpsweep.report.trials.read_trials` reads them.
+    """
+    # AUTO-S and training without clipping have no C.
+    private = trials[is_private(trials)].dropna(subset=["clipping_bound"])
+    scatter = _scatter(private)
+    if scatter is None:
+        return []
+    return [
+        *_of_values(study, _costs(private, "clipping_bound"), scatter, "C"),
+        *_of_values(study, _costs(private, "batch_size"), scatter, "B"),
+        *_of_habit(private, scatter),
+    ]
+
+
+def _scatter(trials: pd.DataFrame) -> _Scatter | None:
+    """Pool the scatter of the seeds that measure; None where no cell has two of them."""
+    tuned = repeats(trials)
+    cells = tuned[tuned["seed"] > 1].groupby(["problem", "cell"])["macro_accuracy"]
+    freedom = (cells.count() - 1).clip(lower=0)
+    if not (whole := int(freedom.sum())):
+        return None
+    squares = float((cells.var(ddof=1).fillna(0) * freedom).sum())
+    return _Scatter(math.sqrt(squares / whole), whole)
+
+
+def _costs(trials: pd.DataFrame, axis: str) -> pd.DataFrame:
+    """A row for every setting and value of an axis: ``value``, ``reached``, ``best``, ``lost``, ``seeds``."""
+    chosen = choose(trials, by=[*_BY, axis]).dropna(subset=["cross_fitted"])
+    chosen = chosen.rename(columns={axis: "value", "cross_fitted": "reached"})
+    first = chosen.sort_values("selection_accuracy", ascending=False).drop_duplicates(_BY)
+    joined = chosen.merge(
+        first[[*_BY, "reached", "repeats"]], on=_BY, suffixes=("", "_best")
+    ).rename(columns={"reached_best": "best"})
+    joined["lost"] = joined["best"] - joined["reached"]
+    # The first seed tuned the learning rate, and measures nothing.
+    joined["seeds"] = joined[["repeats", "repeats_best"]].min(axis=1) - 1
+    return joined[joined.groupby(_BY)["value"].transform("size") > 1]
+
+
+def _of_values(study: Study, costs: pd.DataFrame, scatter: _Scatter, name: str) -> Iterator[str]:
+    if costs.empty:
+        return
+    settings = len(costs.drop_duplicates(_BY))
+    visible = costs["seeds"].map(lambda seeds: scatter.visible(seeds, len(costs)))
+    seen = costs["lost"] > visible
+    if seen.any():
+        worst = costs[seen].nlargest(1, "lost").to_dict("records")[0]
+        same = costs["value"] == worst["value"]
+        yield (
+            f"{name} = {values([worst['value']])} costs up to {100 * worst['lost']:.1f} points "
+            f"({', '.join(titles(study, worst['problem']).values())}, ε = {values([worst['epsilon']])}: "
+            f"{100 * worst['reached']:.1f} instead of {100 * worst['best']:.1f} %), more than the scatter "
+            f"of seeds explains in {(seen & same).sum()} of {count(int(same.sum()), 'setting')}."
+        )
+    by_value = costs.assign(seen=seen).groupby("value")
+    everywhere = by_value["lost"].size() == settings
+    alike = list(everywhere.index[everywhere & ~by_value["seen"].any()])
+    if len(alike) > 1:
+        *others, last = (values([each]) for each in alike)
+        yield (
+            f"{name} = {', '.join(others)} and {last} cannot be told from the best {name} in any of "
+            f"{count(settings, 'setting')}; a difference of {100 * visible.max():.1f} points would have "
+            "been seen."
+        )
+
+
+def _of_habit(trials: pd.DataFrame, scatter: _Scatter) -> Iterator[str]:
+    """Say what the usual C and B cost, with the learning rate tuned."""
+    usual = trials
+    for axis, value in HABIT.items():
+        usual = usual[usual[axis] == value]
+    best, found = (
+        choose(rows, by=_BY).dropna(subset=["cross_fitted"]).set_index(_BY)
+        for rows in (trials, usual)
+    )
+    lost: pd.Series[Any] = (best["cross_fitted"] - found["cross_fitted"]).dropna()
+    if lost.empty:
+        return
+    seeds = pd.concat([best["repeats"], found["repeats"]], axis=1).loc[lost.index].min(axis=1) - 1
+    seen = lost > seeds.map(lambda each: scatter.visible(each, len(lost)))
+    if seen.any():
+        yield (
+            f"The usual C = {HABIT['clipping_bound']:g} with B = {HABIT['batch_size']:g} costs up to "
+            f"{100 * lost.max():.1f} points beside C and B that are tuned, more than the scatter of seeds "
+            f"explains in {seen.sum()} of {count(len(lost), 'setting')}."
+        )

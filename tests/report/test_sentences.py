@@ -1,0 +1,79 @@
+"""The head of the report says of C and B what the seeds can tell, and nothing else."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.synthetic import make_study, write_cells
+
+from dpsweep.report.sentences import said_of_choices
+from dpsweep.report.trials import read_trials
+from dpsweep.study import Cell
+from dpsweep.study.paths import Paths
+
+GRID: dict[str, Any] = {
+    **{"epsilon": [1.0, 8.0], "epochs": [2], "batch_size": [64, 256], "seeds": 5},
+    **{"clipping_bound": [0.1, 1.0, 42.0], "learning_rate": [0.01]},
+}
+SCATTER = 0.005
+
+
+def said(
+    folder: Path, lost: dict[float, float], scatter: float = SCATTER, **grid: Any
+) -> list[str]:
+    """The sentences of a study in which some C, and B = 256, lose accuracy."""
+    study = make_study({"digits_film": GRID | grid})
+    paths = Paths(folder / "results")
+    random = np.random.default_rng(0)
+
+    def trial(cell: Cell, *_: Any) -> dict[str, Any]:
+        middle = 0.5 - lost.get(float(cell.clipping_bound), 0) - lost.get(float(cell.batch_size), 0)
+        return {"macro_accuracy": middle + scatter * random.standard_normal()}
+
+    write_cells(study, paths, trial)
+    return said_of_choices(study, read_trials(study, paths))
+
+
+def test_a_costly_value_is_named_with_its_accuracies(tmp_path: Path) -> None:
+    costly, alike, size, habit = said(tmp_path, {42.0: 0.2, 256.0: 0.05})
+    assert costly.startswith("C = 42 costs up to ")
+    points = float(costly.split("up to ")[1].split()[0])
+    assert points == pytest.approx(20, abs=1.5)
+    reached, best = (float(costly.split(": ")[1].split()[place]) for place in (0, 3))
+    assert best - reached == pytest.approx(points, abs=0.11)
+    assert "in 2 of 2 settings" in costly
+    assert alike.startswith("C = 0.1 and 1 cannot be told from the best C in any of 2 settings")
+    assert size.startswith("B = 256 costs up to")
+    assert habit.startswith("The usual C = 1 with B = 256 costs up to")
+    assert 3.5 < float(habit.split("up to ")[1].split()[0]) < 6.5
+
+
+def test_where_nothing_matters_only_that_is_said(tmp_path: Path) -> None:
+    found = said(tmp_path, {})
+    assert [each.split(" cannot")[0] for each in found] == ["C = 0.1, 1 and 42", "B = 64 and 256"]
+    for sentence in found:
+        seen = float(sentence.split("difference of ")[1].split()[0])
+        # Above the standard error of a difference of two means of four seeds, and not far above.
+        assert 2 < seen / (100 * SCATTER / 2**0.5) < 5
+
+
+def by_chance(random: np.random.Generator, *_: Any) -> dict[str, Any]:
+    return {"macro_accuracy": 0.5 + 0.01 * random.standard_normal()}
+
+
+def test_chance_alone_hardly_ever_makes_a_sentence_about_cost(tmp_path: Path) -> None:
+    wrong = 0
+    for seed in range(20):
+        study = make_study({"digits_film": GRID})
+        paths = Paths(tmp_path / str(seed) / "results")
+        random = np.random.default_rng(seed)
+        write_cells(study, paths, partial(by_chance, random))
+        wrong += any("costs" in each for each in said_of_choices(study, read_trials(study, paths)))
+    assert wrong <= 3
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_seeds_that_carry_nothing_say_nothing(tmp_path: Path, seeds: int) -> None:
+    assert said(tmp_path, {42.0: 0.4}, seeds=seeds) == []
