@@ -16,7 +16,7 @@ SLOWEST := --durations 15 --durations-min 1
 # Tests run side by side, those of one file together: they share what the file prepares.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 
-.PHONY: help setup demo findings film status test test-slow test-all test-lowest test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check format lock clean
+.PHONY: help setup demo findings film status test test-for test-slow test-all test-lowest test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,12 @@ status: setup ## cells done, running, failed, waiting; GPU hours and time left (
 
 test: check ## check, then the tests that take seconds: what a change needs
 	$(BIN)/pytest $(PARALLEL) -m "not slow"
+
+# The map of CONTRIBUTING.md.
+TESTS_FOR = $(shell sed -n 's/^| `$(PACKAGE)` | //p' CONTRIBUTING.md | grep -o 'tests/[a-z_./]*')
+test-for: setup ## the fast tests for a package of src/dpsweep: make test-for PACKAGE=privacy
+	@test -n "$(TESTS_FOR)" || { echo "PACKAGE: found '$(PACKAGE)'; allowed: a package in the map of CONTRIBUTING.md"; exit 1; }
+	$(BIN)/pytest $(PARALLEL) -m "not slow" $(TESTS_FOR)
 
 test-slow: setup ## the tests that take longer
 	$(BIN)/pytest $(PARALLEL) -m "slow and not real_data and not campaign"

@@ -1,6 +1,7 @@
 """Tests do not depend on what lies in the checkout that they run in, or in the folders of the user."""
 
 import os
+import re
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -53,3 +54,15 @@ def test_only_tracked_files_are_tested(tmp_path: Path) -> None:
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
     found = tracked("*.yaml", "studies/*.yaml", root=tmp_path)
     assert [file.name for file in found] == ["paper.yaml", "demo.yaml"]
+
+
+def test_every_package_has_tests_that_matter_for_it() -> None:
+    """The map of CONTRIBUTING.md, which `make test-for` reads."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| ((?:`tests/[^`]*` ?)+)\|$", page, re.MULTILINE))
+    packages = {file.parent.name for file in (ROOT / "src" / "dpsweep").glob("*/__init__.py")}
+    assert rows.keys() == packages
+    for tests in rows.values():
+        assert all((ROOT / test).exists() for test in re.findall(r"`(.*?)`", tests))
+    folders = {f"tests/{name}" for name in packages if (ROOT / "tests" / name).is_dir()}
+    assert folders <= set(re.findall(r"`(.*?)`", " ".join(rows.values())))
