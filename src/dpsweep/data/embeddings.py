@@ -154,7 +154,7 @@ def _look(array: Array) -> _Look:
     wrong: dict[int, str] = {}
     hashes: list[Hashes] = []
     first: Block | None = None
-    same = np.ones(array.shape[1], dtype=bool)
+    same = np.arange(array.shape[1])
     done = 0
     for block in array.blocks():
         rows = np.ascontiguousarray(block, dtype=array.dtype)
@@ -167,11 +167,11 @@ def _look(array: Array) -> _Look:
             )
         if usable.any():
             first = rows[usable][0] if first is None else first
-            same &= (rows[usable] == first).all(axis=0)
+            same = same[(rows[:, same][usable] == first[same]).all(axis=0)]
         hashes.append(hash_rows(rows))
         done += len(block)
     # One row says nothing of what others would have.
-    constant = np.flatnonzero(same).tolist() if done - len(wrong) > 1 else []
+    constant = same.tolist() if done - len(wrong) > 1 else []
     return _Look(wrong, np.concatenate(hashes), constant)
 
 
