@@ -185,3 +185,24 @@ def test_results_that_are_not_there_are_noted(tmp_path: Path) -> None:
     write(made, paths, "t")
     assert set(pd.read_csv(paths.table("t", "csv"))["epsilon"]) == {1.0}
     assert "not there yet" in paths.table("t", "md").read_text()
+
+
+def test_a_seed_measures_what_other_seeds_chose() -> None:
+    from dpsweep.analysis.optimizers import paired_gains
+
+    lucky = {64: [0.5, 0.9, 0.5], 256: [0.6, 0.5, 0.6]}
+    rows = [
+        {
+            **{"dataset": "d", "backbone": "b", "method": "m", "clipping": "flat", "epsilon": 1.0},
+            **{"epochs": 1, "optimizer": optimizer, "seed": seed, "batch_size": size},
+            **{"clipping_bound": 1.0, "problem": optimizer, "cell": f"B{size}", "best": True},
+            **{"trial_key": f"{optimizer}{size}{seed}", "macro_accuracy": accuracy},
+            "selection_accuracy": accuracy,
+        }
+        for optimizer, cells in (("adam", {64: [0.5] * 3}), ("sgd", lucky))
+        for size, accuracies in cells.items()
+        for seed, accuracy in enumerate(accuracies, start=1)
+    ]
+    gains = paired_gains(pd.DataFrame(rows), "adam").set_index(["optimizer", "seed"])["gain"]
+    # Without seed 2, B = 256 is best, which it measures as 0.5; without seed 3, B = 64.
+    assert gains["sgd"].to_dict() == {2: 0.0, 3: 0.0}
