@@ -226,3 +226,12 @@ def test_defaults_are_those_of_torch() -> None:
                 default = theirs[key].default
                 assert (list(default) if isinstance(default, tuple) else default) == value
     assert SGD(kind="sgd").made_by()[1]["momentum"] == 0
+
+
+def test_a_rate_falls_along_a_line_or_a_cosine() -> None:
+    linear = Adam(kind="adam", schedule="linear", warmup=0.2)
+    wanted = [1 / 3, 2 / 3, *(1 - step / 8 for step in range(8))]
+    assert [linear.factor(step, 10) for step in range(1, 11)] == pytest.approx(wanted)
+    cosine = Adam(kind="adam", schedule="cosine")
+    wanted = [0.5 + 0.5 * math.cos(math.pi * step / 10) for step in range(10)]
+    assert [cosine.factor(step, 10) for step in range(1, 11)] == pytest.approx(wanted)
