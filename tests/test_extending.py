@@ -52,7 +52,7 @@ optimizer = make_optimizer(section, [weight], 0.25, 1.0)
 for gradient in ([3.0, -0.1], [-0.02, -5.0]):
     weight.grad = torch.tensor(gradient)
     optimizer.step()
-assert weight.tolist() == [-0.25, 0.5], weight
+assert weight.tolist() == [-0.5, 0.5], weight  # along the average, not the last gradient
 """,
     "A new axis of a sweep": """
 import numpy as np
