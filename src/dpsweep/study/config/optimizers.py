@@ -207,7 +207,7 @@ class SGD(OptimizerSection):
         return self
 
 
-class AdamBC(OptimizerSection):
+class BiasCorrectedAdam(OptimizerSection):
     """Adam without the noise in its second moment: DP-AdamBC (Tang et al. 2024)."""
 
     constructor = "dpsweep.training.adam_bc:AdamBC"
@@ -253,7 +253,7 @@ class TorchOptimizer(OptimizerSection):
 
 
 Optimizer = Annotated[
-    Adam | AdamW | SGD | AdamBC | TorchOptimizer,
+    Adam | AdamW | SGD | BiasCorrectedAdam | TorchOptimizer,
     Field(discriminator="kind"),
 ]
 _ADAPTER: TypeAdapter[OptimizerSection] = TypeAdapter(Optimizer)
@@ -261,7 +261,7 @@ BY_DEFAULT: dict[str, OptimizerSection] = {
     "adam": Adam(kind="adam"),
     "adamw": AdamW(kind="adamw"),
     "sgd": SGD(kind="sgd"),
-    "adam-bc": AdamBC(kind="adam-bc"),
+    "adam-bc": BiasCorrectedAdam(kind="adam-bc"),
 }
 """What the names of kinds mean that a study does not define."""
 
