@@ -16,7 +16,7 @@ SLOWEST := --durations 15 --durations-min 1
 # Tests run side by side, those of one file together: they share what the file prepares.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 
-.PHONY: help setup demo findings film status test test-for test-slow test-all test-lowest test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check format lock clean
+.PHONY: help setup demo findings film published status test test-for test-slow test-all test-lowest test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ real-data: setup ## train on the real data in ../shared, a quarter of an hour on
 findings: setup ## run the study of frozen features and write docs/findings.md (STUDY=studies/frozen-features-local.yaml reads ../shared)
 	snakemake --config study=$(FINDINGS) -- all
 	$(BIN)/python -m benchmarks.findings --study $(FINDINGS)
+
+published: setup ## train the settings of docs/published.md (FASHION=folder with the four IDX files of Fashion-MNIST)
+	dpsweep run studies/fashion-mnist.yaml $(if $(FASHION),--set datasets.fashion-mnist.source.path=$(abspath $(FASHION)))
 
 film: setup ## keep what studies/film.yaml has trained and write docs/film.md (STUDY=studies/film-local.yaml)
 	$(BIN)/python -m benchmarks.findings.film $(if $(STUDY),--study $(STUDY))
