@@ -40,7 +40,7 @@ def test_trials_come_in_the_order_of_the_cells(paths: Paths) -> None:
     assert trials["problem"].tolist() == [B] * 2 + [A] * 4
     assert trials["clipping_bound"].tolist() == [1.0, 1.0, 1.0, 1.0, 0.1, 0.1]
     assert "per_class_accuracy" not in trials
-    with_classes = load_trials(STUDY, paths, cells, per_class=True)
+    with_classes = load_trials(STUDY, paths, cells, also=["per_class_accuracy"])
     assert len(with_classes["per_class_accuracy"].iloc[0]) == 4
 
 
