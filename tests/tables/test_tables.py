@@ -435,3 +435,13 @@ def test_only_grids_that_cross_batch_sizes_and_bounds_are_compared(
     if not compared:
         (reason,) = study.targets.reasons()
         assert reason == "no sweep has two batch sizes and two clipping bounds"
+
+
+def test_a_table_in_markdown_is_one_for_its_readers() -> None:
+    """The line below the header makes it a table, and says which columns are aligned to the right."""
+    written = TextTable.of([{"Rule": "Increase C", "Gain": "-0.1"}], "lr").markdown("A caption.")
+    assert written.splitlines()[2:] == [
+        "| Rule | Gain |",
+        "| :--- | ---: |",
+        "| Increase C | -0.1 |",
+    ]

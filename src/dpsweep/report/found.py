@@ -126,8 +126,11 @@ def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable:
     costs = pd.DataFrame(lost).dropna(how="all").astype(float)
     written = costs.map(lambda points: "–" if math.isnan(points) else f"{points:.1f}")
     for title, column in worst.items():
-        known = written[title] != "–"
-        written.loc[known, title] += " (" + column.reindex(written.index)[known] + ")"
+        value = column.to_dict()
+        written[title] = [
+            points if points == "–" else f"{points} ({value[setting]})"
+            for setting, points in written[title].items()
+        ]
     written[USUAL] = _usual_cost(trials, costs.index)
     order = list(study.problems)
     settings = zip(written.index, written.to_dict("records"), strict=True)

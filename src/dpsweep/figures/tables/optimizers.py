@@ -28,7 +28,11 @@ def gains_and_settings(
 ) -> dict[str, pd.DataFrame]:
     """One row per (epsilon, optimizer), and beside it one per (setting, optimizer).
 
-    Arguments are those of `dpsweep.figures.draw.Compute`.
+    Args:
+        study: the study.
+        paths: its files.
+        table: the table.
+        missing: filled with files that are not there; None makes that an error.
 
     Returns:
         Frames by the suffix of their file; see `dpsweep.analysis.optimizers`.

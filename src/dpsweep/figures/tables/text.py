@@ -5,7 +5,7 @@ Cells are plain Unicode (ε, 2⁸, 10⁻³, –), which Markdown takes as it is 
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -144,7 +144,8 @@ class TextTable:
         """
         rules = ["---:" if kind == "r" else ":---" for kind in self.columns]
         above = ("## " if heading else "") + markdown(caption)
-        lines = [above, "", *map(_markdown_row, [self.header, rules, *self.rows])]
+        head, *rows = (_markdown_row(map(markdown, cells)) for cells in (self.header, *self.rows))
+        lines = [above, "", head, _markdown_row(rules), *rows]
         return "\n".join(lines) + "\n"
 
 
@@ -154,8 +155,8 @@ def _cell(content: object) -> str:
     return "{}" + text if text.startswith(("[", "*")) else text
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(map(markdown, cells)) + " |"
+def _markdown_row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def group_starts(keys: Sequence[object]) -> frozenset[int]:

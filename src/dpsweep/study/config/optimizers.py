@@ -129,7 +129,7 @@ class OptimizerSection(Section):
         """What captions call it, with what differs from the defaults.
 
         >>> SGD(kind="sgd", momentum=0.9, schedule="cosine").called(private=True)
-        'DP-SGD (momentum 0.9, cosine)'
+        'DP-SGD (cosine, momentum 0.9)'
         """
         if self.title:
             return self.title
