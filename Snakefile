@@ -41,10 +41,6 @@ onstart:
     progress.start()
 
 
-localrules:
-    all,
-
-
 # Every file is named: Snakemake does not make one that is missing behind a newer target.
 rule all:
     input:

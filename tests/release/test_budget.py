@@ -80,10 +80,12 @@ def test_what_is_left_may_be_spent(paths: Paths) -> None:
     assert after.left == pytest.approx(3.0)
     # One that takes it all stays within the budget; composition is tighter than the sum.
     (line,) = after.lines
-    assert line.day > "2020" and not line.tuned
+    assert line.day > "2020" and line.model.noise is not None
     following = study(FIXED | {"epsilon": after.left}, epsilon=5.0, delta=2 * DELTA)
     noise = calibrate(after.left, DELTA, 269, 269, 2)
-    models = [ReleasedModel(certificate=line.certificate, epsilon=2.0, delta=DELTA, noise=None)]
+    models = [
+        ReleasedModel(certificate=line.model.certificate, epsilon=2.0, delta=DELTA, noise=None)
+    ]
     refuse_beyond_budget(following, section_of(following), models, noise)
 
 

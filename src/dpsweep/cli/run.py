@@ -86,14 +86,14 @@ def run(
         )
     paths = Paths(Path(found.study.results))
     files = [target_file(found.study, paths, target) for target in targets]
+    results = Paths(folder.resolve() / found.study.results)
     if not (call.unaccounted or call.settings.dryrun or call.settings.touch):
-        _refuse_unaccounted(found.study, folder, targets)
+        _refuse_unaccounted(found.study, results, targets)
     # The last value of an option counts.
     options = [*call.options, "--config", *call.config, f"study={found.seen_from(folder)}"]
     options += ["unaccounted=true"] if call.unaccounted else []
     if folder.resolve() != Path.cwd():
         options += ["--directory", str(folder)]
-    results = Paths(folder.resolve() / found.study.results)
     if note := _note_on_sources(found.study, results):
         typer.echo(f"note: {note}")
     watched = _watched(found.study, results, call.settings.touch)
@@ -113,17 +113,16 @@ def run(
     sys.exit(status)
 
 
-def _refuse_unaccounted(study: Study, folder: Path, targets: Sequence[str]) -> None:
+def _refuse_unaccounted(study: Study, paths: Paths, targets: Sequence[str]) -> None:
     """Refuse a call that would train sweeps of private data, before anything runs."""
     # It reads accountants, which take a moment to import.
-    if not any(dataset.private for dataset in study.datasets.values()):
+    if not study.has_private_data:
         return
     from dpsweep.release.unaccounted import private_sweeps, refusal
 
     sweeps = private_sweeps(study)
     if not sweeps or (targets and all(map(_trains_no_sweep, targets))):
         return
-    paths = Paths(folder.resolve() / study.results)
     cells = (cell for name in sweeps for cell in study.sweep_cells(name))
     if not all(paths.cell_trials(study, cell).exists() for cell in cells):
         raise StudyError(refusal(study))

@@ -130,7 +130,7 @@ def calibrate(
 
 def _refuse_unaccounted(study: Study, dataset: str) -> None:
     """Refuse to train on private data what is neither a release nor asked for."""
-    if any(each.private for each in study.datasets.values()):
+    if study.has_private_data:
         from dpsweep.release.unaccounted import refuse_unaccounted
 
         refuse_unaccounted(study, dataset)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,12 +140,14 @@ def draft_study(
     size, delta = found.train_size, _delta(base, found.train_size)
     classes = max(2, len(found.classes))  # fewer are refused later, by the study
     private = release_epsilon is not None
-    if private:
+    if release_epsilon is None:
+        grid = partial(_first_grid, classes=classes, train_size=size, delta=delta)
+    else:
         networks = dict([*networks.items()][-1:])
-    grids = {
-        backbone: _first_grid(section, classes, size, delta, release_epsilon)
-        for backbone, section in networks.items()
-    }
+        grid = partial(
+            _one_setting, classes=classes, train_size=size, delta=delta, epsilon=release_epsilon
+        )
+    grids = {backbone: grid(section) for backbone, section in networks.items()}
     environment = Environment(  # noqa: S701 (YAML)
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -238,27 +241,21 @@ def _delta(base: Study, train_size: int) -> float:
     return float(10.0 ** -(math.floor(math.log10(train_size)) + 1))
 
 
-def _first_grid(
-    backbone: Backbone,
-    classes: int,
-    train_size: int,
-    delta: float,
-    release_epsilon: float | None = None,
+def _one_setting(
+    backbone: Backbone, classes: int, train_size: int, delta: float, epsilon: float
 ) -> dict[str, Any]:
-    """The small grids of every epsilon together, batch sizes at least a factor of three apart.
+    """The recommended setting alone, for a release."""
+    (situation,) = first_situations(backbone, classes, train_size, delta, [epsilon], _EPOCHS)
+    one = recommend(situation)
+    return {
+        "batch_size": ["full" if one.batch_size == train_size else one.batch_size],
+        "clipping_bound": [float(f"{one.clipping_bound:.2g}")],
+        "learning_rate": [float(f"{one.learning_rate:.2g}")],
+    }
 
-    For a release, the recommended setting alone.
-    """
-    if release_epsilon is not None:
-        (situation,) = first_situations(
-            backbone, classes, train_size, delta, [release_epsilon], _EPOCHS
-        )
-        one = recommend(situation)
-        return {
-            "batch_size": ["full" if one.batch_size == train_size else one.batch_size],
-            "clipping_bound": [float(f"{one.clipping_bound:.2g}")],
-            "learning_rate": [float(f"{one.learning_rate:.2g}")],
-        }
+
+def _first_grid(backbone: Backbone, classes: int, train_size: int, delta: float) -> dict[str, Any]:
+    """The small grids of every epsilon together, batch sizes at least a factor of three apart."""
     made = [
         recommend(each)
         for each in first_situations(backbone, classes, train_size, delta, _EPSILONS, _EPOCHS)

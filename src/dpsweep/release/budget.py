@@ -7,7 +7,7 @@ from dpsweep.data.prepared import DatasetError, read_metadata
 from dpsweep.privacy import Calibration
 from dpsweep.release import ReleaseError
 from dpsweep.release.certificate import ReleasedModel, joint_epsilon
-from dpsweep.release.ledger import Ledger
+from dpsweep.release.ledger import Ledger, LedgerEntry
 from dpsweep.study import Study
 from dpsweep.study.config import Release
 from dpsweep.study.config.datasets import origins
@@ -42,20 +42,6 @@ def refuse_beyond_budget(
 
 
 @dataclass(frozen=True)
-class SpentLine:
-    """One release in the account of some data."""
-
-    day: str
-    """when it was made, empty where an older version wrote the ledger"""
-    certificate: str
-    """fingerprint"""
-    epsilon: float
-    delta: float
-    tuned: bool
-    """whether epsilon covers a choice among several trials"""
-
-
-@dataclass(frozen=True)
 class Account:
     """All releases on the data of a study's section `release`.
 
@@ -67,7 +53,7 @@ class Account:
             composition; None without a budget.
     """
 
-    lines: list[SpentLine]
+    lines: list[LedgerEntry]
     epsilon: float
     delta: float
     left: float | None
@@ -90,16 +76,7 @@ def account(study: Study, paths: Paths) -> Account | None:
     models = [line.model for line in lines]
     delta = sum(each.delta for each in models)
     return Account(
-        lines=[
-            SpentLine(
-                line.day,
-                line.model.certificate,
-                line.model.epsilon,
-                line.model.delta,
-                line.model.noise is None,
-            )
-            for line in lines
-        ],
+        lines=lines,
         epsilon=_spent(models, delta),
         delta=delta,
         left=_left(study, models),

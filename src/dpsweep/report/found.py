@@ -10,7 +10,7 @@ from dpsweep.base.units import count
 from dpsweep.figures.tables.text import TextTable, signed
 from dpsweep.figures.tables.write import read_numbers
 from dpsweep.report.checks import Check
-from dpsweep.report.sentences import HABIT
+from dpsweep.report.sentences import by_habit
 from dpsweep.report.trials import is_private
 from dpsweep.report.wording import choice, percent, titles, values
 from dpsweep.study import Study
@@ -143,11 +143,9 @@ def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable:
 
 def _usual_cost(trials: pd.DataFrame, settings: "pd.Index[Any]") -> "pd.Series[str]":
     by = ["problem", "epsilon"]
-    usual = trials
-    for axis, value in HABIT.items():
-        usual = usual[usual[axis] == value]
     best, found = (
-        choose(rows, by=by).set_index(by)["centre"].reindex(settings) for rows in (trials, usual)
+        choose(rows, by=by).set_index(by)["centre"].reindex(settings)
+        for rows in (trials, by_habit(trials))
     )
     return (100 * (best - found)).map(
         lambda points: "–" if math.isnan(points) else f"{max(0.0, points):.1f}"

@@ -106,10 +106,10 @@ def _released(spent: "Account") -> TextTable:
     rows = [
         {
             "Day (UTC)": line.day or "unknown",
-            "Certificate": line.certificate[:12],
-            "ε": f"{line.epsilon:g}",
-            "δ": f"{line.delta:g}",
-            "Setting": "the best of several, covered by ε" if line.tuned else "fixed",
+            "Certificate": line.model.certificate[:12],
+            "ε": f"{line.model.epsilon:g}",
+            "δ": f"{line.model.delta:g}",
+            "Setting": "fixed" if line.model.noise else "the best of several, covered by ε",
         }
         for line in spent.lines
     ]

@@ -110,14 +110,16 @@ def _of_values(study: Study, costs: pd.DataFrame, scatter: _Scatter, name: str) 
         )
 
 
+def by_habit(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials with the usual C and B."""
+    return trials[(trials[list(HABIT)] == pd.Series(HABIT)).all(axis=1)]
+
+
 def _of_habit(trials: pd.DataFrame, scatter: _Scatter) -> Iterator[str]:
     """Say what the usual C and B cost, with the learning rate tuned."""
-    usual = trials
-    for axis, value in HABIT.items():
-        usual = usual[usual[axis] == value]
     best, found = (
         choose(rows, by=_BY).dropna(subset=["cross_fitted"]).set_index(_BY)
-        for rows in (trials, usual)
+        for rows in (trials, by_habit(trials))
     )
     lost: pd.Series[Any] = (best["cross_fitted"] - found["cross_fitted"]).dropna()
     if lost.empty:

@@ -116,16 +116,10 @@ class ComparisonTable(Target):
         return [LABEL_TITLES[label] for label in self.rows]
 
 
-class TuningImplications(Target):
-    """The paper's tuning rules, each with the measured evidence.
+class ComparedGrids(Target):
+    """A table of grids that the study has, compared; their comparisons stand in a file of their own."""
 
-    It is drawn from every private sweep that crosses batch sizes with clipping bounds.
-    """
-
-    title = "Tuning rules"
     table_files = ("tex", "md", "csv", "comparisons.csv")
-
-    family: Literal["tuning_implications"]
 
     _cells: list[Selection] = PrivateAttr(default_factory=list)
 
@@ -140,7 +134,18 @@ class TuningImplications(Target):
         return table
 
 
-class OptimizerTable(Target):
+class TuningImplications(ComparedGrids):
+    """The paper's tuning rules, each with the measured evidence.
+
+    It is drawn from every private sweep that crosses batch sizes with clipping bounds.
+    """
+
+    title = "Tuning rules"
+
+    family: Literal["tuning_implications"]
+
+
+class OptimizerTable(ComparedGrids):
     """What each optimizer gains over one of them in the same settings, with paired intervals.
 
     It is drawn from every private sweep whose dataset, backbone and method are trained with the baseline too.
@@ -148,23 +153,10 @@ class OptimizerTable(Target):
 
     title = "Optimizers"
     tunes = True
-    table_files = ("tex", "md", "csv", "comparisons.csv")
 
     family: Literal["optimizers"]
     baseline: Part = "adam"
     """the optimizer that others are compared with"""
-
-    _cells: list[Selection] = PrivateAttr(default_factory=list)
-
-    def leaves(self) -> list[Selection]:
-        """The grids that are compared."""
-        return self._cells
-
-    def of(self, cells: Sequence[Selection]) -> Self:
-        """The table of these grids."""
-        table = self.model_copy()
-        table._cells = list(cells)
-        return table
 
 
 Table = Annotated[

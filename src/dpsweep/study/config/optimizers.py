@@ -156,7 +156,16 @@ class OptimizerSection(Section):
         return 1.0
 
 
-class Adam(OptimizerSection):
+class TwoMoments(OptimizerSection):
+    """Base of optimizers that divide the mean of gradients by the root of that of their squares."""
+
+    betas: Betas = [0.9, 0.999]
+    """decay of the first and of the second moment, in a step"""
+    eps: PositiveFloat = 1e-8
+    """is added to the root of the second moment"""
+
+
+class Adam(TwoMoments):
     """Adam (Kingma and Ba 2015), whose steps on noised gradients are DP-Adam."""
 
     constructor = "torch.optim:Adam"
@@ -165,13 +174,9 @@ class Adam(OptimizerSection):
     unit_steps = True
 
     kind: Literal["adam"]
-    betas: Betas = [0.9, 0.999]
-    """decay of the first and of the second moment, in a step"""
-    eps: PositiveFloat = 1e-8
-    """is added to the root of the second moment"""
 
 
-class AdamW(OptimizerSection):
+class AdamW(TwoMoments):
     """Adam whose weight decay is apart from its moments (Loshchilov and Hutter 2019)."""
 
     constructor = "torch.optim:AdamW"
@@ -179,10 +184,6 @@ class AdamW(OptimizerSection):
     unit_steps = True
 
     kind: Literal["adamw"]
-    betas: Betas = [0.9, 0.999]
-    """decay of the first and of the second moment, in a step"""
-    eps: PositiveFloat = 1e-8
-    """is added to the root of the second moment"""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """times the learning rate, the share of every parameter that a step takes away"""
 
@@ -207,17 +208,13 @@ class SGD(OptimizerSection):
         return self
 
 
-class BiasCorrectedAdam(OptimizerSection):
+class BiasCorrectedAdam(TwoMoments):
     """Adam without the noise in its second moment: DP-AdamBC (Tang et al. 2024)."""
 
     constructor = "dpsweep.training.adam_bc:AdamBC"
     knows_noise = True
 
     kind: Literal["adam-bc"]
-    betas: Betas = [0.9, 0.999]
-    """decay of the first and of the second moment, in a step"""
-    eps: PositiveFloat = 1e-8
-    """is added to the root of the second moment"""
     floor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """the least that a second moment may be without the noise variance, in units of that variance"""
 

@@ -124,6 +124,11 @@ class StudyFile(Section):
         }
 
     @property
+    def has_private_data(self) -> bool:
+        """Whether a dataset is marked ``private``."""
+        return any(dataset.private for dataset in self.datasets.values())
+
+    @property
     def swept_datasets(self) -> list[str]:
         """The datasets that a sweep trains on, in the order of the study."""
         used = {sweep.dataset for sweep in self.sweeps.values()}
