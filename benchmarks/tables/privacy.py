@@ -44,6 +44,12 @@ def calibration(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def _bounds(row: dict[str, str]) -> str:
+    """What was measured by the bound of the pair, that of the curve, and by the noise itself."""
+    names = ("lower_bound", "curve_bound", "noise_bound")
+    return "≥ " + ", ".join(f"{float(row[name]):.2f}" for name in names)
+
+
 def audit() -> list[str]:
     """Measurements of the demo's audit: results/demo/audit/audit.csv, copied to the results."""
     with (RESULTS / "audit.csv").open(encoding="utf-8", newline="") as file:
@@ -62,7 +68,7 @@ def audit() -> list[str]:
         [
             [
                 f"{float(one['epsilon']):g}",
-                *(f"≥ {float(each['lower_bound']):.2f}" for each in (one, other)),
+                *map(_bounds, (one, other)),
             ]
             for one, other in zip(*columns.values(), strict=True)
         ],
