@@ -30,7 +30,7 @@ assert write_clipping(float("nan"), rule.kind) == "PSAC"
 """,
     "A method": """
 from dpsweep.models.architectures import create
-from dpsweep.models.backbone import Architecture
+from dpsweep.models.architecture import Architecture
 from dpsweep.models.build import apply_method, trainable_parameters
 network = create(Architecture(library="timm", name="vit_tiny_patch16_224", arguments=TINY), 3)
 apply_method(network, study.methods["bias"])
@@ -74,7 +74,7 @@ np.testing.assert_allclose(weights, np.arange(1, 11) / 55)
 import torch
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.models.architectures import create, seeded
-from dpsweep.models.backbone import Architecture
+from dpsweep.models.architecture import Architecture
 from dpsweep.training.gradients import make_engine
 section = study.backbones["small-cnn"]
 made = Architecture(library=section.library, name=section.architecture, arguments=section.arguments)

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from benchmarks.common import RESULTS, command_line
 from dpsweep.base.files import read_json, write_json
+from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, seeded
-from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.build import apply_method, head_parameter_names
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method

@@ -23,7 +23,8 @@ from benchmarks.speed.synthetic import small_study
 from dpsweep.base.files import write_json
 from dpsweep.data import Split, write_prepared
 from dpsweep.data.prepared import FeatureIdentity
-from dpsweep.models.backbone import Architecture, write_backbone
+from dpsweep.models.architecture import Architecture
+from dpsweep.models.backbone import write_backbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import write_calibration

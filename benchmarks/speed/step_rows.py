@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.common import REPOSITORY
-from dpsweep.models.backbone import Architecture, write_backbone
+from dpsweep.models.architecture import Architecture
+from dpsweep.models.backbone import write_backbone
 from dpsweep.models.build import build_model, head_parameter_names
 from dpsweep.study import load_study
 from dpsweep.study.config import HeadOnly, Method

@@ -11,7 +11,8 @@ import torch
 
 from dpsweep.data import Split, write_prepared
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.models.backbone import Architecture, PreparedBackbone, write_backbone
+from dpsweep.models.architecture import Architecture
+from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.specification import TrialSpec
 

@@ -6,13 +6,9 @@ import torch
 from tests.models.parameter_counts import parameter_counts
 from torch import nn
 
+from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, seeded, state_without_head
-from dpsweep.models.backbone import (
-    Architecture,
-    BackboneError,
-    PreparedBackbone,
-    write_backbone,
-)
+from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.build import (
     apply_method,
     build_model,

@@ -11,8 +11,9 @@ from timm.layers import RmsNorm2d
 from timm.layers.grn import GlobalResponseNorm
 from torch import Tensor, nn
 
+from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, seeded
-from dpsweep.models.backbone import Architecture, BackboneError, write_backbone
+from dpsweep.models.backbone import write_backbone
 from dpsweep.models.build import (
     apply_method,
     build_model,

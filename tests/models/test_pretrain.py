@@ -7,7 +7,7 @@ import torch
 
 from dpsweep.data import PreparedDataset, Split, write_prepared
 from dpsweep.data.prepare import prepare
-from dpsweep.models.backbone import Architecture, BackboneError
+from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.preprocess import Normalise
 from dpsweep.models.pretrain import Pretrained, pretrain
 from dpsweep.study.config import Dataset, Pretraining

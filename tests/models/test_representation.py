@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from dpsweep.data.prepared import PADDING
+from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, seeded
-from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.representation import Representation, represent
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.transformation import transform

@@ -15,8 +15,9 @@ from transformers import DistilBertConfig, DistilBertForMaskedLM
 
 from dpsweep.data.prepared import DatasetMetadata, PreparedDataset, TokenizerIdentity
 from dpsweep.data.tokenizer import prepare as prepare_tokenizer
+from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, find_head, seeded
-from dpsweep.models.backbone import Architecture, BackboneError, PreparedBackbone, write_backbone
+from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.build import (
     apply_method,
     build_model,

@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 
 from dpsweep.base.files import write_json
 from dpsweep.data.hub_file import HubError
-from dpsweep.models.backbone import Architecture, BackboneError, PreparedBackbone
+from dpsweep.models.architecture import Architecture, BackboneError
+from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.prepare import prepare
 from dpsweep.models.weights import configured, load_weights
 from dpsweep.study.config import Backbone

@@ -28,7 +28,8 @@ from dpsweep.base.files import (
     with_fingerprint,
     write_text,
 )
-from dpsweep.models.backbone import Architecture, backbone_checksum
+from dpsweep.models.architecture import Architecture
+from dpsweep.models.backbone import backbone_checksum
 from dpsweep.privacy import Calibration, accountants
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning_noise import calibrate_tuning

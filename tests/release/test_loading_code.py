@@ -13,8 +13,8 @@ from PIL import Image
 from dpsweep.data.images import Transform
 from dpsweep.data.resize import Resize
 from dpsweep.data.tokenizer import Tokenizer, save_tokenizer, train_word_pieces
+from dpsweep.models.architecture import Architecture
 from dpsweep.models.architectures import create, seeded
-from dpsweep.models.backbone import Architecture
 from dpsweep.models.build import apply_method, trainable_parameters
 from dpsweep.models.preprocess import Widen, make_preprocess
 from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED

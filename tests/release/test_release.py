@@ -30,8 +30,8 @@ import dpsweep
 from dpsweep.base.files import read_checked_json, write_checked_json, write_text
 from dpsweep.cli.main import app
 from dpsweep.data.prepared import METADATA, PreparedDataset
+from dpsweep.models.architecture import BackboneError
 from dpsweep.models.architectures import create
-from dpsweep.models.backbone import BackboneError
 from dpsweep.models.build import linear_head
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.privacy import CalibrationError

@@ -23,7 +23,8 @@ from dpsweep.base import limited as limits
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import checksum, indented_json, read_checked_json, with_fingerprint
 from dpsweep.base.limited import LimitError, limited
-from dpsweep.models.backbone import Architecture, backbone_checksum
+from dpsweep.models.architecture import Architecture
+from dpsweep.models.backbone import backbone_checksum
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
 from dpsweep.release.card import model_card

@@ -7,7 +7,7 @@ import pytest
 import torch
 from benchmarks.evidence.backbones import NETWORKS, prepare, try_step
 
-from dpsweep.models.backbone import BackboneError
+from dpsweep.models.architecture import BackboneError
 
 BY_NAME = {network.name: network for network in NETWORKS}
 # Each has something that the others lack.

@@ -14,7 +14,8 @@ from torch import nn
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.data.resize import Resize
-from dpsweep.models.backbone import BackboneError, PreparedBackbone, write_backbone
+from dpsweep.models.architecture import BackboneError
+from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study import Cell, Study

@@ -18,8 +18,8 @@ from PIL import Image as PillowImage
 from tests.training.tiny_study import tiny_sections
 
 from dpsweep.base.files import read_json
+from dpsweep.models.architecture import Architecture
 from dpsweep.models.architectures import create, seeded, state_without_head
-from dpsweep.models.backbone import Architecture
 
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 ARGUMENTS = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}

@@ -12,7 +12,7 @@ from tests.training.tiny_models import CLASSES, Net
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from dpsweep.models.backbone import BackboneError
+from dpsweep.models.architecture import BackboneError
 from dpsweep.models.representation import Representation
 from dpsweep.models.wide_resnet import WideResNet
 from dpsweep.study.clipping import FlatClipping, NoClipping

@@ -25,8 +25,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import DistilBertConfig
 
 from dpsweep.base.files import write_json
+from dpsweep.models.architecture import Architecture
 from dpsweep.models.architectures import create, seeded, state_without_head
-from dpsweep.models.backbone import Architecture
 from dpsweep.study import Study, load_study
 
 TEXT = (ROOT / "docs" / "your-own-data.md").read_text(encoding="utf-8")

@@ -1,5 +1,6 @@
 """Networks: backbones on disk, and which of their parameters a method trains.
 
+- `dpsweep.models.architecture`: which network it is, before there is one;
 - `dpsweep.models.backbone`: the files of a prepared backbone;
 - `dpsweep.models.prepare`: one configured backbone to such files (`dpsweep.models.pretrain` trains
   it, `dpsweep.models.weights` takes published weights);

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dpsweep.base.files import read_json, require_content
 from dpsweep.data.hub_file import fetch_file
-from dpsweep.models.backbone import Architecture, BackboneError
+from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.identity import Identity
 from dpsweep.models.scattering import Scattering
 from dpsweep.models.sequence_classifier import SequenceClassifier

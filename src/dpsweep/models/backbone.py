@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import (
     atomic_path,
     checksum,
@@ -22,25 +21,12 @@ from dpsweep.base.files import (
     write_checked_json,
 )
 from dpsweep.data.prepared import METADATA, PreparedDataset, TokenizerIdentity, opening
+from dpsweep.models.architecture import Architecture, BackboneError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _WEIGHTS = "model.safetensors"
-
-
-class BackboneError(DpsweepError):
-    """A backbone that cannot be prepared, read or built; the message says what to do."""
-
-
-class Architecture(BaseModel):
-    """An empty network: who builds it, under which name, with which keyword arguments."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    library: str
-    name: str
-    arguments: dict[str, bool | int | float | str]
 
 
 class BackboneMetadata(BaseModel):

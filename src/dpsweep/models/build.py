@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from dpsweep.models.architecture import BackboneError
 from dpsweep.models.architectures import (
     Head,
     create,
@@ -14,7 +15,7 @@ from dpsweep.models.architectures import (
     refuse_unknown_statistics,
     seeded,
 )
-from dpsweep.models.backbone import BackboneError, PreparedBackbone
+from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.normalisation import normalisation_parameters, notes_on_film
 from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
 from dpsweep.study.messages import brief, shorten, unknown

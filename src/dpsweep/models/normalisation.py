@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from dpsweep.models.architecture import BackboneError
 from dpsweep.models.architectures import find_head
-from dpsweep.models.backbone import BackboneError
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.study.messages import shorten
 

@@ -9,13 +9,9 @@ from dpsweep.data import PreparedDataset
 from dpsweep.data.hub_file import commit, fetch_file
 from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.tokenizer import Tokenizer
+from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, named_architecture, seeded, state_without_head
-from dpsweep.models.backbone import (
-    Architecture,
-    BackboneError,
-    PreparedBackbone,
-    write_backbone,
-)
+from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.pretrain import pretrain
 from dpsweep.models.sequence_classifier import SequenceClassifier

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpsweep.data import PreparedDataset
+from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, seeded, state_without_head
-from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.study.config import Pretraining
 
 _WARM_UP = 0.1

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.data.prepared import PADDING
+from dpsweep.models.architecture import BackboneError
 from dpsweep.models.architectures import find_head
-from dpsweep.models.backbone import BackboneError
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.transformation import transform
 from dpsweep.study.config import Features

@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.nn import functional
 
-from dpsweep.models.backbone import BackboneError
+from dpsweep.models.architecture import BackboneError
 from dpsweep.study.config import GroupNorm
 
 

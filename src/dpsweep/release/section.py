@@ -10,7 +10,8 @@ from typing import Any
 from dpsweep.base.files import canonical_json, fingerprint, read_checked_json
 from dpsweep.data.prepared import DatasetError, read_metadata
 from dpsweep.data.sources import resize_of
-from dpsweep.models.backbone import BackboneError, PreparedBackbone
+from dpsweep.models.architecture import BackboneError
+from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.release import CERTIFICATE, ReleaseError
 from dpsweep.release.certificate import DataSplit, Setting, plain_method
 from dpsweep.release.ledger import Ledger

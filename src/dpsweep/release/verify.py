@@ -35,7 +35,8 @@ from dpsweep.base.files import (
 from dpsweep.base.limited import LimitError, TimeLimitError, limited
 from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.tokenizer import vocabulary_size
-from dpsweep.models.backbone import Architecture, PreparedBackbone, backbone_checksum
+from dpsweep.models.architecture import Architecture
+from dpsweep.models.backbone import PreparedBackbone, backbone_checksum
 from dpsweep.models.build import build_model
 from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import certify_again

@@ -25,7 +25,8 @@ from dpsweep.data.prepared import (
 )
 from dpsweep.data.unfinished import UnfinishedArray, claim, release, require_space
 from dpsweep.data.write import write_prepared
-from dpsweep.models.backbone import BackboneError, PreparedBackbone
+from dpsweep.models.architecture import BackboneError
+from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import canonical_json
 from dpsweep.data.hub_file import UnreachableHubError
+from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import (
     create,
     described_architecture,
     refuse_unknown_statistics,
     seeded,
 )
-from dpsweep.models.backbone import Architecture, BackboneError
 from dpsweep.models.build import (
     build_head,
     head_parameter_names,

@@ -1,0 +1,19 @@
+"""Which network a backbone is, before there is one."""
+
+from pydantic import BaseModel, ConfigDict
+
+from dpsweep.base.errors import DpsweepError
+
+
+class BackboneError(DpsweepError):
+    """A backbone that cannot be prepared, read or built; the message says what to do."""
+
+
+class Architecture(BaseModel):
+    """An empty network: who builds it, under which name, with which keyword arguments."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    library: str
+    name: str
+    arguments: dict[str, bool | int | float | str]
