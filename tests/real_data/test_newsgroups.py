@@ -8,13 +8,12 @@ import pandas as pd
 import pytest
 from tests.workflow.chain import ROOT, Chain
 
+from dpsweep.study import load_study
+from dpsweep.study.paths import Paths
+
 STUDY = ROOT / "studies" / "real-newsgroups.yaml"
 DATA = ROOT.parent / "shared" / "data" / "20_newsgroups"
-CELLS = {
-    "all": "cells/20newsgroups_distilbert-small_all/epsinf_epochs3_B64_Cnone",
-    "lora": "cells/20newsgroups_distilbert-small_lora/eps8_epochs3_B256_C1",
-}
-NORMS = "gradnorms/20newsgroups_distilbert-small_lora/eps8_epochs3_C1.parquet"
+PUBLIC, PRIVATE = (f"20newsgroups_distilbert-small_{method}" for method in ("all", "lora"))
 
 pytestmark = [
     pytest.mark.real_data,
@@ -30,14 +29,16 @@ def test_newsgroups_are_read_trained_on_and_measured(tmp_path: Path) -> None:
         tmp_path,
         {"extends": str(STUDY), "datasets": {"20newsgroups": {"source": source}}},
     )
-    outputs = [*(f"results/{cell}/trials.parquet" for cell in CELLS.values()), f"results/{NORMS}"]
-    chain.run(*outputs)
+    study = load_study(chain.folder / chain.file)
+    paths = Paths(Path(study.results))
+    cells = {cell.problem: paths.cell_trials(study, cell) for cell in study.all_cells()}
+    norms = paths.gradient_norms(study, PRIVATE, 8.0, 3, 1.0)
+    chain.run(*map(str, [*cells.values(), norms]))
 
     tokens = np.load(chain.results / "data" / "20newsgroups" / "train_inputs.npy", mmap_mode="r")
     assert tokens.shape == (11314, 96)
     private, public = (
-        pd.read_parquet(chain.results / CELLS[name] / "trials.parquet").iloc[0]
-        for name in ("lora", "all")
+        pd.read_parquet(chain.folder / cells[name]).iloc[0] for name in (PRIVATE, PUBLIC)
     )
     columns = ["accuracy", "loss", "steps", "noise_multiplier", "wall_seconds"]
     print(pd.DataFrame([public[columns], private[columns]], index=["all", "LoRA"]).to_string())  # noqa: T201
@@ -50,6 +51,6 @@ def test_newsgroups_are_read_trained_on_and_measured(tmp_path: Path) -> None:
     # Four standard errors above guessing.
     assert private["accuracy"] > 0.06
     assert 7.9 < private["certified_epsilon"] <= 8
-    norms = pd.read_parquet(chain.results / NORMS)
-    assert len(norms) == 3 * 11314
-    assert np.isfinite(norms["norm"]).all()
+    measured = pd.read_parquet(chain.folder / norms)
+    assert len(measured) == 3 * 11314
+    assert np.isfinite(measured["norm"]).all()
