@@ -17,16 +17,18 @@ EXAMPLES, LENGTH = 4, 12
 # What a number of a configuration is called in one network or another, and its small value.
 _SMALL = {
     16: "hidden_size d_model dim n_embd emb_dim embedding_size word_embed_proj_dim true_hidden_size "
-    "intra_bottleneck_size q_lora_rank kv_lora_rank v_head_dim qk_nope_head_dim",
+    "intra_bottleneck_size q_lora_rank kv_lora_rank v_head_dim qk_nope_head_dim entity_emb_size",
     1: "num_hidden_layers n_layers n_layer num_layers encoder_layers decoder_layers num_decoder_layers "
-    "num_blocks",
+    "num_blocks attn_layer_period",
     2: "num_attention_heads n_heads n_head num_heads encoder_attention_heads decoder_attention_heads "
-    "num_key_value_heads num_local_experts num_experts n_routed_experts num_experts_per_tok",
+    "num_key_value_heads num_local_experts num_experts n_routed_experts num_experts_per_tok coordinate_size",
     32: "intermediate_size hidden_dim d_ff d_inner encoder_ffn_dim decoder_ffn_dim n_inner ffn_dim "
     "moe_intermediate_size shared_expert_intermediate_size",
-    40: "vocab_size",
-    8: "head_dim d_kv d_head image_size patch_size qk_rope_head_dim",
+    40: "vocab_size entity_vocab_size",
+    8: "head_dim d_kv d_head image_size patch_size qk_rope_head_dim rotary_dim",
     24: "max_position_embeddings n_positions",
+    4: "shape_size",
+    0: "attn_layer_offset",
 }
 _TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
@@ -46,8 +48,10 @@ def small(default: dict[str, Any]) -> dict[str, Any]:
     if isinstance(default.get("layer_types"), list):
         found["layer_types"] = default["layer_types"][:1]
     for key, value in default.items():
-        if key.endswith("_config") and isinstance(value, dict):
+        if isinstance(value, dict) and (key.endswith("_config") or key in ("encoder", "decoder")):
             found[key] = {**value, **small(value)}
+    if "channel_shrink_ratio" in default:  # lilt joins six sixths
+        found["hidden_size"] = 24
     return found
 
 
