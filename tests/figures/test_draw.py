@@ -5,12 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from tests.synthetic import (
     make_study,
     write_cells,
@@ -21,7 +24,7 @@ from tests.synthetic import (
 
 from dpsweep.analysis.frames import MissingResultsError
 from dpsweep.base.errors import DpsweepError
-from dpsweep.figures import draw
+from dpsweep.figures import draw, style
 from dpsweep.figures.draw import FAMILIES as FAMILIES_OF_FIGURES
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
@@ -123,19 +126,74 @@ def write_results(folder: Path, study: Study = STUDY) -> Paths:
     return paths
 
 
-@pytest.fixture
-def paths(results: Path, tmp_path: Path) -> Paths:
-    """Results to change."""
-    return Paths(shutil.copytree(results, tmp_path / "results"))
+def one_seed() -> Study:
+    content = STUDY.model_dump(mode="json", exclude_none=True)
+    for sweep in content["sweeps"].values():
+        sweep["seeds"] = 1
+    return Study.model_validate(content)
+
+
+def diverging(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+    lost = cell.clipping_bound == 10.0 or seed == 2
+    return outcome(cell, rate, seed) | (
+        {"macro_accuracy": math.nan, "diverged": True, "step_norms": math.nan} if lost else {}
+    )
+
+
+# Which of the measured files are there: each by its number and name.
+KEPT: dict[str, Callable[[int, str], bool]] = {
+    "a third": lambda number, file: number % 3 > 0,
+    "one line or panel": lambda number, file: "/eps8_" not in file and "auto" not in file,
+    "none": lambda number, file: False,
+}
+
+Folder = Callable[[str], Paths]
 
 
 @pytest.fixture(scope="module")
-def drawn(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Paths:
+def folder(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """A folder of results by its name, made once: figures are drawn side by side in it."""
+
+    @cache
+    def made(name: str) -> Paths:
+        root = tmp_path_factory.mktemp("drawn") / "results"
+        if name == "one seed":
+            return write_results(root, one_seed())
+        paths = Paths(shutil.copytree(results, root))
+        if name == "diverging":
+            write_cells(STUDY, paths, diverging, steps_too=True)
+        for number, file in enumerate(measured(paths)):
+            if name in KEPT and not KEPT[name](number, str(file)):
+                file.unlink()
+        return paths
+
+    return made
+
+
+def measured(paths: Paths) -> list[Path]:
+    """All result files that figures are drawn from."""
+    folders = ("gradnorms/*/*", "theory/*/*", "cells/*/*/*")
+    return sorted(file for each in folders for file in paths.results.glob(each))
+
+
+@pytest.fixture(scope="module")
+def drawn(folder: Folder) -> Paths:
     """Results with every figure."""
-    paths = Paths(shutil.copytree(results, tmp_path_factory.mktemp("drawn") / "results"))
     for family in FAMILIES:
-        draw(STUDY, paths, family)
-    return paths
+        draw(STUDY, folder("all"), family)
+    return folder("all")
+
+
+@pytest.fixture
+def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw without the files for print, which take most of the time: `drawn` has those of every family."""
+
+    def save(figure: Figure, pdf: Path, png: Path) -> None:
+        style.write_all(figure)
+        png.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(png, dpi=50)
+
+    monkeypatch.setattr(style, "save", save)
 
 
 def files(paths: Paths, target: str) -> dict[str, bytes]:
@@ -143,9 +201,10 @@ def files(paths: Paths, target: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_drawn_twice_gives_the_same_bytes(paths: Paths, drawn: Paths, family: str) -> None:
-    draw(STUDY, paths, family)
-    assert files(paths, family) == files(drawn, family)
+def test_drawn_twice_gives_the_same_bytes(drawn: Paths, family: str) -> None:
+    before = files(drawn, family)
+    draw(STUDY, drawn, family)
+    assert files(drawn, family) == before
 
 
 def draw_elsewhere(paths: Paths, before: str = "", after: str = "", **environment: str) -> None:
@@ -162,12 +221,12 @@ def draw_elsewhere(paths: Paths, before: str = "", after: str = "", **environmen
 
 @pytest.mark.slow
 def test_another_process_with_other_settings_draws_the_same_bytes(
-    paths: Paths, drawn: Paths
+    folder: Folder, drawn: Paths
 ) -> None:
     settings = "{'font.size': 20, 'xtick.color': 'red'}"
     before = f"import matplotlib; matplotlib.rcParams.update({settings})"
-    draw_elsewhere(paths, before, PYTHONHASHSEED="7")
-    assert files(paths, "heatmap") == files(drawn, "heatmap")
+    draw_elsewhere(folder("elsewhere"), before, PYTHONHASHSEED="7")
+    assert files(folder("elsewhere"), "heatmap") == files(drawn, "heatmap")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -187,36 +246,21 @@ def test_files_are_fit_to_be_printed(drawn: Paths, family: str) -> None:
         np.testing.assert_array_equal(read[column], numbers[column])  # in full precision
 
 
-def measured(paths: Paths) -> list[Path]:
-    """All result files that figures are drawn from."""
-    folders = ("gradnorms/*/*", "theory/*/*", "cells/*/*/*")
-    return sorted(file for each in folders for file in paths.results.glob(each))
-
-
 @pytest.mark.parametrize("family", FAMILIES)
-def test_absent_results_are_an_error_that_names_what_to_make(paths: Paths, family: str) -> None:
-    for file in measured(paths):
-        file.unlink()
+def test_absent_results_are_an_error_that_names_what_to_make(folder: Folder, family: str) -> None:
+    paths = folder("none")
     with pytest.raises(MissingResultsError) as raised:
         draw(STUDY, paths, family)
     (first,) = raised.value.remake
     assert str(first) in str(raised.value)
-    assert not (paths.results / "figures").exists()
+    assert not paths.figure(family, "png").exists()
 
 
+@pytest.mark.usefixtures("sketched")
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("absent", ["a third", "one line or panel", "all"])
-def test_partial_draws_what_is_there(paths: Paths, family: str, absent: str) -> None:
-    kept = {
-        "a third": lambda index, file: index % 3 > 0,
-        "one line or panel": lambda index, file: (
-            "/eps8_" not in str(file) and "auto" not in str(file)
-        ),
-        "all": lambda index, file: False,
-    }[absent]
-    for index, file in enumerate(measured(paths)):
-        if not kept(index, file):
-            file.unlink()
+@pytest.mark.parametrize("kept", KEPT)
+def test_partial_draws_what_is_there(folder: Folder, family: str, kept: str) -> None:
+    paths = folder(kept)
     watched = Paths(paths.results, partial=True)
     draw(STUDY, watched, family)
     assert watched.figure(family, "png").stat().st_size > 1000
@@ -229,32 +273,19 @@ def test_an_unknown_figure_is_named_with_those_that_exist(tmp_path: Path) -> Non
         draw(STUDY, Paths(tmp_path), "fig9")
 
 
+@pytest.mark.usefixtures("sketched")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_nan_accuracies_are_drawn_as_gaps(paths: Paths, family: str) -> None:
-    def diverging(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
-        lost = cell.clipping_bound == 10.0 or seed == 2
-        return outcome(cell, rate, seed) | (
-            {"macro_accuracy": math.nan, "diverged": True, "step_norms": math.nan} if lost else {}
-        )
-
-    write_cells(STUDY, paths, diverging, steps_too=True)
-    draw(STUDY, paths, family)
+def test_nan_accuracies_are_drawn_as_gaps(folder: Folder, family: str) -> None:
+    draw(STUDY, folder("diverging"), family)
 
 
-def one_seed() -> Study:
-    content = STUDY.model_dump(mode="json", exclude_none=True)
-    for sweep in content["sweeps"].values():
-        sweep["seeds"] = 1
-    return Study.model_validate(content)
-
-
+@pytest.mark.usefixtures("sketched")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_one_seed_is_enough(tmp_path: Path, family: str) -> None:
-    study = one_seed()
-    draw(study, write_results(tmp_path, study), family)
+def test_one_seed_is_enough(folder: Folder, family: str) -> None:
+    draw(one_seed(), folder("one seed"), family)
 
 
-def test_drawing_needs_neither_torch_nor_a_display(paths: Paths) -> None:
+def test_drawing_needs_neither_torch_nor_a_display(folder: Folder) -> None:
     # A window system that is not there: opening a window would fail.
     after = "assert 'torch' not in sys.modules"
-    draw_elsewhere(paths, "import sys", after, MPLBACKEND="tkagg", DISPLAY=":99")
+    draw_elsewhere(folder("all"), "import sys", after, MPLBACKEND="tkagg", DISPLAY=":99")

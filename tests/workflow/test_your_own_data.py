@@ -25,6 +25,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import DistilBertConfig
 
 from dpsweep.base.files import write_json
+from dpsweep.cli.run import change_study
 from dpsweep.models.architecture import Architecture
 from dpsweep.models.architectures import create, seeded, state_without_head
 from dpsweep.study import Study, load_study
@@ -161,6 +162,7 @@ def example(name: str, folder: Path) -> Study:
 
 def test_every_example_is_run_and_short() -> None:
     assert STUDIES.keys() == MAKERS.keys()
+    assert STUDIES.keys() == {name for names in RUNS for name in names}
     for name, block in STUDIES.items():
         assert len(block.splitlines()) < 20 + 1, name  # the first line is the file's name
 
@@ -177,24 +179,39 @@ def test_the_page_says_which_figures_an_example_gets(name: str, tmp_path: Path) 
     assert set(re.findall("`(.*?)`", named)) <= set(study.figures)
 
 
+# A study that extends another one goes on in its results, where some of its cells are trained.
+RUNS = (
+    ("studies/pets.yaml", "studies/convnext.yaml"),
+    *((name,) for name in ("studies/beans.yaml", "studies/mails.yaml", "studies/notes.yaml")),
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MAKERS)
-def test_example_runs_as_it_stands(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", RUNS, ids=lambda names: names[-1])
+def test_example_runs_as_it_stands(names: tuple[str, ...], tmp_path: Path) -> None:
     repository, cache = tmp_path / "repository", tmp_path / "cache"
-    study = example(name, repository)
-    MAKERS[name](repository, cache)
+    study = example(names[0], repository)
+    MAKERS[names[-1]](repository, cache)
     offline = {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
-    workflow = Workflow(repository, name, study.results, offline)
-    # Not forked from a process that has imported the hub, which reads its variables then.
-    assert workflow.start().wait() == 0, workflow.said + workflow.logs()
-    results = workflow.results
-    for problem in study.problems:
-        trials = pd.read_parquet(results / "problems" / f"{problem}.parquet")
-        assert not trials["diverged"].any()
-        assert (trials["certified_epsilon"] <= 8).all()
-    page = (results / "report.html").read_text()
-    for target in (*study.figures, *study.tables):
-        assert f'id="target-{target}"' in page
-    assert "cannot be shown yet" not in page
-    drawn = {path.stem for path in (results / "figures").glob("*.pdf")}
-    assert drawn == set(study.figures)
+    results = repository / study.results
+    tables = set(results.glob("problems/*.parquet"))
+    for name in names:
+        file, before = repository / name, tables
+        if name != names[0]:
+            file = change_study(file, [f"results={study.results}"])
+        study = load_study(file)
+        workflow = Workflow(repository, str(file.relative_to(repository)), study.results, offline)
+        # Not forked from a process that has imported the hub, which reads its variables then.
+        assert workflow.start().wait() == 0, workflow.said + workflow.logs()
+        tables = set(results.glob("problems/*.parquet"))
+        assert {file.stem for file in tables} == set(study.problems)
+        for each in tables - before:
+            trials = pd.read_parquet(each)
+            assert not trials["diverged"].any()
+            assert (trials["certified_epsilon"] <= 8).all()
+        page = (results / "report.html").read_text()
+        for target in (*study.figures, *study.tables):
+            assert f'id="target-{target}"' in page
+        assert "cannot be shown yet" not in page
+        drawn = {path.stem for path in (results / "figures").glob("*.pdf")}
+        assert drawn == set(study.figures)
