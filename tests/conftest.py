@@ -1,5 +1,6 @@
 """What tests leave alone, their order, and what examples of Hypothesis may take."""
 
+import gc
 import os
 import shutil
 import sys
@@ -38,6 +39,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the files that take longest first; all others stay in their order."""
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.name, len(LONGEST)))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now out of garbage collections: each would look at all of it for a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -29,36 +29,38 @@ assert "setlocale" not in subprocess.run(["bash", "-c", ":"], capture_output=Tru
 print(matplotlib.get_backend())
 """
 NOWHERE = "/proc/nowhere"  # nobody can make it
-CASES = [
+# Changes that say nothing share a process with others that do not touch the same.
+CASES: list[tuple[dict[str, str | None], str]] = [
     ({"HOME": NOWHERE}, f"{NOWHERE}/.cache: cannot be written; caches are in "),
     ({"HOME": "/dev/null"}, "/dev/null/.cache: cannot be written; caches are in "),
     ({"HOME": "no/root"}, "HOME: this user has none; "),
-    ({"HOME": "{here}/ä ö/home"}, ""),
     (
-        {"HOME": "{here}", "XDG_CACHE_HOME": NOWHERE},
+        {"HOME": "{here}", "XDG_CACHE_HOME": NOWHERE, "COLUMNS": "0", "LINES": "0"},
         f"{NOWHERE}: cannot be written; caches are in ",
     ),
-    ({"XDG_CACHE_HOME": ""}, ""),
-    ({"XDG_CONFIG_HOME": NOWHERE}, ""),
-    ({"MPLCONFIGDIR": NOWHERE}, f"MPLCONFIGDIR={NOWHERE}: cannot be written; "),
-    ({"MPLCONFIGDIR": "{here}/ä ö"}, ""),
-    ({"MPLBACKEND": "none_such"}, ""),
-    ({"MPLBACKEND": "TkAgg", "DISPLAY": None}, ""),
-    ({"TMPDIR": NOWHERE}, f"TMPDIR={NOWHERE}: cannot be written; "),
-    ({"TMPDIR": "{here}/ä ö"}, ""),
+    (
+        {"MPLCONFIGDIR": NOWHERE, "MPLBACKEND": "none_such"},
+        f"MPLCONFIGDIR={NOWHERE}: cannot be written; ",
+    ),
+    ({"TMPDIR": NOWHERE, "TERM": None}, f"TMPDIR={NOWHERE}: cannot be written; "),
     ({"LC_ALL": "none_such"}, "LC_ALL=none_such: no such locale here; C.UTF-8 is used"),
     ({"LANG": "none_such", "LC_ALL": None}, "LANG=none_such: no such locale here; C.UTF-8 is used"),
-    ({"LANG": "C", "LC_ALL": None}, ""),
-    ({"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, ""),
-    ({"PYTHONUTF8": "0"}, ""),
-    ({"PYTHONIOENCODING": "latin-1"}, ""),
-    ({"PYTHONDONTWRITEBYTECODE": "1"}, ""),
-    ({"NO_COLOR": "1", "TERM": "dumb"}, ""),
-    ({"TERM": None}, ""),
-    ({"COLUMNS": "0", "LINES": "0"}, ""),
-    ({"COLUMNS": "wide"}, ""),
-    ({"HF_HOME": None, "TORCH_HOME": None}, ""),
-    ({"USER": None, "LOGNAME": None}, ""),
+    (
+        {"LANG": "C", "LC_ALL": None, "HOME": "{here}/ä ö/home", "XDG_CACHE_HOME": ""}
+        | {"NO_COLOR": "1", "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"},
+        "",
+    ),
+    (
+        {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "COLUMNS": "wide"}
+        | {"MPLCONFIGDIR": "{here}/ä ö", "MPLBACKEND": "TkAgg", "DISPLAY": None},
+        "",
+    ),
+    ({"PYTHONUTF8": "0", "TMPDIR": "{here}/ä ö", "USER": None, "LOGNAME": None}, ""),
+    (
+        {"PYTHONIOENCODING": "latin-1", "XDG_CONFIG_HOME": NOWHERE}
+        | {"HF_HOME": None, "TORCH_HOME": None},
+        "",
+    ),
 ]
 
 

@@ -112,10 +112,17 @@ def edited(edits: Edits) -> dict[str, Any]:
     return study
 
 
+def dumped(study: Any) -> str:
+    """YAML, by libyaml where PyYAML has it."""
+    return str(
+        yaml.dump(study, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False)
+    )
+
+
 def load_small(folder: Path, edits: Edits) -> Study:
     """Load the small study with edits, from a file."""
     path = folder / "study.yaml"
-    path.write_text(yaml.safe_dump(edited(edits), sort_keys=False))
+    path.write_text(dumped(edited(edits)))
     return load_study(path)
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.study.small import DELETE, SMALL, Edits, complaints, load_small, mistakes
+from tests.study.small import DELETE, SMALL, Edits, complaints, dumped, load_small, mistakes
 
 from dpsweep.study import StudyError, load_study
 from dpsweep.study.messages import brief, shorten
@@ -686,7 +685,7 @@ def test_whatever_is_wrong_the_message_fits_one_screen(
             continue  # an earlier change took that place away
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "study.yaml"
-        path.write_text(yaml.safe_dump(study, sort_keys=False))
+        path.write_text(dumped(study))
         try:
             load_study(path)
         except StudyError as error:
