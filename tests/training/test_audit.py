@@ -25,13 +25,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2, kstest
-from tests.training.tiny_study import CPU, SPEC, prepare, tiny_sections
+from tests.training.tiny_study import CPU, SPEC, calibrate, prepare, tiny_sections
 from torch import Tensor
 
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
-from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.guesses import AuditOutcome
 from dpsweep.study import Study
 from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping

@@ -17,11 +17,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import balanced_accuracy_score
-from tests.training.tiny_study import N, Prepared, prepare, specs_of, tiny_sections
+from tests.training.tiny_study import N, Prepared, calibrate, prepare, specs_of, tiny_sections
 from torch import nn
 
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Study
 from dpsweep.training.specification import TrialSpec, cell_noise

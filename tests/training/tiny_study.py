@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +14,7 @@ from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.prepare import prepare as prepare_backbone
-from dpsweep.privacy import Calibration
-from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy import Calibration, calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.paths import Paths
@@ -27,6 +27,8 @@ from dpsweep.training.trial import train_trial
 
 N = 269
 CPU = torch.device("cpu")
+# Tests of trials have few schedules, and accountants take half a second for each.
+calibrate = lru_cache(calibration.calibrate)
 SPEC = TrialSpec(
     data="digits",
     classes="classes",
