@@ -171,7 +171,7 @@ def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
     cells.suspend(LIMITED, start=2)
     cells.meet_limit(LIMITED)
     # A job that starts in the second when a node comes back may get no step of it, which is a failure.
-    wait_for(lambda: len(cells.starts(LIMITED)) == 3, "third start of a cell", run)
+    cells.suspend(LIMITED, start=3)
     # The node takes all jobs along that run there, whatever they are.
     cluster.lose_node()
 
