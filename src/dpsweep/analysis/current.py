@@ -29,7 +29,7 @@ class FormerResultsError(DpsweepError):
 
 
 class _Fact(NamedTuple):
-    """What a column must hold, and who says so."""
+    """The value that a column must hold, and its source."""
 
     value: Any
     source: str
@@ -79,7 +79,7 @@ def current_trials(
 
 
 class _Today:
-    """What the trials of a study must have been trained for."""
+    """The settings that the trials of a study must have been trained for."""
 
     def __init__(self, study: Study, paths: Paths) -> None:
         self._study, self._paths = study, paths

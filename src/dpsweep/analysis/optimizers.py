@@ -16,7 +16,7 @@ from dpsweep.study.choice import AXES, CELL, choose, measured_by_others, repeats
 
 SETTING = ["dataset", "backbone", "method", "clipping", "epsilon", "epochs"]
 OVER = {"gain": "", "over_last": "last_"}
-"""What is compared, and the prefix of its columns in the tables."""
+"""The accuracies that are compared, with the prefix of their columns in the tables."""
 
 
 def paired_gains(trials: pd.DataFrame, baseline: str) -> pd.DataFrame:

@@ -126,7 +126,7 @@ class Rule:
 
     @property
     def unit_name(self) -> str:
-        """What its units are called, in the plural."""
+        """Name its units, in the plural."""
         return "pairs of problems" if self.changes in ("dataset", "backbone") else "problems"
 
     def compare(self, grids: Sequence[Grid], corrected: bool = True) -> Iterator[Comparison]:

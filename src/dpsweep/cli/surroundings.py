@@ -1,4 +1,4 @@
-"""What a command finds around it: caches, temporary files, locale, backend, width of the terminal.
+"""The surroundings of a command: caches, temporary files, locale, backend, width of the terminal.
 
 Libraries look at these late: a cache that cannot be written ends a job after its training. So every command
 begins here, and what is set comes to the processes that it starts. Where nothing is wrong, nothing is set but

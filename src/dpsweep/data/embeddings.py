@@ -141,7 +141,7 @@ def _only(split: Split, places: Sequence[int]) -> Split:
 
 @dataclass(frozen=True)
 class _Look:
-    """What all rows of an array tell."""
+    """Facts about all rows of an array."""
 
     wrong: dict[int, str]
     """rows that are not finite, with what is in them"""

@@ -1,4 +1,4 @@
-"""What people call the splits of a dataset, as folders and as tables: the words that are no classes."""
+"""Names of the splits of a dataset, as folders and as tables: words that are no classes."""
 
 import re
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What the best attacker can tell about one person: trade-off curves of trials, a line per epsilon."""
+"""Trade-off curves of the best attacker on one person, a line per epsilon."""
 
 from pathlib import Path
 from typing import Any, Literal

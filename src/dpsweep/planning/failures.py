@@ -94,7 +94,7 @@ def describe(
 
 
 def read_endings(folder: Path = Path(".snakemake")) -> dict[Path, str]:
-    """What Snakemake and Slurm said of jobs that failed: the log of a job -> the last such message.
+    """Read the last message of Snakemake and Slurm about each failed job, by the log of the job.
 
     Args:
         folder: of Snakemake, in which it keeps the logs of its runs.

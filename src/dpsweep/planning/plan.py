@@ -129,7 +129,7 @@ class Plan:
         )
 
     def _memory(self) -> str:
-        """What the largest cells need of a GPU's memory."""
+        """Describe the GPU memory that the largest cells need."""
         kinds = dict.fromkeys((job.cell.problem, job.cell.epochs) for job in self._missing())
         costs = {kind[0]: self._status.forecast.cost(kind[0]).cell(kind[1]) for kind in kinds}
         problem = max(costs, key=lambda name: costs[name].gpu_gigabytes)

@@ -229,7 +229,7 @@ class Forecast:
 
 
 def _read_timing(file: Path) -> dict[str, Any]:
-    """What a cell has taken; nothing where a job has said nothing, or the file is damaged."""
+    """Return the time of a cell; empty where its job wrote none, or the file is damaged."""
     try:
         found = read_json(file)
     except (OSError, ValueError):

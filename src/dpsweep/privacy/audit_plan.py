@@ -1,4 +1,4 @@
-"""What an audit could find: the number of guesses, and the power, by simulation before the run.
+"""Plan an audit by simulation before the run: the number of guesses, and the power.
 
 The exact mechanism is simulated: every canary contributes 1 where it is included and sampled, plus noise.
 Nothing of the audited run is looked at, so the bounds need no correction for the choice.

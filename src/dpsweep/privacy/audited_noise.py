@@ -1,4 +1,4 @@
-"""What an audit proves of the noise: two tests of the claim that a calibration makes.
+"""Two tests of the noise that a calibration claims, for an audit.
 
 The claim of (epsilon, delta) alone is tested in `dpsweep.privacy.guesses`. Training claims more: T steps with
 noise multiplier sigma and sampling rate q. `CurveOutcome` tests the trade-off curve of this mechanism by an

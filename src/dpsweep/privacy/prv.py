@@ -262,7 +262,7 @@ class ErrorBudget:
 
     @property
     def spent(self) -> float:
-        """What is added to delta at most.
+        """Return the most that is added to delta.
 
         Losses that are cut off, and the mesh, change the sum of both neighbours: they count twice. A sum that
         wraps around on the left can only raise delta.

@@ -1,4 +1,4 @@
-"""What the best attacker can tell about one person: trade-off curves of training.
+"""Trade-off curves of training: the best attacker's error rates on one person.
 
 An attacker sees everything that training released, and knows everything else but its randomness. They
 decide whether a group of records (all of one person, say) was in the training set. Their false positive
@@ -99,7 +99,7 @@ class GaussianTradeOff:
 
 @dataclass(frozen=True)
 class GuaranteedTradeOff:
-    """What some (epsilon, delta) leave to the best attacker.
+    """The trade-off curve that some (epsilon, delta) leave to the best attacker.
 
     Attributes:
         epsilons: at least 0, shape (n,).

@@ -1,4 +1,4 @@
-"""What a guarantee means for one person, in words and numbers that a data protection officer can use.
+"""A guarantee in words: its meaning for one person, in numbers that a data protection officer can use.
 
 All numbers are upper bounds on every attacker, rounded upwards.
 """

@@ -134,7 +134,7 @@ def _section(sweep: str, situation: Situation, made: Recommendation) -> dict[str
 
 
 def _tuning(situation: Situation, made: Recommendation) -> dict[str, str]:
-    """What is different in a section that tunes around the setting: every rate with every batch size."""
+    """Return the keys of a section that tunes around the setting: every rate with every batch size."""
     return {
         "selection": "private",
         "batch_size": _sizes(made.small_grid, situation),

@@ -1,4 +1,4 @@
-"""What the releases on some data have spent together, and what a study's budget leaves for the next one."""
+"""The joint epsilon of the releases on some data, and what a study's budget leaves for the next one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -247,7 +247,7 @@ CHANGED_TOGETHER: Mapping[str, str] = {
     "files": "other numbers in parameters of the same shapes; of frozen ones the backbone knows, of trained "
     "ones the ledger, which has the fingerprint of the certificate with their checksums",
 }
-"""What an enemy who derives all else anew can change unseen, and who knows.
+"""The parts that an enemy who derives all else anew can change unseen, and who can check each.
 
 Each name stands for a part of a certificate; docs/release.md has the table.
 """

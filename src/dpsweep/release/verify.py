@@ -373,7 +373,7 @@ def _premises(certificate: Certificate) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Premises:
-    """What the same premises prove is proven once."""
+    """A claim and its premises: the same premises are proven once."""
 
     premises: str
     certificate: Certificate = field(compare=False)

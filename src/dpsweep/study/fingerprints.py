@@ -37,7 +37,7 @@ def tokenizer_fingerprint(study: "Study", backbone: str) -> str:
 
 
 class MadeFor:
-    """What the results of a study are made for: the ten digits in the names of their files.
+    """The settings of a study's results, as the ten digits in the names of their files.
 
     Another setting is another name, so no reader opens a result of other settings. The axes of the grid are
     left out, for a longer axis adds cells and leaves the others alone, and so are titles and times of files.
@@ -114,7 +114,7 @@ def trainer_fingerprint(study: "Study", problem: str) -> str:
 
 
 def _data(study: "Study", name: str) -> Any:
-    """What a prepared dataset is made from: its section, and the tokenizer that reads it."""
+    """Return what a prepared dataset is made from: its section, and the tokenizer that reads it."""
     dataset = study.datasets[name]
     plain = dataset.model_dump(
         mode="json", exclude={"title", "description", "duplicates", "private"}
@@ -124,7 +124,7 @@ def _data(study: "Study", name: str) -> Any:
 
 
 def _network(study: "Study", backbone: Backbone) -> Any:
-    """What a prepared backbone is made from: its section, its tokenizer, the data of its pretraining."""
+    """Return what a prepared backbone is made from: section, tokenizer, data of its pretraining."""
     # Features are made from a backbone, and are an output of their own.
     plain = backbone.model_dump(mode="json", exclude={"title", "features"})
     weights = backbone.weights
@@ -158,7 +158,7 @@ def prepared_fingerprint(study: "Study", kind: str, name: str) -> str:
 
 
 def noise_settings(study: "Study", dataset: str) -> Any:
-    """What the noise for a dataset is calibrated to, beside epsilon, epochs and batch size."""
+    """Return what the noise for a dataset is calibrated to, beside epsilon, epochs and batch size."""
     return [_plain(study.privacy), study.train_size(dataset)]
 
 

@@ -92,7 +92,7 @@ class Paths:
         return self.results.joinpath("logs", "cells", cell.problem, name)
 
     def cell_timing(self, study: Study, cell: Cell) -> Path:
-        """What a cell has taken so far, for `dpsweep status`; it stays where the cell is removed."""
+        """The time of a cell so far, for `dpsweep status`; it stays where the cell is removed."""
         return self.cell_log(study, cell).with_suffix(".json")
 
     @property

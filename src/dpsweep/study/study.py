@@ -34,7 +34,7 @@ class Study(StudyFile):
 
     @cached_property
     def made_for(self) -> MadeFor:
-        """What its results are made for, as their file names tell."""
+        """Return the digits in file names that tell the settings of results."""
         return MadeFor(self)
 
     @property

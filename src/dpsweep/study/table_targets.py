@@ -146,7 +146,7 @@ class TuningImplications(ComparedGrids):
 
 
 class OptimizerTable(ComparedGrids):
-    """What each optimizer gains over one of them in the same settings, with paired intervals.
+    """The gain of each optimizer over one of them in the same settings, with paired intervals.
 
     It is drawn from every private sweep whose dataset, backbone and method are trained with the baseline too.
     """

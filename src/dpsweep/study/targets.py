@@ -19,7 +19,7 @@ class Target(Settings):
     """A figure or a table of a study."""
 
     title: ClassVar[str]
-    """What targets of the family show, as a heading."""
+    """The heading of the family's targets."""
     part: ClassVar[str] = "panels"
     """The key of the target's selections."""
     needs_bounds: ClassVar[bool] = False

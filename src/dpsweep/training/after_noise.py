@@ -1,4 +1,4 @@
-"""What comes after the noise, from a study's section `optimizers`: torch's optimizer, and the average.
+"""Post-processing of noisy gradients, by a study's `optimizers`: torch's optimizer and the average.
 
 None of it reads private data: see docs/privacy.md, "What comes after the noise".
 """

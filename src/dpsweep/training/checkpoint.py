@@ -38,7 +38,7 @@ def parameters_after(epoch: int, epochs: Mapping[str, Value]) -> dict[str, Value
 
 
 def final_parameters(epochs: int, arrays: Mapping[str, Value]) -> dict[str, Value]:
-    """What a trial is measured by: its average (``average/<name>``), or the end of its last epoch."""
+    """Return the parameters that measure a trial: its average (``average/<name>``), or its last epoch's."""
     average = _below("average/", arrays)
     return average or parameters_after(epochs, arrays)
 

@@ -1,4 +1,4 @@
-"""What each optimizer gains over one of them at the same epsilon."""
+"""A table of the gains of optimizers over one of them at the same epsilon."""
 
 from collections.abc import Hashable
 from pathlib import Path

@@ -25,7 +25,7 @@ KindName = Literal["image", "text", "embedding"]
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known of a kind of data before any of it is read."""
+    """Facts about a kind of data before any of it is read."""
 
     types: tuple[str, ...]
     """of stored numbers, as NumPy calls them"""

@@ -40,7 +40,7 @@ class ExponentialAverage(Section):
 
     @property
     def called(self) -> str:
-        """What captions call it."""
+        """Return its name in captions."""
         return f"EMA {number(self.decay)}"
 
     def weight(self, step: int, steps: int) -> float:  # noqa: ARG002 (as of a tail)
@@ -62,7 +62,7 @@ class TailAverage(Section):
 
     @property
     def called(self) -> str:
-        """What captions call it."""
+        """Return its name in captions."""
         return f"mean of the last {100 * self.share:g} %"
 
     def weight(self, step: int, steps: int) -> float:
@@ -126,7 +126,7 @@ class OptimizerSection(Section):
         return self.model_dump(mode="json", exclude_defaults=True, exclude={"kind", "title"})
 
     def called(self, private: bool = False) -> str:
-        """What captions call it, with what differs from the defaults.
+        """Return its name in captions, with what differs from the defaults.
 
         >>> SGD(kind="sgd", momentum=0.9, schedule="cosine").called(private=True)
         'DP-SGD (cosine, momentum 0.9)'
@@ -260,7 +260,7 @@ BY_DEFAULT: dict[str, OptimizerSection] = {
     "sgd": SGD(kind="sgd"),
     "adam-bc": BiasCorrectedAdam(kind="adam-bc"),
 }
-"""What the names of kinds mean that a study does not define."""
+"""The optimizers that a study may name without defining them."""
 
 
 def optimizer_of(identity: str | dict[str, Any]) -> OptimizerSection:

@@ -23,7 +23,7 @@ MOST_TRIALS = 1e6
 
 
 class Budget(Section):
-    """What all releases on the same data may spend together; one beyond it is refused."""
+    """The joint (epsilon, delta) that all releases on the same data may spend; one beyond it is refused."""
 
     epsilon: PositiveFloat
     delta: Annotated[float, Field(gt=0, lt=1)]

@@ -31,7 +31,7 @@ def _writable(title: str) -> str:
 
 
 Title = Annotated[str, AfterValidator(_writable)]
-"""What figures, tables and pages call something, in one line."""
+"""A name in figures, tables and pages, in one line."""
 
 # Names become file names, so they hold nothing that a path or a shell could read differently.
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=100)]

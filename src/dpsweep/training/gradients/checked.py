@@ -1,4 +1,4 @@
-"""What every engine is behind: no step before the network, its state and the engine have been looked at."""
+"""The checks before every engine: of the network, its state and the engine, before the first step."""
 
 import logging
 import math

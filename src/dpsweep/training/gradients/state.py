@@ -1,4 +1,4 @@
-"""What a pass through a network must not leave behind: something of the examples that it has seen.
+"""Refuse networks in which a pass stores something of its examples.
 
 Noise protects the sum of the gradients. Whatever else a pass writes gets none: running means, counters,
 rows of an embedding that are scaled to a largest norm, weights that the first batch determines, the
@@ -261,7 +261,7 @@ def _refusal(model: nn.Module, written: list[str]) -> UnsupportedModelError:
 
 
 def _kept(model: nn.Module) -> Values:
-    """What a network is: parameters, buffers, and whatever else its ``state_dict()`` has."""
+    """Return parameters, buffers, and everything else in a network's ``state_dict()``."""
     found: Values = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for name, value in model.state_dict().items():
         found.setdefault(name, value)
