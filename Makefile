@@ -69,8 +69,8 @@ findings: setup ## run the study of frozen features and write docs/findings.md (
 	snakemake --config study=$(FINDINGS) -- all
 	$(BIN)/python -m benchmarks.findings --study $(FINDINGS)
 
-published: setup ## train the settings of docs/published.md (FASHION=folder with the four IDX files of Fashion-MNIST)
-	dpsweep run studies/fashion-mnist.yaml $(if $(FASHION),--set datasets.fashion-mnist.source.path=$(abspath $(FASHION)))
+published: setup ## train the published settings of docs/published.md (FASHION=folder with the four IDX files of Fashion-MNIST)
+	dpsweep run studies/fashion-mnist.yaml published momentum $(if $(FASHION),--set datasets.fashion-mnist.source.path=$(abspath $(FASHION)))
 
 film: setup ## keep what studies/film.yaml has trained and write docs/film.md (STUDY=studies/film-local.yaml)
 	$(BIN)/python -m benchmarks.findings.film $(if $(STUDY),--study $(STUDY))

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from dpsweep import __version__
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli.main import app
-from dpsweep.cli.run import change_study, target_file
+from dpsweep.cli.run import change_study, target_files
 from dpsweep.study import find, load_study
 from dpsweep.study.find import only_study
 from dpsweep.study.paths import Paths
@@ -128,13 +128,19 @@ def test_targets_are_named_as_in_the_study() -> None:
     paths = Paths(Path("results"))
 
     def file(target: str) -> str:
-        return target_file(study, paths, target)
+        [found] = target_files(study, paths, target)
+        return found
 
     assert file("fig1_accuracy_heatmaps") == "results/figures/fig1_accuracy_heatmaps.pdf"
     assert file("tab1_tuning_implications") == "results/tables/tab1_tuning_implications.md"
     assert file("digits_vit-weak_film") == "results/problems/digits_vit-weak_film.parquet"
     assert file("report") == "report"
     assert file("results/explore.html") == "results/explore.html"
+    name = "digits_vit-weak_film_epochs"
+    cells = study.sweep_cells(name)
+    assert len(cells) > 1
+    assert target_files(study, paths, name) == [str(paths.cell_trials(study, c)) for c in cells]
+    assert file(f"{cells[0].problem}/{cells[0].name}") == str(paths.cell_trials(study, cells[0]))
     for wrong, right in (("alll", "all"), ("fig1_acuracy_heatmaps", "fig1_accuracy_heatmaps")):
         with pytest.raises(DpsweepError, match=rf"did you mean {right}\?"):
             file(wrong)

@@ -49,8 +49,8 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="[STUDY] [TARGETS]... [OPTIONS OF SNAKEMAKE]...",
-            help="the study; figures, tables, problems or files to make (by default all); and whatever "
-            "Snakemake is to be told (-h lists its options)",
+            help="the study; figures, tables, problems, sweeps, cells or files to make (by default all); and "
+            "whatever Snakemake is to be told (-h lists its options)",
         ),
     ] = None,
 ) -> None:
@@ -85,7 +85,7 @@ def run(
             "allowed: another folder, with -d FOLDER"
         )
     paths = Paths(Path(found.study.results))
-    files = [target_file(found.study, paths, target) for target in targets]
+    files = [each for target in targets for each in target_files(found.study, paths, target)]
     results = Paths(folder.resolve() / found.study.results)
     if not (call.unaccounted or call.settings.dryrun or call.settings.touch):
         _refuse_unaccounted(found.study, results, targets)
@@ -212,32 +212,35 @@ def undrawn_values(before: Study, after: Study, targets: Iterable[str]) -> Itera
                     )
 
 
-def target_file(study: Study, paths: Paths, target: str) -> str:
+def target_files(study: Study, paths: Paths, target: str) -> list[str]:
     """Return what Snakemake calls a target.
 
     Args:
         study: the study.
         paths: its files.
-        target: a figure, a table, a problem, a cell (``problem/cell``, or its folder), a rule, or a file,
-            which is its own name.
+        target: a figure, a table, a problem, a sweep, a cell (``problem/cell``, or its folder), a rule, or a
+            file, which is its own name.
 
     Raises:
         DpsweepError: there is nothing of that name; the message has the nearest ones.
     """
-    for cell in _cells(study, paths, target):
-        return str(paths.cell_trials(study, cell))
-    if "/" in target or target in _RULES:
-        return target
+    cells = list(_cells(study, paths, target))
+    if not cells and ("/" in target or target in _RULES):
+        return [target]
     if target in study.figures:
-        return str(paths.figure(target, "pdf"))
+        return [str(paths.figure(target, "pdf"))]
     if target in study.tables:
-        return str(paths.table(target, "md"))
+        return [str(paths.table(target, "md"))]
     if target in study.problems:
-        return str(paths.problem(target))
+        return [str(paths.problem(target))]
+    if target in study.sweeps:
+        cells = study.sweep_cells(target)
+    if cells:
+        return [str(paths.cell_trials(study, cell)) for cell in cells]
     if target in study.targets.undrawn:
         raise DpsweepError(f"target: {target} is not drawn: {study.targets.undrawn[target]}")
-    names = [*_RULES, *study.figures, *study.tables, *study.problems]
-    raise DpsweepError(f"target: {unknown(target, names)}, or a file below {study.results}/")
+    names = dict.fromkeys([*_RULES, *study.figures, *study.tables, *study.problems, *study.sweeps])
+    raise DpsweepError(f"target: {unknown(target, list(names))}, or a file below {study.results}/")
 
 
 def _cells(study: Study, paths: Paths, target: str) -> Iterator[Cell]:
