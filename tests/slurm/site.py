@@ -57,7 +57,9 @@ class Site(Chain):
             "#!/bin/bash\n"
             f'echo "start ${{SLURM_JOB_ID:-here}} ${{SLURM_STEP_GPUS:--}} $(date +%s) $*" >> {self.journal}\n'
             f"{trouble}"
-            f"exec dpsweep \"$@\" > >(trap '' TERM; exec tee -a {self.journal}) 2>&1\n"
+            # Jobs write at the same time: each line of theirs begins with Slurm's number.
+            "exec dpsweep \"$@\" > >(trap '' TERM; "
+            f'exec tee >(exec sed -u "s/^/${{SLURM_JOB_ID:-here}} /" >> {self.journal})) 2>&1\n'
         )
         command.chmod(0o755)
         self._variables |= {"DPSWEEP_COMMAND": str(command), "DPSWEEP_REQUIRE_GPU": "0"}

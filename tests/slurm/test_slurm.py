@@ -176,13 +176,10 @@ def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
     cluster.lose_node()
 
 
-def continued(site: Site, cell: str) -> int:
-    """How many starts of a cell went on from a checkpoint."""
-    told = site.journal_text().split("\nstart ")
-    mine = [
-        part for part in told if re.match(rf"\S+ \S+ \d+ train .* {cell}$", part.split("\n")[0])
-    ]
-    return sum("continuing from step" in part for part in mine)
+def continued(site: Site, jobs: list[str]) -> int:
+    """How often jobs of Slurm went on from a checkpoint."""
+    said = re.findall(r"^(\d+) .*continuing from step", site.journal_text(), re.MULTILINE)
+    return sum(job in jobs for job in said)
 
 
 def test_only_the_bad_cell_is_missing(disturbed: Site) -> None:
@@ -206,7 +203,9 @@ def test_slurm_starts_again_what_met_its_limit_or_lost_its_node(disturbed: Site)
     assert len(jobs[LOST]) == 2
     journal = disturbed.journal_text()
     assert journal.count("stopped by SIGUSR1, exit status 75") == 2
-    assert all(continued(disturbed, cell) == len(each) - 1 for cell, each in jobs.items())
+    assert {cell: continued(disturbed, each) for cell, each in jobs.items()} == {
+        cell: len(each) - 1 for cell, each in jobs.items()
+    }
 
 
 def test_a_cell_that_ran_out_of_memory_is_tried_again(disturbed: Site) -> None:
