@@ -29,9 +29,9 @@ settings.load_profile("any machine")
 
 # A worker that begins these last leaves the others with nothing to do.
 LONGEST = (
-    *("test_your_own_data.py", "test_chain.py", "test_suggested_commands.py"),
-    *("test_transfer.py", "test_interruption.py", "test_gpu_kit.py"),
-    *("test_release_rule.py", "test_calling.py"),
+    *("test_wheel.py", "test_your_own_data.py", "test_chain.py", "test_transfer.py"),
+    *("test_legibility.py", "test_suggested_commands.py", "test_interruption.py"),
+    *("test_gpu_kit.py", "test_release_rule.py", "test_embeddings.py", "test_calling.py"),
 )
 
 

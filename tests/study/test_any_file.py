@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.workflow.chain import STUDY
@@ -20,12 +19,13 @@ DIGITS, VIT = (
 )
 LONG = "d" * 100  # as long as a name may be
 ONE = json.dumps(STUDY["sweeps"]["digits_vit_film"] | {"dataset": LONG, "backbone": LONG})
+BASE = json.dumps(STUDY | {"results": "results"})
 MANY = ", ".join(f"{0.1 + number / 1000}" for number in range(50_000))
 
 
 def loaded(text: str | bytes, folder: Path) -> None:
     """Load a study that extends the smallest one."""
-    (folder / "base.yaml").write_text(yaml.safe_dump(STUDY | {"results": "results"}))
+    (folder / "base.yaml").write_text(BASE)
     file = folder / "mine.yaml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     load_study(file)

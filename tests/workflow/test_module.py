@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.workflow.tiny import TinyChain
+from tests.workflow.tiny import SWEEP, TinyChain
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-own-data.md"
 
@@ -15,6 +15,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "your-own-data.md"
 @pytest.mark.slow
 def test_another_workflow_uses_this_one_as_a_module(tmp_path: Path) -> None:
     chain = TinyChain(tmp_path)
+    chain.study["sweeps"][SWEEP] |= {"batch_size": [32], "learning_rate": [0.01], "seeds": 1}
+    chain.write()
     (block,) = re.findall(r"```python\n(.*?module dpsweep.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "Snakefile").write_text(block.replace("pets.yaml", "study.yaml"))
     (tmp_path / "heading.txt").write_text("ours")
