@@ -180,7 +180,7 @@ def test_the_first_hour_of_a_new_user(offline: tuple[dict[str, str], Path]) -> N
         file: file.read_bytes() for file in pets.glob("results/pets/cells/*/*/trials-*.parquet")
     }
     edit(pets / "pets.yaml", r"clipping_bound: \[", "clipping_bound: [0.05, ")
-    call(pets, "run", "--cores", "2")
+    call(pets, "run", "pets_vit-tiny_head", "--cores", "2")
     added = set(pets.glob("results/pets/cells/*/*/trials-*.parquet")) - cells.keys()
     assert len(added) == len(cells) / 2 > 0  # beside two values of C
     assert all("_C0.05" in file.parent.name for file in added)
