@@ -38,8 +38,9 @@ demo: setup ## run the demo study and say where its report is
 status: setup ## cells done, running, failed, waiting; GPU hours and time left (STUDY=...)
 	@dpsweep status --study $(or $(STUDY),config.yaml)
 
+MARKS := not slow
 test: check ## check, then the tests that take seconds: what a change needs
-	$(BIN)/pytest $(PARALLEL) -m "not slow"
+	$(BIN)/pytest $(PARALLEL) -m "$(MARKS)"
 
 # The map of CONTRIBUTING.md.
 TESTS_FOR = $(shell sed -n 's/^| `$(PACKAGE)` | //p' CONTRIBUTING.md | grep -o 'tests/[a-z_./]*')
