@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from tests.training.pretended_gpu import CPU, CUDA, MixedDevicesError, PretendedGpu, WaitedError
-from tests.training.tiny_models import CASES, make
+from tests.training.tiny_models import CASES, EACH_ENGINE, make
 from tests.training.tiny_study import Prepared, end, prepare, stopped_after, tiny_study
 from torch import Tensor, nn
 
-from dpsweep.study.clipping import FlatClipping
+from dpsweep.study.clipping import AutomaticClipping, FlatClipping, NoClipping
 from dpsweep.training import trial as trial_module
 from dpsweep.training.canaries import CanaryContext, audit_trial
 from dpsweep.training.gradient_norms import training_set_norms
@@ -24,6 +24,7 @@ from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays
 
 STEPS, B, AT_ONCE = 6, 30, 20
+CLIPPINGS = (FlatClipping(1.0), AutomaticClipping(), NoClipping())
 ROUNDING = {"rtol": 1e-4, "atol": 1e-6}
 
 
@@ -128,32 +129,28 @@ def test_a_step_without_examples(gpu: PretendedGpu, made: Prepared, spec: TrialS
 
 @pytest.mark.parametrize(
     ("engine", "name"),
-    [*(("auto", name) for name in CASES), ("vmap", "convolutions-all"), ("loop", "vit-film")],
+    [*(("auto", name) for name in CASES), *(pair for pair in EACH_ENGINE if pair[0] != "opacus")],
 )
 def test_engines(engine: str, name: str) -> None:
     case = make(name, torch.float32)
     check_engine(engine, case.model, case.head, case.inputs, case.labels)
 
 
-def test_a_linear_layer_alone() -> None:
-    layer, inputs = nn.Linear(6, 4), torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
-    check_engine("linear", layer, frozenset({"weight", "bias"}), inputs, torch.arange(5) % 4)
-
-
 def check_engine(
     engine: str, model: nn.Module, head: frozenset[str], inputs: Tensor, labels: Tensor
 ) -> None:
-    """All calls but the first one, which compares engines, wait for nothing."""
+    """All calls but the first one, which compares engines, wait for nothing, whatever clips."""
     gpu = PretendedGpu()
     with gpu.pretended():
         batch = inputs.to(CUDA), labels.to(CUDA), (labels >= 0).to(CUDA)
         made = make_engine(engine, model.to(CUDA), head)
         made.norms(*batch)
         gpu.may_wait = False
-        found = made.clipped_sum(*batch, FlatClipping(1.0))
+        sums = [made.clipped_sum(*batch, clipping) for clipping in CLIPPINGS]
         rows, _ = made.gradients(*batch[:2])
         gpu.may_wait = True
-        assert {each.device for each in (*found.gradients.values(), found.norms, rows)} == {CUDA}
+        found = [each for part in sums for each in (*part.gradients.values(), part.norms)]
+        assert {each.device for each in (*found, rows)} == {CUDA}
 
 
 def test_the_largest_physical_batch_is_tried(
@@ -225,6 +222,7 @@ def test_mistakes_are_seen() -> None:
             lambda: there[there > 2],
             lambda: there[here],
             lambda: bool(there.any()),
+            there.nonzero,
         ):
             with pytest.raises(WaitedError):
                 mistake()
