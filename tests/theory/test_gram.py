@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from dpsweep.theory import ClippedSums, gram_matrix
 
-FIELDS = ("norms", "smaller", "larger", "larger_units")
-
 
 def batch(seed: int, examples: int = 17, dimension: int = 6) -> np.ndarray:
     """Gradients with something in common, of very different length, and one that is zero."""
