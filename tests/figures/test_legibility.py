@@ -101,23 +101,13 @@ def draw(study: Study, folder: Path, name: str) -> Figure:
         return plot(figure, compute(study, Paths(folder), figure))
 
 
-def assert_legible(study: Study, folder: Path) -> None:
-    found = {name: illegible(draw(study, folder, name)) for name in study.figures}
-    assert {name: texts for name, texts in found.items() if texts} == {}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["demo", "frozen-features"])
+@pytest.mark.parametrize("name", ["demo", "frozen-features", "wide"])
 def test_no_text_touches_another_or_is_cut(tmp_path: Path, name: str) -> None:
-    study = load_study(STUDIES / f"{name}.yaml")
+    study = wide_study() if name == "wide" else load_study(STUDIES / f"{name}.yaml")
     write_results(study, Paths(tmp_path), most_examples=500)
-    assert_legible(study, tmp_path)
-
-
-def test_no_text_of_a_wide_study_touches_another_or_is_cut(tmp_path: Path) -> None:
-    study = wide_study()
-    write_results(study, Paths(tmp_path), most_examples=500)
-    assert_legible(study, tmp_path)
+    found = {each: illegible(draw(study, tmp_path, each)) for each in study.figures}
+    assert {each: texts for each, texts in found.items() if texts} == {}
 
 
 def test_texts_that_run_together_or_leave_the_figure_are_found() -> None:
