@@ -253,7 +253,7 @@ def test_absent_results_are_an_error_that_names_what_to_make(folder: Folder, fam
         draw(STUDY, paths, family)
     (first,) = raised.value.remake
     assert str(first) in str(raised.value)
-    assert not paths.figure(family, "png").exists()
+    assert not (paths.results / "figures").exists()
 
 
 @pytest.mark.usefixtures("sketched")
