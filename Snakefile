@@ -37,6 +37,8 @@ wildcard_constraints:
 
 
 onstart:
+    # SIGTERM ends a run as Ctrl-C does. Snakemake's own handler may wait for a lock that its thread holds.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     preload.start()
     progress.start()
 

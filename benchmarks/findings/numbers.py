@@ -32,9 +32,11 @@ RULE_COLUMNS = [
 ]  # fmt: skip
 
 
-def gather(study: Study, paths: Paths, cells: Sequence[Cell]) -> pd.DataFrame:
+def gather(
+    study: Study, paths: Paths, cells: Sequence[Cell], also: Sequence[str] = ()
+) -> pd.DataFrame:
     """Return the trials of cells with the columns that their analysis needs, seconds, and gradient norms."""
-    trials = load_trials(study, paths, cells)
+    trials = load_trials(study, paths, cells, also=also)
     columns = ["trial_key", "wall_seconds", "mean_gradient_norm"]
     others = pd.concat(
         pd.read_parquet(paths.cell_trials(study, cell), columns=columns) for cell in cells
@@ -76,8 +78,7 @@ def collect(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
         "best": _best(flat),
         "by_bound": _along(flat, "clipping_bound"),
         "by_batch_size": _along(flat, "batch_size"),
-        "automatic": _automatic(flat, automatic),
-        "beside_smallest": _beside_smallest(flat, automatic),
+        **_beside_automatic(flat, automatic),
         "chance": {
             str(count): round(by_chance(trials, count), 2)
             for count in sorted({len(row["values"]) for row in _along(flat, "clipping_bound")})
@@ -89,6 +90,15 @@ def collect(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
         "titles": {
             name: each.title for name, each in [*study.datasets.items(), *study.backbones.items()]
         },
+    }
+
+
+def _beside_automatic(flat: pd.DataFrame, automatic: pd.DataFrame) -> dict[str, Any]:
+    if automatic.empty:
+        return {}
+    return {
+        "automatic": _automatic(flat, automatic),
+        "beside_smallest": _beside_smallest(flat, automatic),
     }
 
 

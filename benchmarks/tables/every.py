@@ -11,6 +11,7 @@ from benchmarks.tables.choices import (
     recommendation,
     selection,
 )
+from benchmarks.tables.fashion import batch_sizes, bounds, optimizers, published
 from benchmarks.tables.gpu import cell_on_gpu, cifar100_on_gpu, right_on_gpu
 from benchmarks.tables.intervals import effects, errors, lowest_coverage, power
 from benchmarks.tables.markdown import filled
@@ -39,6 +40,7 @@ DOCUMENTS = [REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob(
 CALIBRATION = ("calibration", "calibration_comparison")
 RECOMMEND = "python -m benchmarks.evidence.recommend"
 GPU = "make gpu"
+FASHION, KEEP_FASHION = "fashion/fashion.json", "python -m benchmarks.findings.fashion"
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "step cost, CPU": ("step_cost_cpu.json", "make bench", step_cost),
     "step cost, GPU": ("gpu/step_*.json", GPU, step_cost),
@@ -80,6 +82,10 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
         price,
     ),
     "selection": ("selection.json", "python -m benchmarks.evidence.selection", selection),
+    "fashion, published": (FASHION, KEEP_FASHION, published),
+    "fashion, C": (FASHION, KEEP_FASHION, bounds),
+    "fashion, B": (FASHION, KEEP_FASHION, batch_sizes),
+    "fashion, optimizers": (FASHION, KEEP_FASHION, optimizers),
     "kills": ("kills.json", "python -m benchmarks.campaigns.kills 300", kills),
     "histories": ("histories.json", "python -m benchmarks.campaigns.histories 30", histories),
 }

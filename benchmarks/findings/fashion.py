@@ -1,0 +1,99 @@
+"""Keep what studies/fashion-mnist.yaml and studies/optimizers.yaml have trained, for docs/fashion-mnist.md.
+
+    python -m benchmarks.findings.fashion            # from results/, then python -m benchmarks.tables
+    python -m benchmarks.findings.fashion --numbers  # from the committed trials
+
+Trials of finished cells go to benchmarks/results/fashion/<study>.parquet, numbers to fashion.json beside
+them.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.common import REPOSITORY, RESULTS, command_line
+from benchmarks.findings.numbers import collect, gather, norm_before_training
+from dpsweep.analysis.optimizers import optimizers_table, paired_gains
+from dpsweep.base.files import atomic_path, write_json
+from dpsweep.study import Study, load_study
+from dpsweep.study.paths import Paths
+
+KEPT = RESULTS / "fashion"
+NUMBERS = KEPT / "fashion.json"
+SWEEPS, OPTIMIZERS = "fashion-mnist", "optimizers"
+_PUBLISHED = ("published", "momentum")
+
+
+def _study(name: str) -> Study:
+    return load_study(REPOSITORY / "studies" / f"{name}.yaml")
+
+
+def keep(study: Study, file: Path) -> None:
+    """Keep the trials of all finished cells; those that lie in the file already stay."""
+    paths = Paths(Path(study.results))
+    cells = [cell for cell in study.all_cells() if paths.cell_trials(study, cell).exists()]
+    if not cells:
+        return
+    trials = gather(study, paths, cells, ["last_macro_accuracy"])
+    if file.exists():
+        before, place = pd.read_parquet(file), ["problem", "cell"]
+        new = pd.MultiIndex.from_frame(trials[place])
+        trials = pd.concat([before[~pd.MultiIndex.from_frame(before[place]).isin(new)], trials])
+    with atomic_path(file) as partial:
+        trials.to_parquet(partial, compression="zstd", index=False)
+
+
+def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
+    """Return the published settings, and accuracies along C and B."""
+    published = {(c.problem, c.name) for name in _PUBLISHED for c in study.sweep_cells(name)}
+    places = list(zip(trials["problem"], trials["cell"], strict=True))
+    own = trials[[place in published for place in places]]
+    own = own[own["best"]].sort_values(["optimizer", "seed"])
+    columns = ["optimizer", "learning_rate", "noise_multiplier", "steps", "wall_seconds"]
+    swept = trials[(trials["optimizer"] == "adam") & [place not in published for place in places]]
+    found = collect(study, swept) if len(swept) else {}
+    return found | {
+        "published": [
+            dict(zip(columns, key, strict=True)) | {"accuracies": rows["accuracy"].tolist()}
+            for key, rows in own.assign(
+                wall_seconds=own.groupby("optimizer")["wall_seconds"].transform("median")
+            ).groupby(columns)
+        ],
+        "norm": round(norm_before_training(swept), 1) if len(swept) else None,
+        "cells": [swept.groupby(["problem", "cell"]).ngroups, len(study.all_cells()) - 2],
+    }
+
+
+def collect_optimizers(study: Study, trials: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return what each optimizer gains over DP-Adam, over all settings and for each epsilon."""
+    averaged = [name for name in study.every_optimizer if study.optimizer(name).average]
+    last = trials["last_macro_accuracy"].where(trials["optimizer"].isin(averaged))
+    trials = trials.assign(last_macro_accuracy=last)
+    gains = optimizers_table(paired_gains(trials, "adam"), "adam").round(3)
+    titles = {name: study.optimizer_title(name, [1.0]) for name in study.every_optimizer}
+    rows = gains.astype(object).where(gains.notna(), None).to_dict("records")
+    return [
+        {str(key): value for key, value in row.items()} | {"title": titles[row["optimizer"]]}
+        for row in rows
+    ]
+
+
+def main() -> None:
+    """Keep trials and write the numbers."""
+    parser = command_line(__doc__, prog="python -m benchmarks.findings.fashion")
+    parser.add_argument("--numbers", action="store_true", help="from the committed trials")
+    options = parser.parse_args()
+    KEPT.mkdir(exist_ok=True)
+    found: dict[str, Any] = {}
+    for name, numbers in ((SWEEPS, collect_sweeps), (OPTIMIZERS, collect_optimizers)):
+        study, file = _study(name), KEPT / f"{name}.parquet"
+        if not options.numbers:
+            keep(study, file)
+        if file.exists():
+            found[name] = numbers(study, pd.read_parquet(file))
+    write_json(NUMBERS, found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Fashion-MNIST: the published setting, accuracies along C and B, and optimizers."""
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.tables.markdown import grid
+
+
+def published(result: dict[str, Any]) -> list[str]:
+    """Accuracies of the published setting, by optimizer."""
+    titles = {"adam": "DP-Adam", "momentum": "DP-SGD, momentum 0.9"}
+    rows = [
+        [
+            titles[row["optimizer"]],
+            f"{row['learning_rate']:g}",
+            ", ".join(f"{100 * each:.2f}" for each in row["accuracies"]),
+            f"{100 * np.mean(row['accuracies']):.2f}",
+            f"{row['wall_seconds']:.0f} s",
+        ]
+        for row in result["fashion-mnist"]["published"]
+    ]
+    return grid(["optimizer", "learning rate", "accuracy in %, seeds", "mean", "a trial"], rows)
+
+
+def bounds(result: dict[str, Any]) -> list[str]:
+    """Accuracy along C."""
+    from benchmarks.findings.accuracies import along_bounds  # noqa: PLC0415 (it imports tables)
+
+    return along_bounds(result["fashion-mnist"]).split("\n")
+
+
+def batch_sizes(result: dict[str, Any]) -> list[str]:
+    """Accuracy along B."""
+    from benchmarks.findings.accuracies import along_batch_sizes  # noqa: PLC0415 (it imports tables)
+
+    return along_batch_sizes(result["fashion-mnist"]).split("\n")
+
+
+def optimizers(result: dict[str, Any]) -> list[str]:
+    """Gains over DP-Adam over all settings, with intervals over seeds."""
+    rows = [
+        [
+            row["title"],
+            _interval(row["gain"], row["lower"], row["upper"]),
+            f"{row['better']}, {row['worse']} of {row['settings']}",
+            _interval(row["last_gain"], row["last_lower"], row["last_upper"]),
+        ]
+        for row in result["optimizers"]
+        if row["epsilon"] is None
+    ]
+    head = ["optimizer", "gain over DP-Adam [95 %]", "better, worse", "average over last [95 %]"]
+    return grid(head, rows)
+
+
+def _interval(value: float | None, lower: float, upper: float) -> str:
+    if value is None:
+        return ""
+    return f"{value:+.2f} [{lower:+.2f}, {upper:+.2f}]".replace("-", "−")
