@@ -1,10 +1,13 @@
 """How people call the workflow: without an activated environment, and from elsewhere."""
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from benchmarks.common import snakemake
+from tests.waiting import PATIENCE, wait_for
 from tests.workflow.chain import ROOT
 
 from dpsweep.study import load_study
@@ -46,3 +49,20 @@ def test_everything_is_made_where_no_target_is_named(tmp_path: Path) -> None:
         check=True,
     )
     assert {"train", "explore", "report"} <= set(done.stdout.split())
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
+    """Snakemake's own handler takes a lock that its thread may hold: then the run never ends."""
+    (tmp_path / "mine.yaml").write_text(STUDY)
+    run = subprocess.Popen(
+        snakemake(tmp_path, "--config", "study=mine.yaml", "--", "all"),
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=(tmp_path / "said.txt").open("w"),
+    )
+    said = tmp_path / "said.txt"
+    wait_for(lambda: "Select jobs to execute" in said.read_text(), "jobs", run)
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(timeout=PATIENCE) == 1
+    assert "Terminating processes on user request" in said.read_text()
