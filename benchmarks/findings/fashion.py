@@ -3,8 +3,8 @@
     python -m benchmarks.findings.fashion            # from results/, then python -m benchmarks.tables
     python -m benchmarks.findings.fashion --numbers  # from the committed trials
 
-Trials of finished cells go to benchmarks/results/fashion/<study>.parquet, numbers to fashion.json beside
-them.
+Trials of finished cells go to benchmarks/results/fashion/<study>.parquet, numbers to
+<study>.json beside them.
 """
 
 from pathlib import Path
@@ -20,7 +20,6 @@ from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
 KEPT = RESULTS / "fashion"
-NUMBERS = KEPT / "fashion.json"
 SWEEPS, OPTIMIZERS = "fashion-mnist", "optimizers"
 _PUBLISHED = ("published", "momentum")
 
@@ -65,7 +64,7 @@ def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def collect_optimizers(study: Study, trials: pd.DataFrame) -> list[dict[str, Any]]:
+def collect_optimizers(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
     """Return what each optimizer gains over DP-Adam, over all settings and for each epsilon."""
     averaged = [name for name in study.every_optimizer if study.optimizer(name).average]
     last = trials["last_macro_accuracy"].where(trials["optimizer"].isin(averaged))
@@ -73,10 +72,12 @@ def collect_optimizers(study: Study, trials: pd.DataFrame) -> list[dict[str, Any
     gains = optimizers_table(paired_gains(trials, "adam"), "adam").round(3)
     titles = {name: study.optimizer_title(name, [1.0]) for name in study.every_optimizer}
     rows = gains.astype(object).where(gains.notna(), None).to_dict("records")
-    return [
-        {str(key): value for key, value in row.items()} | {"title": titles[row["optimizer"]]}
-        for row in rows
-    ]
+    return {
+        "gains": [
+            {str(key): value for key, value in row.items()} | {"title": titles[row["optimizer"]]}
+            for row in rows
+        ]
+    }
 
 
 def main() -> None:
@@ -85,14 +86,12 @@ def main() -> None:
     parser.add_argument("--numbers", action="store_true", help="from the committed trials")
     options = parser.parse_args()
     KEPT.mkdir(exist_ok=True)
-    found: dict[str, Any] = {}
     for name, numbers in ((SWEEPS, collect_sweeps), (OPTIMIZERS, collect_optimizers)):
         study, file = _study(name), KEPT / f"{name}.parquet"
         if not options.numbers:
             keep(study, file)
         if file.exists():
-            found[name] = numbers(study, pd.read_parquet(file))
-    write_json(NUMBERS, found)
+            write_json(KEPT / f"{name}.json", numbers(study, pd.read_parquet(file)))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ DOCUMENTS = [REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob(
 CALIBRATION = ("calibration", "calibration_comparison")
 RECOMMEND = "python -m benchmarks.evidence.recommend"
 GPU = "make gpu"
-FASHION, KEEP_FASHION = "fashion/fashion.json", "python -m benchmarks.findings.fashion"
+FASHION, KEEP_FASHION = "fashion/fashion-mnist.json", "python -m benchmarks.findings.fashion"
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "step cost, CPU": ("step_cost_cpu.json", "make bench", step_cost),
     "step cost, GPU": ("gpu/step_*.json", GPU, step_cost),
@@ -85,7 +85,7 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "fashion, published": (FASHION, KEEP_FASHION, published),
     "fashion, C": (FASHION, KEEP_FASHION, bounds),
     "fashion, B": (FASHION, KEEP_FASHION, batch_sizes),
-    "fashion, optimizers": (FASHION, KEEP_FASHION, optimizers),
+    "optimizers": ("fashion/optimizers.json", KEEP_FASHION, optimizers),
     "kills": ("kills.json", "python -m benchmarks.campaigns.kills 300", kills),
     "histories": ("histories.json", "python -m benchmarks.campaigns.histories 30", histories),
 }

@@ -18,7 +18,7 @@ def published(result: dict[str, Any]) -> list[str]:
             f"{100 * np.mean(row['accuracies']):.2f}",
             f"{row['wall_seconds']:.0f} s",
         ]
-        for row in result["fashion-mnist"]["published"]
+        for row in result["published"]
     ]
     return grid(["optimizer", "learning rate", "accuracy in %, seeds", "mean", "a trial"], rows)
 
@@ -27,14 +27,14 @@ def bounds(result: dict[str, Any]) -> list[str]:
     """Accuracy along C."""
     from benchmarks.findings.accuracies import along_bounds  # noqa: PLC0415 (it imports tables)
 
-    return along_bounds(result["fashion-mnist"]).split("\n")
+    return along_bounds(result).split("\n")
 
 
 def batch_sizes(result: dict[str, Any]) -> list[str]:
     """Accuracy along B."""
     from benchmarks.findings.accuracies import along_batch_sizes  # noqa: PLC0415 (it imports tables)
 
-    return along_batch_sizes(result["fashion-mnist"]).split("\n")
+    return along_batch_sizes(result).split("\n")
 
 
 def optimizers(result: dict[str, Any]) -> list[str]:
@@ -46,7 +46,7 @@ def optimizers(result: dict[str, Any]) -> list[str]:
             f"{row['better']}, {row['worse']} of {row['settings']}",
             _interval(row["last_gain"], row["last_lower"], row["last_upper"]),
         ]
-        for row in result["optimizers"]
+        for row in result["gains"]
         if row["epsilon"] is None
     ]
     head = ["optimizer", "gain over DP-Adam [95 %]", "better, worse", "average over last [95 %]"]
