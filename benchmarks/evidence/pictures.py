@@ -22,6 +22,7 @@ from dpsweep.figures import style
 from dpsweep.figures.draw import FAMILIES
 from dpsweep.figures.tables.write import read_numbers
 from dpsweep.study import load_study
+from dpsweep.study.captions import said_of_marks
 from dpsweep.study.paths import Paths
 
 IMAGES = REPOSITORY / "docs" / "images"
@@ -92,8 +93,9 @@ def words(picture: Picture) -> list[str]:
         "",
         textwrap.fill(
             f"*A figure of the {name}: {picture.shows}. "
+            f"{said_of_marks(study, study.figures[picture.figure])} "
             f"{said_of_rules(read_numbers(picture.verdicts))} Other processors round differently: your "
-            "accuracies, and the square that is marked as the best, may be others.*",
+            "accuracies, and the squares that are framed, may be others.*",
             width=125,
         ),
     ]

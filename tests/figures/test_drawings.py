@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from tests.synthetic import (
     Outcome,
     make_study,
@@ -23,6 +22,7 @@ from tests.synthetic import (
 from dpsweep.figures import style
 from dpsweep.figures.draw import FAMILIES
 from dpsweep.study import Cell, Study
+from dpsweep.study.captions import how_chosen
 from dpsweep.study.paths import Paths
 
 
@@ -66,7 +66,26 @@ def square(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
 def heatmap(tmp_path: Path) -> Figure:
     grid = {"batch_size": [100, 200, "full"], "clipping_bound": [0.1, 1.0, 10.0, 42.0]}
     panels = [{"title": "Digits, ε = 8"}]
-    return drawn(tmp_path, grid, square, family="heatmap", panels=panels)[0]
+    return drawn(tmp_path, grid | {"seeds": 3}, square, family="heatmap", panels=panels)[0]
+
+
+def sides(axes: Axes) -> set[frozenset[tuple[float, float]]]:
+    """The sides of the frames, each by its ends."""
+    lines = [each for each in axes.collections if isinstance(each, LineCollection)]
+    drawn = [
+        {frozenset((float(x), float(y)) for x, y in side) for side in line.get_segments()}
+        for line in lines
+    ]
+    assert all(each == drawn[0] for each in drawn)  # white below red
+    return drawn[0] if drawn else set()
+
+
+def around(left: int, top: int, right: int, bottom: int) -> set[frozenset[tuple[float, float]]]:
+    """The sides of the squares at the edge of a rectangle of squares."""
+    columns = [(each, each + 1, y) for each in range(left, right) for y in (top, bottom)]
+    rows = [(each, each + 1, x) for each in range(top, bottom) for x in (left, right)]
+    found = {frozenset({(one, y), (other, y)}) for one, other, y in columns}
+    return found | {frozenset({(x, one), (x, other)}) for one, other, x in rows}
 
 
 def test_a_heatmap_has_the_grid_as_axes_and_frames_the_best_square(heatmap: Figure) -> None:
@@ -76,13 +95,48 @@ def test_a_heatmap_has_the_grid_as_axes_and_frames_the_best_square(heatmap: Figu
     assert axes.yaxis_inverted()  # so that Full is at the top
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Clipping bound C", "Batch size B")
     assert heatmap.axes[1].get_ylabel() == "Macro accuracy"  # the colour bar
-    frames = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
-    assert {frame.get_xy() for frame in frames} == {(1, 1)}  # C = 1, B = 200
+    assert sides(axes) == around(1, 1, 2, 2)  # C = 1, B = 200
+
+
+def test_squares_that_seeds_do_not_tell_apart_have_one_outline(tmp_path: Path) -> None:
+    def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+        lost = 0.2 * (cell.clipping_bound == 10.0) + 0.01 * (cell.clipping_bound == 0.1)
+        lost += 0.2 * (cell.batch_size == 100)
+        return {"macro_accuracy": 0.7 - lost + 0.01 * (seed - 2) - (rate == 0.02) * 0.1}
+
+    grid = {"batch_size": [100, 200, 400], "clipping_bound": [0.1, 1.0, 10.0], "seeds": 3}
+    drawing, numbers = drawn(
+        tmp_path, grid | {"learning_rate": [0.01, 0.02]}, outcome,
+        family="heatmap", panels=[{"title": "t"}],
+    )  # fmt: skip
+    assert sides(drawing.axes[0]) == around(0, 0, 2, 2)
+    above = [text.get_text() for text in drawing.axes[0].texts[-2:]]
+    assert sorted(above) == ["framed: 4 of 9", "η = 0.01"]
+    # The numbers tell what is chosen from what is as good.
+    chosen = numbers[numbers["best"]]
+    assert (chosen["clipping_bound"].item(), chosen["batch_size"].item()) == (1.0, 200)
+    assert numbers["as_good"].sum() == 4
+
+
+def test_one_seed_marks_nothing_and_the_caption_says_so(tmp_path: Path) -> None:
+    grid = {"batch_size": [100, 200], "clipping_bound": [0.1, 1.0]}
+    target: dict[str, Any] = {"family": "heatmap", "panels": [{"title": "t"}]}
+    drawing, _ = drawn(tmp_path, grid, square, **target)
+    assert sides(drawing.axes[0]) == set()
+    said = {}
+    for seeds in (1, 3):
+        study = study_with(grid | {"seeds": seeds}, **target)
+        said[seeds] = how_chosen(study, study.figures["f"])
+    assert "There is no framed square: with one seed" in said[1]
+    assert "Each framed square is as good as the best of its panel" in said[3]
 
 
 def test_a_heatmap_writes_every_value_and_the_best_learning_rate(heatmap: Figure) -> None:
-    above, *texts = sorted(heatmap.axes[0].texts, key=lambda text: text.get_text()[0] != "b")
-    assert above.get_text() == "best: η = 0.01"
+    texts = [text for text in heatmap.axes[0].texts if text.get_text()[0] in ".–"]
+    above = {text.get_text() for text in heatmap.axes[0].texts} - {
+        text.get_text() for text in texts
+    }
+    assert above == {"framed: 1 of 12", "η = 0.01"}
     written = {
         (math.floor(text.get_position()[0]), math.floor(text.get_position()[1])): text.get_text()
         for text in texts
@@ -174,9 +228,10 @@ def test_numbers_lie_within_the_frame_of_the_best_square(tmp_path: Path) -> None
 
 def test_a_crowded_heatmap_leaves_the_values_to_the_colours(tmp_path: Path) -> None:
     bounds = [float(bound) for bound in range(1, 41)]
-    grid = {"batch_size": [100, 200], "clipping_bound": bounds}
+    grid = {"batch_size": [100, 200], "clipping_bound": bounds, "seeds": 2}
     drawing, _ = drawn(tmp_path, grid, half, family="heatmap", panels=[{"title": "t"}])
-    assert [text.get_text() for text in drawing.axes[0].texts] == ["best: η = 0.01"]
+    above = {text.get_text() for text in drawing.axes[0].texts}
+    assert above == {"framed: 80 of 80", "η = 0.01"}
     assert drawing.get_figwidth() <= style.TEXT_WIDTH + 1e-9
 
 

@@ -169,7 +169,7 @@ def grids(trials: pd.DataFrame, test_sizes: Mapping[str, int] | None = None) -> 
     for conditions, group in private.groupby(list(CONDITIONS)):
         dataset, backbone, method, optimizer, epsilon, epochs = conditions
         sizes, bounds = (np.sort(group[axis].unique()) for axis in ("batch_size", "clipping_bound"))
-        tuned = _with_shared_seeds(repeats(group))
+        tuned = with_shared_seeds(repeats(group))
         first = group[group["seed"] == group["seed"].min()].drop_duplicates("trial_key")
 
         def table(
@@ -198,7 +198,7 @@ def grids(trials: pd.DataFrame, test_sizes: Mapping[str, int] | None = None) -> 
     return found
 
 
-def _with_shared_seeds(tuned: pd.DataFrame) -> pd.DataFrame:
+def with_shared_seeds(tuned: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the seeds that all cells with two seeds or more share, if those are two or more."""
     of_cells = tuned.groupby(CELL)["seed"].agg(set)
     several = [seeds for seeds in of_cells if len(seeds) > 1]

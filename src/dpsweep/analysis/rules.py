@@ -47,6 +47,7 @@ from dpsweep.analysis.grids import (
     with_common,
     without_diverged,
 )
+from dpsweep.analysis.scatter import pooled_variance
 from dpsweep.study.cells import number
 
 Side = Literal["larger", "smaller"]
@@ -362,17 +363,10 @@ def error_of_test_set(grid: Grid) -> Array:
 
 
 def _scatter(values: Array) -> Array:
-    """Return the standard deviation of seeds, pooled over the better half of the cells; shape (...).
-
-    Only cells that may be chosen matter, without the seeds that diverged.
-    """
+    """Return the standard deviation of seeds, as `pooled_variance` has it; NaN with a single seed."""
     if values.shape[-1] == 1:
         return np.full(values.shape[:-3], np.nan)
-    values = without_diverged(values)
-    mean = values.mean(axis=-1)
-    better = mean >= np.median(mean, axis=(-2, -1), keepdims=True)
-    variance = (values.var(axis=-1, ddof=1) * better).sum(axis=(-2, -1)) / better.sum(axis=(-2, -1))
-    scatter: Array = np.sqrt(variance)
+    scatter: Array = np.sqrt(pooled_variance(values)[0])
     return scatter
 
 

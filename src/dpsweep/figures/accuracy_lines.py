@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dpsweep.analysis.frames import load_trials, seed_columns, stack_panels
+from dpsweep.analysis.scatter import as_good_as_best
 from dpsweep.analysis.statistics import first_best
 from dpsweep.figures import lines, style
 from dpsweep.study import Study
@@ -21,7 +22,7 @@ from dpsweep.study.targets import ClippingCurve, Line, MethodComparison, Optimal
 CLIPPING_CURVE_COLUMNS = [
     "panel", "title", "line", "label", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
     "full_batch", "learning_rate", "centre", "cross_fitted", "minimum", "maximum", "repeats",
-    "diverged", "best", "difficulty",
+    "diverged", "best", "as_good", "difficulty",
 ]  # fmt: skip
 METHOD_COLUMNS = [
     "panel", "title", "line", "label", "problem", "epsilon", "epochs", "batch_size", "full_batch",
@@ -54,6 +55,7 @@ def accuracy_by_clipping_bound(
     def of_line(line: Line) -> pd.DataFrame:
         trials = load_trials(study, paths, study.cells(line), missing)
         points = choose(trials, by=["clipping_bound"], centre=figure.centre)
+        points["as_good"] = as_good_as_best(points, trials)
         points = lines.with_repeats(points, trials)
         points["best"] = first_best(points["selection_accuracy"])
         if figure.quantity == "difference":
@@ -66,7 +68,7 @@ def accuracy_by_clipping_bound(
 
 
 def plot_clipping_curve(figure: ClippingCurve, numbers: pd.DataFrame) -> Figure:
-    """Draw a line for each problem, its best point ringed, and the chosen B and learning rates."""
+    """Draw a line for each problem, ring what is as good as its best, and name chosen B and rates."""
     difference = figure.quantity == "difference"
     palettes = [_by_difficulty(panel) for _, panel in numbers.groupby("panel", sort=False)]
     drawing, panels = lines.plot(
@@ -77,10 +79,10 @@ def plot_clipping_curve(figure: ClippingCurve, numbers: pd.DataFrame) -> Figure:
     lowest = float(numbers["centre"].min())
     floor = 1.2 * _FLOOR if difference and lowest < 2 * _FLOOR else lowest
     for (axes, panel), palette in zip(panels, palettes, strict=True):
-        best = panel[panel["best"]]
+        ringed = panel[panel["as_good"]]
         axes.scatter(
-            best["clipping_bound"], best["centre"], s=60, facecolors="none",
-            edgecolors=[palette[label] for label in best["label"]], linewidths=1.1, zorder=3,
+            ringed["clipping_bound"], ringed["centre"], s=60, facecolors="none",
+            edgecolors=[palette[label] for label in ringed["label"]], linewidths=1.1, zorder=3,
         )  # fmt: skip
         ends = {panel["clipping_bound"].min(): "left", panel["clipping_bound"].max(): "right"}
         for bound, points in panel[panel["centre"] < floor].groupby("clipping_bound"):

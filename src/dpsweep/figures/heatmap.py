@@ -1,17 +1,18 @@
-"""Accuracy over two axes of the grid, the best cell marked."""
+"""Accuracy over two axes of the grid; the squares that are as good as the best are framed."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from dpsweep.analysis.frames import load_trials, stack_panels
+from dpsweep.analysis.scatter import as_good_as_best
 from dpsweep.analysis.statistics import first_best
 from dpsweep.figures import style
 from dpsweep.study import Study
@@ -27,7 +28,7 @@ _LABELS = {
 COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "batch_size", "full_batch", "clipping",
     "clipping_bound", "learning_rate", "macro_accuracy", "cross_fitted", "minimum", "maximum",
-    "repeats", "diverged", "best",
+    "repeats", "diverged", "best", "as_good",
 ]  # fmt: skip
 
 # Inches. A square of the smallest width holds ".123" in the smallest legible type, within its frame.
@@ -43,7 +44,7 @@ _ROW_LABELS, _GAP = 0.7, 0.15
 def accuracy_over_grid(
     study: Study, paths: Paths, figure: Heatmap, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per square: its axes, what was tuned, mean macro accuracy, whether it is chosen.
+    """One row per square: its axes, what was tuned, mean macro accuracy, whether it is chosen or as good.
 
     Arguments are those of `dpsweep.figures.draw.Compute`.
     """
@@ -52,7 +53,9 @@ def accuracy_over_grid(
         trials = load_trials(study, paths, study.cells(panel), missing)
         cells = choose(trials, by=[figure.y, figure.x])
         cells = cells.rename(columns={"centre": "macro_accuracy"})
-        return cells.assign(best=first_best(cells["selection_accuracy"]))
+        return cells.assign(
+            best=first_best(cells["selection_accuracy"]), as_good=as_good_as_best(cells, trials)
+        )
 
     return stack_panels(figure.panels, of_panel, COLUMNS)
 
@@ -136,14 +139,47 @@ def _draw(
     axes.tick_params(length=0, pad=2)
     axes.tick_params(axis="y", rotation=0)
     axes.set(xlabel=_LABELS[figure.x], ylabel="")
-    best = panel[panel["best"]]
-    lines = [f"best: η = {style.write_rate(rate)}" for rate in best["learning_rate"]]
-    style.title(axes, panel["title"].iloc[0], *([] if in_square else lines))
-    frame: dict[str, Any] = {"width": 1, "height": 1, "fill": False, "clip_on": False, "zorder": 5}
-    for x, y in zip(best[figure.x], best["row"], strict=True):
-        corner = (list(wide.columns).index(x), list(wide.index).index(y))
-        for colour, line in (("white", 2.6), (style.BEST, 1.4)):
-            axes.add_patch(Rectangle(corner, edgecolor=colour, linewidth=line, **frame))
+    title, framed = panel["title"].iloc[0], panel[panel["as_good"]]
+    style.title(axes, title, *([] if in_square else _said_of(framed, len(panel))))
+    marks = panel.pivot(index="row", columns=figure.x, values="as_good").reindex(rows[::-1])
+    _frame(axes, marks.eq(True).to_numpy())
+
+
+def _said_of(framed: pd.DataFrame, squares: int) -> list[str]:
+    """How many squares are framed, and their learning rates; nothing where there are none."""
+    if framed.empty:
+        return []
+    lowest, highest = (style.write_rate(framed["learning_rate"].agg(end)) for end in ("min", "max"))
+    rates = lowest if lowest == highest else f"{lowest} to {highest}"
+    return [f"framed: {len(framed)} of {squares}", f"η = {rates}"]
+
+
+def _frame(axes: Axes, marked: npt.NDArray[np.bool_]) -> None:
+    """Draw the outline of marked squares: the sides that no other marked square shares."""
+    around = np.pad(marked, 1)
+    sides = []
+    for row, column in np.argwhere(marked):
+        left, right, top, bottom = column, column + 1, row, row + 1
+        for step, side in (
+            ((-1, 0), ((left, top), (right, top))),
+            ((1, 0), ((left, bottom), (right, bottom))),
+            ((0, -1), ((left, top), (left, bottom))),
+            ((0, 1), ((right, top), (right, bottom))),
+        ):
+            if not around[row + 1 + step[0], column + 1 + step[1]]:
+                sides.append(side)
+    for colour, line in (("white", 2.6), (style.BEST, 1.4)):
+        axes.add_collection(
+            LineCollection(
+                sides,
+                colors=colour,
+                linewidths=line,
+                capstyle="projecting",
+                clip_on=False,
+                zorder=5,
+            ),
+            autolim=False,
+        )
 
 
 def _in_squares(panel: pd.DataFrame, with_settings: bool) -> list[str]:

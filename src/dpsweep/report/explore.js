@@ -71,6 +71,7 @@ function described(row) {
     `mean gradient norm ${short(row.norm)}, clipped ${percent(row.clipped)}`,
     `steps T ${row.steps}, cumulative noise σ√T ${short(row.noise)}`,
     ...(row.diverged ? [`diverged: ${row.diverged}`] : []),
+    ...(row.best ? ["the study's rule chooses this cell"] : []),
   ].join("; ");
 }
 
@@ -81,7 +82,7 @@ function reachable(mark, row) {
   mark.setAttribute("aria-label", described(row));
   mark.dataset.cell = row.cell;
   mark.classList.add("mark");
-  mark.classList.toggle("best", Boolean(row.best));
+  mark.classList.toggle("as-good", Boolean(row.as_good));
   const say = () => (document.getElementById("pointed").textContent = described(row));
   mark.addEventListener("pointerenter", say);
   mark.addEventListener("focus", say);
@@ -144,7 +145,7 @@ function axes({ drawn, right, bottom }, x, y, xTitle, yTitle) {
   shape("text", { x: 14, y: middle, "text-anchor": "middle", transform: `rotate(-90 14 ${middle})` }, drawn, yTitle);
 }
 
-// The cell that the rule of choice takes has a frame.
+// Cells that are as good as the best have a frame.
 function squares(rows) {
   const [bounds, sizes] = ["C", "B"].map((axis) => unique(inOrder(rows, axis)));
   const room = canvas(bounds.length);
@@ -153,7 +154,7 @@ function squares(rows) {
   axes(room, x, y, LABELS.C, LABELS.B);
   const known = rows.map((row) => row.accuracy).filter((value) => value !== null);
   const [low, high] = [Math.min(...known), Math.max(...known)];
-  for (const row of [...rows].sort((one, other) => one.best - other.best)) {
+  for (const row of [...rows].sort((one, other) => one.as_good - other.as_good)) {
     const place = ((row.accuracy - low) / (high - low || 1)) * (VIRIDIS.length - 1);
     const below = Math.min(Math.floor(place), VIRIDIS.length - 2);
     const fill = `color-mix(in srgb, ${VIRIDIS[below + 1]} ${100 * (place - below)}%, ${VIRIDIS[below]})`;
@@ -188,7 +189,7 @@ function curves(rows, axis) {
     for (const row of line) {
       const [cx, cy] = [x.at(row[axis]), y.at(row.accuracy)];
       shape("line", { x1: cx, x2: cx, y1: y.at(row.lowest), y2: y.at(row.highest), style: `stroke: ${colour}` }, room.drawn);
-      reachable(shape("circle", { cx, cy, r: row.best ? 8 : 5, style: `fill: ${colour}` }, room.drawn), row);
+      reachable(shape("circle", { cx, cy, r: row.as_good ? 8 : 5, style: `fill: ${colour}` }, room.drawn), row);
     }
     element("li", `${other} = ${value}`, legend).style.setProperty("--colour", colour);
   });

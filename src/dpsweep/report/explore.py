@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dpsweep.analysis.scatter import as_good_as_best
 from dpsweep.base.files import write_text
 from dpsweep.report.embed import render
 from dpsweep.report.trials import COLUMNS, read_trials
@@ -69,6 +70,11 @@ def problems(study: Study, trials: pd.DataFrame) -> list[dict[str, Any]]:
     )
     best = choose(trials, by=["problem", "epsilon", "epochs"])
     cells["best"] = cells["trial_key"].isin(best["trial_key"])
+    cells["as_good"] = False
+    for problem, of_problem in cells.groupby("problem"):
+        own = trials[trials["problem"] == problem]
+        for _, group in of_problem.groupby(["epsilon", "epochs"]):
+            cells.loc[group.index, "as_good"] = as_good_as_best(group, own)
     order = ["epsilon", "epochs", "clipping_bound", "batch_size"]
     return [
         {
@@ -102,6 +108,7 @@ def _columns(cells: pd.DataFrame) -> dict[str, list[Any]]:
         "clipped": _numbers(cells["clipped_fraction"]),
         "diverged": [int(count) for count in cells["diverged"]],
         "best": [int(flag) for flag in cells["best"]],
+        "as_good": [int(flag) for flag in cells["as_good"]],
     }
 
 

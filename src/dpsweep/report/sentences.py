@@ -1,19 +1,18 @@
 """Sentences for the head of the report: what C and B cost, as far as seeds tell it from chance.
 
 A setting is a problem at one epsilon. For each value of C or B all else is tuned, and what was tuned is
-measured by seeds that did not choose (`dpsweep.study.choice`). The scatter of seeds is pooled over all tuned
-cells. A difference is seen where chance makes one so large, anywhere among all that are compared, in 5 % of
-studies at most (Bonferroni: over the sentences on C, B and the usual habit, and what each compares).
+measured by seeds that did not choose (`dpsweep.study.choice`). A difference is seen where chance makes one so
+large, anywhere among all that are compared, in 5 % of studies at most (`dpsweep.analysis.scatter`; Bonferroni
+over the sentences on C, B and the usual habit, and what each compares).
 """
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from scipy.stats import t as student
 
+from dpsweep.analysis.scatter import Scatter
+from dpsweep.analysis.statistics import LEVEL
 from dpsweep.base.units import count
 from dpsweep.report.trials import is_private
 from dpsweep.report.wording import titles, values
@@ -23,20 +22,8 @@ from dpsweep.study.choice import choose, repeats
 HABIT: Mapping[str, float] = {"clipping_bound": 1.0, "batch_size": 256}
 """What many papers and tutorials train with."""
 _BY = ["problem", "epsilon"]
-_CHANCE = 0.05 / 3
-
-
-@dataclass(frozen=True)
-class _Scatter:
-    """Of seeds in a cell: their standard deviation, and its degrees of freedom."""
-
-    deviation: float
-    freedom: int
-
-    def visible(self, measuring: int, comparisons: int) -> float:
-        """The smallest difference of two means of so many seeds that is seen among so many."""
-        quantile = float(student.isf(_CHANCE / 2 / comparisons, self.freedom))
-        return quantile * self.deviation * math.sqrt(2 / measuring)
+# Of three kinds of sentences, to either side.
+_CHANCE = LEVEL / 3 / 2
 
 
 def said_of_choices(study: Study, trials: pd.DataFrame) -> list[str]:
@@ -48,7 +35,9 @@ def said_of_choices(study: Study, trials: pd.DataFrame) -> list[str]:
     """
     # AUTO-S and training without clipping have no C.
     private = trials[is_private(trials)].dropna(subset=["clipping_bound"])
-    scatter = _scatter(private)
+    tuned = repeats(private)
+    # The first seed tuned the learning rates, and measures nothing.
+    scatter = Scatter.of(tuned[tuned["seed"] > 1], "macro_accuracy")
     if scatter is None:
         return []
     return [
@@ -56,17 +45,6 @@ def said_of_choices(study: Study, trials: pd.DataFrame) -> list[str]:
         *_of_values(study, _costs(private, "batch_size"), scatter, "B"),
         *_of_habit(private, scatter),
     ]
-
-
-def _scatter(trials: pd.DataFrame) -> _Scatter | None:
-    """Pool the scatter of the seeds that measure; None where no cell has two of them."""
-    tuned = repeats(trials)
-    cells = tuned[tuned["seed"] > 1].groupby(["problem", "cell"])["macro_accuracy"]
-    freedom = (cells.count() - 1).clip(lower=0)
-    if not (whole := int(freedom.sum())):
-        return None
-    squares = float((cells.var(ddof=1).fillna(0) * freedom).sum())
-    return _Scatter(math.sqrt(squares / whole), whole)
 
 
 def _costs(trials: pd.DataFrame, axis: str) -> pd.DataFrame:
@@ -78,16 +56,15 @@ def _costs(trials: pd.DataFrame, axis: str) -> pd.DataFrame:
         first[[*_BY, "reached", "repeats"]], on=_BY, suffixes=("", "_best")
     ).rename(columns={"reached_best": "best"})
     joined["lost"] = joined["best"] - joined["reached"]
-    # The first seed tuned the learning rate, and measures nothing.
     joined["seeds"] = joined[["repeats", "repeats_best"]].min(axis=1) - 1
     return joined[joined.groupby(_BY)["value"].transform("size") > 1]
 
 
-def _of_values(study: Study, costs: pd.DataFrame, scatter: _Scatter, name: str) -> Iterator[str]:
+def _of_values(study: Study, costs: pd.DataFrame, scatter: Scatter, name: str) -> Iterator[str]:
     if costs.empty:
         return
     settings = len(costs.drop_duplicates(_BY))
-    visible = costs["seeds"].map(lambda seeds: scatter.visible(seeds, len(costs)))
+    visible = costs["seeds"].map(lambda seeds: scatter.visible(seeds, len(costs), _CHANCE))
     seen = costs["lost"] > visible
     if seen.any():
         worst = costs[seen].nlargest(1, "lost").to_dict("records")[0]
@@ -115,7 +92,7 @@ def by_habit(trials: pd.DataFrame) -> pd.DataFrame:
     return trials[(trials[list(HABIT)] == pd.Series(HABIT)).all(axis=1)]
 
 
-def _of_habit(trials: pd.DataFrame, scatter: _Scatter) -> Iterator[str]:
+def _of_habit(trials: pd.DataFrame, scatter: Scatter) -> Iterator[str]:
     """Say what the usual C and B cost, with the learning rate tuned."""
     best, found = (
         choose(rows, by=_BY).dropna(subset=["cross_fitted"]).set_index(_BY)
@@ -125,7 +102,7 @@ def _of_habit(trials: pd.DataFrame, scatter: _Scatter) -> Iterator[str]:
     if lost.empty:
         return
     seeds = pd.concat([best["repeats"], found["repeats"]], axis=1).loc[lost.index].min(axis=1) - 1
-    seen = lost > seeds.map(lambda each: scatter.visible(each, len(lost)))
+    seen = lost > seeds.map(lambda each: scatter.visible(each, len(lost), _CHANCE))
     if seen.any():
         yield (
             f"The usual C = {HABIT['clipping_bound']:g} with B = {HABIT['batch_size']:g} costs up to "

@@ -108,9 +108,22 @@ def how_chosen(study: StudyFile, target: Target) -> str:
             "Accuracies are means over the seeds that chose, and so optimistic; the CSV has beside "
             "them (cross_fitted) what seeds measured that did not choose."
         )
+    if any(target.marks):
+        said.append(said_of_marks(study, target))
     if target.tuning_note:
         said.append(target.tuning_note)
     return " ".join(said)
+
+
+def said_of_marks(study: StudyFile, target: Target) -> str:
+    """Say what the marks of a figure mean (`dpsweep.analysis.scatter`)."""
+    mark, group = target.marks
+    if max((sweep.seeds for sweep in _sweeps(study, target.leaves())), default=0) < 2:
+        return f"There is no {mark}: with one seed nothing tells the best of a {group} from luck."
+    return (
+        f"Each {mark} is as good as the best of its {group}, as far as seeds can tell (with 95 %); a single "
+        "one is better than all others beyond their scatter."
+    )
 
 
 def _single(values: Sequence[Any], text: str) -> str | None:

@@ -32,6 +32,8 @@ class Target(Settings):
     """Whether settings are chosen by accuracy for what is drawn; the caption then says how."""
     shows_means: ClassVar[bool] = False
     """Whether accuracies are means over the seeds that chose; the caption then says what that means."""
+    marks: ClassVar[tuple[str, str]] = ("", "")
+    """What is marked as good as the best, and among what; the caption then says what a mark means."""
     tuning_note: ClassVar[str] = ""
     """Further words of the caption on how settings were chosen."""
     single: ClassVar[tuple[str, ...]] = ()
@@ -103,11 +105,15 @@ class _Overlaps(Target):
 
 
 class Heatmap(Target):
-    """Mean macro accuracy over two axes; whatever is not an axis is tuned. The best cell is marked."""
+    """Mean macro accuracy over two axes; whatever is not an axis is tuned.
+
+    Squares that are as good as the best of their panel are framed (`dpsweep.analysis.scatter`).
+    """
 
     title = "Accuracy map"
     tunes = True
     shows_means = True
+    marks = ("framed square", "panel")
     single = ("epsilon", "epochs")
 
     family: Literal["heatmap"]
@@ -131,7 +137,8 @@ class Heatmap(Target):
 class ClippingCurve(Target):
     """Accuracy against C with B and learning rate tuned jointly; band from worst to best repeat.
 
-    The lines of a panel are listed from the easy problem to the hard one.
+    The lines of a panel are listed from the easy problem to the hard one. Points that are as good as the best
+    of their line are ringed (`dpsweep.analysis.scatter`).
     """
 
     title = "Accuracy by clipping bound"
@@ -139,6 +146,7 @@ class ClippingCurve(Target):
     ordered = True
     tunes = True
     shows_means = True
+    marks = ("ringed point", "line")
     single = ("epsilon", "epochs")
     drawn = ("clipping_bound",)
 

@@ -1,0 +1,92 @@
+"""What the scatter of seeds tells: which cells are as good as the best."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import t as student
+
+from dpsweep.analysis.scatter import Scatter, as_good_as_best
+from dpsweep.study.choice import repeats, summarise
+
+# Standard deviations 0.01, 0.005 and 0.01; the better half are the first two.
+CELLS = {"high": [0.80, 0.81, 0.82], "near": [0.80, 0.805, 0.81], "low": [0.70, 0.71, 0.72]}
+
+
+def trials(cells: Mapping[str, Sequence[float]], epsilon: float = 8.0) -> pd.DataFrame:
+    """A row per seed of every cell, and of the first seed one at a rate that was not the best."""
+    rows = [
+        {"cell": name, "seed": seed, "selection_accuracy": accuracy, "best": True}
+        for name, seeds in cells.items()
+        for seed, accuracy in enumerate(seeds, start=1)
+    ]
+    rows += [{"cell": name, "seed": 1, "selection_accuracy": 0.0, "best": False} for name in cells]
+    frame = pd.DataFrame(rows).assign(problem="p", epsilon=epsilon, diverged=False)
+    return frame.assign(
+        macro_accuracy=frame["selection_accuracy"],
+        trial_key=[f"{epsilon:g}/{number}" for number in range(len(frame))],
+    )
+
+
+def as_good(cells: Mapping[str, Sequence[float]]) -> list[str]:
+    """The names of the cells that are as good as the best."""
+    found = trials(cells)
+    summary = summarise(found)
+    return list(summary.loc[as_good_as_best(summary, found), "cell"])
+
+
+def test_the_scatter_is_pooled_over_the_better_half_of_each_grid() -> None:
+    one, other = trials(CELLS, epsilon=8.0), trials({"alone": [0.5, 0.7]}, epsilon=1.0)
+    scatter = Scatter.of(repeats(pd.concat([one, other])), "selection_accuracy")
+    assert scatter is not None
+    # Four degrees of freedom of two cells, and one of the cell at the other epsilon.
+    assert scatter.freedom == 5
+    assert scatter.deviation == pytest.approx(math.sqrt((2 * 0.01**2 + 2 * 0.005**2 + 0.02) / 5))
+
+
+def test_a_difference_is_seen_beyond_the_quantile_of_student() -> None:
+    assert Scatter(0.01, 4).visible(seeds=3, comparisons=2) == pytest.approx(
+        student.ppf(1 - 0.05 / 2, 4) * 0.01 * math.sqrt(2 / 3)
+    )
+
+
+def test_cells_are_as_good_as_the_best_up_to_what_the_scatter_explains() -> None:
+    assert as_good(CELLS) == ["high", "near"]
+    deviation = math.sqrt((0.01**2 + 0.005**2) / 2)
+    visible = student.ppf(1 - 0.05 / 2, 4) * deviation * math.sqrt(2 / 3)
+    for beyond, expected in ((-1e-4, ["high", "near"]), (1e-4, ["high"])):
+        moved = [0.81 - visible - beyond + each for each in (-0.005, 0, 0.005)]
+        assert as_good(CELLS | {"near": moved}) == expected
+
+
+def test_one_seed_tells_nothing() -> None:
+    assert as_good({"high": [0.9], "low": [0.1]}) == []
+
+
+def test_seeds_that_all_cells_with_several_share_make_the_scatter() -> None:
+    more = CELLS | {"high": [*CELLS["high"], 0.99], "single": [0.2]}
+    scatter = Scatter.of(repeats(trials(more)), "selection_accuracy")
+    assert scatter is not None
+    assert scatter.freedom == 4
+    assert scatter.deviation == pytest.approx(math.sqrt((0.01**2 + 0.005**2) / 2))
+
+
+def test_what_diverged_neither_is_as_good_nor_hides_a_difference() -> None:
+    crashed = CELLS | {"crash": [0.82, 0.83, 0.1], "gone": [math.nan] * 3}
+    assert as_good(crashed) == ["high", "near"]
+
+
+def test_the_best_is_nearly_always_among_what_is_marked() -> None:
+    """Whatever the truth, and the most often missed where all cells are alike."""
+    random = np.random.default_rng(0)
+    alone = missed = 0
+    for _ in range(100):
+        values = 0.5 + 0.01 * random.standard_normal((6, 3))
+        values[1:] -= 0.004
+        found = as_good({f"{place}": list(seeds) for place, seeds in enumerate(values)})
+        missed += "0" not in found
+        alone += len(found) == 1
+    assert missed <= 7
+    assert alone <= 7
