@@ -270,7 +270,7 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "few held out": (
         {"training.select_on": "holdout"},
-        "note: training.holdout_share: holds . examples of pets out, ... for each of 2 classes",
+        r"note: training.holdout_share: holds fewer than 10 examples of a class out of pets \(...\);",
     ),
     "threads": (
         {"training.threads": 512},
@@ -278,7 +278,7 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a hub": (
         {"datasets.pets.source": {"kind": "hub", "id": "a/pets"}},
-        "pets: looked at when it is fetched, before anything is trained",
+        "pets: looked at when fetched, before anything is trained",
     ),
 }
 
@@ -288,6 +288,29 @@ def test_what_may_not_be_meant_is_a_note(study: dict[str, Any], kind: str) -> No
     edits, message = NOTES[kind]
     lines, errors = said(study, edits, seconds=PATIENCE if "sweeps" in message else 0)
     assert errors == "" and re.search(message, lines), (lines, errors)
+
+
+def test_what_holds_for_several_is_said_once(
+    study: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    names = ("one", "two", "three")
+    pets, vit, sweep = study["datasets"]["pets"], study["backbones"]["vit"], study["sweeps"]["one"]
+    study["datasets"] |= {
+        each: pets | {"source": {"kind": "hub", "id": f"a/{each}"}} for each in names
+    }
+    study["backbones"] |= {
+        each: vit | {"weights": {"kind": "hub", "id": f"b/{each}"}} for each in names
+    }
+    study["sweeps"] |= {each: sweep | {"dataset": each, "backbone": each} for each in names}
+    edits = {"privacy.delta": 0.02, "training.select_on": "holdout"}
+    lines, errors = said(study, edits, seconds=0)
+    assert errors == ""
+    assert "one, three, two: looked at when fetched" in lines
+    for once in ("looked at when fetched", "does not answer", "not below 1/N", "by so few"):
+        assert lines.count(once) == 1, lines
+    assert "model.safetensors of b/one, model.safetensors of b/three, model.saf" in lines
 
 
 def test_too_small_a_disk_is_an_error(

@@ -161,10 +161,14 @@ def test_more_problems_see_smaller_effects() -> None:
 
 def test_a_forecast_says_what_the_study_lacks() -> None:
     table = {"t": {"family": "tuning_implications", "caption": "c", "section": "s"}}
-    lines = list(outlook(make_study({"s": GRID}, tables=table)))
-    assert "Lower ε: Increase C: has 1 of 4 problems" in "\n".join(lines)
-    assert "Weaker backbone" in lines[3]
-    assert "smaller C): has 0 of 4 pairs of problems" in lines[3]
+    _, *lines = outlook(make_study({"s": GRID}, tables=table))
+    said = {what: names for names, _, what in (line.rpartition(": ") for line in lines)}
+    # Each once, with all rules that lack it.
+    assert len(said) == len(lines)
+    assert "Lower ε: Increase C" in said["has 1 of 4 problems"]
+    assert "Always: Tune C" in said["has 1 of 4 problems"]
+    pairs = said["has 0 of 4 pairs of problems"]
+    assert pairs.strip().startswith("Weaker backbone") and "Harder dataset" in pairs
     assert not list(outlook(make_study({"s": GRID})))
 
 

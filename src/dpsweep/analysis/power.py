@@ -15,6 +15,7 @@ from dpsweep.analysis.evidence import FEWEST_UNITS, NOT_RESOLVED, Evidence, comp
 from dpsweep.analysis.grids import Array, Grid
 from dpsweep.study import Cell, Study
 from dpsweep.study.config.datasets import related_datasets
+from dpsweep.study.messages import told_once
 from dpsweep.study.table_targets import TuningImplications
 
 LOOSEST = 8.0
@@ -304,14 +305,20 @@ def outlook(study: Study) -> Iterator[str]:
         f"Tuning rules, if effects are of the paper's size ({STUDIES} simulated studies): how likely this "
         "study supports each rule, and the smallest effect that it would find with 80 %"
     )
+    lacking = []
     for prospect in found.values():
         rule, units = prospect.evidence.rule, len(prospect.evidence.groups)
+        name = f"{rule.condition}: {rule.implication}"
         said = [f"{units} {rule.unit_name}"] if units >= FEWEST_UNITS else []
         if not np.isnan(prospect.smallest_visible):
             said.append(f"{prospect.power:.0%}, {prospect.smallest_visible:.2g} {rule.unit}")
+        if said:
+            yield f"  {name}: {'; '.join(said)}"
         if prospect.evidence.needs:
-            said.append(f"has {prospect.evidence.needs}")
-        yield f"  {rule.condition}: {rule.implication}: {'; '.join(said)}"
+            lacking.append((name, f"has {prospect.evidence.needs}"))
+    for what, names in told_once(lacking).items():
+        rules = "every rule" if len(names) == len(found) else "; ".join(names)
+        yield f"  {rules}: {what}"
 
 
 def _added_difficulties(grids: Sequence[Grid], most: float) -> dict[tuple[str, ...], float]:

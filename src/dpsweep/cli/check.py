@@ -25,7 +25,7 @@ from dpsweep.study.config import (
     TrainedTokenizer,
 )
 from dpsweep.study.config.section import Section
-from dpsweep.study.messages import shorten
+from dpsweep.study.messages import merged, shorten, told_once
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import PerClass
 from dpsweep.study.trials import trials_per_cell
@@ -51,6 +51,7 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
     yield from outlook(study)
     wrong = list(_mistakes(study, paths))
     classes: dict[str, list[str]] = {}
+    looked_at: list[tuple[str, str]] = []
     for name in _used_datasets(study):
         if any(each.startswith(f"datasets.{name}.") for each in wrong):
             continue  # a file that is missing has been named
@@ -61,9 +62,11 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
             continue
         if found is not None:
             classes[name] = found
-            yield f"{name}: {len(found)} classes, and sizes as the study says"
+            looked_at.append((name, f"{len(found)} classes, and sizes as the study says"))
         elif isinstance(study.datasets[name].source, HubSource):
-            yield f"{name}: looked at when it is fetched, before anything is trained"
+            looked_at.append((name, "looked at when fetched, before anything is trained"))
+    for what, names in told_once(looked_at).items():
+        yield f"{', '.join(names)}: {what}"
     wrong += yield from _hub(study, paths)
     if study.optimizers:
         # It takes seconds to import.
@@ -110,7 +113,7 @@ def _undrawn(study: Study, every_target: bool) -> Iterator[str]:
         return
     for reason, names in reasons.items():
         yield f"not drawn: {', '.join(names)}"
-        yield from (f"  {each}" for each in reason.split("; "))
+        yield from (f"  {each}" for each in merged(reason.split("; ")))
 
 
 def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
@@ -162,11 +165,12 @@ def _hub(study: Study, paths: Paths) -> Generator[str, None, list[str]]:
             try:
                 require_file(source.id, file, source.revision)
             except UnreachableHubError as error:
-                unknown.append(str(error))
+                what, _, why = str(error).partition(", because ")
+                unknown.append((what, why))
             except HubError as error:
                 wrong.append(f"backbones.{name}.{key}: {error}")
-    if unknown:
-        yield f"note: not looked at: {'; '.join(unknown)}"
+    for why, what in told_once(unknown).items():
+        yield f"note: not looked at: {', '.join(what)}, because {why}"
     return wrong
 
 
@@ -245,6 +249,13 @@ def _notes(study: Study, paths: Paths) -> Iterator[str]:
     cores = os.cpu_count() or 1
     if study.training.threads > cores:
         yield f"training.threads: {study.training.threads}, and this machine has {cores} cores"
+    yield from (
+        what.format(", ".join(names)) for what, names in told_once(_of_datasets(study)).items()
+    )
+
+
+def _of_datasets(study: Study) -> Iterator[tuple[str, str]]:
+    """Datasets, each with its number, and what is to be said of all that are alike; {} stands for them."""
     for name in study.swept_datasets:
         dataset, size = study.datasets[name], study.train_size(name)
         private = any(
@@ -252,20 +263,21 @@ def _notes(study: Study, paths: Paths) -> Iterator[str]:
         )
         if private and study.privacy.delta >= 1 / size:
             yield (
-                f"privacy.delta: {number(study.privacy.delta)} is not below 1/N of {name}, which is "
-                f"{1 / size:.2g}: publishing one example whole would be as private"
+                f"{name} ({1 / size:.2g})",
+                f"privacy.delta: {number(study.privacy.delta)} is not below 1/N of {{}}: publishing one "
+                "example whole would be as private",
             )
         held_out = study.holdout_size(name) / dataset.classes
         if study.holdout_share and held_out < _FEW_HELD_OUT:
             yield (
-                f"training.holdout_share: holds {study.holdout_size(name)} examples of {name} out, "
-                f"{held_out:.1f} for each of {dataset.classes} classes; what is chosen by so few is "
-                "chosen by luck"
+                f"{name} ({held_out:.1f})",
+                f"training.holdout_share: holds fewer than {_FEW_HELD_OUT} examples of a class out of {{}}; "
+                "what is chosen by so few is chosen by luck",
             )
         if dataset.test_size < dataset.classes:
             yield (
-                f"datasets.{name}.test_size: {dataset.test_size} examples for {dataset.classes} classes; "
-                "macro accuracy leaves out those without one"
+                f"{name} ({dataset.test_size} for {dataset.classes})",
+                "test_size: fewer examples than classes in {}; macro accuracy leaves out those without one",
             )
 
 

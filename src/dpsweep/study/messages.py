@@ -1,6 +1,7 @@
 """Messages about mistakes in a study: the key, what was found, what is allowed."""
 
 import difflib
+import itertools
 import json
 import math
 import re
@@ -105,6 +106,51 @@ def shorten(names: Iterable[Any]) -> str:
     texts = [_cut(str(name), _LONGEST_NAME) for name in names]
     more = f" and {len(texts) - _FIRST_NAMES} more" if len(texts) > _FIRST_NAMES else ""
     return ", ".join(texts[:_FIRST_NAMES]) + more or "nothing"
+
+
+def told_once(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """What is said, each once, with the names that it is said of, in the order of their first.
+
+    >>> told_once([("a", "late"), ("b", "lost"), ("c", "late"), ("a", "late")])
+    {'late': ['a', 'c'], 'lost': ['b']}
+    """
+    found: dict[str, dict[str, None]] = {}
+    for name, what in said:
+        found.setdefault(what, {})[name] = None
+    return {what: list(names) for what, names in found.items()}
+
+
+def merged(sentences: Iterable[str]) -> list[str]:
+    """One sentence of those that begin with the same three words: what differs in them, as a list.
+
+    >>> merged(["no sweep trains A with C", "no sweep trains B with C", "no role weak"])
+    ['no sweep trains A, B with C', 'no role weak']
+    """
+    groups: dict[tuple[str, ...], list[list[str]]] = {}
+    for words in dict.fromkeys(tuple(each.split()) for each in sentences):
+        groups.setdefault(words[:3], []).append(list(words))
+    return [" ".join(_joined(group)) for group in groups.values()]
+
+
+def _joined(sentences: list[list[str]]) -> list[str]:
+    if len(sentences) == 1:
+        return sentences[0]
+    start = _shared(sentences)
+    # A word is at the beginning or at the end, not both.
+    end = min(_shared([each[::-1] for each in sentences]), min(map(len, sentences)) - start)
+    places = [slice(start, len(each) - end) for each in sentences]
+    middles = [" ".join(each[place]) for each, place in zip(sentences, places, strict=True)]
+    return [
+        *sentences[0][:start],
+        ", ".join(filter(None, middles)),
+        *sentences[0][places[0].stop :],
+    ]
+
+
+def _shared(sentences: list[list[str]]) -> int:
+    """How many words all begin with."""
+    alike = (len(set(words)) == 1 for words in zip(*sentences, strict=False))
+    return sum(1 for _ in itertools.takewhile(bool, alike))
 
 
 def brief(error: Exception) -> str:

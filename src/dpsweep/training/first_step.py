@@ -36,7 +36,7 @@ from dpsweep.models.sequence_classifier import SequenceClassifier, require_lengt
 from dpsweep.study import Study
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.config import Dataset, Film
-from dpsweep.study.messages import shorten
+from dpsweep.study.messages import shorten, told_once
 from dpsweep.training.features import check_representation
 from dpsweep.training.gradients import make_engine
 
@@ -68,6 +68,7 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
     """
     found = FirstSteps()
     sizes: dict[str, int] = {}
+    unknown: list[tuple[str, str]] = []
     architectures: dict[str, Architecture] = {}
     wrong: defaultdict[str, list[str]] = defaultdict(list)
     unusual: defaultdict[str, list[str]] = defaultdict(list)
@@ -76,9 +77,10 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
         try:
             architectures[name] = described_architecture(study.backbones[name])
         except UnreachableHubError as error:
-            found.notes.append(f"{where}: not looked at: {error}")
+            unknown.append((where, f"not looked at: {error}"))
         except DpsweepError as error:
             found.mistakes.append(f"{where}: {error}")
+    found.notes += [f"{', '.join(names)}: {what}" for what, names in told_once(unknown).items()]
     for sweeps in _alike(study, exclude={"title"}):
         architecture = architectures.get(study.sweeps[sweeps[0]].backbone)
         if architecture is None:
