@@ -164,7 +164,9 @@ class TestInABrowser:
             assert page.locator("#pointed").inner_text() == marks.nth(0).get_attribute("aria-label")
             page.keyboard.press("Enter")
             page.get_by_role("heading", name=f"digits_small_film/{first}").wait_for()
-            assert page.locator("#plot .best").get_attribute("data-cell") == "eps8_epochs2_B50_C1"
+            assert (
+                page.locator("#plot .as-good").get_attribute("data-cell") == "eps8_epochs2_B50_C1"
+            )
             # Curves, and their points.
             for view, lines in (("C", 2), ("B", 3), ("steps", 3), ("noise", 3)):
                 page.select_option("select[name=view]", view)

@@ -97,14 +97,13 @@ def as_good_as_best(cells: pd.DataFrame, trials: pd.DataFrame) -> "pd.Series[boo
         One for each row of ``cells``. False for a cell without an accuracy (NaN), and for all where no cell
         has two seeds: then nothing is known of the scatter.
     """
-    found = pd.Series(False, index=cells.index)
-    value = cells["selection_accuracy"].astype(float)
+    values = cells["selection_accuracy"].to_numpy(dtype=float)
     tuned = repeats(trials.merge(cells[CELL].drop_duplicates(), on=CELL))
     scatter = Scatter.of(tuned, "selection_accuracy")
-    if scatter is None or value.isna().all():
-        return found
-    best = value.idxmax()
-    comparisons = max(1, int(value.count()) - 1)
-    seeds = cells["repeats"].clip(upper=cells["repeats"][best])
-    visible = seeds.map(lambda each: scatter.visible(each, comparisons))
-    return value >= value[best] - visible - _ROUNDING
+    if scatter is None or np.isnan(values).all():
+        return pd.Series(False, index=cells.index)
+    best = int(np.nanargmax(values))
+    comparisons = max(1, int(np.isfinite(values).sum()) - 1)
+    seeds = [int(each) for each in cells["repeats"]]
+    visible = np.array([scatter.visible(min(each, seeds[best]), comparisons) for each in seeds])
+    return pd.Series(values >= values[best] - visible - _ROUNDING, index=cells.index)

@@ -169,8 +169,8 @@ def _hub(study: Study, paths: Paths) -> Generator[str, None, list[str]]:
                 unknown.append((what, why))
             except HubError as error:
                 wrong.append(f"backbones.{name}.{key}: {error}")
-    for why, what in told_once(unknown).items():
-        yield f"note: not looked at: {', '.join(what)}, because {why}"
+    for reason, files in told_once(unknown).items():
+        yield f"note: not looked at: {', '.join(files)}, because {reason}"
     return wrong
 
 

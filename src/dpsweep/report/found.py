@@ -1,7 +1,7 @@
 """Results for the head of the report: verdicts, best settings, and checks that failed."""
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -9,7 +9,6 @@ import pandas as pd
 from dpsweep.base.units import count
 from dpsweep.figures.tables.text import TextTable, signed
 from dpsweep.figures.tables.write import read_numbers
-from dpsweep.report.checks import Check
 from dpsweep.report.sentences import by_habit
 from dpsweep.report.trials import is_private
 from dpsweep.report.wording import choice, percent, titles, values
@@ -179,11 +178,3 @@ def references(study: Study, trials: pd.DataFrame) -> TextTable:
             }
         )
     return TextTable.of(rows, "lllrrrrrl")
-
-
-def to_know(checks: Iterable[Check]) -> list[Check]:
-    """The checks that did not pass: those that failed, those that an edit mends, the rest."""
-    return sorted(
-        (check for check in checks if check.status != "pass"),
-        key=lambda check: (check.status != "fail", not check.remedy),
-    )

@@ -1,4 +1,15 @@
 "use strict";
+// What a link leads to may be folded.
+function unfold() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (!target) return;
+  for (let each = target.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
+  target.scrollIntoView();
+}
+addEventListener("hashchange", unfold);
+addEventListener("beforeprint", () => document.querySelectorAll("details.part").forEach((each) => (each.open = true)));
+unfold();
+
 // A figure's numbers are in this page once: as the CSV that it hands out. Opening its table reads them.
 
 async function textOf(uri) {

@@ -70,7 +70,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         checks=checks,
         said=said_of_choices(study, trials),
         habit=HABIT,
-        failed=[check for check in found.to_know(checks) if check.status == "fail"],
+        failed=[check for check in checks if check.status == "fail"],
         notes=sum(check.status == "note" for check in checks),
         passed=sum(check.status == "pass" for check in checks),
         explore=paths.explore.exists(),

@@ -66,7 +66,7 @@ def choice(best: "Mapping[Any, Any] | pd.Series[Any]") -> dict[str, str]:
         "B": batch_text(cell.batch_size, int(best["batch_size"])),
         "Learning rate": number(float(best["learning_rate"])),
         "Accuracy": percent(best["centre"]),
-        "Lowest to highest": f"{percent(best['minimum'])} to {percent(best['maximum'])}",
+        "Lowest to highest": f"{100 * best['minimum']:.1f} to {percent(best['maximum'])}",
         "Cross-fitted": percent(best["cross_fitted"]),
         "Seeds": str(best["repeats"]),
     }
