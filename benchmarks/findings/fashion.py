@@ -10,6 +10,7 @@ Trials of finished cells go to benchmarks/results/fashion/<study>.parquet, numbe
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from benchmarks.common import REPOSITORY, RESULTS, command_line
@@ -47,14 +48,15 @@ def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
     """Return the published settings, and accuracies along C and B."""
     published = {(c.problem, c.name) for name in _PUBLISHED for c in study.sweep_cells(name)}
     places = list(zip(trials["problem"], trials["cell"], strict=True))
-    own = trials[[place in published for place in places]]
+    is_published = np.array([place in published for place in places])
+    own = trials[is_published]
     own = own[own["best"]].sort_values(["optimizer", "seed"])
-    columns = ["optimizer", "learning_rate", "noise_multiplier", "steps", "wall_seconds"]
-    swept = trials[(trials["optimizer"] == "adam") & [place not in published for place in places]]
+    columns = ["optimizer", "learning_rate", "wall_seconds"]
+    swept = trials[(trials["optimizer"] == "adam") & ~is_published]
     found = collect(study, swept) if len(swept) else {}
     return found | {
         "published": [
-            dict(zip(columns, key, strict=True)) | {"accuracies": rows["accuracy"].tolist()}
+            dict(zip(columns, key, strict=True)) | {"accuracies": rows["macro_accuracy"].tolist()}
             for key, rows in own.assign(
                 wall_seconds=own.groupby("optimizer")["wall_seconds"].transform("median")
             ).groupby(columns)
