@@ -16,7 +16,7 @@ SLOWEST := --durations 15 --durations-min 1
 # Tests run side by side, those of one file together: they share what the file prepares.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 
-.PHONY: help setup demo findings film published status test test-for test-slow test-all test-lowest test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check format lock clean
+.PHONY: help setup demo findings film published status test test-for test-slow test-all test-lowest test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check docs format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,18 @@ check: setup ## lint, formatting, workflow lint, declared dependencies, types
 	$(BIN)/python workflow/scripts/lint.py
 	$(BIN)/deptry src workflow
 	$(BIN)/mypy
+
+# Pages of docs/ link to README.md and to results; a site has all in one folder.
+PAGES := build/pages
+docs: setup ## README.md and docs/ as a site in build/site, with every link checked
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[docs]"
+	rm -rf $(PAGES) && mkdir -p $(PAGES)/benchmarks/results
+	cp -r docs/. CONTRIBUTING.md CHANGELOG.md LICENSE $(PAGES)
+	cp benchmarks/results/calibration*.json $(PAGES)/benchmarks/results
+	cp README.md $(PAGES)/index.md
+	sed -i 's#](docs/#](#g; s#](\.\./#](#g; s#](README.md#](index.md#g' $(PAGES)/*.md
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Site: $(CURDIR)/build/site/index.html"
 
 format: setup ## format Python and Snakemake files
 	$(BIN)/ruff check --fix .

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dpsweep.training.optimizer import PrivateOptimizer
     from dpsweep.training.randomness import GaussianNoise, PoissonSampler, microbatches, new_secret
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Raised when the same trial would come out differently: stored trials of older versions are then
 # trained again. A refactoring that leaves every result bit for bit the same does not raise it.
