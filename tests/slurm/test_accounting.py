@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tests.slurm import cluster
 from tests.slurm.site import Site
-from tests.slurm.test_slurm import SHORT, training_pid, twelve_cells
+from tests.slurm.test_slurm import SHORT, forty_cells, training_pid
 from tests.waiting import PATIENCE, wait_for
 from tests.workflow.chain import ROOT, Chain
 
@@ -28,7 +28,7 @@ EXAMPLES = [
 
 
 def few_cells() -> dict[str, Any]:
-    study = twelve_cells()
+    study = forty_cells()
     study["sweeps"] = {SHORT: study["sweeps"][SHORT] | {"clipping_bound": [1.0, 2.0]}}
     return study
 

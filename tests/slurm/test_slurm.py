@@ -1,4 +1,4 @@
-"""Twelve cells on a real Slurm without accounting, and whatever ends jobs there.
+"""Forty cells on a real Slurm without accounting, and whatever ends jobs there.
 
 The first call meets a cell that fails, one that runs out of memory, one that passes its time limit twice, one
 that is cancelled by hand and a node that dies. The second one is ended by Ctrl-C, and the third makes what is
@@ -47,11 +47,11 @@ esac
 """
 
 
-def twelve_cells() -> dict[str, Any]:
+def forty_cells() -> dict[str, Any]:
     study = {key: STUDY[key] for key in ("title", "datasets", "backbones", "methods", "sweeps")}
     study = copy.deepcopy(study)
     one = {"learning_rate": [0.003], "seeds": 1}
-    bounds = [1.0, 2.0, 3.0, 4.0]
+    bounds = [float(bound) for bound in range(1, 19)]
     study["sweeps"][SHORT] |= one | {"batch_size": [64, 128], "clipping_bound": bounds}
     # 2,526 steps, with a checkpoint every few of them.
     study["sweeps"][LONG] = study["sweeps"][SHORT] | {
@@ -87,7 +87,7 @@ def was_told(pid: int) -> bool:
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     """The same study on this machine without Slurm, with what jobs read."""
-    chain = Chain(tmp_path_factory.mktemp("local"), twelve_cells())
+    chain = Chain(tmp_path_factory.mktemp("local"), forty_cells())
     chain.run(*TARGETS, options=("--until", "calibrate", "prepare_dataset", "prepare_backbone"))
     return chain
 
@@ -96,7 +96,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 def disturbed(slurm: None, local: Chain, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """The study after a first call that was disturbed."""
     folder = tmp_path_factory.mktemp("slurm") / "clone"
-    site = Site(folder, twelve_cells(), local.results, TROUBLE)
+    site = Site(folder, forty_cells(), local.results, TROUBLE)
     (folder / "bad").touch()
     limits = ("--resources", f"mem_mb={MEGABYTES}", "runtime=60")
     run = site.start("--prioritize", TARGETS[0], *limits, "--", *TARGETS)
@@ -184,7 +184,7 @@ def continued(site: Site, jobs: list[str]) -> int:
 
 def test_only_the_bad_cell_is_missing(disturbed: Site) -> None:
     done = disturbed.cells()
-    assert len(done) == 11
+    assert len(done) == 39
     assert f"{SHORT}/{BAD}" not in done
     assert (disturbed.results / f"problems/{LONG}.parquet").exists()
     assert not (disturbed.results / f"problems/{SHORT}.parquet").exists()
@@ -216,7 +216,7 @@ def test_a_cell_that_ran_out_of_memory_is_tried_again(disturbed: Site) -> None:
 
 def test_no_trial_is_trained_twice(disturbed: Site) -> None:
     finished = re.findall(r"learning rate \S+, seed \d+: macro accuracy", disturbed.journal_text())
-    assert len(finished) == len(disturbed.stored_trials()) == 11
+    assert len(finished) == len(disturbed.stored_trials()) == 39
 
 
 def test_every_job_had_a_gpu(disturbed: Site) -> None:
@@ -238,7 +238,7 @@ def status(site: Site, *options: str) -> str:
 
 def test_status_tells_what_failed_from_files(disturbed: Site) -> None:
     everything = next(line for line in status(disturbed).splitlines() if line.startswith("all "))
-    assert everything.split()[1:6] == ["11", "0", "1", "0", "0"]
+    assert everything.split()[1:6] == ["39", "0", "1", "0", "0"]
     said = status(disturbed, "--failed")
     assert f"{SHORT}/{BAD}" in said
     assert "broken on purpose" in said
