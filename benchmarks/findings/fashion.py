@@ -44,15 +44,20 @@ def keep(study: Study, file: Path) -> None:
         trials.to_parquet(partial, compression="zstd", index=False)
 
 
+def _of(study: Study, trials: pd.DataFrame, *sweeps: str) -> pd.DataFrame:
+    """Return the trials of some sweeps."""
+    cells = {(cell.problem, cell.name) for name in sweeps for cell in study.sweep_cells(name)}
+    places = zip(trials["problem"], trials["cell"], strict=True)
+    return trials[np.array([place in cells for place in places])]
+
+
 def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
     """Return the published settings, and accuracies along C and B."""
-    published = {(c.problem, c.name) for name in _PUBLISHED for c in study.sweep_cells(name)}
-    places = list(zip(trials["problem"], trials["cell"], strict=True))
-    is_published = np.array([place in published for place in places])
-    own = trials[is_published]
+    own = _of(study, trials, *_PUBLISHED)
     own = own[own["best"]].sort_values(["optimizer", "seed"])
     columns = ["optimizer", "learning_rate", "wall_seconds"]
-    swept = trials[(trials["optimizer"] == "adam") & ~is_published]
+    swept = _of(study, trials, "shorter", "longer")
+    advised = _of(study, trials, "advised")
     found = collect(study, swept) if len(swept) else {}
     return found | {
         "published": [
@@ -62,7 +67,8 @@ def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
             ).groupby(columns)
         ],
         "norm": round(norm_before_training(swept), 1) if len(swept) else None,
-        "cells": [swept.groupby(["problem", "cell"]).ngroups, len(study.all_cells()) - 2],
+        "advised": advised.sort_values("seed")["macro_accuracy"].tolist(),
+        "cells": [trials.groupby(["problem", "cell"]).ngroups, len(study.all_cells())],
     }
 
 
