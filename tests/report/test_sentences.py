@@ -26,7 +26,7 @@ def said(
     """The sentences of a study in which some C, and B = 256, lose accuracy."""
     study = make_study({"digits_film": GRID | grid})
     paths = Paths(folder / "results")
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(1)
 
     def trial(cell: Cell, *_: Any) -> dict[str, Any]:
         middle = 0.5 - lost.get(float(cell.clipping_bound), 0) - lost.get(float(cell.batch_size), 0)
@@ -65,7 +65,7 @@ def by_chance(random: np.random.Generator, *_: Any) -> dict[str, Any]:
 
 def test_chance_alone_hardly_ever_makes_a_sentence_about_cost(tmp_path: Path) -> None:
     wrong = 0
-    for seed in range(20):
+    for seed in range(100, 120):
         study = make_study({"digits_film": GRID})
         paths = Paths(tmp_path / str(seed) / "results")
         random = np.random.default_rng(seed)
