@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.common import REPOSITORY, RESULTS, command_line
-from benchmarks.findings.numbers import collect, gather, norm_before_training
+from benchmarks.findings.numbers import collect, gather, keep_trials
 from dpsweep.analysis.optimizers import optimizers_table, paired_gains
-from dpsweep.base.files import atomic_path, write_json
+from dpsweep.base.files import write_json
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
@@ -30,18 +30,11 @@ def _study(name: str) -> Study:
 
 
 def keep(study: Study, file: Path) -> None:
-    """Keep the trials of all finished cells; those that lie in the file already stay."""
+    """Keep the trials of all finished cells."""
     paths = Paths(Path(study.results))
     cells = [cell for cell in study.all_cells() if paths.cell_trials(study, cell).exists()]
-    if not cells:
-        return
-    trials = gather(study, paths, cells, ["last_macro_accuracy"])
-    if file.exists():
-        before, place = pd.read_parquet(file), ["problem", "cell"]
-        new = pd.MultiIndex.from_frame(trials[place])
-        trials = pd.concat([before[~pd.MultiIndex.from_frame(before[place]).isin(new)], trials])
-    with atomic_path(file) as partial:
-        trials.to_parquet(partial, compression="zstd", index=False)
+    if cells:
+        keep_trials(gather(study, paths, cells, ["last_macro_accuracy"]), file)
 
 
 def _of(study: Study, trials: pd.DataFrame, *sweeps: str) -> pd.DataFrame:
@@ -57,7 +50,6 @@ def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
     own = own[own["best"]].sort_values(["optimizer", "seed"])
     columns = ["optimizer", "learning_rate", "wall_seconds"]
     swept = _of(study, trials, "shorter", "longer")
-    advised = _of(study, trials, "advised")
     found = collect(study, swept) if len(swept) else {}
     return found | {
         "published": [
@@ -66,9 +58,6 @@ def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
                 wall_seconds=own.groupby("optimizer")["wall_seconds"].transform("median")
             ).groupby(columns)
         ],
-        "norm": round(norm_before_training(swept), 1) if len(swept) else None,
-        "advised": advised.sort_values("seed")["macro_accuracy"].tolist(),
-        "cells": [trials.groupby(["problem", "cell"]).ngroups, len(study.all_cells())],
     }
 
 

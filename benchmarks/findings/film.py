@@ -37,11 +37,12 @@ from benchmarks.findings.numbers import (
     collect,
     digest,
     gather,
+    keep_trials,
     norm_before_training,
 )
 from benchmarks.findings.rules import rules_section
 from benchmarks.tables import theory_effects, theory_rules
-from dpsweep.base.files import atomic_path, read_json, write_json, write_text
+from dpsweep.base.files import read_json, write_json, write_text
 from dpsweep.study import Study, load_study
 from dpsweep.study.captions import listed
 from dpsweep.study.paths import Paths
@@ -77,12 +78,7 @@ def keep(study: Study, paths: Paths) -> None:
         ]
         if not cells:
             continue
-        trials, file = gather(study, paths, cells), KEPT / f"{name}.parquet"
-        if file.exists():
-            before = pd.read_parquet(file)
-            trials = pd.concat([before[~before["cell"].isin(trials["cell"])], trials])
-        with atomic_path(file) as partial:
-            trials.to_parquet(partial, compression="zstd", index=False)
+        keep_trials(gather(study, paths, cells), KEPT / f"{name}.parquet")
     for name in FILM_FIGURES:
         # Of an unfinished study they are drawn with `dpsweep report --partial`.
         for drawn in (paths, Paths(paths.results, partial=True)):

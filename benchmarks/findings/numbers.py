@@ -17,6 +17,7 @@ from benchmarks.common import RESULTS
 from dpsweep.analysis.evidence import compare, comparison_table, evidence_table
 from dpsweep.analysis.frames import load_trials
 from dpsweep.analysis.grids import CONDITIONS, grids
+from dpsweep.base.files import atomic_path
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose, repeats
 from dpsweep.study.config.datasets import related_datasets
@@ -43,6 +44,16 @@ def gather(
     ).drop_duplicates("trial_key")
     others = others.round({"wall_seconds": 2, "mean_gradient_norm": 4})
     return trials.merge(others, on="trial_key", how="left")
+
+
+def keep_trials(trials: pd.DataFrame, file: Path) -> None:
+    """Write the trials of cells to a file; those of other cells stay in it, which were trained elsewhere."""
+    if file.exists():
+        before, place = pd.read_parquet(file), ["problem", "cell"]
+        new = pd.MultiIndex.from_frame(trials[place])
+        trials = pd.concat([before[~pd.MultiIndex.from_frame(before[place]).isin(new)], trials])
+    with atomic_path(file) as partial:
+        trials.to_parquet(partial, compression="zstd", index=False)
 
 
 def norm_before_training(trials: pd.DataFrame) -> float:

@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import yaml
-from tests.workflow.chain import ROOT, Workflow
+from tests.real_data.workflow import train
+from tests.workflow.chain import ROOT
 
 from dpsweep.study import load_study
-from dpsweep.study.paths import Paths
 
 STUDY = ROOT / "studies" / "fashion-mnist.yaml"
 DATA = Path(load_study(STUDY).datasets["fashion-mnist"].source.path)
@@ -23,11 +22,7 @@ pytestmark = [
 def test_the_published_accuracy_is_reached(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(yaml.safe_dump({"extends": str(STUDY), "results": str(tmp_path / "results")}))
-    study = load_study(file)
-    [cell] = study.sweeps["published"].cells()
-    trials = Paths(Path(study.results)).cell_trials(study, cell)
-    Workflow(tmp_path, file.name, study.results).run(str(trials))
-    rows = pd.read_parquet(trials)
+    rows = train(file, "published")
     print(rows[["seed", "accuracy", "noise_multiplier", "certified_epsilon"]].to_string())  # noqa: T201
     assert len(rows) == 3
     assert (rows["certified_epsilon"] <= 3).all()

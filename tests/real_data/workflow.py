@@ -9,13 +9,14 @@ from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 
 
-def train(file: Path) -> pd.DataFrame:
-    """Train all cells of a study, with all that they need; return the rows of their trials.
+def train(file: Path, sweep: str | None = None) -> pd.DataFrame:
+    """Train all cells of a study, or of one of its sweeps; return the rows of their trials.
 
     Snakemake runs in the folder of ``file``, so that it does not disturb another one in the repository.
     """
     study = load_study(file)
     paths = Paths(Path(study.results))
-    outputs = [paths.cell_trials(study, cell) for cell in study.all_cells()]
+    cells = study.all_cells() if sweep is None else study.sweep_cells(sweep)
+    outputs = [paths.cell_trials(study, cell) for cell in cells]
     Workflow(file.parent, file.name, study.results).run(*map(str, outputs))
     return pd.concat(map(pd.read_parquet, outputs))
