@@ -105,15 +105,9 @@ check: setup ## lint, formatting, workflow lint, declared dependencies, types
 	$(BIN)/deptry src workflow
 	$(BIN)/mypy
 
-# Pages of docs/ link to README.md and to results; a site has all in one folder.
-PAGES := build/pages
-docs: setup ## README.md and docs/ as a site in build/site, with every link checked
+docs: setup ## README.md and docs/ as a site in build/site, with a gallery, pages to explore findings, and every link checked
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[docs]"
-	rm -rf $(PAGES) && mkdir -p $(PAGES)/benchmarks/results
-	cp -r docs/. CONTRIBUTING.md CHANGELOG.md LICENSE $(PAGES)
-	cp benchmarks/results/calibration*.json $(PAGES)/benchmarks/results
-	cp README.md $(PAGES)/index.md
-	sed -i 's#](docs/#](#g; s#](\.\./#](#g; s#](README.md#](index.md#g' $(PAGES)/*.md
+	$(BIN)/python -m benchmarks.site build/pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Site: $(CURDIR)/build/site/index.html"
 

@@ -123,6 +123,24 @@ found = PreparedDataset.open(Path("out"))
 assert (found.train_inputs == arrays["train_images"]).all()
 assert found.metadata.train_counts == (10,) * 8
 """,
+    "A stage": """
+import os, subprocess, sys
+from pathlib import Path
+import pandas as pd
+from dpsweep.study.paths import Paths
+from tests.synthetic import write_cells
+Path("config.yaml").write_text(yaml.safe_dump(content))
+paths = Paths(Path("results"))
+write_cells(study, paths, lambda cell, rate, seed: {"macro_accuracy": cell.epsilon / 10 - rate})
+snakemake = [sys.executable, "-m", "snakemake", "--cores", "1", "--workflow-profile", "none"]
+subprocess.run(
+    [*snakemake, "results/best/digits_vit_film.csv"],
+    check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(["src", os.environ["PYTHONPATH"]])},
+)
+found = pd.read_csv("results/best/digits_vit_film.csv")
+assert found["learning_rate"].tolist() == [0.01, 0.01]
+assert found["centre"].round(9).tolist() == [0.09, 0.79]
+""",
     "A family of figures": """
 from pathlib import Path
 import pandas as pd
@@ -154,18 +172,16 @@ sweeps:
     clipping_bound: [1], learning_rate: [0.01, 0.1], seeds: 2}
 roles: {datasets: {main: digits}, backbones: {weak: vit}, methods: {main: film}}
 ''')
-for section, entries in yaml.safe_load(YAML).items():
+for section, entries in (yaml.safe_load(YAML) or {}).items():
     content.setdefault(section, {}).update(entries)
 study = Study.model_validate(content)
 """
 
 
 def block(section: str, language: str) -> str:
-    """The one block of a language in a section."""
-    (found,) = re.findall(
-        rf"^```{language}\n(.*?)^```", SECTIONS[section], re.DOTALL | re.MULTILINE
-    )
-    return str(found)
+    """The block of a language in a section, which has at most one of each."""
+    found = re.findall(rf"^```{language}\n(.*?)^```", SECTIONS[section], re.DOTALL | re.MULTILINE)
+    return str(*found)
 
 
 def files(section: str) -> list[str]:
@@ -175,7 +191,9 @@ def files(section: str) -> list[str]:
 
 def copy_with(sections: Iterable[str], folder: Path) -> None:
     """Copy the sources into a folder, and apply the diffs of some sections there."""
-    shutil.copytree(ROOT / "src", folder / "src")
+    for name in ("src", "workflow"):
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copy(ROOT / "Snakefile", folder)
     for section in sections:
         subprocess.run(
             ["git", "apply", "-"],
@@ -198,7 +216,11 @@ def test_the_additions_together_pass_the_checks(tmp_path: Path) -> None:
         # From `make check`: with it mypy takes seconds, as it looks at what has changed alone.
         shutil.copytree(known, tmp_path / ".mypy_cache")
     touched = [file for section in USES for file in files(section)]
-    for command in (["ruff", "check", *touched], ["ruff", "format", "--check", *touched], ["mypy"]):
+    python, rules = ([file for file in touched if file.endswith(end)] for end in (".py", ".smk"))
+    for command in (
+        *(["ruff", "check", *python], ["ruff", "format", "--check", *python]),
+        *(["snakefmt", "--check", *rules], ["mypy"]),
+    ):
         done = subprocess.run(
             [sys.executable, "-m", *command],
             cwd=tmp_path, capture_output=True, text=True, check=False,

@@ -46,19 +46,38 @@ def write(study: Study, study_file: Path, paths: Paths) -> None:
     Raises:
         UnreadableResultsError: a trial file is damaged or lacks a column.
     """
-    trials = read_trials(study, paths, _READ).drop_duplicates("trial_key")
+    trials = read_trials(study, paths, _READ)
+    write_text(paths.explore, page(study, study_file, trials, partial=paths.partial))
+
+
+def page(
+    study: Study,
+    study_file: Path,
+    trials: pd.DataFrame,
+    report: str = "report.html",
+    partial: bool = False,
+) -> str:
+    """Return the page of some trials: HTML that fetches nothing.
+
+    Args:
+        study: the study.
+        study_file: as for `write`.
+        trials: one row per trial: ``problem``, ``cell`` (its name), and columns of a cell's file.
+        report: the address that the page links to.
+        partial: whether cells are missing, which the page then says.
+    """
+    trials = trials.drop_duplicates("trial_key")
     found = problems(study, trials)
-    content = {"problems": found, "command": _command(study_file)}
-    page = render(
+    return render(
         "explore.html.j2",
         script="explore.js",
         title=study.title,
-        partial=paths.partial,
+        report=report,
+        partial=partial,
         trial_count=len(trials),
-        content=_json(content),
+        content=_json({"problems": found, "command": _command(study_file)}),
         packed=[packed(trials[trials["problem"] == each["name"]]) for each in found],
     )
-    write_text(paths.explore, page)
 
 
 def problems(study: Study, trials: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,0 +1,85 @@
+"""Write what `make docs` builds the site from: pages, a gallery, and pages to explore the findings.
+
+python -m benchmarks.site build/pages
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.common import REPOSITORY, RESULTS, command_line
+from dpsweep.report.explore import page
+from dpsweep.study import load_study
+
+# Study, its committed trials, and the page about it.
+EXPLORED = {
+    "frozen-features": ("frozen_features.parquet", "findings"),
+    "film": ("film/*.parquet", "film"),
+    "fashion-mnist": ("fashion/fashion-mnist.parquet", "fashion-mnist"),
+    "optimizers": ("fashion/optimizers.parquet", "fashion-mnist"),
+}
+_IMAGE = re.compile(r"!\[(?P<shown>[^]]+)\]\((?P<file>images/[^)]+)\)")
+# Not kept with committed trials.
+_UNKNOWN = ["mean_gradient_norm", "clipped_fraction"]
+
+
+def explored(name: str) -> str:
+    """Return the page to explore the committed trials of a study with."""
+    files, about = EXPLORED[name]
+    file = REPOSITORY / "studies" / f"{name}.yaml"
+    trials = pd.concat(map(pd.read_parquet, sorted(RESULTS.glob(files))), ignore_index=True)
+    for column in _UNKNOWN:
+        if column not in trials:
+            trials[column] = np.nan
+    return page(load_study(file), file.relative_to(REPOSITORY), trials, f"{about}/")
+
+
+def gallery(pages: Path) -> str:
+    """Return a page with every figure of the pages, once, under the page that tells about it."""
+    lines, seen = ["# Figures"], set[str]()
+    for file in sorted(pages.glob("*.md"), key=lambda file: (file.stem == "index", file.stem)):
+        text = file.read_text()
+        if figures := [each for each in _IMAGE.finditer(text) if each["file"] not in seen]:
+            heading = text.partition("\n")[0].removeprefix("# ")
+            lines.append(f"## [{heading}]({file.name})")
+            lines += [f"{each['shown']}.\n\n{each[0]}" for each in figures]
+            seen.update(each["file"] for each in figures)
+    lines.append("## Cells to explore")
+    lines += [
+        f"* [{load_study(REPOSITORY / 'studies' / f'{name}.yaml').title}](explore-{name}.html)"
+        for name in EXPLORED
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def write(pages: Path) -> None:
+    """Fill a folder with the site's pages. What it held is removed."""
+    shutil.rmtree(pages, ignore_errors=True)
+    shutil.copytree(REPOSITORY / "docs", pages)
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, pages)
+    shutil.copy(REPOSITORY / "README.md", pages / "index.md")
+    (pages / "benchmarks/results").mkdir(parents=True)
+    for file in RESULTS.glob("calibration*.json"):
+        shutil.copy(file, pages / "benchmarks/results")
+    # Pages of docs/ link to README.md and to results; the site has all in one folder.
+    for file in pages.glob("*.md"):
+        text = re.sub(r"\]\((docs/|\.\./)", "](", file.read_text())
+        file.write_text(text.replace("](README.md", "](index.md"))
+    (pages / "gallery.md").write_text(gallery(pages))
+    for name in EXPLORED:
+        (pages / f"explore-{name}.html").write_text(explored(name))
+
+
+def main() -> None:
+    """Write the pages."""
+    parser = command_line(__doc__)
+    parser.add_argument("pages", type=Path, help="folder that is filled")
+    write(parser.parse_args().pages)
+
+
+if __name__ == "__main__":
+    main()
