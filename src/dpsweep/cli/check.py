@@ -165,8 +165,8 @@ def _hub(study: Study, paths: Paths) -> Generator[str, None, list[str]]:
             try:
                 require_file(source.id, file, source.revision)
             except UnreachableHubError as error:
-                what, _, why = str(error).partition(", because ")
-                unknown.append((what, why))
+                at = f" at revision {source.revision}" if source.revision else ""
+                unknown.append((f"{file} of {source.id}{at}", str(error)))
             except HubError as error:
                 wrong.append(f"backbones.{name}.{key}: {error}")
     for reason, files in told_once(unknown).items():

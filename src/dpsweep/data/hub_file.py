@@ -61,7 +61,7 @@ def require_file(repository: str, file: str, revision: str | None) -> None:
     """Check that there is a file of a model repository, without a download.
 
     Raises:
-        UnreachableHubError: nobody knows, because the hub does not answer; in one line.
+        UnreachableHubError: the hub does not answer, so that nobody knows; in one line, without the file.
         HubError: the repository has no such file, or the hub knows no such repository or revision.
     """
     from huggingface_hub import HfApi, try_to_load_from_cache  # noqa: PLC0415
@@ -76,7 +76,7 @@ def require_file(repository: str, file: str, revision: str | None) -> None:
         raise HubError(f"found {what}, which the hub refuses ({brief(error)})") from error
     except Exception as error:
         raise UnreachableHubError(
-            f"{file} of {what}, because https://huggingface.co does not answer ({type(error).__name__})"
+            f"https://huggingface.co does not answer ({type(error).__name__})"
         ) from error
     files = [each.rfilename for each in found.siblings or []]
     if file not in files:
