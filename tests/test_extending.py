@@ -75,7 +75,7 @@ import torch
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.architecture import Architecture
-from dpsweep.training.gradients import make_engine
+from dpsweep.gradients import make_engine
 section = study.backbones["small-cnn"]
 made = Architecture(library=section.library, name=section.architecture, arguments=section.arguments)
 with seeded(0):
@@ -92,7 +92,7 @@ torch.testing.assert_close(fast.norms, slow.norms)
 import torch
 from torch import nn
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.training.gradients import make_engine
+from dpsweep.gradients import make_engine
 for slopes in (1, 3):
     network = nn.Sequential(nn.Conv2d(1, 3, 3), nn.PReLU(slopes), nn.Flatten(), nn.Linear(108, 4))
     images, labels = torch.randn(5, 1, 8, 8), torch.tensor([0, 1, 2, 3, 1])

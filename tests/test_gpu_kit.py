@@ -21,7 +21,7 @@ from benchmarks.gpu.inputs import cut_into_parts, join_parts
 from benchmarks.gpu.kit import Kit
 from benchmarks.speed import step_cost, step_rows
 
-from dpsweep.training.gradients import UnsupportedModelError, make_engine
+from dpsweep.gradients import UnsupportedModelError, make_engine
 from dpsweep.training.job import interruption, watched
 from tests.training.pretended_gpu import CUDA, PretendedGpu
 from tests.waiting import wait_for

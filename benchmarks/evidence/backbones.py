@@ -21,13 +21,13 @@ from torch import Tensor, nn
 
 from benchmarks.common import RESULTS, command_line
 from dpsweep.base.files import read_json, write_json
+from dpsweep.gradients import make_engine
+from dpsweep.gradients.checks import CheckedEngine
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.build import apply_method, head_parameter_names
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method
-from dpsweep.training.gradients import make_engine
-from dpsweep.training.gradients.checked import CheckedEngine
 
 RESULT = RESULTS / "backbones.json"
 CLASSES, EXAMPLES, LENGTH = 10, 3, 64

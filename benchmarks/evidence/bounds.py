@@ -29,6 +29,7 @@ from benchmarks.common import REPOSITORY, RESULTS, command_line, commit, environ
 from dpsweep.base.files import read_json, write_json
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.figures import style
+from dpsweep.gradients import make_engine
 from dpsweep.models.build import build_head
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.calibration import calibrate
@@ -49,7 +50,6 @@ from dpsweep.theory import (
     softmax_smoothness,
     tuned_progress_bound,
 )
-from dpsweep.training.gradients import make_engine
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise, PoissonSampler
 

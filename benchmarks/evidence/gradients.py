@@ -38,10 +38,10 @@ from benchmarks.evidence.layers import adapters, layers
 from benchmarks.evidence.texts import texts
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
+from dpsweep.gradients import make_engine
+from dpsweep.gradients.checks import CheckedEngine
 from dpsweep.models.architectures import seeded
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.training.gradients import make_engine
-from dpsweep.training.gradients.checked import CheckedEngine
 
 RESULT = RESULTS / "gradients.csv"
 KINDS = {"layers": layers, "adapters": adapters, "texts": texts}

@@ -18,10 +18,10 @@ from benchmarks.speed.step_contenders import REFERENCE
 from benchmarks.speed.step_rows import Row
 from benchmarks.speed.synthetic import film_trial, write_images, write_vit
 from dpsweep.data.prepared import PreparedDataset
+from dpsweep.gradients.precision import resolve_precision
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.study.config import Film
 from dpsweep.training.context import TrialContext
-from dpsweep.training.device import resolve_precision
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.trial import train_trial
 

@@ -23,6 +23,7 @@ from benchmarks.speed.synthetic import small_study
 from dpsweep.base.files import write_json
 from dpsweep.data import Split, write_prepared
 from dpsweep.data.prepared import FeatureIdentity
+from dpsweep.gradients import make_engine
 from dpsweep.models.architecture import Architecture
 from dpsweep.models.backbone import write_backbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names
@@ -34,7 +35,6 @@ from dpsweep.study.config import HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.training.cell import OpenCell, run_cell
 from dpsweep.training.features import VERSION
-from dpsweep.training.gradients import make_engine
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise, PoissonSampler
 

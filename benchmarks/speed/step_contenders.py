@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.speed.step_rows import Row, make_batch, make_model
+from dpsweep.gradients import make_engine
 from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.training.gradients import make_engine
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise
 

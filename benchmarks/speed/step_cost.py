@@ -29,7 +29,7 @@ from benchmarks.common import RESULTS, command_line, environment, peak_bytes
 from benchmarks.speed.step_contenders import CONTENDERS, REFERENCE, Setting, Step
 from benchmarks.speed.step_rows import ROWS, Row
 from dpsweep.base.files import read_json, write_json
-from dpsweep.training.device import full_precision
+from dpsweep.gradients.precision import full_precision
 
 MEMORY_RUNS = 3
 

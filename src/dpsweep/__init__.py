@@ -8,11 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpsweep.gradients import make_engine
     from dpsweep.privacy.calibration import calibrate
     from dpsweep.release.verify import verify
     from dpsweep.study.cells import optimizer_steps
     from dpsweep.study.clipping import AutomaticClipping, FlatClipping
-    from dpsweep.training.gradients import make_engine
     from dpsweep.training.optimizer import PrivateOptimizer
     from dpsweep.training.randomness import GaussianNoise, PoissonSampler, microbatches, new_secret
 
@@ -31,7 +31,7 @@ _MODULES = {
     "PoissonSampler": "training.randomness",
     "PrivateOptimizer": "training.optimizer",
     "calibrate": "privacy.calibration",
-    "make_engine": "training.gradients",
+    "make_engine": "gradients",
     "microbatches": "training.randomness",
     "new_secret": "training.randomness",
     "optimizer_steps": "study.cells",

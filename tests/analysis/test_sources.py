@@ -17,6 +17,7 @@ from dpsweep.cli import run
 from dpsweep.cli.main import app
 from dpsweep.data.resize import Resize
 from dpsweep.figures.draw import draw
+from dpsweep.gradients import make_engine
 from dpsweep.models.build import build_model
 from dpsweep.report.checks import check_sources
 from dpsweep.study import fingerprints, load_study
@@ -24,7 +25,6 @@ from dpsweep.study.cells import Cell
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.fingerprints import TRAINER, report_fingerprint, source_files, sources
 from dpsweep.study.paths import Paths
-from dpsweep.training.gradients import make_engine
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise
 

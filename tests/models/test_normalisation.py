@@ -11,6 +11,7 @@ from timm.layers import RmsNorm2d
 from timm.layers.grn import GlobalResponseNorm
 from torch import Tensor, nn
 
+from dpsweep.gradients import make_engine
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.backbone import write_backbone
@@ -26,7 +27,6 @@ from dpsweep.models.outline import Outline
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.config import Film
-from dpsweep.training.gradients import make_engine
 
 FILM = Film(kind="film")
 WIDTH = 6

@@ -15,6 +15,9 @@ from transformers import DistilBertConfig, DistilBertForMaskedLM
 
 from dpsweep.data.prepared import DatasetMetadata, PreparedDataset, TokenizerIdentity
 from dpsweep.data.tokenizer import prepare as prepare_tokenizer
+from dpsweep.gradients import make_engine
+from dpsweep.gradients.engine import GradientSum
+from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, find_head, seeded
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
@@ -29,9 +32,6 @@ from dpsweep.models.sequence_classifier import SequenceClassifier, require_lengt
 from dpsweep.study.clipping import NoClipping
 from dpsweep.study.config import AllParameters, Backbone, Film, HeadOnly, LoRA, Method, Scratch
 from dpsweep.study.paths import Paths
-from dpsweep.training.gradients import make_engine
-from dpsweep.training.gradients.engine import GradientSum
-from dpsweep.training.gradients.refusals import UnsupportedModelError
 
 FILM = Film(kind="film")
 HEAD = HeadOnly(kind="head")

@@ -29,6 +29,8 @@ from tests.training.tiny_study import CPU, SPEC, calibrate, prepare, tiny_sectio
 from torch import Tensor
 
 from dpsweep.data.prepared import PreparedDataset
+from dpsweep.gradients import GradientSum
+from dpsweep.gradients.engine import FactoredEngine
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.guesses import AuditOutcome
@@ -45,8 +47,6 @@ from dpsweep.training.canaries import (
     measure_noise,
 )
 from dpsweep.training.context import TrialContext
-from dpsweep.training.gradients import GradientSum
-from dpsweep.training.gradients.engine import FactoredEngine
 from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
 from dpsweep.training.randomness import Indices, PoissonSampler, numpy_stream
 from dpsweep.training.specification import TrialSpec

@@ -9,8 +9,8 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from dpsweep.gradients import GradientSum, make_engine
 from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
-from dpsweep.training.gradients import GradientSum, make_engine
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise, PoissonSampler, microbatches
 

@@ -11,16 +11,11 @@ import pytest
 import torch
 from tests.training.tiny_study import CPU, Prepared, prepare, stopped_after, tiny_study
 
+from dpsweep.gradients.engines import ExpandedEngine
+from dpsweep.gradients.memory import is_out_of_memory
 from dpsweep.study.clipping import NoClipping
 from dpsweep.training.context import TrialContext
-from dpsweep.training.gradients.engines import ExpandedEngine
-from dpsweep.training.physical import (
-    DoesNotFitError,
-    PhysicalBatch,
-    is_out_of_memory,
-    padded_size,
-    usual_batch,
-)
+from dpsweep.training.physical import DoesNotFitError, PhysicalBatch, padded_size, usual_batch
 from dpsweep.training.randomness import PoissonSampler
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.trial import train_trial

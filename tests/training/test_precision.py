@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.training.tiny_models import make
+from tests.gradients.tiny_models import make
 from tests.training.tiny_study import CPU, SPEC, N, prepare, tiny_study
 
+from dpsweep.gradients import make_engine
+from dpsweep.gradients.precision import resolve_precision
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.context import TrialContext
-from dpsweep.training.device import resolve_precision
-from dpsweep.training.gradients import make_engine
 from dpsweep.training.trial import train_trial
 
 # bfloat16 keeps 8 bits: one rounding is off by at most 1/256.

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.gradients.tiny_models import CASES, EACH_ENGINE, make
 from tests.training.pretended_gpu import CPU, CUDA, MixedDevicesError, PretendedGpu, WaitedError
-from tests.training.tiny_models import CASES, EACH_ENGINE, make
 from tests.training.tiny_study import Prepared, end, prepare, stopped_after, tiny_study
 from torch import Tensor, nn
 
+from dpsweep.gradients import make_engine
 from dpsweep.study.clipping import AutomaticClipping, FlatClipping, NoClipping
 from dpsweep.training import trial as trial_module
 from dpsweep.training.canaries import CanaryContext, audit_trial
 from dpsweep.training.gradient_norms import training_set_norms
-from dpsweep.training.gradients import make_engine
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.physical import PhysicalBatch
 from dpsweep.training.randomness import numpy_stream

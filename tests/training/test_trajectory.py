@@ -16,6 +16,8 @@ from tests.training.tiny_study import N, tiny_sections, tiny_study
 from dpsweep.analysis.frames import load_trials
 from dpsweep.base.files import read_json, write_json
 from dpsweep.cli import stages
+from dpsweep.gradients import GradientEngine
+from dpsweep.gradients.loop import LoopEngine
 from dpsweep.privacy import CalibrationError
 from dpsweep.study import Cell, load_study
 from dpsweep.study.choice import choose
@@ -24,8 +26,6 @@ from dpsweep.theory import ClippedSums
 from dpsweep.training import gradient_norms, theory, trajectory
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import load_trainable
-from dpsweep.training.gradients import GradientEngine
-from dpsweep.training.gradients.loop import LoopEngine
 from dpsweep.training.job import EXIT_AGAIN, Interrupted
 from dpsweep.training.store import TrialStore
 from dpsweep.training.trajectory import Trajectory, TrajectoryError
@@ -272,7 +272,7 @@ def test_gradients_that_are_not_finite_are_left_out_and_counted(
         rows[0] = 0
         return rows, torch.arange(len(labels)) == 0
 
-    monkeypatch.setattr("dpsweep.training.gradients.checked.CheckedEngine.gradients", broken)
+    monkeypatch.setattr("dpsweep.gradients.checks.CheckedEngine.gradients", broken)
     monkeypatch.setattr(theory, "_BLOCK", 20)  # so that it is asked for all of them at once
     found = measure(study_file, "theory")
     assert found.groupby(["epoch", "draw"]).size().unique().tolist() == [19]

@@ -23,7 +23,7 @@ def standardize(weight: Tensor, gain: Tensor) -> Tensor:
     """Standardise the weights of each output channel: mean 0 and sum of squares gain^2.
 
     Qiao et al. (2019), scaled by the fan-in as in Brock et al. (2021). Per-example gradients know
-    this function by itself (`dpsweep.training.gradients`), because they have to go back through it.
+    this function by itself (`dpsweep.gradients`), because they have to go back through it.
 
     Args:
         weight: shape (out_channels, ...).

@@ -16,6 +16,7 @@ from pydantic import (
 
 from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.resize import Resize
+from dpsweep.gradients.precision import Precision
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.accountants import composed_epsilon
 from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tuning
@@ -26,7 +27,6 @@ from dpsweep.study.config import Method, Optimizer, OptimizerSection
 from dpsweep.study.config.datasets import KindName
 from dpsweep.study.config.release import MOST_TRIALS
 from dpsweep.study.config.section import ArgumentName, LearningRate
-from dpsweep.training.device import Precision
 
 ReleaseEngine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop"]
 """All engines but opacus, whose norms may be too small by rounding."""

@@ -226,7 +226,14 @@ def source_files(place: Path) -> list[Path]:
     return sorted(file for file in files if file.suffix in _SOURCES)
 
 
-TRAINER = ("training", "models", "data/examples.py", "data/resize.py", "study/clipping.py")
+TRAINER = (
+    "training",
+    "gradients",
+    "models",
+    "data/examples.py",
+    "data/resize.py",
+    "study/clipping.py",
+)
 """The sources that train."""
 _DRAWING = (
     "figures",

@@ -25,6 +25,8 @@ from torch.optim.optimizer import (
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_json
 from dpsweep.data.prepared import PreparedDataset
+from dpsweep.gradients import GradientEngine, GradientSum
+from dpsweep.gradients.precision import Precision
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.audit_plan import plan_audit
@@ -37,9 +39,8 @@ from dpsweep.study.clipping import Clipping
 from dpsweep.study.config import Audit, Method
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import Examples, TrialContext
-from dpsweep.training.device import Precision, default_device
+from dpsweep.training.device import default_device
 from dpsweep.training.features import open_inputs
-from dpsweep.training.gradients import GradientEngine, GradientSum
 from dpsweep.training.randomness import new_secret, numpy_stream
 from dpsweep.training.specification import TrialSpec, check_size, specify
 from dpsweep.training.store import StoredTrial

@@ -25,6 +25,9 @@ from dpsweep.data.prepared import (
 )
 from dpsweep.data.unfinished import UnfinishedArray, claim, release, require_space
 from dpsweep.data.write import write_prepared
+from dpsweep.gradients import UnsupportedModelError
+from dpsweep.gradients.precision import full_precision
+from dpsweep.gradients.state import check_passes
 from dpsweep.models.architecture import BackboneError
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
@@ -35,9 +38,7 @@ from dpsweep.study.cells import FeatureSource
 from dpsweep.study.config import Features, HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.study.prepared import check_settings
-from dpsweep.training.device import default_device, full_precision
-from dpsweep.training.gradients import UnsupportedModelError
-from dpsweep.training.gradients.state import check_passes
+from dpsweep.training.device import default_device
 from dpsweep.training.job import interruption
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import canonical_json
 from dpsweep.data.hub_file import UnreachableHubError
+from dpsweep.gradients import make_engine
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import (
     create,
@@ -38,7 +39,6 @@ from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.config import Dataset, Film
 from dpsweep.study.messages import shorten, told_once
 from dpsweep.training.features import check_representation
-from dpsweep.training.gradients import make_engine
 
 _EXAMPLES = 2
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dpsweep.gradients import GradientEngine
+from dpsweep.gradients.memory import first_line, is_out_of_memory
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.messages import shorten
-from dpsweep.training.gradients import GradientEngine
-from dpsweep.training.physical import DoesNotFitError, first_line, is_out_of_memory
+from dpsweep.training.physical import DoesNotFitError
 from dpsweep.training.randomness import GaussianNoise
 
 _UNFIT = (torch.optim.LBFGS, torch.optim.SparseAdam)

@@ -14,20 +14,13 @@ import torch
 from torch import Tensor
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.gradients.memory import first_line, is_out_of_memory
 
 log = logging.getLogger(__name__)
 
 PhysicalBatchSize = int | Literal["auto"]
 ON_THE_CPU = 256
 """The size that ``auto`` takes there: memory runs out for the whole machine, and cannot be tried out."""
-
-_OUT_OF_MEMORY = (
-    "out of memory",  # the driver, and torch's own error inside that of a compiler
-    "ALLOC_FAILED",  # cuBLAS, cuDNN
-    "ALLOCATION_FAILED",  # cuDNN 9
-    # What torch says of a convolution when there is no memory for any of cuDNN's algorithms.
-    "unable to find an engine to execute this computation",
-)
 
 Result = TypeVar("Result")
 
@@ -98,24 +91,6 @@ class PhysicalBatch:
             # As many as have fitted: fewer than before where memory has run out.
             rest = rest[self.size :]
             yield found
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that the memory of a device has run out.
-
-    Torch has a class for what it cannot allocate itself. What its libraries, the driver and compiled
-    code cannot allocate shows in words only.
-    """
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(each in str(error) for each in _OUT_OF_MEMORY)
-    )
-
-
-def first_line(error: Exception) -> str:
-    """The part of an error's message that says why memory has run out; compilers put it further down."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    reasons = [line for line in lines if any(each in line for each in _OUT_OF_MEMORY)]
-    return (reasons or lines)[0].partition(". ")[0]
 
 
 def usual_batch(batch_size: int, train_size: int) -> int:

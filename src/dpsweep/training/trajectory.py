@@ -22,13 +22,13 @@ from torch import nn
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
+from dpsweep.gradients import GradientEngine
 from dpsweep.study import Cell, Study
 from dpsweep.study.config.training import Training
 from dpsweep.study.paths import Paths
 from dpsweep.training.cell import OpenCell
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import TrialContext, load_trainable
-from dpsweep.training.gradients import GradientEngine
 from dpsweep.training.job import interruption
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays, TrialStore

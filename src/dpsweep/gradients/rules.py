@@ -10,7 +10,7 @@ the gradients of its parameters in one of three ways:
   number. Autograd returns the gradients of all copies.
 - ``uses.tap(y, x, receive)``, in the engine ``bookkeeping`` alone: after the backward pass ``receive``
   gets the gradient of ``y``, and the input ``x``. From these come the gradients as factors
-  (`dpsweep.training.gradients.per_example`), which go to ``uses.add``. This suits large weights. Such a
+  (`dpsweep.gradients.per_example`), which go to ``uses.add``. This suits large weights. Such a
   rule is registered with ``taps=True``, and ``bookkeeping`` prefers it to another rule of the function.
 
 What has no rule is refused by both engines, and ``auto`` takes another one.
@@ -24,13 +24,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dpsweep.gradients.convolutions import Convolutions
+from dpsweep.gradients.parametrizations import Standardization
+from dpsweep.gradients.per_example import Lookups
+from dpsweep.gradients.precision import sum_dtype
+from dpsweep.gradients.recording import RECORDED, RecordedUses
+from dpsweep.gradients.tracked_parameters import RULES, Layer, Rule, Uses, plain, tracked_in, trains
 from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
-from dpsweep.training.device import sum_dtype
-from dpsweep.training.gradients.convolutions import Convolutions
-from dpsweep.training.gradients.derived import Standardization
-from dpsweep.training.gradients.per_example import Lookups
-from dpsweep.training.gradients.recorded import RECORDED, RecordedUses
-from dpsweep.training.gradients.uses import RULES, Layer, Rule, Uses, plain, tracked_in, trains
 
 _Rule = TypeVar("_Rule", bound=Rule)
 

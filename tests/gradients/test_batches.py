@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.tiny_models import CLASSES, Net
+from tests.gradients.tiny_models import CLASSES, Net
 from torch import Tensor, nn
 
+from dpsweep.gradients import UnsupportedModelError, make_engine
 from dpsweep.study.clipping import FlatClipping, NoClipping
-from dpsweep.training.gradients import UnsupportedModelError, make_engine
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise, PoissonSampler, PublicStreamWarning
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.tiny_models import (
+from tests.gradients.tiny_models import (
     CLASSES,
     FEATURES,
     TOKENS,
@@ -27,20 +27,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dpsweep.data.prepared import PADDING
-from dpsweep.models.build import apply_method, head_parameter_names
-from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.models.wide_resnet import WideResNet
-from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
-from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method
-from dpsweep.training.gradients import GradientEngine
-from dpsweep.training.gradients.checked import CheckedEngine
-from dpsweep.training.gradients.engines import (
+from dpsweep.gradients import GradientEngine
+from dpsweep.gradients.checks import CheckedEngine
+from dpsweep.gradients.engines import (
     BookkeepingEngine,
     ExpandedEngine,
     LinearEngine,
     VmapEngine,
 )
-from dpsweep.training.gradients.loop import LoopEngine
+from dpsweep.gradients.loop import LoopEngine
+from dpsweep.models.build import apply_method, head_parameter_names
+from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.models.wide_resnet import WideResNet
+from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
+from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method
 from dpsweep.training.optimizer import PrivateOptimizer
 
 ENGINES: dict[str, type[GradientEngine]] = {

@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpsweep.study.clipping import Clipping, NoClipping
-from dpsweep.study.messages import shorten
-from dpsweep.training.device import full_precision
-from dpsweep.training.gradients.batches import check_batch, check_labels, check_outputs
-from dpsweep.training.gradients.engine import GradientEngine, GradientSum, example_losses
-from dpsweep.training.gradients.loop import LoopEngine
-from dpsweep.training.gradients.refusals import (
+from dpsweep.gradients.batches import check_batch, check_labels, check_outputs
+from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses
+from dpsweep.gradients.loop import LoopEngine
+from dpsweep.gradients.memory import is_out_of_memory
+from dpsweep.gradients.precision import full_precision
+from dpsweep.gradients.refusals import (
     UnsupportedModelError,
     refuse_batch_statistics,
 )
-from dpsweep.training.gradients.state import Watch, check_passes, copy_of, same_draws
-from dpsweep.training.physical import is_out_of_memory
+from dpsweep.gradients.state import Watch, check_passes, copy_of, same_draws
+from dpsweep.study.clipping import Clipping, NoClipping
+from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 

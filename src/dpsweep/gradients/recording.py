@@ -12,18 +12,17 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from dpsweep.models.wide_resnet import standardize
-from dpsweep.training.gradients.convolutions import Convolutions
-from dpsweep.training.gradients.derived import Derived, Standardization, Standardized, through
-from dpsweep.training.gradients.per_example import (
+from dpsweep.gradients.convolutions import Convolutions
+from dpsweep.gradients.parametrizations import Derived, Standardization, Standardized, through
+from dpsweep.gradients.per_example import (
     Instantiated,
     OuterProducts,
     PerExampleGradients,
     WeightGradients,
     factors_are_cheaper,
 )
-from dpsweep.training.gradients.refusals import UnsupportedModelError
-from dpsweep.training.gradients.uses import (
+from dpsweep.gradients.refusals import UnsupportedModelError
+from dpsweep.gradients.tracked_parameters import (
     RULES,
     Rule,
     TrackedParameter,
@@ -32,6 +31,7 @@ from dpsweep.training.gradients.uses import (
     tracked_in,
     trains,
 )
+from dpsweep.models.wide_resnet import standardize
 
 # They leave the order of the numbers as it is.
 _RESHAPES = (Tensor.reshape, Tensor.reshape_as, Tensor.view, Tensor.view_as, torch.reshape)

@@ -21,6 +21,7 @@ from dpsweep.data import Split, write_prepared
 from dpsweep.data.prepared import PADDING, PreparedDataset
 from dpsweep.data.tokenizer import Tokenizer, save_tokenizer
 from dpsweep.data.tokenizer import prepare as prepare_tokenizer
+from dpsweep.gradients import make_engine
 from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.study import load_study
@@ -28,7 +29,6 @@ from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, No
 from dpsweep.study.config import FileTokenizer, RandomWeights, Scratch
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext, load_trainable
-from dpsweep.training.gradients import make_engine
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.trial import train_trial
 

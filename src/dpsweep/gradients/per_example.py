@@ -1,6 +1,6 @@
 """Per-example gradients as they are cheapest to keep: instantiated, or as the factors of products.
 
-A rule returns one of these classes for the parameters of a layer (`dpsweep.training.gradients.rules`).
+A rule returns one of these classes for the parameters of a layer (`dpsweep.gradients.rules`).
 It says how long the gradients of a micro-batch's examples are, and sums them with factors. Everything
 is computed in float32 (float64 for float64).
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpsweep.training.device import sum_dtype
+from dpsweep.gradients.precision import sum_dtype
 
 ALL = slice(None)
 """All examples."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
-from dpsweep.training.gradients.per_example import (
+from dpsweep.gradients.per_example import (
     ALL,
     WeightGradients,
     above_rounding,

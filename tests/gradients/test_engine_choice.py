@@ -6,14 +6,14 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.training.tiny_models import CLASSES, Net, TokensFirst, make
+from tests.gradients.tiny_models import CLASSES, Net, TokensFirst, make
 from timm.layers import LayerScale
 from torch import Tensor, nn
 
+from dpsweep.gradients import GradientSum, make_engine
+from dpsweep.gradients.checks import CheckedEngine
+from dpsweep.gradients.engines import ExpandedEngine
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.training.gradients import GradientSum, make_engine
-from dpsweep.training.gradients.checked import CheckedEngine
-from dpsweep.training.gradients.engines import ExpandedEngine
 
 HEAD = frozenset({"head.weight", "head.bias"})
 TOKENS, WIDTH, EXAMPLES = 4, 40, 5
@@ -184,7 +184,7 @@ def test_auto_gives_the_gradients_of_the_loop(
     layer, expected = LAYERS[name]
     net = Net(layer, WIDTH).double().eval()
     if not few:
-        monkeypatch.setattr("dpsweep.training.gradients._FEW_PARAMETERS", 0)
+        monkeypatch.setattr("dpsweep.gradients._FEW_PARAMETERS", 0)
         expected = "bookkeeping" if expected == "expanded" else expected
         # The norm of a sum is not known from the factors of its terms.
         expected = "vmap" if name.endswith("factors") else expected
@@ -262,7 +262,7 @@ def test_one_line_names_the_layer_and_the_engine_that_computes_it(
 ) -> None:
     """And how much slower it is; it does not advise to ask for auto, which was asked for."""
     if not few:
-        monkeypatch.setattr("dpsweep.training.gradients._FEW_PARAMETERS", 0)
+        monkeypatch.setattr("dpsweep.gradients._FEW_PARAMETERS", 0)
     layer, expected = LAYERS[name]
     with caplog.at_level(logging.WARNING):
         make_engine("auto", Net(layer, WIDTH).double().eval(), HEAD).norms(*batch())
@@ -304,7 +304,7 @@ def test_chunks_of_vmap_are_one_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = wanted.clipped_sum(case.inputs, case.labels, case.mask, bound)
     norms = wanted.norms(case.inputs, case.labels, case.mask)
     size = sum(each.numel() for each in case.model.parameters())
-    monkeypatch.setattr("dpsweep.training.gradients.engines._AT_ONCE", (4 * size + 1, 1))
+    monkeypatch.setattr("dpsweep.gradients.engines._AT_ONCE", (4 * size + 1, 1))
     cut = make_engine("vmap", case.model, case.head)
     assert_equal(cut.clipped_sum(case.inputs, case.labels, case.mask, bound), whole)
     torch.testing.assert_close(cut.norms(case.inputs, case.labels, case.mask), norms)

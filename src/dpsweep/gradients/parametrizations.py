@@ -8,8 +8,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from dpsweep.training.gradients.convolutions import Convolutions, sums_of_rows
-from dpsweep.training.gradients.per_example import (
+from dpsweep.gradients.convolutions import Convolutions, sums_of_rows
+from dpsweep.gradients.per_example import (
     ERROR,
     Instantiated,
     PerExampleGradients,

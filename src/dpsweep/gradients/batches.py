@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsweep.training.gradients.refusals import UnsupportedModelError
+from dpsweep.gradients.refusals import UnsupportedModelError
 
 
 class BatchError(UnsupportedModelError):

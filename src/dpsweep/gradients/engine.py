@@ -1,7 +1,7 @@
 """Where the clipped sum is computed: what all engines of per-example gradients have in common.
 
 All fast engines clip and sum by `FactoredEngine.clipped_sum`. They differ in how they find the
-gradients of the examples (`dpsweep.training.gradients.engines`). The engines `loop` and `opacus`, with
+gradients of the examples (`dpsweep.gradients.engines`). The engines `loop` and `opacus`, with
 which they are compared, sum by themselves.
 """
 
@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpsweep.gradients.per_example import PerExampleGradients, only_usable
+from dpsweep.gradients.precision import full_precision, sum_dtype
+from dpsweep.gradients.refusals import check_model
 from dpsweep.study.clipping import Clipping, NoClipping
-from dpsweep.training.device import full_precision, sum_dtype
-from dpsweep.training.gradients.per_example import PerExampleGradients, only_usable
-from dpsweep.training.gradients.refusals import check_model
 
 
 @dataclass(frozen=True)

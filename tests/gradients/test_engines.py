@@ -6,13 +6,13 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.training.tiny_models import CASES, EACH_ENGINE, ENGINES_ON_IMAGES, Case, make
+from tests.gradients.tiny_models import CASES, EACH_ENGINE, ENGINES_ON_IMAGES, Case, make
 from torch import nn
 
+from dpsweep.gradients import GradientEngine, GradientSum, make_engine
+from dpsweep.gradients.engines import LinearEngine
+from dpsweep.gradients.loop import LoopEngine
 from dpsweep.study.clipping import FlatClipping, NoClipping
-from dpsweep.training.gradients import GradientEngine, GradientSum, make_engine
-from dpsweep.training.gradients.engines import LinearEngine
-from dpsweep.training.gradients.loop import LoopEngine
 
 UNKNOWN = {
     "expanded": {name for name in CASES if name.endswith("-all")},

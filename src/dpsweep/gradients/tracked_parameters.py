@@ -2,7 +2,7 @@
 
 During a forward pass every trainable parameter is replaced by a `TrackedParameter`. Whatever torch
 function the model hands it to, `Uses` looks up the rule of that function
-(`dpsweep.training.gradients.rules`), or refuses it. So a layer is supported because of what it
+(`dpsweep.gradients.rules`), or refuses it. So a layer is supported because of what it
 computes, not because of its class, and no use of a parameter can go unnoticed.
 """
 
@@ -13,13 +13,13 @@ from typing import Any, ClassVar, NamedTuple, TypeGuard, TypeVar
 import torch
 from torch import Tensor
 
-from dpsweep.training.gradients.refusals import UnsupportedModelError
+from dpsweep.gradients.refusals import UnsupportedModelError
 
 Rule = Callable[..., Any]
 """Takes `Uses` and the arguments of a function of torch, and computes that function."""
 
 RULES: dict[Any, Rule] = {}
-"""The registry of rules, by function of torch (`dpsweep.training.gradients.rules`)."""
+"""The registry of rules, by function of torch (`dpsweep.gradients.rules`)."""
 
 # What may be asked of a parameter without using its values.
 _QUESTIONS: frozenset[Any] = frozenset(

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from timm.layers import StdConv2d
 from torch import Tensor, nn
 
-from dpsweep.training.gradients import make_engine, per_example
-from dpsweep.training.gradients.convolutions import Convolutions
-from dpsweep.training.gradients.derived import Derived
+from dpsweep.gradients import make_engine, per_example
+from dpsweep.gradients.convolutions import Convolutions
+from dpsweep.gradients.parametrizations import Derived
 
 EXAMPLES, CHANNELS, OUT = 5, 4, 6
 MANY_CHANNELS = 48

@@ -8,17 +8,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, inject_adapter_in_model
-from tests.training.tiny_models import CLASSES, Net
+from tests.gradients.tiny_models import CLASSES, Net
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from dpsweep.gradients import UnsupportedModelError, make_engine
 from dpsweep.models.architecture import BackboneError
 from dpsweep.models.representation import Representation
 from dpsweep.models.wide_resnet import WideResNet
 from dpsweep.study.clipping import FlatClipping, NoClipping
 from dpsweep.study.config import Features
 from dpsweep.training.features import check_representation
-from dpsweep.training.gradients import UnsupportedModelError, make_engine
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise
 

@@ -9,14 +9,15 @@
 - ``auto``: the first of ``linear`` (for a linear layer), ``expanded`` (for few parameters),
   ``bookkeeping``, ``vmap`` and ``loop`` that knows the model.
 
-``expanded`` and ``bookkeeping`` know what has a rule in `dpsweep.training.gradients.rules`. Before its
+``expanded`` and ``bookkeeping`` know what has a rule in `dpsweep.gradients.rules`. Before its
 first step, each engine but ``loop`` and ``opacus`` is compared with ``loop`` on the model, and all refuse
 a model whose passes write something of the examples.
 
 Where to look: ``engine`` has the clipped sum, ``engines`` how the fast ones find the gradients of
-examples, ``rules`` what they know of each function of torch (``uses`` and ``recorded`` are what rules
-compute with), ``per_example``, ``convolutions`` and ``derived`` how gradients are kept, ``checked`` the
-comparison, ``state`` what passes must not write, ``batches`` and ``refusals`` what no engine takes.
+examples, ``rules`` what they know of each function of torch (``tracked_parameters`` and ``recording`` are
+what rules compute with), ``per_example``, ``convolutions`` and ``parametrizations`` how gradients are
+kept, ``checks`` the comparison, ``state`` what passes must not write, ``batches`` and ``refusals`` what no
+engine takes, ``precision`` and ``memory`` what a device computes in and runs out of.
 """
 
 from collections.abc import Mapping
@@ -24,16 +25,16 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from dpsweep.training.gradients.checked import CheckedEngine
-from dpsweep.training.gradients.engine import GradientEngine, GradientSum
-from dpsweep.training.gradients.engines import (
+from dpsweep.gradients.checks import CheckedEngine
+from dpsweep.gradients.engine import GradientEngine, GradientSum
+from dpsweep.gradients.engines import (
     BookkeepingEngine,
     ExpandedEngine,
     LinearEngine,
     VmapEngine,
 )
-from dpsweep.training.gradients.loop import LoopEngine
-from dpsweep.training.gradients.refusals import UnsupportedModelError, check_model
+from dpsweep.gradients.loop import LoopEngine
+from dpsweep.gradients.refusals import UnsupportedModelError, check_model
 
 __all__ = [
     "GradientEngine",
@@ -99,7 +100,7 @@ def make_engine(
                 "that of the model: use no autocast, or another engine"
             )
         # Opacus sets up logging and takes a second to import.
-        from dpsweep.training.gradients.opacus import OpacusEngine  # noqa: PLC0415
+        from dpsweep.gradients.opacus import OpacusEngine  # noqa: PLC0415
 
         given = name, OpacusEngine(model, head_parameters)
     elif name == "auto":

@@ -5,19 +5,19 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.training import tiny_models
-from tests.training.tiny_models import TokensFirst, make
+from tests.gradients import tiny_models
+from tests.gradients.tiny_models import TokensFirst, make
 from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 
-from dpsweep.study.clipping import NoClipping
-from dpsweep.training.gradients import (
+from dpsweep.gradients import (
     GradientEngine,
     GradientSum,
     UnsupportedModelError,
     make_engine,
 )
-from dpsweep.training.gradients.engines import BookkeepingEngine
+from dpsweep.gradients.engines import BookkeepingEngine
+from dpsweep.study.clipping import NoClipping
 
 ENGINES = ["loop", "expanded", "bookkeeping", "vmap", "opacus"]
 OURS = ["expanded", "bookkeeping", "vmap"]

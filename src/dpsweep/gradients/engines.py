@@ -16,10 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from dpsweep.study.clipping import Clipping
-from dpsweep.study.messages import shorten
-from dpsweep.training.gradients.engine import FactoredEngine, GradientSum, example_losses
-from dpsweep.training.gradients.per_example import (
+from dpsweep.gradients.engine import FactoredEngine, GradientSum, example_losses
+from dpsweep.gradients.per_example import (
     Instantiated,
     OuterProducts,
     PerExampleGradients,
@@ -27,10 +25,12 @@ from dpsweep.training.gradients.per_example import (
     scaled,
     slices,
 )
-from dpsweep.training.gradients.recorded import RecordedUses
-from dpsweep.training.gradients.refusals import UnsupportedModelError, without_influence
-from dpsweep.training.gradients.rules import LINEAR
-from dpsweep.training.gradients.uses import TrackedParameter, Uses, trains
+from dpsweep.gradients.recording import RecordedUses
+from dpsweep.gradients.refusals import UnsupportedModelError, without_influence
+from dpsweep.gradients.rules import LINEAR
+from dpsweep.gradients.tracked_parameters import TrackedParameter, Uses, trains
+from dpsweep.study.clipping import Clipping
+from dpsweep.study.messages import shorten
 
 # Gradients of up to that many numbers cost less to copy than to handle one by one.
 _SMALL = 2**14

@@ -1,0 +1,65 @@
+"""The number format of the passes of a training job.
+
+Only what torch's autocast deems safe (matrix products, convolutions) leaves float32, and nothing is
+TF32. In every precision the sum over a batch and its noise are float64; parameters, per-example norms,
+updates and the evaluation are float32.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Precision = Literal["float32", "bfloat16"]
+
+
+def resolve_precision(
+    setting: Literal["auto", "float32", "bfloat16"], engine: str, device: torch.device
+) -> Precision:
+    """Return the precision that a setting of the study means on a device.
+
+    ``auto`` is bfloat16 on GPUs that compute in it and for engines that can, otherwise float32. A
+    trial's key holds what this returns, never ``auto``.
+
+    >>> resolve_precision("auto", "expanded", torch.device("cpu"))
+    'float32'
+    """
+    if setting != "auto":
+        return setting
+    # The norms of Opacus are in the precision of the forward pass.
+    if engine == "opacus" or device.type != "cuda":
+        return "float32"
+    with torch.cuda.device(device):
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if native else "float32"
+
+
+def autocast_dtype(precision: Precision) -> torch.dtype | None:
+    """Return what engines take as ``autocast``."""
+    return torch.bfloat16 if precision == "bfloat16" else None
+
+
+def sum_dtype(tensor: Tensor) -> torch.dtype:
+    """Return the dtype in which numbers like those of ``tensor`` are summed."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Let GPUs multiply float32 numbers as such, not as TF32 with a mantissa of 10 bits.
+
+    Otherwise norms and sums differ by 1e-3, and so does the sensitivity. TF32 is torch's default
+    for convolutions. Autocast is not touched.
+    """
+    # torch's stubs lack the latter.
+    settings = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before = [each.fp32_precision for each in settings]
+    try:
+        for each in settings:
+            each.fp32_precision = "ieee"
+        yield
+    finally:
+        for each, precision in zip(settings, before, strict=True):
+            each.fp32_precision = precision
