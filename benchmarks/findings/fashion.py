@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.common import REPOSITORY, RESULTS, command_line
+from benchmarks.evidence.recommend import Problem
 from benchmarks.findings.numbers import collect, gather, keep_trials
 from dpsweep.analysis.optimizers import optimizers_table, paired_gains
 from dpsweep.base.files import write_json
@@ -23,6 +24,8 @@ from dpsweep.study.paths import Paths
 KEPT = RESULTS / "fashion"
 SWEEPS, OPTIMIZERS = "fashion-mnist", "optimizers"
 _PUBLISHED = ("published", "momentum")
+_SEARCHED = "shorter"
+_PLACES = ("quarter", "advised", "fourfold")
 
 
 def _study(name: str) -> Study:
@@ -49,7 +52,7 @@ def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
     own = _of(study, trials, *_PUBLISHED)
     own = own[own["best"]].sort_values(["optimizer", "seed"])
     columns = ["optimizer", "learning_rate", "wall_seconds"]
-    swept = _of(study, trials, "shorter", "longer")
+    swept = _of(study, trials, _SEARCHED, "longer")
     found = collect(study, swept) if len(swept) else {}
     return found | {
         "published": [
@@ -58,6 +61,50 @@ def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
                 wall_seconds=own.groupby("optimizer")["wall_seconds"].transform("median")
             ).groupby(columns)
         ],
+        "advice": [
+            row
+            for level in ("low", "middle", "high")
+            if (row := advice(study, trials, [f"{level}-{place}" for place in _PLACES]))
+        ],
+    }
+
+
+def advice(study: Study, trials: pd.DataFrame, sweeps: list[str]) -> dict[str, Any] | None:
+    """Return what the formula's setting and its small grid lose against a search of the cells around C and B.
+
+    The first seed measures the formula's setting, which no accuracy has chosen; it chooses in the small grid
+    and the others measure.
+
+    Args:
+        study: the study.
+        trials: of its cells.
+        sweeps: those of the small grid, that of the advised B second.
+
+    Returns:
+        None where some of the cells are not trained.
+    """
+    grid = _of(study, trials, *sweeps)
+    cells = [cell for sweep in sweeps for cell in study.sweep_cells(sweep)]
+    beside = [cell for cell in study.sweep_cells(_SEARCHED) if cell.epsilon == cells[0].epsilon]
+    searched = _of(study, trials, _SEARCHED)
+    searched = searched[searched["epsilon"] == cells[0].epsilon]
+    if grid["cell"].nunique() < len(cells) or searched["cell"].nunique() < len(beside):
+        return None
+    first = grid[grid["seed"] == 1]
+    own = first[first["cell"] == cells[1].name].sort_values("learning_rate")
+    advised = own.iloc[len(own) // 2]
+    chosen = first.loc[first["selection_accuracy"].idxmax()]
+    others = grid[
+        (grid["seed"] > 1)
+        & (grid["cell"] == chosen["cell"])
+        & (grid["learning_rate"] == chosen["learning_rate"])
+    ]
+    columns = ["batch_size", "clipping_bound", "learning_rate"]
+    return {
+        "epsilon": cells[0].epsilon,
+        "searched": round(100 * Problem(searched, norm=1.0).searched(), 2),
+        "advised": [*map(float, advised[columns]), round(100 * advised["macro_accuracy"], 2)],
+        "chosen": [*map(float, chosen[columns]), round(100 * others["macro_accuracy"].mean(), 2)],
     }
 
 

@@ -37,6 +37,36 @@ def batch_sizes(result: dict[str, Any]) -> list[str]:
     return along_batch_sizes(result).split("\n")
 
 
+def advice(result: dict[str, Any]) -> list[str]:
+    """What the formula and its small grid lose against a search."""
+
+    def setting(size: float, bound: float, rate: float, accuracy: float) -> list[str]:
+        return [f"B = {size:,.0f}, C = {bound:g}, η = {rate:g}", f"{accuracy:.1f}"]
+
+    rows = [
+        [
+            f"{row['epsilon']:g}",
+            f"{row['searched']:.1f}",
+            *setting(*row["advised"]),
+            f"{row['searched'] - row['advised'][-1]:.1f}",
+            *setting(*row["chosen"]),
+            f"{row['searched'] - row['chosen'][-1]:.1f}",
+        ]
+        for row in result["advice"]
+    ]
+    head = [
+        "ε",
+        "search of 12 cells",
+        "formula",
+        "accuracy",
+        "loss",
+        "small grid",
+        "accuracy",
+        "loss",
+    ]
+    return grid(head, [[each.replace("-", "−") for each in row] for row in rows])
+
+
 def optimizers(result: dict[str, Any]) -> list[str]:
     """Gains over DP-Adam over all settings, with intervals over seeds."""
     rows = [

@@ -126,7 +126,7 @@ def test_one_seed_marks_nothing_and_the_caption_says_so(tmp_path: Path) -> None:
     said = {}
     for seeds in (1, 3):
         study = study_with(grid | {"seeds": seeds}, **target)
-        said[seeds] = how_chosen(study, study.figures["f"])
+        said[seeds] = " ".join(how_chosen(study, study.figures["f"]))
     assert "There is no framed square: with one seed" in said[1]
     assert "Each framed square is as good as the best of its panel" in said[3]
 

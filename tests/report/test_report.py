@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -34,6 +35,7 @@ from dpsweep.report.embed import download_content, picture
 from dpsweep.report.found import best_settings, choice_costs, verdicts
 from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study, load_study
+from dpsweep.study.captions import how_chosen
 from dpsweep.study.paths import Paths
 
 STUDY_FILE = Path("studies/small.yaml")
@@ -223,6 +225,26 @@ def test_every_figure_and_table_stands_under_its_section(study: Study, page: Pag
     for name, figure in study.figures.items():
         assert figure.caption in page.text(f"target-{name}")
     assert "Harder dataset Try larger C (easier: smaller C)" in page.text("target-rules")
+
+
+def test_how_settings_were_chosen_is_said_once_with_a_link_under_every_figure(
+    study: Study, page: Page
+) -> None:
+    sentences = Counter(
+        each for figure in study.figures.values() for each in how_chosen(study, figure)
+    )
+    # Four figures tune; marks of squares are not those of points.
+    assert set(sentences.values()) >= {1, 4}
+    for sentence, count in sentences.items():
+        linked = sum(
+            "How settings were chosen" in page.text(f"target-{name}")
+            for name, figure in study.figures.items()
+            if sentence in how_chosen(study, figure)
+        )
+        own = [name for name in study.figures if sentence in page.text(f"target-{name}")]
+        assert page.text().count(sentence) == 1
+        assert len(own) == (count == 1)
+        assert linked == count
 
 
 def test_figures_are_embedded_with_words_and_thumbnails(page: Page) -> None:

@@ -13,7 +13,7 @@ from dpsweep.report.checks import check_data, check_files, check_sources, check_
 from dpsweep.report.embed import download_content, render
 from dpsweep.report.reference import paper_comparisons
 from dpsweep.report.sentences import HABIT, said_of_choices
-from dpsweep.report.targets import sections
+from dpsweep.report.targets import said_once, sections
 from dpsweep.report.trials import is_private, newest_results, read_trials
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -75,6 +75,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         passed=sum(check.status == "pass" for check in checks),
         explore=paths.explore.exists(),
         sections=grouped,
+        said_once=said_once(grouped),
         comparisons=paper_comparisons(study, paths),
         figures=[target for target in targets if target.is_figure],
         target_count=len(targets),

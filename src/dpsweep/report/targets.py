@@ -1,6 +1,7 @@
 """Figures and tables as the report shows them: each with its files, or the reason why it is missing."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ class TargetView:
         name: of the target.
         title: what it shows, and of what: the dataset, backbone and ε that all its parts share.
         caption: as the page shows it.
+        chosen: the sentences of the caption on how settings were chosen.
         reason: the reason why it is not shown, if it is not.
         downloads: files inside the page.
         links: files beside the page: label, and address relative to the page's folder.
@@ -70,6 +72,7 @@ class TargetView:
     reason: str | None
     downloads: Sequence[Download]
     links: Sequence[tuple[str, str]]
+    chosen: Sequence[str] = ()
     cells: Sequence[Behind] = ()
     gradient_norms: Behind = Behind()
     alternative: str = ""
@@ -112,6 +115,14 @@ def sections(
     return found
 
 
+def said_once(sections: Mapping[str, Sequence[TargetView]]) -> list[str]:
+    """Return the sentences on how settings were chosen that several captions share, most frequent first."""
+    sentences = Counter(
+        each for views in sections.values() for view in views for each in view.chosen
+    )
+    return [sentence for sentence, count in sentences.most_common() if count > 1]
+
+
 def _of_study(
     study: Study, paths: Paths, trained: set[tuple[str, str]], name: str
 ) -> tuple[str, TargetView]:
@@ -130,7 +141,8 @@ def _of_study(
     return figure.section, _figure(
         paths,
         [paths.figure(name, suffix) for suffix in ("pdf", "png", "csv")],
-        caption=f"{figure.caption} {how_chosen(study, figure)}",
+        caption=figure.caption,
+        chosen=how_chosen(study, figure),
         gradient_norms=_gradient_norms(study, paths, figure),
         alternative=_alternative(figure),
         **about,

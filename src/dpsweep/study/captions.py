@@ -91,8 +91,8 @@ def caption(study: StudyFile, target: Target) -> str:
     return f"{text} {target.caption_end()}".rstrip()
 
 
-def how_chosen(study: StudyFile, target: Target) -> str:
-    """End a caption with how settings were chosen; empty where nothing was chosen.
+def how_chosen(study: StudyFile, target: Target) -> list[str]:
+    """Say how settings were chosen, in sentences that a caption ends with; none where nothing was chosen.
 
     The rule itself is `dpsweep.study.choice`.
     """
@@ -112,7 +112,7 @@ def how_chosen(study: StudyFile, target: Target) -> str:
         said.append(said_of_marks(study, target))
     if target.tuning_note:
         said.append(target.tuning_note)
-    return " ".join(said)
+    return said
 
 
 def said_of_marks(study: StudyFile, target: Target) -> str:

@@ -129,5 +129,5 @@ def read_numbers(file: Path, words: dict[str, type[str]] | None = None) -> pd.Da
 
 def _printed(study: Study, table: Table, numbers: pd.DataFrame) -> tuple[str, TextTable]:
     printed = FAMILIES[table.family].show(table, numbers)
-    notes = [table.caption, how_chosen(study, table), printed.note]
+    notes = [table.caption, *how_chosen(study, table), printed.note]
     return " ".join(note for note in notes if note), printed
