@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,8 @@ def _own_environment() -> Iterator[None]:
 
 
 _looked_at: list[str] = []
+# Python cannot remove an audit hook; one of a test (a training job refuses the network) must end with it.
+_hooks: list[Callable[[str, tuple[Any, ...]], None]] = []
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -78,9 +80,20 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
         path = os.path.abspath(arguments[0])  # noqa: PTH100 (of every file that is opened)
         if path.startswith(STUDIES) and not path.startswith(OURS):
             _looked_at.append(path)
+    for hook in _hooks:
+        hook(event, arguments)
 
 
 sys.addaudithook(_watch)
+sys.addaudithook = _hooks.append
+
+
+@pytest.fixture(autouse=True)
+def _own_audit_hooks() -> Iterator[None]:
+    """Take back the audit hooks that a test adds."""
+    before = len(_hooks)
+    yield
+    del _hooks[before:]
 
 
 @pytest.fixture(autouse=True)

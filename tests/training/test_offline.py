@@ -20,6 +20,7 @@ from tests.training.tiny_study import tiny_sections
 from dpsweep.base.files import read_json
 from dpsweep.models.architecture import Architecture
 from dpsweep.models.architectures import create, seeded, state_without_head
+from dpsweep.training.job import NetworkRefusedError, refuse_network
 
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 ARGUMENTS = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
@@ -176,3 +177,13 @@ def test_a_training_job_could_not_reach_the_hub(hub: tuple[str, list[str]]) -> N
     assert done.returncode == 0, done.stderr
     # The first call, before the network was refused, reached it; the second did not.
     assert asked.count("/api/models/someone/vit") == 1
+
+
+def test_a_job_in_this_process_refuses_the_network() -> None:
+    refuse_network()
+    with pytest.raises(NetworkRefusedError):
+        sys.audit("socket.getaddrinfo", "192.0.2.1", 80, 0, 0, 0)
+
+
+def test_the_refusal_ends_with_the_test_before() -> None:
+    sys.audit("socket.getaddrinfo", "192.0.2.1", 80, 0, 0, 0)
