@@ -274,12 +274,19 @@ def node(state: str) -> None:
 
 
 def lose_node() -> None:
-    """Set the node down, and back into service when the processes of its jobs have ended."""
+    """Set the node down, and back into service when the processes of its jobs have ended.
+
+    No job starts before the node is back as a whole: it may get no step until then, which is a failure.
+    """
+    partition("gpu", "DOWN")
     node("DOWN")
     if not _until(lambda: not _pids("slurmstepd"), PATIENCE):
         raise RuntimeError("jobs of a node that is down do not end")
     time.sleep(10)  # until slurmd has noticed, too
     node("RESUME")
+    _until(lambda: _output("sinfo", "--noheader", "--format=%T").split()[0] == "idle", PATIENCE)
+    time.sleep(5)
+    partition("gpu", "UP")
 
 
 def kill_daemon() -> None:

@@ -162,6 +162,12 @@ class LongCells:
         cluster.update(job, "TimeLimit=60")
 
 
+def continued(site: Site, jobs: list[str]) -> int:
+    """How often jobs of Slurm went on from a checkpoint."""
+    said = re.findall(r"^(\d+) .*continuing from step", site.journal_text(), re.MULTILINE)
+    return sum(job in jobs for job in said)
+
+
 def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
     cells = LongCells(site, run)
     cells.suspend(LIMITED, CANCELLED, LOST, KILLED)
@@ -170,16 +176,12 @@ def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
     cells.meet_limit(LIMITED)
     cells.suspend(LIMITED, start=2)
     cells.meet_limit(LIMITED)
-    # A job that starts in the second when a node comes back may get no step of it, which is a failure.
     cells.suspend(LIMITED, start=3)
+    # What a job says before it goes on from its checkpoint would be lost with the node.
+    for cell in (CANCELLED, KILLED):
+        wait_for(lambda cell=cell: continued(site, cells.starts(cell)[1:]), f"another {cell}", run)
     # The node takes all jobs along that run there, whatever they are.
     cluster.lose_node()
-
-
-def continued(site: Site, jobs: list[str]) -> int:
-    """How often jobs of Slurm went on from a checkpoint."""
-    said = re.findall(r"^(\d+) .*continuing from step", site.journal_text(), re.MULTILINE)
-    return sum(job in jobs for job in said)
 
 
 def test_only_the_bad_cell_is_missing(disturbed: Site) -> None:
