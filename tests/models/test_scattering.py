@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,20 @@ def test_examples_do_not_mix_and_the_head_alone_has_parameters() -> None:
     assert set(network.state_dict()) == {"head.weight", "head.bias"}
 
 
+def test_the_head_reads_normalised_groups_of_channels() -> None:
+    images = torch.from_numpy(STORED["images"])[:, None]
+    network = Scattering(3, 16, groups=27)
+    coefficients = network.scatter(images).unflatten(1, (27, -1)).flatten(2).double()
+    wanted = (coefficients - coefficients.mean(2, keepdim=True)) / torch.sqrt(
+        coefficients.var(2, correction=0, keepdim=True) + 1e-5
+    )
+    read: list[torch.Tensor] = []
+    network.head.register_forward_pre_hook(lambda _, inputs: read.extend(inputs))
+    network(images)
+    torch.testing.assert_close(read[0].double(), wanted.flatten(1), rtol=1e-4, atol=1e-5)
+    assert (read[0].norm(dim=1) <= math.sqrt(read[0].shape[1])).all()
+
+
 def test_a_constant_image_has_its_mean_and_no_waves() -> None:
     coefficients = Scattering(2, 16).scatter(torch.full((1, 1, 16, 16), 0.7))
     torch.testing.assert_close(coefficients[:, 0], torch.full((1, 4, 4), 0.7), rtol=1e-3, atol=0)
@@ -57,8 +73,20 @@ def test_a_constant_image_has_its_mean_and_no_waves() -> None:
         ({"image_size": 4}, "image_size 4 with scales 2"),
         ({"scales": 0}, "scales 0"),
         ({"angles": 0}, "angles 0"),
+        ({"groups": 2}, "groups 2; allowed: 0, or a divisor of 81 channels"),
     ],
 )
 def test_an_argument_out_of_range_is_named(arguments: dict[str, int], found: str) -> None:
     with pytest.raises(ValueError, match=found):
         Scattering(2, **arguments)
+
+
+def test_a_network_without_numbers_is_made_without_torchs_compiler() -> None:
+    """Importing it takes longer than `dpsweep verify` lets a network take."""
+    script = (
+        "import sys, torch\n"
+        "from dpsweep.models.scattering import Scattering\n"
+        "with torch.device('meta'): network = Scattering(10)\n"
+        "assert network.average.is_meta and 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -26,7 +26,7 @@ from dpsweep.base.limited import LimitError, limited
 from dpsweep.models.architecture import Architecture
 from dpsweep.models.backbone import backbone_checksum
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
+from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError, parameters
 from dpsweep.release.card import model_card
 from dpsweep.release.certificate import Certificate, ReleasedModel
 from dpsweep.release.parameters import outline
@@ -397,6 +397,32 @@ def test_what_is_limited(
         monkeypatch.setitem(allocate.__globals__, "allocate", None)
     with pytest.raises(LimitError, match=said):
         limited(compute if compute is not allocate else lambda: len(b"x" * 2**30))
+
+
+def test_torchs_compiler_does_not_count_for_the_time_of_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some networks make torch import it, which may take longer than all else."""
+    (tmp_path / "slow_compiler.py").write_text(
+        "import time\nend = time.process_time() + 2\nwhile time.process_time() < end: pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(parameters, "_COMPILER", "slow_compiler")
+    monkeypatch.setattr(limits, "SECONDS", 1)
+    made = parameters.create
+
+    def create(*asked: Any) -> torch.nn.Module:
+        import slow_compiler  # noqa: F401
+
+        return made(*asked)
+
+    arguments = {"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
+    vit = Architecture(library="timm", name="vit_tiny_patch16_224", arguments=arguments)
+    monkeypatch.setattr(parameters, "create", create)
+    assert "head.weight" in outline(vit, Film(kind="film"), 17)[1]
+    monkeypatch.setattr(parameters, "create", lambda *_: wait_for_ever())
+    with pytest.raises(LimitError, match="more than 1 seconds"):
+        outline(vit, Film(kind="film"), 18)
 
 
 def test_what_is_in_its_limits_is_returned() -> None:

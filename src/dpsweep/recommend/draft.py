@@ -226,7 +226,10 @@ def _chosen(
 
 
 def _image_size(base: Study, backbone: str, method: str) -> int:
-    """The size in a sweep of the base study that trains the same, or the same backbone or method."""
+    """The size that a backbone is made for, or that of a sweep of the base study that trains its like."""
+    arguments = base.backbones[backbone].arguments
+    if own := arguments.get("image_size", arguments.get("img_size")):
+        return int(own)
     sweeps = list(base.sweeps.values())
     alike = [each for each in sweeps if (each.backbone, each.method) == (backbone, method)]
     alike += [each for each in sweeps if each.backbone == backbone]

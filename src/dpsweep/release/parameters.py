@@ -1,6 +1,8 @@
 """Which parameters of a network go into which file of a release, and under which names."""
 
+import importlib
 import itertools
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dpsweep.base.files import atomic_path
-from dpsweep.base.limited import limited
+from dpsweep.base.limited import TimeLimitError, limited
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, find_head, import_library, public_statistics
 from dpsweep.models.build import apply_method, trainable_parameters
@@ -59,6 +61,7 @@ def stated(model: nn.Module) -> dict[str, Any]:
     }
 
 
+_COMPILER = "torch._dynamo"
 # Of a network, each a tensor: the largest have thousands.
 _MOST_TENSORS = 20_000
 _SAFETENSORS = {
@@ -85,7 +88,15 @@ def outline(
     import_library(architecture.library)
     if isinstance(method, LoRA):
         import peft  # noqa: F401, PLC0415
-    found = _outline(architecture.model_dump_json(), method.model_dump_json(), classes)
+    asked = architecture.model_dump_json(), method.model_dump_json(), classes
+    try:
+        found = _outline(*asked)
+    except TimeLimitError:
+        if _COMPILER in sys.modules:
+            raise
+        # Some functions of torch import it on the device "meta", which may take longer than all else.
+        importlib.import_module(_COMPILER)
+        found = _outline(*asked)
     return found["stated"], found["trained"], found["frozen"]
 
 
