@@ -128,11 +128,11 @@ class _Expansion:
             if str(mistake) not in self.found.mistakes:
                 self.found.mistakes.append(str(mistake))
 
-    def _name(self, name: str, binding: Mapping[str, Any]) -> str:
+    @staticmethod
+    def _name(name: str, binding: Mapping[str, Any]) -> str:
         """The name of a member of a series."""
-        aliases = self._study.roles.target_names
         for key, value in binding.items():
-            text = aliases.get(value, value) if isinstance(value, str) else number(value)
+            text = value if isinstance(value, str) else number(value)
             name = name.replace(f"{{{key}}}", text)
         return name
 

@@ -327,9 +327,6 @@ def _role_mistakes(study: StudyFile) -> Iterator[str]:
                 yield from _unknown(f"roles.{part}s.{role}", name, section)
     for name in roles.neighbours:
         yield from _unknown("roles.neighbours", name, study.methods)
-    named = {**study.datasets, **study.backbones, **study.methods}
-    for name in roles.target_names:
-        yield from _unknown("roles.target_names", name, named)
 
 
 def _unknown(where: str, name: str, allowed: Collection[str]) -> Iterator[str]:

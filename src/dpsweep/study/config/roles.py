@@ -75,8 +75,6 @@ class Roles(Section):
     ] = {}
     """for a method: the small, baseline and large clipping bound that figures contrast; by default
     the bound nearest to 1 and its neighbours on the grid"""
-    target_names: dict[Name, Name] = {}
-    """what stands for a dataset or backbone in the names of targets"""
 
     def bound(self, part: str, name: str) -> list[str] | None:
         """Names that a role is bound to.
