@@ -7,6 +7,7 @@ Trials of finished cells go to benchmarks/results/fashion/<study>.parquet, numbe
 <study>.json beside them.
 """
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from benchmarks.evidence.recommend import Problem
 from benchmarks.findings.numbers import collect, gather, keep_trials
 from dpsweep.analysis.optimizers import optimizers_table, paired_gains
 from dpsweep.base.files import write_json
-from dpsweep.study import Study, load_study
+from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.paths import Paths
 
 KEPT = RESULTS / "fashion"
@@ -47,12 +48,37 @@ def _of(study: Study, trials: pd.DataFrame, *sweeps: str) -> pd.DataFrame:
     return trials[np.array([place in cells for place in places])]
 
 
+def _whole(study: Study, trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials of each epsilon and number of epochs of which every cell is trained."""
+    asked = Counter((cell.epsilon, cell.epochs) for cell in _swept(study))
+    setting = ["epsilon", "epochs"]
+    trained = trials.groupby(setting)["cell"].nunique()
+    whole = [key for key, count in trained.items() if count == asked[key]]
+    return trials[pd.MultiIndex.from_frame(trials[setting]).isin(whole)]
+
+
+def _swept(study: Study) -> list[Cell]:
+    return [cell for name in (_SEARCHED, "longer") for cell in study.sweep_cells(name)]
+
+
+def at_one_size(trials: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return accuracies along C at each epsilon, epochs and B of which every C is trained."""
+    place = ["epsilon", "epochs", "batch_size"]
+    tuned = trials[trials["best"]]
+    means = tuned.groupby([*place, "clipping_bound"])["macro_accuracy"].mean().unstack()
+    return [
+        dict(zip(place, map(float, key), strict=True))
+        | {"accuracies": {f"{bound:g}": round(100 * each, 2) for bound, each in row.items()}}
+        for key, row in means.dropna().iterrows()
+    ]
+
+
 def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
     """Return the published settings, and accuracies along C and B."""
     own = _of(study, trials, *_PUBLISHED)
     own = own[own["best"]].sort_values(["optimizer", "seed"])
     columns = ["optimizer", "learning_rate", "wall_seconds"]
-    swept = _of(study, trials, _SEARCHED, "longer")
+    swept = _whole(study, _of(study, trials, _SEARCHED, "longer"))
     found = collect(study, swept) if len(swept) else {}
     return found | {
         "published": [
@@ -61,6 +87,7 @@ def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
                 wall_seconds=own.groupby("optimizer")["wall_seconds"].transform("median")
             ).groupby(columns)
         ],
+        "at_one_size": at_one_size(_of(study, trials, _SEARCHED, "longer")),
         "advice": [
             row
             for level in ("low", "middle", "high")

@@ -11,7 +11,14 @@ from benchmarks.tables.choices import (
     recommendation,
     selection,
 )
-from benchmarks.tables.fashion import batch_sizes, bounds, optimizers, published
+from benchmarks.tables.fashion import (
+    advice,
+    batch_sizes,
+    bounds,
+    bounds_at_one_size,
+    optimizers,
+    published,
+)
 from benchmarks.tables.gpu import cell_on_gpu, cifar100_on_gpu, right_on_gpu
 from benchmarks.tables.intervals import effects, errors, lowest_coverage, power
 from benchmarks.tables.markdown import filled
@@ -85,6 +92,8 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "fashion, published": (FASHION, KEEP_FASHION, published),
     "fashion, C": (FASHION, KEEP_FASHION, bounds),
     "fashion, B": (FASHION, KEEP_FASHION, batch_sizes),
+    "fashion, C at one B": (FASHION, KEEP_FASHION, bounds_at_one_size),
+    "fashion, advice": (FASHION, KEEP_FASHION, advice),
     "optimizers": ("fashion/optimizers.json", KEEP_FASHION, optimizers),
     "kills": ("kills.json", "python -m benchmarks.campaigns.kills 300", kills),
     "histories": ("histories.json", "python -m benchmarks.campaigns.histories 30", histories),

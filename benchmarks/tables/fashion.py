@@ -37,6 +37,22 @@ def batch_sizes(result: dict[str, Any]) -> list[str]:
     return along_batch_sizes(result).split("\n")
 
 
+def bounds_at_one_size(result: dict[str, Any]) -> list[str]:
+    """Accuracy along C at one B, wherever all of them are trained."""
+    rows = result["at_one_size"]
+    bounds = list(rows[0]["accuracies"])
+    return grid(
+        ["ε", "epochs", "B", *(f"C = {bound}" for bound in bounds)],
+        [
+            [
+                *(f"{row['epsilon']:g}", f"{row['epochs']:g}", f"{row['batch_size']:,.0f}"),
+                *(f"{row['accuracies'][bound]:.1f}" for bound in bounds),
+            ]
+            for row in rows
+        ],
+    )
+
+
 def advice(result: dict[str, Any]) -> list[str]:
     """What the formula and its small grid lose against a search."""
 
