@@ -118,8 +118,9 @@ def advice(study: Study, trials: pd.DataFrame, sweeps: list[str]) -> dict[str, A
     if grid["cell"].nunique() < len(cells) or searched["cell"].nunique() < len(beside):
         return None
     first = grid[grid["seed"] == 1]
-    own = first[first["cell"] == cells[1].name].sort_values("learning_rate")
-    advised = own.iloc[len(own) // 2]
+    middle = study.sweeps[sweeps[1]].learning_rates[1]
+    own = (first["cell"] == cells[1].name) & np.isclose(first["learning_rate"], middle)
+    (advised,) = first[own].itertuples()
     chosen = first.loc[first["selection_accuracy"].idxmax()]
     others = grid[
         (grid["seed"] > 1)
@@ -130,7 +131,10 @@ def advice(study: Study, trials: pd.DataFrame, sweeps: list[str]) -> dict[str, A
     return {
         "epsilon": cells[0].epsilon,
         "searched": round(100 * Problem(searched, norm=1.0).searched(), 2),
-        "advised": [*map(float, advised[columns]), round(100 * advised["macro_accuracy"], 2)],
+        "advised": [
+            *(float(getattr(advised, column)) for column in columns),
+            round(100 * advised.macro_accuracy, 2),
+        ],
         "chosen": [*map(float, chosen[columns]), round(100 * others["macro_accuracy"].mean(), 2)],
     }
 
