@@ -82,7 +82,9 @@ class Scattering(nn.Module):
         )
         channels = in_chans * (1 + scales * angles + angles**2 * (scales * (scales - 1) // 2))
         if groups < 0 or (groups and channels % groups):
-            raise ValueError(f"found groups {groups}; allowed: 0, or a divisor of {channels} channels")
+            raise ValueError(
+                f"found groups {groups}; allowed: 0, or a divisor of {channels} channels"
+            )
         self._groups = groups
         self.head = nn.Linear(channels * (image_size // step) ** 2, num_classes)
 
