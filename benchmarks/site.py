@@ -5,6 +5,7 @@ python -m benchmarks.site build/pages
 
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pandas as pd
 
 from benchmarks.common import REPOSITORY, RESULTS, command_line
 from dpsweep.report.explore import page
-from dpsweep.study import load_study
+from dpsweep.study import Study, load_study
 
 # Study, its committed trials, and the page about it.
 EXPLORED = {
@@ -26,19 +27,18 @@ _IMAGE = re.compile(r"!\[(?P<shown>[^]]+)\]\((?P<file>images/[^)]+)\)")
 _UNKNOWN = ["mean_gradient_norm", "clipped_fraction"]
 
 
-def explored(name: str) -> str:
+def explored(name: str, study: Study) -> str:
     """Return the page to explore the committed trials of a study with."""
     files, about = EXPLORED[name]
-    file = REPOSITORY / "studies" / f"{name}.yaml"
     trials = pd.concat(map(pd.read_parquet, sorted(RESULTS.glob(files))), ignore_index=True)
     for column in _UNKNOWN:
         if column not in trials:
             trials[column] = np.nan
-    return page(load_study(file), file.relative_to(REPOSITORY), trials, f"{about}/")
+    return page(study, Path("studies", f"{name}.yaml"), trials, f"{about}/")
 
 
-def gallery(pages: Path) -> str:
-    """Return a page with every figure of the pages, once, under the page that tells about it."""
+def gallery(pages: Path, studies: Mapping[str, Study]) -> str:
+    """Return a page with every figure of the pages, once, under its page, and links to the studies."""
     lines, seen = ["# Figures"], set[str]()
     for file in sorted(pages.glob("*.md"), key=lambda file: (file.stem == "index", file.stem)):
         text = file.read_text()
@@ -48,10 +48,7 @@ def gallery(pages: Path) -> str:
             lines += [f"{each['shown']}.\n\n{each[0]}" for each in figures]
             seen.update(each["file"] for each in figures)
     lines.append("## Cells to explore")
-    lines += [
-        f"* [{load_study(REPOSITORY / 'studies' / f'{name}.yaml').title}](explore-{name}.html)"
-        for name in EXPLORED
-    ]
+    lines += [f"* [{study.title}](explore-{name}.html)" for name, study in studies.items()]
     return "\n\n".join(lines) + "\n"
 
 
@@ -69,9 +66,10 @@ def write(pages: Path) -> None:
     for file in pages.glob("*.md"):
         text = re.sub(r"\]\((docs/|\.\./)", "](", file.read_text())
         file.write_text(text.replace("](README.md", "](index.md"))
-    (pages / "gallery.md").write_text(gallery(pages))
-    for name in EXPLORED:
-        (pages / f"explore-{name}.html").write_text(explored(name))
+    studies = {name: load_study(REPOSITORY / "studies" / f"{name}.yaml") for name in EXPLORED}
+    (pages / "gallery.md").write_text(gallery(pages, studies))
+    for name, study in studies.items():
+        (pages / f"explore-{name}.html").write_text(explored(name, study))
 
 
 def main() -> None:

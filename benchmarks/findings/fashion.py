@@ -19,13 +19,13 @@ from benchmarks.evidence.recommend import Problem
 from benchmarks.findings.numbers import collect, gather, keep_trials
 from dpsweep.analysis.optimizers import optimizers_table, paired_gains
 from dpsweep.base.files import write_json
-from dpsweep.study import Cell, Study, load_study
+from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
 KEPT = RESULTS / "fashion"
 SWEEPS, OPTIMIZERS = "fashion-mnist", "optimizers"
 _PUBLISHED = ("published", "momentum")
-_SEARCHED = "shorter"
+_ALONG = ("shorter", "longer")
 _PLACES = ("quarter", "advised", "fourfold")
 
 
@@ -50,15 +50,12 @@ def _of(study: Study, trials: pd.DataFrame, *sweeps: str) -> pd.DataFrame:
 
 def _whole(study: Study, trials: pd.DataFrame) -> pd.DataFrame:
     """Return the trials of each epsilon and number of epochs of which every cell is trained."""
-    asked = Counter((cell.epsilon, cell.epochs) for cell in _swept(study))
+    cells = [cell for name in _ALONG for cell in study.sweep_cells(name)]
+    asked = Counter((cell.epsilon, cell.epochs) for cell in cells)
     setting = ["epsilon", "epochs"]
     trained = trials.groupby(setting)["cell"].nunique()
     whole = [key for key, count in trained.items() if count == asked[key]]
     return trials[pd.MultiIndex.from_frame(trials[setting]).isin(whole)]
-
-
-def _swept(study: Study) -> list[Cell]:
-    return [cell for name in (_SEARCHED, "longer") for cell in study.sweep_cells(name)]
 
 
 def at_one_size(trials: pd.DataFrame) -> list[dict[str, Any]]:
@@ -78,7 +75,8 @@ def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
     own = _of(study, trials, *_PUBLISHED)
     own = own[own["best"]].sort_values(["optimizer", "seed"])
     columns = ["optimizer", "learning_rate", "wall_seconds"]
-    swept = _whole(study, _of(study, trials, _SEARCHED, "longer"))
+    along = _of(study, trials, *_ALONG)
+    swept = _whole(study, along)
     found = collect(study, swept) if len(swept) else {}
     return found | {
         "published": [
@@ -87,16 +85,18 @@ def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
                 wall_seconds=own.groupby("optimizer")["wall_seconds"].transform("median")
             ).groupby(columns)
         ],
-        "at_one_size": at_one_size(_of(study, trials, _SEARCHED, "longer")),
+        "at_one_size": at_one_size(along),
         "advice": [
             row
             for level in ("low", "middle", "high")
-            if (row := advice(study, trials, [f"{level}-{place}" for place in _PLACES]))
+            if (row := advice(study, trials, swept, [f"{level}-{place}" for place in _PLACES]))
         ],
     }
 
 
-def advice(study: Study, trials: pd.DataFrame, sweeps: list[str]) -> dict[str, Any] | None:
+def advice(
+    study: Study, trials: pd.DataFrame, swept: pd.DataFrame, sweeps: list[str]
+) -> dict[str, Any] | None:
     """Return what the formula's setting and its small grid lose against a search of the cells around C and B.
 
     The first seed measures the formula's setting, which no accuracy has chosen; it chooses in the small grid
@@ -105,6 +105,7 @@ def advice(study: Study, trials: pd.DataFrame, sweeps: list[str]) -> dict[str, A
     Args:
         study: the study.
         trials: of its cells.
+        swept: those of the search, of each epsilon and number of epochs that is trained as a whole.
         sweeps: those of the small grid, that of the advised B second.
 
     Returns:
@@ -112,10 +113,9 @@ def advice(study: Study, trials: pd.DataFrame, sweeps: list[str]) -> dict[str, A
     """
     grid = _of(study, trials, *sweeps)
     cells = [cell for sweep in sweeps for cell in study.sweep_cells(sweep)]
-    beside = [cell for cell in study.sweep_cells(_SEARCHED) if cell.epsilon == cells[0].epsilon]
-    searched = _of(study, trials, _SEARCHED)
-    searched = searched[searched["epsilon"] == cells[0].epsilon]
-    if grid["cell"].nunique() < len(cells) or searched["cell"].nunique() < len(beside):
+    epsilon, epochs = cells[0].epsilon, cells[0].epochs
+    searched = swept[(swept["epsilon"] == epsilon) & (swept["epochs"] == epochs)]
+    if searched.empty or grid["cell"].nunique() < len(cells):
         return None
     first = grid[grid["seed"] == 1]
     middle = study.sweeps[sweeps[1]].learning_rates[1]
@@ -129,7 +129,7 @@ def advice(study: Study, trials: pd.DataFrame, sweeps: list[str]) -> dict[str, A
     ]
     columns = ["batch_size", "clipping_bound", "learning_rate"]
     return {
-        "epsilon": cells[0].epsilon,
+        "epsilon": epsilon,
         "searched": round(100 * Problem(searched, norm=1.0).searched(), 2),
         "advised": [
             *(float(getattr(advised, column)) for column in columns),

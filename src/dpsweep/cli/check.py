@@ -9,7 +9,7 @@ from typing import Any
 
 from dpsweep.analysis.power import outlook
 from dpsweep.base.units import count
-from dpsweep.data.hub_file import HubError, UnreachableHubError, require_file
+from dpsweep.data.hub_file import HubError, UnreachableHubError, repository_named, require_file
 from dpsweep.data.prepare import inspect, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.planning.plan import Plan
@@ -165,8 +165,9 @@ def _hub(study: Study, paths: Paths) -> Generator[str, None, list[str]]:
             try:
                 require_file(source.id, file, source.revision)
             except UnreachableHubError as error:
-                at = f" at revision {source.revision}" if source.revision else ""
-                unknown.append((f"{file} of {source.id}{at}", str(error)))
+                unknown.append(
+                    (f"{file} of {repository_named(source.id, source.revision)}", str(error))
+                )
             except HubError as error:
                 wrong.append(f"backbones.{name}.{key}: {error}")
     for reason, files in told_once(unknown).items():

@@ -46,15 +46,26 @@ def fetch_file(
         HfApi().model_info(repository, revision=revision, timeout=TIMEOUT_SECONDS)
         return Path(hf_hub_download(repository, file, revision=revision))
     except Exception as error:
-        at = f" at revision {revision}" if revision else ""
         command = f"hf download {' '.join([repository, file, *others])}"
         command += f" --revision {revision}" if revision else ""
         kind = HubError if isinstance(error, HfHubHTTPError) else UnreachableHubError
         raise kind(
             cannot_fetch(
-                f"{file} of {repository}{at}", error, command, f"copy the file and set {instead}"
+                f"{file} of {repository_named(repository, revision)}",
+                error,
+                command,
+                f"copy the file and set {instead}",
             )
         ) from error
+
+
+def repository_named(repository: str, revision: str | None) -> str:
+    """Name a repository, with the revision if one is asked for.
+
+    >>> repository_named("timm/vit", "0123"), repository_named("timm/vit", None)
+    ('timm/vit at revision 0123', 'timm/vit')
+    """
+    return f"{repository} at revision {revision}" if revision else repository
 
 
 def require_file(repository: str, file: str, revision: str | None) -> None:
@@ -69,7 +80,7 @@ def require_file(repository: str, file: str, revision: str | None) -> None:
 
     if isinstance(try_to_load_from_cache(repository, file, revision=revision), str):
         return
-    what = f"{repository}{f' at revision {revision}' if revision else ''}"
+    what = repository_named(repository, revision)
     try:
         found = HfApi().model_info(repository, revision=revision, timeout=TIMEOUT_SECONDS)
     except HfHubHTTPError as error:

@@ -16,6 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpsweep.models.transformation import transform
+from dpsweep.study.config import GroupNorm
+
 # Of the mother wavelet: the width of its envelope in pixels, its frequency in radians per pixel.
 _WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4
 # How many periods of the image to each side a filter is summed over.
@@ -85,7 +88,7 @@ class Scattering(nn.Module):
             raise ValueError(
                 f"found groups {groups}; allowed: 0, or a divisor of {channels} channels"
             )
-        self._groups = groups
+        self._transformation = GroupNorm(kind="group-norm", groups=groups) if groups else None
         self.head = nn.Linear(channels * (image_size // step) ** 2, num_classes)
 
     def get_classifier(self) -> nn.Module:
@@ -94,10 +97,8 @@ class Scattering(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Map images (B, in_chans, H, W) to logits (B, num_classes)."""
-        found = self.scatter(input)
-        if self._groups:
-            found = F.group_norm(found, self._groups)
-        return cast(Tensor, self.head(found.flatten(1)))
+        read = transform(self.scatter(input).flatten(1), self._transformation)
+        return cast(Tensor, self.head(read))
 
     def scatter(self, images: Tensor) -> Tensor:
         """Return the coefficients of images.
