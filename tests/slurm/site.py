@@ -95,6 +95,18 @@ class Site(Chain):
         logs = sorted((self.folder / ".snakemake/log").iterdir())
         return "".join(log.read_text() for log in logs)
 
+    def evidence(self) -> str:
+        """What the jobs, Snakemake and Slurm said, without progress and plans, for the error of a test."""
+        events = [line for line in self.journal_text().splitlines() if " step " not in line]
+        said = re.findall(
+            r"^.*(?:[Ee]rror|status is|Trying|attempt).*$", self.snakemake_log(), re.MULTILINE
+        )
+        jobs = subprocess.run(
+            ["squeue", "--states=all", "--noheader", "--format=%i %T %r %S %M %k"],
+            capture_output=True, text=True, check=False,
+        ).stdout  # fmt: skip
+        return "\n".join([*events[-60:], "", *said[-40:], "", *jobs.splitlines()[-60:]])
+
     def starts(self, sweep: str) -> list[tuple[str, str, str, int]]:
         """Training that was started: (Slurm job, GPU, cell, time), in order."""
         pattern = rf"^start (\S+) (\S+) (\d+) train .*\b{sweep} (\S+)$"

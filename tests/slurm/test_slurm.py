@@ -103,6 +103,9 @@ def disturbed(slurm: None, local: Chain, tmp_path_factory: pytest.TempPathFactor
     try:
         disturb(site, run)
         assert run.wait(timeout=PATIENCE) == 1
+    except AssertionError as error:
+        error.add_note(site.evidence())
+        raise
     finally:
         if run.poll() is None:
             run.kill()
@@ -130,7 +133,7 @@ class LongCells:
         def suspended() -> bool:
             for cell in sorted(left):
                 # A start empties the log.
-                logs = (self.site.results / "logs/cells" / LONG).glob(f"{cell}*.log")
+                logs = (self.site.results / "logs/cells" / LONG).glob(f"{cell}-*.log")
                 saved = any("checkpoint at step" in log.read_text() for log in logs)
                 jobs = self.starts(cell)
                 pid = training_pid(cell) if len(jobs) == start and saved else None
