@@ -365,6 +365,12 @@ def test_accounted_tuning_is_certified(tuned: Path) -> None:
     assert certificate.noise.certified_epsilon < 7
 
 
+def test_a_notebook_names_folder_and_ledger_by_strings(tuned: Path) -> None:
+    assert verify(str(tuned), ledger="none") == verify(tuned, ledger="none")
+    with pytest.raises(ReleaseError, match=r"no/such.jsonl: no such ledger"):
+        verify(str(tuned), ledger="no/such.jsonl")
+
+
 @pytest.mark.parametrize("name", [TRAINED, FROZEN, CARD])
 def test_edited_and_missing_files_are_found(name: str, tuned: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tuned, tmp_path / "copy"))

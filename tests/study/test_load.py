@@ -43,6 +43,10 @@ def test_an_overlay_without_changes_is_its_base(base: Path) -> None:
     assert load_study(overlay(base, "")) == load_study(base)
 
 
+def test_a_notebook_names_a_study_by_a_string(base: Path) -> None:
+    assert load_study(str(base)) == load_study(base)
+
+
 def test_mappings_merge_and_the_rest_is_replaced(base: Path) -> None:
     path = overlay(
         base,

@@ -72,8 +72,8 @@ def prepared(template: Path, folder: Path, features: dict[str, Any] | None = Non
     return Prepared(
         feature_study(features or {}),
         paths,
-        PreparedDataset.open(paths.dataset("digits")),
-        PreparedBackbone.open(paths.backbone("vit")),
+        PreparedDataset.open(str(paths.dataset("digits"))),  # as a notebook may write it
+        PreparedBackbone.open(str(paths.backbone("vit"))),
     )
 
 

@@ -131,7 +131,7 @@ class PreparedDataset:
     test_labels: npt.NDArray[np.int64]
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: str | Path) -> Self:
         """Map the arrays of a prepared dataset.
 
         Everything is read once and compared with the metadata: types, shapes, checksums and
@@ -141,6 +141,7 @@ class PreparedDataset:
         Raises:
             DatasetError: the folder is missing, incomplete or damaged.
         """
+        folder = Path(folder)
         dataset = cls(folder, read_metadata(folder), **map_arrays(folder))
         dataset._compare_with_metadata()
         return dataset

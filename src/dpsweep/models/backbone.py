@@ -65,12 +65,13 @@ class PreparedBackbone:
     metadata: BackboneMetadata
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: str | Path) -> Self:
         """Read the metadata and compare the weights with the checksum.
 
         Raises:
             BackboneError: the folder is missing, incomplete or damaged.
         """
+        folder = Path(folder)
         with opening(folder, "backbone", BackboneError):
             metadata = BackboneMetadata.model_validate(read_checked_json(folder / METADATA))
             found = _checksum(metadata, folder / _WEIGHTS)

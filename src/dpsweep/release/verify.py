@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from pydantic import ValidationError
@@ -95,9 +95,9 @@ ACCOUNTING_SECONDS = 12
 
 
 def verify(
-    folder: Path,
-    backbone: Path | None = None,
-    ledger: Path | LedgerWord = "beside",
+    folder: str | Path,
+    backbone: str | Path | None = None,
+    ledger: str | Path | LedgerWord = "beside",
     seconds: float = ACCOUNTING_SECONDS,
 ) -> Certificate:
     """Verify the folder of a release.
@@ -120,6 +120,7 @@ def verify(
             others; the message has a line for each.
         BackboneError: there is no prepared backbone in the folder of that name.
     """
+    folder = Path(folder)
     _refuse(folder, file_mistakes(folder))
     content, certificate = _read(folder)
     prepared = PreparedBackbone.open(backbone) if backbone else None
@@ -136,16 +137,17 @@ def verify(
     return certificate
 
 
-def ledger_of(folder: Path, ledger: Path | LedgerWord = "beside") -> Path | None:
+def ledger_of(folder: Path, ledger: str | Path | LedgerWord = "beside") -> Path | None:
     """The ledger that a release is compared with; None where there is none.
 
     Raises:
         ReleaseError: the one that is named is missing.
     """
-    if isinstance(ledger, Path):
-        if not ledger.exists():
-            raise ReleaseError(f"{ledger}: no such ledger")
-        return ledger
+    if ledger not in get_args(LedgerWord):
+        named = Path(ledger)
+        if not named.exists():
+            raise ReleaseError(f"{named}: no such ledger")
+        return named
     beside = Paths(folder.resolve().parent).ledger
     return beside if ledger == "beside" and beside.exists() else None
 

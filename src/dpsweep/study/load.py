@@ -150,7 +150,7 @@ def _merge(below: Any, above: Any) -> Any:
     return dict(above) if isinstance(above, _Replace) else above
 
 
-def load_study(path: Path) -> Study:
+def load_study(path: str | Path) -> Study:
     """Read and check a study file.
 
     A study may build on another with ``extends: other.yaml`` (relative to itself), or on one that comes
@@ -162,7 +162,7 @@ def load_study(path: Path) -> Study:
         StudyError: the file is missing, is not YAML, or does not fit the schema. The message
             names each key, what was found, and what is allowed.
     """
-    content = _read(path)
+    content = _read(Path(path))
     try:
         return Study.model_validate(content)
     except ValidationError as error:
