@@ -35,9 +35,7 @@ rule figure:
     wildcard_constraints:
         target="|".join(map(re.escape, STUDY.figures)) or "(?!)",
     params:
-        made_for=lambda w: fingerprints.target_fingerprint(
-            STUDY, STUDY.figures[w.target]
-        ),
+        made_for=lambda w: fingerprints.target_fingerprint(STUDY, STUDY.figures[w.target]),
     shell:
         "dpsweep figure {wildcards.target} > {log:q} 2>&1"
 
@@ -52,9 +50,7 @@ rule table:
     wildcard_constraints:
         target=OUTPUTS.tables_with("csv"),
     params:
-        made_for=lambda w: fingerprints.target_fingerprint(
-            STUDY, STUDY.tables[w.target]
-        ),
+        made_for=lambda w: fingerprints.target_fingerprint(STUDY, STUDY.tables[w.target]),
     shell:
         "dpsweep table {wildcards.target} > {log:q} 2>&1"
 

@@ -29,9 +29,7 @@ if STUDY.audit is not None:
         input:
             OUTPUTS.audit().inputs,
         output:
-            expand(
-                R / "audit/audit.{suffix}", suffix=["csv", "pdf", "png", "tex", "md"]
-            ),
+            expand(R / "audit/audit.{suffix}", suffix=["csv", "pdf", "png", "tex", "md"]),
         log:
             R / "logs/audit/evidence.log",
         params:

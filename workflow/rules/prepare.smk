@@ -1,9 +1,7 @@
 # What trials read: tokenizers, datasets, backbones, features and noise multipliers. They are made again if their
 # section of the study or the local files that it names have changed (`made_for`).
 PREPARED = ["metadata.json"] + [
-    f"{split}_{what}.npy"
-    for split in ("train", "test")
-    for what in ("inputs", "labels")
+    f"{split}_{what}.npy" for split in ("train", "test") for what in ("inputs", "labels")
 ]
 
 
@@ -70,9 +68,7 @@ rule features:
         mem_mb=JOBS.mem_mb(),
         runtime=JOBS.runtime("features"),
     params:
-        made_for=lambda w: fingerprints.section_fingerprint(
-            STUDY.backbones[w.backbone].features
-        ),
+        made_for=lambda w: fingerprints.section_fingerprint(STUDY.backbones[w.backbone].features),
     shell:
         "dpsweep compute-features {wildcards.dataset} {wildcards.backbone} > {log:q} 2>&1"
 
@@ -82,8 +78,7 @@ rule calibrate:
     output:
         R / "noise/{dataset}/eps{epsilon}_epochs{epochs}_B{batch_size}-{made_for}.json",
     log:
-        R
-        / "logs/noise/{dataset}/eps{epsilon}_epochs{epochs}_B{batch_size}-{made_for}.log",
+        R / "logs/noise/{dataset}/eps{epsilon}_epochs{epochs}_B{batch_size}-{made_for}.log",
     shell:
         "dpsweep calibrate {wildcards.dataset} {wildcards.epsilon} {wildcards.epochs} "
         "{wildcards.batch_size} > {log:q} 2>&1"

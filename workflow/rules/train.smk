@@ -24,11 +24,9 @@ rule gradient_norms:
     input:
         lambda w: OUTPUTS.gradient_norms_of(w).inputs,
     output:
-        R
-        / "gradnorms/{problem}/eps{epsilon}_epochs{epochs}_C{clipping_bound}-{made_for}.parquet",
+        R / "gradnorms/{problem}/eps{epsilon}_epochs{epochs}_C{clipping_bound}-{made_for}.parquet",
     log:
-        R
-        / "logs/gradnorms/{problem}/eps{epsilon}_epochs{epochs}_C{clipping_bound}-{made_for}.log",
+        R / "logs/gradnorms/{problem}/eps{epsilon}_epochs{epochs}_C{clipping_bound}-{made_for}.log",
     threads: STUDY.training.threads
     resources:
         gpu=1,
