@@ -9,7 +9,7 @@ module must fail: a test that fails, not one that cannot be collected. The one t
 time comes first. At the end, all those that failed must pass without a bug.
 
 Results go to benchmarks/results/planted_bugs.json, where the bugs that were not tried keep theirs;
-`python -m benchmarks.tables` writes the table of docs/planted-bugs.md. The exit status is 1 if a bug
+`python -m benchmarks.tables` writes the table of docs/reliability.md. The exit status is 1 if a bug
 survives.
 """
 

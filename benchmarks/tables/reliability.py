@@ -67,27 +67,28 @@ def slowest_tests(result: dict[str, Any]) -> list[str]:
 
 
 def planted_bugs(result: dict[str, Any]) -> list[str]:
-    """Which test sees which bug first, package by package."""
-    rows = result["rows"]
-    caught = sum(row["caught_by"] is not None for row in rows)
-    minutes = sum(row["seconds"] for row in rows) / 60
-    lines = [
-        f"{caught} of {len(rows)} bugs are caught, in {minutes:.0f} minutes of processor time."
-    ]
-    for package in sorted({row["package"] for row in rows}):
-        cells = [
-            [
-                f"`{row['module']}`",
-                row["bug"],
-                "**survived**" if row["caught_by"] is None else f"`{row['caught_by']}`",
-            ]
-            for row in rows
-            if row["package"] == package
+    """How many bugs the fast tests see, package by package, and each that they do not."""
+    planted = Counter(row["package"] for row in result["rows"])
+    survived = [row for row in result["rows"] if row["caught_by"] is None]
+    missed = Counter(row["package"] for row in survived)
+    rows = [
+        [
+            "modules beside the packages" if name == "dpsweep" else f"`{name}`",
+            f"{count}",
+            f"{count - missed[name]}",
         ]
-        name = "Modules beside the packages" if package == "dpsweep" else f"`dpsweep.{package}`"
-        lines += ["", f"## {name}: {len(cells)} bugs", ""]
-        lines += texts(["module", "bug", "the first test that fails"], cells)
-    return lines
+        for name, count in sorted(planted.items())
+    ]
+    minutes = sum(row["seconds"] for row in result["rows"]) / 60
+    return [
+        *grid(
+            ["package", "bugs", "caught"],
+            [*rows, ["all", f"{planted.total()}", f"{planted.total() - len(survived)}"]],
+        ),
+        "",
+        f"It took {minutes:.0f} minutes of processor time.",
+        *(f"Not caught: {row['bug']} (`{row['module']}`)." for row in survived),
+    ]
 
 
 def backbones(result: dict[str, Any]) -> list[str]:
