@@ -1,8 +1,8 @@
-"""Which trials the sources of today did not train.
+"""Find trials that were trained by other source code than today's.
 
 A trial counts as it is until the trainer's version is raised: most edits of the sources change no result. But
-an edit of a clipping rule, say, does, and then nobody would train again. So trials record a checksum of the
-sources, and who compares them is told.
+an edit of a clipping rule does, and nobody may think of the version. So trials record a checksum of the
+sources, and a comparison of trials of different sources is reported.
 """
 
 from pathlib import Path

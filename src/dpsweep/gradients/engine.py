@@ -1,4 +1,4 @@
-"""Where the clipped sum is computed: what all engines of per-example gradients have in common.
+"""Compute the clipped sum: what all engines of per-example gradients have in common.
 
 All fast engines clip and sum by `FactoredEngine.clipped_sum`. They differ in how they find the
 gradients of the examples (`dpsweep.gradients.engines`). The engines `loop` and `opacus`, with

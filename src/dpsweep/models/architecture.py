@@ -1,4 +1,4 @@
-"""Which network a backbone is, before there is one."""
+"""Describe the network of a backbone without building it."""
 
 from pydantic import BaseModel, ConfigDict
 

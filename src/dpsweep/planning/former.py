@@ -8,7 +8,7 @@ from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
 FOLDERS = ("cells", "gradnorms", "theory", "noise")
-"""Where names of files end with what they were made for."""
+"""Folders in which names of files end with the fingerprint of their settings."""
 
 
 def former_files(paths: Paths, studies: Iterable[Study]) -> list[Path]:

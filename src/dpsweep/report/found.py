@@ -103,9 +103,9 @@ def _reached(best: "pd.Series[Any]") -> str:
 
 
 def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable:
-    """What the worst C, B and learning rate cost, and the usual C and B, at every problem and ε.
+    """Tabulate what the worst C, B and learning rate cost, and the usual C and B, by problem and ε.
 
-    It is the accuracy at the best value minus that at the worst one, the other hyperparameters tuned for
+    A cost is the accuracy at the best value minus that at the worst one, the other hyperparameters tuned for
     each. Learning rates are compared by the first seed, which tried all that were tried.
     """
     lost, worst = {}, {}

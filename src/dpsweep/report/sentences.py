@@ -20,7 +20,7 @@ from dpsweep.study import Study
 from dpsweep.study.choice import choose, repeats
 
 HABIT: Mapping[str, float] = {"clipping_bound": 1.0, "batch_size": 256}
-"""What many papers and tutorials train with."""
+"""The settings of many papers and tutorials."""
 _BY = ["problem", "epsilon"]
 # Of three kinds of sentences, to either side.
 _CHANCE = LEVEL / 3 / 2

@@ -109,7 +109,7 @@ def shorten(names: Iterable[Any]) -> str:
 
 
 def told_once(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """What is said, each once, with the names that it is said of, in the order of their first.
+    """Group names by what is said of them, so that each sentence is printed once.
 
     >>> told_once([("a", "late"), ("b", "lost"), ("c", "late"), ("a", "late")])
     {'late': ['a', 'c'], 'lost': ['b']}

@@ -33,7 +33,7 @@ class Target(Settings):
     shows_means: ClassVar[bool] = False
     """Whether accuracies are means over the seeds that chose; the caption then says what that means."""
     marks: ClassVar[tuple[str, str]] = ("", "")
-    """What is marked as good as the best, and among what; the caption then says what a mark means."""
+    """The squares that are marked as good as the best, and the set they are among, for the caption."""
     tuning_note: ClassVar[str] = ""
     """Further words of the caption on how settings were chosen."""
     single: ClassVar[tuple[str, ...]] = ()

@@ -136,7 +136,7 @@ class _Run:
         return trial
 
     def timing(self) -> dict[str, Any]:
-        """Where the time of this job has gone, and what the cell's trials have cost at any time."""
+        """Return the seconds of this job by stage, and those that all trials of the cell have cost."""
         return {
             "trials": len(self.trials),
             "trained": self.trained,
