@@ -2,7 +2,7 @@
 
 A trial counts as it is until the trainer's version is raised: most edits of the sources change no result. But
 an edit of a clipping rule does, and nobody may think of the version. So trials record a checksum of the
-sources, and a comparison of trials of different sources is reported.
+sources, and whoever reads them says how many have another.
 """
 
 from pathlib import Path

@@ -23,7 +23,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """Return the part of an error's message that says why memory has run out; compilers put it further down."""
+    """Return the part of an error's message that says why memory has run out; compilers put it last."""
     lines = str(error).splitlines() or [type(error).__name__]
     reasons = [line for line in lines if any(each in line for each in _OUT_OF_MEMORY)]
     return (reasons or lines)[0].partition(". ")[0]
