@@ -17,13 +17,15 @@ from typing import Any
 import yaml
 from tests.browser import CHROMIUM, chromium
 from tests.planning.finished import finish_output
-from tests.report.test_explore import many_trials
+from tests.report.test_explore import write_many_trials
 from tests.synthetic import make_study
 
 from benchmarks.common import RESULTS, command_line, environment, snakemake
 from benchmarks.speed.workflow import time_command
 from dpsweep.base.files import write_json
 from dpsweep.planning.outputs import Outputs
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
@@ -43,6 +45,17 @@ def make(cells: int) -> Study:
     return make_study(sweeps, backbones=names)
 
 
+def write_noise(study: Study, paths: Paths) -> None:
+    """Write what the report reads of noise; what is drawn of the other outputs is in their tables."""
+    dataset, delta = "digits", study.privacy.delta
+    for cell in study.problem_cells(next(iter(study.problems))):
+        file = paths.noise(study, dataset, cell.epsilon, cell.epochs, cell.batch_size)
+        if file.stat().st_size < 100:  # a name
+            steps = study.steps(dataset, cell.epochs, cell.batch_size)
+            sizes = study.train_size(dataset), study.batch_size(cell), steps
+            write_calibration(file, calibrate(cell.epsilon, delta, *sizes))
+
+
 def measure(cells: int, folder: Path) -> dict[str, dict[str, float]]:
     """Measure a study in an empty folder."""
     study, paths = make(cells), Paths(folder / "results")
@@ -56,8 +69,9 @@ def measure(cells: int, folder: Path) -> dict[str, dict[str, float]]:
     for output in Outputs(study, paths).every():
         finish_output(output)
         for file in tables.keys() & set(output.files):
-            many_trials(study, tables[file]).to_parquet(file)
+            write_many_trials(study, paths, tables[file])
     found["snakemake -n all --quiet, everything there"] = time_command(plan, folder)
+    write_noise(study, paths)
     found["dpsweep status"] = time_command([*dpsweep, "status", "study.yaml"], folder)
     for page, stage in (("explore.html", "explore"), ("report.html", "report")):
         command = [*dpsweep, stage, "--study", "study.yaml"]

@@ -195,12 +195,7 @@ class TestInABrowser:
                 }
             }
         )  # fmt: skip
-        frame = many_trials(study, study.all_cells())
-        assert len(frame) == 100_000
-        paths.problem(str(frame["problem"][0])).parent.mkdir(parents=True)
-        made_for = {MADE_FOR: table_made_for(study, paths, str(frame["problem"][0])).encode()}
-        table = pa.Table.from_pandas(frame).replace_schema_metadata(made_for)
-        pq.write_table(table, paths.problem(str(frame["problem"][0])))
+        assert write_many_trials(study, paths, study.all_cells()) == 100_000
         write_explore(study, STUDY_FILE, paths)
         with chromium(1400, 1000) as page:
             session = page.context.new_cdp_session(page)
@@ -218,6 +213,15 @@ class TestInABrowser:
             page.locator("#plot .mark").first.click()
             page.locator("#cell h2").wait_for()
             assert page.locator("#cell tbody tr").count() == 10
+
+
+def write_many_trials(study: Study, paths: Paths, cells: Sequence[Cell]) -> int:
+    """Write the table of one problem, with random trials of its cells; return how many."""
+    frame, file = many_trials(study, cells), paths.problem(cells[0].problem)
+    made_for = {MADE_FOR: table_made_for(study, paths, cells[0].problem).encode()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pandas(frame).replace_schema_metadata(made_for), file)
+    return len(frame)
 
 
 def many_trials(study: Study, cells: Sequence[Cell]) -> pd.DataFrame:

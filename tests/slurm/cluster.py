@@ -28,6 +28,8 @@ GPUS = 4
 TYPES = ("a100-sxm4-80gb", "1g.10gb")
 GRES = ",".join(f"gpu:{kind}:{GPUS // 2}" for kind in TYPES)
 CPUS = 8
+# Slurm counts priorities down from a smaller one.
+FIRST = 2**32 - 10
 STATE = Path("/var/lib/dpsweep-slurm")
 CONFIGURATION = Path("/etc/slurm")  # jobs do not inherit SLURM_CONF
 LOCK = Path("/run/lock/dpsweep-slurm")
@@ -248,6 +250,15 @@ def gpus_of(number: str) -> str:
 def update(number: str, change: str) -> None:
     """Change a job, as its owner or an operator may."""
     _run("scontrol", "update", f"JobId={number}", change)
+
+
+def let_start_first(name: str) -> None:
+    """Put waiting jobs whose comment, which is Snakemake's name of them, has a text before all others."""
+    waiting = _output("squeue", "--states=PENDING", "--noheader", "--format=%i %Q %k").splitlines()
+    for number, priority, comment in (line.split(maxsplit=2) for line in waiting):
+        if name in comment and int(priority) < FIRST:
+            # It may start at this moment.
+            _succeeds("scontrol", "update", f"JobId={number}", f"Priority={FIRST}")
 
 
 def steps() -> set[str]:

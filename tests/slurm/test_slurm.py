@@ -131,6 +131,7 @@ class LongCells:
         left = set(cells)
 
         def suspended() -> bool:
+            cluster.let_start_first(LONG)
             for cell in sorted(left):
                 # A start empties the log.
                 logs = (self.site.results / "logs/cells" / LONG).glob(f"{cell}-*.log")
@@ -145,7 +146,16 @@ class LongCells:
                     left.discard(cell)
             return not left
 
-        wait_for(suspended, f"checkpoints of {', '.join(cells)}", self.run)
+        wait_for(suspended, f"checkpoints of {', '.join(cells)}", self.run, every=0.5)
+
+    def wait_for_another(self, cell: str) -> None:
+        """Wait until a cell that was ended goes on."""
+
+        def goes_on() -> bool:
+            cluster.let_start_first(LONG)
+            return continued(self.site, self.starts(cell)[1:]) > 0
+
+        wait_for(goes_on, f"another {cell}", self.run, every=0.5)
 
     def resume(self, cell: str) -> None:
         with suppress(ProcessLookupError):
@@ -182,7 +192,7 @@ def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
     cells.suspend(LIMITED, start=3)
     # What a job says before it goes on from its checkpoint would be lost with the node.
     for cell in (CANCELLED, KILLED):
-        wait_for(lambda cell=cell: continued(site, cells.starts(cell)[1:]), f"another {cell}", run)
+        cells.wait_for_another(cell)
     # The node takes all jobs along that run there, whatever they are.
     cluster.lose_node()
 
