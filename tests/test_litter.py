@@ -11,6 +11,7 @@ FOLDERS = [
     *("__pycache__", "__MACOSX", ".ipynb_checkpoints", "@Recycle", ".snapshot", "~snapshot"),
     *(".Trash-1000", ".Trashes", ".Spotlight-V100", ".fseventsd", ".AppleDouble", ".git"),
     *("@Recently-Snapshot", "#snapshot", "@tmp", "RECYCLER", "Network Trash Folder", "FOUND.000"),
+    *("RECYCLED", "MSOCache", "_gsdata_", "@SynoThumb", "@GMT-2024.01.31-12.00.00"),
     *(".stversions", ".stfolder", ".dropbox.cache", ".@__thumb", "@__thumb", ".cache"),
 ]
 FILES = [
@@ -19,6 +20,8 @@ FILES = [
     *("cat (conflicted copy 2024-01-31).png", "cat (Ann's conflicted copy 2024-01-31).png"),
     *("cat (Case Conflict).png", "cat (Case Conflict 1).png", ".~lock.cats.csv#"),
     *("cat.sync-conflict-20240131-120000-ABCDEFG.png", "~syncthing~cat.png.tmp", ".cat.png.swp"),
+    *("cat.png:Zone.Identifier", "cat.pngZone.Identifier", "cat.jpg.!ut", "cat.jpg.!qB"),
+    *("cat (SFConflict ann@x.org 2024-01-31-12-00-00).png", "cat [Conflict].png", "cat.png.bts"),
     *("cat.png@SynoEAStream", "cat.png@SynoResource", "picasa.ini", "cat.png.bak", "cat.pyc"),
 ]
 DATA = [

@@ -16,11 +16,20 @@ _NAMES = frozenset(
         *("__macosx", "icon\r", "desktop db", "desktop df", "network trash folder"),
         *("temporary items", "thevolumesettingsfolder", "thefindbycontentfolder"),
         *("thumbs.db", "thumbs.db:encryptable", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini"),
-        *("$recycle.bin", "recycler", "system volume information", "folder.htt"),
+        *("$recycle.bin", "recycler", "recycled", "system volume information", "folder.htt"),
+        *("iconcache.db", "msocache", "windowsimagebackup"),
         *("@eadir", "@tmp", "@sharebin", "@sharesnap", "@synologydrive", "@synoeastream"),
-        *("#recycle", "#snapshot", "@recycle", "@recently-snapshot", "@__thumb", "@transcode"),
+        *(
+            "@synothumb",
+            "#recycle",
+            "#snapshot",
+            "@recycle",
+            "@recently-snapshot",
+            "@__thumb",
+            "@transcode",
+        ),
         *("~snapshot", "lost+found", "aquota.user", "aquota.group"),
-        *("__pycache__", "picasa.ini", "zbthumbnail.info", "pspbrwse.jbf"),
+        *("_gsdata_", "__pycache__", "picasa.ini", "zbthumbnail.info", "pspbrwse.jbf"),
     }
 )
 _PATTERN = re.compile(
@@ -28,7 +37,10 @@ _PATTERN = re.compile(
       found\.\d{3}                                         # a folder of chkdsk
     | .*@syno(?:eastream|resource)                         # attributes, on Synology
     | .*\.sync-conflict-\d{8}-\d{6}(?:-\w+)?(?:\.[^.]*)?   # Syncthing
+    | .+[:.]?Zone\.Identifier                              # where a file came from: Windows, beside WSL
+    | @GMT-\d{4}(?:\.\d\d){2}-\d\d(?:\.\d\d){2}             # a snapshot, of Samba
     | .*\((?:[^()]*\s)?conflicted\ copy[^()]*\).*          # Dropbox, Nextcloud, ownCloud
+    | .*\(SFConflict\ [^()]*\).* | .*\[Conflict(?:\ \d+)?\].* # Seafile, Google Drive
     | .*\(case\ conflict(?:\ \d+)?\).*                     # Dropbox
     | ~syncthing~.* | ~\$.*                                # unfinished, or open in an office program
     """,
@@ -36,7 +48,7 @@ _PATTERN = re.compile(
 )
 # What is not finished, or was replaced: of files only, because folders have such names too.
 _OF_A_FILE = re.compile(
-    r".+(?:~|\.(?:tmp|temp|part|partial|filepart|crdownload|download|opdownload|aria2|sw[op]|bak"
+    r".+(?:~|\.(?:tmp|temp|part|partial|filepart|crdownload|download|opdownload|aria2|!ut|!qb|!sync|bts|sw[op]|bak"
     r"|orig|pyc))",
     re.IGNORECASE,
 )
