@@ -310,6 +310,7 @@ def test_texts_of_several_lines_are_read(tmp_path: Path) -> None:
         ['"Hello" he said\t1', "good\t0", 'see "you"\t1'],
         ['"Hello he said\t1', "good\t0", 'bye"\t1', "x\t0"],
         ['5" nails\t0', '"\t1'],
+        ['"a\t0', 'b"\t1'],
     ],
 )
 def test_quotes_between_tabs_may_be_text(tmp_path: Path, lines: list[str]) -> None:
@@ -414,6 +415,13 @@ def test_a_table_is_cut_by_its_texts(tmp_path: Path) -> None:
         FilesSource.model_validate(keys | {"test": "other.csv"})
     with pytest.raises(ValueError, match="found neither it and test_from_train"):
         FilesSource.model_validate({"kind": "files", "train": "all.csv"})
+
+
+def test_rows_inside_of_quotes_are_seen_whatever_class_they_have(tmp_path: Path) -> None:
+    """The class of the row that a quote swallows may be in no other row."""
+    content = b'text,label,note\n"a,0,x\nb,2,x\nc",1,x\nd,0,x\n'
+    with pytest.raises(DatasetError, match=r"line 2 .*what looks like a row of its own"):
+        read(tmp_path, content, GOOD)
 
 
 @pytest.mark.parametrize("kind", REFUSED)

@@ -119,6 +119,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     ),
     "images and masks": (["images", "masks"], "images, masks: words for parts of"),
     "images and labels": (in_each("Images", "Labels"), "Images, Labels: words for parts"),
+    "examples without a class": ([*PETS, "Unlabeled"], "the folder Unlabeled: words for examples"),
     "VOC's folders": (["Annotations", "JPEGImages"], "JPEGImages, Annotations: words"),
     "other words": (
         in_each("prueba", "entrenamiento"),
@@ -215,4 +216,23 @@ def test_an_image_that_is_still_in_the_cloud_is_refused(tmp_path: Path) -> None:
     root = lay_out(tmp_path / "pets", *in_each("train", "test"))
     (root / "train" / "cat" / ".tom.png.icloud").write_bytes(b"bplist00")
     with pytest.raises(DatasetError, match=re.escape("tom.png.icloud: an image that iCloud")):
+        look_at_folder(root)
+
+
+@pytest.mark.parametrize("mask", ["0_mask.png", "0_mask_1.png", "0-Segmentation.png", "0_GT.png"])
+def test_masks_beside_their_images_are_no_examples(tmp_path: Path, mask: str) -> None:
+    """Some published datasets of medical images are so."""
+    root = lay_out(tmp_path / "pets", *in_each("train", "test"))
+    image = Image.new("L", (2, 2), 9)
+    for name in ("0.png", mask):
+        image.save(root / "train" / "cat" / name)
+    with pytest.raises(DatasetError, match=rf"found train/cat/{mask} beside images.*masks, not"):
+        look_at_folder(root)
+
+
+def test_a_class_is_the_same_with_a_space_behind_it(tmp_path: Path) -> None:
+    root = lay_out(tmp_path / "pets", "cat", "dog ")
+    assert look_at_folder(root).classes == ["cat", "dog"]
+    lay_out(root, "dog")
+    with pytest.raises(DatasetError, match=r"two folders of the class 'dog'.*spaces"):
         look_at_folder(root)

@@ -14,7 +14,14 @@ from dpsweep.base.litter import is_litter
 from dpsweep.data.examples import LabelledData, Split, cut_test_set, stratified_share
 from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.splits import images_and_masks, is_numbered, may_be_class, split_uses
+from dpsweep.data.splits import (
+    images_and_masks,
+    is_numbered,
+    masks_of,
+    may_be_class,
+    split_uses,
+    without_class,
+)
 from dpsweep.study.config import FolderSource
 from dpsweep.study.messages import shorten
 
@@ -46,6 +53,11 @@ def load_folder(source: FolderSource) -> LabelledData:
         )
     classes = list(inside)
     images = folder.images(source.train_folders, classes)
+    if masks := masks_of(image.name for image in images):
+        raise DatasetError(
+            f"{first}: found {shorten(masks)} beside images of the same names: masks, not examples; allowed: "
+            "images alone. Move the masks to a folder of their own, outside of this one"
+        )
     labels = np.array([each.label for each in images])
     kept = stratified_share(
         labels, lambda place: [images[place].name], source.train_share, source.seed
@@ -98,14 +110,14 @@ class _Folder:
             )
         found: dict[str, Path] = {}
         for entry in self._entries(self._unwrapped(folder)):
-            # The same word in two forms of Unicode (macOS writes its own) is one class.
-            name = unicodedata.normalize("NFC", entry.name)
+            # The same word in two forms of Unicode (macOS writes its own), or with a space, is one class.
+            name = unicodedata.normalize("NFC", entry.name.strip())
             if not entry.is_dir():
                 self._ignore(entry)
             elif name in found:
                 raise DatasetError(
-                    f"{folder}: two folders of the class {name!r}, in different forms of Unicode; "
-                    "merge them"
+                    f"{folder}: two folders of the class {name!r}, in different forms of Unicode or with "
+                    "spaces around; merge them"
                 )
             else:
                 found[name] = entry
@@ -196,6 +208,8 @@ def _other_layouts(classes: Mapping[str, Path]) -> Iterator[str]:
     uses = split_uses(classes)
     if len(set(uses.values())) > 1 or not all(map(may_be_class, uses)):
         yield f"found {_folders(uses)}: words for splits"
+    if rest := without_class(classes):
+        yield f"found {_folders(rest)}: words for examples without a class"
     if parts := images_and_masks(classes):
         yield f"found {_folders(parts)}: words for parts of an example"
     inside = {name: _folders_inside(path) for name, path in classes.items()}

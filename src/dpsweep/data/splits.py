@@ -31,6 +31,10 @@ _BESIDE_IMAGES = frozenset(
         *("segmentationobject", "target", "targets", "output", "outputs", "boxes", "bboxes"),
     }
 )
+_WITHOUT_CLASS = frozenset({"unlabeled", "unlabelled", "unannotated", "unclassified", "unsup"})
+_MASK = re.compile(
+    r"(.+?)[ _.-]+(?:mask|segmentation|seg|groundtruth|gt|annotation)s?(?:[ _.-]?\d+)?", re.I
+)
 _WORD = re.compile(r"[^\W\d_]+")
 _INNER_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -106,6 +110,26 @@ def images_and_masks(names: Iterable[str]) -> list[str]:
         [name for name, word in plain.items() if word in kind] for kind in (_IMAGES, _BESIDE_IMAGES)
     )
     return [*images, *beside] if images and beside else []
+
+
+def masks_of(images: Iterable[str]) -> list[str]:
+    """Return the images that are masks of others, by their names.
+
+    >>> masks_of(["a/1.png", "a/1_mask.png", "a/1_mask_1.png", "mask/mask (2).jpg", "a/bitmask.png"])
+    ['a/1_mask.png', 'a/1_mask_1.png']
+    """
+    stems = {name.rpartition(".")[0]: name for name in images}
+    found = ((name, _MASK.fullmatch(stem)) for stem, name in stems.items())
+    return [name for name, match in found if match and match[1] in stems]
+
+
+def without_class(names: Iterable[str]) -> list[str]:
+    """Return the names of folders that hold examples without a class.
+
+    >>> without_class(["labeled", "Unlabeled", "spam"])
+    ['Unlabeled']
+    """
+    return [name for name in names if _WITHOUT_CLASS & {*_words(name)}]
 
 
 def may_be_class(name: str) -> bool:

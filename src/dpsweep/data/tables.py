@@ -190,8 +190,14 @@ def _columns(path: Path, delimiter: str, text: str, label: str, quoted: bool) ->
                 for number, line in list(enumerate(row.lines, start=first))[kept]
             ]
     known = set(labels)
+    numbers = all(map(str.isdecimal, known))
     for number, line, fields in within:
-        if len(fields) == width and fields[of_label] in known:
+        # A text may hold as many commas as a row, but hardly as many tabs.
+        if len(fields) == width and (
+            delimiter == "\t"
+            or fields[of_label] in known
+            or (numbers and fields[of_label].isdecimal())
+        ):
             raise _QuotesError(
                 f"{_at(path, number, line)}: found what looks like a row of its own inside of quotes; "
                 'allowed: quotes in pairs around a field, and "" for a quote within. If this is text, save '
