@@ -352,3 +352,11 @@ def test_the_documented_table_shows_the_committed_results():
     documented = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
     assert comparison_table(results) in documented
     assert len(results["settings"]) == 20
+
+
+def test_targets_in_float32_are_computed_in_float64() -> None:
+    """An epsilon in float32 would be proven in float32."""
+    for rate in (1.0, 0.1):
+        found = noise_multiplier(np.float32(2), np.float32(2**-17), rate, 3)  # type: ignore[arg-type]
+        assert type(found) is float
+        assert found == noise_multiplier(2, 2**-17, rate, 3)

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -279,3 +280,14 @@ def test_noise_is_added_and_scaled() -> None:
 
 def test_nothing_to_add_to() -> None:
     GaussianNoise("a").add_to(torch.zeros(0, dtype=torch.float64), 0, 1.0)
+
+
+@pytest.mark.parametrize("size", [10.5, 10.0, "10", None, True])
+def test_a_batch_size_that_is_no_integer_would_be_sampled_at_another_rate(size: Any) -> None:
+    with pytest.raises(ValueError, match=r"batch_size = .*must be an integer"):
+        PoissonSampler(100, size, "a", secret=b"")
+
+
+def test_a_secret_is_bytes() -> None:
+    with pytest.raises(ValueError, match="secret: found a str; allowed: bytes"):
+        GaussianNoise("a", secret=str(7))  # type: ignore[arg-type]

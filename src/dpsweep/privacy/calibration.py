@@ -7,7 +7,6 @@ would be too large, the tilted accountant proposes and certifies, and PLD on a m
 
 import logging
 import math
-import operator
 import time
 import warnings
 from collections.abc import Callable
@@ -17,11 +16,12 @@ from typing import NamedTuple
 
 from scipy.optimize import brentq
 
+from dpsweep.base.numbers import integer, real
 from dpsweep.privacy import prv
 from dpsweep.privacy.accountants import opacus_epsilon, pld_epsilon, pld_interval
 from dpsweep.privacy.gaussian import gaussian_epsilon, gaussian_noise_multiplier
 from dpsweep.privacy.prv import PrivacyLoss, prv_epsilon
-from dpsweep.privacy.record import Calibration, CalibrationError, check_numbers
+from dpsweep.privacy.record import Calibration, CalibrationError
 from dpsweep.privacy.tilted import directed_epsilon, mesh_width, smallest_delta, tilted_epsilon
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ def calibrate(
             f"batch_size = {batch_size} exceeds train_size = {train_size}: the largest batch is "
             "the full data"
         )
-    _check_target(epsilon, delta)
+    epsilon, delta = _check_target(epsilon, delta)
     if delta * train_size >= 1 and not math.isinf(epsilon):
         warnings.warn(
             f"delta = {delta} is not below 1 / train_size = {1 / train_size:.2g}: such a guarantee "
@@ -114,8 +114,8 @@ def calibrate(
     if check_with_opacus:
         opacus, note = _ask_opacus(target, certified.noise_multiplier)
     return Calibration(
-        epsilon=float(epsilon),
-        delta=float(delta),
+        epsilon=epsilon,
+        delta=delta,
         train_size=train_size,
         batch_size=batch_size,
         steps=steps,
@@ -171,33 +171,31 @@ def noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: 
         CalibrationError: as `calibrate`.
     """
     steps = _positive_integer("steps", steps)
-    _check_target(epsilon, delta)
-    check_numbers(sampling_rate=sampling_rate)
+    epsilon, delta = _check_target(epsilon, delta)
+    sampling_rate = real("sampling_rate", sampling_rate, CalibrationError)
     if not 0 < sampling_rate <= 1:
         raise CalibrationError(f"sampling_rate = {sampling_rate}: it must lie in (0, 1]")
     return _certified_noise(PrivacyTarget(epsilon, delta, sampling_rate, steps)).noise_multiplier
 
 
 def _positive_integer(name: str, value: int) -> int:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise CalibrationError(f"{name} = {value!r}: it must be an integer") from None
+    number = integer(name, value, CalibrationError)
     if number < 1:
         raise CalibrationError(f"{name} = {number}: it must be at least 1")
     return number
 
 
-def _check_target(epsilon: float, delta: float) -> None:
-    check_numbers(epsilon=epsilon, delta=delta)
+def _check_target(epsilon: float, delta: float) -> tuple[float, float]:
+    """Return both in float64: a bound that is computed in float32 is none."""
+    epsilon = real("epsilon", epsilon, CalibrationError)
+    delta = real("delta", delta, CalibrationError)
     if not epsilon > 0:
         raise CalibrationError(
-            f"epsilon = {epsilon}: it must be positive (infinity is training without privacy)"
+            f"epsilon = {epsilon:g}: it must be positive (infinity is training without privacy)"
         )
     if not 0 < delta < 1:
-        raise CalibrationError(f"delta = {delta}: it must lie strictly between 0 and 1")
+        raise CalibrationError(f"delta = {delta:g}: it must lie strictly between 0 and 1")
+    return epsilon, delta
 
 
 def _certified_noise(target: PrivacyTarget) -> _Certified:

@@ -3,7 +3,6 @@
 import math
 import reprlib
 from dataclasses import asdict
-from numbers import Real
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -18,6 +17,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.base.numbers import real
 
 NoiseQuantity = Literal["effective", "cumulative", "cumulative_effective"]
 # Floating point holds integers up to the limit.
@@ -118,8 +118,7 @@ def check_numbers(**values: object) -> None:
         CalibrationError: a value is text, a truth value, None, or anything else.
     """
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise CalibrationError(f"{name} = {value!r}: it must be a number")
+        real(name, value, CalibrationError)
 
 
 def mistakes(error: ValidationError) -> list[str]:

@@ -105,6 +105,7 @@ def calibrate_tuning(
             accountants disagree.
     """
     check_numbers(epsilon=epsilon, delta=delta)
+    epsilon, delta = float(epsilon), float(delta)
     if not (0 < epsilon < math.inf and 0 < delta < 1):
         raise CalibrationError(
             f"epsilon = {epsilon}, delta = {delta}: epsilon must be positive and finite, delta "

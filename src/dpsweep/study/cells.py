@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
+from dpsweep.base.numbers import integer
 from dpsweep.study.clipping import RULES, ClippingBound
 
 CELL_AXES = ("epsilon", "epochs", "batch_size", "clipping_bound")
@@ -40,8 +41,10 @@ def optimizer_steps(train_size: int, batch_size: int, epochs: int, rounding: str
         rounding: round or ceil.
 
     Raises:
-        ValueError: B is not in 1..N, E < 1, or the rounding is unknown.
+        ValueError: a number is no integer, B is not in 1..N, E < 1, or the rounding is unknown.
     """
+    train_size, batch_size = integer("train_size", train_size), integer("batch_size", batch_size)
+    epochs = integer("epochs", epochs)
     if not 1 <= batch_size <= train_size:
         raise ValueError(f"batch size must be in 1..{train_size}, found {batch_size}")
     if epochs < 1:

@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from dpsweep.base.numbers import real
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -68,7 +70,7 @@ class FlatClipping(Clipping):
     kind: Literal["flat"] = field(default="flat", init=False)
 
     def __post_init__(self) -> None:
-        if not SMALLEST_BOUND <= self.bound < math.inf:
+        if not SMALLEST_BOUND <= real("clipping bound", self.bound) < math.inf:
             raise ValueError(
                 f"clipping bound {self.bound} must be finite and at least {SMALLEST_BOUND}"
             )
@@ -96,7 +98,7 @@ class AutomaticClipping(Clipping):
     kind: Literal["automatic"] = field(default="automatic", init=False)
 
     def __post_init__(self) -> None:
-        if not SMALLEST_BOUND <= self.gamma < math.inf:
+        if not SMALLEST_BOUND <= real("AUTO-S gamma", self.gamma) < math.inf:
             raise ValueError(
                 f"AUTO-S gamma {self.gamma} must be finite and at least {SMALLEST_BOUND}"
             )

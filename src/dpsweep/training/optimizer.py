@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dpsweep.base.numbers import real
 from dpsweep.gradients import GradientEngine
 from dpsweep.gradients.memory import first_line, is_out_of_memory
 from dpsweep.study.clipping import Clipping
@@ -89,6 +90,8 @@ class PrivateOptimizer:
                 "one gradient in each step, as SGD and Adam (LBFGS computes losses again, SparseAdam wants "
                 "sparse gradients, and noise is in every number)"
             )
+        noise_multiplier = real("noise_multiplier", noise_multiplier)
+        real("expected_batch_size", expected_batch_size)
         if not 0 <= noise_multiplier < math.inf:
             raise ValueError(f"noise multiplier {noise_multiplier} must be finite and at least 0")
         if noise_multiplier > 0 and not math.isfinite(clipping.sensitivity):

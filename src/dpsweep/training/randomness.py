@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from dpsweep.base.files import canonical_json
+from dpsweep.base.numbers import integer
 
 KEY_BITS = 128
 """Length of a stream's key, which is that of numpy's Philox generator."""
@@ -86,6 +87,10 @@ def _asked(secret: bytes | None) -> bytes:
             PublicStreamWarning,
             stacklevel=3,
         )
+    elif not isinstance(secret, bytes):
+        raise ValueError(
+            f"secret: found a {type(secret).__name__}; allowed: bytes, as dpsweep.new_secret() returns"
+        )
     return secret or b""
 
 
@@ -121,8 +126,13 @@ class PoissonSampler:
                 `PublicStreamWarning`, but not for b"".
 
         Raises:
-            ValueError: unless 1 <= batch_size <= train_size.
+            ValueError: unless both are integers with 1 <= batch_size <= train_size.
         """
+        # With B = 10.5 of 100, an example would be in a batch with probability 0.11.
+        train_size, batch_size = (
+            integer("train_size", train_size),
+            integer("batch_size", batch_size),
+        )
         if not 1 <= batch_size <= train_size:
             raise ValueError(
                 f"expected batch size {batch_size} is not possible with {train_size} training "
