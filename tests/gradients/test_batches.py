@@ -58,6 +58,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "short mask": ({"mask": torch.ones(2, dtype=torch.bool)}, r"mask: .*\(2,\).*\(5,\)"),
     "dictionary": ({"inputs": {"input_ids": torch.zeros(5, 3)}}, "inputs: found a dict"),
     "a number": ({"inputs": torch.tensor(1.0)}, r"inputs: found float32 of shape \(\)"),
+    "nested": (
+        {"inputs": torch.nested.nested_tensor([torch.zeros(3, 4), torch.zeros(2, 4)])},
+        "inputs: found a nested tensor",
+    ),
+    "sparse": ({"inputs": torch.zeros(5, 3, 4).to_sparse()}, "inputs: found a tensor of layout sp"),
     "inputs elsewhere": ({"inputs": torch.zeros(5, 3, 4, device="meta")}, "inputs: found on meta"),
 }
 
@@ -84,6 +89,72 @@ def test_labels_of_a_head_alone() -> None:
     # What is masked counts for nothing, whatever its label is.
     norms, _ = made.norms(torch.ones(2, WIDTH), labels, torch.tensor([True, False]))
     assert norms[0] > 0 and norms[1] == 0
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop"])
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (torch.zeros(5, 3, 4, dtype=torch.float64), "found float64 .*with weights in float32"),
+        (torch.zeros(5, 3, 4, dtype=torch.uint8), "found uint8 .*with weights in float32"),
+        (torch.zeros(5, 3, 7), r"found float32 of shape \(3, 3, 7\).*cannot be multiplied"),
+    ],
+    ids=["float64", "uint8", "width"],
+)
+def test_inputs_that_the_network_cannot_read(engine: str, inputs: Tensor, message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=f"inputs: {message}"):
+        make_engine(engine, net()).clipped_sum(
+            **{**batch(), "inputs": inputs}, clipping=NoClipping()
+        )
+
+
+def test_no_gradients_in_inference_mode() -> None:
+    made = make_engine("auto", net())
+    with torch.inference_mode(), pytest.raises(UnsupportedModelError, match="inference_mode"):
+        made.clipped_sum(**batch(), clipping=NoClipping())
+
+
+def test_what_is_no_network() -> None:
+    with pytest.raises(UnsupportedModelError, match="found a function; allowed: a torch"):
+        make_engine("auto", lambda x: x)  # type: ignore[arg-type]
+
+
+class Reads(nn.Module):
+    """Reads numbers of a certain kind only."""
+
+    def __init__(self, read: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.read, self.head = read, nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.read(x).mean(1))
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("read", "largest"),
+    [
+        (torch.log, 2.0),
+        (lambda x: torch.distributions.Bernoulli(probs=x).entropy(), 1.0),
+        (lambda x: torch.eye(WIDTH, dtype=x.dtype)[x[..., 0].long()] + x, 3.0),
+    ],
+    ids=["logarithms", "probabilities", "categories"],
+)
+def test_networks_that_read_no_normal_numbers(
+    read: Callable[[Tensor], Tensor], largest: float
+) -> None:
+    model = Reads(read).double()
+    values = {**batch(), "inputs": largest * batch()["inputs"].double().sigmoid()}
+    found = make_engine("auto", model).clipped_sum(**values, clipping=FlatClipping(0.5))
+    parameters = dict(model.named_parameters())
+    wanted = {name: torch.zeros_like(each) for name, each in parameters.items()}
+    for x, y in zip(values["inputs"], values["labels"], strict=True):
+        loss = nn.functional.cross_entropy(model(x[None]), y[None])
+        gradients = torch.autograd.grad(loss, list(parameters.values()))
+        norm = sum(float(each.square().sum()) for each in gradients) ** 0.5
+        for name, each in zip(wanted, gradients, strict=True):
+            wanted[name] += each * min(1 / 0.5, 1 / norm)
+    torch.testing.assert_close(found.gradients, wanted)
 
 
 class Outputs(nn.Module):

@@ -154,6 +154,62 @@ def test_model_that_mixes_examples(engine: str) -> None:
         run(make_engine(engine, Net(Centred(WIDTH, WIDTH)), HEAD))
 
 
+class Weakly(nn.Linear):
+    """Adds a little of the other examples, as does a scale for the whole batch."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input + 1e-3 * input.mean(0, keepdim=True))
+
+
+class Quantised(nn.Linear):
+    """Rounds to 255 levels up to the largest number of the batch; gradients pass."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        step = input.abs().max() / 127
+        return super().forward(input + ((input / step).round() * step - input).detach())
+
+
+@pytest.mark.parametrize("engine", [*ENGINES, "auto"])
+@pytest.mark.parametrize("layer", [Weakly, Quantised])
+def test_model_that_mixes_examples_weakly(engine: str, layer: type[nn.Linear]) -> None:
+    with pytest.raises(UnsupportedModelError, match="Net mixes the examples of a batch"):
+        run(make_engine(engine, Net(layer(WIDTH, WIDTH)), HEAD))
+
+
+class CentredTokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(20, WIDTH), nn.Linear(WIDTH, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        rows = self.table(tokens).flatten(1)[:, -WIDTH:]
+        logits: Tensor = self.head(rows - rows.mean(0, keepdim=True))
+        return logits
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [[[7], [3], [5], [9]], [[1, 1, 1, 1], [2, 3, 4, 5]], [[7, 7, 7]], [7, 7]],
+    ids=["one place", "a constant text", "a batch of one constant text", "no places"],
+)
+def test_model_that_mixes_examples_whose_order_says_nothing(tokens: list[list[int]]) -> None:
+    """In another order such texts are the same, and nothing would tell that they are mixed."""
+    inputs = torch.tensor(tokens)
+    labels = torch.zeros(len(inputs), dtype=torch.int64)
+    with pytest.raises(UnsupportedModelError, match="CentredTokens mixes the examples"):
+        make_engine("auto", CentredTokens()).norms(inputs, labels, labels == 0)
+
+
+@pytest.mark.parametrize("engine", [*OURS, "loop", "auto"])
+def test_layer_without_parameters_that_is_replaced_later(engine: str) -> None:
+    net = Net(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()))
+    made = make_engine(engine, net, HEAD)
+    run(made)
+    net.layer[1] = nn.BatchNorm1d(TOKENS, affine=False, track_running_stats=False)
+    with pytest.raises(UnsupportedModelError, match=r"BatchNorm1d.*mixes"):
+        run(made)
+
+
 def test_convolution_in_expanded_engine() -> None:
     case = make("convolutions-all")
     with pytest.raises(

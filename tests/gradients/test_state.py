@@ -300,6 +300,26 @@ def test_what_keeps_something_of_the_examples_is_refused_by_name(case: str, engi
         torch.testing.assert_close(state(model), before, rtol=0, atol=0)
 
 
+class LastTokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head, self.last = nn.Embedding(9, WIDTH), nn.Linear(WIDTH, CLASSES), None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        self.last = tokens
+        logits: Tensor = self.head(self.table(tokens.view(len(tokens), -1)).mean(1))
+        return logits
+
+
+@pytest.mark.parametrize("tokens", [[[4, 5, 6]], [4, 5, 6], [[3], [3]]])
+def test_few_tokens_show_what_is_kept(tokens: list[Any]) -> None:
+    """With other examples that are the same, the last batch would look like a cache of constants."""
+    inputs = torch.tensor(tokens)
+    labels = torch.zeros(len(inputs), dtype=torch.int64)
+    with pytest.raises(UnsupportedModelError, match="'last'"):
+        make_engine("auto", LastTokens()).norms(inputs, labels, labels == 0)
+
+
 class Cache(nn.Module):
     """Fills a cache that is the same whatever the examples are."""
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpsweep.gradients.refusals import UnsupportedModelError
 
@@ -24,9 +24,15 @@ def check_batch(inputs: Any, labels: Any, mask: Any, device: torch.device) -> No
     Raises:
         BatchError: something is no tensor, of another type, shape or device.
     """
-    if not isinstance(inputs, Tensor) or inputs.dim() == 0:
+    dense = isinstance(inputs, Tensor) and not inputs.is_nested and inputs.layout == torch.strided
+    if not dense or inputs.dim() == 0:
         raise BatchError(
-            f"inputs: found {_described(inputs)}; allowed: one tensor whose first dimension is the example"
+            f"inputs: found {_described(inputs)}; allowed: one dense tensor whose first dimension is the "
+            "example"
+        )
+    if torch.is_inference_mode_enabled():
+        raise BatchError(
+            "found torch.inference_mode(), in which there are no gradients; allowed: torch.no_grad(), or none"
         )
     wanted = (len(inputs),)
     if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.shape != wanted:
@@ -83,7 +89,20 @@ def check_outputs(outputs: Any, examples: int) -> Tensor:
     return outputs
 
 
+def unreadable(model: nn.Module, inputs: Tensor, reason: str) -> BatchError:
+    """Say that a network has no outputs for made-up examples like those of a micro-batch."""
+    first = next((each for each in model.parameters() if each.is_floating_point()), None)
+    kind = "" if first is None else f" with weights in {str(first.dtype).removeprefix('torch.')}"
+    return BatchError(
+        f"inputs: found {_described(inputs)}, which {type(model).__name__}{kind} cannot read: {reason}"
+    )
+
+
 def _described(value: Any) -> str:
+    if isinstance(value, Tensor) and value.is_nested:
+        return "a nested tensor"
+    if isinstance(value, Tensor) and value.layout != torch.strided:
+        return f"a tensor of layout {str(value.layout).removeprefix('torch.')}"
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
     return f"a {type(value).__name__}"

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpsweep.gradients.batches import check_batch, check_labels, check_outputs
+from dpsweep.base.errors import DpsweepError
+from dpsweep.gradients.batches import check_batch, check_labels, check_outputs, unreadable
 from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses
+from dpsweep.gradients.examples import COUNT, drawn, from_batch, mixes
 from dpsweep.gradients.loop import LoopEngine
 from dpsweep.gradients.memory import is_out_of_memory
 from dpsweep.gradients.precision import full_precision
@@ -19,14 +21,12 @@ from dpsweep.gradients.refusals import (
     UnsupportedModelError,
     refuse_batch_statistics,
 )
-from dpsweep.gradients.state import Watch, check_passes, copy_of, same_draws
+from dpsweep.gradients.state import Watch, check_passes, copy_of, no_warnings, same_draws
 from dpsweep.study.clipping import Clipping, NoClipping
 from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 
-# How many examples are compared.
-_EXAMPLES = 3
 # Differences to the loop that are rounding: as parts of the norm of a parameter's gradient, and of
 # the whole gradient (some parameters have none, such as the bias of attention keys).
 _RELATIVE, _ABSOLUTE = 1e-2, 1e-5
@@ -41,8 +41,8 @@ class CheckedEngine(GradientEngine):
 
     The first call looks at the model, on copies, with made-up examples like those of its batch:
 
-    - A pass must leave nothing behind (`check_passes`). That is looked at again when a layer changes
-      between train and eval mode, and every later call watches what is written.
+    - A pass must leave nothing behind (`check_passes`). That is looked at again when a layer is another one,
+      or changes between train and eval mode, and every later call watches what is written.
     - The engine must give the gradients of the loop: of three examples, one by one and parameter by
       parameter, with no parameter zero. So an engine that mixes examples in a model of a new kind, or
       misses a parameter, is not used. The choice depends on nothing but the model.
@@ -73,8 +73,8 @@ class CheckedEngine(GradientEngine):
         self._options = options
         self._given = self._chosen = given
         self._classes = 0
-        # Of each layer, when it was looked at.
-        self._training: list[bool] | None = None
+        # With the mode of each, when they were looked at.
+        self._layers: list[tuple[nn.Module, bool]] | None = None
         self._forms = {name: _form(each) for name, each in self.parameters.items()}
 
     def clipped_sum(
@@ -109,14 +109,31 @@ class CheckedEngine(GradientEngine):
         Raises:
             UnsupportedModelError: none can compute the model.
         """
-        training = [each.training for each in self.model.modules()]
-        if training != self._training:
+        layers = [(each, each.training) for each in self.model.modules()]
+        if layers != self._layers or self._chosen is None:
             refuse_batch_statistics(self.model)
-            self._check_passes(inputs)
-            self._training, self._chosen = training, self._given
-        if self._chosen is None:
-            self._chosen = self._compare(inputs, labels)
+            examples, others = self._examples(inputs)
+            self._check_passes(examples, others)
+            _refuse_mixing(_with_other_values(self.model), examples, others)
+            self._chosen = self._given or self._compare(examples, inputs, labels)
+            self._layers = layers
         return self._chosen
+
+    @full_precision()
+    def _examples(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Made-up examples that the network can read, and others."""
+        found = drawn(inputs)
+        if not inputs.is_floating_point():
+            return found
+        try:
+            with torch.no_grad(), no_warnings(), same_draws(inputs.device):
+                outputs = _with_other_values(self.model)(found[0])
+            readable = not isinstance(outputs, Tensor) or bool(outputs.isfinite().all())
+        except Exception as error:  # of any kind: a network may ask anything of its inputs
+            if is_out_of_memory(error):
+                raise
+            readable = False
+        return found if readable else from_batch(inputs)
 
     @contextmanager
     def _watched(
@@ -133,7 +150,7 @@ class CheckedEngine(GradientEngine):
         if not len(labels):
             yield None
             return
-        first = self._training is None
+        first = self._layers is None
         _, engine = self.choose(inputs, labels)
         # On a GPU asking would wait.
         if first or labels.device.type == "cpu":
@@ -164,12 +181,18 @@ class CheckedEngine(GradientEngine):
 
     @full_precision()
     @torch.enable_grad()
-    def _check_passes(self, inputs: Tensor) -> None:
+    def _check_passes(self, inputs: Tensor, others: Tensor) -> None:
         def run(model: nn.Module, examples: Tensor) -> Tensor:
             found: list[Tensor] = []
 
             def logits(x: Tensor) -> Tensor:
-                found.append(check_outputs(model(x), len(x)))
+                try:
+                    outputs = model(x)
+                except Exception as error:  # of any kind: a network may ask anything of its inputs
+                    if is_out_of_memory(error) or isinstance(error, DpsweepError):
+                        raise
+                    raise unreadable(model, x, _one_line(error)) from error
+                found.append(check_outputs(outputs, len(x)))
                 return found[0]
 
             labels = _made_up_labels(examples)
@@ -179,23 +202,16 @@ class CheckedEngine(GradientEngine):
                 torch.autograd.grad(loss, trained, allow_unused=True)
             return found[0].detach()
 
-        outputs = check_passes(self.model, run, _examples_like(inputs), _examples_like(inputs, 1))
-        self._classes = outputs.shape[1]
-
-    def _by_loop(self, inputs: Tensor, labels: Tensor) -> list[GradientSum]:
-        """Return the gradients of the loop; refuse a model in which no engine could give them."""
-        model = _with_other_values(self.model)
-        _refuse_random(model, inputs)
-        wanted = LoopEngine(model, self._head).alone(inputs, labels)
-        _refuse_mixing(model, inputs, labels, wanted)
-        return wanted
+        self._classes = check_passes(self.model, run, inputs, others).shape[1]
 
     @full_precision()
-    def _compare(self, inputs: Tensor, labels: Tensor) -> tuple[str, GradientEngine]:
-        examples = _examples_like(inputs)
+    def _compare(
+        self, examples: Tensor, inputs: Tensor, labels: Tensor
+    ) -> tuple[str, GradientEngine]:
         batch = examples, _made_up_labels(examples)
-        wanted = self._by_loop(*batch)
         fresh = _with_other_values(self.model)
+        _refuse_random(fresh, examples)
+        wanted = LoopEngine(copy_of(fresh), self._head).alone(*batch)
         because: dict[str, str] = {}
         for name, kind in self._engines.items():
             # An engine that fails halfway leaves the model as it was then.
@@ -280,27 +296,6 @@ def _with_other_values(model: nn.Module) -> nn.Module:
     return changed
 
 
-def _examples_like(inputs: Tensor, which: int = 0) -> Tensor:
-    """Return different examples like those of a batch.
-
-    Args:
-        inputs: of the batch; numbers are drawn, tokens are in another order.
-        which: 0, or 1 for other examples.
-    """
-    if inputs.is_floating_point():
-        # Not the seed of the parameters: examples that equal them saturate the softmax, and what is left
-        # of their gradients is rounding.
-        generator = torch.Generator().manual_seed(1 + which)
-        noise = torch.randn((_EXAMPLES, *inputs.shape[1:]), generator=generator)
-        return noise.to(inputs.device, inputs.dtype)
-    if inputs.dim() == 1:
-        return inputs[
-            torch.arange(_EXAMPLES, device=inputs.device).add(_EXAMPLES * which) % len(inputs)
-        ]
-    first, places = inputs[-which], range(_EXAMPLES * which, _EXAMPLES * (which + 1))
-    return torch.stack([first.roll(each, dims=-1) for each in places])
-
-
 def _made_up_labels(inputs: Tensor) -> Tensor:
     return torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device)
 
@@ -324,7 +319,7 @@ def _form(parameter: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
 
 def _among_others(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> list[GradientSum]:
     """Return the gradient of every example, from a batch with the others."""
-    masks = torch.eye(_EXAMPLES, dtype=torch.bool, device=labels.device)
+    masks = torch.eye(COUNT, dtype=torch.bool, device=labels.device)
     return [engine.clipped_sum(inputs, labels, mask, NoClipping()) for mask in masks]
 
 
@@ -372,15 +367,17 @@ def _refuse_random(model: nn.Module, inputs: Tensor) -> None:
     )
 
 
-def _refuse_mixing(
-    model: nn.Module, inputs: Tensor, labels: Tensor, one_by_one: list[GradientSum]
-) -> None:
-    with torch.no_grad():
-        together = example_losses(model, inputs, labels)
-    losses = torch.cat([each.losses for each in one_by_one])
-    if not torch.allclose(together, losses, rtol=1e-2, atol=1e-2):
+@full_precision()
+def _refuse_mixing(model: nn.Module, inputs: Tensor, others: Tensor) -> None:
+    @torch.no_grad()
+    def run(batch: Tensor) -> Tensor:
+        with same_draws(batch.device):
+            outputs: Tensor = model(batch)
+        return outputs
+
+    if mixes(run, inputs, others):
         raise UnsupportedModelError(
-            f"{type(model).__name__} mixes the examples of a batch: the loss of one changes with "
+            f"{type(model).__name__} mixes the examples of a batch: what it gives for one changes with "
             "the others, so no example has a gradient of its own"
         )
 

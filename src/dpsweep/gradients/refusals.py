@@ -38,6 +38,10 @@ def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, 
         UnsupportedModelError: if nothing trains, a head parameter does not train, a layer has no weights
             yet or would use statistics of the batch, or two trainable weights share their memory.
     """
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModelError(
+            f"model: found a {type(model).__name__}; allowed: a torch.nn.Module"
+        )
     _refuse_lazy(model)
     parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
     if not parameters:

@@ -26,6 +26,7 @@ from dpsweep.data.prepared import (
 from dpsweep.data.unfinished import UnfinishedArray, claim, release, require_space
 from dpsweep.data.write import write_prepared
 from dpsweep.gradients import UnsupportedModelError
+from dpsweep.gradients.examples import mixes
 from dpsweep.gradients.precision import full_precision
 from dpsweep.gradients.state import check_passes
 from dpsweep.models.architecture import BackboneError
@@ -184,12 +185,10 @@ def check_representation(network: Representation, inputs: Tensor, others: Tensor
         return features
 
     try:
-        together = check_passes(network, run, inputs, others)
+        check_passes(network, run, inputs, others)
     except UnsupportedModelError as error:
         raise BackboneError(f"features of {name}: {error}") from error
-    alone = torch.cat([run(network, each) for each in torch.split(inputs, 1)])
-    largest = float(alone.abs().nan_to_num(posinf=0).max())
-    if not torch.allclose(together, alone, rtol=1e-3, atol=1e-3 * largest, equal_nan=True):
+    if mixes(lambda batch: run(network, batch), inputs, others):
         raise BackboneError(
             f"features of {name}: it mixes the examples of a batch, so that those of one example would "
             "change with the others; allowed: a network that normalises each example by itself"
