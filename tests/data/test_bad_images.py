@@ -83,9 +83,9 @@ def twelve_bit_tiff() -> bytes:
     return tiff(SIZE, 12, 1, row * SIZE)
 
 
-def tiff(size: int, bits: int, photometric: int, data: bytes) -> bytes:
+def tiff(size: int, bits: int, photometric: int, data: bytes, sample_format: int = 1) -> bytes:
     tags = {256: size, 257: size, 258: bits, 259: 1, 262: photometric, 277: 1, 278: size}
-    tags |= {273: 200, 279: len(data)}
+    tags |= {273: 200, 279: len(data), 339: sample_format}
     entries = b"".join(
         struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items())
     )
@@ -255,6 +255,8 @@ def bomb() -> bytes:
 REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "float TIFF": (float_tiff, "floating-point numbers.*save it with 8 or 16 bits"),
     "32-bit TIFF": (integer_tiff, "32-bit integers.*save it with 8 or 16 bits"),
+    "signed 8-bit TIFF": (lambda: tiff(4, 8, 1, bytes([0, 50, 156, 127] * 4), 2), "are signed int"),
+    "signed 16-bit TIFF": (lambda: tiff(4, 16, 1, bytes(32), 2), "are 32-bit integers"),
     "white is zero": (
         lambda: tiff(4, 16, 0, bytes(32)),
         "zero is white; save it with zero as black",

@@ -42,8 +42,8 @@ _MOST_PIXELS = 2**27
 _ON_ITS_SIDE = frozenset({5, 6, 7, 8})
 # Tags of TIFF, and a value of the second.
 _SIDES = (256, 257)  # width and height
-_BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262
-_WHITE_IS_ZERO = 0
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
+_WHITE_IS_ZERO, _SIGNED = 0, 2
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,9 @@ def _rgb(image: "Image", file: "Image") -> "Image":
     """
     from PIL import Image  # noqa: PLC0415
 
+    tags = getattr(file, "tag_v2", {})
     # Older versions of Pillow, and its reader of PGM, give 16 bits the mode of 32.
     if image.mode.startswith("I;16") or (image.mode == "I" and file.format in ("PNG", "PPM")):
-        tags = getattr(file, "tag_v2", {})
         if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
             raise ValueError("16-bit TIFF whose zero is white; save it with zero as black")
         (bits, *_) = tags.get(_BITS_PER_SAMPLE, (16,))
@@ -158,6 +158,10 @@ def _rgb(image: "Image", file: "Image") -> "Image":
         raise ValueError(
             f"its pixels are {kind}, whose darkest and brightest value are not known; save it "
             "with 8 or 16 bits"
+        )
+    elif _SIGNED in tags.get(_SAMPLE_FORMAT, ()):
+        raise ValueError(
+            "its pixels are signed integers, whose darkest value is not known; save it without signs"
         )
     if image.has_transparency_data:
         image = image.convert("RGBA")
