@@ -24,7 +24,7 @@ def drawn(inputs: Tensor) -> tuple[Tensor, Tensor]:
         return _halves(found.to(inputs.device, inputs.dtype))
     rows = inputs if inputs.dim() > 1 else inputs[:, None]
     found = torch.stack([rows[k % len(rows)].roll(k, dims=-1) for k in range(2 * COUNT)])
-    if len(found.unique(dim=0)) < len(found):
+    if len(torch.unique(found, dim=0)) < len(found):
         shifts = torch.arange(len(found), device=found.device).view(-1, *[1] * (found.dim() - 1))
         found = ((found - shifts) % (found.amax().clamp(min=0) + 1)).to(inputs.dtype)
     return _halves(found.reshape(-1, *inputs.shape[1:]))
@@ -64,5 +64,5 @@ def mixes(run: Callable[[Tensor], Tensor], inputs: Tensor, others: Tensor) -> bo
 
 
 def _halves(examples: Tensor) -> tuple[Tensor, Tensor]:
-    first, second = examples.split(COUNT)
+    first, second = torch.split(examples, COUNT)
     return first, second
