@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.gradients.batches import check_batch, check_labels, check_outputs, unreadable
+from dpsweep.gradients.batches import (
+    BatchError,
+    check_batch,
+    check_labels,
+    check_outputs,
+    unreadable,
+)
 from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses
 from dpsweep.gradients.examples import COUNT, drawn, from_batch, mixes
 from dpsweep.gradients.loop import LoopEngine
@@ -21,7 +27,7 @@ from dpsweep.gradients.refusals import (
     UnsupportedModelError,
     refuse_batch_statistics,
 )
-from dpsweep.gradients.state import Watch, check_passes, copy_of, no_warnings, same_draws
+from dpsweep.gradients.state import Watch, check_passes, copy_of, same_draws
 from dpsweep.study.clipping import Clipping, NoClipping
 from dpsweep.study.messages import shorten
 
@@ -112,28 +118,11 @@ class CheckedEngine(GradientEngine):
         layers = [(each, each.training) for each in self.model.modules()]
         if layers != self._layers or self._chosen is None:
             refuse_batch_statistics(self.model)
-            examples, others = self._examples(inputs)
-            self._check_passes(examples, others)
+            examples, others = self._check_passes(inputs)
             _refuse_mixing(_with_other_values(self.model), examples, others)
             self._chosen = self._given or self._compare(examples, inputs, labels)
             self._layers = layers
         return self._chosen
-
-    @full_precision()
-    def _examples(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Made-up examples that the network can read, and others."""
-        found = drawn(inputs)
-        if not inputs.is_floating_point():
-            return found
-        try:
-            with torch.no_grad(), no_warnings(), same_draws(inputs.device):
-                outputs = _with_other_values(self.model)(found[0])
-            readable = not isinstance(outputs, Tensor) or bool(outputs.isfinite().all())
-        except Exception as error:  # of any kind: a network may ask anything of its inputs
-            if is_out_of_memory(error):
-                raise
-            readable = False
-        return found if readable else from_batch(inputs)
 
     @contextmanager
     def _watched(
@@ -181,7 +170,9 @@ class CheckedEngine(GradientEngine):
 
     @full_precision()
     @torch.enable_grad()
-    def _check_passes(self, inputs: Tensor, others: Tensor) -> None:
+    def _check_passes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Look at passes of made-up examples; return those that the network can read."""
+
         def run(model: nn.Module, examples: Tensor) -> Tensor:
             found: list[Tensor] = []
 
@@ -202,7 +193,18 @@ class CheckedEngine(GradientEngine):
                 torch.autograd.grad(loss, trained, allow_unused=True)
             return found[0].detach()
 
-        self._classes = check_passes(self.model, run, inputs, others).shape[1]
+        made = [drawn(inputs), *([from_batch(inputs)] if inputs.is_floating_point() else [])]
+        for examples in made:
+            try:
+                outputs = check_passes(self.model, run, *examples)
+            except BatchError:
+                if examples is made[-1]:
+                    raise
+                continue
+            if outputs.isfinite().all():
+                break
+        self._classes = outputs.shape[1]
+        return examples
 
     @full_precision()
     def _compare(
