@@ -1,6 +1,7 @@
 """The tables and figures of docs/*.md belong to the committed results, and commands make those."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from dpsweep.figures.tables.write import read_numbers
 from dpsweep.study.paths import Paths
 from tests.synthetic import make_study, write_cells, write_overlaps
 
+ROOT = Path(__file__).parents[1]
+
 
 def test_tables_are_current() -> None:
     made = tables.tables()
@@ -24,6 +27,15 @@ def test_tables_are_current() -> None:
     for name in made:
         places = [document.count(tables.start(name)) for document in documents.values()]
         assert sum(places) == 1, f"the table {name!r} has {sum(places)} places in docs/"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_every_table_begins_with_its_head(page: Path) -> None:
+    """A blank line within a table makes the rest of it plain text."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    for above, line, below in zip(lines, lines[1:], lines[2:], strict=False):
+        if line.startswith("|") and not above.startswith("|"):
+            assert re.fullmatch(r"\|[-:| ]+\|", below), f"a table without a head: {line}"
 
 
 # -- the slowest tests -------------------------------------------------------------------------

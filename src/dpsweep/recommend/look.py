@@ -27,7 +27,7 @@ TEST_SHARE = 0.2
 
 _CUT = {"test_from_train": TEST_SHARE, "seed": 0}
 
-# Names of columns, where the types of columns do not tell; in any letters.
+# Names of columns, where the types of columns do not tell; in upper or lower case.
 _LABELS = ("label", "labels", "class", "category", "target", "sentiment", "topic", "intent")
 _TEXTS = (
     "text",
@@ -249,7 +249,7 @@ def _valid(model: type[Source], keys: dict[str, Any]) -> Source:
 
 
 def _first(names: Iterable[str], found: Sequence[str]) -> str | None:
-    """The column that has the first of some names, in any letters."""
+    """The column that has the first of some names, in upper or lower case."""
     plain = {each.strip().casefold(): each for each in reversed(found)}
     return next((plain[name] for name in names if name in plain), None)
 
