@@ -17,7 +17,7 @@ The result goes to benchmarks/results/verdicts.json (ten minutes on one core).
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,10 +27,10 @@ import numpy.typing as npt
 from benchmarks.common import REPOSITORY, RESULTS, command_line
 from dpsweep.analysis.evidence import Evidence, compare, gather, mean_here
 from dpsweep.analysis.grids import Grid, alike, at, mean_without, with_common
-from dpsweep.analysis.power import World, design, prospects, simulate
+from dpsweep.analysis.power import World, design, prospects, ruled_cells, simulate
 from dpsweep.analysis.rules import RULES, slope_weights
 from dpsweep.base.files import write_json
-from dpsweep.study import load_study
+from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.config.datasets import related_datasets
 
 RESULT = RESULTS / "verdicts.json"
@@ -73,8 +73,14 @@ WORLDS = NULL_WORLDS | {
 }
 
 
-def designs() -> dict[str, tuple[list[Grid], Related]]:
-    """Return the grids of every study that is simulated, and its pairs of datasets that share examples."""
+def designs(
+    cells: Callable[[Study], Iterable[Cell]] = Study.all_cells,
+) -> dict[str, tuple[list[Grid], Related]]:
+    """Return the grids of every study that is simulated, and its pairs of datasets that share examples.
+
+    Args:
+        cells: which cells of a study have a place in its grids.
+    """
     found = {}
     for name, file in {
         "the paper's study": "config.yaml",
@@ -83,7 +89,7 @@ def designs() -> dict[str, tuple[list[Grid], Related]]:
         "frozen features": "studies/frozen-features.yaml",
     }.items():
         study = load_study(REPOSITORY / file)
-        found[name] = design(study, study.all_cells()), related_datasets(study.datasets)
+        found[name] = design(study, cells(study)), related_datasets(study.datasets)
     return found | {"unequal datasets": (_unequal([12, 6, 4, 2, 1]), [])}
 
 
@@ -253,34 +259,39 @@ def _rounded(value: float) -> float | None:
     return None if np.isnan(value) else round(value, 3)
 
 
+def power(studies: int) -> list[dict[str, Any]]:
+    """Rate what each study can find, from the cells that ``dpsweep plan`` and ``dpsweep check`` simulate."""
+    return [
+        {
+            "design": name,
+            "rule": key,
+            "power": round(prospect.power, 3),
+            "truth": _rounded(prospect.truth),
+            "smallest_visible": _rounded(prospect.smallest_visible),
+            "needs": prospect.evidence.needs,
+        }
+        for name, (grids, related) in designs(ruled_cells).items()
+        for key, prospect in prospects(grids, World(), related, studies).items()
+    ]
+
+
 def run(studies: int) -> dict[str, Any]:
     """Rate all designs in all worlds."""
     started = time.process_time()
-    rows, power = [], []
+    rows = []
     for name, (grids, related) in designs().items():
         # The paper's core asks the same as the whole study, with a tenth of its cells.
         worlds = {} if name == "the paper's study" else WORLDS
         for number, (world, law) in enumerate(worlds.items()):
             rated = rate(grids, related, law, world in NULL_WORLDS, studies, number)
             rows += [{"design": name, "world": world} | row for row in rated]
-        for key, prospect in prospects(grids, World(), related, studies).items():
-            power.append(
-                {
-                    "design": name,
-                    "rule": key,
-                    "power": round(prospect.power, 3),
-                    "truth": _rounded(prospect.truth),
-                    "smallest_visible": _rounded(prospect.smallest_visible),
-                    "needs": prospect.evidence.needs,
-                }
-            )
         print(f"{name}: {time.process_time() - started:.0f} s", flush=True)
     grids, _ = designs()["its core"]
     return {
         "studies": studies,
         "cpu_seconds": round(time.process_time() - started, 1),
         "rows": rows,
-        "power": power,
+        "power": power(studies),
         "effects": rate_effects(grids, WORLDS, studies),
     }
 

@@ -135,6 +135,17 @@ def design(study: Study, cells: Iterable[Cell]) -> list[Grid]:
     return grids
 
 
+def ruled_cells(study: Study) -> list[Cell]:
+    """Return the cells that the tables of tuning rules of a study read."""
+    return [
+        cell
+        for table in study.tables.values()
+        if isinstance(table, TuningImplications)
+        for selection in table.selections()
+        for cell in study.cells(selection)
+    ]
+
+
 def simulate(
     grids: Sequence[Grid],
     world: World,
@@ -291,13 +302,7 @@ def outlook(study: Study) -> Iterator[str]:
 
     Nothing is trained for that. A study without a table of tuning rules has no lines.
     """
-    cells = [
-        cell
-        for table in study.tables.values()
-        if isinstance(table, TuningImplications)
-        for selection in table.selections()
-        for cell in study.cells(selection)
-    ]
+    cells = ruled_cells(study)
     if not cells:
         return
     found = prospects(design(study, cells), World(), related_datasets(study.datasets))
