@@ -215,6 +215,16 @@ def test_time_left_is_measured_where_it_can_be(
     assert progress.left == pytest.approx(4 * 150)
 
 
+def test_a_cell_without_a_time_is_no_measurement(
+    study: Study, paths: Paths, cells: list[Cell]
+) -> None:
+    estimate = Status(study, paths, NOW).forecast.seconds(cells[1])
+    finish_cell(study, paths, cells[0], 100)
+    paths.cell_timing(study, cells[0]).unlink()  # as where the logs were removed, or not copied
+    forecast = Status(study, paths, NOW).forecast
+    assert forecast.seconds(cells[1]) == estimate and "A first estimate" in forecast.basis
+
+
 def test_a_figure_counts_its_own_cells(study: Study, paths: Paths, cells: list[Cell]) -> None:
     drawn = [cell for cell in cells if cell.clipping_bound != 10.0]
     assert len(drawn) == 4

@@ -74,7 +74,8 @@ class Status:
             timing = _read_timing(paths.cell_timing(study, cell))
             self.states[cell] = self._state(cell)
             self._spent[cell] = float(timing.get("trial_seconds", 0.0))
-            if self.states[cell] == "done":
+            # The times lie among the logs, which may have been removed.
+            if self.states[cell] == "done" and self._spent[cell]:
                 measured[cell] = self._spent[cell]
             elif self.states[cell] != "waiting" and timing.get("trials"):
                 whole = trials_per_cell(study, study.sweep_of(cell))
