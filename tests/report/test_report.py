@@ -33,6 +33,7 @@ from dpsweep.report import summary
 from dpsweep.report.checks import Check, _beyond, check_data, check_trials
 from dpsweep.report.embed import download_content, picture
 from dpsweep.report.found import best_settings, choice_costs, verdicts
+from dpsweep.report.targets import links
 from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.captions import how_chosen
@@ -477,6 +478,18 @@ def test_files_are_links_where_they_lie_beside_the_report(study: Study, paths: P
     assert {"figures/noise.pdf", "figures/noise.png", "tables/grid.csv"} <= set(links)
     assert "figures/curve.pdf" not in links
     assert "tables/grid.tex" not in links
+
+
+def test_links_are_called_by_the_kinds_of_their_files(paths: Paths) -> None:
+    for target, kinds in {
+        "model_eps0.5": ["pdf", "png", "csv"],
+        "rules": ["tex", "md", "csv", "comparisons.csv"],
+    }.items():
+        files = [paths.figure(target, kind) for kind in kinds]
+        files[0].parent.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            file.touch()
+        assert [label for label, _ in links(paths, files)] == [kind.upper() for kind in kinds]
 
 
 # -- the numbers ----------------------------------------------------------------------------

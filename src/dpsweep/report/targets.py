@@ -186,7 +186,7 @@ def _figure(paths: Paths, files: Sequence[Path], **about: Any) -> TargetView:
         picture=shown,
         reason=reason,
         downloads=_downloads([csv]),
-        links=_links(paths, files),
+        links=links(paths, files),
         **about,
     )
 
@@ -206,7 +206,7 @@ def _table(
         caption=said or caption,
         rows=rows,
         reason=reason,
-        links=_links(paths, files),
+        links=links(paths, files),
         **{"downloads": _downloads(files)} | about,
     )
 
@@ -225,10 +225,11 @@ def _shown(read: Callable[[], _T], source: Path, absent: str) -> tuple[_T | None
         return None, f"This {noun} cannot be shown: its {kind} is damaged ({reason})."
 
 
-def _links(paths: Paths, files: Iterable[Path]) -> list[tuple[str, str]]:
+def links(paths: Paths, files: Sequence[Path]) -> list[tuple[str, str]]:
     """Label and address of the files of a target that lie beside the report."""
+    target = files[0].stem  # which may hold dots: model_eps0.5
     return [
-        (file.name.partition(".")[2].upper(), quote(_relative(paths, file)))
+        (file.name.removeprefix(f"{target}.").upper(), quote(_relative(paths, file)))
         for file in files
         if file.exists()
     ]
