@@ -377,8 +377,8 @@ def test_verdicts_are_those_of_the_table(study: Study, paths: Paths, page: Page)
         "would have been seen 2 of 9 for, 7 against" in page.text()
     )
     assert (
-        "Lower ε: decrease B supported here +1.50 [+1.00, +2.00] points per halving of ε (1 of 3 separate "
-        "datasets, for other datasets)"
+        "Lower ε: decrease B supported here +1.50 [+1.00, +2.00] points per halving of ε (a verdict on "
+        "other datasets needs more: 1 of 3 separate datasets)"
     ) in page.text()
     assert "Always: tune C, B and learning rate jointly not resolved no comparison" in page.text()
     coloured = [each.get("class") for tag, each in page.elements if tag == "span"]

@@ -52,7 +52,8 @@ def _verdict(row: Mapping[Hashable, Any]) -> dict[str, str]:
         text += f"; an effect of {visible:.2f} would have been seen"
     needs = str(row["needs"])  # a column without any words is read as numbers that are absent
     if needs not in ("", "nan"):
-        text += f" ({needs})"
+        what, _, scope = needs.partition(", for ")
+        text += f" (a verdict{f' on {scope}' if scope else ''} needs more: {what})"
     status = {"supported": "pass", "contradicted": "fail"}.get(said.split(maxsplit=1)[0], "open")
     return {
         "rule": f"{row['condition']}: {advice[0].lower()}{advice[1:]}",
