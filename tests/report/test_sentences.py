@@ -59,6 +59,24 @@ def test_where_nothing_matters_only_that_is_said(tmp_path: Path) -> None:
         assert 2 < seen / (100 * SCATTER / 2**0.5) < 5
 
 
+def test_the_cost_of_the_habit_is_that_of_a_setting_in_which_it_is_seen(tmp_path: Path) -> None:
+    many = GRID | {"epsilon": [8.0], "seeds": 9}
+    study = make_study({"many": many, "few": GRID | {"epsilon": [1.0], "seeds": 3}})
+    paths = Paths(tmp_path / "results")
+
+    def trial(cell: Cell, _: float, seed: int) -> dict[str, Any]:
+        lost = {8.0: 0.02, 1.0: 0.024}[cell.epsilon] * (cell.batch_size == 256)
+        return {"macro_accuracy": 0.5 - lost + 2 * SCATTER * (-1) ** seed}
+
+    write_cells(study, paths, trial)
+    (habit,) = (
+        each
+        for each in said_of_choices(study, read_trials(study, paths))
+        if each.startswith("The usual")
+    )
+    assert "up to 2.0 points" in habit and "in 1 of 2 settings" in habit
+
+
 def by_chance(random: np.random.Generator, *_: Any) -> dict[str, Any]:
     return {"macro_accuracy": 0.5 + 0.01 * random.standard_normal()}
 

@@ -106,6 +106,6 @@ def _of_habit(trials: pd.DataFrame, scatter: Scatter) -> Iterator[str]:
     if seen.any():
         yield (
             f"The usual C = {HABIT['clipping_bound']:g} with B = {HABIT['batch_size']:g} costs up to "
-            f"{100 * lost.max():.1f} points beside C and B that are tuned, more than the scatter of seeds "
-            f"explains in {seen.sum()} of {count(len(lost), 'setting')}."
+            f"{100 * lost[seen].max():.1f} points beside C and B that are tuned, more than the scatter of "
+            f"seeds explains in {seen.sum()} of {count(len(lost), 'setting')}."
         )
