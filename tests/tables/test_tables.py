@@ -329,7 +329,10 @@ def test_methods_are_compared_by_seeds_that_did_not_choose(paths: Paths) -> None
     assert numbers.loc[(1, "Tuned"), "macro_accuracy"] == pytest.approx(0.7)
     assert numbers.loc[(1, "Tuned"), "cross_fitted"] == pytest.approx(0.5)
     caption = paths.table("t", "md").read_text()
-    assert "Tuned is better than AUTO-S in 0 of 2 rows (mean difference −10.0 points)" in caption
+    assert (
+        "Tuned has a higher accuracy than AUTO-S in 0 of 2 rows (mean difference −10.0 points)"
+        in caption
+    )
 
 
 # -- all -----------------------------------------------------------------------------------

@@ -80,8 +80,8 @@ def which_is_better(table: ComparisonTable, numbers: pd.DataFrame) -> str:
         if len(difference):
             points = f"{100 * difference.mean():+.1f}".replace("-", "−")
             said.append(
-                f"{other} is better than {one} in {(difference > 0).sum()} of {len(difference)} rows "
-                f"(mean difference {points} points)"
+                f"{other} has a higher accuracy than {one} in {(difference > 0).sum()} of "
+                f"{len(difference)} rows (mean difference {points} points)"
             )
     return f"Measured by seeds that did not choose: {'; '.join(said)}." if said else ""
 
