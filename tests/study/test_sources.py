@@ -27,6 +27,11 @@ FOLDER = {"kind": "folder", "path": "images"}
         (FOLDER | {"train_folders": ["train", "test"]}, "test_folder: found test"),
         (FOLDER | {"train_folders": ["."]}, "train_folders: found . with the test_folder test"),
         ({"kind": "files", "train": "a.csv", "test": "./a.csv"}, "test: found ./a.csv"),
+        (
+            {"kind": "files", "train": "a.csv", "test": "b.csv", "input_column": "label"},
+            "label_column: found label, which is in input_column too",
+        ),
+        (HUB | {"label_column": "image"}, "label_column: found image, which is in input_column"),
     ],
 )
 def test_what_is_read_twice_is_refused(source: dict[str, Any], message: str) -> None:

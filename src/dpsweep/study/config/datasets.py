@@ -146,8 +146,9 @@ class HubSource(SourceSection):
     seed: int = 0
 
     @model_validator(mode="after")
-    def _splits_are_disjoint(self) -> Self:
+    def _splits_and_columns_are_disjoint(self) -> Self:
         require_disjoint("train_splits", self.train_splits, "test_split", self.test_split)
+        require_disjoint("input_column", [self.input_column], "label_column", self.label_column)
         return self
 
     def local_folders(self) -> dict[str, str]:
@@ -225,6 +226,11 @@ class FilesSource(TrainAndTest):
     kind: Literal["files"]
     input_column: str = "text"
     label_column: str = "label"
+
+    @model_validator(mode="after")
+    def _columns_are_disjoint(self) -> Self:
+        require_disjoint("input_column", [self.input_column], "label_column", self.label_column)
+        return self
 
 
 class ArraysSource(TrainAndTest):
