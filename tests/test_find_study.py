@@ -51,6 +51,7 @@ def test_recommend_finds_the_only_study(folder: Path) -> None:
 def test_a_file_that_is_not_there_gets_the_nearest_name(folder: Path) -> None:
     assert "no such file as pest.yaml" in call("plan", "pest.yaml")
     assert "did you mean pets.yaml?" in call("plan", "pest.yaml")
+    assert "did you mean" not in call("plan", "nope.yaml")
     assert "cannot be read" in call("plan", "nowhere/pets.yaml")
 
 

@@ -81,7 +81,11 @@ _LONGEST_NAME = 200  # of a file, or of two
 def unknown(found: str, allowed: Iterable[str]) -> str:
     """Say that ``found`` is none of the ``allowed`` names, and which it is nearest to."""
     names = [str(name) for name in allowed]
-    hint = difflib.get_close_matches(found, names, n=1)
+    # All studies end alike, which makes none of them like another.
+    stems = {name.removesuffix(".yaml"): name for name in names}
+    hint = [
+        stems[each] for each in difflib.get_close_matches(found.removesuffix(".yaml"), stems, n=1)
+    ]
     listed = ", ".join(names) or "nothing (none is defined)"
     if len(names) > _NAMES:
         nearest = difflib.get_close_matches(found, names, n=_NAMES, cutoff=0.0)
