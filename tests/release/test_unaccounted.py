@@ -133,6 +133,16 @@ def test_a_call_that_would_sweep_private_data_needs_the_option(
     assert not any("--unaccounted" in given for given in handed)
 
 
+def test_a_folder_of_results_may_have_any_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In results/data/ every file is below a folder that is called so."""
+    (folder / "mine.yaml").write_text(yaml.safe_dump(sections() | {"results": "results/data"}))
+    monkeypatch.setattr(run, "run_snakemake", lambda _: pytest.fail("it starts"))
+    done = CliRunner().invoke(app, ["run", "mine.yaml", "results/data/report.html"])
+    assert isinstance(done.exception, StudyError) and "--unaccounted" in str(done.exception)
+
+
 def test_a_finished_sweep_is_drawn_without_asking_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

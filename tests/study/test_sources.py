@@ -80,6 +80,19 @@ def test_a_public_dataset_of_the_same_source_is_refused(
     )
 
 
+@pytest.mark.parametrize("named", ["letters", "copy"])
+def test_data_marked_private_pretrain_nothing(tmp_path: Path, named: str) -> None:
+    """Weights of them would be frozen parameters of every model, of other data too."""
+    letters = load_small(tmp_path, {}).datasets["letters"].model_dump(mode="json")
+    copied = {"datasets/copy": letters | {"private": True}}
+    edits = {"datasets/letters/private": True} if named == "letters" else copied
+    (found,) = complaints(tmp_path, edits)
+    which = "is" if named == "letters" else "may share examples with copy,"
+    assert found.startswith(
+        f"backbones.pretrained.weights.dataset: found letters, which {which} marked private; allowed: public"
+    )
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [

@@ -121,17 +121,18 @@ def _refuse_unaccounted(study: Study, paths: Paths, targets: Sequence[str]) -> N
     from dpsweep.release.unaccounted import private_sweeps, refusal
 
     sweeps = private_sweeps(study)
-    if not sweeps or (targets and all(map(_trains_no_sweep, targets))):
+    if not sweeps or (targets and all(_trains_no_sweep(study, each) for each in targets)):
         return
     cells = (cell for name in sweeps for cell in study.sweep_cells(name))
     if not all(paths.cell_trials(study, cell).exists() for cell in cells):
         raise StudyError(refusal(study))
 
 
-def _trains_no_sweep(target: str) -> bool:
-    return target in ("release", "plan", "check_cluster") or bool(
-        _PREPARED & set(Path(target).parts)
-    )
+def _trains_no_sweep(study: Study, target: str) -> bool:
+    file = Path(target)
+    if file.is_relative_to(study.results):
+        return bool(_PREPARED.intersection(file.relative_to(study.results).parts[:1]))
+    return target in ("release", "plan", "check_cluster")
 
 
 def _note_on_sources(study: Study, paths: Paths) -> str:

@@ -107,6 +107,26 @@ def _backbone_mistakes(study: StudyFile, where: str, backbone: Backbone) -> Iter
         yield from _unknown(f"{where}.weights.dataset", weights.dataset, study.datasets)
         if weights.dataset in study.datasets:
             yield from _unreadable(study, f"{where}.weights.dataset", backbone, weights.dataset)
+    for part, section in (("tokenizer", tokenizer), ("weights", weights)):
+        if isinstance(section, TrainedTokenizer | Pretraining):
+            yield from _private_mistakes(study, f"{where}.{part}.dataset", section.dataset)
+
+
+def _private_mistakes(study: StudyFile, where: str, dataset: str) -> Iterator[str]:
+    """Refuse data marked private, under any name, where no noise is added."""
+    shared = [
+        name
+        for name, each in study.datasets.items()
+        if each.private
+        and dataset in study.datasets
+        and shares_examples(each.source, study.datasets[dataset].source)
+    ]
+    if shared:
+        which = "which is" if dataset in shared else f"which may share examples with {shared[0]},"
+        yield (
+            f"{where}: found {dataset}, {which} marked private; allowed: public data, because no noise is "
+            "added there"
+        )
 
 
 def _unreadable(study: StudyFile, where: str, backbone: Backbone, dataset: str) -> Iterator[str]:
