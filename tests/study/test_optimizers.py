@@ -148,6 +148,24 @@ def test_series_of_targets_by_optimizer(tmp_path: Path) -> None:
             "optimizers.x.arguments: found lr, which learning rates",
         ),
         (
+            {"optimizers/x": {"kind": "torch", "name": "SGD", "arguments": {"maximize": True}}},
+            "optimizers.x.arguments: found maximize, with which steps raise the loss; allowed: other",
+        ),
+        (
+            {"optimizers/x": {"kind": "torch", "name": "SGD", "arguments": {"momentum": math.inf}}},
+            "optimizers.x.arguments: found momentum inf; allowed: finite numbers",
+        ),
+        (
+            {
+                "optimizers/x": {
+                    "kind": "torch",
+                    "name": "Rprop",
+                    "arguments": {"etas": [0.5, math.nan]},
+                }
+            },
+            "optimizers.x.arguments: found etas [0.5, nan]; allowed: finite numbers",
+        ),
+        (
             {"tables/compared/entries/0/optimizer": "momentun"},
             'optimizer: found "momentun"; did you mean momentum? allowed: adam, ',
         ),

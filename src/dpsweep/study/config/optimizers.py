@@ -242,6 +242,15 @@ class TorchOptimizer(OptimizerSection):
                 f"arguments: found {given[0]}, which learning rates and methods of sweeps decide; allowed: "
                 "other arguments of the class"
             )
+        if self.arguments.get("maximize"):
+            raise ValueError(
+                "arguments: found maximize, with which steps raise the loss; allowed: other arguments of the "
+                "class"
+            )
+        for key, value in self.arguments.items():
+            numbers = value if isinstance(value, list) else [value]
+            if not all(math.isfinite(each) for each in numbers if isinstance(each, float)):
+                raise ValueError(f"arguments: found {key} {value}; allowed: finite numbers")
         return self
 
     def made_by(self) -> tuple[str, dict[str, Any]]:
