@@ -181,6 +181,7 @@ TYPES = "allowed: float32 or float16 (N, d)"
         (saved(TRAIN[:, :0]), "of shape (30, 0), without a number"),
         (saved(TRAIN.T), "found 30 labels for the 5 embeddings of"),
         (saved(TRAIN.T), "Embeddings lie in rows: save x.T"),
+        (saved(TRAIN * np.float32("nan")), "found no example whose numbers are all finite (row 0: 5 of 5"),
         (saved(y=NUMBER[:29]), "found 29 labels for the 30 embeddings of"),
         (saved(y=ONE_HOT), "found labels of shape (30, 3); allowed: (N,), one for each example. If each"),
         (saved(y=NUMBER / 2), "array 'y': found the label 0.0; allowed: whole numbers from 0, or names"),

@@ -73,6 +73,8 @@ def test_the_small_grid_tries_batch_sizes_each_with_its_own_rates() -> None:
 
 
 def test_an_optimizer_whose_steps_have_another_length_is_refused() -> None:
+    with pytest.raises(NoAdviceError, match="epsilon: found inf; allowed: finite"):
+        recommend(Situation(1000, math.inf, 1e-5, 1, "adam", 5.0))
     with pytest.raises(NoAdviceError, match="optimizer: found sgd; allowed: adam"):
         recommend(replace(SITUATION, optimizer="sgd"))
 

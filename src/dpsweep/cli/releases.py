@@ -28,7 +28,9 @@ def recommend(
     epochs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="of one training run; without it, what several numbers would give"
+            min=1,
+            max=10_000,
+            help="of one training run; without it, what several numbers would give",
         ),
     ] = None,
     study_file: StudyFile = DEFAULT_STUDY,

@@ -102,6 +102,12 @@ def load_embeddings(source: ArraysSource, dimension: int | None = None) -> Label
     columns = list(same_kind(*(column for _, column in splits)))
     *labels, classes = encode_labels(columns[0], columns[-1])
     looks = [_look(array) for array in arrays]
+    for array, look in zip(arrays, looks, strict=True):
+        if len(look.wrong) == array.shape[0]:
+            raise DatasetError(
+                f"{_place(array)}: found no example whose numbers are all finite (row 0: {look.wrong[0]}); "
+                "allowed: finite numbers"
+            )
     if constant := looks[0].constant:
         log.warning(
             "%s: %d of %d numbers are the same in all examples, and tell nothing: %s",

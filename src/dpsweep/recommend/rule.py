@@ -140,8 +140,12 @@ def recommend(situation: Situation) -> Recommendation:
 
     Raises:
         CalibrationError: epsilon or delta cannot be had.
-        NoAdviceError: the steps of the optimizer have no such length.
+        NoAdviceError: the steps of the optimizer have no such length, or there is no noise.
     """
+    if situation.epsilon == math.inf:
+        raise NoAdviceError(
+            "epsilon: found inf; allowed: finite, because the formula is about noise (docs/recommend.md)"
+        )
     optimizer = optimizer_of(situation.optimizer)
     if not optimizer.unit_steps:
         allowed = ", ".join(name for name, each in BY_DEFAULT.items() if each.unit_steps)
