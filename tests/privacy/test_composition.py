@@ -1,7 +1,10 @@
 """The epsilon of several releases together."""
 
+from dataclasses import replace
+
 import pytest
 
+from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.accountants import composed_epsilon, pld_epsilon, pld_interval
 from dpsweep.privacy.calibration import calibrate, certify_again
 from dpsweep.privacy.gaussian import gaussian_epsilon
@@ -49,6 +52,12 @@ def test_accountants_say_the_same_again(setting: tuple[float, int, int, int]) ->
     epsilon, *schedule = setting
     noise = calibrate(epsilon, DELTA, *schedule)
     assert certify_again(noise) == noise
+
+
+def test_a_batch_of_more_than_all_examples_is_refused_again() -> None:
+    noise = replace(calibrate(2.0, DELTA, 200, 200, 4), batch_size=300)
+    with pytest.raises(CalibrationError, match="batch_size = 300 exceeds train_size = 200"):
+        certify_again(noise)
 
 
 def test_accountants_say_the_same_of_tuning_again() -> None:

@@ -195,6 +195,10 @@ EDITS = [
     Edit("randomness", put("randomness", value="public")),
     Edit("engine", put("engine", value="opacus")),
     Edit("channels", put("network", "mean", value=[0.5, 0.5])),
+    Edit("deviations of other channels", put("network", "std", value=[0.5, 0.5])),
+    Edit("no deviation", put("network", "std", value=[0.0])),
+    Edit("deltas of one together", earlier(lambda them: them.extend(
+        [{"certificate": "1" * 64, "epsilon": 1.0, "delta": 0.6, "noise": None}] * 2))),
     Edit("a text", put("network", "kind", value="text")),
     # After all else was derived.
     *(Edit(f"less {'.'.join(path)}", scaled(*path, factor=0.9), last=True)
@@ -216,6 +220,7 @@ EDITS = [
 
 # Of two edits of one place, the second undoes the first.
 SHARED = {
+    **{"no deviation": "deviations of other channels"},
     **{"channels": "other mean", "not finite": "trained numbers", "fewer classes": "classes"},
     **{"delta of one over N": "delta 1e-06"},
 }

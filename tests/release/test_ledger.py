@@ -1,11 +1,14 @@
 """The ledger of releases: it grows, and a line that was edited or taken out is found."""
 
+import contextlib
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from dpsweep.base.files import fingerprint
 from dpsweep.release import ReleaseError
 from dpsweep.release.certificate import ReleasedModel
 from dpsweep.release.ledger import Ledger, open_ledger
@@ -28,6 +31,54 @@ def file(tmp_path: Path) -> Path:
         with open_ledger(file) as ledger:
             ledger.add(data, origins, model(epsilon))
     return file
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (b'{"data"', b'{"data": "x", "data"', "line 1: damaged: found the key 'data' twice"),
+        (
+            b'"delta": 1e-05',
+            b'"delta": NaN',
+            "line 1: damaged: model.delta: Input should be less than 1, found",
+        ),
+        (
+            b'"delta": 1e-05',
+            b'"delta": true',
+            "line 1: damaged: model.delta: Input should be a valid number",
+        ),
+        (
+            b'{"data"',
+            b'{"data": ' + b"[" * 10**5,
+            "line 1: damaged: found brackets within brackets",
+        ),
+    ],
+)
+def test_a_line_that_two_readers_could_understand_otherwise_is_refused(
+    file: Path, old: bytes, new: bytes, said: str
+) -> None:
+    first, *others = file.read_bytes().splitlines(keepends=True)
+    changed = first.replace(old, new, 1)
+    with contextlib.suppress(ValueError, RecursionError):
+        content = json.loads(changed)
+        content.pop("fingerprint")
+        changed = changed.replace(
+            json.loads(first)["fingerprint"].encode(), fingerprint(content).encode()
+        )
+    file.write_bytes(b"".join([changed, *others]))
+    with pytest.raises(ReleaseError) as refused:
+        Ledger(file)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_pipe_is_no_ledger(tmp_path: Path) -> None:
+    """Opening it would wait for ever."""
+    os.mkfifo(tmp_path / "releases.jsonl")
+    with (
+        pytest.raises(OSError, match="found a pipe or a device"),
+        open_ledger(tmp_path / "releases.jsonl"),
+    ):
+        pass
 
 
 def test_releases_are_found_by_data_and_by_where_it_comes_from(file: Path) -> None:

@@ -4,10 +4,16 @@ import math
 
 import pytest
 
+from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import gaussian_epsilon
 from dpsweep.privacy.tuning_noise import calibrate_tuning
-from dpsweep.release.certificate import ReleasedModel, best_attacks, released_together
+from dpsweep.release.certificate import (
+    ReleasedModel,
+    best_attacks,
+    joint_epsilon,
+    released_together,
+)
 
 DELTA = 1e-5
 NOISE = calibrate(2.0, DELTA, 200, 200, 4)
@@ -26,6 +32,24 @@ def test_fixed_settings_compose_as_their_steps(earlier: int) -> None:
     assert found.joint_delta == pytest.approx(models * DELTA)
     exact = gaussian_epsilon(models * DELTA, NOISE.noise_multiplier, models * NOISE.steps)
     assert exact * (1 - 1e-6) <= found.joint_epsilon <= exact * 1.005
+
+
+@pytest.mark.parametrize("epsilon", [800.0, 1e5])
+def test_epsilons_that_exponentials_do_not_hold_add_up(epsilon: float) -> None:
+    """Whoever has released such a model can release another one."""
+    assert (
+        released_together([model(epsilon, noise=False)], NOISE, 2.0, DELTA).joint_epsilon
+        == epsilon + 2
+    )
+    assert joint_epsilon([model(epsilon, noise=False)], NOISE, 2.0, DELTA, DELTA) == math.inf
+
+
+def test_deltas_of_one_together_promise_nothing() -> None:
+    earlier = [model(1.0, noise=False).model_copy(update={"delta": 0.6})] * 2
+    with pytest.raises(
+        CalibrationError, match=r"found deltas that are 1\.2.* together; allowed: below 1"
+    ):
+        released_together(earlier, NOISE, 2.0, DELTA)
 
 
 @pytest.mark.parametrize("last_is_tuned", [True, False])

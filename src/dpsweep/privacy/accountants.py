@@ -15,6 +15,8 @@ from scipy.stats import binom
 from dpsweep.privacy.record import Calibration
 from dpsweep.privacy.tilted import mesh_width
 
+_LARGEST_LOSS = 700.0
+
 
 def pld_interval(epsilon: float, steps: int) -> float:
     """Return a discretisation interval for epsilons near ``epsilon``: quick, and precise.
@@ -107,9 +109,15 @@ def composed_epsilon(
         delta: of all together, for example the sum of all deltas.
 
     Returns:
-        An upper bound; at the sum of all deltas, at most the sum of all epsilons.
+        An upper bound; at the sum of all deltas, at most the sum of all epsilons. Infinity for epsilons above
+        700, of which dp-accounting cannot take the exponential, at a smaller delta.
     """
     stated = [*((each.epsilon, each.delta) for each in trainings), *guarantees]
+    # Basic composition.
+    enough = delta >= math.fsum(own for _, own in stated)
+    summed = sum(each for each, _ in stated) if enough else math.inf
+    if max(each for each, _ in stated) > _LARGEST_LOSS:
+        return summed
     # All together have at least the largest epsilon. A mesh for the smallest would cost its inverse.
     steps = max(1, sum(each.steps for each in trainings))
     interval = pld_interval(max(epsilon for epsilon, _ in stated), steps)
@@ -127,10 +135,7 @@ def composed_epsilon(
             parameters, value_discretization_interval=interval
         )
         losses.append(loss.self_compose(times))
-    found = float(_all_of(losses).get_epsilon_for_delta(delta))
-    if delta >= sum(own for _, own in stated):
-        return min(found, sum(epsilon for epsilon, _ in stated))
-    return found
+    return min(summed, float(_all_of(losses).get_epsilon_for_delta(delta)))
 
 
 def _all_of(losses: list[PrivacyLossDistribution]) -> PrivacyLossDistribution:

@@ -96,11 +96,7 @@ def calibrate(
     train_size = _positive_integer("train_size", train_size)
     batch_size = _positive_integer("batch_size", batch_size)
     steps = _positive_integer("steps", steps)
-    if batch_size > train_size:
-        raise CalibrationError(
-            f"batch_size = {batch_size} exceeds train_size = {train_size}: the largest batch is "
-            "the full data"
-        )
+    _check_batch(train_size, batch_size)
     epsilon, delta = _check_target(epsilon, delta)
     if delta * train_size >= 1 and not math.isinf(epsilon):
         warnings.warn(
@@ -139,6 +135,7 @@ def certify_again(noise: Calibration) -> Calibration:
             it is certified for a much smaller one, or the accountants disagree.
     """
     _check_target(noise.epsilon, noise.delta)
+    _check_batch(noise.train_size, noise.batch_size)
     full = noise.batch_size == noise.train_size
     root = math.sqrt(noise.steps) if full else 1.0
     lowest, highest = (
@@ -183,6 +180,14 @@ def _positive_integer(name: str, value: int) -> int:
     if number < 1:
         raise CalibrationError(f"{name} = {number}: it must be at least 1")
     return number
+
+
+def _check_batch(train_size: int, batch_size: int) -> None:
+    if batch_size > train_size:
+        raise CalibrationError(
+            f"batch_size = {batch_size} exceeds train_size = {train_size}: the largest batch is "
+            "the full data"
+        )
 
 
 def _check_target(epsilon: float, delta: float) -> tuple[float, float]:

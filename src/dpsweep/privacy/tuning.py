@@ -61,8 +61,14 @@ def gamma_of_mean(mean: float, shape: float) -> float:
     def excess(log_gamma: float) -> float:
         return math.log(_mean(math.exp(log_gamma), shape) / mean)
 
-    # The mean falls from infinity at 0 to 1 at 1.
-    return math.exp(brentq(excess, -500.0, -1e-9, xtol=1e-14))
+    # The mean falls from infinity at 0 to 1 at 1; for shapes near -1 or very large ones, beyond these ends.
+    lowest, highest = -500.0, -1e-9
+    if not excess(lowest) > 0 > excess(highest):
+        raise CalibrationError(
+            f"shape {shape:g}: found no distribution with a mean of {mean:g} trials in double precision; use "
+            "a shape nearer to 1"
+        )
+    return math.exp(brentq(excess, lowest, highest, xtol=1e-14))
 
 
 def _mean(gamma: float, shape: float) -> float:

@@ -17,7 +17,7 @@ from pydantic import (
 from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.resize import Resize
 from dpsweep.gradients.precision import Precision
-from dpsweep.privacy import Calibration
+from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.accountants import composed_epsilon
 from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tuning
 from dpsweep.privacy.tuning import largest_profile, total_epsilon
@@ -26,7 +26,7 @@ from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.study.config import Method, Optimizer, OptimizerSection
 from dpsweep.study.config.datasets import KindName
 from dpsweep.study.config.release import MOST_TRIALS
-from dpsweep.study.config.section import ArgumentName, LearningRate
+from dpsweep.study.config.section import ArgumentName, LearningRate, PositiveFloat
 
 ReleaseEngine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop"]
 """All engines but opacus, whose norms may be too small by rounding."""
@@ -120,7 +120,7 @@ class Network(_Part):
     classes: Annotated[list[str], Field(min_length=2)]
     kind: KindName
     mean: list[float]
-    std: list[float]
+    std: list[PositiveFloat]
     shape: Annotated[list[PositiveInt], Field(min_length=1)]
     """Of one stored input."""
     resize: Resize | None
@@ -315,7 +315,14 @@ def released_together(
         noise: of the one more; None where epsilon covers a choice among several trials.
         epsilon: of the one more.
         delta: of the one more.
+
+    Raises:
+        CalibrationError: their deltas are 1 or more together, which promises nothing.
     """
     joint_delta = math.fsum([delta, *(each.delta for each in earlier)])
+    if joint_delta >= 1:
+        raise CalibrationError(
+            f"releases: found deltas that are {joint_delta:g} together; allowed: below 1"
+        )
     joint = joint_epsilon(earlier, noise, epsilon, delta, joint_delta)
     return Releases(earlier=earlier, joint_epsilon=joint, joint_delta=joint_delta)

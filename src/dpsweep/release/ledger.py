@@ -21,11 +21,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dpsweep.base.files import DamagedFileError, checked, require_file, with_fingerprint
+from dpsweep.privacy.record import mistakes
 from dpsweep.release import ReleaseError
 from dpsweep.release.certificate import Certificate, ReleasedModel
+from dpsweep.release.untrusted import unique_keys
 from dpsweep.study.config.datasets import Origins, overlap
 
 log = logging.getLogger(__name__)
@@ -90,6 +92,8 @@ class Ledger:
                 self._head = read["fingerprint"]
         except DamagedFileError as error:
             raise ReleaseError(str(error)) from None
+        except ValidationError as error:
+            raise ReleaseError(f"{where}: damaged: {'; '.join(mistakes(error))}") from None
         except ValueError as error:
             raise ReleaseError(f"{where}: damaged: {error}") from None
 
@@ -155,8 +159,12 @@ def _append(file: Path, written: bytes) -> None:
 def _entries(content: bytes) -> Iterator[Any]:
     """Parse what stands on a line, one JSON value after the other."""
     text, place = content.decode("utf-8"), 0
+    decoder = json.JSONDecoder(object_pairs_hook=unique_keys)
     while place < len(text):
-        read, place = json.JSONDecoder().raw_decode(text, place)
+        try:
+            read, place = decoder.raw_decode(text, place)
+        except RecursionError:
+            raise ValueError("found brackets within brackets") from None
         yield read
 
 
@@ -220,8 +228,12 @@ def locked(path: Path, waiting: str) -> TextIO:
     Args:
         path: the file, which is made where it is missing.
         waiting: what is logged while another one holds it.
+
+    Raises:
+        OSError: it cannot be written, or is no file.
     """
     while True:
+        require_file(path)
         lock = path.open("a")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

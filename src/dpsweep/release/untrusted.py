@@ -150,7 +150,7 @@ def strict_json(written: bytes) -> Any:
     try:
         found = json.loads(
             written.decode("utf-8"),
-            object_pairs_hook=_object,
+            object_pairs_hook=unique_keys,
             parse_constant=_refuse_constant,
             parse_float=_float,
             parse_int=_integer,
@@ -164,7 +164,12 @@ def strict_json(written: bytes) -> Any:
 _TOO_DEEP = f"found brackets within brackets; allowed: {_DEEPEST} levels"
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a mapping of the keys and values of a JSON object.
+
+    Raises:
+        ValueError: a key occurs twice.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]

@@ -332,10 +332,15 @@ def _network_contradictions(network: Network) -> Iterator[str]:
     reads = "text" if network.tokenizer else kind_read_by(network.library, network.architecture)
     yield from _differs("network.kind", network.kind, reads)
     axes = KINDS[network.kind].axes
-    channels = network.shape[-1:] if network.kind == "image" else []
-    if len(network.shape) != len(axes) or channels not in ([], [len(network.mean)]):
-        ends = f", {len(network.mean)} of them" * bool(channels)
+    channels = len(network.mean)
+    if len(network.shape) != len(axes) or (channels and network.shape[-1] != channels):
+        ends = f", {channels} of them" * bool(channels)
         yield f"network.shape: found {network.shape}, expected ({', '.join(axes)}){ends}"
+    if (channels > 0) != (network.kind == "image") or len(network.std) != channels:
+        yield (
+            f"network.std: found {len(network.std)} numbers and {channels} means; expected one of each for "
+            "every channel of an image, and none of what is no image"
+        )
     if network.kind == "embedding":
         yield from _differs("network.shape", network.shape, [network.arguments.get("dimension")])
     yield from _differs("network.resize", network.resize is None, network.kind != "image")
