@@ -120,6 +120,11 @@ def test_a_change_without_a_value_is_refused(folder: Path, change: str, said: st
     assert not Path("pets.set.yaml").exists()
 
 
+def test_two_changes_that_exclude_each_other_are_refused(folder: Path) -> None:
+    with pytest.raises(DpsweepError, match="found privacy set to a value before"):
+        change_study(Path("pets.yaml"), ["privacy=1", "privacy.delta=1e-6"])
+
+
 def test_a_profile_that_is_not_there_is_named(folder: Path) -> None:
     assert "did you mean slurm?" in call("run", "pets.yaml", "--profile", "slrum")
 

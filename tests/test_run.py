@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from dpsweep.cli import options, progress, run
 from dpsweep.cli.main import app
+from dpsweep.cli.snakemake_call import read_call
 from dpsweep.study import load_study
 from dpsweep.study.find import PROJECT
 from tests.synthetic import make_study
@@ -205,6 +206,30 @@ def test_an_unknown_option_is_refused_in_two_lines(folder: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stderr.splitlines()[1:] == ["dpsweep run: error: unrecognized arguments: --no-such"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--resources gpu=x",
+        "--cores x",
+        "--default-resources mem_mb=100 report",
+        "--set-threads train=2 report",
+        "--set-resources train",
+        "--groups a=1 report",
+        "--consider-ancient a",
+    ],
+)
+def test_values_that_snakemake_cannot_read_are_no_mistake_of_ours(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its parser ends with errors of many kinds there."""
+    with pytest.raises(SystemExit) as end:
+        read_call(["mine.yaml", *words.split()])
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert f"dpsweep run: error: Snakemake cannot read mine.yaml {words} (" in said
+    assert "Targets stand before the options, or behind --" in said
 
 
 def test_a_study_elsewhere_is_run_where_its_paths_start(

@@ -181,6 +181,10 @@ def change_study(study_file: Path, changes: Sequence[str]) -> Path:
         *outer, last = key.split(".")
         for name in outer:
             section = section.setdefault(name, {})
+            if not isinstance(section, dict):
+                raise DpsweepError(
+                    f"--set {change}: found {name} set to a value before; allowed: one of both"
+                )
         section[last] = value
     changed = study_file.with_name(f"{study_file.stem}{CHANGED}")
     write_text(changed, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

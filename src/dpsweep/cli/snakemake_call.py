@@ -9,6 +9,7 @@ import contextlib
 import io
 import logging
 import runpy
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 import yaml
 
 from dpsweep.study.find import is_study
+from dpsweep.study.messages import brief
 
 USAGE = "dpsweep run [STUDY] [TARGETS]... [OPTIONS OF SNAKEMAKE]... [-- TARGETS...]"
 
@@ -74,8 +76,29 @@ class SnakemakeCall:
             return self
         options = [_moved(word, places) for word in self.options]
         profiles = [place for place in places.values() if place != "none"]
-        settings, _ = get_argument_parser(profiles).parse_known_args(options)
+        settings, _ = _parsed(get_argument_parser(profiles), options)
         return replace(self, options=options, settings=settings)
+
+
+def _parsed(
+    parser: argparse.ArgumentParser, words: Sequence[str]
+) -> tuple[argparse.Namespace, list[str]]:
+    """Read words, with one sentence for all that Snakemake finds wrong in them.
+
+    Raises:
+        SystemExit: with that sentence; some values are looked at behind the parser's own errors.
+    """
+    from snakemake.exceptions import CliException, WorkflowError
+
+    try:
+        return parser.parse_known_args(words)
+    except (CliException, WorkflowError, ValueError) as error:
+        parser.prog = "dpsweep run"
+        parser.usage = USAGE
+        parser.error(
+            f"Snakemake cannot read {shlex.join(words)} ({brief(error)}). Targets stand before the options, "
+            "or behind --"
+        )
 
 
 def _moved(word: str, places: Mapping[str, str]) -> str:
@@ -105,7 +128,7 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
     parser.prog = "dpsweep run"
     # In the place of eighty lines; Snakemake's own help has them.
     parser.usage = None if {"-h", "--help"} & set(before) else USAGE
-    settings, unread = parser.parse_known_args(before)
+    settings, unread = _parsed(parser, before)
     if unknown := [word for word in unread if word.startswith("-")]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     targets = [*settings.targets, *unread]
