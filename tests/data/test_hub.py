@@ -10,8 +10,11 @@ from datasets import ClassLabel, Dataset, Features, Image, Value
 from PIL import Image as PillowImage
 
 from dpsweep.data import DatasetError, PreparedDataset
+from dpsweep.data.examples import LabelledData
+from dpsweep.data.hub import load_hub
 from dpsweep.data.prepare import prepare
 from dpsweep.study.config import Dataset as Section
+from dpsweep.study.config import HubSource
 
 CLASSES = ["cat", "dog"]
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -308,3 +311,42 @@ def test_damaged_pages_name_their_file(tmp_path: Path, where: float) -> None:
     file.write_bytes(content)
     with pytest.raises(DatasetError, match=r"test-00000-of-00001\.parquet: cannot be read"):
         prepare("pets", section(tmp_path / "raw", 800, 800), tmp_path / "out")
+
+
+def test_a_split_of_which_a_file_is_missing_is_refused(tmp_path: Path) -> None:
+    """The library would train on the rest without a word."""
+    save(tmp_path / "raw", "train", [0, 1, 1])
+    save(tmp_path / "raw", "test", [1, 0])
+    whole = tmp_path / "raw" / "train-00000-of-00001.parquet"
+    whole.rename(tmp_path / "raw" / "train-00000-of-00003.parquet")
+    with pytest.raises(
+        DatasetError, match=r"missing train-00001-of-00003, train-00002-of-00003; allowed: all 3"
+    ):
+        prepare("pets", section(tmp_path / "raw", 3, 2), tmp_path / "out")
+
+
+def texts(folder: Path, train: str) -> LabelledData:
+    folder.mkdir()
+    (folder / "train.csv").write_text(f"text,label\n{train}")
+    (folder / "test.csv").write_text("text,label\na,0\nb,1\n")
+    keys = {"kind": "hub", "id": "a/b", "path": str(folder), "input_column": "text"}
+    return load_hub(HubSource.model_validate(keys), "text")
+
+
+def test_tables_of_a_dataset_lose_no_characters(tmp_path: Path) -> None:
+    """The library reads quotes as pandas does, which leaves some of them out."""
+    data = texts(tmp_path / "good", '"say ""hi"", now",0\nb,1\n')
+    assert list(data.train.inputs) == ['say "hi", now', "b"]
+    with pytest.raises(DatasetError, match=r"train\.csv, line 2 .*text after the closing quote"):
+        texts(tmp_path / "bad", '"say \\"hi\\" now",0\nb,1\n')
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("README.md", "---\nconfigs: [\n---\n"), ("raw.py", "import os\n")]
+)
+def test_a_folder_that_is_no_dataset_is_named(tmp_path: Path, name: str, content: str) -> None:
+    save(tmp_path / "raw", "train", [0, 1, 1])
+    save(tmp_path / "raw", "test", [1, 0])
+    (tmp_path / "raw" / name).write_text(content)
+    with pytest.raises(DatasetError, match=r"raw: cannot be read as a dataset \("):
+        prepare("pets", section(tmp_path / "raw", 3, 2), tmp_path / "out")

@@ -7,6 +7,8 @@ decoded from the bytes in the files.
 
 import logging
 import os
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,12 +31,15 @@ from dpsweep.data.examples import (
 from dpsweep.data.hub_file import TIMEOUT_SECONDS, cannot_fetch
 from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError
+from dpsweep.data.tables import column_names, read_table
 from dpsweep.study.config import HubSource
 from dpsweep.study.messages import brief, shorten
 
 log = logging.getLogger(__name__)
 
 _LARGEST_POINTER = 1024  # bytes
+# A file of a split that is in several: train-00000-of-00002.parquet, with a hash in between in older ones.
+_SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]+)?\.\w+")
 
 
 def load_hub(source: HubSource, kind: str) -> LabelledData:
@@ -100,9 +105,15 @@ def open_hub(source: HubSource) -> HubFiles:
                 "%s: the study names no revision; this is commit %s. Add `revision: %s` to its "
                 "source to have the same data everywhere", source.id, revision, revision,
             )  # fmt: skip
+    _refuse_missing_shards(folder)
+    _refuse_lost_characters(folder, source)
     try:
         splits = datasets.load_dataset(str(folder), name=source.configuration, streaming=True)
-    except (datasets.exceptions.DatasetsError, OSError, ValueError) as error:
+    except MemoryError:
+        raise
+    except (
+        Exception
+    ) as error:  # of any kind: a broken card is an error of YAML, a loading script another
         if damaged := _damaged_table(folder):
             raise DatasetError(f"{damaged}: cannot be read ({brief(error)})") from error
         raise DatasetError(
@@ -132,6 +143,28 @@ def _refuse_pointers(folder: Path) -> None:
     for file in walk(folder):
         if file.stat().st_size < _LARGEST_POINTER and (found := found_pointer(file)):
             raise DatasetError(f"{file}: {found}")
+
+
+def _refuse_missing_shards(folder: Path) -> None:
+    """Refuse a split of which files are missing: the library would read the others without a word."""
+    found: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for file in walk(folder):
+        if match := _SHARD.fullmatch(str(file.relative_to(folder))):
+            found[match[1], match[3]].add(int(match[2]))
+    for (name, count), numbers in found.items():
+        if missing := sorted({*range(int(count))} - numbers):
+            files = [f"{name}-{number:05}-of-{count}" for number in missing]
+            raise DatasetError(
+                f"{folder}: missing {shorten(files)}; allowed: all {int(count)} files of {name}"
+            )
+
+
+def _refuse_lost_characters(folder: Path, source: HubSource) -> None:
+    """Refuse tables in text that do not say in one way only what is in a field: the library guesses."""
+    columns = source.input_column, source.label_column
+    for file in walk(folder):
+        if file.suffix.lower() in (".csv", ".tsv") and {*columns} <= {*column_names(file)}:
+            read_table(file, *columns)
 
 
 @contextmanager
