@@ -17,6 +17,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import Gpu
 from dpsweep.cli.check import check
 from dpsweep.cli.main import app
+from dpsweep.models.identity import Identity
 from dpsweep.planning.plan import Plan
 from dpsweep.recommend.draft import FoundDataset, draft_study
 from dpsweep.recommend.look import look_at_tables
@@ -271,6 +272,20 @@ def test_a_share_of_one_file_of_embeddings_is_for_testing() -> None:
         "source: {kind: arrays, train: all.npz, test_from_train: 0.2, seed: 0}" in FILE.read_text()
     )
     assert pets.train_size + pets.test_size == 300 and 35 < pets.test_size < 85
+
+
+def test_a_number_alone_is_not_normalised() -> None:
+    """Its only normal form is 0, of which nothing can be learned."""
+    numbers = np.random.default_rng(0).normal(size=(300, 1)).astype(np.float32)
+    np.savez("all.npz", x=numbers, y=np.arange(300) % 2)
+    network = new("--embeddings", "all.npz").backbones["embedding"]
+    assert network.arguments == {"dimension": 1}
+    for arguments in (
+        {"dimension": 1, "transformation": "layer-norm"},
+        {"dimension": 6, "transformation": "group-norm", "groups": 6},
+    ):
+        with pytest.raises(ValueError, match="of parts of 1 number, each of which becomes 0"):
+            Identity(2, **arguments)
 
 
 def test_embeddings_whose_labels_are_files_of_their_own() -> None:

@@ -52,6 +52,11 @@ class Identity(nn.Module):
             raise ValueError(
                 f"found groups {groups}; allowed: a divisor of the dimension, {dimension}"
             )
+        if (transformation, dimension) == ("layer-norm", 1) or groups == dimension:
+            raise ValueError(
+                f"found {transformation} of parts of 1 number, each of which becomes 0; allowed: larger "
+                "parts, or no transformation"
+            )
         self._transformation = (
             GroupNorm(kind="group-norm", groups=groups) if groups is not None else transformation
         )

@@ -11,16 +11,18 @@ def transform(features: Tensor, transformation: str | GroupNorm | None) -> Tenso
     """Apply a transformation of a study to float32 (N, features), each example by itself.
 
     Raises:
-        BackboneError: the features cannot be divided into so many groups.
+        BackboneError: the features cannot be divided into so many groups of several.
     """
     match transformation:
         case None:
             return features
         case GroupNorm(groups=groups):
-            if (width := features.shape[1]) % groups:
+            width = features.shape[1]
+            # A number that is normalised alone becomes 0.
+            if width % groups or width == groups:
                 raise BackboneError(
                     f"features.transformation.groups: found {groups}; allowed: a divisor of the {width} "
-                    "features of the network"
+                    "features of the network, and fewer than these"
                 )
             apart = features.reshape(-1, groups, width // groups)
             return functional.layer_norm(apart, apart.shape[2:]).flatten(1)

@@ -188,7 +188,9 @@ def _identity(found: FoundDataset) -> dict[str, Any]:
     library, architecture = IDENTITY
     return {
         **{"title": "Embedding", "library": library, "architecture": architecture},
-        "arguments": {"dimension": found.dimension, "transformation": "layer-norm"},
+        # A number alone would become 0.
+        "arguments": {"dimension": found.dimension}
+        | ({"transformation": "layer-norm"} if found.dimension != 1 else {}),
         "weights": {"kind": "none"},
     }
 
