@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -215,9 +215,20 @@ class TestInABrowser:
             assert page.locator("#cell tbody tr").count() == 10
 
 
-def write_many_trials(study: Study, paths: Paths, cells: Sequence[Cell]) -> int:
-    """Write the table of one problem, with random trials of its cells; return how many."""
+def write_many_trials(
+    study: Study, paths: Paths, cells: Sequence[Cell], noise: Mapping[str, float] | None = None
+) -> int:
+    """Write the table of one problem, with random trials of its cells; return how many.
+
+    Args:
+        study: the study.
+        paths: its files.
+        cells: of the problem.
+        noise: noise multipliers, by the names of the cells; random ones without it.
+    """
     frame, file = many_trials(study, cells), paths.problem(cells[0].problem)
+    if noise is not None:
+        frame["noise_multiplier"] = frame["cell"].map(noise)
     made_for = {MADE_FOR: table_made_for(study, paths, cells[0].problem).encode()}
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pandas(frame).replace_schema_metadata(made_for), file)
