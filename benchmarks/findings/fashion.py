@@ -18,7 +18,7 @@ from benchmarks.common import REPOSITORY, RESULTS, command_line
 from benchmarks.evidence.recommend import Problem
 from benchmarks.findings.numbers import collect, gather, keep_trials
 from dpsweep.analysis.optimizers import optimizers_table, paired_gains
-from dpsweep.base.files import write_json
+from dpsweep.base.files import write_json, write_text
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
@@ -39,6 +39,14 @@ def keep(study: Study, file: Path) -> None:
     cells = [cell for cell in study.all_cells() if paths.cell_trials(study, cell).exists()]
     if cells:
         keep_trials(gather(study, paths, cells, ["last_macro_accuracy"]), file)
+
+
+def keep_theory(study: Study) -> None:
+    """Keep the numbers behind the figures of the theory that are drawn."""
+    for name in ("optimal_clipping", "privacy_effects"):
+        drawn = Path(study.results) / "figures" / f"theory_{name}.csv"
+        if drawn.exists():
+            write_text(KEPT / "theory" / f"{name}.csv", drawn.read_text(encoding="utf-8"))
 
 
 def _of(study: Study, trials: pd.DataFrame, *sweeps: str) -> pd.DataFrame:
@@ -165,6 +173,7 @@ def main() -> None:
         study, file = _study(name), KEPT / f"{name}.parquet"
         if not options.numbers:
             keep(study, file)
+            keep_theory(study)
         if file.exists():
             write_json(KEPT / f"{name}.json", numbers(study, pd.read_parquet(file)))
 

@@ -107,6 +107,7 @@ def tables() -> dict[str, list[str]]:
         "audit": audit(),
         "gradients": gradients(),
         "theory, effects of privacy": theory_effects(),
+        "fashion, theory": theory_effects(RESULTS / "fashion" / "theory"),
         "theory, rules": theory_rules(THEORY / "predictions.csv"),
         "theory, rules in the demo": theory_rules(THEORY / "demo_predictions.csv"),
         "calibration": calibration(

@@ -73,7 +73,9 @@ def _effects_said(
     by_noise, by_gradients = (
         f"{short(x)} ({short(low)} to {short(high)})" for x, low, high in factors
     )
-    by_size = [sorted(abs(math.log(end)) for end in ends) for _, *ends in factors]
+    by_size = [
+        sorted(abs(math.log(end)) if end else math.inf for end in ends) for _, *ends in factors
+    ]
     return (
         f"- {title}, from ε = {loose['epsilon']:g} to {tight['epsilon']:g}: the median norm is multiplied by "
         f"{tight['median_norm'] / loose['median_norm']:.2f}. The noise alone multiplies C\\* by {by_noise}, "
@@ -87,8 +89,8 @@ def _direction(grown: int, fallen: int, smaller: int, over: str) -> str:
     """At how many of the smaller values of epsilon the gradients alone move C* beyond its range."""
     if smaller > 1:
         return (
-            f" The gradients alone raise C\\* beyond the range over {over} at {grown} of the {smaller} "
-            f"smaller ε, as the paper says, and lower it beyond that range at {fallen}."
+            f" The paper says that the gradients alone raise C\\*: beyond the range over {over} they do at "
+            f"{grown} of the {smaller} smaller ε, and lower it at {fallen}."
         )
     if grown:
         return f" The gradients alone raise C\\* beyond the range over {over}, as the paper says."

@@ -131,7 +131,7 @@ def step(
     model = model.to("meta").eval()
     head = frozenset() if isinstance(model, Own) else head_parameter_names(model)
     made = CheckedEngine(model, head, {}, (name, kind(model, head)))
-    made._training, made._classes = [each.training for each in model.modules()], CLASSES
+    made._layers, made._classes = [(each, each.training) for each in model.modules()], CLASSES
     with torch.device("meta"):
         if text:
             inputs = torch.randint(VOCABULARY, (examples, TOKENS)).fill_(PADDING)
