@@ -44,8 +44,9 @@ test: check ## check, then the tests that take seconds: what a change needs
 
 # The map of CONTRIBUTING.md.
 TESTS_FOR = $(shell sed -n 's/^| `$(PACKAGE)` | //p' CONTRIBUTING.md | grep -o 'tests/[a-z_./]*')
-test-for: setup ## the fast tests for a package of src/dpsweep: make test-for PACKAGE=privacy
+test-for: ## the fast tests for a package of src/dpsweep: make test-for PACKAGE=privacy
 	@test -n "$(TESTS_FOR)" || { echo "PACKAGE: found '$(PACKAGE)'; allowed: a package in the map of CONTRIBUTING.md"; exit 1; }
+	@$(MAKE) --no-print-directory setup
 	$(BIN)/pytest $(PARALLEL) -m "not slow" $(TESTS_FOR)
 
 test-slow: setup ## the tests that take longer
