@@ -448,7 +448,7 @@ def test_what_failed_is_named_at_the_top_before_what_is_worth_knowing(
     study: Study, paths: Paths
 ) -> None:
     said = reported(study, paths, certified_epsilon=9.0, diverged=True).text("known")
-    assert said.startswith("Fail Certified ε is at most the target")
+    assert said.startswith("Fail Certified ε and its target")
     assert re.search(r"\d+ checks passed; \d+ notes", said)
     assert "Diverged" not in said
 
@@ -588,7 +588,7 @@ def check_of(study: Study, trials: pd.DataFrame, title: str) -> Check:
     return found
 
 
-GUARANTEE = "Certified ε is at most the target"
+GUARANTEE = "Certified ε and its target"
 FIRST = ["digits_strong_film", "eps1_epochs2_B64_C0.1", "0.001", "1"]
 
 
@@ -631,14 +631,14 @@ def test_classes_without_a_test_example_are_named(study: Study, paths: Paths) ->
     write_dataset(paths, "digits", [500, 300, 200], test_counts=[0, 200, 0])
     duplicates, untested = check_data(study, paths)
     assert (duplicates.status, untested.status) == ("pass", "note")
-    assert untested.title == "Every class has a test example"
+    assert untested.title == "Classes without a test example"
     assert untested.evidence.rows == [["Digits", "zero, two", "3"]]
 
 
 def test_a_problem_of_two_precisions_is_named(study: Study, paths: Paths) -> None:
     write_trials(study, paths)
     trials = read_trials(study, paths).assign(precision="float32")
-    title = "One precision for every problem"
+    title = "Precision of problems"
     assert check_of(study, trials, title).status == "pass"
     # Two problems may differ, the trials of one should not.
     other = trials.assign(problem="digits_weak_film", precision="bfloat16")

@@ -64,7 +64,7 @@ def check_data(study: Study, paths: Paths) -> list[Check]:
 
     Nothing is asked where no dataset is prepared.
     """
-    title = "Test examples are not in the training set"
+    title = "Test examples that are in the training set"
     rows, untested = [], []
     prepared = 0
     for name in study.swept_datasets:
@@ -97,7 +97,7 @@ def _untested(rows: list[dict[str, str]]) -> Check:
         "Some classes have no test example, so that nobody knows how accurate a model is on them. Macro "
         "accuracy is the mean over the others, and figures by class leave them out."
     )
-    return Check("Every class has a test example", "note", finding, TextTable.of(rows, "llr"))
+    return Check("Classes without a test example", "note", finding, TextTable.of(rows, "llr"))
 
 
 def check_files(study: Study, paths: Paths) -> list[Check]:
@@ -158,7 +158,7 @@ def _named(
 
 
 def _guarantee(private: pd.DataFrame) -> Check:
-    title = "Certified ε is at most the target"
+    title = "Certified ε and its target"
     if private.empty:
         return Check(title, "note", "There is no private trial.")
     # Written so that a missing certificate counts as a broken one.
@@ -257,7 +257,7 @@ def _nonfinite(trials: pd.DataFrame) -> Check:
 
 
 def _precision(trials: pd.DataFrame) -> Check:
-    title = "One precision for every problem"
+    title = "Precision of problems"
     found = trials.groupby("problem")["precision"].unique()
     rows = [
         {"Problem": str(name), "Precision": ", ".join(sorted(kinds))}

@@ -243,7 +243,7 @@ async function show(cell) {
   table.className = "compact";
   const columns = {
     "Learning rate": (row) => short(row.learning_rate), Seed: (row) => row.seed,
-    "Macro accuracy": (row) => percent(row.macro_accuracy), "Chosen by": (row) => percent(row.selection_accuracy),
+    "Macro accuracy": (row) => percent(row.macro_accuracy), "Accuracy for choices": (row) => percent(row.selection_accuracy),
     "Mean gradient norm": (row) => short(row.mean_gradient_norm), Clipped: (row) => percent(row.clipped_fraction),
     Diverged: (row) => (row.diverged ? "yes" : "no"),
   };
