@@ -2,6 +2,7 @@
 
 import logging
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from tests.gradients.tiny_models import CLASSES, Net, TokensFirst, make
 from timm.layers import LayerScale
 from torch import Tensor, nn
 
-from dpsweep.gradients import GradientSum, make_engine
+from dpsweep.gradients import GradientSum, UnsupportedModelError, make_engine
 from dpsweep.gradients.checks import CheckedEngine
 from dpsweep.gradients.engines import ExpandedEngine
 from dpsweep.study.clipping import FlatClipping
@@ -142,6 +143,30 @@ class Asking(nn.Linear):
         return F.conv1d(input.mT, self.weight[:, :, None], self.bias).mT
 
 
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(x, scale)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        x, scale = ctx.saved_tensors
+        return gradient * scale, (gradient * x).sum((0, 1))
+
+
+class OfAutograd(nn.Module):
+    """A function with a backward pass of its own, which only autograd sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = Scaled.apply(x, self.scale)
+        return y
+
+
 LAYERS: dict[str, tuple[nn.Module, str]] = {
     "scales": (Scale(), "bookkeeping"),
     "LayerScale": (LayerScale(WIDTH), "expanded"),
@@ -161,6 +186,7 @@ LAYERS: dict[str, tuple[nn.Module, str]] = {
     "attention": (nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True), "vmap"),
     "LSTM": (Recurrent(WIDTH, WIDTH, batch_first=True), "loop"),
     "looks at values": (Asking(WIDTH, WIDTH), "loop"),
+    "function of autograd": (OfAutograd(), "loop"),
 }
 
 
@@ -247,6 +273,7 @@ SLOW = [
     ("attention", True, "'layer.self_attn.in_proj_weight' of a MultiheadAttention"),
     ("LSTM", True, "'layer.weight_ih_l0' of a Recurrent is used by lstm()"),
     ("looks at values", True, "'layer.weight' of a Asking is used by conv1d()"),
+    ("function of autograd", True, "'layer.scale' are used where this engine does not look"),
     ("two names, factors", False, "'layer.one.weight'"),
     ("a layer at two places, factors", False, "'layer.one.weight'"),
 ]
@@ -272,6 +299,13 @@ def test_one_line_names_the_layer_and_the_engine_that_computes_it(
     assert re.match(rf"engine '{engine}': a step takes [\d.]+ times as long as one without", said)
     assert found in said and "auto" not in said
     assert len(said) < 300 and "\n" not in said
+
+
+def test_an_engine_that_is_asked_for_by_name_says_that_it_cannot() -> None:
+    """What torch says of a vectorised pass names neither an engine nor a network."""
+    net = Net(LAYERS["LSTM"][0], WIDTH).double().eval()
+    with pytest.raises(UnsupportedModelError, match=r"^engine 'vmap' cannot compute Net \(.+\)"):
+        make_engine("vmap", net, HEAD).norms(*batch())
 
 
 def test_no_warning_where_the_fast_engines_serve(caplog: pytest.LogCaptureFixture) -> None:

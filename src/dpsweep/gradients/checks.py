@@ -245,7 +245,12 @@ class CheckedEngine(GradientEngine):
                 because=f"parameter {difference!r} has another gradient in a batch",
             )
             because[name] = failure.because
-        raise UnsupportedModelError(_one_line(failure)) from failure
+        if isinstance(failure, UnsupportedModelError):
+            raise failure
+        raise UnsupportedModelError(
+            f"engine {name!r} cannot compute {type(self.model).__name__} ({_one_line(failure)}); engine auto "
+            "takes one that can, if there is one"
+        ) from failure
 
     def _tell_cost(
         self,
@@ -311,8 +316,7 @@ def _because(error: Exception) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if isinstance(error, UnsupportedModelError) else text[:_LONGEST_REASON]
+    return (" ".join(str(error).split()) or type(error).__name__)[:_LONGEST_REASON]
 
 
 def _form(parameter: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:

@@ -26,7 +26,7 @@ from dpsweep.gradients.per_example import (
     slices,
 )
 from dpsweep.gradients.recording import RecordedUses
-from dpsweep.gradients.refusals import UnsupportedModelError, without_influence
+from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.gradients.rules import LINEAR
 from dpsweep.gradients.tracked_parameters import TrackedParameter, Uses, trains
 from dpsweep.study.clipping import Clipping
@@ -163,12 +163,16 @@ class StatelessEngine(FactoredEngine):
         """Check that there are gradients of every trainable parameter, and each only once.
 
         Raises:
-            UnsupportedModelError: naming the parameters that the forward pass leaves out, or uses
-                in two ways, so that the norm is not known.
+            UnsupportedModelError: naming the parameters whose use is not seen, or that are used in two
+                ways, so that the norm is not known.
         """
         uses = Counter(name for each in gradients for name in each.names)
         if unused := sorted(self.parameters.keys() - uses.keys()):
-            raise without_influence(unused)
+            found = (
+                f"trainable parameters {shorten(map(repr, unused))} are used where this engine does not "
+                "look (in a Function of one's own, or in TorchScript)"
+            )
+            raise UnsupportedModelError(f"{found}; engine auto takes one that does", because=found)
         if several := sorted(name for name, count in uses.items() if count > 1):
             found = (
                 f"trainable parameters {shorten(map(repr, several))} are used more than once, so that their "
