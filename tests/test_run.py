@@ -345,6 +345,8 @@ def test_a_new_value_that_no_panel_draws_is_named() -> None:
     )
     (line,) = run.undrawn_values(before, between, ["map"])
     assert line == "map does not draw epsilon 2 of sweeps.s: none of its panels has it"
+    files = [f"results/figures/map.{suffix}" for suffix in ("pdf", "csv")]
+    assert list(run.undrawn_values(before, between, files)) == [line]
     # 0.5 is the tight end now, and what was it is between; only what is new is named.
     assert list(run.undrawn_values(before, wider, ["map"])) == []
     assert list(run.undrawn_values(before, between, ["all"])) == []

@@ -202,7 +202,9 @@ def undrawn_values(before: Study, after: Study, targets: Iterable[str]) -> Itera
         targets: what is asked for.
     """
     drawn = {**after.figures, **after.tables}
-    for target in (name for name in targets if name in drawn):
+    # A file of a figure is a target as well.
+    names = dict.fromkeys(each if each in drawn else Path(each).stem for each in targets)
+    for target in (name for name in names if name in drawn):
         cells = {cell for each in drawn[target].selections() for cell in after.cells(each)}
         for name, sweep in after.sweeps.items():
             own = [cell for cell in cells if cell.problem == sweep.problem.name]
