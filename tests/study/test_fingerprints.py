@@ -10,6 +10,7 @@ import pytest
 
 from dpsweep.study import Study, fingerprints
 from dpsweep.study.cells import Cell
+from dpsweep.study.fingerprints import _DRAWING, _WRITING, source_files
 from dpsweep.study.paths import Paths, settings_of
 
 PATHS = Paths(Path("R"))
@@ -214,3 +215,20 @@ def test_the_names_of_the_papers_cells_take_a_tenth_of_a_second(paper: Study) ->
     found = {PATHS.cell_trials(paper, cell) for cell in cells}
     assert len(found) == len(cells) == 5728
     assert time.process_time() - started < 0.4  # 0.1 s on a quiet machine
+
+
+@pytest.mark.parametrize(
+    ("drawing", "hashed"),
+    [(_DRAWING, _DRAWING), (("report",), _WRITING)],
+    ids=["figures", "report"],
+)
+def test_what_draws_imports_nothing_whose_edit_would_change_no_hash(
+    drawing: tuple[str, ...], hashed: tuple[str, ...]
+) -> None:
+    """A figure, a table or a page would stay as it is."""
+    package = Path(fingerprints.__file__).parents[1]
+    files = {file for part in hashed for file in source_files(package / part)}
+    for file in (each for part in drawing for each in source_files(package / part)):
+        for module in re.findall(r"^ *from dpsweep\.([\w.]+) import", file.read_text(), re.M):
+            place = package / module.replace(".", "/")
+            assert {place / "__init__.py", place.with_suffix(".py")} & files, (file, module)

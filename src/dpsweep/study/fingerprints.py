@@ -187,7 +187,7 @@ def target_fingerprint(study: "Study", target: Figure | Table) -> str:
 
 def report_fingerprint(study: "Study") -> str:
     """Hash of what the report and the other pages are written for: the whole study, and what draws them."""
-    return fingerprint([_plain(study), sources(*_DRAWING, "report")])
+    return fingerprint([_plain(study), sources(*_WRITING)])
 
 
 def audit_fingerprint(study: "Study") -> str:
@@ -241,9 +241,10 @@ _DRAWING = (
     "theory",
     "privacy",
     "base",
-    "study/choice.py",
-    "study/clipping.py",
+    "study",
 )
+"""The sources that draw: captions are written and cells selected in package study."""
+_WRITING = (*_DRAWING, "report", "release")
 _SOURCES = (".py", ".j2", ".js", ".css", ".csv")
 
 
