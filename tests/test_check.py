@@ -342,7 +342,7 @@ def test_a_network_of_the_hub_is_looked_at_where_the_hub_answers(
     assert "note: backbones.vit.architecture: not looked at: cannot fetch config.json" in lines
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise HfHubHTTPError("404: no such repository", response=Mock())
+        raise HfHubHTTPError("404: no such repository", response=Mock(status_code=404))
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
     assert re.search(r"^backbones.vit.architecture: cannot .* 404: no", said(study, edits)[1])
@@ -370,10 +370,15 @@ def test_weights_of_the_hub_are_looked_at_where_the_hub_answers(
     )
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise HfHubHTTPError("404: no such repository", response=Mock())
+        raise HfHubHTTPError("404: no such repository", response=Mock(status_code=404))
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
     assert "weights: found a/vit, which the hub refuses (404" in said(study, {}, seconds=0)[1]
+    for status in (429, 503):  # which say nothing of the repository
+        error = HfHubHTTPError("busy", response=Mock(status_code=status))
+        monkeypatch.setattr("huggingface_hub.HfApi.model_info", Mock(side_effect=error))
+        lines, errors = said(study, {}, seconds=0)
+        assert errors == "" and "does not answer (HfHubHTTPError)" in lines
 
 
 def test_a_mistake_of_several_sweeps_is_said_once(study: dict[str, Any]) -> None:

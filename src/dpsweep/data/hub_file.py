@@ -35,7 +35,7 @@ def fetch_file(
             has no such file.
     """
     from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
+    from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415
 
     try:
         return Path(hf_hub_download(repository, file, revision=revision, local_files_only=True))
@@ -48,7 +48,7 @@ def fetch_file(
     except Exception as error:
         command = f"hf download {' '.join([repository, file, *others])}"
         command += f" --revision {revision}" if revision else ""
-        kind = HubError if isinstance(error, HfHubHTTPError) else UnreachableHubError
+        kind = HubError if _refuses(error) else UnreachableHubError
         raise kind(
             cannot_fetch(
                 f"{file} of {repository_named(repository, revision)}",
@@ -76,22 +76,28 @@ def require_file(repository: str, file: str, revision: str | None) -> None:
         HubError: the repository has no such file, or the hub knows no such repository or revision.
     """
     from huggingface_hub import HfApi, try_to_load_from_cache  # noqa: PLC0415
-    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
     if isinstance(try_to_load_from_cache(repository, file, revision=revision), str):
         return
     what = repository_named(repository, revision)
     try:
         found = HfApi().model_info(repository, revision=revision, timeout=TIMEOUT_SECONDS)
-    except HfHubHTTPError as error:
-        raise HubError(f"found {what}, which the hub refuses ({brief(error)})") from error
     except Exception as error:
+        if _refuses(error):
+            raise HubError(f"found {what}, which the hub refuses ({brief(error)})") from error
         raise UnreachableHubError(
             f"https://huggingface.co does not answer ({type(error).__name__})"
         ) from error
     files = [each.rfilename for each in found.siblings or []]
     if file not in files:
         raise HubError(f"found {what}, which has no {file}; it has {shorten(files)}")
+
+
+def _refuses(error: Exception) -> bool:
+    """Whether the hub answers that something is not there; too busy or broken, it says nothing of it."""
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+    return isinstance(error, HfHubHTTPError) and error.response.status_code in (400, 401, 403, 404)
 
 
 def cannot_fetch(what: str, error: Exception, command: str, instead: str) -> str:
