@@ -147,6 +147,36 @@ def test_a_killed_command_takes_its_child_along(
     assert not list(tmp_path.rglob("metadata.json"))
 
 
+CTRL_C_AT_THE_END = """\
+import json, os, signal, socket, sys, threading
+from dpsweep.cli import preload
+
+class Late:
+    def __contains__(self, name):
+        os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+command, child = socket.socketpair()
+request = json.dumps([["dpsweep"], os.getcwd(), dict(os.environ)]).encode()
+socket.send_fds(command, [len(request).to_bytes(preload._INTEGER_BYTES, "big")], [0, 1, 2])
+command.sendall(request)
+preload.LAZY_LIBRARIES = Late()
+preload._command = lambda: sys.modules.update(another=sys) or 3
+try:
+    preload._run(child, socket.socketpair()[0])
+finally:
+    print("the server's clean-up")
+"""
+
+
+def test_ctrl_c_behind_a_command_does_not_undo_its_end() -> None:
+    """A terminal interrupts the preloaded process as well, which would go on as its server."""
+    done = subprocess.run(
+        [sys.executable, "-c", CTRL_C_AT_THE_END], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
 def test_a_workflow_on_another_machine_may_still_run() -> None:
     """A job of a scheduler has the environment of the call; numbers of processes mean nothing there."""
     assert preload._is_running("1@another")

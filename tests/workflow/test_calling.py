@@ -1,6 +1,7 @@
 """How people call the workflow: without an activated environment, and from elsewhere."""
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -65,4 +66,5 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     wait_for(lambda: "Select jobs to execute" in said.read_text(), "jobs", run)
     run.send_signal(signal.SIGTERM)
     assert run.wait(timeout=PATIENCE) == 1
-    assert "Terminating processes on user request" in said.read_text()
+    # An input function that is interrupted is an error of its rule to Snakemake, which ends the run as well.
+    assert re.search("Terminating processes on user request|KeyboardInterrupt", said.read_text())

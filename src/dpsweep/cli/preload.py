@@ -220,19 +220,26 @@ def _run(connection: socket.socket, server: socket.socket) -> NoReturn:
         connection.sendall(os.getpid().to_bytes(_INTEGER_BYTES, "big"))
         threading.Thread(target=_end_with_command, args=[connection], daemon=True).start()
         status = _command()
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
     except BaseException:
         traceback.print_exc()
     finally:
-        loaded = set(sys.modules) - preloaded
-        needed = [name for name in loaded if name in LAZY_LIBRARIES or name.startswith("dpsweep.")]
-        with contextlib.suppress(OSError):
-            if needed:
-                server.send(" ".join(needed).encode())
-            sys.stdout.flush()
-            sys.stderr.flush()
-            connection.sendall(bytes([status]))
-        # Not sys.exit: the server's own clean-up is not this process's business.
-        os._exit(status)
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is over
+            loaded = set(sys.modules) - preloaded
+            needed = [
+                name for name in loaded if name in LAZY_LIBRARIES or name.startswith("dpsweep.")
+            ]
+            with contextlib.suppress(OSError):
+                if needed:
+                    server.send(" ".join(needed).encode())
+                sys.stdout.flush()
+                sys.stderr.flush()
+                connection.sendall(bytes([status]))
+        finally:
+            # Not sys.exit: the server's own clean-up is not this process's business.
+            os._exit(status)
 
 
 def _command() -> int:
