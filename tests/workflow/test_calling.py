@@ -65,6 +65,6 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     said = tmp_path / "said.txt"
     wait_for(lambda: "Select jobs to execute" in said.read_text(), "jobs", run)
     run.send_signal(signal.SIGTERM)
-    assert run.wait(timeout=PATIENCE) == 1
-    # An input function that is interrupted is an error of its rule to Snakemake, which ends the run as well.
+    # Where it meets a function of a rule, Snakemake calls it an error of the rule, and ends the run as well.
+    assert run.wait(timeout=PATIENCE) in (1, -signal.SIGINT)
     assert re.search("Terminating processes on user request|KeyboardInterrupt", said.read_text())
