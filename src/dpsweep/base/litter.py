@@ -19,15 +19,8 @@ _NAMES = frozenset(
         *("$recycle.bin", "recycler", "recycled", "system volume information", "folder.htt"),
         *("iconcache.db", "msocache", "windowsimagebackup"),
         *("@eadir", "@tmp", "@sharebin", "@sharesnap", "@synologydrive", "@synoeastream"),
-        *(
-            "@synothumb",
-            "#recycle",
-            "#snapshot",
-            "@recycle",
-            "@recently-snapshot",
-            "@__thumb",
-            "@transcode",
-        ),
+        *("@synothumb", "#recycle", "#snapshot", "@recycle", "@recently-snapshot"),
+        *("@__thumb", "@transcode"),
         *("~snapshot", "lost+found", "aquota.user", "aquota.group"),
         *("_gsdata_", "__pycache__", "picasa.ini", "zbthumbnail.info", "pspbrwse.jbf"),
     }
@@ -37,7 +30,7 @@ _PATTERN = re.compile(
       found\.\d{3}                                         # a folder of chkdsk
     | .*@syno(?:eastream|resource)                         # attributes, on Synology
     | .*\.sync-conflict-\d{8}-\d{6}(?:-\w+)?(?:\.[^.]*)?   # Syncthing
-    | .+[:.]?Zone\.Identifier                              # where a file came from: Windows, beside WSL
+    | .+Zone\.Identifier                                   # where a file came from: Windows, beside WSL
     | @GMT-\d{4}(?:\.\d\d){2}-\d\d(?:\.\d\d){2}             # a snapshot, of Samba
     | .*\((?:[^()]*\s)?conflicted\ copy[^()]*\).*          # Dropbox, Nextcloud, ownCloud
     | .*\(SFConflict\ [^()]*\).* | .*\[Conflict(?:\ \d+)?\].* # Seafile, Google Drive

@@ -254,8 +254,6 @@ def _command() -> int:
             return stop.code or 0
         sys.stderr.write(f"{stop.code}\n")
         return 1
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
     return 0
 
 

@@ -111,9 +111,8 @@ def open_hub(source: HubSource) -> HubFiles:
         splits = datasets.load_dataset(str(folder), name=source.configuration, streaming=True)
     except MemoryError:
         raise
-    except (
-        Exception
-    ) as error:  # of any kind: a broken card is an error of YAML, a loading script another
+    # Of any kind: a broken card is an error of YAML, a loading script another.
+    except Exception as error:
         if damaged := _damaged_table(folder):
             raise DatasetError(f"{damaged}: cannot be read ({brief(error)})") from error
         raise DatasetError(

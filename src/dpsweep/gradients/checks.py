@@ -119,8 +119,9 @@ class CheckedEngine(GradientEngine):
         if layers != self._layers or self._chosen is None:
             refuse_batch_statistics(self.model)
             examples, others = self._check_passes(inputs)
-            _refuse_mixing(_with_other_values(self.model), examples, others)
-            self._chosen = self._given or self._compare(examples, inputs, labels)
+            changed = _with_other_values(self.model)
+            _refuse_mixing(changed, examples, others)
+            self._chosen = self._given or self._compare(changed, examples, inputs, labels)
             self._layers = layers
         return self._chosen
 
@@ -208,10 +209,9 @@ class CheckedEngine(GradientEngine):
 
     @full_precision()
     def _compare(
-        self, examples: Tensor, inputs: Tensor, labels: Tensor
+        self, fresh: nn.Module, examples: Tensor, inputs: Tensor, labels: Tensor
     ) -> tuple[str, GradientEngine]:
         batch = examples, _made_up_labels(examples)
-        fresh = _with_other_values(self.model)
         _refuse_random(fresh, examples)
         wanted = LoopEngine(copy_of(fresh), self._head).alone(*batch)
         because: dict[str, str] = {}

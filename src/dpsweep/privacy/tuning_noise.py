@@ -18,6 +18,7 @@ from functools import lru_cache
 
 from scipy.optimize import brentq
 
+from dpsweep.base.numbers import real
 from dpsweep.privacy.accountants import noise_interval, privacy_loss
 from dpsweep.privacy.calibration import (
     CERTIFICATE_ERROR,
@@ -29,7 +30,7 @@ from dpsweep.privacy.calibration import (
     sampled_at_all,
 )
 from dpsweep.privacy.gaussian import gaussian_delta, gaussian_noise_multiplier
-from dpsweep.privacy.record import Calibration, CalibrationError, check_numbers
+from dpsweep.privacy.record import Calibration, CalibrationError
 from dpsweep.privacy.tuning import (
     Profile,
     gamma_of_mean,
@@ -104,8 +105,8 @@ def calibrate_tuning(
         CalibrationError: a number is out of range, no base mechanism meets the total, or two
             accountants disagree.
     """
-    check_numbers(epsilon=epsilon, delta=delta)
-    epsilon, delta = float(epsilon), float(delta)
+    epsilon = real("epsilon", epsilon, CalibrationError)
+    delta = real("delta", delta, CalibrationError)
     if not (0 < epsilon < math.inf and 0 < delta < 1):
         raise CalibrationError(
             f"epsilon = {epsilon}, delta = {delta}: epsilon must be positive and finite, delta "
