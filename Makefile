@@ -67,14 +67,14 @@ test-campaigns: setup ## short forms of the campaigns of docs/reliability.md (DP
 real-data: setup ## train on the real data in ../shared, a quarter of an hour on 2 busy cores
 	$(BIN)/pytest -m real_data $(SLOWEST) -s tests/real_data
 
-findings: setup ## run the study of frozen features and write docs/findings.md (STUDY=studies/frozen-features-local.yaml reads ../shared)
+findings: setup ## run the study of frozen features, for docs/findings.md (STUDY=studies/frozen-features-local.yaml reads ../shared)
 	snakemake --config study=$(FINDINGS) -- all
 	$(BIN)/python -m benchmarks.findings --study $(FINDINGS)
 
-published: setup ## train the published settings of docs/published.md (FASHION=folder with the four IDX files of Fashion-MNIST)
+published: setup ## train the published settings of docs/findings.md (FASHION=folder with the four IDX files of Fashion-MNIST)
 	dpsweep run studies/fashion-mnist.yaml published momentum $(if $(FASHION),--set datasets.fashion-mnist.source.path=$(abspath $(FASHION)))
 
-film: setup ## keep what studies/film.yaml has trained and write docs/film.md (STUDY=studies/film-local.yaml)
+film: setup ## keep what studies/film.yaml has trained, for docs/findings.md (STUDY=studies/film-local.yaml)
 	$(BIN)/python -m benchmarks.findings.film $(if $(STUDY),--study $(STUDY))
 
 test-slurm: setup ## the workflow on a real Slurm on this machine (root; installs Debian's slurm-wlm)

@@ -18,9 +18,9 @@ from dpsweep.study import Study, load_study
 # Study, its committed trials, and the page about it.
 EXPLORED = {
     "frozen-features": ("frozen_features.parquet", "findings"),
-    "film": ("film/*.parquet", "film"),
-    "fashion-mnist": ("fashion/fashion-mnist.parquet", "fashion-mnist"),
-    "optimizers": ("fashion/optimizers.parquet", "fashion-mnist"),
+    "film": ("film/*.parquet", "findings"),
+    "fashion-mnist": ("fashion/fashion-mnist.parquet", "findings"),
+    "optimizers": ("fashion/optimizers.parquet", "findings"),
 }
 _IMAGE = re.compile(r"!\[(?P<shown>[^]]+)\]\((?P<file>images/[^)]+)\)")
 # Not kept with committed trials.

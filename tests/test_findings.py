@@ -1,4 +1,4 @@
-"""docs/findings.md and its pictures belong to the committed numbers."""
+"""The tables and pictures of docs/findings.md belong to the committed trials; the README says the same."""
 
 import copy
 from pathlib import Path
@@ -6,8 +6,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from benchmarks import findings
 from benchmarks.findings import film
+from benchmarks.findings.numbers import NUMBERS as FILE
+from benchmarks.findings.numbers import TRIALS, collect, digest
+from benchmarks.tables import head
+from benchmarks.tables.film import claim, costs
 
 from dpsweep.base.files import read_json
 from dpsweep.study import load_study
@@ -15,24 +18,19 @@ from dpsweep.study.paths import Paths
 from tests.tracked import tracked
 
 ROOT = Path(__file__).parents[1]
-NUMBERS: dict[str, Any] = read_json(findings.NUMBERS)
+NUMBERS: dict[str, Any] = read_json(FILE)
 
 
 def test_the_numbers_are_those_of_the_trials() -> None:
     study = load_study(ROOT / "studies" / "frozen-features.yaml")
-    found = findings.collect(study, pd.read_parquet(findings.TRIALS))
+    found = collect(study, pd.read_parquet(TRIALS))
     assert found == {name: NUMBERS[name] for name in found}, (
-        "run: python -m benchmarks.findings --page"
+        "run: python -m benchmarks.findings --numbers"
     )
 
 
-def test_the_page_is_that_of_the_numbers() -> None:
-    written = findings.PAGE.read_text(encoding="utf-8")
-    assert written == findings.page(NUMBERS), "run: python -m benchmarks.findings --page"
-
-
 def test_the_pictures_are_those_of_the_numbers() -> None:
-    found = {file.stem: findings.digest(file) for file in tracked("docs/images/findings/*.png")}
+    found = {file.stem: digest(file) for file in tracked("docs/images/findings/*.png")}
     assert found == NUMBERS["pictures"]
 
 
@@ -54,46 +52,44 @@ def test_the_readme_says_what_the_numbers_say() -> None:
     assert "the settings belong to five problems" in said
 
 
-@pytest.mark.parametrize("section", ["by_bound", "by_batch_size"])
-def test_another_accuracy_is_another_page(section: str) -> None:
+@pytest.mark.parametrize(
+    ("section", "render"), [("by_bound", head.bounds), ("by_batch_size", head.batch_sizes)]
+)
+def test_another_accuracy_is_another_table(section: str, render: Any) -> None:
     changed = copy.deepcopy(NUMBERS)
-    changed[section][0]["accuracy"][0] -= 0.01
-    assert findings.page(changed) != findings.page(NUMBERS)
+    changed[section][0]["accuracy"][-1] -= 0.01
+    assert render(changed) != render(NUMBERS)
 
 
-def test_the_page_of_film_is_that_of_its_trials() -> None:
+def test_the_numbers_of_film_are_those_of_its_trials() -> None:
     study = load_study(film.STUDY)
     found = film.collect_film(study, film.kept_trials(study))
-    pictures = {file.stem: findings.digest(file) for file in tracked("docs/images/film/*.png")}
-    numbers = read_json(film.FILM_NUMBERS)
-    assert found | {"pictures": pictures} == numbers, (
-        "run: python -m benchmarks.findings.film --page"
+    pictures = {file.stem: digest(file) for file in tracked("docs/images/film/*.png")}
+    assert found | {"pictures": pictures} == read_json(film.FILM_NUMBERS), (
+        "run: python -m benchmarks.findings.film --numbers"
     )
-    written = film.FILM_PAGE.read_text(encoding="utf-8")
-    assert written == film.film_page(numbers, NUMBERS)
 
 
 def test_the_readme_says_what_film_says() -> None:
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    claim = film.claim(read_json(film.FILM_NUMBERS))
-    assert claim in said, f"the README should say: {claim}"
+    claimed = claim(read_json(film.FILM_NUMBERS))
+    assert claimed in said, f"the README should say: {claimed}"
 
 
 def test_a_setting_that_lacks_a_bound_counts_for_no_claim() -> None:
     numbers = read_json(film.FILM_NUMBERS)
     row = max(numbers["by_bound"], key=lambda row: len(row["values"]))
-    before = film.claim(numbers)
+    before = claim(numbers)
     numbers["by_bound"].append(row | {"values": row["values"][:2], "accuracy": [0.1, 0.9]})
-    assert film.claim(numbers) == before
+    assert claim(numbers) == before
 
 
-def test_other_trials_are_another_page_of_film() -> None:
+def test_other_trials_are_another_table_of_film() -> None:
     study, trials = load_study(film.STUDY), film.kept_trials(load_study(film.STUDY))
-    numbers = read_json(film.FILM_NUMBERS)
     loose = trials["clipping_bound"] == trials["clipping_bound"].max()
     trials.loc[loose, ["macro_accuracy", "selection_accuracy"]] += 0.01
-    changed = film.collect_film(study, trials) | {"pictures": numbers["pictures"]}
-    assert film.film_page(changed, NUMBERS) != film.film_page(numbers, NUMBERS)
+    changed = film.collect_film(study, trials)
+    assert costs(changed) != costs(read_json(film.FILM_NUMBERS))
 
 
 def test_trials_from_elsewhere_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

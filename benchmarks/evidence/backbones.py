@@ -8,7 +8,7 @@ engine that `auto` takes is compared with the loop over single examples; a wrong
 tests do so for twelve of them.
 
 Results go to benchmarks/results/backbones.json; `python -m benchmarks.tables` writes the table of
-docs/backbones.md.
+docs/your-own-data.md.
 """
 
 import warnings

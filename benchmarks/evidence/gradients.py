@@ -14,7 +14,7 @@ the command ends with an error. What the other library cannot build is no case.
 - ``texts``: every kind of text classifier in transformers, in a small version, with every method.
 
 A stopped run goes on where it was. Results go to benchmarks/results/gradients.csv; `python -m
-benchmarks.tables` writes the table of docs/backbones.md.
+benchmarks.tables` writes the table of docs/your-own-data.md.
 """
 
 import copy

@@ -1,17 +1,17 @@
-"""Take the numbers of the theory from the results of a study, and write the pages that show them.
+"""Take the numbers of the theory from the results of a study, and write the page that shows them.
 
     python -m benchmarks.evidence.theory                                                    # frozen features
     python -m benchmarks.evidence.theory --study studies/demo-dense.yaml                    # the dense demo
     python -m benchmarks.evidence.theory --study studies/demo-dense.yaml --results FOLDER   # from this folder
 
 The numbers are those of the study's figures of the theory. They are computed from the folder's cells and
-gradients, not taken from its figures, go to benchmarks/results/theory/*.csv, and are not private. The pages
-are docs/theory.md and docs/findings.md.
+gradients, not taken from its figures, go to benchmarks/results/theory/*.csv, and are not private. The page
+is docs/theory.md.
 """
 
 from pathlib import Path
 
-from benchmarks import findings, tables
+from benchmarks import tables
 from benchmarks.common import REPOSITORY, RESULTS, command_line
 from dpsweep.base.files import atomic_path
 from dpsweep.figures.draw import FAMILIES
@@ -59,7 +59,6 @@ def main() -> None:
     options = parser.parse_args()
     collect(options.study, options.results, NUMBERS)
     tables.write_tables()
-    findings.write_page()
 
 
 if __name__ == "__main__":

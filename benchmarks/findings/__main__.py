@@ -1,7 +1,7 @@
-"""Write docs/findings.md, its figures and its numbers from the study of frozen features.
+"""Keep what studies/frozen-features.yaml has trained, for docs/findings.md.
 
-    python -m benchmarks.findings            # from results/frozen-features, after the study
-    python -m benchmarks.findings --page     # the page alone, from the committed trials
+    python -m benchmarks.findings             # from results/, then the tables
+    python -m benchmarks.findings --numbers   # from the committed trials
 
 Trials go to benchmarks/results/frozen_features.parquet, numbers to findings.json beside it,
 pictures to docs/images/findings/.
@@ -13,28 +13,24 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.common import REPOSITORY, command_line
-from benchmarks.findings.document import FIGURES, IMAGES, write_page
-from benchmarks.findings.numbers import (
-    NUMBERS,
-    TRIALS,
-    collect,
-    digest,
-    gather,
-)
+from benchmarks.findings.numbers import NUMBERS, TRIALS, collect, digest, gather
+from benchmarks.tables import write_tables
 from dpsweep.base.files import atomic_path, write_json
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 
 STUDY = REPOSITORY / "studies" / "frozen-features.yaml"
+IMAGES = REPOSITORY / "docs" / "images" / "findings"
+FIGURES = ("fig1_accuracy_heatmaps", "fig2_clipping_vs_difficulty", "text_heatmaps")
 
 
 def main() -> None:
-    """Write the page, and unless it is all that is asked for, numbers and pictures."""
+    """Keep what is trained, and write numbers and tables."""
     parser = command_line(__doc__, prog="python -m benchmarks.findings")
     parser.add_argument("--study", type=Path, default=STUDY)
-    parser.add_argument("--page", action="store_true", help="from the committed trials")
+    parser.add_argument("--numbers", action="store_true", help="from the committed trials")
     options = parser.parse_args()
-    if not options.page:
+    if not options.numbers:
         study = load_study(options.study)
         paths = Paths(Path(study.results))
         IMAGES.mkdir(parents=True, exist_ok=True)
@@ -48,7 +44,7 @@ def main() -> None:
     pictures = {name: digest(IMAGES / f"{name}.png") for name in FIGURES}
     numbers = collect(load_study(STUDY), pd.read_parquet(TRIALS))
     write_json(NUMBERS, numbers | {"pictures": pictures})
-    write_page()
+    write_tables()
 
 
 if __name__ == "__main__":

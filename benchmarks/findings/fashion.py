@@ -1,4 +1,4 @@
-"""Keep what studies/fashion-mnist.yaml and studies/optimizers.yaml have trained, for docs/fashion-mnist.md.
+"""Keep what studies/fashion-mnist.yaml and studies/optimizers.yaml have trained, for docs/findings.md.
 
     python -m benchmarks.findings.fashion            # from results/, then python -m benchmarks.tables
     python -m benchmarks.findings.fashion --numbers  # from the committed trials
@@ -66,18 +66,6 @@ def _whole(study: Study, trials: pd.DataFrame) -> pd.DataFrame:
     return trials[pd.MultiIndex.from_frame(trials[setting]).isin(whole)]
 
 
-def at_one_size(trials: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return accuracies along C at each epsilon, epochs and B of which every C is trained."""
-    place = ["epsilon", "epochs", "batch_size"]
-    tuned = trials[trials["best"]]
-    means = tuned.groupby([*place, "clipping_bound"])["macro_accuracy"].mean().unstack()
-    return [
-        dict(zip(place, map(float, key), strict=True))
-        | {"accuracies": {f"{bound:g}": round(100 * each, 2) for bound, each in row.items()}}
-        for key, row in means.dropna().iterrows()
-    ]
-
-
 def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
     """Return the published settings, and accuracies along C and B."""
     own = _of(study, trials, *_PUBLISHED)
@@ -93,7 +81,6 @@ def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
                 wall_seconds=own.groupby("optimizer")["wall_seconds"].transform("median")
             ).groupby(columns)
         ],
-        "at_one_size": at_one_size(along),
         "advice": [
             row
             for level in ("low", "middle", "high")

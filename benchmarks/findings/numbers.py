@@ -1,4 +1,4 @@
-"""The numbers of docs/findings.md and docs/film.md, from the trials of their studies.
+"""The numbers of docs/findings.md, from the trials of its studies.
 
 Trials are committed in a compact form, so that another analysis of them needs no training.
 """

@@ -1,8 +1,7 @@
 """Measure noise calibration: every setting of a study, and against other tools.
 
     python -m benchmarks.speed.calibration study       # all distinct calibrations of config.yaml
-    python -m benchmarks.speed.calibration comparison  # 20 settings, four tools; the table of the docs
-    python -m benchmarks.speed.calibration table       # write that table into docs/privacy.md again
+    python -m benchmarks.speed.calibration comparison  # 20 settings, four tools
 
 Results go to benchmarks/results/calibration*.json. One process at a time; processor time, so that other
 load does not count much.
@@ -24,7 +23,7 @@ from prv_accountant.dpsgd import find_noise_multiplier
 from scipy.optimize import brentq
 
 from benchmarks.common import REPOSITORY, RESULTS, command_line, environment
-from dpsweep.base.files import read_json, write_json, write_text
+from dpsweep.base.files import write_json
 from dpsweep.privacy.accountants import pld_epsilon
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import gaussian_noise_multiplier
@@ -32,8 +31,6 @@ from dpsweep.study import load_study
 from dpsweep.study.cells import optimizer_steps
 
 PACKAGES = ("dp-accounting", "numpy", "opacus", "prv-accountant", "scipy")
-DOCS = REPOSITORY / "docs" / "privacy.md"
-TABLE_START, TABLE_END = "<!-- table: comparison -->", "<!-- end of table -->"
 
 DELTA = 1e-5
 TIME_LIMIT = 300  # seconds of processor time for one search
@@ -180,40 +177,6 @@ def measure_comparison() -> None:
     write_json(RESULTS / "calibration_comparison.json", result)
 
 
-def comparison_table(result: dict[str, Any]) -> str:
-    """Render the comparison as Markdown: excess noise in percent, and processor time."""
-    lines = [
-        "| data | B | epochs | ε | exact σ | " + " | ".join(TOOLS) + " |",
-        "|---|---:|---:|---:|---:|" + "---:|" * len(TOOLS),
-    ]
-    for setting in result["settings"]:
-        cells = []
-        for tool in TOOLS:
-            measured = setting["tools"][tool]
-            if "failure" in measured:
-                stopped = measured["failure"].startswith("over")
-                cells.append(measured["failure"] if stopped else "fails")
-            else:
-                cells.append(
-                    f"{measured['excess_percent']:+.2f} %, {measured['cpu_seconds']:.1f} s"
-                )
-        batch = setting["batch_size"]
-        batch_name = "full" if batch == setting["train_size"] else f"{batch:,}"
-        lines.append(
-            f"| {setting['data']} | {batch_name} | {setting['epochs']} | {setting['epsilon']:g} "
-            f"| {setting['exact_noise_multiplier']:.4f} | " + " | ".join(cells) + " |"
-        )
-    return "\n".join(lines)
-
-
-def write_table() -> None:
-    """Put the table of the committed results into the documentation."""
-    before, rest = DOCS.read_text(encoding="utf-8").split(TABLE_START)
-    after = rest.split(TABLE_END)[1]
-    table = comparison_table(read_json(RESULTS / "calibration_comparison.json"))
-    write_text(DOCS, f"{before}{TABLE_START}\n\n{table}\n\n{TABLE_END}{after}")
-
-
 def study_settings(study_file: Path) -> list[tuple[float, int, int, int]]:
     """Return the distinct (epsilon, N, B, T) that a study trains with noise."""
     study = load_study(study_file)
@@ -287,15 +250,13 @@ def measure_study(study_file: Path) -> None:
 def main() -> None:
     """Run one of the measurements."""
     parser = command_line(__doc__)
-    parser.add_argument("what", choices=["study", "comparison", "table"])
+    parser.add_argument("what", choices=["study", "comparison"])
     parser.add_argument("--study-file", type=Path, default=REPOSITORY / "config.yaml")
     arguments = parser.parse_args()
     if arguments.what == "study":
         measure_study(arguments.study_file)
     else:
-        if arguments.what == "comparison":
-            measure_comparison()
-        write_table()
+        measure_comparison()
 
 
 if __name__ == "__main__":

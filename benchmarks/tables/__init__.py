@@ -7,12 +7,11 @@ been measured yet becomes a line that says which command measures it.
 from benchmarks.tables.every import DOCUMENTS, TABLES, tables, write_tables
 from benchmarks.tables.markdown import filled, start
 from benchmarks.tables.reliability import slowest_tests
-from benchmarks.tables.theory import THEORY, theory_effects, theory_rules
+from benchmarks.tables.theory import theory_effects, theory_rules
 
 __all__ = [
     "DOCUMENTS",
     "TABLES",
-    "THEORY",
     "filled",
     "slowest_tests",
     "start",

@@ -8,21 +8,39 @@ from scipy.stats import t
 
 from benchmarks.tables.markdown import grid
 
+_SHOWN = (
+    "search of the whole grid",
+    "formula",
+    "rate × 0.5",
+    "rate × 2",
+    "C × 1/4",
+    "C × 4",
+    "B × 1/4",
+    "B × 4",
+    "full batch",
+    "habit: C = 1, B = 256, rate 0.001",
+    "habit: C = 1, B = 256, rate 0.01",
+    "three runs: rates",
+    "six runs: {B, 4B} × rates",
+    "small grid: {B/4, B, 4B} × rates",
+    "the same, with the rates of B",
+)
+"""Rules in the table; recommend.json has all that were tried."""
+
 
 def selection(result: dict[str, Any]) -> list[str]:
     """Savings and losses of the search of the learning rate."""
-    rows = []
-    for name, each in {**result["problems"], "both": result["all"]}.items():
-        rows += [
-            [
-                f"{name}, {rule}",
-                f"{each[f'{key}_trials_of_a_cell']:.1f}",
-                f"{each[f'{key}_mean_loss']:.2f}",
-                f"{each[f'{key}_largest_loss']:.2f}",
-            ]
-            for rule, key in (("repeat-best", "repeat_best"), ("bracket", "bracket"))
+    each = result["all"]
+    rows = [
+        [
+            f"`{rule}`",
+            f"{each[f'{key}_trials_of_a_cell']:.1f}",
+            f"{each[f'{key}_mean_loss']:.2f}",
+            f"{each[f'{key}_largest_loss']:.2f}",
         ]
-    head = ["problem, selection", "trials of a cell", "points lost, mean", "largest"]
+        for rule, key in (("repeat-best", "repeat_best"), ("bracket", "bracket"))
+    ]
+    head = ["selection", "trials of a cell", "points lost, mean", "largest"]
     return [
         *grid(head, rows),
         "",
@@ -43,60 +61,26 @@ def recommendation(result: dict[str, Any]) -> list[str]:
             *[_number(found["by_source"][each]) for each in sources],
         ]
         for name, found in result["rules"].items()
+        if name in _SHOWN
     ]
     head = ["rule", "loss [95 %]", "more than the formula [95 %]", "regret", *sources]
     return [
         *grid(head, rows),
         "",
         f"{result['problems']} problems of {result['units']} units (a dataset, a network and a method). "
-        "The mean counts each source of data the same. The columns of sources show the loss.",
-    ]
-
-
-def losses(result: dict[str, Any]) -> list[str]:
-    """Where the loss of the formula comes from, and the units on which it is largest."""
-    rows = [[name, _interval(found)] for name, found in result["split"].items()]
-    units = [
-        [
-            f"{each['dataset']}, {each['backbone']}, {each['method']}",
-            _number(each["loss"]),
-            f"{each['best_rate']:.1f}",
-        ]
-        for each in result["by_unit"]
-    ]
-    return [
-        *grid(["part", "points [95 %]"], rows),
-        "",
-        *grid(["unit", "loss of the formula", "best rate, in units of the formula's"], units),
+        f"The mean counts each source of data the same; the columns of sources show the loss. "
+        f"{len(result['rules']) - 1} rules were tried on these problems; all are in `recommend.json`.",
     ]
 
 
 def longer_training(result: dict[str, Any]) -> list[str]:
-    """Accuracies by numbers of epochs at the same epsilon, and what four times as many gained."""
-    numbers = sorted({int(each) for row in result["epochs"] for each in row["accuracy"]})
-    rows = [
-        [
-            f"{row['dataset']}, {row['backbone']}, {row['method']}, ε = {row['epsilon']:g}",
-            *(
-                f"{found:.1f}" if (found := row["accuracy"].get(str(each))) else ""
-                for each in numbers
-            ),
-        ]
-        for row in result["epochs"]
-    ]
-    head = ["accuracy in %", *(f"{each} epoch{'s' if each > 1 else ''}" for each in numbers)]
+    """Points that four times as many epochs gained at the same epsilon."""
     gains = [
         [f"{int(each) // 4} to {each}", f"{mean:+.1f}", f"{low:+.1f} to {high:+.1f}", str(count)]
         for each, (mean, low, high, count) in result["gained"].items()
     ]
-    return [
-        *grid(head, rows),
-        "",
-        *[
-            row.replace("-", "−") if "---" not in row else row
-            for row in grid(["epochs", "points gained", "lowest to highest", "settings"], gains)
-        ],
-    ]
+    head = ["epochs", "points gained", "lowest to highest", "settings"]
+    return grid(head, [[each.replace("-", "−") for each in row] for row in gains])
 
 
 def _interval(found: list[float]) -> str:
@@ -110,31 +94,28 @@ def _number(value: float) -> str:
 
 def price(result: dict[str, Any]) -> list[str]:
     """Accuracy by how a setting was found, with the half width of its 95 % interval."""
-    lines: list[str] = []
-    pieces = result["pieces"]
+    pieces = [each for each in result["pieces"] if each["arm"] != _WORSE_HABIT]
     epsilons = sorted({each["epsilon"] for each in pieces})
-    for problem in dict.fromkeys(each["problem"] for each in pieces):
-        found: dict[str, dict[float, str]] = {}
-        for each in (piece for piece in pieces if piece["problem"] == problem):
-            if "refused" in each:
-                found.setdefault(each["arm"], {})[each["epsilon"]] = "refused"
-            for arm, key in ((each["arm"], "accuracy"), (f"{each['arm']}, trained again", "again")):
-                if key in each:
-                    found.setdefault(arm, {})[each["epsilon"]] = _mean(each[key])
-        first = next(each for each in pieces if each["problem"] == problem)
-        rows = [
-            [arm, *(values.get(epsilon, "-") for epsilon in epsilons)]
-            for arm, values in found.items()
-        ]
-        lines += [
-            f"**{first['title']}**, {first['epochs']} epochs, {first['repetitions']} repetitions:",
-            "",
-            *grid(["accuracy in %", *(f"ε = {epsilon:g}" for epsilon in epsilons)], rows),
-            "",
-        ]
-    trials, seconds = (sum(each.get(name, 0) for each in pieces) for name in ("trials", "seconds"))
-    commits = ", ".join(dict.fromkeys(each["commit"] for each in pieces))
-    return [*lines, f"{trials:,} trials, {seconds / 60:.0f} minutes, at {commits}."]
+    found: dict[tuple[str, str], dict[float, str]] = {}
+    for each in pieces:
+        title = f"{each['title']}, {each['epochs']} epochs"
+        said = "refused" if "refused" in each else _mean(each["accuracy"])
+        found.setdefault((title, each["arm"]), {})[each["epsilon"]] = said
+    rows = [
+        [*names, *(values.get(epsilon, "-") for epsilon in epsilons)]
+        for names, values in found.items()
+    ]
+    head = ["accuracy in %", "setting", *(f"ε = {epsilon:g}" for epsilon in epsilons)]
+    trials = sum(each.get("trials", 0) for each in pieces)
+    return [
+        *grid(head, rows),
+        "",
+        f"Means of {pieces[0]['repetitions']} repetitions; {trials:,} trials.",
+    ]
+
+
+_WORSE_HABIT = "habit: C = 1, B = 256, learning rate 0.001"
+"""Worse than the other one everywhere; price.json has it."""
 
 
 def _mean(shares: list[float]) -> str:

@@ -4,21 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.common import REPOSITORY, RESULTS
-from benchmarks.tables.choices import (
-    longer_training,
-    losses,
-    price,
-    recommendation,
-    selection,
-)
-from benchmarks.tables.fashion import (
-    advice,
-    batch_sizes,
-    bounds,
-    bounds_at_one_size,
-    optimizers,
-    published,
-)
+from benchmarks.tables import film, head
+from benchmarks.tables.choices import longer_training, price, recommendation, selection
+from benchmarks.tables.fashion import advice, bounds_and_sizes, optimizers, published
 from benchmarks.tables.gpu import cell_on_gpu, cifar100_on_gpu, right_on_gpu
 from benchmarks.tables.intervals import effects, errors, lowest_coverage, power
 from benchmarks.tables.markdown import filled
@@ -31,10 +19,10 @@ from benchmarks.tables.reliability import (
     planted_bugs,
     slowest_tests,
 )
-from benchmarks.tables.steps import cell, features, noise_cost, step_cost
-from benchmarks.tables.studies import analysis, demo, plan, scale, workflow
+from benchmarks.tables.rules import rules
+from benchmarks.tables.steps import features, noise_cost, step_cost
+from benchmarks.tables.studies import demo, plan, scale, workflow
 from benchmarks.tables.theory import (
-    THEORY,
     bounds_choice,
     bounds_progress,
     theory_effects,
@@ -46,23 +34,23 @@ from dpsweep.base.files import read_json, write_text
 DOCUMENTS = [REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 CALIBRATION = ("calibration", "calibration_comparison")
 RECOMMEND = "python -m benchmarks.evidence.recommend"
-GPU = "make gpu"
+HEAD, KEEP_HEAD = "findings.json", "make findings"
+FILM, KEEP_FILM = "film/film.json", "make film"
 FASHION, KEEP_FASHION = "fashion/fashion-mnist.json", "python -m benchmarks.findings.fashion"
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "step cost, CPU": ("step_cost_cpu.json", "make bench", step_cost),
-    "step cost, GPU": ("gpu/step_*.json", GPU, step_cost),
-    "right on a GPU": ("gpu/right_*.json", GPU, right_on_gpu),
-    "CIFAR-100, GPU": ("gpu/cifar100_*.json", GPU, cifar100_on_gpu),
-    "cell, CPU": ("cell_cpu.json", "make bench", cell),
-    "cell, GPU": ("gpu/cell*.json", GPU, cell_on_gpu),
     "features": ("features.json", "python -m benchmarks.speed.features", features),
     "backbones": ("backbones.json", "python -m benchmarks.evidence.backbones", backbones),
     "workflow": ("workflow.json", "make bench", workflow),
     "scale": ("scale.json", "python -m benchmarks.speed.scale 4000 20000 50000", scale),
     "demo": ("demo.json", "python -m benchmarks.speed.demo", demo),
-    "analysis": ("analysis.json", "python -m benchmarks.speed.analysis", analysis),
     "noise cost, CPU": ("noise_cost_cpu.json", "python -m benchmarks.speed.noise_cost", noise_cost),
-    "noise cost, GPU": ("gpu/noise_cost.json", GPU, noise_cost),
+    "head, advice": (HEAD, KEEP_HEAD, head.advice),
+    "head, C": (HEAD, KEEP_HEAD, head.bounds),
+    "head, B": (HEAD, KEEP_HEAD, head.batch_sizes),
+    "FiLM, advice": (FILM, KEEP_FILM, film.advice),
+    "FiLM, C and B": (FILM, KEEP_FILM, film.costs),
+    "FiLM, theory": (FILM, KEEP_FILM, film.plateau),
     "planted bugs": ("planted_bugs.json", "make planted-bugs", planted_bugs),
     "slowest tests": ("durations.json", "python -m benchmarks.durations run.log", slowest_tests),
     "errors of verdicts": ("verdicts.json", "python -m benchmarks.evidence.verdicts", errors),
@@ -70,7 +58,6 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "power of verdicts": ("verdicts.json", "python -m benchmarks.evidence.verdicts", power),
     "other effects": ("verdicts.json", "python -m benchmarks.evidence.verdicts", effects),
     "recommendation": ("recommend.json", RECOMMEND, recommendation),
-    "loss of the formula": ("recommend.json", RECOMMEND, losses),
     "longer training": ("recommend.json", RECOMMEND, longer_training),
     "progress of steps": ("bounds.json", "python -m benchmarks.evidence.bounds", bounds_progress),
     "memory of the theory": (
@@ -90,9 +77,7 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     ),
     "selection": ("selection.json", "python -m benchmarks.evidence.selection", selection),
     "fashion, published": (FASHION, KEEP_FASHION, published),
-    "fashion, C": (FASHION, KEEP_FASHION, bounds),
-    "fashion, B": (FASHION, KEEP_FASHION, batch_sizes),
-    "fashion, C at one B": (FASHION, KEEP_FASHION, bounds_at_one_size),
+    "fashion, C and B": (FASHION, KEEP_FASHION, bounds_and_sizes),
     "fashion, advice": (FASHION, KEEP_FASHION, advice),
     "optimizers": ("fashion/optimizers.json", KEEP_FASHION, optimizers),
     "kills": ("kills.json", "python -m benchmarks.campaigns.kills 300", kills),
@@ -102,14 +87,16 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
 
 def tables() -> dict[str, list[str]]:
     """The lines of every table, by the name that its place in a document has."""
+    head_numbers, film_numbers = (read_json(RESULTS / file) for file in (HEAD, FILM))
     lines = {
         "plan": plan(),
+        "rules": rules({"head": head_numbers, "FiLM": film_numbers}),
+        "FiLM beside a head": film.beside_a_head(film_numbers, head_numbers),
+        "GPU": _on_a_gpu(),
         "audit": audit(),
         "gradients": gradients(),
         "theory, effects of privacy": theory_effects(),
-        "fashion, theory": theory_effects(RESULTS / "fashion" / "theory"),
-        "theory, rules": theory_rules(THEORY / "predictions.csv"),
-        "theory, rules in the demo": theory_rules(THEORY / "demo_predictions.csv"),
+        "theory, rules": theory_rules(),
         "calibration": calibration(
             {name: read_json(RESULTS / f"{name}.json") for name in CALIBRATION}
         ),
@@ -122,6 +109,29 @@ def tables() -> dict[str, list[str]]:
             else [f"*Open: not measured yet. `{command}` fills this in.*"]
         )
     return lines
+
+
+_GPU = {
+    "Checks": ("right_*", right_on_gpu),
+    "The paper's row": ("cifar100_*", cifar100_on_gpu),
+    "Steps": ("step_*", step_cost),
+    "A cell": ("cell*", cell_on_gpu),
+    "Noise": ("noise_cost", noise_cost),
+}
+
+
+def _on_a_gpu() -> list[str]:
+    """What was measured on a GPU, each under its heading."""
+    lines = []
+    for heading, (files, render) in _GPU.items():
+        if found := sorted((RESULTS / "gpu").glob(f"{files}.json")):
+            lines += [
+                f"### {heading}",
+                "",
+                *render(_joined([read_json(path) for path in found])),
+                "",
+            ]
+    return lines or ["*Open: nothing has been measured yet. `make gpu` fills this in.*"]
 
 
 def _joined(found: list[dict[str, Any]]) -> dict[str, Any]:

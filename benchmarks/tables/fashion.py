@@ -23,34 +23,18 @@ def published(result: dict[str, Any]) -> list[str]:
     return grid(["optimizer", "learning rate", "accuracy in %, seeds", "mean", "a trial"], rows)
 
 
-def bounds(result: dict[str, Any]) -> list[str]:
-    """Accuracy along C."""
-    from benchmarks.findings.accuracies import along_bounds  # noqa: PLC0415 (it imports tables)
-
-    return along_bounds(result).split("\n")
-
-
-def batch_sizes(result: dict[str, Any]) -> list[str]:
-    """Accuracy along B."""
-    from benchmarks.findings.accuracies import along_batch_sizes  # noqa: PLC0415 (it imports tables)
-
-    return along_batch_sizes(result).split("\n")
-
-
-def bounds_at_one_size(result: dict[str, Any]) -> list[str]:
-    """Accuracy along C at one B, wherever all of them are trained."""
-    rows = result["at_one_size"]
-    bounds = list(rows[0]["accuracies"])
-    return grid(
-        ["ε", "epochs", "B", *(f"C = {bound}" for bound in bounds)],
+def bounds_and_sizes(result: dict[str, Any]) -> list[str]:
+    """Accuracy along C and along B, everything else tuned for every value."""
+    axes = {"C": result["by_bound"], "B": result["by_batch_size"]}
+    head = [f"{name} = {value:,g}" for name, rows in axes.items() for value in rows[0]["values"]]
+    rows = [
         [
-            [
-                *(f"{row['epsilon']:g}", f"{row['epochs']:g}", f"{row['batch_size']:,.0f}"),
-                *(f"{row['accuracies'][bound]:.1f}" for bound in bounds),
-            ]
-            for row in rows
-        ],
-    )
+            f"ε = {along_c['epsilon']:g}, {along_c['epochs']} epochs",
+            *(f"{100 * each:.1f}" for each in (*along_c["accuracy"], *along_b["accuracy"])),
+        ]
+        for along_c, along_b in zip(*axes.values(), strict=True)
+    ]
+    return grid(["accuracy in %", *head], rows)
 
 
 def advice(result: dict[str, Any]) -> list[str]:

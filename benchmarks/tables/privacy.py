@@ -39,8 +39,8 @@ def calibration(result: dict[str, Any]) -> list[str]:
         "",
         *grid(head, rows),
         "",
-        "Processor time as a multiple of dpsweep's, noise over the exact minimum; tools as they come "
-        "([privacy.md](privacy.md) has the settings). " + where(comparison["environment"]),
+        "Processor time as a multiple of dpsweep's, noise over the exact minimum. "
+        + where(comparison["environment"]),
     ]
 
 

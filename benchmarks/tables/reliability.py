@@ -7,34 +7,26 @@ from typing import Any
 from benchmarks.common import RESULTS
 from benchmarks.tables.markdown import grid, texts, where
 
-_SLOWEST = 15
+_SLOWEST = 5
 
 
 def kills(result: dict[str, Any]) -> list[str]:
-    """Outcome of killed runs, by what was killed and how, and of whole histories."""
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for history in result["histories"]:
-        for each in history["kills"]:
-            kind = f"{each['victim']}, {each['signal']}" if "victim" in each else each["hit"]
-            kinds.setdefault(kind, []).append(each)
-    kinds = dict(sorted(kinds.items()))
-    kinds["all kills"] = [each for found in kinds.values() for each in found]
+    """Outcome of killed runs, and of whole histories."""
+    kills = [each for history in result["histories"] for each in history["kills"]]
     ends = [history["end"] for history in result["histories"]]
-    kinds["ends of histories"] = ends
     rows = [
         [
-            kind,
+            name,
             f"{len(found)}",
             *(f"{sum(bool(each[what]) for each in found)}" for what in ("hangs", "left", "wrong")),
         ]
-        for kind, found in kinds.items()
+        for name, found in (("after a kill", kills), ("at the end of a history", ends))
     ]
     failed = sum(bool(end["exit"]) for end in ends)
     return [
         *grid(["", "runs", "hangs", "a process is left", "an output differs"], rows),
         "",
-        f"{failed} of {len(ends)} histories ended with a failure. "
-        f"{_commits(result['histories'])} {where(result['environment'])}",
+        f"{failed} of {len(ends)} histories ended with a failure. {where(result['environment'])}",
     ]
 
 
@@ -49,14 +41,8 @@ def histories(result: dict[str, Any]) -> list[str]:
     return [
         *grid(["histories", "not as a fresh run"], [[f"{len(lived)}", f"{wrong}"]]),
         "",
-        f"Events: {counted}. {_commits(lived)} {where(result['environment'])}",
+        f"Events: {counted}. {where(result['environment'])}",
     ]
-
-
-def _commits(pieces: list[dict[str, Any]]) -> str:
-    """Where the pieces of a campaign were made."""
-    found = dict.fromkeys(each.get("commit", "earlier commits") for each in pieces)
-    return f"Made at {', '.join(found)}."
 
 
 def slowest_tests(result: dict[str, Any]) -> list[str]:
@@ -67,48 +53,34 @@ def slowest_tests(result: dict[str, Any]) -> list[str]:
 
 
 def planted_bugs(result: dict[str, Any]) -> list[str]:
-    """How many bugs the fast tests see, package by package, and each that they do not."""
+    """How many bugs the fast tests see, and each that they do not."""
     planted = Counter(row["package"] for row in result["rows"])
     survived = [row for row in result["rows"] if row["caught_by"] is None]
-    missed = Counter(row["package"] for row in survived)
-    rows = [
-        [
-            "modules beside the packages" if name == "dpsweep" else f"`{name}`",
-            f"{count}",
-            f"{count - missed[name]}",
-        ]
-        for name, count in sorted(planted.items())
-    ]
     minutes = sum(row["seconds"] for row in result["rows"]) / 60
     return [
-        *grid(
-            ["package", "bugs", "caught"],
-            [*rows, ["all", f"{planted.total()}", f"{planted.total() - len(survived)}"]],
-        ),
-        "",
-        f"It took {minutes:.0f} minutes of processor time.",
+        f"Of {planted.total()} bugs in {len(planted)} packages, at least {min(planted.values())} in each, "
+        f"{planted.total() - len(survived)} are caught, in {minutes:.0f} minutes of processor time.",
         *(f"Not caught: {row['bug']} (`{row['module']}`)." for row in survived),
     ]
 
 
 def backbones(result: dict[str, Any]) -> list[str]:
-    """The engine of every network and method, or what the method does not find."""
+    """The engine for each method, or what the method does not find, and the networks that have these."""
     nothing = {"film": "no normalisation layers", "lora": "no linear layers"}
-    rows = [
-        [
-            f"`{row['network']}`" + (" (texts)" if row["library"] == "transformers" else ""),
-            *(
-                each.get("engine", nothing.get(name, "none"))
-                for name, each in row["methods"].items()
-            ),
-        ]
-        for row in result["rows"]
-    ]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for row in result["rows"]:
+        engines = (
+            each.get("engine", nothing.get(name, "none")) for name, each in row["methods"].items()
+        )
+        alike.setdefault(tuple(engines), []).append(f"`{row['network']}`")
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
     return [
-        *texts(["network", "FiLM", "LoRA", "all parameters", "head"], rows),
+        *texts(
+            ["FiLM", "LoRA", "all parameters", "head", "networks"],
+            [[*engines, ", ".join(names)] for engines, names in alike.items()],
+        ),
         "",
-        f"{len(rows)} networks, with {versions}.",
+        f"{len(result['rows'])} networks, with {versions}.",
     ]
 
 

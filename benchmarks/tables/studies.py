@@ -11,7 +11,7 @@ from dpsweep.study.paths import Paths
 
 
 def plan() -> list[str]:
-    """Cells, trials and estimated GPU hours of every target of the paper's study, from nothing."""
+    """Cells, trials and estimated GPU hours of the main targets of the paper's study, from nothing."""
     study = load_study(REPOSITORY / "config.yaml")
     paths = Paths(REPOSITORY / "nowhere")  # a folder that is not there: nothing is done yet
     status = Status(study, paths)
@@ -30,8 +30,8 @@ def plan() -> list[str]:
         ]
 
     rows = [row("everything", ["all"])]
-    rows += [row(f"`{name}`", [name]) for name in (*study.figures, *study.tables)]
-    rows = [each for each in rows if each[1] != "0"]
+    main = (name for name in (*study.figures, *study.tables) if name.startswith(("fig", "tab1")))
+    rows += [row(f"`{name}`", [name]) for name in main]
     return grid(["target", "cells", "trials", "GPU hours (estimate)"], rows)
 
 
@@ -98,26 +98,4 @@ def demo(result: dict[str, Any]) -> list[str]:
         *grid(["the demo", "median or total", "largest"], rows),
         "",
         f"On {result['environment']['cores']} cores. " + where(result["environment"]),
-    ]
-
-
-def analysis(result: dict[str, Any]) -> list[str]:
-    """Aggregating and drawing a complete study."""
-    rows = [
-        [each["task"], f"{each['cpu_seconds']:.1f} s", f"{each['peak_megabytes']:,} MB"]
-        for each in result["tasks"][:4]
-    ]
-    rows.append(
-        [
-            "everything",
-            f"{result['cpu_seconds']:.0f} s",
-            f"{result['peak_megabytes_of_a_job']:,} MB a job",
-        ]
-    )
-    return [
-        *grid(["the slowest tasks", "processor time", "peak memory"], rows),
-        "",
-        f"{result['trials']:,} synthetic trials in {result['cells']:,} cells, {result['figures']} figures, "
-        f"{result['tables']} tables; {result['wall_seconds']:.0f} s on the clock with "
-        f"{result['jobs_at_a_time']} jobs at a time. " + where(result["environment"]),
     ]

@@ -12,21 +12,35 @@ from benchmarks.tables.markdown import grid, short, where
 from dpsweep.analysis.predictions import HINDSIGHT, lost_more
 from dpsweep.figures.tables.write import read_numbers
 
-THEORY = RESULTS / "theory"
-ENDS = ("", "_lower", "_upper")
-_NOTHING = (
-    "- So nothing here shows that one of the three predicts the best C, or that one is better than another: "
-    "neither the shift of the norms nor direction."
+THEORY, FILM_THEORY, FASHION_THEORY = (
+    RESULTS / folder / "theory" for folder in ("", "film", "fashion")
 )
+ENDS = ("", "_lower", "_upper")
 
 
-def theory_effects(folder: Path = THEORY, over: str = "batches") -> list[str]:
+def theory_effects(
+    heads: Path = THEORY, film: Path = FILM_THEORY, fashion: Path = FASHION_THEORY
+) -> list[str]:
     """C* after the last epoch, and what noise and gradients alone make of it.
 
     Args:
-        folder: of the numbers.
-        over: what ranges are over.
+        heads: folder with the numbers of the heads on frozen features.
+        film: folder of those with FiLM.
+        fashion: folder of those on Fashion-MNIST.
     """
+    found = [
+        _effects(heads, "", "batches"),
+        _effects(film, ", FiLM", "batches and trainings"),
+        _effects(fashion, "", "batches"),
+    ]
+    head = ["", "median norm", "C\\*", "of its noise alone", "of its gradients alone"]
+    rows = [row for lines, _ in found for row in lines]
+    said = [sentence for _, sentences in found for sentence in sentences]
+    return [*grid([*head, "scale-free C", "R within 2 %"], rows), "", *said]
+
+
+def _effects(folder: Path, method: str, over: str) -> tuple[list[list[str]], list[str]]:
+    """Rows for the largest and the smallest epsilon of each network of a study, and a sentence on each."""
     traced = read_numbers(folder / "optimal_clipping.csv")
     traced = traced[traced["epoch"] == traced["epochs"]]
     traced = traced.sort_values(["title", "epsilon"], ascending=[True, False])
@@ -34,9 +48,10 @@ def theory_effects(folder: Path = THEORY, over: str = "batches") -> list[str]:
     effects = (
         effects[effects["rule"] == "C*"].set_index(["title", "effect", "epsilon"]).sort_index()
     )
+    ends = traced[traced["epsilon"].isin([traced["epsilon"].min(), traced["epsilon"].max()])]
     rows = [
         [
-            f"{row['title']}, ε = {row['epsilon']:g}",
+            f"{row['title']}{method}, ε = {row['epsilon']:g}",
             short(row["median_norm"]),
             short(row["best_bound"]),
             *(
@@ -46,23 +61,19 @@ def theory_effects(folder: Path = THEORY, over: str = "batches") -> list[str]:
             short(row["direction_bound"]),
             f"{short(row['plateau_lower'])} to {short(row['plateau_upper'])}",
         ]
-        for _, row in traced.iterrows()
+        for _, row in ends.iterrows()
     ]
     said = [
-        _effects_said(str(title), members.iloc[0], members.iloc[-1], effects, over)
+        f"- {title}{method}, {_effects_said(members.iloc[0], members.iloc[-1], effects.loc[title], over)}"
         for title, members in traced.groupby("title")
     ]
-    head = ["", "median norm", "C\\*", "of its noise alone", "of its gradients alone"]
-    return [*grid([*head, "scale-free C", "R within 2 %"], rows), "", *said]
+    return rows, said
 
 
-def _effects_said(
-    title: str, loose: pd.Series, tight: pd.Series, effects: pd.DataFrame, over: str
-) -> str:
+def _effects_said(loose: pd.Series, tight: pd.Series, effects: pd.DataFrame, over: str) -> str:
     """Effect of noise alone and of gradients alone on C*, between the largest and the smallest epsilon."""
     gradients, noise = (
-        effects.loc[(title, effect)].drop(loose["epsilon"])
-        for effect in ("gradients alone", "noise alone")
+        effects.loc[effect].drop(loose["epsilon"]) for effect in ("gradients alone", "noise alone")
     )
     grown = (gradients["smallest"] > loose["largest"]).sum()
     fallen = (gradients["largest"] < loose["smallest"]).sum()
@@ -77,7 +88,7 @@ def _effects_said(
         sorted(abs(math.log(end)) if end else math.inf for end in ends) for _, *ends in factors
     ]
     return (
-        f"- {title}, from ε = {loose['epsilon']:g} to {tight['epsilon']:g}: the median norm is multiplied by "
+        f"from ε = {loose['epsilon']:g} to {tight['epsilon']:g}: the median norm is multiplied by "
         f"{tight['median_norm'] / loose['median_norm']:.2f}. The noise alone multiplies C\\* by {by_noise}, "
         f"the gradients alone by {by_gradients}."
         + (" The noise has the larger effect." if by_size[0][0] > by_size[1][1] else "")
@@ -103,56 +114,69 @@ def _range(row: pd.Series, loose: pd.Series) -> tuple[float, float]:
     return row["smallest"] / loose["largest"], row["largest"] / loose["smallest"]
 
 
-def theory_rules(file: Path) -> list[str]:
-    """Loss of each rule for C, with intervals, and which rules can be told apart."""
-    numbers = read_numbers(file)
-    firsts = numbers.drop_duplicates("rule").set_index("rule")
-    rows = []
-    for rule, first in firsts.iterrows():
-        correlation = _interval(*(first[f"rank_correlation{end}"] for end in ENDS), digits=2)
-        lost = _interval(*(100 * first[f"mean_lost{end}"] for end in ENDS), digits=2)
-        worst = 100 * numbers.loc[numbers["rule"] == rule, "lost"].max()
-        cells = [_escaped(str(rule)), correlation, lost, f"{worst:.2f}"]
-        rows.append([*cells, f"{first['settings']}", f"{first['problems']}"])
-    head = ["rule", "rank correlation", "points lost, mean", "largest", "settings", "problems"]
+def theory_rules(folder: Path = THEORY, film: Path = FILM_THEORY) -> list[str]:
+    """Loss of each rule for C, with intervals, and which rules can be told apart.
+
+    Args:
+        folder: with the numbers of the heads on frozen features, and of the demo.
+        film: folder of those with FiLM.
+    """
+    files = {
+        "heads": folder / "predictions.csv",
+        "FiLM": film / "predictions.csv",
+        "dense demo": folder / "demo_predictions.csv",
+    }
+    studies = {name: read_numbers(file) for name, file in files.items()}
+    firsts = {
+        name: each.drop_duplicates("rule").set_index("rule") for name, each in studies.items()
+    }
+    rules = list(firsts["heads"].index)
+    rows = [
+        [
+            _escaped(str(rule)),
+            *(_interval(each.loc[rule], "mean_lost", 100) for each in firsts.values()),
+            *(_interval(each.loc[rule], "rank_correlation") for each in firsts.values()),
+        ]
+        for rule in rules
+    ]
+    head = [
+        *(f"points lost, {name}" for name in studies),
+        *(f"rank correlation, {name}" for name in studies),
+    ]
+    said = [_rules_said(name, studies[name], firsts[name]) for name in studies]
+    return [*grid(["rule", *head], rows), "", *said]
+
+
+def _rules_said(name: str, numbers: pd.DataFrame, firsts: pd.DataFrame) -> str:
+    """What a study says of the three predictions."""
     predictions = [str(rule) for rule in firsts.index[:3]]
     plateau = numbers.loc[numbers["rule"] == predictions[0], "measured_on_plateau"].astype(bool)
     pairs = [
         *((rule, HINDSIGHT) for rule in predictions),
         *itertools.combinations(predictions, 2),
     ]
-    differences = {pair: lost_more(numbers, *pair) for pair in pairs}
-    compared = [
-        [
-            f"{_escaped(rule)} − {_escaped(other)}",
-            _interval(*(100 * each for each in found), digits=2),
-        ]
-        for (rule, other), found in differences.items()
-    ]
-    apart = sum(found.excludes_zero for found in differences.values())
-    largest = 100 * max(abs(found.value) for found in differences.values())
+    differences = [lost_more(numbers, *pair) for pair in pairs]
+    apart = sum(found.excludes_zero for found in differences)
     follow = sum(firsts.loc[rule, "rank_correlation_lower"] > 0 for rule in predictions)
-    return [
-        *grid(head, rows),
-        "",
-        *grid(["difference of two rules", "points lost, mean"], compared),
-        "",
-        f"- The rank correlation with the measured bound has an interval above 0 for {follow} of the three "
-        "predictions.",
-        f"- Of these {len(pairs)} differences of points lost, {apart} have an interval without 0. The "
-        f"largest is {largest:.2f} points.",
-        f"- The measured best bound lies on the plateau of R in {plateau.sum()} of {len(plateau)} settings.",
-        *([_NOTHING] if not follow and not apart else []),
-    ]
+    worst = 100 * numbers.loc[numbers["rule"].isin(predictions), "lost"].max()
+    first = firsts.iloc[0]
+    return (
+        f"- {name[0].upper()}{name[1:]}, {first['settings']} settings of {first['problems']} problems: the "
+        f"rank correlation has an interval above 0 for {follow} of the three predictions, and {apart} of "
+        f"their {len(pairs)} differences in points lost (among each other and from the best fixed C) have an "
+        f"interval without 0. A prediction loses up to {worst:.1f} points. The measured best C lies on the "
+        f"plateau of R in {plateau.sum()} settings."
+    )
 
 
-def _interval(value: float, lower: float, upper: float, digits: int) -> str:
+def _interval(row: pd.Series, column: str, scale: float = 1) -> str:
     """A number with its 95 % interval, as far as there is one."""
+    value, lower, upper = (scale * row[f"{column}{end}"] for end in ENDS)
     if math.isnan(value):
         return ""
-    text = f"{value:.{digits}f}"
+    text = f"{value:.2f}"
     if not math.isnan(lower):
-        text += f" [{lower:.{digits}f}, {upper:.{digits}f}]"
+        text += f" [{lower:.2f}, {upper:.2f}]"
     return text.replace("-", "−")
 
 
@@ -161,7 +185,7 @@ def _escaped(rule: str) -> str:
 
 
 def theory_memory(result: dict[str, Any]) -> list[str]:
-    """Peak memory of the theory stage, by method and batch."""
+    """Peak memory of the theory stage, by method, at the largest batch."""
     rows = [
         [
             f"{each['method']}, {each['pixels']} x {each['pixels']}",
@@ -171,7 +195,7 @@ def theory_memory(result: dict[str, Any]) -> list[str]:
             f"{batch['megabytes'] / 1e3:.2f} GB",
         ]
         for each in result["pieces"].values()
-        for batch in each["batches"]
+        for batch in each["batches"][-1:]
     ]
     head = ["ViT-Tiny", "parameters that train", "batch", "all its gradients", "peak memory"]
     return [*grid(head, rows), "", where(result["environment"])]

@@ -1,4 +1,4 @@
-"""A published accuracy, reached at a smaller certified epsilon (`make real-data`, docs/published.md)."""
+"""A published accuracy, reached at a smaller certified epsilon (`make real-data`, docs/findings.md)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Twelve of the networks of docs/backbones.md: their gradients are those of the loop.
+"""Twelve of the networks of docs/your-own-data.md: their gradients are those of the loop.
 
 `python -m benchmarks.evidence.backbones` compares all of them, with every method.
 """
