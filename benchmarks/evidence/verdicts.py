@@ -268,7 +268,7 @@ def power(studies: int) -> list[dict[str, Any]]:
             "power": round(prospect.power, 3),
             "truth": _rounded(prospect.truth),
             "smallest_visible": _rounded(prospect.smallest_visible),
-            "needs": prospect.evidence.needs,
+            "needs": prospect.evidence.needs[0],
         }
         for name, (grids, related) in designs(ruled_cells).items()
         for key, prospect in prospects(grids, World(), related, studies).items()

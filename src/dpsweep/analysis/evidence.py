@@ -229,14 +229,14 @@ class Evidence:
         return threshold
 
     @property
-    def needs(self) -> str:
-        """Name what is missing for a verdict; empty where nothing is."""
+    def needs(self) -> tuple[str, str]:
+        """Name what there is too little of for a verdict, and on what the verdict would be ("": any)."""
         units, datasets = len(self.groups), len(set(self.groups))
         if units < FEWEST_UNITS:
-            return f"{units} of {FEWEST_UNITS} {self.rule.unit_name}"
+            return f"{units} of {FEWEST_UNITS} {self.rule.unit_name}", ""
         if datasets < FEWEST_DATASETS:
-            return f"{datasets} of {FEWEST_DATASETS} separate datasets, for other datasets"
-        return ""
+            return f"{datasets} of {FEWEST_DATASETS} separate datasets", "other datasets"
+        return "", ""
 
     def verdict(self, level: float) -> Strings:
         """Return the verdicts, shape (...); about this study only they end with "here"."""
@@ -324,6 +324,7 @@ def _row(evidence: Evidence, level: float) -> dict[str, object]:
             numbers = tuple(map(float, (*mean.interval(level), visible)))
         names = ("lower", "upper", "smallest_visible")
         row |= {f"{name}_{scope}": value for name, value in zip(names, numbers, strict=True)}
+    needs, needed_for = evidence.needs
     return row | {
         "comparisons": len(evidence.comparisons),
         "units": len(units),
@@ -331,7 +332,8 @@ def _row(evidence: Evidence, level: float) -> dict[str, object]:
         "against": int((units < -rule.margin).sum()),
         "at_an_end": sum(bool(each.reference_at) for each in evidence.comparisons),
         "groups_of_datasets": len(set(evidence.groups)),
-        "needs": evidence.needs,
+        "needs": needs,
+        "needed_for": needed_for,
         "verdict": str(evidence.verdict(level)),
     }
 

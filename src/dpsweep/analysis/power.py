@@ -319,8 +319,9 @@ def outlook(study: Study) -> Iterator[str]:
             said.append(f"{prospect.power:.0%}, {prospect.smallest_visible:.2g} {rule.unit}")
         if said:
             yield f"  {name}: {'; '.join(said)}"
-        if prospect.evidence.needs:
-            lacking.append((name, f"has {prospect.evidence.needs}"))
+        needs, needed_for = prospect.evidence.needs
+        if needs:
+            lacking.append((name, f"has {needs}" + (f", for {needed_for}" if needed_for else "")))
     for what, names in told_once(lacking).items():
         rules = "every rule" if len(names) == len(found) else "; ".join(names)
         yield f"  {rules}: {what}"

@@ -18,6 +18,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import TuningImplications
 
 USUAL = "Usual C and B"
+_WORDS: dict[str, type[str]] = {"needs": str, "needed_for": str}
 TUNED = {"clipping_bound": "C", "batch_size": "B", "learning_rate": "Learning rate"}
 
 
@@ -31,7 +32,7 @@ def verdicts(study: Study, paths: Paths) -> dict[str, list[dict[str, str]]]:
         file = paths.table(name, "csv")
         if isinstance(table, TuningImplications) and file.exists():
             try:
-                rows = [_verdict(row) for row in read_numbers(file).to_dict("records")]
+                rows = [_verdict(row) for row in read_numbers(file, _WORDS).to_dict("records")]
             except (KeyError, ValueError):
                 continue  # the table says in its place that it is damaged
             # Rules that the study decides come first.
@@ -50,10 +51,9 @@ def _verdict(row: Mapping[Hashable, Any]) -> dict[str, str]:
         text = f"{signed(effect)}{interval} {row['unit']}"
     if not math.isnan(visible):
         text += f"; an effect of {visible:.2f} would have been seen"
-    needs = str(row["needs"])  # a column without any words is read as numbers that are absent
-    if needs not in ("", "nan"):
-        what, _, scope = needs.partition(", for ")
-        text += f" (a verdict{f' on {scope}' if scope else ''} needs more: {what})"
+    if row["needs"]:
+        scope = f" on {row['needed_for']}" if row["needed_for"] else ""
+        text += f" (a verdict{scope} needs more: {row['needs']})"
     status = {"supported": "pass", "contradicted": "fail"}.get(said.split(maxsplit=1)[0], "open")
     return {
         "rule": f"{row['condition']}: {advice[0].lower()}{advice[1:]}",
@@ -109,47 +109,36 @@ def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable:
     A cost is the accuracy at the best value minus that at the worst one, the other hyperparameters tuned for
     each. Learning rates are compared by the first seed, which tried all that were tried.
     """
-    lost, worst = {}, {}
-    first = trials[trials["seed"] == 1]
-    for axis, title in TUNED.items():
-        # AUTO-S and training without clipping have no C.
-        rows = (first if axis == "learning_rate" else trials).dropna(subset=[axis])
-        by = ["problem", "epsilon", axis]
-        if axis == "learning_rate":
-            found = rows.groupby(by)["macro_accuracy"].max()
-        else:
-            found = choose(rows, by=by).set_index(by)["centre"]
-        spread = found.groupby(level=["problem", "epsilon"])
-        lost[title] = 100 * (spread.max() - spread.min())[spread.count() > 1]
-        lowest = found.dropna().groupby(level=["problem", "epsilon"]).idxmin()
-        worst[title] = lowest.map(lambda place: values([place[-1]]))
-    costs = pd.DataFrame(lost).dropna(how="all").astype(float)
-    written = costs.map(lambda points: "–" if math.isnan(points) else f"{points:.1f}")
-    for title, column in worst.items():
-        value = column.to_dict()
-        written[title] = [
-            points if points == "–" else f"{points} ({value[setting]})"
-            for setting, points in written[title].items()
-        ]
-    written[USUAL] = _usual_cost(trials, costs.index)
-    order = list(study.problems)
-    settings = zip(written.index, written.to_dict("records"), strict=True)
-    table = [
-        titles(study, name) | {"ε": values([epsilon])} | row
-        for (name, epsilon), row in sorted(settings, key=lambda each: order.index(each[0][0]))
-    ]
-    return TextTable.of(table, "lll" + "r" * 5)
-
-
-def _usual_cost(trials: pd.DataFrame, settings: "pd.Index[Any]") -> "pd.Series[str]":
     by = ["problem", "epsilon"]
-    best, found = (
-        choose(rows, by=by).set_index(by)["centre"].reindex(settings)
-        for rows in (trials, by_habit(trials))
+    costs: dict[Any, dict[str, str]] = {}
+    for axis, title in TUNED.items():
+        if axis == "learning_rate":
+            first = trials[trials["seed"] == 1]
+            found = first.groupby([*by, axis])["macro_accuracy"].max()
+        else:
+            # AUTO-S and training without clipping have no C.
+            chosen = choose(trials.dropna(subset=[axis]), by=[*by, axis])
+            found = chosen.set_index([*by, axis])["centre"]
+        for setting, reached in found.astype(float).dropna().groupby(level=by):
+            if len(reached) > 1:
+                value = reached.index.get_level_values(axis)[int(reached.argmin())]
+                worst = f"{value:,}" if axis == "batch_size" else values([value])
+                points = 100 * (reached.max() - reached.min())
+                costs.setdefault(setting, {})[title] = f"{points:.1f} ({worst})"
+    best, usual = (
+        choose(rows, by=by).set_index(by)["centre"] for rows in (trials, by_habit(trials))
     )
-    return (100 * (best - found)).map(
-        lambda points: "–" if math.isnan(points) else f"{max(0.0, points):.1f}"
-    )
+    for key, lost in (100 * (best - usual)).dropna().items():
+        if key in costs:
+            costs[key][USUAL] = f"{max(0.0, lost):.1f}"
+    order = list(study.problems)
+    rows = [
+        titles(study, name)
+        | {"ε": values([epsilon])}
+        | {title: costs[name, epsilon].get(title, "–") for title in (*TUNED.values(), USUAL)}
+        for name, epsilon in sorted(costs, key=lambda each: (order.index(each[0]), each[1]))
+    ]
+    return TextTable.of(rows, "lll" + "r" * 5)
 
 
 def references(study: Study, trials: pd.DataFrame) -> TextTable:
