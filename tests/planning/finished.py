@@ -3,6 +3,8 @@
 from typing import Any
 
 from dpsweep.base.files import write_json
+from dpsweep.planning.cost import CellCost, ProblemCost
+from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.outputs import Output, Outputs
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
@@ -12,6 +14,13 @@ AUDIT: dict[str, Any] = {
     **{"clipping_bound": 1.0, "learning_rate": 0.01, "canaries": 100, "guesses": 20},
 }
 """An audit of the study of tests/workflow/chain.py."""
+
+
+def cell_cost(
+    study: Study, problem: str, epochs: int, device: Device = GPU, trials: int | None = None
+) -> CellCost:
+    """Estimate a cell of a problem."""
+    return ProblemCost(study, problem, device).cell(epochs, trials)
 
 
 def finish_output(output: Output) -> None:

@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.planning.finished import cell_cost
 from tests.synthetic import make_study
 
-from dpsweep.planning.cost import ProblemCost, cell_cost
+from dpsweep.planning.cost import ProblemCost
 from dpsweep.planning.device import GPU
 from dpsweep.planning.sizes import count_network
 from dpsweep.study import Study, load_study

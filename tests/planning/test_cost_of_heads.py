@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.planning.finished import cell_cost
 
-from dpsweep.planning.cost import ProblemCost, Stage, backbone_bytes, cell_cost
+from dpsweep.planning.cost import ProblemCost, Stage, backbone_bytes
 from dpsweep.planning.device import Device
 from dpsweep.planning.plan import Plan
 from dpsweep.study import Study, load_study

@@ -3,38 +3,50 @@
 import copy
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from tests.planning.finished import finish_cell
+from tests.planning.finished import cell_cost, finish_cell
 from tests.workflow.chain import STUDY
 from typer.testing import CliRunner
 
 from dpsweep.base.files import write_json, write_text
 from dpsweep.base.gpus import describe, visible_gpus
 from dpsweep.cli.main import app
-from dpsweep.planning.cost import cell_cost
 from dpsweep.planning.status import Status
-from dpsweep.study import Cell, Study, load_study
+from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
 SWEEP = "digits_vit_film"
 NOW = 2_000_000_000.0
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
+@pytest.fixture(scope="module")
+def study() -> Study:
     content = copy.deepcopy(STUDY)
     content["sweeps"][SWEEP]["clipping_bound"] = [0.1, 1.0, 10.0]
     content["figures"]["heatmap"]["panels"][0]["clipping_bound"] = [0.1, 1.0]
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
-    return load_study(tmp_path / "study.yaml")
+    return Study.model_validate(content)
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> Paths:
     return Paths(tmp_path / "results")
+
+
+@pytest.fixture
+def command(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Call ``dpsweep status`` in the study's folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("study.yaml").write_text(yaml.safe_dump(study.model_dump(exclude_none=True)))
+
+    def call(*options: str) -> str:
+        words = ["status", "--study", "study.yaml", *options]
+        return CliRunner().invoke(app, words, catch_exceptions=False).stdout
+
+    return call
 
 
 @pytest.fixture
@@ -178,29 +190,28 @@ def test_errors_may_have_many_lines(study: Study, paths: Paths, cells: list[Cell
     write_text(paths.results / "logs" / "figures" / "heatmap.log", went_on)
     status = Status(study, paths, NOW)
     assert [status.states[cell] for cell in cells[:4]] == ["failed", "running", "failed", "running"]
-    reasons = {each.name: each.reason for each in status.failures()}
-    cuda = reasons[f"{SWEEP}/{cells[0].name}"]
-    assert cuda is not None
+    reasons = {each.name: each.reason or "" for each in status.failures()}
+    cuda, long = (reasons[f"{SWEEP}/{cells[index].name}"] for index in (0, 2))
     assert cuda.startswith("torch.AcceleratorError: CUDA error")
     assert cuda.endswith("device-side assertions.")
     assert f"{SWEEP}/{cells[1].name}" not in reasons  # it runs
-    long = reasons[f"{SWEEP}/{cells[2].name}"]
-    assert long is not None
-    assert long.splitlines()[0] == "no such file:"
-    assert long.endswith("\n...")
+    assert long.startswith("no such file:\n") and long.endswith("\n...")
     assert len(long.splitlines()) <= 24
     assert reasons["prepare/cats"] == OFFLINE.split("error: ")[1].strip()
     assert "figures/heatmap" not in reasons
 
 
 def test_the_list_of_failures_shows_whole_messages(
-    study: Study, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: Study, paths: Paths, cells: list[Cell], command: Callable[..., str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_text(Path(study.results) / "logs" / "prepare" / "cats.log", OFFLINE)
-    shown = CliRunner().invoke(app, ["status", "--failed", "--study", "study.yaml"]).stdout
+    paths.results.mkdir()
+    assert command("--failed") == "No job has failed.\n"
+    write_text(paths.results / "logs" / "prepare" / "cats.log", OFFLINE)
+    log(study, paths, cells[0], "12:00:00 begun\nerror: no such weights\n", age=60)
+    shown = command("--failed")
     assert "\n  Where there is a network, run: hf download a/cats\n" in shown
-    assert "1 failed. This runs just what is missing" in shown
+    assert f"{SWEEP}/{cells[0].name}" in shown and "no such weights" in shown
+    assert "2 failed. This runs just what is missing" in shown
 
 
 def test_time_left_is_measured_where_it_can_be(
@@ -209,20 +220,14 @@ def test_time_left_is_measured_where_it_can_be(
     estimate = cell_cost(study, SWEEP, 2).seconds
     assert Status(study, paths, NOW).problems()[SWEEP].left == pytest.approx(6 * estimate)
     finish_cell(study, paths, cells[0], 100)
-    finish_cell(study, paths, cells[1], 200)
-    progress = Status(study, paths, NOW).problems()[SWEEP]
-    assert progress.spent == 300
-    assert progress.left == pytest.approx(4 * 150)
-
-
-def test_a_cell_without_a_time_is_no_measurement(
-    study: Study, paths: Paths, cells: list[Cell]
-) -> None:
-    estimate = Status(study, paths, NOW).forecast.seconds(cells[1])
-    finish_cell(study, paths, cells[0], 100)
     paths.cell_timing(study, cells[0]).unlink()  # as where the logs were removed, or not copied
     forecast = Status(study, paths, NOW).forecast
-    assert forecast.seconds(cells[1]) == estimate and "A first estimate" in forecast.basis
+    assert forecast.seconds(cells[1]) == pytest.approx(estimate)
+    assert "A first estimate" in forecast.basis
+    finish_cell(study, paths, cells[0], 100)
+    finish_cell(study, paths, cells[1], 200)
+    progress = Status(study, paths, NOW).problems()[SWEEP]
+    assert (progress.spent, progress.left) == (300, pytest.approx(4 * 150))
 
 
 def test_a_figure_counts_its_own_cells(study: Study, paths: Paths, cells: list[Cell]) -> None:
@@ -246,23 +251,16 @@ def test_report_adds_up(study: Study, paths: Paths, cells: list[Cell]) -> None:
 
 
 def test_time_left_is_for_the_gpus_of_this_machine(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., str]
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    monkeypatch.setenv("PATH", str(programs))
-
-    def said() -> str:
-        options = ["status", "--study", str(tmp_path / "study.yaml")]
-        return CliRunner().invoke(app, options, catch_exceptions=False).stdout
-
-    monkeypatch.chdir(tmp_path)
-    Path("results").mkdir()
-    assert "with 1 at once" in said()
-    assert "on this machine" not in said()
-    program = programs / "nvidia-smi"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    paths.results.mkdir()
+    said = command()
+    assert "with 1 at once" in said and "on this machine" not in said
+    program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 0, GPU-00, H100, 76294\necho 1, GPU-10, H100, 76294\n")
     program.chmod(0o755)
-    assert "with 2 at once" in said()
-    assert said().splitlines()[-1] == describe(visible_gpus())
+    said = command()
+    assert "with 2 at once" in said
+    assert said.splitlines()[-1] == describe(visible_gpus())

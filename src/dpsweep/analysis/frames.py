@@ -99,9 +99,8 @@ def load_steps(
         MissingResultsError: a cell has not been trained, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column.
     """
-    chosen = {(cell.problem, cell.name): cell for cell in cells}
-    tables = {key: paths.cell_steps(study, cell) for key, cell in chosen.items()}
-    measured = {tables[key]: [cell] for key, cell in chosen.items()}
+    measured = {paths.cell_steps(study, cell): [cell] for cell in cells}
+    tables = {(cell.problem, cell.name): file for file, (cell,) in measured.items()}
     tables = of_todays_trials(study, paths, tables, measured, missing)
     return read_all(tables, STEP_COLUMNS, ["problem", "cell"], missing, "trained cell")
 

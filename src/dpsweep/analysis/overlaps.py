@@ -72,20 +72,19 @@ def load_overlaps(
         MissingResultsError: they have not been measured, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column.
     """
-    chosen = {(cell.problem, cell.name): cell for cell in cells}
-    files = {key: paths.theory(study, cell) for key, cell in chosen.items()}
-    measured = {paths.theory(study, cell): [cell] for cell in chosen.values()}
+    measured = {paths.theory(study, cell): [cell] for cell in cells}
+    files = {(cell.problem, cell.name): file for file, (cell,) in measured.items()}
     files = of_todays_trials(study, paths, files, measured, missing)
     columns = [*_BATCH, *_SUMS, *_CONSTANT]
     frame = read_all(files, columns, ["problem", "cell"], missing, "overlap of gradients")
     groups = frame.groupby(["problem", "cell", *_BATCH], sort=False)
-    return [_overlap(chosen, rows) for _, rows in groups]
+    return [_overlap(rows) for _, rows in groups]
 
 
-def _overlap(cells: dict[tuple[str, str], Cell], rows: pd.DataFrame) -> Overlap:
+def _overlap(rows: pd.DataFrame) -> Overlap:
     first = rows.iloc[0]
     return Overlap(
-        cell=cells[first["problem"], first["cell"]],
+        cell=Cell.parse(first["problem"], first["cell"]),
         seed=int(first["seed"]),
         epoch=int(first["epoch"]),
         draw=int(first["draw"]),

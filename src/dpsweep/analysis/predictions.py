@@ -21,7 +21,7 @@ from scipy import stats
 
 from dpsweep.analysis.frames import load_trials
 from dpsweep.analysis.overlaps import PRIVACY, Overlap, load_overlaps
-from dpsweep.analysis.statistics import Estimate, jackknife
+from dpsweep.analysis.statistics import jackknife
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
 from dpsweep.study.clipping import RULES, nearest_to_one
@@ -108,19 +108,6 @@ def predicted_bounds(
     frame = frame.sort_values("rule", key=lambda names: names.map(order), kind="stable")
     frame = pd.concat([_summed_up(rows) for _, rows in frame.groupby("rule", sort=False)])
     return frame.assign(privacy=PRIVACY).reindex(columns=COLUMNS).reset_index(drop=True)
-
-
-def lost_more(numbers: pd.DataFrame, rule: str, other: str) -> Estimate:
-    """Return how much more accuracy one rule loses than another, in the mean where both are known.
-
-    Args:
-        numbers: from `predicted_bounds`.
-        rule: one of its rules.
-        other: another one.
-    """
-    one, two = (numbers[numbers["rule"] == name] for name in (rule, other))
-    pairs = one.merge(two, on=_SETTING, suffixes=("", "_other"))
-    return jackknife(pairs, lambda rows: (rows["lost"] - rows["lost_other"]).mean())
 
 
 def _summed_up(rows: pd.DataFrame) -> pd.DataFrame:

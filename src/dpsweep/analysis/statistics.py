@@ -132,11 +132,6 @@ class Estimate(NamedTuple):
     upper: float
     """NaN, as `lower`, with one problem, or where the statistic is not defined without one of them"""
 
-    @property
-    def excludes_zero(self) -> bool:
-        """True if the interval lies on one side of 0."""
-        return self.lower > 0 or self.upper < 0
-
 
 def jackknife(rows: pd.DataFrame, statistic: Callable[[pd.DataFrame], float]) -> Estimate:
     """Return a statistic and its interval.

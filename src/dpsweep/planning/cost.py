@@ -232,21 +232,6 @@ class ProblemCost:
         return (epochs + 1) * draws * batch * (gradient + sums * self.trained_parameters)
 
 
-def cell_cost(
-    study: Study, problem: str, epochs: int, device: Device = GPU, trials: int | None = None
-) -> CellCost:
-    """Estimate a cell of a problem; see `ProblemCost.cell`.
-
-    Args:
-        study: the study.
-        problem: one of its problems.
-        epochs: E.
-        device: what trains.
-        trials: of the cell; by default the most that a sweep asks for.
-    """
-    return ProblemCost(study, problem, device).cell(epochs, trials)
-
-
 def input_bytes(dataset: Dataset) -> float:
     """The size of a prepared dataset, with its labels."""
     return float((dataset.train_size + dataset.test_size) * (stored_bytes(dataset) + 8))

@@ -103,9 +103,8 @@ def read_endings(folder: Path = Path(".snakemake")) -> dict[Path, str]:
     for run in sorted((folder / "log").glob("*.snakemake.log")):
         for failed in _FAILED.finditer(run.read_text(encoding="utf-8", errors="replace")):
             words = [_BOILERPLATE.sub("", failed["message"]).strip()]
-            if words == [
-                "None"
-            ]:  # the job's own log tells it; and the log of Slurm's job says so once more
+            # The job's own log tells it; and the log of Slurm's job says so once more.
+            if words == ["None"]:
                 continue
             log, *others = (Path(each).absolute() for each in failed["logs"].split(", "))
             errors = (_SLURM_ERROR.match(line) for other in others for line in tail(other))

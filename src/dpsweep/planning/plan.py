@@ -121,11 +121,11 @@ class Plan:
         return sum(
             input_bytes(self._study.datasets[name])
             for name in datasets
-            if self._status.is_missing(self._outputs.dataset(name))
+            if self._outputs.dataset(name).missing()
         ) + sum(
             backbone_bytes(self._study.backbones[name], self._study.datasets[dataset])
             for name, dataset in backbones.items()
-            if self._status.is_missing(self._outputs.backbone(name))
+            if self._outputs.backbone(name).missing()
         )
 
     def _memory(self) -> str:
@@ -254,7 +254,7 @@ class Plan:
         return [job.cell for job in self._jobs.values() if job.stage == "train"]
 
     def _missing(self) -> list[_Job]:
-        missing = [job for job in self._jobs.values() if self._status.is_missing(job.output)]
+        missing = [job for job in self._jobs.values() if job.output.missing()]
         order = list(_ROWS)
         return sorted(missing, key=lambda job: order.index(job.stage))
 

@@ -19,7 +19,7 @@ from dpsweep.base.units import columns, count, duration
 from dpsweep.planning.cost import ProblemCost
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.failures import ENDED, STOPPED, Failure, describe, error_lines, tail
-from dpsweep.planning.outputs import Output, Outputs
+from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Study
 from dpsweep.study.cells import Cell
 from dpsweep.study.paths import Paths
@@ -81,10 +81,6 @@ class Status:
                 whole = trials_per_cell(study, study.sweep_of(cell))
                 measured[cell] = self._spent[cell] * whole / timing["trials"]
         self.forecast = Forecast(study, measured, device)
-
-    def is_missing(self, output: Output) -> bool:
-        """Whether an output is to be made, be it one that the study draws or not."""
-        return bool(output.missing())
 
     def of(self, cells: Iterable[Cell]) -> Progress:
         """Sum up some of the study's cells."""

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ _THUMBNAIL_COLOURS = 64
 _PLAIN_BYTES, _PLAIN_NUMBERS = 100_000, 10_000
 _COMPRESSED_BYTES = 250_000
 
+_FOLDER = Path(__file__).parent
 _MEDIA_TYPES = {
     "csv": "text/csv;charset=utf-8",
     "gz": "application/gzip",
@@ -57,6 +59,22 @@ class Download:
     size: int
 
 
+@cache
+def _environment() -> Environment:
+    """What fills in the templates; it compiles each of them once."""
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = {"values": values, "column_kinds": column_kinds, "bar_shares": bar_shares}
+    environment.filters |= filters
+    environment.globals |= {"count": count, "version": dpsweep.__version__}
+    return environment
+
+
 def render(template: str, script: str, **content: Any) -> str:
     """Fill in one of the templates beside this module.
 
@@ -65,26 +83,11 @@ def render(template: str, script: str, **content: Any) -> str:
         script: the name of the only script that a browser will run in the page, beside this module too.
         content: what the template shows.
     """
-    folder = Path(__file__).parent
-    environment = Environment(
-        loader=FileSystemLoader(folder),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "values": values,
-        "column_kinds": column_kinds,
-        "bar_shares": bar_shares,
-    }
-    environment.globals |= {"count": count, "version": dpsweep.__version__}
-    source = (folder / script).read_text(encoding="utf-8")
+    source = (_FOLDER / script).read_text(encoding="utf-8")
     # A page's policy names the script by its hash.
     digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode("ascii")
-    return environment.get_template(template).render(
-        script=source, script_hash=f"sha256-{digest}", **content
-    )
+    page = _environment().get_template(template)
+    return page.render(script=source, script_hash=f"sha256-{digest}", **content)
 
 
 def data_uri(content: bytes, suffix: str) -> str:
