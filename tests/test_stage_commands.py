@@ -12,8 +12,7 @@ from dpsweep.analysis.audit import AuditFailedError, check_audit, verdict
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli.main import app
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.study import StudyError, load_study
-from dpsweep.study.paths import Paths
+from dpsweep.study import StudyError
 from dpsweep.study.shares import held_out_rows
 from tests.training.tiny_study import N, tiny_sections
 
@@ -55,24 +54,6 @@ def test_a_report_needs_the_whole_study(study_file: Path, tmp_path: Path) -> Non
     with pytest.raises(StudyError, match="the report needs outputs that are missing"):
         call("report", "--study", study_file)
     assert not (tmp_path / "results" / "report.html").exists()
-
-
-def test_failures_are_listed_with_their_reason(
-    study_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(study_file.parent)
-    study = load_study(study_file)
-    Path(study.results).mkdir()
-    call("status", "--failed", "--study", study_file)
-    assert capsys.readouterr().out == "No job has failed.\n"
-    (cell,) = study.all_cells()
-    log = Paths(Path(study.results)).cell_log(study, cell)
-    log.parent.mkdir(parents=True)
-    log.write_text("12:00:00 begun\nerror: no such weights\n")
-    call("status", "--failed", "--study", study_file)
-    said = capsys.readouterr().out
-    assert f"{cell.problem}/{cell.name}" in said and "no such weights" in said
-    assert "1 failed" in said
 
 
 @pytest.mark.parametrize("sources", [[], ["--images", "a", "--hub", "b/c"]])

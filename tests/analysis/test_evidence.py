@@ -62,65 +62,63 @@ def row_of(found: pd.DataFrame, rule: str = RULE) -> pd.Series:
     return found.set_index("rule").loc[rule]
 
 
+def mean_of(effects: Sequence[float], groups: Sequence[int], test_error: float = 0.0) -> Mean:
+    found = mean_here(np.asarray(effects, dtype=float), groups, test_error)
+    assert found is not None
+    return found
+
+
 # -- means and their errors ----------------------------------------------------------------
 
 
-def test_one_dataset_gives_the_usual_t_interval() -> None:
-    effects = np.array([1.0, 2.0, 4.0])
-    expected = stats.ttest_1samp(effects, 0).confidence_interval()
-    found = mean_here(effects, [0, 0, 0])
-    assert found is not None
-    assert found.interval(0.05) == pytest.approx((expected.low, expected.high))
+def test_intervals_are_those_of_student_and_welch() -> None:
+    one, other = [1.0, 2.0, 4.0, 0.5], [101.0, 140.0, 104.0, 90.0]
+    expected = stats.ttest_1samp(one, 0).confidence_interval()
+    assert mean_of(one, [0] * 4).interval(0.05) == pytest.approx((expected.low, expected.high))
+    # The mean of two datasets is half the difference from the negative of the second.
+    welch = stats.ttest_ind(one, np.negative(other), equal_var=False).confidence_interval()
+    found = mean_of(one + other, [0] * 4 + [1] * 4).interval(0.05)
+    assert found == pytest.approx((welch.low / 2, welch.high / 2))
+    # Elsewhere datasets are the units: each counts once.
+    effects, groups = np.array([1.0, 2.0, 3.0, 0.0, 4.0, 4.0]), [0, 0, 0, 1, 2, 2]
+    expected = stats.ttest_1samp([2.0, 0.0, 4.0], 0).confidence_interval()
+    elsewhere = mean_elsewhere(effects, groups)
+    assert elsewhere is not None
+    assert elsewhere.effect == 2.0  # not 14 / 6
+    assert elsewhere.interval(0.05) == pytest.approx((expected.low, expected.high))
 
 
-def test_two_datasets_of_one_size_give_the_interval_of_welch() -> None:
-    # The mean of both is half the difference from the negative of the second.
-    one, other = np.array([1.0, 2.0, 4.0, 0.5]), np.array([101.0, 140.0, 104.0, 90.0])
-    welch = stats.ttest_ind(one, -other, equal_var=False).confidence_interval()
-    found = mean_here(np.concatenate([one, other]), [0] * 4 + [1] * 4)
-    assert found is not None
-    assert found.interval(0.05) == pytest.approx((welch.low / 2, welch.high / 2))
-
-
-def test_here_every_unit_counts_the_same() -> None:
-    found = mean_here(np.array([0.0, 3.0, 3.0, 3.0, 3.0]), [0, 1, 1, 1, 1])
-    assert found is not None
-    assert found.effect == pytest.approx(2.4)
-
-
-def test_quiet_datasets_lend_no_precision_to_noisy_ones() -> None:
+def test_here_every_unit_counts_the_same_and_quiet_datasets_lend_no_precision() -> None:
+    assert mean_of([0.0, 3.0, 3.0, 3.0, 3.0], [0, 1, 1, 1, 1]).effect == pytest.approx(2.4)
     quiet, noisy = [1.0, 1.001] * 10, [0.0, 10.0, 20.0, 10.0]
-    found = mean_here(np.array(quiet + noisy), [0] * 20 + [1] * 4)
-    assert found is not None
+    found = mean_of(quiet + noisy, [0] * 20 + [1] * 4)
     assert found.error == pytest.approx(4 / 24 * np.std(noisy, ddof=1) / 2, rel=1e-3)
     assert found.degrees == pytest.approx(3, rel=1e-3)
 
 
-def test_datasets_with_one_unit_are_put_together() -> None:
-    def alike(effects: list[float], *groups: list[int]) -> bool:
-        one, other = (mean_here(np.array(effects), each) for each in groups)
-        assert one is not None
-        assert other is not None
-        return (one.error, one.degrees) == (other.error, other.degrees)
-
-    assert alike([1.0, 5.0, 2.0, 2.5, 3.0], [0, 1, 2, 2, 2], [0, 0, 1, 1, 1])
-    # However many they are: the variance of one alone is not known.
-    assert alike([1.0, 5.0, 4.0, 2.0, 2.5, 3.0], [0, 1, 2, 3, 3, 3], [0, 0, 0, 1, 1, 1])
-    # A single one joins the smallest of the others.
-    assert alike([9.0, 2.0, 3.0, 1.0, 1.5, 2.0], [0, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2, 2])
+@pytest.mark.parametrize(
+    ("effects", "groups", "same"),
+    [
+        ([1.0, 5.0, 2.0, 2.5, 3.0], [0, 1, 2, 2, 2], [0, 0, 1, 1, 1]),
+        # However many they are: the variance of one alone is not known.
+        ([1.0, 5.0, 4.0, 2.0, 2.5, 3.0], [0, 1, 2, 3, 3, 3], [0, 0, 0, 1, 1, 1]),
+        # A single one joins the smallest of the others.
+        ([9.0, 2.0, 3.0, 1.0, 1.5, 2.0], [0, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2, 2]),
+    ],
+)
+def test_datasets_with_one_unit_are_put_together(
+    effects: list[float], groups: list[int], same: list[int]
+) -> None:
+    one, other = mean_of(effects, groups), mean_of(effects, same)
+    assert (one.error, one.degrees) == (other.error, other.degrees)
 
 
 def test_the_error_is_at_least_that_of_the_test_set() -> None:
     effects = np.array([1.0, 1.0, 1.1, 0.9])
-    alone, with_test_set = (mean_here(effects, [0] * 4, error) for error in (0.0, 0.6))
-    assert alone is not None
-    assert with_test_set is not None
-    assert alone.error == pytest.approx(np.std(effects, ddof=1) / 2)
-    assert with_test_set.error == pytest.approx(0.6 / 2)
+    alone = np.std(effects, ddof=1) / 2
     # What the units differ by has the noise of the test set in it: it is not counted twice.
-    far = mean_here(effects * 100, [0] * 4, 0.6)
-    assert far is not None
-    assert far.error == pytest.approx(100 * alone.error)
+    for factor, test_error, expected in ((1, 0.0, alone), (1, 0.6, 0.3), (100, 0.6, 100 * alone)):
+        assert mean_of(effects * factor, [0] * 4, test_error).error == pytest.approx(expected)
 
 
 def test_comparisons_of_the_same_problems_are_one_unit() -> None:
@@ -135,15 +133,6 @@ def test_comparisons_of_the_same_problems_are_one_unit() -> None:
     assert row_of(evidence_table(two))["needs"] == "2 of 4 problems"
 
 
-def test_datasets_are_the_units_elsewhere() -> None:
-    effects, groups = np.array([1.0, 2.0, 3.0, 0.0, 4.0, 4.0]), [0, 0, 0, 1, 2, 2]
-    expected = stats.ttest_1samp([2.0, 0.0, 4.0], 0).confidence_interval()
-    found = mean_elsewhere(effects, groups)
-    assert found is not None
-    assert found.effect == 2.0  # not 14 / 6: a dataset counts once
-    assert found.interval(0.05) == pytest.approx((expected.low, expected.high))
-
-
 def test_nothing_is_known_without_replication() -> None:
     assert mean_here(np.array([1.0]), [0]) is None
     assert mean_elsewhere(np.array([1.0, 2.0]), [0, 0]) is None
@@ -155,9 +144,7 @@ def test_the_smallest_visible_effect_is_found_in_four_of_five_studies() -> None:
     sample = random.normal(0, 1, (4000, 30))
     known = Mean(np.array(0.0), np.array(1 / math.sqrt(30)), np.array(29.0), np.zeros(30))
     visible = float(known.smallest_visible(0.2, 0.05))
-    found = mean_here(sample + visible, [0] * 30)
-    assert found is not None
-    lower, _ = found.interval(0.05)
+    lower, _ = mean_of(sample + visible, [0] * 30).interval(0.05)
     assert np.mean(lower > 0.2) == pytest.approx(0.8, abs=0.025)
 
 
@@ -172,44 +159,29 @@ def test_groups_are_what_nothing_links() -> None:
 
 
 @pytest.mark.parametrize(
-    ("effect", "error", "expected"),
+    ("effect", "error", "units", "expected"),
     [
-        (1.0, 0.1, "supported"),
-        (-1.0, 0.1, "contradicted"),
-        (0.05, 0.1, "no difference"),
-        (0.6, 0.1, "not resolved"),  # above 0, but not above the margin
-        (0.0, 1.0, "not resolved"),
+        (1.0, 0.1, None, "supported"),
+        (-1.0, 0.1, None, "contradicted"),
+        (0.05, 0.1, None, "no difference"),
+        (0.6, 0.1, None, "not resolved"),  # above 0, but not above the margin
+        (0.0, 1.0, None, "not resolved"),
+        # The interval alone would decide, but most units are not beyond the margin, or within it.
+        (10.0, 0.1, [60.0, 0.1, -0.1, 0.2, -0.2, 0.0], "not resolved"),
+        (10.35, 0.1, [60.0, 0.9, 0.8, 0.6, -0.2, 0.0], "supported"),
+        (-10.0, 0.1, [-60.0, 0.1, -0.1, 0.2, -0.2, 0.0], "not resolved"),
+        (0.0, 0.05, [2.0, -2.0, 2.1, -2.1, 2.0, -2.0], "not resolved"),
+        (0.0, 0.05, [0.2, -0.2, 0.21, -0.21, 0.2, -0.2], "no difference"),
     ],
 )
-def test_verdicts_are_read_off_the_interval_and_the_margin(
-    effect: float, error: float, expected: str
+def test_verdicts_are_read_off_the_interval_the_margin_and_the_units(
+    effect: float, error: float, units: list[float] | None, expected: str
 ) -> None:
-    found = Mean(np.array(effect), np.array(error), np.array(30.0), np.full(31, effect))
+    units = units or [effect] * 31
+    found = Mean(
+        np.array(effect), np.array(error), np.array(float(len(units) - 1)), np.array(units)
+    )
     assert found.verdict(0.5, 0.5, 0.05) == expected
-
-
-@pytest.mark.parametrize(
-    ("units", "expected"),
-    [
-        ([60.0, 0.1, -0.1, 0.2, -0.2, 0.0], "not resolved"),  # one problem has it all
-        ([60.0, 0.9, 0.8, 0.6, -0.2, 0.0], "supported"),
-        ([-60.0, 0.1, -0.1, 0.2, -0.2, 0.0], "not resolved"),
-    ],
-)
-def test_a_verdict_needs_most_units_beyond_the_margin(units: list[float], expected: str) -> None:
-    mean = np.mean(units)
-    found = Mean(mean, np.array(0.1), np.array(5.0), np.array(units))
-    lower, upper = found.interval(0.05)
-    assert min(abs(lower), abs(upper)) > 0.5  # the interval alone would decide
-    assert found.verdict(0.5, 0.5, 0.05) == expected
-
-
-def test_no_difference_needs_most_units_within_the_margin() -> None:
-    split = np.array([2.0, -2.0, 2.1, -2.1, 2.0, -2.0])
-    found = Mean(np.array(0.0), np.array(0.05), np.array(5.0), split)
-    assert found.verdict(0.5, 0.5, 0.05) == "not resolved"
-    alike = Mean(np.array(0.0), np.array(0.05), np.array(5.0), split / 10)
-    assert alike.verdict(0.5, 0.5, 0.05) == "no difference"
 
 
 def test_a_rule_that_holds_on_every_dataset_is_supported() -> None:
@@ -228,7 +200,7 @@ def test_datasets_that_share_examples_are_no_other_datasets() -> None:
     assert row["groups_of_datasets"] == 1
     assert np.isnan(row["lower_elsewhere"])
     assert row["verdict"] == "supported here"
-    assert row["needs"] == "1 of 3 separate datasets, for other datasets"
+    assert (row["needs"], row["needed_for"]) == ("1 of 3 separate datasets", "other datasets")
 
 
 def test_datasets_that_disagree_do_not_settle_others() -> None:
@@ -266,30 +238,21 @@ def test_all_intervals_of_a_table_hold_together() -> None:
     assert widths[0] < widths[1]
 
 
-def test_a_rule_is_not_supported_by_less_than_the_noise_of_the_reference() -> None:
-    quiet, noisy = (
-        {
-            RULE: [
-                comparison("a", each, noise=noise, unit=unit)
-                for unit, each in enumerate((0.9, 1.0, 1.1) * 2)
-            ]
-        }
-        for noise in (0.05, 2.0)
-    )
-    assert row_of(evidence_table(quiet))[["threshold", "verdict"]].to_list() == [
-        MARGIN, "supported here",
-    ]  # fmt: skip
-    assert row_of(evidence_table(noisy))[["threshold", "verdict"]].to_list() == [
-        2.0, "not resolved",
-    ]  # fmt: skip
-    # Nothing but the margin decides that there is no difference.
-    small = {
-        RULE: [
-            comparison("a", each, noise=2.0, unit=unit)
-            for unit, each in enumerate((0.01, 0.0, -0.01) * 2)
-        ]
-    }
-    assert row_of(evidence_table(small))["verdict"] == "no difference here"
+@pytest.mark.parametrize(
+    ("effects", "noise", "threshold", "verdict"),
+    [
+        ((0.9, 1.0, 1.1), 0.05, MARGIN, "supported here"),
+        ((0.9, 1.0, 1.1), 2.0, 2.0, "not resolved"),
+        # Nothing but the margin decides that there is no difference.
+        ((0.01, 0.0, -0.01), 2.0, 2.0, "no difference here"),
+    ],
+)
+def test_a_rule_is_not_supported_by_less_than_the_noise_of_the_reference(
+    effects: tuple[float, ...], noise: float, threshold: float, verdict: str
+) -> None:
+    units = [comparison("a", each, noise=noise, unit=unit) for unit, each in enumerate(effects * 2)]
+    row = row_of(evidence_table({RULE: units}))
+    assert row[["threshold", "verdict"]].to_list() == [threshold, verdict]
 
 
 def test_an_effect_that_is_not_known_does_not_count() -> None:

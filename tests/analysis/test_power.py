@@ -26,7 +26,7 @@ from dpsweep.study import load_study
 ROOT = Path(__file__).parents[2]
 GRID: dict[str, Any] = {
     "epsilon": [1.0, 2.0, 8.0],
-    "epochs": [2, 4, 8],
+    "epochs": [2, 8],
     "batch_size": [100, 200, 400, "full"],
     "clipping_bound": [0.01, 0.1, 1.0, 10.0],
     "learning_rate": [0.01, 0.02, 0.04],
@@ -41,7 +41,7 @@ def grids(**changes: Any) -> list[Grid]:
 
 def test_a_design_has_the_grids_of_the_study() -> None:
     found = grids(clipping_bound=[0.1, 1.0])
-    assert len(found) == 9
+    assert len(found) == 6
     assert {(each.epsilon, each.epochs) for each in found} == {
         (epsilon, epochs) for epsilon in GRID["epsilon"] for epochs in GRID["epochs"]
     }
@@ -54,7 +54,8 @@ def test_a_design_has_the_grids_of_the_study() -> None:
 
 def test_accuracies_are_those_of_the_world() -> None:
     quiet = World(scatter=0, unequal_scatter=0, between_datasets=0, between_problems=0)
-    simulated = simulate(grids(), quiet, 4, np.random.default_rng(0)).measured
+    found = grids(epochs=[2, 4, 8])
+    simulated = simulate(found, quiet, 4, np.random.default_rng(0)).measured
     easy, hard = (
         next(each for each in simulated if (each.epsilon, each.epochs) == (epsilon, 8))
         for epsilon in (8.0, 1.0)
@@ -99,7 +100,7 @@ def test_without_noise_a_world_has_its_own_gains() -> None:
     assert abs(corrected) < 0.75 * plain
 
 
-FAST = ("the optimum lies beyond the grid", "one outlier in every grid", "a plateau with a cliff")
+FAST = ("the optimum lies beyond the grid",)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_without_an_effect_no_rule_is_decided_against_the_truth(world: str) -> N
 
 
 def test_intervals_contain_the_gain_without_noise() -> None:
-    rows = rate(_several(), [], World(), False, 60, seed=1)
+    rows = rate(_several(), [], World(), False, 40, seed=1)
     covered = [
         row[key] for row in rows for key in ("covers_here", "covers_elsewhere") if key in row
     ]

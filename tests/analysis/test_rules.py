@@ -1,5 +1,6 @@
 """Each rule by hand, on grids whose optimum is known."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -76,16 +77,6 @@ def test_nothing_to_gain_is_zero_for_every_shape(shape: str, axis: Any, bound: f
         assert gain_of_adapting(grid(accuracy), hard, axis, side) == pytest.approx(0, abs=1e-9)
 
 
-def test_everything_else_is_tuned_again() -> None:
-    # The best C moves up only together with the best B; at the easier one's B it would not.
-    table = {100: {1.0: 0.8, 10.0: 0.5}, 800: {1.0: 0.6, 10.0: 0.9}}
-    sizes, bounds = (100, 800), (1.0, 10.0)
-    easy = grid(peak(100, 1.0), batch_size=sizes, clipping_bound=bounds)
-    hard = grid(lambda b, c, seed: table[b][c], batch_size=sizes, clipping_bound=bounds)
-    assert gain_of_adapting(easy, hard, "clipping_bound", "larger") == pytest.approx(10)
-    assert gain_of_adapting(easy, hard, "batch_size", "smaller") == pytest.approx(-10)
-
-
 def test_a_value_that_may_be_the_best_shares_the_reference() -> None:
     # Under the easier condition C = 100 is worse than C = 1 by half a standard error, which is 0.01.
     noise = {1: 0.01, 2: -0.01}
@@ -97,66 +88,45 @@ def test_a_value_that_may_be_the_best_shares_the_reference() -> None:
     assert found == pytest.approx(20 / (1 + math.exp(-0.5)))
 
 
-def test_seeds_that_measure_do_not_choose() -> None:
-    # Seed 1 sees C = 100 ahead by a point, seed 2 finds it 3 points worse: together they would not
-    # choose it.
-    seen = {1: 0.01, 2: -0.03}
-    hard = grid(lambda b, c, seed: 0.3 + (seen[seed] if c == 100 else 0.0))
-    easy = grid(peak(100, 0.1))
-    assert gain_of_adapting(easy, hard, "clipping_bound", "larger") == pytest.approx(-3)
-
-
-def test_held_out_examples_choose_and_test_examples_measure() -> None:
-    easy = grid(peak(100, 1.0))
-    measured = grid(peak(100, 100.0))
-    hard = grid(peak(100, 0.1), accuracy=measured.accuracy)  # selection says C = 0.1
-    found = gain_of_adapting(easy, hard, "clipping_bound", "larger")
-    assert found == pytest.approx(100 * (0.7 - 0.6))  # C = 1 against C = 0.1, measured
-
-
 @pytest.mark.parametrize("axis", ["clipping_bound", "batch_size"])
 def test_sides_are_tuned_as_a_loop_over_all_cells_tunes_them(axis: Any) -> None:
+    """Everything else is tuned again on either side, by selection and by seeds that do not measure."""
     random = np.random.default_rng(1)
     easy, hard = (
-        grid(lambda b, c, s: 0.0, selection=table, accuracy=table, tuning=table[..., :1])
-        for table in (random.uniform(0.4, 0.6, (4, 4, 3)) for _ in range(2))
+        grid(lambda *_: 0.0, selection=chosen, accuracy=measured, tuning=chosen[..., :1])
+        for chosen, measured in random.uniform(0.4, 0.6, (2, 2, 4, 4, 3))
     )
     tops = easy.selection.mean(axis=-1).max(axis=0 if axis == "clipping_bound" else 1)
     weights = np.exp((tops - tops.max()) / standard_error(easy))
+    weights /= weights.sum()
     gains, differing = np.zeros(4), np.zeros(4)
     for left_out in (1, 2):
         seen = np.delete(hard.selection, left_out, axis=2).mean(axis=2)
         for value in range(4):
-            sides = []
-            for wanted in (lambda k, v=value: k >= v, lambda k, v=value: k <= v):
-                cells = [
-                    (b, c)
-                    for b in range(4)
-                    for c in range(4)
-                    if wanted(c if axis == "clipping_bound" else b)
-                ]
-                sides.append(max(cells, key=lambda cell: seen[cell]))
-            larger, smaller = sides
+            places = [(b, c) for b in range(4) for c in range(4)]
+            along = [c if axis == "clipping_bound" else b for b, c in places]
+            smaller, larger = (
+                max((cell for cell, k in zip(places, along, strict=True) if side(k)), key=seen.item)
+                for side in (lambda k, v=value: k <= v, lambda k, v=value: k >= v)
+            )
             gains[value] += hard.accuracy[larger][left_out] - hard.accuracy[smaller][left_out]
             differing[value] += larger != smaller
-    weights /= weights.sum()
     expected = 100 * (weights * gains).sum() / 2
     assert gain_of_adapting(easy, hard, axis, "larger") == pytest.approx(expected)
     # Two networks that err independently on 400 examples; a cell does not differ from itself.
-    measured = replace(hard, test_size=400)
+    known = variance_of_test_set(easy, replace(hard, test_size=400, accuracy=hard.selection), axis)
     top = hard.selection.mean(axis=2).max()
-    known = 100**2 * 2 * top * (1 - top) / 400 * (weights * differing).sum() / 2
-    assert variance_of_test_set(easy, measured, axis) == pytest.approx(known)
+    variance = 100**2 * 2 * top * (1 - top) / 400
+    assert known == pytest.approx(variance * (weights * differing).sum() / 2)
 
 
 def test_one_seed_that_diverged_does_not_carry_a_gain() -> None:
-    def crashing(b: int, c: float, seed: int) -> float:
-        return (
-            0.02 if (b, c, seed) == (200, 100.0, 2) else peak(200, 100.0)(b, c, seed) + seed / 1e3
-        )
+    def accuracy(b: int, c: float, seed: int) -> float:
+        return peak(200, 100.0)(b, c, seed) + seed / 1e3
 
-    easy, hard = grid(peak(200, 1.0), seeds=4), grid(crashing, seeds=4)
-    whole = grid(lambda b, c, seed: peak(200, 100.0)(b, c, seed) + seed / 1e3, seeds=4)
+    easy, whole = grid(peak(200, 1.0), seeds=4), grid(accuracy, seeds=4)
+    crashed = (200, 100.0, 2)
+    hard = grid(lambda *cell: 0.02 if cell == crashed else accuracy(*cell), seeds=4)
     gains = [gain_of_adapting(easy, each, "clipping_bound", "larger") for each in (whole, hard)]
     # Those who saw the crash choose another C, 10 points worse; the one that crashed does not measure it.
     assert gains == pytest.approx([20, (20 + 10 + 10) / 3], abs=0.1)
@@ -205,18 +175,6 @@ def test_lower_epsilon_by_hand() -> None:
         "reference_at": "smallest", "seeds": 2, "effect": pytest.approx(10),
     }  # fmt: skip
     assert sizes.reference_at == "largest"
-
-
-def test_problems_and_epochs_are_compared_apart() -> None:
-    grids = [
-        grid(peak(100, 1.0 if e == 8 else 10.0), epsilon=e, epochs=n, backbone=name)
-        for e in (1.0, 8.0)
-        for n in (2, 4)
-        for name in ("small", "large")
-    ]
-    found = compared("lower_epsilon_larger_bound", grids)
-    assert [float(each.effect) for each in found] == pytest.approx([10 / 3] * 4)
-    assert len({(g.backbone, g.epochs) for each in found for g in each.grids[:1]}) == 4
 
 
 def test_only_values_that_all_grids_have_complete_are_compared() -> None:
@@ -336,27 +294,24 @@ def test_the_first_seed_chooses_and_the_others_measure_joint_tuning() -> None:
     assert gain_of_joint_tuning(kept) == pytest.approx(-30)
 
 
-def test_no_two_comparisons_of_a_rule_share_a_grid() -> None:
+def test_comparisons_differ_in_one_condition_and_no_two_of_a_rule_share_a_grid() -> None:
     random = np.random.default_rng(0)
+    names = ("epsilon", "epochs", "backbone", "dataset")
     grids = [
-        grid(
-            lambda b, c, s: random.uniform(),
-            epsilon=e,
-            epochs=n,
-            backbone=backbone,
-            dataset=dataset,
-        )
-        for e in (1.0, 2.0, 8.0)
-        for n in (2, 8)
-        for backbone in "ab"
-        for dataset in "xyz"
+        grid(lambda *_: random.uniform(), **dict(zip(names, each, strict=True)))
+        for each in itertools.product((1.0, 2.0, 8.0), (2, 8), "ab", "xyz")
     ]
     for rule in RULES:
-        origin = [
-            (each.dataset, each.backbone, each.epsilon, each.epochs)
-            for found in rule.compare(grids)
-            for each in found.grids
+        found = [
+            [tuple(getattr(each, name) for name in names) for each in comparison.grids]
+            for comparison in rule.compare(grids)
         ]
-        assert origin
-        assert len(set(origin)) == len(origin)
+        for origins in found:
+            differing = [
+                name for name, *values in zip(names, *origins, strict=True) if len(set(values)) > 1
+            ]
+            assert len(differing) == (rule.key != "tune_jointly")
+        everything = [origin for origins in found for origin in origins]
+        assert everything
+        assert len(set(everything)) == len(everything)
         assert list(rule.compare([])) == []

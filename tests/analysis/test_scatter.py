@@ -82,11 +82,11 @@ def test_the_best_is_nearly_always_among_what_is_marked() -> None:
     """Whatever the truth, and the most often missed where all cells are alike."""
     random = np.random.default_rng(0)
     alone = missed = 0
-    for _ in range(100):
+    for _ in range(50):
         values = 0.5 + 0.01 * random.standard_normal((6, 3))
         values[1:] -= 0.004
         found = as_good({f"{place}": list(seeds) for place, seeds in enumerate(values)})
         missed += "0" not in found
         alone += len(found) == 1
-    assert missed <= 7
-    assert alone <= 7
+    assert missed <= 4
+    assert alone <= 4
