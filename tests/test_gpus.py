@@ -67,46 +67,44 @@ def test_what_cuda_shows_is_respected(
     assert [gpu.device for gpu in visible_gpus()] == devices
 
 
-def listed(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, status: int = 0) -> list[Gpu]:
-    fake_nvidia_smi(folder / "smi", text, status)
-    monkeypatch.setenv("PATH", str(folder / "smi"), prepend=os.pathsep)
-    return visible_gpus()
-
-
 @pytest.mark.parametrize(
-    ("name", "memory", "gigabytes", "said"),
+    ("text", "status", "found", "said"),
     [
-        ("NVIDIA GB10", "[N/A]", 0.0, "1 x NVIDIA GB10)"),
-        ("[Unknown Error]", "[Unknown Error]", 0.0, "1 x [Unknown Error])"),
-        ("A card, large", "76294", 80.0, "1 GPU on this machine (1 x A card, large, 80 GB)."),
+        # What the driver does not know stops nothing.
+        (
+            "0, GPU-00, NVIDIA GB10, [N/A]\n", 0,
+            [Gpu("0", "GPU-00", "NVIDIA GB10", 0.0)], "1 GPU on this machine (1 x NVIDIA GB10).",
+        ),
+        (
+            "0, GPU-00, [Unknown Error], [Unknown Error]\n", 0,
+            [Gpu("0", "GPU-00", "[Unknown Error]", 0.0)], "1 GPU on this machine (1 x [Unknown Error]).",
+        ),
+        (
+            "0, GPU-00, A card, large, 76294\n", 0,
+            [Gpu("0", "GPU-00", "A card, large", 80.0)],
+            "1 GPU on this machine (1 x A card, large, 80 GB).",
+        ),
+        # Its words are no GPU.
+        (
+            f"{LISTED}WARNING: infoROM is corrupted at gpu 0000:00:1E.0, see the manual\n\n", 14,
+            [Gpu("0", "GPU-00", "H100", 80.0), Gpu("1", "GPU-10", "H100", 80.0)],
+            "2 GPUs on this machine (2 x H100, 80 GB).",
+        ),
+        ("No devices were found\n", 6, [], "0 GPUs on this machine ()."),
     ],
-)
-def test_what_the_driver_does_not_know_stops_nothing(
-    name: str,
-    memory: str,
-    gigabytes: float,
+)  # fmt: skip
+def test_gpus_are_what_the_driver_lists(
+    text: str,
+    status: int,
+    found: list[Gpu],
     said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = listed(tmp_path, monkeypatch, f"0, GPU-00, {name}, {memory}\n")
-    assert found == [Gpu("0", "GPU-00", name, gigabytes)]
-    assert said in describe(found)
-
-
-@pytest.mark.parametrize(
-    ("text", "status", "gpus"),
-    [
-        (f"{LISTED}WARNING: infoROM is corrupted at gpu 0000:00:1E.0, see the manual\n\n", 14, 2),
-        ("No devices were found\n", 6, 0),
-    ],
-)
-def test_words_of_the_driver_are_no_gpu(
-    text: str, status: int, gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = listed(tmp_path, monkeypatch, text, status)
-    assert len(found) == gpus
-    assert not gpus or describe(found) == "2 GPUs on this machine (2 x H100, 80 GB)."
+    fake_nvidia_smi(tmp_path / "smi", text, status)
+    monkeypatch.setenv("PATH", str(tmp_path / "smi"), prepend=os.pathsep)
+    assert visible_gpus() == found
+    assert describe(found) == said
 
 
 def test_a_machine_without_a_driver_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +172,7 @@ def test_a_job_that_dies_gives_its_gpu_back(
     first = start(tmp_path, 600)
     assert begun(first)[0] == "0"
     second = start(tmp_path, 0)
-    time.sleep(1)  # it would have its GPU by now, if there were one for it
+    time.sleep(0.5)  # it would have its GPU by now, if there were one for it
     assert second.poll() is None
     first.send_signal(number)
     assert begun(second)[0] == "0"

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from dpsweep.base.litter import is_litter, walk
 
 FOLDERS = [
@@ -25,66 +23,25 @@ FILES = [
     *("cat.png@SynoEAStream", "cat.png@SynoResource", "picasa.ini", "cat.png.bak", "cat.pyc"),
 ]
 DATA = [
-    *(
-        "cat",
-        "Cat",
-        "recycle",
-        "trash",
-        "snapshot",
-        "found",
-        "tmp",
-        "temp",
-        "part",
-        "copy",
-        "@home",
-    ),
-    *(
-        "#1",
-        "$",
-        "c#",
-        "thumbs",
-        "desktop",
-        "conflict",
-        "icon",
-        "download",
-        "a~b",
-        "lost and found",
-    ),
+    *("cat", "Cat", "recycle", "trash", "snapshot", "found", "tmp", "temp", "part", "copy", "@home"),
+    *("#1", "$", "c#", "thumbs", "desktop", "conflict", "icon", "download", "a~b", "lost and found"),
     *("cat.png", "cat (1).png", "cat - Copy.png", "cat (copy).png", "temporary.png", "3.part.png"),
     *("conflicted copy.png", "cat_tmp.png", "Folder.jpg", "__init__", "_cat.png", "猫.png"),
-]
+]  # fmt: skip
+UNFINISHED = ["first.part", "v2.tmp", "draft~"]
 
 
-@pytest.mark.parametrize("name", FOLDERS)
-def test_a_folder_of_others_is_litter(name: str) -> None:
-    assert is_litter(name, folder=True)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_of_others_is_litter(name: str) -> None:
-    assert is_litter(name)
-
-
-@pytest.mark.parametrize("name", DATA)
-@pytest.mark.parametrize("folder", [False, True])
-def test_data_are_no_litter(name: str, folder: bool) -> None:
-    assert not is_litter(name, folder)
-
-
-@pytest.mark.parametrize("name", ["first.part", "v2.tmp", "draft~"])
-def test_a_folder_may_be_named_as_an_unfinished_file(name: str) -> None:
-    assert is_litter(name) and not is_litter(name, folder=True)
+def test_what_others_leave_is_litter_and_data_are_not() -> None:
+    assert [name for name in FOLDERS if not is_litter(name, folder=True)] == []
+    assert [name for name in [*FILES, *UNFINISHED] if not is_litter(name)] == []
+    # A folder may be named as an unfinished file.
+    assert [name for name in [*DATA, *UNFINISHED] if is_litter(name, folder=True)] == []
+    assert [name for name in DATA if is_litter(name)] == []
 
 
 def test_walking_leaves_litter_out(tmp_path: Path) -> None:
-    for name in (
-        "b/2.png",
-        "b/@eaDir/2.png/thumb.jpg",
-        "a/1.png",
-        "a/.DS_Store",
-        ".git/x",
-        "c.tmp",
-    ):
+    litter = ("b/@eaDir/2.png/thumb.jpg", "a/.DS_Store", ".git/x", "c.tmp")
+    for name in ("b/2.png", "a/1.png", *litter):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert [str(file.relative_to(tmp_path)) for file in walk(tmp_path)] == ["a/1.png", "b/2.png"]
