@@ -8,7 +8,7 @@ from benchmarks.tables import film, head
 from benchmarks.tables.choices import longer_training, price, recommendation, selection
 from benchmarks.tables.fashion import advice, bounds_and_sizes, optimizers, published
 from benchmarks.tables.gpu import cell_on_gpu, cifar100_on_gpu, right_on_gpu
-from benchmarks.tables.intervals import effects, errors, lowest_coverage, power
+from benchmarks.tables.intervals import errors, power
 from benchmarks.tables.markdown import filled
 from benchmarks.tables.privacy import audit, calibration
 from benchmarks.tables.reliability import (
@@ -21,12 +21,11 @@ from benchmarks.tables.reliability import (
 )
 from benchmarks.tables.rules import rules
 from benchmarks.tables.steps import features, noise_cost, step_cost
-from benchmarks.tables.studies import demo, plan, scale, workflow
+from benchmarks.tables.studies import plan, scale
 from benchmarks.tables.theory import (
     bounds_choice,
     bounds_progress,
     theory_effects,
-    theory_memory,
     theory_rules,
 )
 from dpsweep.base.files import read_json, write_text
@@ -41,9 +40,7 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "step cost, CPU": ("step_cost_cpu.json", "make bench", step_cost),
     "features": ("features.json", "python -m benchmarks.speed.features", features),
     "backbones": ("backbones.json", "python -m benchmarks.evidence.backbones", backbones),
-    "workflow": ("workflow.json", "make bench", workflow),
     "scale": ("scale.json", "python -m benchmarks.speed.scale 4000 20000 50000", scale),
-    "demo": ("demo.json", "python -m benchmarks.speed.demo", demo),
     "noise cost, CPU": ("noise_cost_cpu.json", "python -m benchmarks.speed.noise_cost", noise_cost),
     "head, advice": (HEAD, KEEP_HEAD, head.advice),
     "head, C": (HEAD, KEEP_HEAD, head.bounds),
@@ -54,17 +51,10 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], list[str]]]] = {
     "planted bugs": ("planted_bugs.json", "make planted-bugs", planted_bugs),
     "slowest tests": ("durations.json", "python -m benchmarks.durations run.log", slowest_tests),
     "errors of verdicts": ("verdicts.json", "python -m benchmarks.evidence.verdicts", errors),
-    "lowest coverage": ("verdicts.json", "python -m benchmarks.evidence.verdicts", lowest_coverage),
     "power of verdicts": ("verdicts.json", "python -m benchmarks.evidence.verdicts", power),
-    "other effects": ("verdicts.json", "python -m benchmarks.evidence.verdicts", effects),
     "recommendation": ("recommend.json", RECOMMEND, recommendation),
     "longer training": ("recommend.json", RECOMMEND, longer_training),
     "progress of steps": ("bounds.json", "python -m benchmarks.evidence.bounds", bounds_progress),
-    "memory of the theory": (
-        "theory_memory.json",
-        "python -m benchmarks.speed.theory_memory",
-        theory_memory,
-    ),
     "bound of Koloskova et al.": (
         "bounds.json",
         "python -m benchmarks.evidence.bounds",

@@ -11,18 +11,6 @@ Row = dict[str, Any]
 _JOINT = "tune_jointly"
 _ENOUGH = 0.93
 """Intervals of 95 % that contain the truth less often are counted."""
-_LOWEST = 6
-_TELLING = (
-    "plateau below the norms",
-    "harder problems are flatter",
-    "harder problems are flat",
-    "the plateau narrows with difficulty",
-    "accuracies near a ceiling",
-    "accuracies near chance",
-    "effects of the paper's size",
-    "the same, datasets very different",
-)
-"""Worlds in which measures of the effect differ; verdicts.json has all."""
 
 
 def errors(result: Row) -> list[str]:
@@ -81,33 +69,6 @@ def errors(result: Row) -> list[str]:
     ]
 
 
-def lowest_coverage(result: Row) -> list[str]:
-    """The intervals of "this study" that cover least, without joint tuning."""
-    mine = [row for row in result["rows"] if row["rule"] != _JOINT and "covers_here" in row]
-    low = sorted(
-        (row for row in mine if _is_low(row, "covers_here", result["studies"])),
-        key=lambda row: float(row["covers_here"]),
-    )
-    rows = [
-        [
-            f"{100 * row['covers_here']:.0f} %",
-            row["world"],
-            row["design"],
-            _rule(row["rule"]),
-            f"{row['truth_here']:+.3f}".replace("-", "−"),
-            f"{row['bias_here']:+.3f}".replace("-", "−"),
-            str(row["units"]),
-        ]
-        for row in low[:_LOWEST]
-    ]
-    return [
-        *grid(["coverage", "world", "study", "rule", "true gain", "bias", "units"], rows),
-        "",
-        f"These are the lowest of {len(low)} intervals, of {len(mine)}, whose coverage is surely below "
-        f"{100 * _ENOUGH:.0f} %.",
-    ]
-
-
 def _at_most(count: int, of: int) -> float:
     """The upper end of the 95 % interval of a probability (Clopper and Pearson)."""
     return 1.0 if count == of else float(beta.ppf(0.975, count + 1, of - count))
@@ -126,17 +87,6 @@ def power(result: Row) -> list[str]:
         mine = {row["design"]: row for row in result["power"] if row["rule"] == key}
         rows.append([_rule(key), *(_outlook(mine[design]) for design in designs)])
     return grid(["rule", *designs], rows)
-
-
-def effects(result: Row) -> list[str]:
-    """How often each effect finds something, where there is something and where there is not."""
-    names = list(dict.fromkeys(row["effect"] for row in result["effects"]))
-    rows = []
-    for world in _TELLING:
-        mine = {row["effect"]: row for row in result["effects"] if row["world"] == world}
-        found = [(100 * mine[name]["for"], 100 * mine[name]["against"]) for name in names]
-        rows.append([world, *(f"{agrees:.0f} / {against:.0f} %" for agrees, against in found)])
-    return grid(["world", *names], rows)
 
 
 def _range(rows: list[Row], key: str, count: int) -> str:

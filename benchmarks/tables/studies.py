@@ -35,20 +35,6 @@ def plan() -> list[str]:
     return grid(["target", "cells", "trials", "GPU hours (estimate)"], rows)
 
 
-def workflow(result: dict[str, Any]) -> list[str]:
-    """Time of Snakemake before anything runs."""
-    rows = [
-        [name, f"{each['cpu_seconds']:.1f} s", f"{each['megabytes']:.0f} MB"]
-        for name, each in result["calls"].items()
-    ]
-    return [
-        *grid(["config.yaml, 5,728 cells", "processor time", "peak memory"], rows),
-        "",
-        f"With {result['outputs']:,} output files where everything is there. "
-        + where(result["environment"]),
-    ]
-
-
 def scale(result: dict[str, Any]) -> list[str]:
     """Cost of planning and of the pages of studies of many cells."""
     sizes = list(result["calls"])
@@ -68,34 +54,4 @@ def scale(result: dict[str, Any]) -> list[str]:
         "",
         "Problems of 2,000 cells with 10 synthetic trials each; of a page that is opened, the size of its "
         f"file. {where(result['environment'])}",
-    ]
-
-
-def demo(result: dict[str, Any]) -> list[str]:
-    """Cost of the demo, and how long its jobs take to start."""
-    beside, whole = result["seconds_beside_steps"], result["seconds_of_a_cell"]
-    rows = [
-        [
-            f"everything: {result['figures']} figures, {result['tables']} tables, "
-            f"{result['cells']:,} cells, {result['trials']:,} trials",
-            f"{result['wall_seconds'] / 60:.1f} min",
-            "",
-        ],
-        ["memory, all processes together", f"{result['peak_megabytes'] / 1e3:.1f} GB", ""],
-        [
-            "a cell, all but steps and evaluation: start-up, networks, writing",
-            f"{beside['median']:.1f} s",
-            f"{beside['largest']:.1f} s",
-        ],
-        ["a cell as a whole", f"{whole['median']:.1f} s", f"{whole['largest']:.1f} s"],
-        [
-            "of that, steps and evaluation",
-            f"{100 * result['share_of_steps_and_evaluation']:.0f} %",
-            "",
-        ],
-    ]
-    return [
-        *grid(["the demo", "median or total", "largest"], rows),
-        "",
-        f"On {result['environment']['cores']} cores. " + where(result["environment"]),
     ]

@@ -196,23 +196,6 @@ def _escaped(rule: str) -> str:
     return rule.replace("*", "\\*")
 
 
-def theory_memory(result: dict[str, Any]) -> list[str]:
-    """Peak memory of the theory stage, by method, at the largest batch."""
-    rows = [
-        [
-            f"{each['method']}, {each['pixels']} x {each['pixels']}",
-            f"{each['trainable_parameters']:,}",
-            f"{batch['examples']:,}",
-            f"{4 * batch['examples'] * each['trainable_parameters'] / 1e9:.2f} GB",
-            f"{batch['megabytes'] / 1e3:.2f} GB",
-        ]
-        for each in result["pieces"].values()
-        for batch in each["batches"][-1:]
-    ]
-    head = ["ViT-Tiny", "parameters that train", "batch", "all its gradients", "peak memory"]
-    return [*grid(head, rows), "", where(result["environment"])]
-
-
 # -- the bounds of convergence theory beside what was measured ---------------------------------
 
 
