@@ -26,7 +26,7 @@ from dpsweep.recommend.situation import expected_gradient_norm, situation_of
 from dpsweep.study import Study, load_study
 from dpsweep.study.config.roles import Roles
 from dpsweep.study.paths import Paths
-from tests.data.test_hub import picture
+from tests.data.pictures import picture
 
 ROOT = Path(__file__).parents[1]
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"

@@ -1,35 +1,23 @@
-"""A user's own folder of images."""
+"""Folders of images as people have them: they are read rightly, or one sentence says what is wrong."""
 
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from tests.data.pictures import fill, picture, red, section
 
-from dpsweep.data import DatasetError
+from dpsweep.data import DatasetError, PreparedDataset
+from dpsweep.data.folder import load_folder
 from dpsweep.data.prepare import prepare
-from dpsweep.study.config import Dataset
-
-
-def fill(folder: Path, count: int, level: int = 0) -> None:
-    """Write images of one colour; the red of image i is level + i."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number in range(count):
-        Image.new("RGB", (6, 5), (level + number, 0, 0)).save(folder / f"{number:03}.png")
-
-
-def section(path: Path, train: int, test: int, **changes: Any) -> Dataset:
-    keys = ("crop", "corrupt", "train_counts")
-    own = {key: changes.pop(key) for key in keys if key in changes}
-    source = {"kind": "folder", "path": str(path), **changes}
-    return Dataset.model_validate(
-        {
-            **{"title": "Pets", "classes": 2, "image_size": 4, "source": source},
-            **{"train_size": train, "test_size": test},
-            **own,
-        }
-    )
+from dpsweep.data.splits import choose_splits, split_uses
+from dpsweep.recommend.look import look_at_folder
+from dpsweep.study.config import FolderSource
+from dpsweep.study.fingerprints import source_fingerprint
 
 
 @pytest.fixture
@@ -41,108 +29,387 @@ def pets(tmp_path: Path) -> Path:
     return tmp_path / "pets"
 
 
-def red(images: "np.typing.NDArray[np.uint8]") -> list[int]:
-    return [int(level) for level in images[:, 0, 0, 0]]
+def made(pets: Path, train: int = 5, test: int = 2, **keys: Any) -> PreparedDataset:
+    return prepare("pets", section(pets, train, test, **keys), pets.parent / "out")
+
+
+def cut(path: Path, **keys: Any) -> FolderSource:
+    own = {"kind": "folder", "path": str(path), "train_folders": ["."], "test_from_train": 0.3}
+    return FolderSource.model_validate(own | keys)
+
+
+# -- what is read --------------------------------------------------------------------------------
 
 
 def test_classes_are_folders(pets: Path, tmp_path: Path) -> None:
-    made = prepare("pets", section(pets, 5, 2), tmp_path / "out")
-    assert made.metadata.classes == ("cat", "dog")
-    assert red(made.train_inputs) == [0, 1, 2, 50, 51]
-    assert made.train_labels.tolist() == [0, 0, 0, 1, 1]
-    assert red(made.test_inputs) == [100, 150]
-    assert made.metadata.train_counts == (3, 2)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "metadata.json",
-        "test_inputs.npy",
-        "test_labels.npy",
-        "train_inputs.npy",
-        "train_labels.npy",
-    ]
+    found = made(pets, train_counts=[3, 2])
+    assert found.metadata.classes == ("cat", "dog")
+    assert red(found.train_inputs) == [0, 1, 2, 50, 51]
+    assert found.train_labels.tolist() == [0, 0, 0, 1, 1]
+    assert red(found.test_inputs) == [100, 150]
+    assert found.metadata.train_counts == (3, 2)
+    arrays = [f"{split}_{what}.npy" for split in ("test", "train") for what in ("inputs", "labels")]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["metadata.json", *arrays]
 
 
-def test_splits_are_merged_and_folders_inside_classes_are_read(pets: Path, tmp_path: Path) -> None:
+def test_splits_are_merged_and_folders_and_links_inside_are_read(pets: Path) -> None:
     fill(pets / "val" / "dog" / "2019" / "may", 2, 200)
-    (pets / "val" / "dog" / ".DS_Store").write_bytes(b"junk")
-    both = section(pets, 7, 2, train_folders=["train", "val"])
-    made = prepare("pets", both, tmp_path / "out")
-    assert red(made.train_inputs) == [0, 1, 2, 50, 51, 200, 201]
-    assert made.train_labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
+    (pets / "train" / "cat" / "x.png").symlink_to("000.png")
+    found = made(pets, 8, 2, source={"train_folders": ["train", "val"]})
+    assert red(found.train_inputs) == [0, 1, 2, 0, 50, 51, 200, 201]
+    assert found.train_labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_a_test_set_can_be_cut_from_one_folder(tmp_path: Path) -> None:
-    fill(tmp_path / "pets" / "cat", 60)
-    fill(tmp_path / "pets" / "dog", 20, 100)
-    cut = section(tmp_path / "pets", 63, 17, train_folders=["."], test_from_train=0.25)
-    made = prepare("pets", cut, tmp_path / "out")
-    everything = red(made.train_inputs) + red(made.test_inputs)
-    assert sorted(everything) == [*range(60), *range(100, 120)]
-    for inputs, labels in (
-        (made.train_inputs, made.train_labels),
-        (made.test_inputs, made.test_labels),
-    ):
-        assert [int(level >= 100) for level in red(inputs)] == labels.tolist()
+def test_the_folder_itself_may_be_a_link_and_a_class_have_two_forms(pets: Path) -> None:
+    for split, name in (("train", "caf\u00e9"), ("test", "cafe\u0301 ")):
+        (pets / split / "dog").rename(pets / split / name)
+    (pets.parent / "link").symlink_to(pets)
+    assert made(pets.parent / "link").metadata.classes == ("caf\u00e9", "cat")
+
+
+def test_a_hidden_file_may_have_any_name(pets: Path) -> None:
+    (pets / "train" / "cat" / os.fsdecode(b".\xe4")).touch()
+    assert made(pets).metadata.ignored == ("train/cat/.\ufffd",)
+
+
+def test_a_class_without_test_example_is_said(pets: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (pets / "test" / "dog" / "000.png").unlink()
+    made(pets, 5, 1)
+    assert "pets: no test example of dog" in caplog.text
+
+
+def test_a_test_set_cut_from_one_folder_stays_when_an_image_comes(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        fill(tmp_path / name, 60)
+
+    def parts(**keys: Any) -> list[set[str]]:
+        data = load_folder(cut(tmp_path, **keys))
+        for split in (data.train, data.test):
+            named = [name for name, _ in split.inputs.read(0)]
+            assert [int(name.startswith("dog")) for name in named] == split.labels.tolist()
+        return [{name for name, _ in split.inputs.read(0)} for split in (data.train, data.test)]
+
+    before = parts()
+    for new in ("000a", "030b", "zzz"):
+        file = tmp_path / "cat" / f"{new}.png"
+        file.write_bytes(picture(0))
+        after = parts()
+        assert [part - {f"cat/{new}.png"} for part in after] == before
+        assert len(after[0] | after[1]) == 121
+        file.unlink()
+    tests = [parts(seed=seed)[1] for seed in range(20)]
+    # 120 draws at 0.3 have a standard deviation of 5, so the mean of 20 has one of 1.1.
+    assert abs(np.mean([len(each) for each in tests]) - 36) < 4
+    assert tests[1] != tests[2]
+
+
+# -- corrupt images, counts ----------------------------------------------------------------------
 
 
 def test_corrupt_images_are_all_named_or_skipped(pets: Path, tmp_path: Path) -> None:
     (pets / "train" / "cat" / "001.png").write_bytes(b"not an image")
-    whole = (pets / "test" / "dog" / "000.png").read_bytes()
-    (pets / "test" / "dog" / "000.png").write_bytes(whole[:40])
+    os.truncate(pets / "test" / "dog" / "000.png", 40)
     bad = ["train/cat/001.png: not an image", "test/dog/000.png: not an image"]
     with pytest.raises(DatasetError) as error:
-        prepare("pets", section(pets, 5, 2), tmp_path / "out")
+        made(pets)
     for part in ("(2)", *bad, "corrupt: skip"):
         assert part in str(error.value)
     assert not (tmp_path / "out" / "metadata.json").exists()
     with pytest.raises(DatasetError, match=r"(?s)train_size: the study says 5, 4 found.*cat/001"):
-        prepare("pets", section(pets, 5, 1, corrupt="skip"), tmp_path / "out")
-    made = prepare("pets", section(pets, 4, 1, corrupt="skip"), tmp_path / "out")
-    assert red(made.train_inputs) == [0, 2, 50, 51]
-    assert made.train_labels.tolist() == [0, 0, 1, 1]
-    assert made.metadata.train_size == 4
-    assert [each[: len(name)] for each, name in zip(made.metadata.skipped, bad, strict=True)] == bad
+        made(pets, 5, 1, corrupt="skip")
+    found = made(pets, 4, 1, corrupt="skip")
+    assert red(found.train_inputs) == [0, 2, 50, 51]
+    assert found.train_labels.tolist() == [0, 0, 1, 1]
+    assert [
+        each[: len(name)] for each, name in zip(found.metadata.skipped, bad, strict=True)
+    ] == bad
 
 
-def test_wrong_sizes_are_refused_before_anything_is_decoded(
-    pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_counts_that_differ_are_listed_up_to_five(pets: Path) -> None:
+    with pytest.raises(DatasetError, match="2 of class 'cat', 3 found"):
+        made(pets, train_counts=[2, 3])
+    for split in ("train", "test"):
+        for number in range(6):
+            shutil.copytree(pets / split / "dog", pets / split / f"dog{number}")
+    with pytest.raises(DatasetError) as refusal:
+        made(pets, 17, 8, classes=8, train_counts=4)
+    first, *_, last = str(refusal.value).splitlines()
+    assert "train_counts: the study says 4 of class 'cat', 3 found" in first
+    assert last == "  and so of 3 more classes"
+    assert str(refusal.value).count("train_counts") == 5
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+def rename(old: str, new: str) -> Callable[[Path], Any]:
+    return lambda pets: (pets / old).rename(pets / new)
+
+
+def link(place: str, target: str) -> Callable[[Path], Any]:
+    """A link; ``~`` is a folder beside that of the pets."""
+
+    def make(pets: Path) -> None:
+        fill(pets.parent / "private" / "cat", 1)
+        (pets / place).symlink_to(target.replace("~", str(pets.parent / "private")))
+
+    return make
+
+
+def junk(name: bytes) -> Callable[[Path], Any]:
+    return lambda pets: (pets / os.fsdecode(name)).write_bytes(b"junk")
+
+
+def make_flat(pets: Path) -> None:
+    for path in sorted(pets.rglob("*.png")):
+        path.rename(pets / "train" / f"{path.parent.name}{path.parents[1].name}{path.name}")
+    for name in ("cat", "dog"):
+        (pets / "train" / name).rmdir()
+
+
+def add_masks(pets: Path) -> None:
+    for name in ("0.png", "0_mask.png", "0_mask_1.png", "0-Segmentation.png", "0_GT.png"):
+        (pets / "train" / "cat" / name).write_bytes(picture(0))
+
+
+REFUSED = {
+    "no folder": (shutil.rmtree, "pets: no such folder; put the images there, or correct source.path"),
+    "an empty class": (
+        lambda pets: (pets / "train" / "bird").mkdir(),
+        r"classes: the study says 2, 3 found\n  the classes are: bird, cat, dog\n"
+        r"datasets\.pets: class 'bird' has no training example",
+    ),
+    "a class in capitals": (
+        rename("test/dog", "test/Dog"),
+        "test: found the classes Dog; allowed: those of the first training folder, cat, dog",
+    ),
+    "classes that differ in capitals": (
+        lambda pets: fill(pets / "train" / "Cat", 1),
+        "the classes are: Cat, cat, dog; nearly the same: 'Cat' and 'cat'",
+    ),
+    "one name in two forms of Unicode": (
+        lambda pets: [fill(pets / "train" / name, 0) for name in ("caf\u00e9", "cafe\u0301")],
+        "two folders of the class 'café', in different forms of Unicode or with spaces around; merge",
+    ),
+    "a name with a space": (lambda pets: fill(pets / "train" / "dog ", 0), "two folders of the class 'dog'"),
+    "a link to itself": (link("train/cat/loop", "loop"), "loop'?: a symbolic link that leads nowhere"),
+    "a link to a folder above": (link("train/cat/up", ".."), "up'?: a symbolic link to"),
+    "a link to an image of others": (link("train/cat/x", "~/cat/000.png"), "x'?: a symbolic link to"),
+    "a link to a folder of others": (link("train/cat/x", "~/cat"), "x'?: a symbolic link to"),
+    "a link in the place of a class": (link("train/eel", "~/cat"), "eel'?: a symbolic link to"),
+    "a named pipe": (lambda pets: os.mkfifo(pets / "train" / "cat" / "p.png"), "p.png: neither a file nor"),
+    "a name that is no UTF-8": (junk(b"train/cat/k\xe4tzchen.png"), "the name is no valid UTF-8; rename it"),
+    "an image in the cloud": (junk(b"train/cat/.tom.png.icloud"), "tom.png.icloud: an image that iCloud"),
+    "images without classes": (make_flat, "train: found no folder in it; allowed: one of images for each"),
+    "classes without images": (
+        lambda pets: [each.unlink() for each in pets.glob("test/*/*")],
+        "pets: found no image in test; allowed: one or more",
+    ),
+    "masks": (
+        add_masks,
+        "found train/cat/0-Seg.*, train/cat/0_GT.png, .*0_mask.png, .*0_mask_1.png beside images.*masks, not",
+    ),
+    "a test folder among classes": (
+        rename("test", "train/test"),
+        "train: found the folder test: words for splits; allowed: a folder of images for each class",
+    ),
+    "no test folder": (rename("test", "other"), "test: no such folder; it holds a folder of images for each"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_folder_that_cannot_be_right_is_refused(
+    pets: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("dpsweep.data.images.Transform.__call__")
-    with pytest.raises(DatasetError, match="train_size: the study says 6, 5 found"):
-        prepare("pets", section(pets, 6, 2), tmp_path / "out")
+    change, message = REFUSED[kind]
+    change(pets)
+    assert source_fingerprint(section(pets, 5, 2)), "the workflow reads this before the job runs"
+    monkeypatch.delattr("dpsweep.data.images.Transform.__call__")  # nothing is decoded before
+    with pytest.raises(DatasetError, match=rf"(?s)datasets\.pets.*{message}"):
+        made(pets)
 
 
-def test_counts_of_classes_are_compared(pets: Path, tmp_path: Path) -> None:
-    for wrong in (2, [2, 3]):
-        with pytest.raises(DatasetError, match="2 of class 'cat', 3 found"):
-            prepare("pets", section(pets, 5, 2, train_counts=wrong), tmp_path / "out")
-    prepare("pets", section(pets, 5, 2, train_counts=[3, 2]), tmp_path / "out")
+def test_a_folder_that_may_not_be_read_is_named(pets: Path, monkeypatch: Any) -> None:
+    iterate = Path.iterdir
+
+    def refuse(path: Path) -> Any:
+        if path.name == "dog":
+            raise PermissionError(13, "Permission denied", str(path))
+        return iterate(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)  # root may read everything
+    with pytest.raises(DatasetError, match="dog: cannot be read: Permission denied"):
+        made(pets)
 
 
-@pytest.mark.parametrize(
-    ("link", "target"),
-    [("train/cat/x", "cat/000.png"), ("train/cat/x", "cat"), ("train/eel", "cat")],
-)
-def test_links_that_leave_the_folder_are_refused(
-    pets: Path, tmp_path: Path, link: str, target: str
-) -> None:
-    fill(tmp_path / "private" / "cat", 1, 77)
-    (pets / link).symlink_to(tmp_path / "private" / target)
-    with pytest.raises(DatasetError, match="a symbolic link to"):
-        prepare("pets", section(pets, 6, 2), tmp_path / "out")
-
-
-def test_links_inside_the_folder_are_files(pets: Path, tmp_path: Path) -> None:
-    (pets / "train" / "cat" / "x.png").symlink_to("000.png")
-    made = prepare("pets", section(pets, 6, 2), tmp_path / "out")
-    assert red(made.train_inputs) == [0, 1, 2, 0, 50, 51]
+def test_a_cut_that_leaves_nothing_says_what_to_do(tmp_path: Path) -> None:
+    fill(tmp_path / "cat", 2)
+    with pytest.raises(DatasetError, match=r"test_from_train: found 0\.01 of 2 examples.*seed"):
+        load_folder(cut(tmp_path, test_from_train=0.01))
 
 
 @pytest.mark.parametrize("name", ["../other", "a/b", "/etc", ".."])
-def test_folders_of_the_study_are_names(pets: Path, name: str) -> None:
+def test_folders_of_the_study_are_names(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="pattern"):
-        section(pets, 5, 2, test_folder=name)
+        section(tmp_path, 5, 2, source={"test_folder": name})
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="nowhere: no such folder"):
-        prepare("pets", section(tmp_path / "nowhere", 5, 2), tmp_path / "out")
+# -- splits and classes --------------------------------------------------------------------------
+
+SPLITS = {
+    "train test": ("train", "test"),
+    "seg_train seg_test seg_pred": ("seg_train", "seg_test"),
+    "Training Testing": ("Training", "Testing"),
+    "TRAIN VAL TEST": ("TRAIN VAL", "TEST"),
+    "train Val": ("train", "Val"),
+    "train valid": ("train", "valid"),
+    "train dev eval": ("train dev", "eval"),
+    "train hold-out": ("train", "hold-out"),
+    "train_images test_images": ("train_images", "test_images"),
+    "training_set test_set": ("training_set", "test_set"),
+    "trainSet valSet testSet": ("trainSet valSet", "testSet"),
+    "train2017 val2017": ("train2017", "val2017"),
+    "01_train 02_test": ("01_train", "02_test"),
+    "asl_alphabet_train asl_alphabet_test": ("asl_alphabet_train", "asl_alphabet_test"),
+    "train test unlabeled": ("train", "test"),
+    "train train_raw test": ("train", "test"),
+}
+
+
+@pytest.mark.parametrize("names", SPLITS)
+def test_splits_are_found_by_their_names(names: str) -> None:
+    train, test = SPLITS[names]
+    assert choose_splits(names.split(), "pets") == (train.split(), test)
+
+
+@pytest.mark.parametrize("names", ["val dev", "train_a test_a train_b test_b"])
+def test_two_splits_for_one_use_are_not_chosen_between(names: str) -> None:
+    with pytest.raises(DatasetError, match="which are all words for"):
+        choose_splits(names.split(), "pets")
+
+
+def test_words_within_names_of_classes_are_no_splits() -> None:
+    names = ("cat", "train station", "test tube", "bullet_train")
+    for name in (*names, "latest", "contest", "invalid", "trainer"):
+        assert split_uses([name, "dog"]) == {}
+
+
+PETS = ["cat", "dog", "eel"]
+
+
+def lay_out(root: Path, *folders: str, images: int = 4) -> Path:
+    """Write as many images into each of some folders; no two have the same name."""
+    for folder in folders:
+        (root / folder).mkdir(parents=True)
+        for number in range(images):
+            name = f"{folder.replace('/', '-')}-{number}.png"
+            (root / folder / name).write_bytes(picture(number))
+    return root
+
+
+def in_each(*splits: str) -> list[str]:
+    return [f"{split}/{name}" for split in splits for name in PETS]
+
+
+def test_splits_are_read_and_others_are_not(tmp_path: Path) -> None:
+    root = lay_out(tmp_path / "a", *in_each("seg_train", "seg_test", "seg_pred"))
+    found = look_at_folder(root)
+    assert found.source["train_folders"] == ["seg_train"]
+    assert found.source["test_folder"] == "seg_test"
+    assert found.reading.endswith("not read: seg_pred")
+    # An archive in a folder of its own name.
+    inner = [f"{split}/{each}" for split in ("seg_train", "seg_test") for each in in_each(split)]
+    for each in (found, look_at_folder(lay_out(tmp_path / "b", *inner))):
+        assert (each.classes, each.train_counts, each.test_counts) == (PETS, [4] * 3, [4] * 3)
+
+
+def test_test_images_without_classes_are_not_read(tmp_path: Path) -> None:
+    found = look_at_folder(lay_out(tmp_path / "pets", *in_each("train"), "test"))
+    assert found.classes == PETS and "not read: test" in found.reading
+    both = zip(found.train_counts, found.test_counts, strict=True)
+    assert [train + test for train, test in both] == [4] * 3
+
+
+NO_CLASSES = {
+    "splits": (in_each("Val", "Test"), "the folders Test, Val: words for splits"),
+    "splits without classes": (["train", "test"], "the folders test, train: words"),
+    "a split beside classes": ([*PETS, *in_each("test")], "the folder test: words"),
+    "a test folder beside classes": ([*PETS, "Testing"], "the folder Testing: words"),
+    "classes above splits": (
+        [f"{name}/{split}" for name in PETS for split in ("train", "test")],
+        "the folders test, train in cat: words for splits",
+    ),
+    "images and masks": (["images", "masks"], "images, masks: words for parts of"),
+    "images and labels": (in_each("Images", "Labels"), "Images, Labels: words for parts"),
+    "examples without a class": ([*PETS, "Unlabeled"], "the folder Unlabeled: words for examples"),
+    "VOC's folders": (["Annotations", "JPEGImages"], "JPEGImages, Annotations: words"),
+    "other words": (in_each("prueba", "entrenamiento"), "cat, dog, eel in each of entren.*, prueba"),
+    "domains": (in_each("photo", "sketch"), "found the folders cat, dog, eel in each of photo"),
+    "Office's domains": (in_each("dslr/images", "webcam/images"), "cat, dog, eel in each of dslr"),
+    "everything once more": ([*PETS, *in_each("all")], "cat, dog, eel in all too, with the names"),
+    "a folder around": (in_each("PetImages"), "the folder PetImages alone, which holds .* cat, dog"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NO_CLASSES)
+def test_folders_that_are_no_classes_are_refused_unless_a_study_says_so(
+    tmp_path: Path, kind: str
+) -> None:
+    folders, message = NO_CLASSES[kind]
+    root = lay_out(tmp_path / "pets", *folders, images=9)
+    with pytest.raises(DatasetError, match=message):
+        look_at_folder(root)
+    with pytest.raises(DatasetError, match=rf"{message}.*or, if .* add folders_are_classes: true"):
+        load_folder(cut(root))
+    data = load_folder(cut(root, folders_are_classes=True))
+    assert data.classes == sorted({Path(name).parts[0] for name in folders})
+    found = look_at_folder(root, folders_are_classes=True)
+    assert found.classes == data.classes and found.source["folders_are_classes"]
+
+
+CLASSES = {
+    "trains among vehicles": ["bus", "car", "train"],
+    "valid and invalid": ["invalid", "valid"],
+    "years inside": [f"{name}/{year}" for name in PETS for year in (2019, 2020)],
+    "dates inside": [f"{name}/2020/2020-01-{day:02}" for name in PETS for day in (1, 2)],
+    "a folder inside of all": [f"{name}/new" for name in PETS],
+    "other folders inside": ["cat/tabby", "cat/siamese", "dog/beagle", "dog/pug"],
+    "images alone": ["images", "icons"],
+    "numbers": ["0", "1", "10"],
+}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_classes_of_all_kinds_are_read(tmp_path: Path, kind: str) -> None:
+    folders = CLASSES[kind]
+    found = look_at_folder(lay_out(tmp_path / "pets", *folders))
+    wanted = Counter(Path(name).parts[0] for name in folders)
+    both = zip(found.train_counts, found.test_counts, strict=True)
+    assert found.classes == sorted(wanted)
+    assert [sum(each) for each in both] == [4 * wanted[name] for name in found.classes]
+    assert "a folder for each class; 20% of them for testing" in found.reading
+
+
+LITTER = [
+    *("@eaDir/0.png/SYNOPHOTO_THUMB_M.jpg", "#recycle/0.png", "$RECYCLE.BIN/S-1/0.png"),
+    *("System Volume Information/x.dat", "lost+found/#1", "__pycache__/x.cpython-311.pyc"),
+    *("__MACOSX/cat/._0.png", "@Recycle/0.png", ".snapshot/hourly/cat/0.png", ".Trash-1000/0.png"),
+    *("Thumbs.db", ".DS_Store", "0.png.part", "0 (conflicted copy 2024-01-31).png", "0.png~"),
+]
+
+
+def test_litter_is_no_class_and_no_example(tmp_path: Path) -> None:
+    root = lay_out(tmp_path / "pets", *in_each("train", "test"), images=1)
+    clean, made_for = look_at_folder(root), source_fingerprint(section(root, 3, 3))
+    places = ("", "train", "test", "train/cat", "test/dog")
+    for name in LITTER:
+        for place in places:
+            file = root / place / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(picture(9))
+    assert look_at_folder(root) == clean
+    assert source_fingerprint(section(root, 3, 3)) == made_for, "nothing is prepared again"
+    (root / "train" / "README.txt").touch()  # in no class
+    ignored = load_folder(FolderSource(kind="folder", path=str(root))).ignored
+    left = {str(Path(place, Path(name).parts[0])) for place in places if place for name in LITTER}
+    assert set(ignored) == left | {"train/README.txt"}

@@ -1,8 +1,10 @@
-"""Encoded images to pixels: the transform, resuming, corrupt images, memory, space."""
+"""Encoded images to pixels: all kinds as they are seen, or refused by name; resumable, in bounded memory."""
 
 import signal
+import struct
 import subprocess
 import sys
+import zlib
 from collections import namedtuple
 from collections.abc import Iterator
 from io import BytesIO, StringIO
@@ -14,34 +16,242 @@ import pytest
 import timm.data
 import torch
 from PIL import Image
+from tests.data.pictures import LFS, fill, picture, saved, section
 from tests.waiting import children, running, wait_for
 
 from dpsweep.base.files import read_json
 from dpsweep.data import DatasetError, Split
 from dpsweep.data.images import EncodedImages, Transform, decode_images, make_transform
+from dpsweep.data.prepare import prepare
 from dpsweep.data.resize import Resize
 from dpsweep.data.unfinished import progress
+
+# -- images of all kinds -------------------------------------------------------------------------
+
+SIZE = 16
+EXACT = Transform(Resize(size=SIZE, interpolation="nearest"))
+# Squares, because equal steps of 16 bits are the right ones of 8 even where they overflow.
+RAMP = np.linspace(0, 1, SIZE) ** 2
+
+
+def ramp(form: str, kind: str, mode: str = "") -> bytes:
+    """A column for each of 16 levels from the darkest to the brightest of a type."""
+    levels = (RAMP * np.iinfo(kind).max).round()
+    content = np.tile(levels, (SIZE, 1)).astype(kind).tobytes()
+    if form == "PGM":
+        return f"P5 {SIZE} {SIZE} 65535\n".encode() + content
+    return saved(Image.frombytes(mode, (SIZE, SIZE), content), form)
+
+
+def tiff(size: int, bits: int, photometric: int, data: bytes, sample_format: int = 1) -> bytes:
+    tags = {256: size, 257: size, 258: bits, 259: 1, 262: photometric, 277: 1, 278: size}
+    tags |= {273: 200, 279: len(data), 339: sample_format}
+    entries = b"".join(
+        struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items())
+    )
+    head = struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + struct.pack("<I", 0)
+    return head.ljust(200, b"\0") + data
+
+
+def twelve_bit_tiff() -> bytes:
+    """Grey of 12 bits, two pixels in three bytes, as cameras of microscopes write it."""
+    levels = (RAMP * 4095).round().astype(int)
+    row = b"".join(
+        bytes([one >> 4, (one & 15) << 4 | two >> 8, two & 255])
+        for one, two in levels.reshape(-1, 2).tolist()
+    )
+    return tiff(SIZE, 12, 1, row * SIZE)
+
+
+RAMPS = {
+    "8-bit PNG": ramp("PNG", "u1", "L"),
+    "16-bit PNG": ramp("PNG", "<u2", "I;16"),
+    "16-bit TIFF": ramp("TIFF", "<u2", "I;16"),
+    "16-bit TIFF, big-endian": ramp("TIFF", ">u2", "I;16B"),
+    "16-bit PGM": ramp("PGM", ">u2"),
+    "12-bit TIFF": twelve_bit_tiff(),
+}
+
+
+@pytest.mark.parametrize("kind", RAMPS)
+def test_grey_keeps_its_levels(kind: str) -> None:
+    assert np.abs(EXACT(RAMPS[kind]) - 255 * RAMP[None, :, None]).max() <= 0.51
+
+
+def plain(mode: str, colour: Any = 0, form: str = "PNG", **options: Any) -> bytes:
+    return saved(Image.new(mode, (SIZE, SIZE), colour), form, **options)
+
+
+def animation() -> bytes:
+    frames = [Image.new("L", (SIZE, SIZE), level) for level in (255, 0, 0)]
+    return saved(frames[0], "GIF", save_all=True, append_images=frames[1:])
+
+
+def palette() -> bytes:
+    image = Image.new("P", (SIZE, SIZE), 0)
+    image.putpalette([0, 0, 0, 255, 0, 0])
+    return saved(image, transparency=0)
+
+
+PICTURES = {
+    "CMYK JPEG": (plain("CMYK", form="JPEG"), 255),
+    "1 bit": (plain("1", 1), 255),
+    "YCbCr": (plain("YCbCr", (0, 128, 128), "JPEG"), 0),
+    "RGBA": (plain("RGBA", (0, 0, 0, 0)), 255),
+    "grey with alpha": (plain("LA", (0, 0)), 255),
+    "palette with alpha": (palette(), 255),
+    "first frame of a GIF": (animation(), 255),
+    "WebP": (plain("RGB", "#808080", "WEBP", lossless=True), 128),
+    "one pixel": (saved(Image.new("RGB", (1, 1), "white"), "BMP"), 255),
+}
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_pictures_of_all_kinds_are_read(kind: str) -> None:
+    content, level = PICTURES[kind]
+    assert EXACT(content)[0, 0].tolist() == [level] * 3
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(depth: int, colour: int, pixels: Any, hidden: list[int] | None = None) -> bytes:
+    """Write a PNG of any depth, (height, width, channels), by hand."""
+    packed = b""
+    for row in np.asarray(pixels).reshape(len(pixels), -1):
+        bits = "".join(f"{value:0{depth}b}" for value in row)
+        bits += "0" * (-len(bits) % 8)
+        packed += b"\0" + int(bits, 2).to_bytes(len(bits) // 8, "big")
+    header = struct.pack(">IIBBBBB", len(pixels[0]), len(pixels), depth, colour, 0, 0, 0)
+    chunks = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(packed)), chunk(b"IEND", b"")]
+    if hidden is not None:
+        chunks.insert(1, chunk(b"tRNS", struct.pack(f">{len(hidden)}H", *hidden)))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+FOUR = Transform(Resize(size=4, interpolation="nearest"))
+
+
+@pytest.mark.parametrize(
+    ("colour", "depth"), [(0, 1), (0, 2), (0, 4), (0, 8), (0, 16), (2, 8), (2, 16)]
+)
+def test_the_colour_that_a_png_calls_transparent_becomes_white(colour: int, depth: int) -> None:
+    top = 2**depth - 1
+    grey = [[0], [min(1, top)], [top], [top // 2]]
+    # The last two differ in their lower bytes alone, where there are 16 bits.
+    colours = [[0, 0, 0], [top, 0, 9], [top // 2, 1, 2], [top // 2, 2, 1]] if colour else grey
+    for hidden in colours:
+        wanted = np.array([[top] if each == hidden else each for each in colours], dtype=object)
+        levels = np.array([np.resize(each, 3) for each in wanted]) * (255 / top)
+        found = FOUR(png(depth, colour, [colours] * 4, hidden))
+        assert np.abs(found - levels.astype(float)).max() < (1 if colour else 0.51)
+
+
+@pytest.mark.parametrize("depth", [8, 16])
+@pytest.mark.parametrize(("colour", "channels"), [(4, 2), (6, 4)])
+def test_alpha_mixes_with_white(depth: int, colour: int, channels: int) -> None:
+    top = 2**depth - 1
+    pixels = np.random.default_rng(depth).integers(0, top + 1, (4, 4, channels))
+    pixels[0, :2, -1] = 0, top
+    alpha = pixels[..., -1:] / top
+    wanted = 255 * (alpha * pixels[..., :-1] / top + 1 - alpha)
+    # Of 16 bits of colour the upper 8 are kept.
+    assert np.abs(FOUR(png(depth, colour, pixels)) - wanted).max() < (0.51 if depth == 8 else 1.6)
+
+
+def in_memory(*contents: bytes) -> Split:
+    named = [(str(number), content) for number, content in enumerate(contents)]
+    images = EncodedImages(lambda start: iter(named[start:]), named)
+    return Split(images, np.zeros(len(named), np.int64))
+
+
+@pytest.mark.parametrize("form", ["TIFF", "PNG", "JPEG", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_turned_picture_is_stored_as_it_is_seen(form: str, orientation: int) -> None:
+    pixels = np.zeros((8, 16, 3), np.uint8)
+    pixels[:4, :8] = 255  # the corner that EXIF calls the first row and column
+    exif = Image.Exif()
+    exif[274] = orientation
+    content = saved(Image.fromarray(pixels), form, exif=exif)
+    transform = make_transform(Resize(size=64, interpolation="nearest"), in_memory(content))
+    height, width = (16, 8) if orientation > 4 else (8, 16)
+    found = transform(content)
+    assert transform.stored == found.shape[:2] == (height, width)
+    top, left = orientation in (1, 2, 5, 6), orientation in (1, 4, 5, 8)
+    corner = found[(0 if top else height // 2) :, (0 if left else width // 2) :]
+    assert corner[1 : height // 2 - 1, 1 : width // 2 - 1].min() > 200
+    assert found.astype(int).sum() < 255 * 3 * 8 * 16 / 3
+
+
+# -- images that are refused ---------------------------------------------------------------------
+
+NOISE = Image.effect_noise((99, 99), 50)
+BOMB = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)  # pixels in 40 bytes
+REFUSED = {
+    "float TIFF": (
+        saved(Image.fromarray(np.zeros((8, 8), np.float32)), "TIFF"),
+        "floating-point numbers.*save it with 8 or 16 bits",
+    ),
+    "32-bit TIFF": (
+        saved(Image.fromarray(np.zeros((8, 8), np.int32)), "TIFF"),
+        "32-bit integers.*save it with 8 or 16 bits",
+    ),
+    "signed 8-bit TIFF": (tiff(4, 8, 1, bytes([0, 50, 156, 127] * 4), 2), "are signed int"),
+    "signed 16-bit TIFF": (tiff(4, 16, 1, bytes(32), 2), "are 32-bit integers"),
+    "white is zero": (tiff(4, 16, 0, bytes(32)), "zero is white; save it with zero as black"),
+    "truncated JPEG": (saved(NOISE, "JPEG")[:2000], "truncated"),
+    "truncated PNG": (saved(NOISE, "PNG")[:2000], "not an image"),
+    "nothing in it": (b"", "it is empty"),
+    "a text": (b"where are the cats?", "of no format that Pillow reads"),
+    "SVG": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "of no format that Pillow"),
+    "huge": (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", BOMB) + chunk(b"IDAT", b"") + chunk(b"IEND", b""),
+        "decompression bomb",
+    ),
+    "a pointer": (LFS, "a pointer of git-lfs, not the file itself; fetch that: git lfs pull"),
+}
+
+
+def test_images_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            fill(tmp_path / "pets" / split / name, 2)
+    for kind, (content, _) in REFUSED.items():
+        (tmp_path / "pets" / "train" / "cat" / f"{kind}.png").write_bytes(content)
+    with pytest.raises(DatasetError, match=rf"datasets\.pets: corrupt examples \({len(REFUSED)}\)"):
+        prepare("pets", section(tmp_path / "pets", 4 + len(REFUSED), 4), tmp_path / "out")
+    skipping = section(tmp_path / "pets", 4, 4, corrupt="skip")
+    found = prepare("pets", skipping, tmp_path / "out").metadata.skipped
+    said = dict(each.removeprefix("train/cat/").split(".png: ", 1) for each in found)
+    assert said.keys() == REFUSED.keys()
+    for kind, (_, reason) in REFUSED.items():
+        assert said[kind].startswith("not an image that can be read (")
+        assert reason.partition(".*")[0] in said[kind] and reason.rpartition(".*")[2] in said[kind]
+        assert "0x" not in said[kind]  # an address in memory: another one every time
+
+
+def test_a_narrow_image_is_not_blown_up_to_be_cropped() -> None:
+    content = saved(Image.new("L", (1, 60_000)))
+    assert EXACT(content).shape == (SIZE, SIZE, 3)
+    with pytest.raises(ValueError, match="too narrow to crop: 1 x 60000"):
+        Transform(Resize(size=224, interpolation="nearest", crop=0.9))(content)
+
+
+# -- sizes ---------------------------------------------------------------------------------------
 
 
 def encoded(size: tuple[int, int], seed: int = 0, form: str = "PNG") -> bytes:
     pixels = np.random.default_rng(seed).integers(256, size=(*size[::-1], 3), dtype=np.uint8)
-    stream = BytesIO()
-    Image.fromarray(pixels).resize(size).save(stream, form)
-    return stream.getvalue()
+    return saved(Image.fromarray(pixels), form)
 
 
 @pytest.mark.parametrize("size", [(300, 200), (200, 301), (50, 60), (224, 224), (97, 96)])
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-def test_crop_is_the_transform_of_timm(size: tuple[int, int], interpolation: str) -> None:
+def test_crop_is_the_transform_of_timm(size: tuple[int, int], interpolation: Any) -> None:
     content = encoded(size)
-    reference = timm.data.create_transform(
-        (3, 96, 96),
-        interpolation=interpolation,
-        mean=(0, 0, 0),
-        std=(1, 1, 1),
-        crop_pct=0.9,
-    )
-    wanted = reference(Image.open(BytesIO(content)))
+    own = {"interpolation": interpolation, "mean": (0, 0, 0), "std": (1, 1, 1), "crop_pct": 0.9}
+    wanted = timm.data.create_transform((3, 96, 96), **own)(Image.open(BytesIO(content)))
     found = Transform(Resize(size=96, interpolation=interpolation, crop=0.9))(content)
     assert torch.equal(torch.from_numpy(found.copy()).permute(2, 0, 1) / 255, wanted)
 
@@ -49,15 +259,8 @@ def test_crop_is_the_transform_of_timm(size: tuple[int, int], interpolation: str
 def test_without_crop_the_whole_image_becomes_a_square() -> None:
     content = encoded((30, 10))
     wanted = Image.open(BytesIO(content)).resize((8, 8), Image.Resampling.BICUBIC)
-    assert np.array_equal(
-        Transform(Resize(size=8, interpolation="bicubic"))(content), np.asarray(wanted)
-    )
-
-
-def in_memory(*contents: bytes) -> Split:
-    named = [(str(number), content) for number, content in enumerate(contents)]
-    images = EncodedImages(lambda start: iter(named[start:]), named)
-    return Split(images, np.zeros(len(named), np.int64))
+    found = Transform(Resize(size=8, interpolation="bicubic"))(content)
+    assert np.array_equal(found, np.asarray(wanted))
 
 
 @pytest.mark.parametrize(
@@ -74,54 +277,37 @@ def in_memory(*contents: bytes) -> Split:
 def test_images_of_one_small_size_are_stored_as_they_are(
     sizes: list[tuple[int, int]], stored: tuple[int, int] | None
 ) -> None:
-    resize = Resize(size=224, interpolation="bicubic")
     train = in_memory(*(encoded(size, seed) for seed, size in enumerate(sizes[:-1])))
-    test = in_memory(encoded(sizes[-1]), b"corrupt", b"")
-    transform = make_transform(resize, train, test)
-    assert transform.stored == stored
-    height, width = stored or (224, 224)
-    pixels = transform(encoded(sizes[-1]))
-    assert pixels.shape == transform.shape == (height, width, 3)
-    if stored:
-        assert np.array_equal(pixels, np.asarray(Image.open(BytesIO(encoded(sizes[-1])))))
-
-
-def test_a_picture_that_is_turned_counts_as_it_is_seen() -> None:
-    stream = BytesIO()
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.new("RGB", (20, 30)).save(stream, "JPEG", exif=exif)
+    last = encoded(sizes[-1])
     transform = make_transform(
-        Resize(size=64, interpolation="bicubic"), in_memory(stream.getvalue())
+        Resize(size=224, interpolation="bicubic"), train, in_memory(last, b"corrupt", b"")
     )
-    assert transform.shape == transform(stream.getvalue()).shape == (20, 30, 3)
+    assert transform.stored == stored
+    pixels = transform(last)
+    assert pixels.shape == transform.shape == (*(stored or (224, 224)), 3)
+    if stored:
+        assert np.array_equal(pixels, np.asarray(Image.open(BytesIO(last))))
 
 
-def test_headers_are_read_up_to_the_first_large_image() -> None:
-    reader = Reader()
-    make_transform(Resize(size=4, interpolation="nearest"), reader.images())
-    assert reader.given == [0]
+# -- resuming ------------------------------------------------------------------------------------
 
 
 class Reader:
     """Ten images whose red level is their position; notes what is read, and may stop."""
 
-    def __init__(self, count: int = 10, corrupt: tuple[int, ...] = (), stop: int | None = None):
-        self.count, self.corrupt, self.stop = count, corrupt, stop
+    def __init__(self, corrupt: tuple[int, ...] = (), stop: int | None = None):
+        self.corrupt, self.stop = corrupt, stop
         self.given: list[int] = []
 
     def __call__(self, start: int) -> Iterator[tuple[str, bytes]]:
-        for position in range(start, self.count):
+        for position in range(start, 10):
             if position == self.stop:
                 raise KeyboardInterrupt
             self.given.append(position)
-            stream = BytesIO()
-            Image.new("RGB", (4, 4), (position, 0, 0)).save(stream, "PNG")
-            content = b"" if position in self.corrupt else stream.getvalue()
-            yield f"image {position}", content
+            yield f"image {position}", b"" if position in self.corrupt else picture(position)
 
     def images(self, identity: Any = "ten") -> Split:
-        return Split(EncodedImages(self, identity), np.arange(self.count) % 3)
+        return Split(EncodedImages(self, identity), np.arange(10) % 3)
 
 
 @pytest.fixture
@@ -142,7 +328,13 @@ SMALL = Transform(Resize(size=2, interpolation="nearest"))
 
 
 def levels(path: Path) -> list[int]:
-    return [int(level) for level in np.load(path)[:, 0, 0, 0]]
+    return np.load(path)[:, 0, 0, 0].tolist()
+
+
+def test_headers_are_read_up_to_the_first_large_image() -> None:
+    reader = Reader()
+    make_transform(SMALL.resize, reader.images())
+    assert reader.given == [0]
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -167,13 +359,10 @@ def test_what_was_made_of_something_else_is_not_used(tmp_path: Path, change: str
     if change == "record":
         (tmp_path / "train.json").write_text('{"identity')
     again = Reader()
-    identity = "others" if change == "images" else "ten"
-    transform = (
-        Transform(Resize(size=3, interpolation="nearest")) if change == "transform" else SMALL
-    )
-    decode_images(again.images(identity), transform, tmp_path, "train")
-    assert again.given == list(range(10))
-    assert levels(tmp_path / "train.npy") == list(range(10))
+    transform = FOUR if change == "transform" else SMALL
+    images = again.images("others" if change == "images" else "ten")
+    decode_images(images, transform, tmp_path, "train")
+    assert again.given == levels(tmp_path / "train.npy") == list(range(10))
 
 
 def test_too_small_a_disk_is_refused_before_anything_is_decoded(
@@ -197,8 +386,7 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     with progress("train", 3, 10) as advance:
         advance(4)
         advance(3)
-    assert "train" in terminal.getvalue()
-    assert "10/10" in terminal.getvalue()
+    assert "train" in terminal.getvalue() and "10/10" in terminal.getvalue()
 
 
 def test_progress_is_a_line_now_and_then_in_a_log(
@@ -210,9 +398,20 @@ def test_progress_is_a_line_now_and_then_in_a_log(
     with progress("train images", 100, 600) as advance:
         for _ in range(3):
             advance(100)
-    assert [record.getMessage() for record in caplog.records] == [
-        "train images: 300 of 600, 10 a second, 30 s left"
-    ]
+    assert caplog.messages == ["train images: 300 of 600, 10 a second, 30 s left"]
+
+
+# -- in processes --------------------------------------------------------------------------------
+
+
+def test_more_images_than_a_block_keep_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpsweep.data.images._BLOCK", 4)
+    monkeypatch.setattr("dpsweep.data.images._CHUNK", 3)
+    _, corrupt = decode_images(Reader(corrupt=(5,)).images(), SMALL, tmp_path, "train")
+    assert levels(tmp_path / "train.npy") == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    assert [each.split(":")[0] for each in corrupt] == ["image 5"]
 
 
 MANY = """

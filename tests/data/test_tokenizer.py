@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -7,39 +5,25 @@ from typing import Any
 import huggingface_hub.constants
 import numpy as np
 import pytest
+from tests.data.pictures import LFS
 from transformers import BertTokenizer
 
 from dpsweep.base.files import read_checked_json, write_json
 from dpsweep.data import DatasetError
 from dpsweep.data.hub_file import HubError
-from dpsweep.data.tokenizer import Tokenizer, prepare
+from dpsweep.data.tokenizer import Tokenizer, prepare, train_word_pieces
 from dpsweep.study.config import Backbone, Dataset
 
 PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "the",
-    "cat",
-    "##s",
-    "sat",
-    "!",
-    "caf",
-    "##e",
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *("the", "cat", "##s", "sat", "!", "caf", "##e"),
 ]
 
 
 def reader(tokenizer: dict[str, Any] | None, **changes: Any) -> Backbone:
-    return Backbone(
-        title="Reader",
-        library="transformers",
-        architecture="distilbert",
-        weights={"kind": "random"},
-        tokenizer=tokenizer,
-        **changes,
-    )
+    known = {"title": "Reader", "library": "transformers", "architecture": "distilbert"}
+    own = {"weights": {"kind": "random"}, "tokenizer": tokenizer}
+    return Backbone.model_validate(known | own | changes)
 
 
 def bert(folder: Path, pieces: list[str] = PIECES) -> Tokenizer:
@@ -102,106 +86,72 @@ def test_a_published_file_is_taken_as_it_is(tmp_path: Path) -> None:
     assert other.identity != first.identity
 
 
-@pytest.fixture
-def public(tmp_path: Path) -> dict[str, Dataset]:
-    words = [f"{a}{b}ation" for a in ("transform", "rel", "cre", "not") for b in ("", "i", "er")]
-    rows = [f'"{words[i % 12]} and {words[(i * 5) % 12]}",{i % 2}' for i in range(200)]
-    for name in ("train", "test"):
-        (tmp_path / f"{name}.csv").write_text("text,label\n" + "\n".join(rows))
-    files = {split: str(tmp_path / f"{split}.csv") for split in ("train", "test")}
-    section: dict[str, Any] = {
-        **{"title": "Public", "kind": "text", "classes": 2, "train_size": 200, "test_size": 200},
-        **{"tokenizer": "reader", "max_length": 8, "source": {"kind": "files", **files}},
-    }
-    return {"public": Dataset.model_validate(section)}
+WORDS = [f"{a}{b}ation" for a in ("transform", "rel", "cre", "not") for b in ("", "i", "er")]
+TEXTS = [f"{WORDS[i % 12]} and {WORDS[(i * 5) % 12]}" for i in range(200)]
 
 
-def test_a_trained_vocabulary(tmp_path: Path, public: dict[str, Dataset]) -> None:
+def test_a_trained_vocabulary(tmp_path: Path) -> None:
+    rows = [f"{text},{i % 2}" for i, text in enumerate(TEXTS)]
+    (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]))
+    files = {"kind": "files", "train": str(tmp_path / "train.csv"), "test_from_train": 0.5}
+    known = {"title": "Public", "kind": "text", "tokenizer": "reader", "max_length": 8}
+    sizes = {"classes": 2, "train_size": 100, "test_size": 100}
+    public = Dataset.model_validate(known | sizes | {"source": files})
     section = reader({"kind": "train", "dataset": "public", "vocab_size": 200})
-    made = prepare("reader", section, public, tmp_path / "out.json")
+    made = prepare("reader", section, {"public": public}, tmp_path / "out.json")
     assert made.identity.vocabulary <= 200
     (row,) = encode(made, ["transformation and creation"], 8)
     # Frequent words became one piece each, between [CLS] and [SEP].
     assert [each >= 0 for each in row] == [True] * 5 + [False] * 3
-    assert row[0] == 2
-    assert row[4] == 3
+    assert (row[0], row[4]) == (2, 3)
     (unknown,) = encode(made, ["日"], 8)
     assert unknown[:3] == [2, 1, 3]
 
 
-def test_training_is_deterministic(tmp_path: Path, public: dict[str, Dataset]) -> None:
-    # The library numbers pieces by a hash that differs between processes.
-    code = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from tests.data.test_tokenizer import reader\n"
-        "from dpsweep.data.tokenizer import prepare\n"
-        "from dpsweep.study.config import Dataset\n"
-        "public = Dataset.model_validate_json(sys.argv[1])\n"
-        "section = reader({'kind': 'train', 'dataset': 'public', 'vocab_size': 200})\n"
-        "print(prepare('reader', section, {'public': public}, Path(sys.argv[2])).identity.checksum)"
-    )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code, public["public"].model_dump_json(), tmp_path / name],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=Path(__file__).parents[2],
-        ).stdout
-        for name in ("1.json", "2.json", "3.json")
-    }
-    assert len(found) == 1
+def test_training_is_deterministic() -> None:
+    # The library numbers pieces by a hash that is another one each time.
+    assert len({train_word_pieces(TEXTS, 200).to_str() for _ in range(12)}) == 1
 
 
 def test_what_is_not_a_tokenizer(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
     for name, content, problem in (
-        ("none.json", None, "no such file"),
-        ("some.json", "{}", r"not a tokenizer\.json"),
-        ("some.txt", "cat\ndog\n", r"not a vocabulary of BERT, \[PAD\], \[UNK\]"),
+        ("none.json", None, "no such file; put the tokenizer there"),
+        ("lfs.json", LFS, "a pointer of git-lfs"),
+        ("some.json", b"{}", r"not a tokenizer\.json"),
+        ("some.txt", b"cat\ndog\n", r"not a vocabulary of BERT, \[PAD\], \[UNK\]"),
+        ("latin.txt", b"caf\xe9\n", "allowed: UTF-8"),
     ):
         if content is not None:
-            (tmp_path / name).write_text(content)
+            (tmp_path / name).write_bytes(content)
         section = reader({"kind": "file", "path": str(tmp_path / name)})
-        with pytest.raises(DatasetError, match=problem):
-            prepare("reader", section, {}, tmp_path / "out.json")
-        assert not (tmp_path / "out.json").exists()
+        with pytest.raises(DatasetError, match=rf"{name}: .*{problem}"):
+            prepare("reader", section, {}, out)
+        assert not out.exists()
     with pytest.raises(DatasetError, match="no such tokenizer") as raised:
-        Tokenizer.open(tmp_path / "out.json")
-    assert raised.value.remake == (tmp_path / "out.json",)
+        Tokenizer.open(out)
+    assert raised.value.remake == (out,)
     image = Backbone(title="Images", architecture="vit", weights={"kind": "random"})
-    with pytest.raises(DatasetError, match="reads no text"):
-        prepare("images", image, {}, tmp_path / "out.json")
-
-
-def test_offline_it_fails_at_once_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    weights = {"kind": "hub", "id": "distilbert/distilbert-base-uncased"}
-    section = Backbone(
-        title="DistilBERT", library="transformers", architecture="distilbert", weights=weights
-    )
-    started = time.monotonic()
-    with pytest.raises(HubError) as refused:
-        prepare("distilbert", section, {}, tmp_path / "out.json")
-    assert time.monotonic() - started < 60
-    # All that the backbone will need, in one command.
-    files = "tokenizer.json config.json model.safetensors"
-    command = f"hf download distilbert/distilbert-base-uncased {files}"
-    assert command in str(refused.value)
-    assert "backbones.distilbert.tokenizer: {kind: file, path: ...}" in str(refused.value)
+    with pytest.raises(DatasetError, match="images: reads no text"):
+        prepare("images", image, {}, out)
 
 
 def test_offline_the_hubs_cache_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    revision = "0123456789abcdef0123456789abcdef01234567"
+    """Without it, it fails at once with what to do."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    first, revision = bert(tmp_path), "0123456789abcdef0123456789abcdef01234567"
+    weights = {"kind": "hub", "id": "someone/bert", "revision": revision}
+    section = reader(None, architecture="bert", weights=weights)
+    started = time.monotonic()
+    with pytest.raises(HubError) as refused:
+        prepare("b", section, {}, tmp_path / "b.json")
+    assert time.monotonic() - started < 60
+    # All that the backbone will need, in one command.
+    files = "tokenizer.json config.json model.safetensors"
+    assert f"hf download someone/bert {files} --revision {revision}" in str(refused.value)
+    assert "backbones.b.tokenizer: {kind: file, path: ...}" in str(refused.value)
     snapshot = tmp_path / "cache" / "models--someone--bert" / "snapshots" / revision
     snapshot.mkdir(parents=True)
-    first = bert(tmp_path)
     publish(tmp_path / "out.json", snapshot / "tokenizer.json")
-    weights = {"kind": "hub", "id": "someone/bert", "revision": revision}
-    section = Backbone(title="B", library="transformers", architecture="bert", weights=weights)
     assert prepare("b", section, {}, tmp_path / "b.json").identity == first.identity

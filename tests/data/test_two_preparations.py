@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.data.test_folder import fill, section
+from tests.data.pictures import fill, section
 from tests.waiting import PATIENCE
 
 from dpsweep.data import Split, unfinished
@@ -30,8 +30,13 @@ def left_by(parent: Path, process: int) -> Path:
     return folder
 
 
-def test_what_a_killed_preparation_left_is_taken_over(tmp_path: Path) -> None:
+def test_what_a_killed_preparation_left_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     left = left_by(tmp_path, ended_process())
+    with monkeypatch.context() as patch:  # it goes away meanwhile
+        patch.setattr(unfinished, "_is_abandoned", Path.rmdir)
+        assert list(unfinished.claim(tmp_path).iterdir()) == []
     own = unfinished.claim(tmp_path)
     assert (own / "train.json").read_text() == "decoded"
     assert not left.exists()
@@ -39,35 +44,16 @@ def test_what_a_killed_preparation_left_is_taken_over(tmp_path: Path) -> None:
 
 def test_what_a_running_preparation_has_is_left_alone(tmp_path: Path) -> None:
     theirs = left_by(tmp_path, os.getppid())
-    elsewhere = tmp_path / "another-host-1"
+    elsewhere, foreign = tmp_path / "another-host-1", tmp_path / f"{socket.gethostname()}-backup"
     elsewhere.mkdir()
+    foreign.mkdir()
     own = unfinished.claim(tmp_path)
     assert list(own.iterdir()) == []
-    assert (theirs / "train.json").exists()
-    assert elsewhere.exists()
+    assert (theirs / "train.json").exists() and elsewhere.exists() and foreign.exists()
     os.utime(elsewhere, (0, 0))  # nothing has been written there for long
     own.rmdir()
     assert unfinished.claim(tmp_path) == own
     assert not elsewhere.exists()
-
-
-def test_a_folder_that_nobody_claimed_stops_no_preparation(tmp_path: Path) -> None:
-    foreign = tmp_path / f"{socket.gethostname()}-backup"
-    foreign.mkdir()
-    assert list(unfinished.claim(tmp_path).iterdir()) == []
-    assert foreign.exists()
-
-
-def test_what_goes_away_meanwhile_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left_by(tmp_path, ended_process())
-
-    def gone(folder: Path) -> bool:
-        raise FileNotFoundError(folder)
-
-    monkeypatch.setattr(unfinished, "_is_abandoned", gone)
-    assert list(unfinished.claim(tmp_path).iterdir()) == []
 
 
 def test_the_slower_of_two_takes_what_the_faster_has_made(

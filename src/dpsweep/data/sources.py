@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dpsweep.data.digits import load_digits
-from dpsweep.data.docstrings import load_docstrings
+from dpsweep.data.demo.digits import load_digits
+from dpsweep.data.demo.docstrings import load_docstrings
+from dpsweep.data.demo.glyphs import load_glyphs
 from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.folder import load_folder
-from dpsweep.data.glyphs import load_glyphs
 from dpsweep.data.hub import load_hub
 from dpsweep.data.idx import load_idx
 from dpsweep.data.prepared import DatasetError

@@ -34,6 +34,7 @@ _LEAST_CHARACTERS = 60
 # Texts that begin alike are copies of each other; one file alone does not make a class.
 _COMPARED_CHARACTERS = 80
 _MOST_PER_FILE = 12
+_distributions = cache(packages_distributions)
 _DOCTEST = re.compile(r"^\s*(>>>|\.\.\.).*$", re.MULTILINE)
 
 
@@ -164,10 +165,9 @@ def _plain(text: str, names: re.Pattern[str]) -> str:
 def _package_names(modules: Sequence[str]) -> re.Pattern[str]:
     """Match a word that has the name of one of the packages in it."""
     packages = {module.split(".")[0] for module in modules}
-    distributions = packages_distributions()
     names = set(packages)
     for package in packages:
-        names |= {*_ALIASES.get(package, ()), *distributions.get(package, ())}
+        names |= {*_ALIASES.get(package, ()), *_distributions().get(package, ())}
     # Short names are parts of many other words.
     inside = "|".join(sorted(re.escape(name) for name in names if len(name) > 3))
     alone = "|".join(sorted(re.escape(name) for name in names if len(name) <= 3))
@@ -178,9 +178,8 @@ def _package_names(modules: Sequence[str]) -> re.Pattern[str]:
 
 
 def _versions(modules: Sequence[str]) -> str:
-    distributions = packages_distributions()
     found = {}
     for package in sorted({module.split(".")[0] for module in modules}):
-        name = distributions.get(package, ["Python"])[0]
+        name = _distributions().get(package, ["Python"])[0]
         found[name] = sys.version.split()[0] if name == "Python" else version(name)
     return ", ".join(f"{name} {number}" for name, number in found.items())

@@ -1,0 +1,383 @@
+"""Tables of texts as people have them: each kind is read rightly or refused by name."""
+
+import ast
+import json
+import os
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import csv as pa_csv
+from pyarrow import parquet
+from tests.data.pictures import LFS
+
+from dpsweep.data import DatasetError
+from dpsweep.data.examples import LabelledData
+from dpsweep.data.prepare import prepare
+from dpsweep.data.tables import read_table
+from dpsweep.data.texts import load_files
+from dpsweep.data.tokenizer import save_tokenizer, train_word_pieces
+from dpsweep.study.config import Dataset, FilesSource
+
+GOOD = "text,label\nbuy now,spam\nsee you,ham\n"
+SPAM, NUMBERS, MEGABYTES = ["ham", "spam"], ["0", "1"], 2**20
+Content = str | bytes | dict[str, Any]
+
+
+def write(path: Path, content: Content) -> Path:
+    if isinstance(content, dict):
+        parquet.write_table(pa.table(content), path)
+    else:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def read(folder: Path, train: Content, test: Content | None = None, suffix: str = ".csv",
+         test_suffix: str | None = None) -> LabelledData:  # fmt: skip
+    """Write two tables and read them; without another one the second is as the first."""
+    second = train if test is None else test
+    files = {
+        "train": str(write(folder / f"train{suffix}", train)),
+        "test": str(write(folder / f"test{test_suffix or suffix}", second)),
+    }
+    return load_files(FilesSource.model_validate({"kind": "files", **files}))
+
+
+# -- tables that are read ------------------------------------------------------------------------
+
+READ: dict[str, tuple[str, Content, list[int], list[str]]] = {
+    "byte order mark": (".csv", "\ufeff" + GOOD, [1, 0], SPAM),
+    "line ends of Windows": (".csv", GOOD.replace("\n", "\r\n"), [1, 0], SPAM),
+    "suffix in capitals": (".CSV", GOOD, [1, 0], SPAM),
+    "empty lines": (".csv", GOOD.replace("\n", "\n\n"), [1, 0], SPAM),
+    "semicolons": (".csv", GOOD.replace(",", ";"), [1, 0], SPAM),
+    "quotes between semicolons": (".csv", '"text";"label"\n"a";"1"\n"b";"0"\n', [1, 0], NUMBERS),
+    "tabs in a .csv": (".csv", GOOD.replace(",", "\t"), [1, 0], SPAM),
+    "semicolons, and commas in texts": (".csv", 'text;label\n"well; yes";1\nwell, no;0\n', [1, 0], NUMBERS),
+    "tabs": (".tsv", GOOD.replace(",", "\t"), [1, 0], SPAM),
+    "lines of JSON": (
+        ".jsonl", '{"text": "2024-01-01", "label": 1}\n{"label": 0, "text": "b", "id": 7}\n', [1, 0], NUMBERS
+    ),
+    "numbers": (".csv", "text,label\na,1\nb,0\nc, 2\n", [1, 0, 2], ["0", "1", "2"]),
+    "names with leading zeros": (".csv", "text,label\na,01\nb,02\n", [0, 1], ["01", "02"]),
+    "numbers beside names": (".csv", "text,label\na,1\nb,two\n", [0, 1], ["1", "two"]),
+    "names that look empty": (".csv", "text,label\na,NA\nb,null\n", [0, 1], ["NA", "null"]),
+    "true and false": (".csv", "text,label\na,true\nb,false\n", [1, 0], ["false", "true"]),
+    "truth values": (".parquet", {"text": ["a", "b"], "label": [True, False]}, [1, 0], ["False", "True"]),
+    "outer spaces": (".csv", "text,label\na,ham\nb,ham \nc,spam\n", [0, 0, 1], SPAM),
+    "two forms of Unicode": (
+        ".csv", "text,label\na,caf\u00e9\nb,cafe\u0301\nc,tea\n", [0, 0, 1], ["caf\u00e9", "tea"]
+    ),
+    "Chinese names": (".csv", "text,label\na,猫\nb,犬\n", [1, 0], ["犬", "猫"]),
+    "a dictionary column": (
+        ".parquet", {"text": ["a", "b"], "label": pa.array(["y", "x"]).dictionary_encode()},
+        [1, 0], ["x", "y"],
+    ),
+    "a text of 3 MB": (".csv", f"text,label\n{'long' * MEGABYTES},1\nb,0\n", [1, 0], NUMBERS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_tables_of_all_kinds_are_read(tmp_path: Path, kind: str) -> None:
+    suffix, content, labels, classes = READ[kind]
+    data = read(tmp_path, content, suffix=suffix)
+    assert (data.train.labels.tolist(), data.classes) == (labels, classes)
+    texts = list(data.train.inputs)
+    assert len(texts) == len(labels) and all(type(text) is str for text in texts)
+
+
+@pytest.mark.parametrize("other", ["7, 'seven'", "[1], {'a': 2}", "None, 1.5", "'2024', 'never'"])
+def test_only_the_two_columns_of_lines_of_json_are_read(tmp_path: Path, other: str) -> None:
+    lines = [
+        json.dumps({"text": text, "label": label, "other": each})
+        for text, label, each in zip("ab", (1, 0), ast.literal_eval(other), strict=True)
+    ]
+    data = read(tmp_path, "\n".join(lines), suffix=".jsonl")
+    assert (data.train.inputs, data.train.labels.tolist()) == (["a", "b"], [1, 0])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ['"Hello" he said\t1', "good\t0", 'see "you"\t1'],
+        ['"Hello he said\t1', "good\t0", 'bye"\t1', "x\t0"],
+        ['5" nails\t0', '"\t1'],
+        ['"a\t0', 'b"\t1'],
+    ],
+)
+def test_quotes_between_tabs_may_be_text(tmp_path: Path, lines: list[str]) -> None:
+    """Those of GLUE are written so: every line is a row."""
+    content = "text\tlabel\n" + "\n".join(lines) + "\n"
+    train = read(tmp_path, content, suffix=".tsv").train
+    assert [
+        f"{text}\t{label}" for text, label in zip(train.inputs, train.labels, strict=True)
+    ] == lines
+
+
+def of_csv(*labels: str, between: str = ",") -> str:
+    return "\n".join(f"{text}{between}{label}" for text, label in
+                     zip(["text", *"abcd"], ["label", *labels], strict=False))  # fmt: skip
+
+
+def of_json(*labels: str) -> str:
+    return "\n".join(f'{{"text": "a", "label": {label}}}' for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "train", "test_suffix", "test", "labels", "classes"),
+    [
+        (".jsonl", of_json("0", "1"), ".csv", of_csv("0", "1"), [0, 1], NUMBERS),
+        (".csv", of_csv("1", "0"), ".jsonl", of_json("0", "1"), [0, 1], NUMBERS),
+        (".parquet", {"text": ["a"] * 2, "label": [0, 1]}, ".tsv", of_csv("1", "0", between="\t"),
+         [1, 0], NUMBERS),
+        (".jsonl", of_json('"0"', "1"), ".jsonl", of_json("0", '"1"'), [0, 1], NUMBERS),
+        (".jsonl", of_json("true", "false"), ".csv", of_csv("true", "FALSE"), [1, 0], ["False", "True"]),
+        (".csv", of_csv("false", "true"), ".jsonl", of_json("true", "false"), [1, 0], ["False", "True"]),
+        (".csv", of_csv("1", "two"), ".jsonl", of_json("1", '"two"'), [0, 1], ["1", "two"]),
+    ],
+)  # fmt: skip
+def test_labels_are_the_same_classes_in_files_of_all_kinds(
+    tmp_path: Path, suffix: str, train: Any, test_suffix: str, test: Any, labels: Any, classes: Any
+) -> None:
+    data = read(tmp_path, train, test, suffix, test_suffix)
+    assert (data.test.labels.tolist(), data.classes) == (labels, classes)
+
+
+# -- tables that others write --------------------------------------------------------------------
+
+characters = st.one_of(
+    st.sampled_from("\",;\t\n\r\\'| #=\ufeff\u2028\x85\x0b"),
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"),
+)
+written = st.lists(
+    st.tuples(st.text(characters, max_size=30), st.sampled_from("01")), min_size=1, max_size=8
+)
+
+
+def with_arrow(rows: list[tuple[str, str]], path: Path, delimiter: str) -> None:
+    table = pa.table({"text": [text for text, _ in rows], "label": [label for _, label in rows]})
+    options = pa_csv.WriteOptions(delimiter=delimiter, quoting_style="all_valid")
+    pa_csv.write_csv(table, path, options)
+
+
+def with_pandas(rows: list[tuple[str, str]], path: Path, delimiter: str) -> None:
+    frame = pd.DataFrame(rows, columns=["text", "label"])
+    frame.to_csv(path, sep=delimiter, index=False, lineterminator="\r\n")
+
+
+@pytest.mark.parametrize("write_table", [with_arrow, with_pandas])
+@pytest.mark.parametrize(("suffix", "delimiter"), [(".csv", ","), (".tsv", "\t")])
+@given(rows=written)
+@settings(max_examples=40)
+def test_what_others_write_is_read_to_the_character_or_refused(
+    suffix: str, delimiter: str, write_table: Any, rows: list[tuple[str, str]]
+) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, f"table{suffix}")
+        write_table(rows, path, delimiter)
+        try:
+            table = read_table(path, "text", "label")
+        except DatasetError as refusal:
+            # A text that is itself lines of a table.
+            assert "looks like a row of its own" in str(refusal)
+            assert any(delimiter in line for text, _ in rows for line in re.split(r"[\r\n]", text))
+            return
+    assert list(zip(table.texts, table.labels, strict=True)) == rows
+
+
+def test_texts_of_several_lines_are_read(tmp_path: Path) -> None:
+    mail = 'Dear Ann,\n\nyes, "tomorrow", or\r\nthe day after.\nBest, Bob'
+    rows = [(mail, "1"), ("no", "0"), ('"', "1"), ("a,1", "0")]
+    with_pandas(rows, tmp_path / "t.csv", ",")
+    table = read_table(tmp_path / "t.csv", "text", "label")
+    assert list(zip(table.texts, table.labels, strict=True)) == rows
+    assert table.lines == len((tmp_path / "t.csv").read_bytes().splitlines())
+
+
+# -- tables that are refused ---------------------------------------------------------------------
+
+LONG = "t" * MEGABYTES
+ROW = "data row {}, column 'label': found the label {}".format
+# A suffix, what is in the file, and what is said behind its name.
+REFUSED: list[tuple[str, Content, str]] = [
+    (".csv", "", ": empty; allowed: a header and at least one row"),
+    (".csv", "text,label\n", ": found no row; allowed: at least one example"),
+    (".csv", "text,label\na,spam\nb,\n", f", {ROW(2, '')}''; allowed: whole numbers from 0, or names"),
+    (".csv", "text,label\na,spam\nb,  \n", ROW(2, "'")),
+    (".csv", "text,label\na,1\nb,2\nc,3\n",
+     ", column 'label': labels start at 1: found 1 to 3; allowed: 0 to 2. Subtract 1, or write names"),
+    (".csv", "text,label\na,0\nb,2\n", "found the labels 0, 2; allowed: 0 to 1 for 2 classes, without a gap"),
+    (".csv", "text,label\na,123456789012\nb,7\n", "found the labels 7, 1234"),
+    (".csv", "text,label\na,0\nb,-1\n", f"{ROW(2, -1)}; allowed: from 0; an example without a label cannot"),
+    (".csv", "text,label\na,0.0\nb,1.0\n", ROW(1, "'0.0'")),
+    (".csv", "text,label\na,4.5\nb,spam\n", ROW(1, "'4.5'")),
+    (".csv", "text,label\na,spam\nb,nan\n", ROW(2, "'nan'")),
+    (".csv", "text,label\nJürgen,1\nb,0\n".encode("latin-1"), r"line 2 is not UTF-8: .J.*xfcrgen,1.*Save"),
+    (".csv", "text,label,größe\na,1,2\n".encode("latin-1"), "Save it as UTF-8"),
+    (".csv", GOOD.encode("utf-16"), "looks like UTF-16; allowed: UTF-8. Convert it: iconv -f"),
+    (".csv", GOOD.encode("utf-16-be"), "looks like UTF-16"),
+    (".csv", f"text,label\na,0\nb,0.{'1' * MEGABYTES}\n", rf"{ROW(2, '')}'0\.1+\.\.\.; allowed: whole"),
+    (".csv", f"{LONG},label\na,0\n", r"one, of t+\.\.\., label"),
+    (".csv", f"text,label\n{LONG}\n", r"line 2 \(.t+\.\.\.\): found 1 field; allowed: 2, as in the header"),
+    (".csv", GOOD.replace(",", "|"), r"'text'; allowed: one, of text\|label .*separated by commas"),
+    (".csv", "text,text,label\na,b,1\n", "found 2 columns 'text'; allowed: one"),
+    (".csv", "body,label\na,1\n", r"no column 'text'; allowed: one, of body, label \(source.input_column"),
+    (".csv", "buy now,spam\nsee you,ham\n", "no column 'text'; allowed: one, of buy now, spam"),
+    (".csv", "text,label\nwell, hello,1\n", r"line 2 \(.well, hello,1.\): found 3 fields; .*in quotes"),
+    (".csv", "text,label\na,1\nb\n", r"line 3 \(.b.\): found 1 field; allowed: 2"),
+    (".csv", "text,label\n# mine\na,1\n", r"line 2 \(.# mine.\): found 1 field"),
+    (".csv", "text,label\na,1,\nb,0,\n", r"line 2 \(.a,1,.\): found 3 fields"),
+    (".csv", 'text,label\n"a,1\nb,0\n',
+     r"line 2 \(.*a,1.\): found a quote that is never closed; allowed: quotes in pairs around a field"),
+    (".csv", '"text,label\na,1\n', r"line 1 \(.*: found a quote that is never"),
+    (".csv", 'text,label\nx,0\n"say \\"hi\\" now",1\n',
+     r"line 3 \(.*\): found text after the closing quote of a field; allowed: .. for a quote within"),
+    (".csv", 'text,label\n"say \\"hi, you\\" now",1\n', r"line 2 \(.*\): found text after the closing quote"),
+    (".csv", 'text,label\nx,ham\n"Hello" he said,ham\n', r"line 3 \(.*\): found text after the closing"),
+    (".csv", 'text,label\n"Hello he said,ham\ngood,spam\nsee you",ham\nx,spam\n',
+     r"line 2 \(.*Hello he said,ham.\): found what looks like a row of its own inside of quotes"),
+    (".csv", 'label,text\nham,"Hello he said\nspam,good\nham,see you"\nspam,x\n',
+     r"line 3 \(.spam,good.\): found what looks like a row of its own inside of quotes"),
+    (".csv", 'text,label\r\n"a,1\r\nb",0\r\nc,1\r\n', r"line 2 \(.*a,1.\): found what looks like a row"),
+    # The class of the row that a quote swallows may be in no other row.
+    (".csv", 'text,label,note\n"a,0,x\nb,2,x\nc",1,x\nd,0,x\n', r"line 2 .*what looks like a row of its own"),
+    (".jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label"\n', "line 2 .*: found Expecting"),
+    (".jsonl", '{"text": "a", "label": 1}\n\n7\n', "line 3 .*: found no object; allowed: one object of JSON"),
+    (".jsonl", '[{"text": "a", "label": 1}]', r"line 1 \(.*: found no object"),
+    (".jsonl", '{"text": "a", "text": "b", "label": 1}\n', 'line 1 .*: found "text" twice'),
+    (".jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', ROW(2, "None")),
+    (".jsonl", '{"label": 1}\n{"text": "b", "label": 0}\n', "row 1, column 'text': found None"),
+    (".jsonl", '{"text": "a"}\n', "no column 'label'; allowed: one, of text"),
+    (".jsonl", '{"text": "a", "label": 1.0}\n', ROW(1, "1.0")),
+    (".jsonl", "", "found no column 'text'; allowed: one, of nothing"),
+    (".jsonl", "PK", "line 1 .*: found Expecting value; allowed: one object of JSON"),
+    (".parquet", {}, "found no column 'text'; allowed: one, of nothing"),
+    (".parquet", {"text": ["a", "b"], "label": [0.0, 1.0]}, ROW(1, "0.0")),
+    (".parquet", {"text": ["a", "b"], "label": ["x", None]}, ROW(2, "None")),
+    (".parquet", {"text": ["a"], "label": [[1]]}, ROW(1, r"\[1\]")),
+    (".parquet", {"text": ["a", None], "label": [0, 1]}, "row 2, column 'text': found None"),
+    (".parquet", {"text": [b"a"], "label": [0]}, "row 1, column 'text': found b'a'; allowed: text"),
+    (".parquet", {"text": pa.array([b"J\xfcrgen"], pa.binary()).view(pa.string()), "label": [0]},
+     "cannot be read as .*Save it as UTF-8"),
+    (".parquet", "PK\x03\x04", "cannot be read as .parquet"),
+    (".xlsx", "PK\x03\x04", ": found a .xlsx file; allowed: .csv, .tsv, .jsonl, .parquet"),
+    ("", "PK\x03\x04", ": found a nameless file; allowed"),
+    *((suffix, LFS, ": .* pointer of git-lfs.*: git lfs pull") for suffix in (".csv", ".jsonl", ".parquet")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "message"), REFUSED, ids=[message[:40] for *_, message in REFUSED]
+)
+def test_a_table_that_cannot_be_right_is_refused(
+    tmp_path: Path, suffix: str, content: Content, message: str
+) -> None:
+    with pytest.raises(DatasetError, match=rf"(?s)train{re.escape(suffix)}.*{message}") as refusal:
+        read(tmp_path, content, GOOD, suffix, ".csv")
+    assert len(str(refusal.value)) < 1000
+
+
+def test_a_damaged_page_of_parquet_names_its_file(tmp_path: Path) -> None:
+    table = {"text": [f"text {number}" * 20 for number in range(2000)], "label": [0, 1] * 1000}
+    content = bytearray(write(tmp_path / "train.parquet", table).read_bytes())
+    content[1000:1400] = bytes(400)
+    with pytest.raises(DatasetError, match=r"train\.parquet: cannot be read as .parquet"):
+        read(tmp_path, bytes(content), suffix=".parquet")
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        ("x y", "z", "row 1.* 'z'; allowed: the classes of the training examples: x, y"),
+        ("x y", "0", "row 1.* '0'; allowed: the classes of the training examples: x, y"),
+        ("0 1", "2", "row 1.* label 2; allowed: 0 to 1; an example without a label cannot be used"),
+        ("0 1", "x", "row 1.* label 'x'; allowed: 0 to 1"),
+        ("0 1", "", "found no row"),
+    ],
+)
+def test_test_labels_are_those_of_training(
+    tmp_path: Path, train: str, test: str, message: str
+) -> None:
+    with pytest.raises(DatasetError, match=rf"test\.csv.*{message}"):
+        read(tmp_path, of_csv(*train.split()), of_csv(*test.split()))
+
+
+@pytest.mark.parametrize("what", ["missing", "folder", "pipe", "forbidden"])
+def test_a_file_that_cannot_be_opened_is_named(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what == "folder":
+        (tmp_path / "train.csv").mkdir()
+    if what == "pipe":
+        os.mkfifo(tmp_path / "train.csv")
+    if what == "forbidden":
+
+        def refuse(path: Path) -> Any:
+            raise PermissionError(13, "Permission denied", str(path))
+
+        # root may read everything
+        monkeypatch.setattr("dpsweep.data.tables.require_content", refuse)
+    with pytest.raises(DatasetError, match=r"train\.csv: (no such file|cannot be read)"):
+        read_table(tmp_path / "train.csv", "text", "label")
+
+
+# -- test sets that are cut, texts that say nothing ------------------------------------------------
+
+
+def test_a_table_is_cut_by_its_texts(tmp_path: Path) -> None:
+    rows = [(f"text {number % 150}", "01"[number % 2]) for number in range(300)]
+    with_pandas(rows, tmp_path / "all.csv", ",")
+    keys = {"kind": "files", "train": str(tmp_path / "all.csv"), "test_from_train": 0.2}
+    data = load_files(FilesSource.model_validate(keys))
+    found = []
+    for split in (data.train, data.test):
+        labels = map(str, split.labels)
+        found += (pairs := list(zip(split.inputs, labels, strict=True)))
+        named = [split.where(place).rpartition(" ")[2] for place in range(len(pairs))]
+        assert [rows[int(row) - 1] for row in named] == pairs
+    assert sorted(found) == sorted(rows)
+    assert not {*data.train.inputs} & {*data.test.inputs}, "equal texts are on the same side"
+    assert 30 < len(data.test.inputs) < 90
+    again = load_files(FilesSource.model_validate(keys | {"seed": 3}))
+    assert again.test.inputs != data.test.inputs
+    with pytest.raises(ValueError, match="found both it and test_from_train"):
+        FilesSource.model_validate(keys | {"test": "other.csv"})
+    with pytest.raises(ValueError, match="found neither it and test_from_train"):
+        FilesSource.model_validate({"kind": "files", "train": "all.csv"})
+
+
+SILENT = {
+    "": "an empty text",
+    "  ": "an empty text",
+    "\u3000\t": "an empty text",
+    "\u200b \ufeff\u2060": "an empty text (of characters that cannot be seen)",
+    "one\0": "a text with a NUL character",
+}
+
+
+def test_a_text_that_says_nothing_is_refused_or_left_out(tmp_path: Path) -> None:
+    lines = ["one", *SILENT, "two", "three"]
+    table = {"text": lines, "label": [0] + [1] * (len(SILENT) + 1) + [0]}
+    files = {split: str(write(tmp_path / f"{split}.parquet", table)) for split in ("train", "test")}
+    keys: dict[str, Any] = {
+        **{"title": "Mails", "kind": "text", "classes": 2, "train_size": 3, "test_size": 3},
+        **{"tokenizer": "any", "max_length": 4, "source": {"kind": "files", **files}},
+    }
+    tokenizer = tmp_path / "tokenizer.json"
+    save_tokenizer(train_word_pieces(lines, 200), tokenizer)
+    with pytest.raises(DatasetError, match=r"train\.parquet, data row 2: an empty text"):
+        prepare("mails", Dataset.model_validate(keys), tmp_path / "out", tokenizer)
+    skipping = Dataset.model_validate(keys | {"corrupt": "skip"})
+    made = prepare("mails", skipping, tmp_path / "out", tokenizer)
+    assert made.train_labels.tolist() == [0, 1, 0] and len(made.train_inputs) == 3
+    assert [each.rpartition("/")[2] for each in made.metadata.skipped] == [
+        f"{split}.parquet, data row {row}: {what}"
+        for split in ("train", "test")
+        for row, what in enumerate(SILENT.values(), start=2)
+    ]
