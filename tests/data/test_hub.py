@@ -149,8 +149,9 @@ def test_what_other_software_leaves_beside_a_local_copy_is_not_read(raw: Path, n
     assert made(raw).train_labels.tolist() == [0, 1, 1]
 
 
-def texts(folder: Path, train: str) -> LabelledData:
+def texts(folder: Path, train: str, card: str = "") -> LabelledData:
     folder.mkdir()
+    (folder / "README.md").write_text(card)
     (folder / "train.csv").write_text(f"text,label\n{train}")
     (folder / "test.csv").write_text("text,label\na,0\nb,1\n")
     keys = {"kind": "hub", "id": "a/b", "path": str(folder), "input_column": "text"}
@@ -159,10 +160,16 @@ def texts(folder: Path, train: str) -> LabelledData:
 
 def test_tables_of_a_dataset_lose_no_characters(tmp_path: Path) -> None:
     """The library reads quotes as pandas does, which leaves some of them out."""
-    data = texts(tmp_path / "good", '"say ""hi"", now",0\nb,1\n')
-    assert list(data.train.inputs) == ['say "hi", now', "b"]
+    data = texts(tmp_path / "good", '"say ""hi"", now",0\nNA,1\n')
+    assert list(data.train.inputs) == ['say "hi", now', "NA"]
+    assert (data.train.labels.tolist(), data.classes) == ([0, 1], ["0", "1"])
     with pytest.raises(DatasetError, match=r"train\.csv, line 2 .*text after the closing quote"):
         texts(tmp_path / "bad", '"say \\"hi\\" now",0\nb,1\n')
+    # A card may name the classes.
+    label = "{name: label, dtype: {class_label: {names: {'0': ham, '1': spam}}}}"
+    card = f"---\ndataset_info:\n  features:\n  - {{name: text, dtype: string}}\n  - {label}\n---\n"
+    named = texts(tmp_path / "named", "a,spam\nb,0\n", card)
+    assert (named.train.labels.tolist(), named.classes) == ([1, 0], ["ham", "spam"])
 
 
 # -- what is refused -----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import sys
 import zlib
 from collections import namedtuple
 from collections.abc import Iterator
-from io import BytesIO, StringIO
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -374,19 +374,6 @@ def test_too_small_a_disk_is_refused_before_anything_is_decoded(
     with pytest.raises(DatasetError, match="are needed for the images"):
         decode_images(reader.images(), SMALL, tmp_path, "train")  # 120 bytes
     assert reader.given == []
-
-
-class Terminal(StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", terminal := Terminal())
-    with progress("train", 3, 10) as advance:
-        advance(4)
-        advance(3)
-    assert "train" in terminal.getvalue() and "10/10" in terminal.getvalue()
 
 
 def test_progress_is_a_line_now_and_then_in_a_log(

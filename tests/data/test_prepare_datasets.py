@@ -3,12 +3,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from dpsweep.data import DatasetError, PreparedDataset, Split
-from dpsweep.data.examples import LabelledData
-from dpsweep.data.prepare import _compare, prepare
+from dpsweep.data import DatasetError, PreparedDataset
+from dpsweep.data.prepare import prepare
 from dpsweep.study.config import Dataset
 
 SOURCE = {"kind": "glyphs", "characters": "0aB", "train_per_class": 4, "test_per_class": 2}
@@ -30,18 +28,6 @@ def test_a_dataset_is_prepared_as_declared_or_refused(tmp_path: Path) -> None:
     metadata = PreparedDataset.open(tmp_path).metadata
     assert (metadata.name, metadata.title, metadata.classes) == ("toys", "Glyphs", ("0", "a", "B"))
     assert (metadata.train_size, metadata.shape) == (12, (8, 8, 1))
-
-
-def test_examples_without_a_label_are_refused_by_number() -> None:
-    dataset = Dataset.model_validate(GLYPHS | {"classes": 2, "train_size": 3, "test_size": 3})
-    labels = {"training": np.array([0, 1, 1]), "test": np.array([0, 1, 1])}
-    for split in labels:
-        train, test = (labels | {split: np.array([0, 1, -1])}).values()
-        data = LabelledData(Split(None, train), Split(None, test), ["a", "b"], "here")
-        with pytest.raises(
-            DatasetError, match=f"{split} labels from -1 to 1 found, allowed: 0 to 1"
-        ):
-            _compare("own", dataset, data)
 
 
 def test_importing_the_layer_imports_no_heavy_library() -> None:

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.evidence.backbones import NETWORKS, Network
+from tests.models.networks import BERT, FILM, T5, make_backbone
+from tests.models.networks import network as standard_network
 from timm.layers import RmsNorm2d
 from timm.layers.grn import GlobalResponseNorm
 from torch import Tensor, nn
 
 from dpsweep.gradients import make_engine
 from dpsweep.models.architecture import Architecture, BackboneError
-from dpsweep.models.architectures import create, seeded
-from dpsweep.models.backbone import write_backbone
+from dpsweep.models.architectures import create
 from dpsweep.models.build import (
     apply_method,
     build_model,
@@ -26,35 +27,23 @@ from dpsweep.models.normalisation import notes_on_film, why_not
 from dpsweep.models.outline import Outline
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.study.config import Film
 
-FILM = Film(kind="film")
 WIDTH = 6
-
-SMALL: dict[str, Any] = {
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "vocab_size": 12,
-}
-SMALL_LLAMA = SMALL | {"num_key_value_heads": 2, "head_dim": 4, "pad_token_id": 0}
-SMALL_T5 = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 12}
+LLAMA = BERT | {"num_key_value_heads": 2, "head_dim": 4, "pad_token_id": 0}
 OWN: dict[str, tuple[dict[str, Any], int, str]] = {
-    "llama": (SMALL_LLAMA, 3, "LlamaRMSNorm"),
-    "qwen3": (SMALL_LLAMA, 5, "Qwen3RMSNorm"),  # queries and keys too
-    "gemma": (SMALL_LLAMA, 3, "GemmaRMSNorm"),  # scales by 1 + weight
-    "t5": (SMALL_T5 | {"eos_token_id": 3}, 7, "T5LayerNorm"),
-    "deberta": (SMALL, 3, "DebertaLayerNorm"),
+    "llama": (LLAMA, 3, "LlamaRMSNorm"),
+    "qwen3": (LLAMA, 5, "Qwen3RMSNorm"),  # queries and keys too
+    "gemma": (LLAMA, 3, "GemmaRMSNorm"),  # scales by 1 + weight
+    "t5": (T5, 7, "T5LayerNorm"),
+    "deberta": (BERT, 3, "DebertaLayerNorm"),
 }
 
 
 def network(name: str, arguments: dict[str, Any]) -> SequenceClassifier:
-    with seeded(0):
-        architecture = Architecture(library="transformers", name=name, arguments=arguments)
-        model = create(architecture, 3).eval()
-        for parameter in model.parameters():  # no ones that would hide an error
-            parameter.data += 0.2 * torch.randn(parameter.shape)
+    model = standard_network(name, arguments)
+    random = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():  # no ones that would hide an error
+        parameter.data += 0.2 * torch.randn(parameter.shape, generator=random)
     assert isinstance(model, SequenceClassifier)
     return model
 
@@ -181,20 +170,13 @@ def test_what_does_not_normalise(name: str) -> None:
     ("library", "name", "arguments", "message"),
     [
         ("timm", "vgg11", {}, "but VGG has none: its layers are of class Conv2d, Linear; allowed"),
-        (
-            "transformers",
-            "olmo",
-            SMALL | {"pad_token_id": 0},
-            "but OlmoForSequenceClassification has none: OlmoLayerNorm has no parameters; allowed",
-        ),
-        (
-            "transformers",
-            "mobilebert",
-            SMALL | {"embedding_size": 8, "true_hidden_size": 8, "intra_bottleneck_size": 8},
-            "has none: NoNorm returns what changes with the scale of its inputs; allowed",
-        ),
+        ("transformers", "olmo", BERT | {"pad_token_id": 0},
+         "but OlmoForSequenceClassification has none: OlmoLayerNorm has no parameters; allowed"),
+        ("transformers", "mobilebert",
+         BERT | {"embedding_size": 8, "true_hidden_size": 8, "intra_bottleneck_size": 8},
+         "has none: NoNorm returns what changes with the scale of its inputs; allowed"),
     ],
-)
+)  # fmt: skip
 def test_a_network_without_any(
     library: Any, name: str, arguments: dict[str, Any], message: str
 ) -> None:
@@ -204,20 +186,9 @@ def test_a_network_without_any(
 
 
 def test_a_job_logs_what_film_trains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_backbone(
-        tmp_path,
-        name="reader",
-        title="Reader",
-        kind="text",
-        architecture=Architecture(library="transformers", name="llama", arguments=SMALL_LLAMA),
-        mean=(),
-        std=(),
-        pretraining={"kind": "random"},
-        parameters=1,
-        state={},
-    )
-    build_model(tmp_path, FILM, 3, seed=1)
-    assert "reader: FiLM trains 3 layers of class LlamaRMSNorm as normalisation" in caplog.text
+    facts = {"library": "transformers", "kind": "text", "mean": (), "std": ()}
+    build_model(make_backbone(tmp_path, "llama", LLAMA, **facts), FILM, 3, seed=1)
+    assert "toy: FiLM trains 3 layers of class LlamaRMSNorm as normalisation" in caplog.text
 
 
 TORCHS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)

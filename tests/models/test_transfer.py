@@ -47,22 +47,12 @@ def prepare(paths: Paths, datasets: list[str], backbones: list[str]) -> None:
 
 
 def tuned_accuracy(
-    paths: Paths,
-    dataset: str,
-    backbone: str,
-    method: str,
-    epochs: int,
-    rates: tuple[float, ...],
-    seeds: tuple[int, ...] = (1,),
+    paths: Paths, *problem: str, epochs: int, rates: tuple[float, ...], seeds: int = 1
 ) -> float:
     """Mean over the seeds, at the learning rate that is best for the first."""
-    best = max(
-        (trained(paths, dataset, backbone, method, epochs, rate, seeds[0]), rate) for rate in rates
-    )
-    others = [
-        trained(paths, dataset, backbone, method, epochs, best[1], seed) for seed in seeds[1:]
-    ]
-    return float(np.mean([best[0], *others]))
+    first, rate = max((trained(paths, *problem, epochs, rate, 1), rate) for rate in rates)
+    others = [trained(paths, *problem, epochs, rate, seed) for seed in range(2, seeds + 1)]
+    return float(np.mean([first, *others]))
 
 
 def trained(
@@ -96,7 +86,7 @@ def test_the_demos_backbones_transfer(paths: Paths) -> None:
     names = [f"vit-{each}" for each in ("strong", "weak", "random")]
     prepare(paths, ["digits", "glyphs"], names)
     strong, weak, random = (
-        tuned_accuracy(paths, "digits", name, "film", 8, (0.003, 0.01, 0.03), (1, 2, 3))
+        tuned_accuracy(paths, "digits", name, "film", epochs=8, rates=(0.003, 0.01, 0.03), seeds=3)
         for name in names
     )
     assert strong >= 0.95
@@ -109,7 +99,7 @@ def test_pretraining_on_public_texts_helps_on_private_ones(paths: Paths) -> None
     prepare(paths, ["docstrings", "docstrings-public"], ["text", "text-random"])
     rates = (0.004, 0.012)
     for method in ("lora-text", "film"):
-        random = tuned_accuracy(paths, "docstrings", "text-random", method, 4, rates)
+        random = tuned_accuracy(paths, "docstrings", "text-random", method, epochs=4, rates=rates)
         # Guessing gets 1/6. At one learning rate the pretrained network is better than the other at its best.
         assert any(
             trained(paths, "docstrings", "text", method, 4, rate, 1) >= max(0.48, random + 0.08)

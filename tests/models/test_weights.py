@@ -1,3 +1,5 @@
+"""Published weights: read without their head, or refused by name."""
+
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +18,27 @@ from dpsweep.models.weights import configured, load_weights
 from dpsweep.study.config import Backbone
 from dpsweep.study.paths import Paths
 
-ARGUMENTS: dict[str, Any] = {
-    "img_size": 32,
-    "patch_size": 8,
-    "embed_dim": 16,
-    "depth": 1,
-    "num_heads": 2,
-}
-NETWORK = Architecture(library="timm", name="vit_tiny_patch16_224", arguments=ARGUMENTS)
+NAME = "vit_tiny_patch16_224"
+ARGUMENTS = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2}
+NETWORK = Architecture(library="timm", name=NAME, arguments=ARGUMENTS)
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "published.safetensors"
 
 
 def save_network(path: Path, **changes: Any) -> dict[str, torch.Tensor]:
     """Write the weights of a timm network as others publish them, with a head of 11 classes."""
-    model = timm.create_model("vit_tiny_patch16_224", **({"num_classes": 11} | ARGUMENTS | changes))
+    model = timm.create_model(NAME, **({"num_classes": 11} | ARGUMENTS | changes))
     state: dict[str, torch.Tensor] = model.state_dict()
     save_file(state, path)
     return state
 
 
 @pytest.mark.parametrize("classes", [11, 0])
-def test_a_file_is_read_without_its_head(tmp_path: Path, classes: int) -> None:
-    path = tmp_path / "published.safetensors"
+def test_a_file_is_read_without_its_head(path: Path, classes: int) -> None:
     published = save_network(path, num_classes=classes)
     state = load_weights(NETWORK, path)
     assert set(state) == {name for name in published if not name.startswith("head.")}
@@ -44,26 +46,15 @@ def test_a_file_is_read_without_its_head(tmp_path: Path, classes: int) -> None:
         torch.testing.assert_close(value, published[name], rtol=0, atol=0)
 
 
-def test_positions_are_adapted_to_another_image_size(tmp_path: Path) -> None:
-    path = tmp_path / "published.safetensors"
-    published = save_network(path, img_size=64)
-    state = load_weights(NETWORK, path)
+def test_positions_are_adapted_to_another_image_size(path: Path) -> None:
+    published, state = save_network(path, img_size=64), load_weights(NETWORK, path)
     assert published["pos_embed"].shape == (1, 65, 16)
     assert state["pos_embed"].shape == (1, 17, 16)
     # The class token's position is taken as it is.
     torch.testing.assert_close(state["pos_embed"][:, 0], published["pos_embed"][:, 0])
 
 
-@pytest.mark.parametrize("changes", [{"depth": 2}, {"embed_dim": 24}])
-def test_weights_of_another_network_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
-    path = tmp_path / "published.safetensors"
-    save_network(path, **changes)
-    with pytest.raises(BackboneError, match="does not fit vit_tiny_patch16_224"):
-        load_weights(NETWORK, path)
-
-
-def test_a_network_is_cut_after_a_block(tmp_path: Path) -> None:
-    path = tmp_path / "published.safetensors"
+def test_a_network_is_cut_after_a_block(path: Path) -> None:
     published = save_network(path, depth=3)
     state = load_weights(NETWORK, path, ["blocks.1", "blocks.2"])
     assert not [key for key in state if key.startswith(("blocks.1", "blocks.2"))]
@@ -103,10 +94,13 @@ def test_pickles_are_refused_unopened(tmp_path: Path, name: str, message: str) -
     assert not (tmp_path / "exploded").exists()
 
 
-def test_weights_that_are_missing_or_not_finite_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "published.safetensors"
+def test_weights_that_are_missing_or_do_not_fit_are_refused(path: Path) -> None:
     with pytest.raises(BackboneError, match=r"published\.safetensors: no such file"):
         load_weights(NETWORK, path)
+    for changes in ({"depth": 2}, {"embed_dim": 24}):
+        save_network(path, **changes)
+        with pytest.raises(BackboneError, match=f"does not fit {NAME}"):
+            load_weights(NETWORK, path)
     state = save_network(path)
     save_file({name: value for name, value in state.items() if name != "norm.bias"}, path)
     with pytest.raises(BackboneError, match=r"(?s)does not fit.*norm\.bias"):
@@ -117,110 +111,87 @@ def test_weights_that_are_missing_or_not_finite_are_refused(tmp_path: Path) -> N
         load_weights(NETWORK, path)
 
 
-# -- the whole stage -------------------------------------------------------------------------
+# -- the whole stage -----------------------------------------------------------------------------
 
 
-def section(weights: dict[str, Any]) -> Backbone:
-    return Backbone(
-        title="Tiny",
-        architecture="vit_tiny_patch16_224",
-        arguments=ARGUMENTS,
-        weights=weights,  # type: ignore[arg-type]
-        mean=[0.1, 0.2, 0.3],
-    )
+def made(folder: Path, weights: dict[str, Any], **changes: Any) -> PreparedBackbone:
+    known = {"title": "Tiny", "architecture": NAME, "arguments": ARGUMENTS, "mean": [0.1, 0.2, 0.3]}
+    section = Backbone.model_validate(known | {"weights": weights} | changes)
+    return prepare("tiny", section, Paths(folder))
 
 
-def test_a_backbone_is_prepared_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "published.safetensors"
+def test_a_backbone_is_prepared_from_a_file(tmp_path: Path, path: Path) -> None:
     published = save_network(path)
-    prepare("tiny", section({"kind": "file", "path": str(path)}), Paths(tmp_path))
+    made(tmp_path, {"kind": "file", "path": str(path)})
     backbone = PreparedBackbone.open(Paths(tmp_path).backbone("tiny"))
     assert backbone.metadata.mean == (0.1, 0.2, 0.3)
     assert backbone.metadata.architecture == NETWORK
     assert backbone.metadata.pretrained
-    assert backbone.metadata.parameters == sum(
-        value.numel() for name, value in published.items() if not name.startswith("head.")
-    )
+    body = [value for name, value in published.items() if not name.startswith("head.")]
+    assert backbone.metadata.parameters == sum(value.numel() for value in body)
     torch.testing.assert_close(backbone.state()["norm.weight"], published["norm.weight"])
 
 
 def test_a_random_backbone_has_no_weights(tmp_path: Path) -> None:
-    prepare("tiny", section({"kind": "random"}), Paths(tmp_path))
-    backbone = PreparedBackbone.open(Paths(tmp_path).backbone("tiny"))
+    backbone = made(tmp_path, {"kind": "random"})
     assert not backbone.metadata.pretrained
     assert backbone.state() == {}
 
 
-def test_offline_it_fails_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Cut the hub off; return where its cache would have a repository."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "models--timm--vit_tiny" / "snapshots" / COMMIT
+
+
+def test_offline_the_hubs_cache_is_enough(tmp_path: Path, snapshot: Path) -> None:
+    """Without it, it fails with what to do."""
+    weights = {"kind": "hub", "id": "timm/vit_tiny", "revision": COMMIT}
     with pytest.raises(HubError, match=r"hf download timm/vit_tiny model\.safetensors") as error:
-        prepare("tiny", section({"kind": "hub", "id": "timm/vit_tiny"}), Paths(tmp_path))
+        made(tmp_path, weights)
     assert "weights: {kind: file" in str(error.value)
-
-
-def test_offline_the_hubs_cache_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    revision = "0123456789abcdef0123456789abcdef01234567"
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    snapshot = tmp_path / "cache" / "models--timm--vit_tiny" / "snapshots" / revision
     snapshot.mkdir(parents=True)
     published = save_network(snapshot / "model.safetensors")
-    weights = {"kind": "hub", "id": "timm/vit_tiny", "revision": revision}
-    backbone = prepare("tiny", section(weights), Paths(tmp_path))
+    backbone = made(tmp_path, weights)
     torch.testing.assert_close(backbone.state()["norm.weight"], published["norm.weight"])
-    assert backbone.metadata.pretraining["revision"] == revision
+    assert backbone.metadata.pretraining["revision"] == COMMIT
 
 
 def test_what_a_published_configuration_loses_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "config.json"
-    write_json(
-        path,
-        {"model_type": "distilbert", "dim": 64, "architectures": ["X"], "unheard_of": True}
-        | {"n_layers": 1, "chunk_size_feed_forward": 0},
-    )
-    architecture = Architecture(
-        library="transformers", name="distilbert", arguments={"n_layers": 2}
-    )
-    found = configured(architecture, path)
+    published = {"model_type": "distilbert", "dim": 64, "architectures": ["X"], "n_layers": 1}
+    published |= {"unheard_of": True, "chunk_size_feed_forward": 0}
+    write_json(tmp_path / "config.json", published)
+    mine = Architecture(library="transformers", name="distilbert", arguments={"n_layers": 2})
+    found = configured(mine, tmp_path / "config.json")
     assert found.arguments["dim"] == 64
     assert found.arguments["n_layers"] == 2  # the study has the last word
-    (message,) = [record.getMessage() for record in caplog.records]
+    (message,) = caplog.messages
     assert "left out unheard_of," in message
 
 
-# -- networks that are named by a repository or a folder -------------------------------------
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-def publish(folder: Path) -> None:
-    """Write a network and its description as timm publishes them."""
-    folder.mkdir(parents=True)
-    save_network(folder / "model.safetensors")
-    described = {"architecture": NETWORK.name, "pretrained_cfg": {}, "model_args": ARGUMENTS}
-    write_json(folder / "config.json", described)
+# -- networks that are named by a repository or a folder -----------------------------------------
 
 
 @pytest.mark.parametrize(
     "source", ["hf-hub:timm/vit_tiny", "hf-hub:timm/vit_tiny@main", "local-dir:"]
 )
 def test_a_published_description_names_the_network_and_no_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+    tmp_path: Path, path: Path, snapshot: Path, source: str
 ) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    repository = tmp_path / "cache" / "models--timm--vit_tiny"
-    publish(repository / "snapshots" / COMMIT)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(COMMIT)
-    name = source if source.startswith("hf") else f"{source}{repository / 'snapshots' / COMMIT}"
-    mine = save_network(tmp_path / "mine.safetensors")
-    weights = {"kind": "file", "path": str(tmp_path / "mine.safetensors")}
-    named = section(weights).model_copy(update={"architecture": name, "arguments": {}})
-    backbone = prepare("tiny", named, Paths(tmp_path))
+    snapshot.mkdir(parents=True)
+    save_network(snapshot / "model.safetensors")
+    described = {"architecture": NAME, "pretrained_cfg": {}, "model_args": ARGUMENTS}
+    write_json(snapshot / "config.json", described)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text(COMMIT)
+    mine = save_network(path)
+    name = source if source.startswith("hf") else f"{source}{snapshot}"
+    weights = {"kind": "file", "path": str(path)}
+    backbone = made(tmp_path, weights, architecture=name, arguments={})
     assert backbone.metadata.architecture == NETWORK
     torch.testing.assert_close(backbone.state()["pos_embed"], mine["pos_embed"])
 
@@ -230,6 +201,5 @@ def test_a_published_description_names_the_network_and_no_weights(
 )
 def test_what_does_not_describe_a_network_of_timm(tmp_path: Path, content: Any) -> None:
     write_json(tmp_path / "config.json", content)
-    named = section({"kind": "random"}).model_copy(update={"architecture": f"local-dir:{tmp_path}"})
     with pytest.raises(BackboneError, match=rf"{tmp_path}"):
-        prepare("tiny", named, Paths(tmp_path))
+        made(tmp_path, {"kind": "random"}, architecture=f"local-dir:{tmp_path}")

@@ -104,20 +104,13 @@ def _reading(path: Path) -> Iterator[None]:
 # -- NumPy -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Header:
-    shape: tuple[int, ...]
-    fortran: bool
-    dtype: np.dtype[Any]
-
-
-def _header(stream: Any) -> _Header:
-    """Read the beginning of a .npy file, behind which the numbers stand."""
+def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the beginning of a .npy file, behind which the numbers stand: shape, order of Fortran, type."""
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
-        return _Header(*np.lib.format.read_array_header_1_0(stream))
+        return np.lib.format.read_array_header_1_0(stream)
     if version == (2, 0):
-        return _Header(*np.lib.format.read_array_header_2_0(stream))
+        return np.lib.format.read_array_header_2_0(stream)
     raise ValueError(f"version {version[0]}.{version[1]} of .npy, which has names of fields")
 
 
@@ -131,17 +124,16 @@ def _numpy_array(path: Path, name: str, opened: Callable[[], Any], mapped: bool 
         mapped: whether the stream is the file itself, which can be mapped.
     """
     with opened() as stream:
-        header = _header(stream)
+        shape, fortran, dtype = _header(stream)
         offset = stream.tell()
 
     def read(rows: int) -> Iterator[Block]:
-        if 0 in header.shape:
+        if 0 in shape:
             return
         whole: Block | None = None
         if mapped:
-            order = "F" if header.fortran else "C"
-            whole = np.memmap(path, header.dtype, "r", offset, header.shape, order)  # type: ignore[call-overload]
-        elif header.fortran:
+            whole = np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")  # type: ignore[call-overload]
+        elif fortran:
             with opened() as stream:
                 whole = np.lib.format.read_array(stream, allow_pickle=False)
         if whole is not None:
@@ -150,17 +142,16 @@ def _numpy_array(path: Path, name: str, opened: Callable[[], Any], mapped: bool 
             with opened() as stream:
                 yield from _streamed(stream, rows)
 
-    return Array(path, name, _plain(header.dtype), header.shape, read)
+    return Array(path, name, _plain(dtype), shape, read)
 
 
 def _streamed(stream: BinaryIO, rows: int) -> Iterator[Block]:
-    header = _header(stream)
-    length, *rest = header.shape
-    row = header.dtype.itemsize * int(np.prod(rest))
+    (length, *rest), _, dtype = _header(stream)
+    row = dtype.itemsize * int(np.prod(rest))
     for start in range(0, length, rows):
         taken = min(rows, length - start)
         content = stream.read(taken * row)
-        yield np.frombuffer(content, header.dtype).reshape(taken, *rest)
+        yield np.frombuffer(content, dtype).reshape(taken, *rest)
 
 
 def _plain(dtype: np.dtype[Any]) -> str:

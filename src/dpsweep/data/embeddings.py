@@ -15,6 +15,7 @@ from dpsweep.data.duplicates import Hashes, hash_rows
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
+    Labels,
     Split,
     cut_test_set,
     encode_labels,
@@ -64,7 +65,7 @@ class Embeddings:
             if len(rows):
                 yield np.ascontiguousarray(rows, dtype=self.array.dtype)
 
-    def only(self, places: Sequence[int]) -> "Embeddings":
+    def only(self, places: Sequence[int] | Labels) -> "Embeddings":
         """Take some of them.
 
         Args:
@@ -101,48 +102,38 @@ def load_embeddings(source: ArraysSource, dimension: int | None = None) -> Label
         )
     columns = list(same_kind(*(column for _, column in splits)))
     *labels, classes = encode_labels(columns[0], columns[-1])
-    looks = [_look(array) for array in arrays]
-    for array, look in zip(arrays, looks, strict=True):
+    skipped: list[str] = []
+    found = []
+    for array, encoded in zip(arrays, labels, strict=False):
+        look = _look(array)
         if len(look.wrong) == array.shape[0]:
             raise DatasetError(
                 f"{_place(array)}: found no example whose numbers are all finite (row 0: {look.wrong[0]}); "
                 "allowed: finite numbers"
             )
-    if constant := looks[0].constant:
-        log.warning(
-            "%s: %d of %d numbers are the same in all examples, and tell nothing: %s",
-            train.path, len(constant), train.shape[1], shorten(constant),
-        )  # fmt: skip
-    wheres = [f"row {{}} of {array.path}".format for array in arrays]
-    skipped = [
-        f"{where(place)}: {what}"
-        for where, look in zip(wheres, looks, strict=True)
-        for place, what in look.wrong.items()
-    ]
-    whole, *others = (
-        _readable(array, look, Split(None, encoded, where))
-        for array, look, encoded, where in zip(arrays, looks, labels, wheres, strict=False)
-    )
+        if look.constant and array is train:
+            log.warning(
+                "%s: %d of %d numbers are the same in all examples, and tell nothing: %s",
+                train.path, len(look.constant), train.shape[1], shorten(look.constant),
+            )  # fmt: skip
+        rows = np.arange(array.shape[0])
+        inputs = Embeddings(array, rows >= 0, look.hashes)
+        split = Split(inputs, encoded, f"row {{}} of {array.path}".format)
+        skipped += [f"{split.where(place)}: {what}" for place, what in look.wrong.items()]
+        found.append(_only(split, np.delete(rows, list(look.wrong))))
     if source.test_from_train is not None:
+        (whole,) = found
         # Equal embeddings are on the same side.
         names = [f"{each:016x}" for each in whole.inputs.hashes.tolist()]
         parts = cut_test_set(names, source.test_from_train, source.seed)
-        whole, *others = (_only(whole, places) for places in parts)
-    (test,) = others
+        found = [_only(whole, places) for places in parts]
     origin = ", ".join(source.local_files().values())
+    whole, test = found
     return LabelledData(whole, test, classes, origin, skipped=skipped)
 
 
-def _readable(array: Array, look: "_Look", split: Split) -> Split:
-    """Leave out the rows that are not finite."""
-    kept = np.ones(array.shape[0], dtype=bool)
-    kept[list(look.wrong)] = False
-    return split.without(list(look.wrong), Embeddings(array, kept, look.hashes[kept]))
-
-
-def _only(split: Split, places: Sequence[int]) -> Split:
-    others = np.delete(np.arange(len(split.labels)), list(places))
-    return split.without(others.tolist(), split.inputs.only(places))
+def _only(split: Split, places: Sequence[int] | Labels) -> Split:
+    return split.only(places, split.inputs.only(places))
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,16 @@ class Split:
     where: Callable[[int], str] = "row {}".format
     """what the example at a place is called, for messages"""
 
+    def only(self, places: Sequence[int] | Labels, inputs: Any) -> "Split":
+        """Take some examples.
+
+        Args:
+            places: of those, ascending.
+            inputs: of those.
+        """
+        kept = np.asarray(places, dtype=np.int64)
+        return Split(inputs, self.labels[kept], lambda row: self.where(int(kept[row])))
+
     def without(self, places: Sequence[int], inputs: Any) -> "Split":
         """Leave out some examples.
 
@@ -40,8 +50,7 @@ class Split:
             places: of those.
             inputs: of the others.
         """
-        kept = np.delete(np.arange(len(self.labels)), list(places))
-        return Split(inputs, self.labels[kept], lambda row: self.where(int(kept[row])))
+        return self.only(np.delete(np.arange(len(self.labels)), list(places)), inputs)
 
 
 @dataclass(frozen=True)

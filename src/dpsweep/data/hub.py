@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,13 @@ from dpsweep.data.examples import (
     Labels,
     Split,
     encode_labels,
+    same_kind,
     stratified_share,
 )
 from dpsweep.data.hub_file import TIMEOUT_SECONDS, cannot_fetch
 from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.tables import column_names, read_table
+from dpsweep.data.tables import read_table
 from dpsweep.study.config import HubSource
 from dpsweep.study.messages import brief, shorten
 
@@ -46,7 +47,8 @@ def load_hub(source: HubSource, kind: str) -> LabelledData:
     """Read labels now, and images or texts when they are iterated.
 
     The training splits are concatenated in the order given; ``train_share`` and ``test_share`` keep
-    a stratified part.
+    a stratified part. Tables of text (.csv, .tsv) are read as those of `dpsweep.data.texts`, now: the library
+    would guess what quotes mean.
 
     Args:
         source: what to read.
@@ -57,8 +59,24 @@ def load_hub(source: HubSource, kind: str) -> LabelledData:
             text raises it later, by split and row.
     """
     files = open_hub(source)
-    train, test, classes = _parts(files)
-    return LabelledData(train.split(kind), test.split(kind), classes, files.origin, files.revision)
+    train, train_labels = _label_columns(files, source.train_splits)
+    test, test_labels = _label_columns(files, [source.test_split])
+    names = getattr(files.feature(source.train_splits[0]), "names", None)
+    labels, test_numbers, classes = encode_labels(train_labels, test_labels, names)
+    # Shares are stratified by the classes of the source: merging them leaves the examples alone.
+    kept = stratified_share(labels, train.name, source.train_share, source.seed)
+    tested = stratified_share(test_numbers, test.name, source.test_share, source.seed)
+    if source.merge_classes is not None:
+        coarser = _coarser(source, source.merge_classes, classes)
+        labels, test_numbers = coarser[labels], coarser[test_numbers]
+        classes = list(source.merge_classes)
+    return LabelledData(
+        train=train.split(kind, kept, labels),
+        test=test.split(kind, tested, test_numbers),
+        classes=classes,
+        origin=files.origin,
+        revision=files.revision,
+    )
 
 
 @dataclass(frozen=True)
@@ -67,6 +85,9 @@ class HubFiles:
 
     source: HubSource
     splits: Any
+    """of the library, by name"""
+    tables: Mapping[str, Sequence[Path]]
+    """tables of text, which are read without it, by the names of splits that consist of such"""
     folder: Path
     origin: str
     revision: str | None
@@ -75,6 +96,10 @@ class HubFiles:
     def commit(self) -> str | None:
         """The commit of the files; None for a local copy, which can change."""
         return self.revision if self.source.path is None else None
+
+    def feature(self, split: str) -> Any:
+        """The library's type of the labels of a split; None where it is not known."""
+        return (self.splits[split].features or {}).get(self.source.label_column)
 
 
 def open_hub(source: HubSource) -> HubFiles:
@@ -106,9 +131,9 @@ def open_hub(source: HubSource) -> HubFiles:
                 "source to have the same data everywhere", source.id, revision, revision,
             )  # fmt: skip
     _refuse_missing_shards(folder)
-    _refuse_lost_characters(folder, source)
     try:
-        splits = datasets.load_dataset(str(folder), name=source.configuration, streaming=True)
+        builder = datasets.load_dataset_builder(str(folder), name=source.configuration)
+        splits = builder.as_streaming_dataset()
     except MemoryError:
         raise
     # Of any kind: a broken card is an error of YAML, a loading script another.
@@ -119,7 +144,15 @@ def open_hub(source: HubSource) -> HubFiles:
             f"{folder}: cannot be read as a dataset ({brief(error)}). The source's key configuration "
             "chooses one of several"
         ) from error
-    return HubFiles(source, splits, folder, origin, revision)
+    files = {
+        name: [Path(each) for each in found] for name, found in builder.config.data_files.items()
+    }
+    tables = {
+        str(name): found
+        for name, found in files.items()
+        if {each.suffix.lower() for each in found} <= {".csv", ".tsv"}
+    }
+    return HubFiles(source, splits, tables, folder, origin, revision)
 
 
 def _refuse_litter(folder: Path) -> None:
@@ -158,14 +191,6 @@ def _refuse_missing_shards(folder: Path) -> None:
             )
 
 
-def _refuse_lost_characters(folder: Path, source: HubSource) -> None:
-    """Refuse tables in text that do not say in one way only what is in a field: the library guesses."""
-    columns = source.input_column, source.label_column
-    for file in walk(folder):
-        if file.suffix.lower() in (".csv", ".tsv") and {*columns} <= {*column_names(file)}:
-            read_table(file, *columns)
-
-
 @contextmanager
 def _reading(files: HubFiles, split: str) -> Iterator[None]:
     """Name the damaged file in what is raised inside: the library reads files when their rows are asked for.
@@ -198,11 +223,16 @@ def _damaged_table(folder: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class _Rows:
-    """All rows of some splits, one split after the other."""
+    """Rows of some splits, one split after the other; iterated, their texts."""
 
     files: HubFiles
     splits: Sequence[str]
     sizes: Sequence[int]
+    """of the splits"""
+    texts: Sequence[str] | None
+    """of all rows, where they are read already"""
+    kept: Labels
+    """places of those that are kept, ascending"""
 
     def name(self, place: int) -> tuple[str, int]:
         """The split of the row at a place, and its number there."""
@@ -217,53 +247,55 @@ class _Rows:
         split, row = self.name(place)
         return f"{self.files.source.id}, split {split}, row {row}"
 
-
-@dataclass(frozen=True)
-class _Part:
-    """The rows that are kept."""
-
-    rows: _Rows
-    kept: Labels
-    """places, ascending"""
-    labels: Labels
-    """of the kept rows"""
-
-    def split(self, kind: str) -> Split:
-        """The images or texts of these rows, which are read when they are iterated."""
-        inputs = _Texts(self) if kind == "text" else EncodedImages(self.images, self.identity())
-        return Split(inputs, self.labels, lambda place: self.rows.where(int(self.kept[place])))
+    def split(self, kind: str, kept: Labels, labels: Labels) -> Split:
+        """The images or texts of the rows at some places, which are read when they are iterated."""
+        rows = replace(self, kept=kept)
+        inputs = rows if kind == "text" else EncodedImages(rows.images, rows.identity())
+        return Split(inputs, labels, self.where).only(kept, inputs)
 
     def inputs(self, start: int = 0, cast: Any = None) -> Iterator[tuple[str, Any]]:
-        """Yield the name and the input of each row, from one of them on.
+        """Yield the name and the input of each row that is kept, from one of them on.
 
         Args:
             start: the first of the rows.
             cast: the type of `datasets` to read inputs as.
         """
-        files, column = self.rows.files, self.rows.files.source.input_column
+        column = self.files.source.input_column
         kept = iter(self.kept[start:].tolist())
         following, place = next(kept, None), 0
-        for name in self.rows.splits:
-            stream = files.splits[name].select_columns([column])
-            with _reading(files, name):
+        for name in self.splits:
+            stream = self.files.splits[name].select_columns([column])
+            with _reading(self.files, name):
                 for row in stream if cast is None else stream.cast_column(column, cast):
                     if following is None:
                         return
                     if place == following:
-                        yield self.rows.where(place), row[column]
+                        yield self.where(place), row[column]
                         following = next(kept, None)
                     place += 1
+
+    def __iter__(self) -> Iterator[str]:
+        if self.texts is not None:
+            yield from (self.texts[place] for place in self.kept)
+            return
+        for where, text in self.inputs():
+            if not isinstance(text, str):
+                column = self.files.source.input_column
+                raise DatasetError(
+                    f"{where}, column {column!r}: found {type(text).__name__}; allowed: text"
+                )
+            yield text
 
     def images(self, start: int) -> Iterator[tuple[str, Content]]:
         """Yield the name and the encoded image of each row, from one of them on."""
         from datasets import Image  # noqa: PLC0415
 
         for where, image in self.inputs(start, Image(decode=False)):
-            yield where, _content(self.rows.files, where, image)
+            yield where, _content(self.files, where, image)
 
     def identity(self) -> Any:
         """Plain values that change when the images do."""
-        files, source = self.rows.files, self.rows.files.source
+        files, source = self.files, self.files.source
         # A commit has one content; the files of a local copy can change.
         found = [] if files.commit else walk(files.folder)
         states = [(str(each), each.stat()) for each in found if each.is_file()]
@@ -272,44 +304,9 @@ class _Part:
             "configuration": source.configuration,
             "files": [(name, each.st_size, each.st_mtime_ns) for name, each in states],
             "columns": [source.input_column, source.label_column],
-            "splits": list(self.rows.splits),
+            "splits": list(self.splits),
             "rows": fingerprint(self.kept.tolist()),
         }
-
-
-@dataclass(frozen=True)
-class _Texts:
-    """The texts of the kept rows, read anew by every iteration."""
-
-    part: _Part
-
-    def __iter__(self) -> Iterator[str]:
-        for where, text in self.part.inputs():
-            if not isinstance(text, str):
-                column = self.part.rows.files.source.input_column
-                raise DatasetError(
-                    f"{where}, column {column!r}: found {type(text).__name__}; allowed: text"
-                )
-            yield text
-
-
-def _parts(files: HubFiles) -> tuple[_Part, _Part, list[str]]:
-    """Return what to train on, what to test on, and the names of the classes."""
-    source = files.source
-    train, train_labels = _label_columns(files, source.train_splits)
-    test, test_labels = _label_columns(files, [source.test_split])
-    feature = (files.splits[source.train_splits[0]].features or {}).get(source.label_column)
-    labels, test_numbers, classes = encode_labels(
-        train_labels, test_labels, getattr(feature, "names", None)
-    )
-    # Shares are stratified by the classes of the source: merging them leaves the examples alone.
-    kept = stratified_share(labels, train.name, source.train_share, source.seed)
-    tested = stratified_share(test_numbers, test.name, source.test_share, source.seed)
-    if source.merge_classes is not None:
-        coarser = _coarser(source, source.merge_classes, classes)
-        labels, test_numbers = coarser[labels], coarser[test_numbers]
-        classes = list(source.merge_classes)
-    return _Part(train, kept, labels[kept]), _Part(test, tested, test_numbers[tested]), classes
 
 
 def _coarser(
@@ -343,6 +340,7 @@ def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, Label
     """Return the rows of some splits, and their labels."""
     source = files.source
     labels: list[Any] = []
+    texts: list[str] = []
     sizes = []
     for name in splits:
         if name not in files.splits:
@@ -360,11 +358,20 @@ def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, Label
                 )
         before = len(labels)
         with _reading(files, name):
-            for batch in split.select_columns([source.label_column]).iter(10_000):
-                labels += batch[source.label_column]
+            if name in files.tables:
+                encode = getattr(files.feature(name), "str2int", None)
+                for path in files.tables[name]:
+                    table = read_table(path, source.input_column, source.label_column)
+                    texts += table.texts
+                    labels += map(encode, table.labels) if encode else table.labels
+            else:
+                for batch in split.select_columns([source.label_column]).iter(10_000):
+                    labels += batch[source.label_column]
         sizes.append(len(labels) - before)
-    rows = _Rows(files, splits, sizes)
-    return rows, LabelColumn(source.id, f"column {source.label_column!r}", labels, rows.where)
+    are_read = len(texts) == len(labels)
+    rows = _Rows(files, splits, sizes, texts if are_read else None, np.arange(len(labels)))
+    found = LabelColumn(source.id, f"column {source.label_column!r}", labels, rows.where)
+    return rows, next(same_kind(found)) if are_read else found
 
 
 def _content(files: HubFiles, where: str, image: Any) -> Content:

@@ -46,7 +46,7 @@ def load_idx(source: IdxSource, size: int) -> LabelledData:
     labels, test_labels, classes = encode_labels(train, test)
     kept = stratified_share(labels, lambda row: (row,), source.train_share, source.seed)
     return LabelledData(
-        train=Split(images[kept], labels[kept], lambda row: train.where(int(kept[row]))),
+        train=Split(images, labels, train.where).only(kept, images[kept]),
         test=Split(test_images, test_labels, test.where),
         classes=classes,
         origin=str(folder),

@@ -202,19 +202,10 @@ def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
     ]
     if dataset.classes != len(classes):
         wrong.append(f"  the classes are: {shorten(classes)}{_alike(classes)}")
-    outside = False
-    for split, labels in (("training", train), ("test", test)):
-        if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
-            outside = True
-            wrong.append(
-                f"datasets.{name}: {split} labels from {labels.min()} to {labels.max()} found, allowed: "
-                f"0 to {len(classes) - 1}; an example without a label cannot be used"
-            )
-    if not outside:
-        counts = _wrong_counts(name, dataset, classes, train)
-        more = len(counts) - _FEW_COUNTS
-        wrong += counts[:_FEW_COUNTS] + [f"  and so of {more} more classes"] * (more > 0)
-        warn_of_untested(name, classes, np.bincount(test, minlength=len(classes)).tolist())
+    counts = _wrong_counts(name, dataset, classes, train)
+    more = len(counts) - _FEW_COUNTS
+    wrong += counts[:_FEW_COUNTS] + [f"  and so of {more} more classes"] * (more > 0)
+    warn_of_untested(name, classes, np.bincount(test, minlength=len(classes)).tolist())
     if wrong and data.skipped:
         wrong.append(f"left out: {_listed(data.skipped)}")
     if wrong:
@@ -238,24 +229,21 @@ def warn_of_untested(name: str, classes: Sequence[str], test_counts: Sequence[in
 
 def _wrong_counts(name: str, dataset: Dataset, classes: Sequence[str], train: Labels) -> list[str]:
     """Say which classes have no training example, or another number than the study says."""
+    counts = np.bincount(train, minlength=len(classes)).tolist()
     wrong = [
-        f"datasets.{name}: class {classes[label]!r} has no training example"
-        for label in _missing(train, classes)
+        f"datasets.{name}: class {label!r} has no training example"
+        for label, count in zip(classes, counts, strict=True)
+        if not count
     ]
     declared = dataset.train_counts
     if wrong or declared is None or dataset.classes != len(classes):
         return wrong
-    counts = np.bincount(train, minlength=len(classes)).tolist()
     per_class = declared if isinstance(declared, list) else [declared] * len(classes)
     return [
         f"datasets.{name}.train_counts: the study says {wanted} of class {label!r}, {count} found"
         for label, wanted, count in zip(classes, per_class, counts, strict=True)
         if wanted != count
     ]
-
-
-def _missing(labels: Labels, classes: Sequence[str]) -> list[int]:
-    return np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0).tolist()
 
 
 def _alike(classes: Sequence[str]) -> str:

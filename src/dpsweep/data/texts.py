@@ -1,7 +1,7 @@
 """Labelled texts before they are tokenized: those of tables, and those that say nothing."""
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,14 +79,9 @@ def load_files(source: FilesSource) -> LabelledData:
             whole, Split(test_texts, test_numbers, test.where), classes, ", ".join(files)
         )
     # Equal texts are on the same side.
-    kept, held_out = cut_test_set(texts, source.test_from_train, source.seed)
-    return LabelledData(_only(whole, kept), _only(whole, held_out), classes, source.train)
-
-
-def _only(split: Split, places: Sequence[int]) -> Split:
-    """Take the texts at some places."""
-    others = set(range(len(split.labels))) - set(places)
-    return split.without(sorted(others), [split.inputs[place] for place in places])
+    parts = cut_test_set(texts, source.test_from_train, source.seed)
+    kept, held_out = (whole.only(part, [texts[place] for place in part]) for part in parts)
+    return LabelledData(kept, held_out, classes, source.train)
 
 
 def _read(source: FilesSource, path: Path) -> tuple[list[str], LabelColumn]:

@@ -1,7 +1,7 @@
 """How a prepared dataset is written: array by array, with checksums, and its metadata last."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,8 @@ def write_prepared(
     name, kind, classes = facts["name"], facts.get("kind", "image"), facts["classes"]
     if kind not in KINDS_OF_INPUTS:
         raise DatasetError(f"{name}: found kind {kind!r}; allowed: {', '.join(KINDS_OF_INPUTS)}")
-    _check_classes(name, classes)
+    if repeated := sorted({each for each in classes if classes.count(each) > 1}):
+        raise DatasetError(f"{name}: found the class {shorten(repeated)} twice; allowed: each once")
     # A rewrite that is interrupted must not leave old metadata beside new arrays.
     (folder / METADATA).unlink(missing_ok=True)
     for key, split in (("train", train), ("test", test)):
@@ -89,11 +90,6 @@ def write_prepared(
     )
     write_checked_json(folder / METADATA, metadata.model_dump(mode="json"))
     return PreparedDataset.open(folder)
-
-
-def _check_classes(name: str, classes: Sequence[str]) -> None:
-    if repeated := sorted({each for each in classes if classes.count(each) > 1}):
-        raise DatasetError(f"{name}: found the class {shorten(repeated)} twice; allowed: each once")
 
 
 def _check_inputs(name: str, kind: str, train: Array, test: Array) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, named_architecture, seeded, state_without_head
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
+from dpsweep.models.demo_pretraining import pretrain
 from dpsweep.models.preprocess import make_preprocess
-from dpsweep.models.pretrain import pretrain
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.weights import configured, load_weights
 from dpsweep.study.config import Backbone, FileWeights, HubWeights, NoWeights, Pretraining

@@ -1,4 +1,4 @@
-"""Non-private pretraining of a backbone on a public dataset, inside the pipeline."""
+"""Non-private pretraining of the demo's small networks on its public datasets, inside the pipeline."""
 
 import math
 from dataclasses import dataclass

@@ -1,0 +1,87 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.models.networks import VIT
+
+from dpsweep.data import PreparedDataset, Split, write_prepared
+from dpsweep.data.prepare import prepare
+from dpsweep.models.architecture import Architecture, BackboneError
+from dpsweep.models.demo_pretraining import Pretrained, pretrain
+from dpsweep.models.preprocess import Normalise
+from dpsweep.study.config import Dataset, Pretraining
+
+SMALL = VIT | {"embed_dim": 16, "depth": 1}
+NETWORK = Architecture(library="timm", name="vit_tiny_patch16_224", arguments=SMALL)
+RECIPE = Pretraining(kind="pretrain", dataset="glyphs", epochs=1, batch_size=32, learning_rate=5e-3)
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    source = {"kind": "glyphs", "characters": "LOXT", "train_per_class": 200, "test_per_class": 50}
+    sizes = {"image_size": 8, "classes": 4, "train_size": 800, "test_size": 200}
+    section = Dataset.model_validate({"title": "Letters", "source": source} | sizes)
+    return prepare("letters", section, tmp_path_factory.mktemp("letters"))
+
+
+def run(letters: PreparedDataset, **changes: float) -> Pretrained:
+    recipe = RECIPE.model_copy(update=changes)
+    return pretrain(NETWORK, Normalise([0.3], [0.35]), recipe, letters)
+
+
+@pytest.fixture(scope="module")
+def first(letters: PreparedDataset) -> Pretrained:
+    return run(letters)
+
+
+def same(first: Pretrained, second: Pretrained) -> bool:
+    return all(torch.equal(value, second.state[name]) for name, value in first.state.items())
+
+
+def test_it_learns_and_its_accuracy_is_of_the_test_set(letters: PreparedDataset) -> None:
+    # Where a quarter of the test labels is wrong, a good network is right on the others.
+    labels = np.array(letters.test_labels)
+    labels[:50] = (labels[:50] + 1) % 4
+    result = run(replace(letters, test_labels=labels), epochs=12)
+    assert 0.62 < result.accuracy <= 0.77
+    assert result.examples == 800
+    assert not any(name.startswith("head") for name in result.state)
+
+
+def test_it_is_a_function_of_the_seed(letters: PreparedDataset, first: Pretrained) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    again = run(letters)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert same(first, again)
+    assert first.accuracy == again.accuracy
+    # With next to no learning rate, what comes out is what went in: the initial weights.
+    start, other = (
+        run(letters, learning_rate=1e-20, seed=seed).state["blocks.0.attn.qkv.weight"]
+        for seed in (0, 1)
+    )
+    assert not torch.allclose(start, other)
+    assert not torch.allclose(start, first.state["blocks.0.attn.qkv.weight"])
+
+
+def test_a_share_keeps_the_balance(letters: PreparedDataset, first: Pretrained) -> None:
+    result = run(letters, train_share=0.25)
+    assert result.examples == 200
+    assert not same(result, first)
+
+
+def test_divergence_is_an_error(letters: PreparedDataset) -> None:
+    with pytest.raises(BackboneError, match="diverged"):
+        run(letters, learning_rate=1e30)
+
+
+def test_grey_and_colour(tmp_path: Path) -> None:
+    inputs = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 3), dtype=np.uint8)
+    facts = {"name": "noise", "title": "Noise", "source": "random", "revision": None}
+    split = Split(inputs, np.arange(8) % 2)
+    colour = write_prepared(tmp_path, train=split, test=split, classes=["a", "b"], **facts)
+    network = NETWORK.model_copy(update={"arguments": SMALL | {"in_chans": 3}})
+    result = pretrain(network, Normalise([0.5] * 3, [0.5] * 3), RECIPE, colour)
+    assert result.state["patch_embed.proj.weight"].shape == (16, 3, 4, 4)
