@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dpsweep.data.demo.digits import load_digits
-from dpsweep.data.demo.docstrings import load_docstrings
-from dpsweep.data.demo.glyphs import load_glyphs
+from dpsweep.data.demo_digits import load_digits
+from dpsweep.data.demo_docstrings import load_docstrings
+from dpsweep.data.demo_glyphs import load_glyphs
 from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.folder import load_folder

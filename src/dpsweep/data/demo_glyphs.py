@@ -3,7 +3,7 @@
 Glyphs of the fonts that ship with matplotlib are slanted, rotated, stretched, bent and drawn with
 strokes of varying width, and then go the way that the handwritten digits went: a bitmap of four
 times the size, scaled to its full height, whose ink is counted in 4 x 4 blocks. No private example
-is involved; only the format of `dpsweep.data.demo.digits` is shared.
+is involved; only the format of `dpsweep.data.demo_digits` is shared.
 
 Stroke width is varied on a signed distance field: thresholding the distance to the outline at
 another level draws the same glyph bolder or lighter.
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dpsweep.data.demo.digits import INK_LEVELS
+from dpsweep.data.demo_digits import INK_LEVELS
 from dpsweep.data.examples import LabelledData, Split
 from dpsweep.data.prepared import DatasetError
 from dpsweep.study.config import GlyphsSource
