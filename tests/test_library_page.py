@@ -1,6 +1,7 @@
 """Every block of docs/library.md runs, in order, and `import dpsweep` offers what they use."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +15,11 @@ from dpsweep.study.paths import Paths
 from tests.synthetic import make_study, write_cells
 
 ROOT = Path(__file__).parents[1]
-PAGE = (Path(__file__).parents[1] / "docs" / "library.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
+@pytest.mark.slow
 def test_every_block_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,6 +60,15 @@ def test_the_package_offers_what_the_page_uses() -> None:
         assert getattr(dpsweep, name).__doc__
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = dpsweep.nothing
+
+
+def test_the_package_is_a_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["dpsweep", "--version"])
+    with pytest.raises(SystemExit):
+        runpy.run_module("dpsweep", run_name="__main__")
+    assert capsys.readouterr().out.partition(" ")[0] == "dpsweep"
 
 
 def test_importing_the_package_imports_no_library() -> None:

@@ -58,11 +58,13 @@ def study_file(tmp_path: Path) -> Path:
 def workstation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two GPUs; a signal that nobody takes does no harm to the tests."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the locks are
-    monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: None)
+    refused: list[bool] = []
+    monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: refused.append(True))
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     monkeypatch.setattr("dpsweep.base.gpus.visible_gpus", lambda: GPUS)
     with patch.dict(os.environ):
         yield
+    assert refused, "it trains without having refused the network"
     signal.signal(signal.SIGUSR1, before)
 
 

@@ -1,23 +1,31 @@
 """Per-example gradients of a convolution, in each of the ways in which they are computed."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.gradients.reference import check
+from tests.gradients.tiny_models import HEAD, Case
 from timm.layers import StdConv2d
 from torch import Tensor, nn
 
-from dpsweep.gradients import make_engine, per_example
+from dpsweep.gradients import per_example
 from dpsweep.gradients.convolutions import Convolutions
 from dpsweep.gradients.parametrizations import Derived
 
-EXAMPLES, CHANNELS, OUT = 5, 4, 6
-MANY_CHANNELS = 48
+EXAMPLES = 5
+# Input and output channels, and the size of images.
+SIZES = {
+    "few pixels": (4, 6, 7, 7),
+    "many pixels": (4, 6, 33, 33),
+    "many channels": (48, 192, 3, 4),
+}
 
 
 def one_by_one(
-    inputs: Tensor, outputs: Tensor, weight: Tensor, settings: tuple[int, ...]
+    inputs: Tensor, outputs: Tensor, weight: Tensor, settings: tuple[Any, ...]
 ) -> Tensor:
     rows = []
     for x, g in zip(inputs, outputs, strict=True):
@@ -27,19 +35,22 @@ def one_by_one(
 
 
 @pytest.mark.parametrize("chunk", [1, per_example._AT_ONCE[0]])
-@pytest.mark.parametrize("size", [7, 33], ids=["few pixels", "many pixels"])
-@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (2, 3)])
 @pytest.mark.parametrize(
     ("stride", "padding", "dilation", "groups"),
-    [(1, 1, 1, 1), (1, 0, 1, 1), (2, 1, 1, 1), (1, 2, 2, 1), (1, 1, 1, 2), (2, 1, 2, 2)],
+    [
+        *((1, 1, 1, 1), (1, 0, 1, 1), (2, 1, 1, 1), (1, 2, 2, 1), (1, (0, 1), 1, 1)),
+        *((1, 1, 1, 2), (2, 1, 2, 2)),
+    ],
 )
-def test_rows_and_their_sums(
+def test_gradients_are_those_of_autograd_in_each_of_the_ways(
     monkeypatch: pytest.MonkeyPatch,
     chunk: int,
-    size: int,
-    kernel: int,
+    size: str,
+    kernel: tuple[int, int],
     stride: int,
-    padding: int,
+    padding: int | tuple[int, int],
     dilation: int,
     groups: int,
 ) -> None:
@@ -49,18 +60,22 @@ def test_rows_and_their_sums(
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=random, dtype=torch.float64)
 
-    inputs = draw(EXAMPLES, CHANNELS, size, size)
-    weight = draw(OUT, CHANNELS // groups, kernel, kernel).requires_grad_()
-    settings = (stride, padding, dilation, groups)
+    channels, out, *image = SIZES[size]
+    inputs = draw(EXAMPLES, channels, *image)
+    weight = draw(out, channels // groups, *kernel).requires_grad_()
+    pairs = padding if isinstance(padding, tuple) else (padding, padding)
+    settings = (stride, stride), pairs, (dilation, dilation), groups
     outputs = draw(*F.conv2d(inputs, weight, None, *settings).shape)
-    pairs = [(each, each) for each in settings[:3]]
-    gradients = Convolutions("w", weight.shape, inputs, outputs, *pairs, groups)
-    assert gradients._suits_groups == (size == 33)
-
+    gradients = Convolutions("w", weight.shape, inputs, outputs, *settings)
+    assert gradients._suits_groups == (size == "many pixels")
     wanted = one_by_one(inputs, outputs, weight, settings)
     torch.testing.assert_close(gradients.rows(), wanted)
     torch.testing.assert_close(gradients.rows(slice(1, 3)), wanted[1:3])
+    torch.testing.assert_close(gradients.squared_norms(), wanted.square().sum((1, 2, 3, 4)))
     if groups == 1:
+        if size == "many channels" and kernel != (1, 1):
+            assert gradients.products_are_cheaper
+            monkeypatch.delattr(Convolutions, "rows")
         check_channel_sums(gradients, wanted, draw(*weight.shape))
 
 
@@ -78,39 +93,6 @@ def check_channel_sums(gradients: Convolutions, wanted: Tensor, probe: Tensor) -
     # A gain of zero hides what the weights give.
     silent = replace(gradients, responses=torch.zeros_like(responses))
     torch.testing.assert_close(silent.channel_sums(probe, 0 * scale), sums)
-
-
-@pytest.mark.parametrize("kernel", [1, 3, (2, 3)])
-@pytest.mark.parametrize(
-    ("stride", "padding", "dilation"), [(1, 1, 1), (1, 0, 1), (2, 1, 1), (1, 2, 2), (1, (0, 1), 1)]
-)
-def test_squares_of_channels_from_inner_products_of_few_pixels(
-    monkeypatch: pytest.MonkeyPatch,
-    kernel: int | tuple[int, int],
-    stride: int,
-    padding: int | tuple[int, int],
-    dilation: int,
-) -> None:
-    random = torch.Generator().manual_seed(0)
-    pairs = [each if isinstance(each, tuple) else (each, each) for each in (kernel, padding)]
-    weight = torch.zeros(4 * MANY_CHANNELS, MANY_CHANNELS, *pairs[0], dtype=torch.float64)
-    weight.requires_grad_()
-    if kernel == 1:
-        padding = pairs[1] = (0, 0)
-    size = 3 if dilation == 1 else 5
-    inputs = torch.randn(
-        EXAMPLES, MANY_CHANNELS, size, size + 1, generator=random, dtype=torch.float64
-    )
-    settings = ((stride, stride), pairs[1], (dilation, dilation), 1)
-    shape = F.conv2d(inputs, weight, None, *settings).shape
-    outputs = torch.randn(shape, generator=random, dtype=torch.float64)
-    gradients = Convolutions("w", weight.shape, inputs, outputs, *settings)
-    wanted = one_by_one(inputs, outputs, weight, settings)
-    torch.testing.assert_close(gradients.squared_norms(), wanted.square().sum((1, 2, 3, 4)))
-    assert gradients.products_are_cheaper
-    monkeypatch.delattr(Convolutions, "rows")
-    probe = torch.randn(weight.shape, generator=random, dtype=torch.float64)
-    check_channel_sums(gradients, wanted, probe)
 
 
 class Standardizing(nn.Module):
@@ -131,13 +113,11 @@ class Standardizing(nn.Module):
 def test_weights_standardised_by_batch_norm(
     monkeypatch: pytest.MonkeyPatch, groups: int, size: int
 ) -> None:
+    """Without a group, in closed form."""
     torch.manual_seed(0)
     model = Standardizing(groups).double().eval()
     inputs = torch.randn(EXAMPLES, 3, size, size, dtype=torch.float64)
     labels, mask = torch.arange(EXAMPLES) % 4, torch.ones(EXAMPLES, dtype=torch.bool)
-    head = frozenset({"head.weight", "head.bias"})
-    wanted = make_engine("loop", model, head).norms(inputs, labels, mask)
     if groups == 1:
         monkeypatch.setattr(Derived, "squared_norms", None)
-    found = make_engine("bookkeeping", model, head).norms(inputs, labels, mask)
-    torch.testing.assert_close(found, wanted)
+    check(Case(model, HEAD, inputs, labels, mask), "bookkeeping", 1e-8)

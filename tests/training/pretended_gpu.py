@@ -26,7 +26,9 @@ _FACTORIES = (
 _aten = torch.ops.aten
 _COPIES = {_aten.copy_.default, _aten._to_copy.default, _aten.set_.source_Storage}
 _INDEXING = {_aten.index.Tensor, _aten.index_put_.default}
-_WAITS = {_aten._local_scalar_dense.default, _aten.nonzero.default, _aten.equal.default}
+_WAITS = {_aten._local_scalar_dense.default, _aten.nonzero.default, _aten.equal.default} | {
+    *(_aten.masked_select.default, _aten._unique2.default, _aten.unique_dim.default),
+}
 # These take no number of the CPU beside tensors of the device.
 _ALL_THERE = {_aten.stack.default, _aten.cat.default}
 

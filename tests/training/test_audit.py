@@ -110,12 +110,7 @@ def evidence(audit: Audit, trial: TrialSpec) -> AuditOutcome:
 
 
 @pytest.mark.parametrize(
-    "clipping",
-    [
-        FlatClipping(1e-5),
-        FlatClipping(40.0),
-        AutomaticClipping(0.01),
-    ],
+    "clipping", [FlatClipping(1e-5), FlatClipping(40.0), AutomaticClipping(0.01)], ids=str
 )
 def test_a_canary_contributes_exactly_one_where_it_is_included(
     audit: Audit, clipping: Clipping
@@ -144,8 +139,10 @@ def test_a_step_that_is_taken_again_is_observed_once(
     np.testing.assert_allclose(audit(trial).observations, wanted, atol=1e-3)
 
 
-@pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping"])
-@pytest.mark.parametrize("physical_batch", [7, 1000])
+@pytest.mark.parametrize(
+    ("engine", "physical_batch"),
+    [("loop", 1000), ("expanded", 7), ("expanded", 1000), ("bookkeeping", 7)],
+)
 def test_a_canary_contributes_in_the_steps_that_sample_it(
     audit: Audit, engine: str, physical_batch: int
 ) -> None:
@@ -177,10 +174,10 @@ def test_coins_are_fair_and_drawn_for_each_trial(audit: Audit) -> None:
 
 
 def test_an_audited_trial_is_reproducible_and_trains(audit: Audit) -> None:
-    trial = spec(math.inf, steps=30, learning_rate=0.03)
+    trial = spec(math.inf, steps=15, learning_rate=0.03)
     once, again = audit(trial), audit(trial)
     np.testing.assert_array_equal(once.observations, again.observations)
-    assert once.trial.record["macro_accuracy"] == again.trial.record["macro_accuracy"] > 0.3
+    assert once.trial.record["macro_accuracy"] == again.trial.record["macro_accuracy"] > 0.2
 
 
 def test_after_the_audit_nobody_watches(audit: Audit) -> None:
@@ -202,25 +199,14 @@ def test_more_canaries_than_coordinates_are_refused(
 # -- the trainer as it is --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("epsilon", "batch_size", "steps"), [(1.0, FULL, 4), (2.0, PART, 20)])
-def test_the_trainer_passes(audit: Audit, epsilon: float, batch_size: int, steps: int) -> None:
-    assert evidence(audit, spec(epsilon, batch_size, steps)).consistent
-
-
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
 @pytest.mark.parametrize(("batch_size", "steps"), [(FULL, 4), (PART, 20)])
-def test_the_audit_is_informative(audit: Audit, batch_size: int, steps: int) -> None:
-    found = evidence(audit, spec(8.0, batch_size, steps))
-    assert 1 <= found.lower_bound <= 8
-
-
-def test_released_noise_is_what_was_calibrated(audit: Audit) -> None:
-    trial = spec(2.0, PART, steps=20, physical_batch=16)
-    check_noise(audit(trial), trial)
-
-
-def test_batches_are_sampled_afresh(audit: Audit) -> None:
-    trial = spec(math.inf, PART, steps=20)
-    check_sampling(audit(trial), trial)
+def test_the_trainer_passes_and_the_audit_is_informative(
+    audit: Audit, epsilon: float, batch_size: int, steps: int
+) -> None:
+    found = evidence(audit, spec(epsilon, batch_size, steps))
+    assert found.consistent
+    assert epsilon == 1 or 1 <= found.lower_bound <= 8
 
 
 # -- planted mistakes that the audit catches -------------------------------------------------
@@ -291,6 +277,7 @@ def without_clipping(self: FlatClipping, norms: Tensor) -> Tensor:
             for trial in ({}, {"batch_size": PART, "steps": 20})
         ),
         (FlatClipping, "factors", without_clipping, {}),
+        (PrivateOptimizer, "step", with_one_seed, {}),
         # n shares of 1/n have a standard deviation of 1/sqrt(n) together, here with n = 37.
         (
             *(PrivateOptimizer, "step", with_noise_per_microbatch(lambda n: 1 / n)),
@@ -333,16 +320,6 @@ def test_half_of_the_noise_is_caught_and_so_is_seven_tenths(
     assert (not judge_curve(seen, noise, GUESSES).consistent) == (batch_size == FULL)
 
 
-def test_the_same_noise_at_every_step_is_caught(
-    audit: Audit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PrivateOptimizer, "step", with_one_seed)
-    trial = spec(1.0)
-    assert not evidence(audit, trial).consistent
-    with pytest.raises(AssertionError, match="noise repeats"):
-        check_noise(audit(trial), trial)
-
-
 # -- planted mistakes that a property catches ------------------------------------------------
 
 
@@ -377,26 +354,51 @@ def check_contributions(context: TrialContext, trial: TrialSpec) -> None:
         assert contribution <= 1 + 1e-5, "not clipped"
 
 
-def test_the_same_batch_at_every_step_is_caught(
-    audit: Audit, monkeypatch: pytest.MonkeyPatch
+def one_batch(self: PoissonSampler, step: int) -> Indices:
+    return _sample(self, 1)
+
+
+SAMPLED = {"batch_size": PART, "steps": 20}
+
+
+@pytest.mark.parametrize(
+    ("changed", "method", "mistake", "trial", "check", "said"),
+    [
+        (
+            *(PoissonSampler, "batch", one_batch, SAMPLED | {"epsilon": math.inf}),
+            *(check_sampling, "batches repeat"),
+        ),
+        (
+            *(PrivateOptimizer, "step", with_one_seed, {"epsilon": 2.0}),
+            *(check_noise, "noise repeats"),
+        ),
+        *(
+            (
+                *(PrivateOptimizer, "step", with_noise_per_microbatch(scale)),
+                *(
+                    SAMPLED | {"epsilon": 2.0, "physical_batch": 16},
+                    check_noise,
+                    "wrong distribution",
+                ),
+            )
+            for scale in (lambda n: 1.0, lambda n: 1 / n)
+        ),
+    ],
+)
+def test_a_property_of_what_is_released_is_there_and_not_with_a_mistake(
+    audit: Audit,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: type,
+    method: str,
+    mistake: Callable[..., Any],
+    trial: dict[str, Any],
+    check: Callable[[AuditedTrial, TrialSpec], None],
+    said: str,
 ) -> None:
-    def batch(self: PoissonSampler, step: int) -> Indices:
-        return _sample(self, 1)
-
-    monkeypatch.setattr(PoissonSampler, "batch", batch)
-    trial = spec(math.inf, PART, steps=20)
-    with pytest.raises(AssertionError, match="batches repeat"):
-        check_sampling(audit(trial), trial)
-
-
-@pytest.mark.parametrize("scale", [lambda n: 1.0, lambda n: 1 / n])
-def test_noise_per_microbatch_is_caught(
-    audit: Audit, monkeypatch: pytest.MonkeyPatch, scale: Callable[[int], float]
-) -> None:
-    monkeypatch.setattr(PrivateOptimizer, "step", with_noise_per_microbatch(scale))
-    trial = spec(2.0, PART, steps=20, physical_batch=16)
-    with pytest.raises(AssertionError, match="wrong distribution"):
-        check_noise(audit(trial), trial)
+    check(audit(spec(**trial)), spec(**trial))
+    monkeypatch.setattr(changed, method, mistake)
+    with pytest.raises(AssertionError, match=said):
+        check(audit(spec(**trial)), spec(**trial))
 
 
 def test_an_engine_that_forgets_to_clip_is_caught(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.training.tiny_study import N, prepare, tiny_sections
+from tests.training.tiny_study import N, Prepared, tiny_sections
 
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.audit_plan import AuditPlan
@@ -51,9 +51,9 @@ class Seen:
         return self.audited
 
 
-@pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> Paths:
-    return prepare(study(), tmp_path_factory.mktemp("audit") / "results").paths
+@pytest.fixture
+def paths(tiny: Prepared, tmp_path: Path) -> Paths:
+    return tiny.copied(tmp_path).paths
 
 
 Measure = Callable[[Study], dict[str, Any]]
@@ -88,7 +88,7 @@ def measure(paths: Paths, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Measur
 
 
 @pytest.mark.parametrize("batch_size", ["full", 100])
-def test_canaries_belong_to_the_training_set(
+def test_canaries_belong_to_the_training_set_and_each_bound_has_its_own_guesses(
     measure: Measure, seen: Seen, batch_size: str | int
 ) -> None:
     found = measure(study(batch_size=[batch_size]))
@@ -96,6 +96,15 @@ def test_canaries_belong_to_the_training_set(
     assert (seen.spec.train_size, seen.spec.batch_size) == (N + CANARIES, expected)
     assert found["full_batch"] == (batch_size == "full") and found["batch_size"] == expected
     assert found["sampling_rate"] == expected / (N + CANARIES) and found["examples"] == N
+    scores = likelihood_scores(
+        seen.audited.observations, seen.spec.noise_multiplier, found["sampling_rate"]
+    )
+    for evidence, guesses in ((found, 10), (found["curve"], 30)):
+        assert evidence["guesses"] == guesses
+        assert evidence["correct"] == count_correct(scores, seen.audited.included, guesses)
+    assert found["canaries"] == CANARIES and found["consistent"]
+    powers = found["power"]["0.5"]
+    assert powers["pair"] == 0.1 and powers["curve"] == 0.9 and powers["noise"] > 0.5
 
 
 def test_a_secret_audit_has_secret_coins(measure: Measure, seen: Seen) -> None:
@@ -111,21 +120,6 @@ def test_a_secret_audit_has_secret_coins(measure: Measure, seen: Seen) -> None:
         assert (coins[-1] == own.integers(2, size=CANARIES)).all()
     assert len(set(secrets)) == 2 and min(map(len, secrets)) >= 16
     assert (coins[0] != coins[1]).any() and (coins[0] != public).any()
-
-
-@pytest.mark.parametrize("batch_size", ["full", 100])
-def test_each_bound_has_its_own_number_of_guesses(
-    measure: Measure, seen: Seen, batch_size: str | int
-) -> None:
-    found = measure(study(batch_size=[batch_size]))
-    rate = seen.spec.batch_size / seen.spec.train_size
-    scores = likelihood_scores(seen.audited.observations, seen.spec.noise_multiplier, rate)
-    for evidence, guesses in ((found, 10), (found["curve"], 30)):
-        assert evidence["guesses"] == guesses
-        assert evidence["correct"] == count_correct(scores, seen.audited.included, guesses)
-    assert found["canaries"] == CANARIES and found["consistent"]
-    powers = found["power"]["0.5"]
-    assert powers["pair"] == 0.1 and powers["curve"] == 0.9 and powers["noise"] > 0.5
 
 
 def test_a_claim_falls_with_any_of_its_bounds(measure: Measure, seen: Seen) -> None:

@@ -1,80 +1,128 @@
-"""A cell trains with the noise that its study says, and tells what its trials cost."""
+"""A cell trains with the noise that its study says, repeats its best learning rate, and tells its cost."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
-from tests.training.tiny_study import N, prepare, tiny_sections
+from tests.training.tiny_study import N, Prepared, calibrate, tiny_sections
 
 from dpsweep.base.files import read_json, write_json
 from dpsweep.privacy import CalibrationError
-from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
+from dpsweep.training import cell as module
 from dpsweep.training.cell import OpenCell, run_cell
+from dpsweep.training.specification import TrialSpec
+from dpsweep.training.store import StoredTrial
+from dpsweep.training.trial import train_trial
 
-BATCH_SIZE = 200
+BATCH_SIZE, RATES = 200, [0.001, 0.003, 0.01, 0.03]
+CELL = Cell("digits_vit_method", 8.0, 1, BATCH_SIZE, 1.0)
 
 
-def study(**privacy: Any) -> Study:
-    sections = tiny_sections({}, {"kind": "film"}, batch_size=[BATCH_SIZE])
+def study(selection: str = "repeat-best", seeds: int = 1, **privacy: Any) -> Study:
+    rates = RATES if seeds > 1 else [0.003]
+    sections = tiny_sections(
+        {"selection": selection},
+        {"kind": "film"},
+        batch_size=[BATCH_SIZE],
+        learning_rate=rates,
+        seeds=seeds,
+    )
     return Study.model_validate(sections | {"privacy": privacy})
 
 
 @pytest.fixture
-def cell() -> Cell:
-    (cell,) = study().sweep_cells("digits")
-    return cell
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> Paths:
+def paths(tiny: Prepared, tmp_path: Path) -> Paths:
     """A study that is ready to train."""
-    paths = prepare(study(), tmp_path).paths
-    noise = calibrate(8.0, study().privacy.delta, N, BATCH_SIZE, 1)
-    write_calibration(paths.noise(study(), "digits", 8.0, 1, BATCH_SIZE), noise)
+    paths = tiny.copied(tmp_path).paths
+    write_calibration(noise(paths), calibrate(8.0, 1e-5, N, BATCH_SIZE, 1))
     return paths
 
 
-def test_progress_counts_every_trial_once(paths: Paths, cell: Cell) -> None:
+def noise(paths: Paths, chosen: Study | None = None) -> Path:
+    return paths.noise(chosen or study(), "digits", 8.0, 1, BATCH_SIZE)
+
+
+def run(chosen: Study, paths: Paths) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """Run the cell; return its rows, and what it told meanwhile."""
     told: list[dict[str, Any]] = []
-    run_cell(OpenCell.open(study(), paths, cell), paths, study(), progress=told.append)
-    trials = pd.read_parquet(paths.cell_trials(study(), cell))
+    run_cell(OpenCell.open(chosen, paths, CELL), paths, chosen, progress=told.append)
+    return pd.read_parquet(paths.cell_trials(chosen, CELL)), told
+
+
+def test_progress_counts_every_trial_once(paths: Paths) -> None:
+    trials, told = run(study(), paths)
     assert [each["trials"] for each in told[:-1]] == list(range(1, len(trials) + 1))
     assert told[-1]["trained"] == len(trials)
     assert told[-1]["trial_seconds"] >= trials["wall_seconds"].sum() - 0.01
-    again: list[dict[str, Any]] = []
-    run_cell(OpenCell.open(study(), paths, cell), paths, study(), progress=again.append)
+    _, again = run(study(), paths)
     assert [each["trained"] for each in again] == [0]
     assert again[0]["trial_seconds"] == pytest.approx(told[-1]["trial_seconds"])
 
 
 @pytest.mark.parametrize(
-    ("privacy", "message"),
+    ("privacy", "share", "said"),
     [
-        ({"delta": 1e-6}, "delta: found 1e-05, expected 1e-06"),
-        ({"step_rounding": "ceil"}, "steps: found 1, expected 2"),
+        ({"delta": 1e-6}, 1, "delta: found 1e-05, expected 1e-06"),
+        ({"step_rounding": "ceil"}, 1, "steps: found 1, expected 2"),
+        ({}, 0.5, r"noise_multiplier: found 0\.\d+, which gives"),
     ],
 )
 def test_noise_for_another_guarantee_trains_nothing(
-    paths: Paths, cell: Cell, privacy: dict[str, Any], message: str
+    paths: Paths, privacy: dict[str, Any], share: float, said: str
 ) -> None:
     edited = study(**privacy)
-    file = paths.noise(edited, "digits", 8.0, 1, BATCH_SIZE)
-    shutil.copy(paths.noise(study(), "digits", 8.0, 1, BATCH_SIZE), file)  # under a wrong name
-    with pytest.raises(CalibrationError, match=message) as raised:
-        run_cell(OpenCell.open(edited, paths, cell), paths, edited)
+    file = noise(paths, edited)
+    if privacy:
+        shutil.copy(noise(paths), file)  # under a wrong name
+    content = read_json(file)
+    write_json(file, content | {"noise_multiplier": share * content["noise_multiplier"]})
+    with pytest.raises(CalibrationError, match=said) as raised:
+        run(edited, paths)
     assert raised.value.remake == (file,)
     assert not paths.trials.exists()
 
 
-def test_less_noise_than_certified_trains_nothing(paths: Paths, cell: Cell) -> None:
-    file = paths.noise(study(), "digits", 8.0, 1, BATCH_SIZE)
-    content = read_json(file)
-    write_json(file, content | {"noise_multiplier": content["noise_multiplier"] / 2})
-    with pytest.raises(CalibrationError, match=r"noise_multiplier: found 0\.\d+, which gives"):
-        run_cell(OpenCell.open(study(), paths, cell), paths, study())
-    assert not paths.trials.exists()
+def hill(rate: float, seed: int) -> float:
+    return {0.001: 0.2, 0.003: 0.5, 0.01: 0.6, 0.03: 0.1}[rate] - 0.01 * seed
+
+
+@pytest.mark.parametrize(
+    ("selection", "score", "trials", "best"),
+    [
+        ("repeat-best", hill, 4 + 2, 0.01),
+        ("exhaustive", hill, 12, 0.01),
+        ("bracket", hill, 3 + 2, 0.01),
+        # The smallest rate wins a tie.
+        ("repeat-best", lambda *_: 0.5, 4 + 2, 0.001),
+    ],
+)
+def test_the_best_rate_of_the_first_seed_is_repeated(
+    selection: str,
+    score: Callable[[float, int], float],
+    trials: int,
+    best: float,
+    paths: Paths,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    template: list[StoredTrial] = []
+
+    def train(spec: TrialSpec, context: Any, *others: Any) -> tuple[StoredTrial, Any]:
+        if not template:
+            template.append(train_trial(spec, context, *others)[0])
+        chosen = score(spec.learning_rate, spec.seed)
+        # What is chosen by is not what is reported.
+        record = template[0].record | {"selection_accuracy": chosen, "macro_accuracy": 1 - chosen}
+        return StoredTrial(record, template[0].steps), {"epoch1/weight": np.zeros(1)}
+
+    monkeypatch.setattr(module, "train_trial", train)
+    rows, _ = run(study(selection, seeds=3), paths)
+    assert set(rows[rows["best"]]["learning_rate"]) == {best}
+    assert sorted(rows[rows["best"]]["seed"]) == [1, 2, 3]
+    assert len(rows) == trials

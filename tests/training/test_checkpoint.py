@@ -1,27 +1,33 @@
-"""A trial goes on from its checkpoint to the same end, and from a useless one it starts again."""
+"""A stopped trial goes on to the same end, in the same time; from a useless checkpoint it starts again."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from tests.training.tiny_study import assert_equal, end, prepare, stopped_after, tiny_study
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.training.tiny_study import Prepared, assert_equal, end, stopped_after
 
+from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
+from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.physical import DoesNotFitError
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays
-from dpsweep.training.trial import train_trial
+from dpsweep.training.trial import epoch_ends, train_trial
 
 Trial = tuple[TrialSpec, TrialContext]
 
 
 @pytest.fixture(scope="module")
-def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
-    study = tiny_study({}, {"kind": "film"}, batch_size=[30])
-    made = prepare(study, tmp_path_factory.mktemp("checkpoint"))
+def trial(tiny: Prepared) -> Trial:
+    made = tiny.of({}, {"kind": "film"}, batch_size=[30])
     return made.spec(steps=9), made.context()
 
 
@@ -52,12 +58,8 @@ def test_resuming_is_bit_identical(
 @pytest.mark.parametrize(
     "optimizer",
     [
-        {
-            "kind": "sgd",
-            "momentum": 0.9,
-            "schedule": "cosine",
-            "average": {"kind": "ema", "decay": 0.9},
-        },
+        {"kind": "sgd", "momentum": 0.9, "schedule": "cosine"}
+        | {"average": {"kind": "ema", "decay": 0.9}},
         {"kind": "adam-bc", "warmup": 0.7, "average": {"kind": "tail", "share": 0.6}},
         {"kind": "torch", "name": "RMSprop", "schedule": "linear"},
     ],
@@ -85,35 +87,31 @@ def test_a_checkpoint_holds_no_generator(stopped: Path) -> None:
     assert state["optimizer"]["steps"] == state["progress"]["step"] == 5
 
 
-def without_steps(state: dict[str, Any]) -> None:
-    # As version 3 wrote it, on a GPU: 16 bytes of a generator that a CPU has no use for.
+def of_version_3(state: dict[str, Any]) -> None:
+    """On a GPU it wrote 16 bytes of a generator that a CPU has no use for."""
     del state["optimizer"]["steps"]
     state["optimizer"]["noise"] = torch.zeros(16, dtype=torch.uint8)
 
 
-def without_a_parameter(state: dict[str, Any]) -> None:
-    state["parameters"].popitem()
-
-
-def of_another_shape(state: dict[str, Any]) -> None:
-    name = next(iter(state["parameters"]))
-    state["parameters"][name] = torch.zeros(3)
-
-
-def of_another_optimizer(state: dict[str, Any]) -> None:
-    state["optimizer"]["optimizer"]["param_groups"] = []
-
-
-def without_progress(state: dict[str, Any]) -> None:
-    del state["progress"]["epochs"]
-
-
 @pytest.mark.parametrize(
     "spoil",
-    [without_steps, without_a_parameter, of_another_shape, of_another_optimizer, without_progress],
+    [
+        of_version_3,
+        lambda state: state["parameters"].popitem(),
+        lambda state: state["parameters"].update(
+            dict.fromkeys(state["parameters"], torch.zeros(3))
+        ),
+        lambda state: state["optimizer"]["optimizer"].update(param_groups=[]),
+        lambda state: state["progress"].pop("epochs"),
+    ],
+    ids=["older", "a parameter less", "other shapes", "another optimizer", "no progress"],
 )
 def test_a_checkpoint_that_does_not_fit_starts_the_trial_again(
-    trial: Trial, whole: Arrays, stopped: Path, caplog: pytest.LogCaptureFixture, spoil: Any
+    trial: Trial,
+    whole: Arrays,
+    stopped: Path,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[Any], object],
 ) -> None:
     state = torch.load(stopped, weights_only=True)
     spoil(state)
@@ -150,3 +148,87 @@ def test_a_checkpoint_is_kept_where_its_state_does_not_fit(
     with caplog.at_level(logging.INFO):
         assert_equal(end(*trial, stopped), whole)
     assert "continuing from step 5" in caplog.text
+
+
+# -- epochs and seconds --------------------------------------------------------------------------
+
+
+@given(st.integers(1, 10**6), st.integers(1, 64))
+def test_an_epoch_ends_with_the_nearest_step(steps: int, epochs: int) -> None:
+    steps = max(steps, epochs)
+    ends = {epoch: step for step, epoch in epoch_ends(steps, epochs).items()}
+    assert sorted(ends) == list(range(1, epochs + 1))
+    assert ends[epochs] == steps
+    for epoch, step in ends.items():
+        exact = Fraction(epoch * steps, epochs)
+        assert abs(step - exact) <= Fraction(1, 2)
+        assert step >= exact or step - exact != Fraction(-1, 2), "a half is rounded up"
+
+
+class Clock:
+    """A clock that only steps and evaluation move."""
+
+    step, evaluation = 2.0, 30.0
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1e6
+        monkeypatch.setattr(trial_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        for owner, name, seconds in (
+            (PrivateOptimizer, "step", self.step),
+            (trial_module, "evaluate", self.evaluation),
+        ):
+            monkeypatch.setattr(owner, name, self._moved_by(getattr(owner, name), seconds))
+
+    def _moved_by(self, usual: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+        def moving(*given: Any) -> Any:
+            self.now += seconds
+            return usual(*given)
+
+        return moving
+
+
+@pytest.mark.parametrize(
+    ("every", "stops"), [(1.0, ()), (5.0, (5,)), (1.0, (1, 3)), (1e9, (1, 3))], ids=str
+)
+def test_the_time_of_a_trial_is_that_of_its_steps(
+    every: float,
+    stops: tuple[int, ...],
+    trial: Trial,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However often it was saved, stopped and continued; a day between two jobs does not count."""
+    clock, path = Clock(monkeypatch), tmp_path / "trial.checkpoint"
+    for steps in stops:
+        with stopped_after(steps):
+            train_trial(*trial, path, every)
+        clock.now += 86_400
+    record = train_trial(*trial, path, every)[0].record
+    assert record["wall_seconds"] == 9 * clock.step
+    assert record["evaluation_seconds"] == clock.evaluation
+    sampled = record["examples_per_second"] * 9 * clock.step
+    assert sampled == pytest.approx(round(sampled)) and sampled > 100
+
+
+def test_parameters_are_kept_at_the_end_of_their_epoch(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of an epoch are those of a trial that takes as many steps and ends there."""
+    spec, context = trial
+    ends = {2: 1, 5: 2, 9: 3}
+    monkeypatch.setattr(trial_module, "epoch_ends", lambda *_: ends)
+    _, kept = train_trial(spec, context, None, 1e9)
+    seen: dict[int, dict[str, Any]] = {}
+    usual = PrivateOptimizer.step
+
+    def watched(optimizer: PrivateOptimizer, *given: Any) -> Any:
+        found = usual(optimizer, *given)
+        parameters = optimizer.engine.parameters.items()
+        seen[len(seen) + 1] = {name: each.detach().clone() for name, each in parameters}
+        return found
+
+    monkeypatch.setattr(PrivateOptimizer, "step", watched)
+    train_trial(spec, context, None, 1e9)
+    for step, epoch in ends.items():
+        for name, each in seen[step].items():
+            assert (kept[f"epoch{epoch}/{name}"] == each.numpy()).all()

@@ -113,7 +113,9 @@ def test_a_trial_on_features_is_the_trial_with_the_network(
     assert cached.record["trainable_parameters"] == in_loop.record["trainable_parameters"]
 
 
-def test_a_layer_names_whose_outputs_are_read(template: Path, tmp_path: Path) -> None:
+def test_a_layer_names_whose_outputs_are_read_and_transformed(
+    template: Path, tmp_path: Path
+) -> None:
     study, paths, data, backbone = prepared(template, tmp_path, {"layer": "blocks.0"})
     found = compute_features(study, paths, SOURCE)
     network = build_model(backbone.folder, HeadOnly(kind="head"), 2, 0).eval()
@@ -131,13 +133,7 @@ def test_a_layer_names_whose_outputs_are_read(template: Path, tmp_path: Path) ->
     np.testing.assert_allclose(
         found.train_inputs[:50], mean / mean.norm(dim=1, keepdim=True), rtol=1e-4, atol=1e-5
     )
-
-
-def test_features_come_in_eval_mode_and_are_transformed_one_by_one(
-    template: Path, tmp_path: Path
-) -> None:
-    study, paths, data, _ = prepared(template, tmp_path, {"transformation": "layer-norm"})
-    found = compute_features(study, paths, SOURCE)
+    found = compute_features(feature_study({"transformation": "layer-norm"}), paths, SOURCE)
     assert found.train_inputs.dtype == np.float32
     np.testing.assert_allclose(found.train_inputs.mean(axis=1), 0, atol=1e-5)
     np.testing.assert_allclose(found.train_inputs.var(axis=1), 1, atol=1e-2)
@@ -181,12 +177,14 @@ def test_features_of_something_else_are_not_read(
     study, paths, *_ = prepared(template, tmp_path)
     with pytest.raises(DatasetError, match=r"metadata\.json is missing"):
         open_features(study, paths, SOURCE)
-    compute_features(study, paths, SOURCE)
+    features = compute_features(study, paths, SOURCE)
     match what:
         case "features":
             study = feature_study({"layer": "blocks.0"})
         case "backbone":
-            with_weights(paths.backbone("vit"), scale=1.5)
+            other = with_weights(paths.backbone("vit"), scale=1.5)
+            with pytest.raises(BackboneError, match="found features of backbone"):
+                TrialContext(features, other, study.methods["method"], device=CPU)
         case "dataset":
             section = study.datasets["digits"]
             source = section.source.model_copy(update={"seed": 5})
@@ -209,16 +207,6 @@ def test_a_damaged_cache_is_not_read(template: Path, tmp_path: Path) -> None:
         open_inputs(study, paths, PROBLEM)
 
 
-def test_the_network_of_the_features_is_the_one_of_the_trial(
-    template: Path, tmp_path: Path
-) -> None:
-    study, paths, _, _ = prepared(template, tmp_path)
-    features = compute_features(study, paths, SOURCE)
-    other = with_weights(paths.backbone("vit"), scale=1.5)
-    with pytest.raises(BackboneError, match="found features of backbone"):
-        TrialContext(features, other, study.methods["method"], device=CPU)
-
-
 def test_a_full_disk_is_named_before_anything_is_computed(
     template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,27 +218,23 @@ def test_a_full_disk_is_named_before_anything_is_computed(
 
 
 @pytest.mark.parametrize(
-    ("features", "complaint"),
+    "features",
     [
-        ({"layer": "blocks.9"}, 'found "blocks.9".* allowed: blocks.0, blocks.1'),
-        ({"layer": "patch_embed", "pooling": "token"}, None),
-        ({"layer": "blocks.0.attn.qkv", "pooling": "mean"}, None),
-        ({"layer": "head_drop", "pooling": "mean"}, None),
+        {"layer": "patch_embed", "pooling": "token"},
+        {"layer": "blocks.0.attn.qkv", "pooling": "mean"},
+        {"layer": "head_drop", "pooling": "mean"},
     ],
 )
-def test_layers(
-    template: Path, tmp_path: Path, features: dict[str, Any], complaint: str | None
-) -> None:
+def test_layers(template: Path, tmp_path: Path, features: dict[str, Any]) -> None:
     study, paths, *_ = prepared(template, tmp_path, features)
-    if complaint is None:
-        assert compute_features(study, paths, SOURCE).train_inputs.ndim == 2
-        return
-    with pytest.raises(BackboneError, match=complaint):
-        compute_features(study, paths, SOURCE)
+    assert compute_features(study, paths, SOURCE).train_inputs.ndim == 2
 
 
-def test_what_is_not_finite_is_refused(template: Path, tmp_path: Path) -> None:
+def test_layers_and_numbers_that_are_refused(template: Path, tmp_path: Path) -> None:
     study, paths, _, backbone = prepared(template, tmp_path)
+    unknown = feature_study({"layer": "blocks.9"})
+    with pytest.raises(BackboneError, match=r'found "blocks\.9".* allowed: blocks'):
+        compute_features(unknown, paths, SOURCE)
     state = {name: value * float("nan") for name, value in backbone.state().items()}
     metadata = backbone.metadata.model_dump(exclude={"checksum"})
     write_backbone(backbone.folder, state, **metadata)

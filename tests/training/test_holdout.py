@@ -1,15 +1,13 @@
 """Selecting on held-out training examples: they are not trained on, and noise is for the rest."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.training.tiny_study import N, Prepared, prepare, tiny_study
+from tests.training.tiny_study import N, Prepared, tiny_study
 
-from dpsweep.data import Split, write_prepared
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import write_calibration
@@ -22,43 +20,17 @@ from dpsweep.training.trial import train_trial
 
 SHARE = 0.2
 HELD_OUT = len(held_out_rows(N, SHARE))
+TRAINING = {"select_on": "holdout", "holdout_share": SHARE}
 CELL = Cell("digits_vit_method", 8.0, 1, "full", 1.0)
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    study = tiny_study({"select_on": "holdout", "holdout_share": SHARE}, {"kind": "all"})
-    return prepare(study, tmp_path_factory.mktemp("holdout"))
+@pytest.fixture
+def made(tiny: Prepared, tmp_path: Path) -> Prepared:
+    return tiny.of(TRAINING, {"kind": "all"}).copied(tmp_path)
 
 
 def train(made: Prepared) -> tuple[StoredTrial, Any]:
     return train_trial(made.spec(steps=3), made.context(), None, 1e9)
-
-
-def test_the_split_covers_the_training_set(made: Prepared) -> None:
-    data = made.data
-    kept, held_out = data.hold_out(SHARE)
-    assert sorted([*kept, *held_out]) == list(range(N))
-    assert abs(len(held_out) - SHARE * N) < 4 * math.sqrt(SHARE * (1 - SHARE) * N)
-    assert data.hold_out(0)[0].tolist() == list(range(N))
-
-
-def test_an_appended_example_moves_no_other(made: Prepared, tmp_path: Path) -> None:
-    study, data = made.study, made.data
-    inputs, labels = np.asarray(data.train_inputs), np.asarray(data.train_labels)
-    more = write_prepared(
-        tmp_path,
-        **{"name": "more", "title": "More", "source": "", "revision": None},
-        classes=data.metadata.classes,
-        train=Split(np.concatenate([inputs, inputs[:1]]), np.append(labels, labels[0])),
-        test=Split(inputs[:1], labels[:1]),
-    )
-    for before, after in zip(data.hold_out(SHARE), more.hold_out(SHARE), strict=True):
-        assert after[after < N].tolist() == before.tolist()
-    # The study knows the new numbers before it has seen the data.
-    section = study.datasets["digits"].model_copy(update={"train_size": N + 1})
-    edited = study.model_copy(update={"datasets": {**study.datasets, "digits": section}})
-    assert edited.train_size("digits") == len(more.hold_out(SHARE)[0])
 
 
 def test_a_share_that_holds_out_nothing_is_refused() -> None:
@@ -68,6 +40,8 @@ def test_a_share_that_holds_out_nothing_is_refused() -> None:
 
 def test_noise_is_for_the_examples_that_are_trained_on(made: Prepared) -> None:
     study, paths = made.study, made.paths
+    kept, held_out = made.data.hold_out(SHARE)
+    assert sorted([*kept, *held_out]) == list(range(N)) and len(held_out) == HELD_OUT
     assert study.train_size("digits") == study.batch_size(CELL) == N - HELD_OUT
     path = paths.noise(study, "digits", 8.0, 1, "full")
     for size in (N, N - HELD_OUT):

@@ -22,8 +22,8 @@ from dpsweep.study import Cell, load_study
 from dpsweep.study.paths import Paths
 from dpsweep.training.job import EXIT_AGAIN, EXIT_TERMINATED, interruption, watched
 
-PROBLEM, CELL = "digits_vit_method", "eps8_epochs60_B32_C1"
-SECTIONS = tiny_sections({}, {"kind": "film"}, epochs=[60], batch_size=[32])
+PROBLEM, CELL = "digits_vit_method", "eps8_epochs30_B32_C1"
+SECTIONS = tiny_sections({}, {"kind": "film"}, epochs=[30], batch_size=[32])
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_study(file)
     stages.prepare_dataset("digits", file)
     stages.prepare_backbone("vit", file)
-    stages.calibrate("digits", 8.0, 60, "32", file)
+    stages.calibrate("digits", 8.0, 30, "32", file)
     return file
 
 
@@ -93,7 +93,7 @@ def test_stopped_trial_goes_on_and_ends_the_same(
     for number, status in ((signal.SIGUSR1, EXIT_AGAIN), (signal.SIGTERM, EXIT_TERMINATED)):
         log = file.with_name(number.name)
         process = train(file, log)
-        time.sleep(0.5)
+        time.sleep(0.3)
         assert process.pid is not None
         os.kill(process.pid, number)
         assert ended(process) == status
@@ -127,25 +127,25 @@ def watching() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("watching")
-def test_time_limit_without_progress_is_not_called_again() -> None:
-    assert interruption(saved=True) is None
-    os.kill(os.getpid(), signal.SIGUSR1)
-    stop = interruption(saved=False)
-    assert stop is not None
-    assert stop.code == EXIT_TERMINATED
-    stop = interruption(saved=True)
-    assert stop is not None
-    assert stop.code == EXIT_AGAIN
-
-
-@pytest.mark.usefixtures("watching")
-@pytest.mark.parametrize("order", [("SIGUSR1", "SIGTERM"), ("SIGTERM", "SIGUSR1")])
-def test_the_end_for_good_wins(order: tuple[str, str]) -> None:
-    for name in order:
-        os.kill(os.getpid(), getattr(signal, name))
-    stop = interruption(saved=True)
-    assert stop is not None
-    assert stop.code == EXIT_TERMINATED
+@pytest.mark.parametrize(
+    ("signals", "saved", "status"),
+    [
+        ([], True, None),
+        ([signal.SIGUSR1], True, EXIT_AGAIN),
+        # Without progress, another call would fare no better.
+        ([signal.SIGUSR1], False, EXIT_TERMINATED),
+        # The end for good wins.
+        ([signal.SIGUSR1, signal.SIGTERM], True, EXIT_TERMINATED),
+        ([signal.SIGTERM, signal.SIGUSR1], True, EXIT_TERMINATED),
+    ],
+)
+def test_the_status_says_whether_to_call_again(
+    signals: list[signal.Signals], saved: bool, status: int | None
+) -> None:
+    for each in signals:
+        os.kill(os.getpid(), each)
+    stop = interruption(saved=saved)
+    assert (stop and stop.code) == status
 
 
 def test_handlers_are_given_back() -> None:

@@ -1,7 +1,10 @@
 """Streams, sampling and noise: independent, as they must be distributed, and the same every time."""
 
 import itertools
-import random
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from dpsweep.training import randomness
 from dpsweep.training.randomness import (
     GaussianNoise,
     PoissonSampler,
+    PublicStreamWarning,
     microbatches,
     new_secret,
     numpy_stream,
@@ -55,15 +59,27 @@ def test_a_secret_gives_another_stream() -> None:
     assert len(keys) == 101
 
 
-def test_streams_do_not_touch_global_state() -> None:
-    torch.manual_seed(0)
-    np.random.seed(0)
-    random.seed(0)
-    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-    numpy_stream("a").normal(size=3)
-    assert torch.equal(before[0], torch.get_rng_state())
-    assert (before[1] == np.random.get_state()[1]).all()
-    assert before[2] == random.getstate()
+@pytest.mark.filterwarnings("always::dpsweep.training.randomness.PublicStreamWarning")
+@pytest.mark.parametrize("stream", [GaussianNoise, partial(PoissonSampler, 9, 3)])
+def test_a_stream_without_a_secret_warns(
+    stream: Callable[..., object], recwarn: pytest.WarningsRecorder
+) -> None:
+    stream("noise", secret=b"")
+    stream("noise", secret=b"secret")
+    assert not recwarn
+    with pytest.warns(PublicStreamWarning, match=r"new_secret\(\)"):
+        stream("noise")
+    with pytest.raises(ValueError, match="secret: found a str; allowed: bytes"):
+        stream("noise", secret=str(7))
+
+
+def test_a_program_is_warned_once() -> None:
+    program = (
+        "import dpsweep as d; d.GaussianNoise('a'); d.GaussianNoise('b'); d.PoissonSampler(9, 3)"
+    )
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert ran.stderr.count("new_secret()") == 1
 
 
 # -- sampling ----------------------------------------------------------------------------------
@@ -166,9 +182,19 @@ def test_empty_batches_happen() -> None:
     assert list(microbatches(empty, 8)) == []
 
 
-@pytest.mark.parametrize(("train_size", "batch_size"), [(10, 0), (10, 11), (0, 0), (10, -1)])
-def test_impossible_batch_sizes(train_size: int, batch_size: int) -> None:
-    with pytest.raises(ValueError, match=f"batch size {batch_size} is not possible"):
+@pytest.mark.parametrize(
+    ("train_size", "batch_size", "said"),
+    [
+        *((*each, "is not possible with") for each in ((10, 0), (10, 11), (0, 0), (10, -1))),
+        # An example would be sampled at another rate.
+        *(
+            (100, each, r"batch_size = .*must be an integer")
+            for each in (10.5, 10.0, "10", None, True)
+        ),
+    ],
+)
+def test_impossible_batch_sizes(train_size: int, batch_size: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
         PoissonSampler(train_size, batch_size)
 
 
@@ -273,21 +299,7 @@ def test_noise_does_not_lie_in_memory_at_once(
 
 
 def test_noise_is_added_and_scaled() -> None:
-    total = torch.full((1000,), 5.0, dtype=torch.float64)
-    GaussianNoise("a").add_to(total, 4, 0.25)
-    torch.testing.assert_close(total, 5 + 0.25 * drawn(GaussianNoise("a"), 4, 1000))
-
-
-def test_nothing_to_add_to() -> None:
-    GaussianNoise("a").add_to(torch.zeros(0, dtype=torch.float64), 0, 1.0)
-
-
-@pytest.mark.parametrize("size", [10.5, 10.0, "10", None, True])
-def test_a_batch_size_that_is_no_integer_would_be_sampled_at_another_rate(size: Any) -> None:
-    with pytest.raises(ValueError, match=r"batch_size = .*must be an integer"):
-        PoissonSampler(100, size, "a", secret=b"")
-
-
-def test_a_secret_is_bytes() -> None:
-    with pytest.raises(ValueError, match="secret: found a str; allowed: bytes"):
-        GaussianNoise("a", secret=str(7))  # type: ignore[arg-type]
+    for size in (1000, 0):
+        total = torch.full((size,), 5.0, dtype=torch.float64)
+        GaussianNoise("a").add_to(total, 4, 0.25)
+        torch.testing.assert_close(total, 5 + 0.25 * drawn(GaussianNoise("a"), 4, size))

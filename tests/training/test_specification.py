@@ -1,19 +1,17 @@
 """A trial's key changes with everything that determines the trial."""
 
-import math
 from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 import torch
 from tests.training import tiny_study as tiny
-from tests.training.tiny_study import CPU, N, Prepared, prepare, tiny_study
+from tests.training.tiny_study import CPU, N, Prepared, calibrate
 
 import dpsweep.training.specification as module
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import Cell, Study
-from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
+from dpsweep.study.clipping import AutomaticClipping, FlatClipping, NoClipping
 from dpsweep.study.config import LoRA
 from dpsweep.study.fingerprints import trainer_fingerprint
 from dpsweep.training.specification import TrialSpec, specify
@@ -38,17 +36,33 @@ def test_every_field_is_in_the_key(field: str) -> None:
     assert changed.key != SPEC.key
 
 
-@pytest.mark.parametrize(
-    ("rule", "key"),
-    [
-        (FlatClipping(1.0), "39d025249153b66e6fbc232d50e3af940a8ead789a8c8e48eae119bca1d559fe"),
-        (AutomaticClipping(), "bc04b32cafa0fd2ad98ada1aaf86f2a7309f01684ad8344009da04e6ee2e1c85"),
-        (NoClipping(), "662b00183848aa32f3bea3dd6eb38a7689b4a8e6fb08e0d2941c6df8d3b5dbb3"),
-    ],
-)
-def test_keys_of_stored_trials_stay_valid(rule: Clipping, key: str) -> None:
+# What a renamed key of a study and a title leave as it was.
+LORA = LoRA(kind="lora", rank=2, target_modules=["qkv"], title="Two", engine="vmap")
+STORED: list[tuple[dict[str, Any], str]] = [
+    ({}, "39d025249153b66e6fbc232d50e3af940a8ead789a8c8e48eae119bca1d559fe"),
+    (
+        {"clipping": AutomaticClipping()},
+        "bc04b32cafa0fd2ad98ada1aaf86f2a7309f01684ad8344009da04e6ee2e1c85",
+    ),
+    (
+        {"clipping": NoClipping()},
+        "662b00183848aa32f3bea3dd6eb38a7689b4a8e6fb08e0d2941c6df8d3b5dbb3",
+    ),
+    (
+        {"optimizer": "sgd"},
+        "5933fa5aa92f58b16d43357b1a0240e686e2afe1404457c90630fefe87d98349",
+    ),
+    (
+        {"method": LORA.identity()},
+        "3449378cd1c3afbeede443aa0ee8f5990f409987bea965e3c775b4999c2b8f06",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "key"), STORED, ids=lambda each: str(each)[:20])
+def test_keys_of_stored_trials_stay_valid(changes: dict[str, Any], key: str) -> None:
     """Another key for the same trial is another trainer version, or a mistake."""
-    assert replace(SPEC, clipping=rule).key == key
+    assert replace(SPEC, **changes).key == key
 
 
 def keys_with(optimizers: dict[str, Any], *names: str) -> list[str]:
@@ -61,38 +75,27 @@ def keys_with(optimizers: dict[str, Any], *names: str) -> list[str]:
 
 def test_adam_and_sgd_keep_the_keys_of_stored_trials() -> None:
     """Without a section, and with one that says what is so without it."""
-    keys = {
-        "adam": "39d025249153b66e6fbc232d50e3af940a8ead789a8c8e48eae119bca1d559fe",
-        "sgd": "5933fa5aa92f58b16d43357b1a0240e686e2afe1404457c90630fefe87d98349",
-    }
-    assert keys_with({}, *keys) == list(keys.values())
+    keys = [SPEC.key, replace(SPEC, optimizer="sgd").key]
+    assert keys_with({}, "adam", "sgd") == keys
     said = {
         "adam": {"kind": "adam", "betas": [0.9, 0.999], "eps": 1e-8, "schedule": "constant"},
         "plain": {"kind": "sgd", "title": "Plain", "momentum": 0, "nesterov": False, "warmup": 0},
     }
-    assert keys_with(said, "adam", "plain") == list(keys.values())
+    assert keys_with(said, "adam", "plain") == keys
 
 
 def test_what_an_optimizer_does_is_in_the_key_and_its_name_is_not() -> None:
     variants: list[dict[str, Any]] = [
-        {"kind": "adam"},
-        {"kind": "adam", "betas": [0.9, 0.99]},
-        {"kind": "adam", "eps": 1e-6},
-        {"kind": "adamw"},
-        {"kind": "adamw", "weight_decay": 0.1},
-        {"kind": "adam-bc"},
-        {"kind": "adam-bc", "floor": 0.1},
-        {"kind": "sgd"},
-        {"kind": "sgd", "momentum": 0.9},
+        *({"kind": "adam"}, {"kind": "adam", "betas": [0.9, 0.99]}, {"kind": "adam", "eps": 1e-6}),
+        *({"kind": "adamw"}, {"kind": "adamw", "weight_decay": 0.1}),
+        *({"kind": "adam-bc"}, {"kind": "adam-bc", "floor": 0.1}),
+        *({"kind": "sgd"}, {"kind": "sgd", "momentum": 0.9}),
         {"kind": "sgd", "momentum": 0.9, "nesterov": True},
-        {"kind": "torch", "name": "RMSprop"},
-        {"kind": "torch", "name": "Adagrad"},
+        *({"kind": "torch", "name": "RMSprop"}, {"kind": "torch", "name": "Adagrad"}),
         {"kind": "torch", "name": "RMSprop", "arguments": {"alpha": 0.9}},
-        {"kind": "adam", "schedule": "cosine"},
-        {"kind": "adam", "schedule": "linear"},
+        *({"kind": "adam", "schedule": each} for each in ("cosine", "linear")),
         {"kind": "adam", "schedule": "linear", "warmup": 0.1},
-        {"kind": "adam", "average": {"kind": "ema", "decay": 0.9}},
-        {"kind": "adam", "average": {"kind": "ema", "decay": 0.99}},
+        *({"kind": "adam", "average": {"kind": "ema", "decay": each}} for each in (0.9, 0.99)),
         {"kind": "adam", "average": {"kind": "tail", "share": 0.2}},
     ]
     named = {f"o{index}": each for index, each in enumerate(variants)}
@@ -102,49 +105,16 @@ def test_what_an_optimizer_does_is_in_the_key_and_its_name_is_not() -> None:
     assert keys_with(titled, *titled) == keys
 
 
-def test_a_renamed_key_of_a_study_leaves_the_keys_of_stored_trials() -> None:
-    method = LoRA(kind="lora", rank=2, target_modules=["qkv"], title="Two", engine="vmap")
-    assert method.identity() == {"kind": "lora", "rank": 2, "targets": ["qkv"]}
-    key = replace(SPEC, method=method.identity()).key
-    assert key == "3449378cd1c3afbeede443aa0ee8f5990f409987bea965e3c775b4999c2b8f06"
-
-
 def test_the_version_of_the_trainer_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before = SPEC.key
     monkeypatch.setattr(module, "TRAINER_VERSION", module.TRAINER_VERSION + 1)
     assert SPEC.key != before
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+@pytest.fixture
+def made(tiny: Prepared) -> Prepared:
     training = {"automatic_clipping_gamma": 0.25, "threads": 1, "precision": "float32"}
-    study = tiny_study(training, {"kind": "film"})
-    return prepare(study, tmp_path_factory.mktemp("specification"))
-
-
-@pytest.mark.parametrize(
-    ("bound", "clipping"),
-    [
-        (0.3, FlatClipping(0.3)),
-        (7.0, FlatClipping(7.0)),
-        ("automatic", AutomaticClipping(0.25)),
-        ("none", NoClipping()),
-    ],
-)
-def test_what_is_specified_is_what_the_cell_and_its_noise_say(
-    made: Prepared, bound: Any, clipping: Clipping
-) -> None:
-    study, _, data, backbone = made
-    cell = Cell(PROBLEM, math.inf if bound == "none" else 8.0, 3, 30, bound)
-    noise = calibrate(cell.epsilon, 1e-5, N, 30, 27)
-    found = specify(study, cell, noise, data, backbone, CPU, 0.05, 4)
-    assert (found.data, found.backbone) == (data.metadata.checksum, backbone.metadata.checksum)
-    assert (found.epsilon, found.delta) == (cell.epsilon, 1e-5)
-    assert found.noise_multiplier == noise.noise_multiplier
-    assert (found.train_size, found.batch_size, found.epochs, found.steps) == (N, 30, 3, 27)
-    assert found.clipping == clipping
-    assert (found.learning_rate, found.seed) == (0.05, 4)
-    assert (found.device, found.precision, found.threads) == ("cpu", "float32", 1)
+    return tiny.of(training, {"kind": "film"})
 
 
 def test_other_classes_or_another_device_give_another_key(made: Prepared) -> None:

@@ -26,6 +26,9 @@ def test_a_saved_trial_comes_back(store: TrialStore) -> None:
     assert found.record == TRIAL.record
     np.testing.assert_array_equal(found.steps["sampled_examples"], np.arange(5))
     assert store.load("cd" * 16) is None
+    store.checkpoint_path(KEY).write_bytes(b"state")
+    store.save(KEY, TRIAL)
+    assert not store.checkpoint_path(KEY).exists()
 
 
 @pytest.mark.parametrize("place", ["record", "array", "cut"])
@@ -43,12 +46,6 @@ def test_a_damaged_trial_is_set_aside(store: TrialStore, place: str) -> None:
     assert store.load(KEY) is None
     assert not path.exists()
     assert path.with_name(path.name + ".damaged").exists()
-
-
-def test_saving_ends_the_checkpoint(store: TrialStore) -> None:
-    store.checkpoint_path(KEY).write_bytes(b"state")
-    store.save(KEY, TRIAL)
-    assert not store.checkpoint_path(KEY).exists()
 
 
 def test_parameters_are_kept_and_dropped(store: TrialStore) -> None:

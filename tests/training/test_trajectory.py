@@ -30,7 +30,7 @@ from dpsweep.training.job import EXIT_AGAIN, Interrupted
 from dpsweep.training.store import TrialStore
 from dpsweep.training.trajectory import Trajectory, TrajectoryError
 
-PROBLEM, EPOCHS = "digits_vit_method", 3
+PROBLEM, EPOCHS = "digits_vit_method", 2
 CELL = Cell.parse(PROBLEM, f"eps8_epochs{EPOCHS}_B30_C1")
 SECTIONS = tiny_sections(
     {},
@@ -76,6 +76,26 @@ def measure(file: Path, stage: str) -> pd.DataFrame:
     found = pd.read_parquet(output)
     output.unlink()
     return found
+
+
+def edited(file: Path, name: str, section: str, **values: Any) -> Path:
+    """Write a study that differs in a section, beside its original."""
+    sections, other = yaml.safe_load(file.read_text()), file.with_name(name)
+    sections[section] |= values
+    other.write_text(yaml.safe_dump(sections))
+    return other
+
+
+def measure_until_told(file: Path, stage: str, patch: pytest.MonkeyPatch) -> None:
+    """Measure, and be told to stop as soon as something is saved."""
+
+    def told(*, saved: bool) -> Interrupted | None:
+        return Interrupted(EXIT_AGAIN) if saved else None
+
+    with patch.context() as here:
+        here.setattr(trajectory, "interruption", told)
+        with pytest.raises(Interrupted):
+            measure(file, stage)
 
 
 # -- which trial is measured -------------------------------------------------------------------
@@ -205,15 +225,8 @@ def test_the_theory_is_of_several_trainings(
     """The store has the parameters of the first seed only. What is trained again is trained once."""
     study, paths = load_study(study_file), results(study_file)
     first = measure(study_file, "theory")
-    sections, file = yaml.safe_load(study_file.read_text()), study_file.with_name("seeds.yaml")
-    sections["theory"]["seeds"] = 2
-    file.write_text(yaml.safe_dump(sections))
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            trajectory, "interruption", lambda *, saved: Interrupted(1) if saved else None
-        )
-        with pytest.raises(Interrupted):
-            measure(file, "theory")
+    file = edited(study_file, "seeds.yaml", "theory", seeds=2)
+    measure_until_told(file, "theory", monkeypatch)
     trained = []
     train = trajectory.train_trial
     monkeypatch.setattr(
@@ -317,36 +330,6 @@ def test_finished_epochs_are_kept(
 def test_epochs_that_were_measured_with_other_settings_do_not_count(
     study_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(*, saved: bool) -> Interrupted | None:
-        return Interrupted(EXIT_AGAIN) if saved else None
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trajectory, "interruption", told)
-        with pytest.raises(Interrupted):
-            measure(study_file, "theory")
-    sections, file = yaml.safe_load(study_file.read_text()), study_file.with_name("draws.yaml")
-    sections["theory"]["draws"] = 3
-    file.write_text(yaml.safe_dump(sections))
-    found = measure(file, "theory")
+    measure_until_told(study_file, "theory", monkeypatch)
+    found = measure(edited(study_file, "draws.yaml", "theory", draws=3), "theory")
     assert found.groupby("epoch")["draw"].nunique().tolist() == (EPOCHS + 1) * [3]
-
-
-def test_a_trial_is_trained_again_once(study_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = measure(study_file, "norms")
-    store = TrialStore(results(study_file).trials)
-    key = whole["trial_key"].iloc[0]
-    parameters = store.load_parameters(key)
-    assert parameters is not None
-    store.drop_parameters(key)
-
-    def told(*, saved: bool) -> Interrupted:
-        return Interrupted(EXIT_AGAIN if saved else 1)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trajectory, "interruption", told)
-        with pytest.raises(Interrupted) as stop:
-            measure(study_file, "norms")
-    assert stop.value.code == EXIT_AGAIN
-    monkeypatch.delattr(trajectory, "train_trial")
-    pd.testing.assert_frame_equal(measure(study_file, "norms"), whole)
-    store.save_parameters(key, parameters)

@@ -109,6 +109,16 @@ class Prepared(NamedTuple):
     data: PreparedDataset
     backbone: PreparedBackbone
 
+    def of(self, training: dict[str, Any], method: dict[str, Any], **sweep: Any) -> "Prepared":
+        """Another study of the same dataset and backbone; see `tiny_sections`."""
+        return self._replace(study=tiny_study(training, method, **sweep))
+
+    def copied(self, folder: Path) -> "Prepared":
+        """The same with results of its own."""
+        for part in ("data", "backbones"):
+            (folder / part).symlink_to(self.paths.results / part)
+        return self._replace(paths=Paths(folder))
+
     def context(self, device: torch.device = CPU) -> TrialContext:
         """What trials of the study share."""
         return TrialContext(

@@ -229,7 +229,7 @@ class CheckedEngine(GradientEngine):
                     raise
                 # Whatever else an engine stumbles over, the next one may know it.
                 failure = error
-                because[name] = _because(error)
+                because[name] = getattr(error, "because", "") or _one_line(error)
                 continue
             if difference is None:
                 if name in _SLOW and because:
@@ -311,10 +311,6 @@ def _nothing(inputs: Tensor) -> Tensor:
     return torch.zeros(len(inputs), device=inputs.device)
 
 
-def _because(error: Exception) -> str:
-    return error.because if isinstance(error, UnsupportedModelError) else _one_line(error)
-
-
 def _one_line(error: Exception) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:_LONGEST_REASON]
 
@@ -354,22 +350,18 @@ def _refuse_random(model: nn.Module, inputs: Tensor) -> None:
     first, second = outputs
     if torch.allclose(first, second, rtol=1e-4, atol=1e-4, equal_nan=True):
         return
-    name = type(model).__name__
+    drops = [
+        f"{layer!r} ({type(each).__name__})"
+        for layer, each in model.named_modules()
+        if each.training and "drop" in type(each).__name__.lower()
+    ]
+    found, remedy = "in every pass", "take them out"
     if any(each.training for each in model.modules()):
-        drops = [
-            f"{layer!r} ({type(each).__name__})"
-            for layer, each in model.named_modules()
-            if each.training and "drop" in type(each).__name__.lower()
-        ]
-        where = f" in {shorten(drops)}" if drops else ""
-        raise UnsupportedModelError(
-            f"{name} draws random numbers{where} in train mode, so that no engine can be compared with the "
-            "loop over examples: call model.eval(), which switches dropout off, or choose engine 'loop', "
-            "which is slow"
-        )
+        found = f"in {shorten(drops)} in train mode" if drops else "in train mode"
+        remedy = "call model.eval(), which switches dropout off"
     raise UnsupportedModelError(
-        f"{name} draws random numbers in every pass, so that no engine can be compared with the loop over "
-        "examples: take them out, or choose engine 'loop', which is slow"
+        f"{type(model).__name__} draws random numbers {found}, so that no engine can be compared with the "
+        f"loop over examples: {remedy}, or choose engine 'loop', which is slow"
     )
 
 

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from inspect import signature
+from typing import Any, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dpsweep.gradients.convolutions import Convolutions, sums_of_rows
@@ -17,6 +19,9 @@ from dpsweep.gradients.per_example import (
     slices,
     widened,
 )
+
+# Input, four other tensors, training, momentum and epsilon.
+_BATCH_NORM = signature(F.batch_norm)
 
 
 @dataclass(frozen=True)
@@ -100,23 +105,13 @@ class Standardization(NamedTuple):
     """what was added to their variance"""
 
     @classmethod
-    def by_batch_norm(
-        cls,
-        input: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Self | None:
+    def by_batch_norm(cls, *args: Any, **kwargs: Any) -> Self | None:
         """Recognise ``F.batch_norm`` of weights of shape (1, out, inputs); None for anything else."""
-        if input.dim() != 3 or len(input) != 1 or not training:
-            return None
-        if any(each is not None for each in (running_mean, running_var, weight, bias)):
-            return None
-        return cls(input[0], None, eps)
+        given = _BATCH_NORM.bind(*args, **kwargs)
+        given.apply_defaults()
+        weights, *others, training, _, epsilon = given.arguments.values()
+        alone = weights.dim() == 3 and len(weights) == 1 and all(each is None for each in others)
+        return cls(weights[0], None, epsilon) if alone and training else None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import random
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +30,8 @@ Run = Callable[[nn.Module, Tensor], Tensor]
 
 Values = dict[str, Any]
 """Tensors and plain values by name."""
+
+_Place = tuple[nn.Module, str]
 
 # Attributes that every module has: what trains, buffers and layers are looked at by themselves.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -70,7 +72,8 @@ def check_passes(model: nn.Module, run: Run, inputs: Tensor, others: Tensor) -> 
     copied = copy_of(model)
     given = inputs.clone()
     start = _attributes(copied)
-    with same_draws(inputs.device), _refuse_largest_norms(copied, inputs.device):
+    look_ups = _RefuseLargestNorms(copied) if inputs.device.type == "cpu" else nullcontext()
+    with same_draws(inputs.device), look_ups:
         first = run(copied, given)
     if not _same(given, inputs):
         raise UnsupportedModelError(
@@ -119,37 +122,33 @@ class Watch:
         """Look at a network as it is now."""
         self._model = model
         self._tensors = _tensors(model)
-        self._versions = _versions(self._tensors)
+        self._marks = _marks(self._tensors)
 
     def written(self) -> list[str]:
         """Return the names of what was written, replaced or added."""
         tensors = _tensors(self._model)
-        versions = _versions(tensors)
-        alike = tensors.keys() == self._tensors.keys()
-        if (
-            alike
-            and versions == self._versions
-            and all(map(_is, tensors.values(), self._tensors.values()))
-        ):
+        marks = _marks(tensors)
+        if marks == self._marks:
             return []
-        before = dict(zip(self._tensors, self._versions, strict=True))
         layers = {module: name for name, module in self._model.named_modules()}
         return [
-            f"{layers[module]}.{key}".lstrip(".")
-            for ((module, key), tensor), version in zip(tensors.items(), versions, strict=True)
-            if not _unwritten(
-                self._tensors.get((module, key)), tensor, before.get((module, key)), version
-            )
+            f"{layers[place[0]]}.{place[1]}".lstrip(".")
+            for place, mark in marks.items()
+            if mark != self._marks.get(place) and not self._rounded(place, tensors[place])
         ]
+
+    def _rounded(self, place: _Place, tensor: Tensor) -> bool:
+        """Whether a tensor was replaced by its like, as by adapters that are merged and taken out again."""
+        before = self._tensors.get(place, tensor)
+        return before is not tensor and _differ_by_rounding(before, tensor)
 
     def restore(self, copied: nn.Module) -> None:
         """Give what was written the values of a copy that was made before."""
         layers = {module: name for name, module in self._model.named_modules()}
+        now = _marks(self._tensors)
         with torch.no_grad():
-            for ((module, key), tensor), version in zip(
-                self._tensors.items(), self._versions, strict=True
-            ):
-                if _version(tensor) != version:
+            for (module, key), tensor in self._tensors.items():
+                if now[module, key] != self._marks[module, key]:
                     tensor.copy_(getattr(copied.get_submodule(layers[module]), key))
 
     def refuse(self) -> None:
@@ -205,7 +204,10 @@ def same_draws(device: torch.device, seed: int = 0) -> Iterator[None]:
 
 
 class _RefuseLargestNorms(TorchFunctionMode):
-    """Refuses look-ups that scale the rows they read, also while no row is long enough."""
+    """Refuses look-ups that scale the rows they read, also while no row is long enough.
+
+    On the CPU; elsewhere what a look-up has rewritten is found when passes are compared.
+    """
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -231,11 +233,6 @@ class _RefuseLargestNorms(TorchFunctionMode):
                 "max_norm=None"
             )
         return func(*args, **kwargs)
-
-
-def _refuse_largest_norms(model: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
-    """Watch look-ups on the CPU; elsewhere what a look-up has rewritten is found when passes are compared."""
-    return _RefuseLargestNorms(model) if device.type == "cpu" else nullcontext()
 
 
 def _after(model: nn.Module, run: Run, *batches: Tensor) -> nn.Module:
@@ -365,9 +362,6 @@ def _differ_by_rounding(first: Any, second: Any) -> bool:
     return torch.allclose(first, second, rtol=0, atol=error, equal_nan=True)
 
 
-_Place = tuple[nn.Module, str]
-
-
 def _tensors(model: nn.Module) -> dict[_Place, Tensor]:
     return {
         (module, key): tensor
@@ -378,20 +372,9 @@ def _tensors(model: nn.Module) -> dict[_Place, Tensor]:
     }
 
 
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def _versions(tensors: Mapping[_Place, Tensor]) -> list[int]:
-    return [_version(each) for each in tensors.values()]
-
-
-def _is(first: object, second: object) -> bool:
-    return first is second
-
-
-def _unwritten(old: Tensor | None, new: Tensor, version: int | None, now: int) -> bool:
-    if old is new:
-        return version == now
-    # Replaced, as by adapters that are merged into a weight and taken out again.
-    return old is not None and _differ_by_rounding(old, new)
+def _marks(tensors: Mapping[_Place, Tensor]) -> dict[_Place, tuple[int, int]]:
+    """What changes when a tensor is written or replaced; whoever compares must keep the tensors."""
+    return {
+        place: (id(each), 0 if each.is_inference() else each._version)
+        for place, each in tensors.items()
+    }

@@ -1,0 +1,107 @@
+"""The private gradient as its definition says: one example after the other, by autograd in float64.
+
+It shares no code with the engines.
+"""
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tests.gradients.tiny_models import Case
+from torch import Tensor
+
+from dpsweep.gradients import GradientEngine, make_engine
+from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
+
+GAMMA = 0.3
+
+
+def one_by_one(case: Case) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of each example, and its gradients by parameter, shape (examples, *shape)."""
+    wide = next(case.model.parameters()).dtype == torch.float64
+    model = case.model if wide else copy.deepcopy(case.model).double()
+    parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    inputs = case.inputs.double() if case.inputs.is_floating_point() else case.inputs
+    losses, gradients = [], []
+    for x, y in zip(inputs, case.labels, strict=True):
+        losses.append(F.cross_entropy(model(x[None]), y[None]))
+        gradients.append(torch.autograd.grad(losses[-1], list(parameters.values())))
+    rows = [
+        torch.stack([each.to_dense() for each in column]) for column in zip(*gradients, strict=True)
+    ]
+    return torch.stack(losses).detach(), dict(zip(parameters, rows, strict=True))
+
+
+def lengths(rows: dict[str, Tensor], like: Tensor) -> Tensor:
+    squares = [each.flatten(1).square().sum(1) for each in rows.values()]
+    return torch.stack([torch.zeros_like(like), *squares]).sum(0).sqrt()
+
+
+def factors(norms: Tensor, bound: float) -> dict[Clipping, Tensor]:
+    """The factors of every rule."""
+    return {
+        FlatClipping(bound): torch.minimum(torch.full_like(norms, 1 / bound), 1 / norms),
+        AutomaticClipping(GAMMA): 1 / (norms + GAMMA),
+        NoClipping(): torch.ones_like(norms),
+    }
+
+
+def check(
+    case: Case, engine: str = "auto", tolerance: float = 1e-10, **options: Any
+) -> GradientEngine:
+    """See that an engine gives the losses, norms, sums and gradients of single examples; return it.
+
+    Args:
+        case: the network and a batch of which some examples are masked.
+        engine: its name.
+        tolerance: relative to the largest number of a parameter's gradient.
+        options: of `make_engine`.
+    """
+    losses, rows = one_by_one(case)
+    before = {name: each.clone() for name, each in case.model.state_dict().items()}
+    random = torch.get_rng_state()
+    made = make_engine(engine, case.model, case.head, **options)
+    mask, norms = case.mask, lengths(rows, losses)
+    head = lengths({name: rows[name] for name in case.head}, losses)
+    # Some examples are longer than this bound, and others not.
+    bound = float(norms[mask].median())
+    largest = max(float(each.abs().max()) for each in rows.values())
+
+    def same(found: Tensor, wanted: Tensor, scale: float, name: str) -> None:
+        torch.testing.assert_close(
+            found.double(),
+            wanted,
+            rtol=0,
+            atol=tolerance * scale,
+            msg=lambda said: f"{name}: {said}",
+        )
+
+    for clipping, factor in factors(norms, bound).items():
+        found = made.clipped_sum(*case.batch, clipping)
+        assert found.gradients.keys() == rows.keys()
+        sums = {
+            name: torch.einsum("b,b...->...", factor * mask, each) for name, each in rows.items()
+        }
+        # The loss does not depend on the bias of attention keys: their gradients are rounding.
+        share = 1e-4 if tolerance < 1e-8 else 1e-2
+        least = share * max(float(each.abs().max()) for each in sums.values())
+        for name, wanted in sums.items():
+            same(found.gradients[name], wanted, max(float(wanted.abs().max()), least), name)
+        same(found.norms, torch.where(mask, norms, 0), float(norms.max()), "norms")
+        same(found.losses, torch.where(mask, losses, 0), 1 + float(losses.max()), "losses")
+        assert not found.nonfinite.any()
+    for found_norms, wanted in zip(made.norms(*case.batch), (norms, head), strict=True):
+        torch.testing.assert_close(
+            found_norms.double(), torch.where(mask, wanted, 0), rtol=tolerance, atol=0
+        )
+    written, nonfinite = made.gradients(case.inputs, case.labels)
+    same(
+        written, torch.cat([each.flatten(1) for each in rows.values()], dim=1), largest, "gradients"
+    )
+    assert not nonfinite.any()
+    torch.testing.assert_close(case.model.state_dict(), before, rtol=0, atol=0, equal_nan=True)
+    assert all(type(each) is torch.nn.Parameter for each in case.model.parameters())
+    assert all(each.grad is None for each in case.model.parameters())
+    assert torch.equal(torch.get_rng_state(), random)
+    return made
