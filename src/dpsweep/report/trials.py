@@ -1,16 +1,17 @@
 """The trials that a report is about."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 from dpsweep.analysis.current import COMPARED, current_trials
-from dpsweep.analysis.frames import MADE_FOR, UnreadableResultsError, table_made_for
+from dpsweep.analysis.frames import MADE_FOR, UnreadableResultsError, read_all, table_made_for
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
@@ -20,6 +21,7 @@ COLUMNS = [
     "selection_accuracy", "diverged", "nonfinite_examples", "wall_seconds", "device",
     "precision", "versions", "trial_key",
 ]  # fmt: skip
+_KEY = ["problem", "cell"]
 
 
 def read_trials(study: Study, paths: Paths, columns: Sequence[str] = COLUMNS) -> pd.DataFrame:
@@ -35,26 +37,22 @@ def read_trials(study: Study, paths: Paths, columns: Sequence[str] = COLUMNS) ->
             leave them out.
         UnreadableResultsError: a file is damaged or lacks a column.
     """
-    frames = [
-        frame for name in study.problems for frame in _read_problem(study, paths, name, columns)
-    ]
+    frames = [_read_problem(study, paths, name, columns) for name in study.problems]
     filled = [frame for frame in frames if len(frame)]
     if not filled:
-        return pd.DataFrame(columns=[*columns, "problem", "cell"])
+        return pd.DataFrame(columns=[*columns, *_KEY])
     return pd.concat(filled, ignore_index=True)
 
 
-def _read_problem(
-    study: Study, paths: Paths, problem: str, columns: Sequence[str]
-) -> Iterator[pd.DataFrame]:
-    read = list(dict.fromkeys([*columns, *COMPARED]))
-    for file in _files(study, paths, problem):
-        if file == paths.problem(problem):
-            trials = _read(file, [*read, "problem", "cell"])
-        else:
-            trials = _read(file, read).assign(problem=problem, cell=file.parent.name)
-        found = current_trials(study, paths, trials, [] if paths.partial else None)
-        yield found[[*columns, "problem", "cell"]]
+def _read_problem(study: Study, paths: Paths, problem: str, columns: Sequence[str]) -> pd.DataFrame:
+    read, files = list(dict.fromkeys([*columns, *COMPARED])), _files(study, paths, problem)
+    if files == [paths.problem(problem)]:
+        trials = read_all({(): files[0]}, [*read, *_KEY], [], None, "table")
+    else:
+        cells: dict[tuple[Any, ...], Path] = {(problem, file.parent.name): file for file in files}
+        trials = read_all(cells, read, _KEY, None, "trained cell")
+    found = current_trials(study, paths, trials, [] if paths.partial else None)
+    return found[[*columns, *_KEY]]
 
 
 def _files(study: Study, paths: Paths, problem: str) -> list[Path]:
@@ -70,22 +68,8 @@ def _made_for(table: Path) -> str:
     try:
         metadata: dict[bytes, bytes] = pq.read_schema(table).metadata or {}
     except (OSError, ArrowException) as error:
-        raise _unreadable(table, error) from error
+        raise UnreadableResultsError(f"{table}: cannot be read ({error})", (table,)) from error
     return metadata.get(MADE_FOR, b"").decode()
-
-
-def _read(file: Path, columns: Sequence[str]) -> pd.DataFrame:
-    try:
-        return pd.read_parquet(file, columns=list(columns))
-    except (OSError, ArrowException) as error:
-        raise _unreadable(file, error) from error
-
-
-def _unreadable(file: Path, error: Exception) -> UnreadableResultsError:
-    return UnreadableResultsError(
-        f"{file}: cannot be read ({error}); make it again (stored trials are not trained twice)",
-        (file,),
-    )
 
 
 def is_private(trials: pd.DataFrame) -> pd.Series:
