@@ -18,8 +18,6 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.stats import t as student
 
-from dpsweep.privacy.record import noise as noise  # noqa: PLC0414 (for figures)
-
 Array = npt.NDArray[np.float64]
 LEVEL = 0.05
 

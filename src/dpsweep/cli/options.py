@@ -128,10 +128,10 @@ def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
     return file, found.study, Paths(Path(found.study.results))
 
 
-def cells_of(study: Study, problem: str) -> list[Cell]:
-    """The cells of a problem, or an error that names the problems that there are."""
+def pick_cell(study: Study, problem: str, name: str) -> Cell:
+    """A cell of a problem, or an error that names the problems or the cells that there are."""
     pick("problem", problem, study.problems)
-    return study.problem_cells(problem)
+    return pick("cell", name, {each.name: each for each in study.problem_cells(problem)})
 
 
 @contextlib.contextmanager

@@ -15,9 +15,9 @@ from dpsweep.cli.options import (
     Partial,
     StudyFile,
     StudyName,
-    cells_of,
     find_study,
     open_study,
+    pick_cell,
     training,
 )
 from dpsweep.planning.outputs import Outputs
@@ -145,7 +145,7 @@ def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> Non
     from dpsweep.training.cell import OpenCell, run_cell
 
     study, paths = open_study(study_file)
-    chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
+    chosen = pick_cell(study, problem, cell)
     _refuse_unaccounted(study, study.problems[problem].dataset)
     note = partial(write_json, paths.cell_timing(study, chosen))
     with training():
@@ -186,7 +186,7 @@ def theory(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> No
     from dpsweep.training.theory import measure_overlap
 
     study, paths = open_study(study_file)
-    chosen = pick("cell", cell, {each.name: each for each in cells_of(study, problem)})
+    chosen = pick_cell(study, problem, cell)
     _refuse_unaccounted(study, study.problems[problem].dataset)
     with training():
         measure_overlap(study, paths, chosen)
@@ -284,16 +284,9 @@ def report(
     parts = [*outputs.trained(), *outputs.report().inputs]
     lacking = [f"{part} is missing" for part in parts if not part.exists()]
     if lacking and not partial:
-        raise StudyError(
-            "\n  ".join(
-                [
-                    f"{file}: the report needs outputs that are missing:",
-                    *lacking[:_SHOWN],
-                ]
-            )
-            + "\n(dpsweep report --partial reports what is there)",
-            remake=("all",),
-        )
+        said = [f"{file}: the report needs outputs that are missing:", *lacking[:_SHOWN]]
+        hint = "(dpsweep report --partial reports what is there)"
+        raise StudyError("\n  ".join(said) + f"\n{hint}", remake=("all",))
     if partial:
         for line in _draw_what_is_there(study, file, paths):
             typer.echo(line, err=True)

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpsweep.analysis.frames import load_trials, stack
-from dpsweep.analysis.statistics import noise
 from dpsweep.figures import style
+from dpsweep.privacy.record import noise
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
