@@ -19,7 +19,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux 
 DEMO = Path(__file__).parents[1] / "studies" / "demo.yaml"
 COMMAND = [sys.executable, "-c", "from dpsweep.cli.preload import main; main()"]
 PREPARE = [*COMMAND, "prepare-dataset", "glyphs", "--study", str(DEMO)]
-CHECK = [*COMMAND, "check", "--seconds", "0", "--study", str(DEMO)]
+PLANNED = ["plan", "digits_vit-weak_film", "--teraflops", "20"]
+PLAN = [*COMMAND, *PLANNED, "--study", str(DEMO)]
 STARTER = (
     "import os, sys\n"
     "from dpsweep.cli import preload\n"
@@ -107,7 +108,7 @@ def test_a_long_folder_for_temporary_files_is_no_obstacle(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["check", "--seconds", "0"], ["train", "no-sweep", "eps8_epochs8_B64_C1"], ["no-command"]],
+    [PLANNED, ["train", "no-sweep", "eps8_epochs8_B64_C1"], ["no-command"]],
 )
 def test_a_command_ends_as_in_a_process_of_its_own(
     serving: Started, tmp_path: Path, arguments: list[str]
@@ -131,7 +132,7 @@ def test_libraries_stay_loaded_without_a_thread_that_a_fork_would_lose(
     )
     assert status == 1 and "Traceback" not in errors
     wait_for(lambda: "libtorch" in maps.read_text(), "libtorch in the server")
-    status, _, _ = outcome(CHECK, environment, tmp_path)
+    status, _, _ = outcome(PLAN, environment, tmp_path)
     assert status == 0
     assert len(list(Path(f"/proc/{server}/task").iterdir())) == 1
 
@@ -196,8 +197,8 @@ def test_a_command_ends_with_the_workflow(started: Started, tmp_path: Path, kill
     assert command.wait(PATIENCE) != 0
     assert not list(tmp_path.rglob("metadata.json"))
     if killed == "server":  # other commands do without it
-        status, output, errors = outcome(CHECK, started.environment, tmp_path)
-        assert (status, errors) == (0, "") and "sweeps" in output
+        status, output, errors = outcome(PLAN, started.environment, tmp_path)
+        assert (status, errors) == (0, "") and "cells are done" in output
 
 
 def test_the_server_ends_with_whoever_started_it_and_no_command_starts(

@@ -27,16 +27,7 @@ OURS = ("make", "snakemake", "dpsweep", "python")
 NAMED = re.compile(r"dpsweep\s([\w-]+)")
 # Programs of others: what they take is not ours to test.
 FOREIGN = {
-    "apt-get",
-    "cd",
-    "conda",
-    "dpkg-deb",
-    "git",
-    "pip",
-    "pre-commit",
-    "python3.11",
-    "tmux",
-    ".",
+    *("apt-get", "cd", "conda", "dpkg-deb", "git", "pip", "pre-commit", "python3.11", "tmux", "."),
 }
 # The study files that a page tells the reader to write.
 WRITTEN = set(

@@ -32,7 +32,6 @@ NOWHERE = "/proc/nowhere"  # nobody can make it
 # Changes that say nothing share a process with others that do not touch the same.
 CASES: list[tuple[dict[str, str | None], str]] = [
     ({"HOME": NOWHERE}, f"{NOWHERE}/.cache: cannot be written; caches are in "),
-    ({"HOME": "/dev/null"}, "/dev/null/.cache: cannot be written; caches are in "),
     ({"HOME": "no/root"}, "HOME: this user has none; "),
     (
         {"HOME": "{here}", "XDG_CACHE_HOME": NOWHERE, "COLUMNS": "0", "LINES": "0"},
@@ -43,8 +42,10 @@ CASES: list[tuple[dict[str, str | None], str]] = [
         f"MPLCONFIGDIR={NOWHERE}: cannot be written; ",
     ),
     ({"TMPDIR": NOWHERE, "TERM": None}, f"TMPDIR={NOWHERE}: cannot be written; "),
-    ({"LC_ALL": "none_such"}, "LC_ALL=none_such: no such locale here; C.UTF-8 is used"),
-    ({"LANG": "none_such", "LC_ALL": None}, "LANG=none_such: no such locale here; C.UTF-8 is used"),
+    (
+        {"LANG": "none_such", "LC_ALL": "none_such"},
+        "LANG=none_such, LC_ALL=none_such: no such locale here; C.UTF-8 is used",
+    ),
     (
         {"LANG": "C", "LC_ALL": None, "HOME": "{here}/ä ö/home", "XDG_CACHE_HOME": ""}
         | {"NO_COLOR": "1", "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"},
@@ -140,19 +141,12 @@ def test_a_study_runs_in_the_worst_surroundings(tmp_path: Path) -> None:
         tmp_path,
         {
             **{"HOME": NOWHERE, "MPLCONFIGDIR": NOWHERE, "TMPDIR": NOWHERE, "LC_ALL": "none_such"},
-            **{
-                "MPLBACKEND": "none_such",
-                "COLUMNS": "0",
-                "PYTHONUTF8": "0",
-                "XDG_CONFIG_HOME": NOWHERE,
-            },
+            **{"MPLBACKEND": "none_such", "COLUMNS": "0", "PYTHONUTF8": "0"},
+            "XDG_CONFIG_HOME": NOWHERE,
         },
     )
     (problem, sweep), *_ = STUDY["sweeps"].items()
-    sweep = sweep | {
-        "learning_rate": [0.01],
-        "seeds": 1,
-    }
+    sweep = sweep | {"learning_rate": [0.01], "seeds": 1}
     figures = {"heatmap": STUDY["figures"]["heatmap"]}
     study = STUDY | {"title": "ε", "sweeps": {problem: sweep}, "figures": figures, "tables": {}}
     (here / "mine.yaml").write_text(yaml.safe_dump(study | {"results": "results/ε"}), "utf-8")

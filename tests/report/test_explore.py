@@ -17,8 +17,7 @@ from tests.synthetic import make_study, write_cells
 
 from dpsweep import TRAINER_VERSION
 from dpsweep.analysis.frames import MADE_FOR, table_made_for
-from dpsweep.report import write_explore
-from dpsweep.report.explore import problems
+from dpsweep.report import explore, write_explore
 from dpsweep.report.trials import COLUMNS, read_trials
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
@@ -27,21 +26,15 @@ STUDY_FILE = Path("studies/small.yaml")
 READ = [*COLUMNS, "steps", "noise_multiplier", "mean_gradient_norm", "clipped_fraction"]
 
 
-@pytest.fixture
-def study() -> Study:
-    grid = {"batch_size": [50, "full"], "learning_rate": [0.01, 0.1], "seeds": 3}
-    return make_study(
-        {
-            "film": grid | {"epsilon": [1.0, 8.0], "clipping_bound": [0.1, 1.0, 10.0]},
-            "autos": grid | {"epsilon": [8.0], "clipping_bound": "automatic", "epochs": [4]},
-            "lora": grid | {"method": "lora", "backbone": "large", "clipping_bound": [1.0]},
-        }
-    )
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> Paths:
-    return Paths(tmp_path / "results")
+GRID = {"batch_size": [50, "full"], "learning_rate": [0.01, 0.1], "seeds": 3}
+STUDY = make_study(
+    {
+        "film": GRID | {"epsilon": [1.0, 8.0], "clipping_bound": [0.1, 1.0, 10.0]},
+        "autos": GRID | {"epsilon": [8.0], "clipping_bound": "automatic", "epochs": [4]},
+        "lora": GRID | {"method": "lora", "backbone": "large", "clipping_bound": [1.0]},
+    }
+)
+PARTIAL = "Partial results of an unfinished study"
 
 
 def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
@@ -54,9 +47,17 @@ def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
     }
 
 
-def test_cells_are_means_over_the_seeds_of_the_best_rate(study: Study, paths: Paths) -> None:
-    write_cells(study, paths, outcome)
-    film, lora = problems(study, read_trials(study, paths, READ))
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> Paths:
+    """Trials of every cell, and their page."""
+    paths = Paths(tmp_path_factory.mktemp("explore") / "results")
+    write_cells(STUDY, paths, outcome)
+    write_explore(STUDY, STUDY_FILE, paths)
+    return paths
+
+
+def test_cells_are_means_over_the_seeds_of_the_best_rate(paths: Paths) -> None:
+    film, lora = explore.problems(STUDY, read_trials(STUDY, paths, READ))
     assert (film["dataset"], film["backbone"], film["method"]) == ("Digits", "ViT small", "FiLM")
     assert lora["name"] == "digits_large_lora"
     cells = pd.DataFrame(film["cells"]).set_index("cell")
@@ -76,53 +77,37 @@ def test_cells_are_means_over_the_seeds_of_the_best_rate(study: Study, paths: Pa
     ]  # fmt: skip
 
 
-def test_equal_results_give_equal_bytes_and_name_no_folder(
-    study: Study, paths: Paths, tmp_path: Path
-) -> None:
-    write_cells(study, paths, outcome)
-    write_explore(study, tmp_path / "small.yaml", paths)
-    first = paths.explore.read_bytes()
-    write_explore(study, tmp_path / "small.yaml", paths)
-    assert paths.explore.read_bytes() == first
-    assert "dpsweep run small.yaml" in first.decode()
+def test_equal_results_give_equal_bytes_and_name_no_folder(paths: Paths) -> None:
+    first = paths.explore.read_text()
+    assert "dpsweep run studies/small.yaml" in first and PARTIAL not in first
+    write_explore(STUDY, paths.results / "small.yaml", Paths(paths.results, partial=True))
+    partial = Paths(paths.results, partial=True).explore.read_text()
+    assert "dpsweep run small.yaml" in partial and PARTIAL in partial
+    write_explore(STUDY, STUDY_FILE, paths)
+    assert paths.explore.read_text() == first
 
 
-def test_words_of_a_study_stay_words(study: Study, paths: Paths) -> None:
+def test_words_of_a_study_stay_words(paths: Paths) -> None:
     words = "</script><script>alert(1)</script><!--"
-    content = study.model_dump(exclude_none=True)
+    content = STUDY.model_dump(exclude_none=True)
     content["title"] = content["datasets"]["digits"]["title"] = words
     hostile = Study.model_validate(content)
-    write_cells(hostile, paths, outcome)
-    write_explore(hostile, STUDY_FILE, paths)
-    page = paths.explore.read_text()
-    assert words not in page
-    (stored,) = re.findall(r'id="content">(.*?)</script>', page, flags=re.DOTALL)
+    text = explore.page(hostile, STUDY_FILE, read_trials(STUDY, paths, READ))
+    assert words not in text
+    (stored,) = re.findall(r'id="content">(.*?)</script>', text, flags=re.DOTALL)
     assert json.loads(stored)["problems"][0]["dataset"] == words
 
 
-def test_a_study_without_trials_says_so(study: Study, paths: Paths) -> None:
-    write_explore(study, STUDY_FILE, paths)
-    assert "No cell has been trained." in paths.explore.read_text()
-
-
-def test_a_partial_page_says_so(study: Study, paths: Paths) -> None:
-    write_cells(study, paths, outcome)
-    partial = Paths(paths.results, partial=True)
-    write_explore(study, STUDY_FILE, partial)
-    assert "Partial results of an unfinished study" in partial.explore.read_text()
-    write_explore(study, STUDY_FILE, paths)
-    assert "Partial results of an unfinished study" not in paths.explore.read_text()
+def test_a_study_without_trials_says_so(tmp_path: Path) -> None:
+    write_explore(STUDY, STUDY_FILE, Paths(tmp_path))
+    assert "No cell has been trained." in Paths(tmp_path).explore.read_text()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium or google-chrome on the PATH")
 @pytest.mark.slow
 class TestInABrowser:
     @pytest.mark.parametrize("width", [390, 1400])
-    def test_a_reader_chooses_points_and_clicks(
-        self, study: Study, paths: Paths, width: int
-    ) -> None:
-        write_cells(study, paths, outcome)
-        write_explore(study, STUDY_FILE, paths)
+    def test_a_reader_chooses_points_and_clicks(self, paths: Paths, width: int) -> None:
         with chromium(width, 1000) as page:
             fetched: list[str] = []
             page.on("request", lambda request: fetched.append(request.url))
@@ -185,7 +170,8 @@ class TestInABrowser:
             assert page.evaluate("document.documentElement.scrollWidth") == width
         assert fetched == [paths.explore.as_uri()]
 
-    def test_a_hundred_thousand_trials_open_in_seconds(self, paths: Paths) -> None:
+    def test_a_hundred_thousand_trials_open_in_seconds(self, tmp_path: Path) -> None:
+        paths = Paths(tmp_path)
         axis = [float(value) for value in range(1, 11)]
         study = make_study(
             {
