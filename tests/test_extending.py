@@ -1,4 +1,4 @@
-"""What docs/extending.md adds works and passes the checks: its diffs are applied to a copy, and used."""
+"""What docs/extending.md adds works and passes the checks: its patches are applied to a copy, and used."""
 
 import os
 import re
@@ -184,20 +184,26 @@ def block(section: str, language: str) -> str:
     return str(*found)
 
 
+def patch(section: str) -> str:
+    """The patch of a section: a file that it names, or a block."""
+    named = re.findall(r"^git apply (\S+)$", SECTIONS[section], re.MULTILINE)
+    return (ROOT / str(*named)).read_text(encoding="utf-8") if named else block(section, "diff")
+
+
 def files(section: str) -> list[str]:
     """The files that an addition touches."""
-    return re.findall(r"^\+\+\+ b/(\S+)", block(section, "diff"), re.MULTILINE)
+    return re.findall(r"^\+\+\+ b/(\S+)", patch(section), re.MULTILINE)
 
 
 def copy_with(sections: Iterable[str], folder: Path) -> None:
-    """Copy the sources into a folder, and apply the diffs of some sections there."""
+    """Copy the sources into a folder, and apply the patches of some sections there."""
     for name in ("src", "workflow"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "Snakefile", folder)
     for section in sections:
         subprocess.run(
             ["git", "apply", "-"],
-            input=block(section, "diff"), cwd=folder, text=True, check=True,
+            input=patch(section), cwd=folder, text=True, check=True,
             env=os.environ | {"GIT_CEILING_DIRECTORIES": str(folder.parent)},
         )  # fmt: skip
 
@@ -206,6 +212,13 @@ def test_every_addition_is_tried_and_takes_at_most_three_files() -> None:
     assert SECTIONS.keys() == USES.keys()
     for section in USES:
         assert 1 <= len(set(files(section))) <= 3, section
+
+
+@pytest.mark.parametrize("section", USES)
+def test_the_page_shows_lines_of_the_patch(section: str) -> None:
+    for shown in re.findall(r"^```python\n(.*?)^```", SECTIONS[section], re.DOTALL | re.MULTILINE):
+        added = "".join(f"+{line}" for line in shown.splitlines(keepends=True))
+        assert added in patch(section)
 
 
 @pytest.mark.slow
