@@ -1,11 +1,8 @@
-# dpsweep: from a study file to a report. `snakemake --profile demo all` runs the demo,
-# `snakemake --profile slurm all` the paper's study on a cluster.
-import re
+# From a study file to a report. `snakemake --profile demo all` runs the demo, `--profile slurm` on a cluster.
 import signal
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
-
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import preload, progress
 from dpsweep.planning.outputs import Outputs
@@ -17,28 +14,24 @@ from workflow.resources import JobResources
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 try:
     STUDY = load_study(commands.begin(config))
-    Paths(Path(STUDY.results)).check_writable()
+    Paths(R := Path(STUDY.results)).check_writable()
 except DpsweepError as error:
     raise WorkflowError(str(error))
-R = Path(STUDY.results)
-OUTPUTS = Outputs(STUDY, Paths(R))
-JOBS = JobResources(STUDY)
+OUTPUTS, JOBS = Outputs(STUDY, Paths(R)), JobResources(STUDY)
 shell.prefix(f". '{workflow.source_path('workflow/scripts/requeue.sh')}'; ")
 
 
 wildcard_constraints:
-    backbone="|".join(map(re.escape, STUDY.backbones)),
-    dataset="|".join(map(re.escape, STUDY.datasets)),
-    problem="|".join(map(re.escape, STUDY.problems)),
-    cell=r"eps[^/]+",
-    epochs=r"\d+",
-    batch_size=r"\d+|full",
+    backbone="|".join(STUDY.backbones),
+    dataset="|".join(STUDY.datasets),
+    problem="|".join(STUDY.problems),
+    figure="|".join(STUDY.figures),
+    table=OUTPUTS.tables_with("csv"),
     made_for="[0-9a-f]{10}",
 
 
 onstart:
-    # SIGTERM ends a run as Ctrl-C does. Snakemake's own handler may wait for a lock that its thread holds.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Snakemake's own may wait for ever
     preload.start()
     progress.start()
 
@@ -54,3 +47,4 @@ include: "workflow/rules/train.smk"
 include: "workflow/rules/analyse.smk"
 include: "workflow/rules/audit.smk"
 include: "workflow/rules/release.smk"
+include: "workflow/rules/check.smk"

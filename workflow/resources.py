@@ -4,9 +4,9 @@ A profile limits time (``resources: runtime``) and says where jobs go (profiles/
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from dpsweep.planning.cost import ProblemCost, Stage
 from dpsweep.study import Cell, Study
@@ -15,46 +15,42 @@ from dpsweep.study import Cell, Study
 _MARGIN = 1.5
 # Slurm's start of a job, two starts of Snakemake, a slow file system, and the notice before the limit.
 _START_MINUTES = 10
-
-Asked = Callable[[Mapping[str, str], int], int]
+# All that jobs may have, for a release: a limit that only many trials meet would tell that they were fewer.
+_MONTH_MINUTES = 30 * 24 * 60
 
 
 class JobResources:
-    """Resources of a study's jobs on GPUs, as functions of wildcards (or what the rule knows) and attempt.
-
-    A job is known by its problem and epochs, or by the dataset and backbone whose features it computes.
-    """
+    """Resources of a study's jobs on GPUs."""
 
     def __init__(self, study: Study) -> None:
         self._study = study
         self._cost = cache(lambda problem: ProblemCost(study, problem))
 
-    def mem_mb(self, **known: Any) -> Asked:
-        """Memory of the CPU in MB."""
+    def on_gpu(self, stage: Stage | Literal["release"], **known: Any) -> dict[str, Any]:
+        """A GPU, memory of the CPU in MB and time in minutes, as functions of wildcards and attempt.
 
-        def asked(wildcards: Mapping[str, str], attempt: int) -> int:
+        A job is known by problem and cell or epochs, or by the dataset and backbone whose features it
+        computes: by its wildcards, or by what its rule knows.
+        """
+
+        def mem_mb(wildcards: Mapping[str, str], attempt: int) -> int:
             problem, epochs = self._kind(known or dict(wildcards.items()))
             return attempt * 1000 * math.ceil(self._cost(problem).cell(epochs).host_gigabytes)
 
-        return asked
-
-    def runtime(self, stage: Stage, **known: Any) -> Asked:
-        """Time in minutes."""
-
-        def asked(wildcards: Mapping[str, str], attempt: int) -> int:
+        def runtime(wildcards: Mapping[str, str], attempt: int) -> int:
+            if stage == "release":
+                return _MONTH_MINUTES
             problem, epochs = self._kind(known or dict(wildcards.items()))
             seconds = self._cost(problem).seconds(stage, epochs)
             return attempt * (_START_MINUTES + math.ceil(_MARGIN * seconds / 60))
 
-        return asked
+        return {"gpu": 1, "mem_mb": mem_mb, "runtime": runtime}
 
     def _kind(self, known: Mapping[str, Any]) -> tuple[str, int]:
         if "epochs" in known:
             return known["problem"], int(known["epochs"])
         if "cell" in known:
             return known["problem"], Cell.parse(known["problem"], known["cell"]).epochs
-        grids, source = self._study.problems, (known["dataset"], known["backbone"])
+        problems, source = self._study.problems, (known["dataset"], known["backbone"])
         kinds = self._study.kinds()
-        return next(
-            each for each in kinds if (grids[each[0]].dataset, grids[each[0]].backbone) == source
-        )
+        return next(k for k in kinds if (problems[k[0]].dataset, problems[k[0]].backbone) == source)

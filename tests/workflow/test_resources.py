@@ -4,7 +4,6 @@ import math
 import re
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -24,13 +23,13 @@ def paper() -> Study:
 
 @pytest.mark.parametrize("stage", ["train", "gradient_norms", "theory"])
 def test_time_and_memory_grow_with_the_work_and_the_attempt(paper: Study, stage: Stage) -> None:
-    jobs = JobResources(paper)
+    job = JobResources(paper).on_gpu(stage)
     cost = ProblemCost(paper, CELL["problem"])
-    minutes = [jobs.runtime(stage)(CELL, attempt) for attempt in (1, 2, 3)]
+    minutes = [job["runtime"](CELL, attempt) for attempt in (1, 2, 3)]
     needed = cost.seconds(stage, 8) / 60
     assert 1.4 * needed < minutes[0] < 1.6 * needed + 15
     assert minutes == [minutes[0], 2 * minutes[0], 3 * minutes[0]]
-    memory = [jobs.mem_mb()(CELL, attempt) for attempt in (1, 2)]
+    memory = [job["mem_mb"](CELL, attempt) for attempt in (1, 2)]
     assert memory[0] == 1000 * math.ceil(cost.cell(8).host_gigabytes)
     assert memory[1] == 2 * memory[0]
 
@@ -38,29 +37,26 @@ def test_time_and_memory_grow_with_the_work_and_the_attempt(paper: Study, stage:
 def test_a_job_may_be_known_by_its_rule_or_by_a_dataset_and_a_backbone(paper: Study) -> None:
     jobs = JobResources(paper)
     problem, other = CELL["problem"], "cassava_vit-tiny_film"
-    assert jobs.mem_mb(problem=problem, epochs=8)({}, 1) == jobs.mem_mb()(CELL, 1)
-    assert jobs.mem_mb(problem=other, epochs=8)(CELL, 1) != jobs.mem_mb()(CELL, 1)
+    own = jobs.on_gpu("train")["mem_mb"](CELL, 1)
+    assert jobs.on_gpu("train", problem=problem, epochs=8)["mem_mb"]({}, 1) == own
+    assert jobs.on_gpu("train", problem=other, epochs=8)["mem_mb"](CELL, 1) != own
     parts = paper.problems[other]
     source = {"dataset": parts.dataset, "backbone": parts.backbone}
-    found = jobs.runtime("features")(source, 1)
-    assert found == jobs.runtime("features", **source)({}, 1)
+    found = jobs.on_gpu("features")["runtime"](source, 1)
     seconds = ProblemCost(paper, other).seconds("features", 1)
     assert seconds / 60 < found < 2 * seconds / 60 + 15
 
 
 def test_a_release_asks_for_the_memory_of_its_longest_trial_and_for_all_time(paper: Study) -> None:
-    """As the rule says it: a limit that only many trials meet would tell their number."""
+    """A limit that only many trials meet would tell their number."""
     rule = (ROOT / "workflow/rules/release.smk").read_text()
-    mem, time = (re.search(rf"{key}=(.*),\n", rule)[1] for key in ("mem_mb", "runtime"))  # type: ignore[index]
-    problem = "sun397_vit-base_all"  # whose parameters after every epoch take memory
-    study = SimpleNamespace(release=SimpleNamespace(epochs=[2, 32, 8]))
+    assert "epochs=max(STUDY.release.epochs)" in rule
     jobs = JobResources(paper)
-    names = {"JOBS": jobs, "STUDY": study, "RELEASED": problem}
-    asked = [eval(mem, names)({}, attempt) for attempt in (1, 2)]  # noqa: S307 (it is ours)
-    one = [jobs.mem_mb(problem=problem, epochs=epochs)({}, 1) for epochs in (2, 8, 32)]
-    assert one[0] < one[1] < one[2]
-    assert asked == [one[2], 2 * one[2]]
-    assert eval(time) >= 30 * 24 * 60  # noqa: S307
+    # Whose parameters after every epoch take memory.
+    short, long = (jobs.on_gpu("release", problem=CELL["problem"], epochs=each) for each in (2, 32))
+    assert short["mem_mb"]({}, 1) < long["mem_mb"]({}, 1)
+    assert long["mem_mb"]({}, 2) == 2 * long["mem_mb"]({}, 1)
+    assert long["runtime"]({}, 1) >= 30 * 24 * 60
 
 
 @pytest.mark.parametrize(("status", "asked"), [(75, True), (143, False), (1, False), (0, False)])
@@ -98,51 +94,43 @@ def test_a_shell_of_slurm_waits_for_the_command_that_saves_its_state(tmp_path: P
     assert (done.stdout, done.returncode) == ("saved\n", 143)
 
 
-def test_a_job_of_slurm_is_no_child_of_what_is_preloaded_here() -> None:
-    script = ROOT / "workflow/scripts/requeue.sh"
+@pytest.mark.parametrize(
+    ("script", "environment", "said"),
+    [
+        # Of what is preloaded here, a job elsewhere is no child.
+        (
+            "echo ${DPSWEEP_PRELOADED:-none}",
+            {"SLURM_JOB_ID": "17", "DPSWEEP_PRELOADED": "x"},
+            "none",
+        ),
+        # A container: the command is asked for by its name, as rules do.
+        ("dpsweep train 'a b'", {"DPSWEEP_COMMAND": "printf <%s> in"}, "<in><train><a b>"),
+        # A prefix of shells takes the place of Snakemake's own, which ends at the first failure.
+        *(
+            (f"{failing}; echo on", {}, "")
+            for failing in ("false", "false | true", "echo $not_there")
+        ),
+    ],
+)
+def test_what_shells_of_jobs_begin_with(
+    script: str, environment: dict[str, str], said: str
+) -> None:
     done = subprocess.run(
-        ["bash", "-c", f". '{script}'; echo ${{DPSWEEP_PRELOADED:-none}}"],
-        env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "17", "DPSWEEP_PRELOADED": "here"},
+        ["bash", "-c", f". '{ROOT / 'workflow/scripts/requeue.sh'}'; {script}"],
+        env={"PATH": "/usr/bin:/bin"} | environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout == "none\n"
-
-
-@pytest.mark.parametrize("failing", ["false", "false | true", "echo $not_there"])
-def test_a_shell_ends_at_the_first_command_that_fails(failing: str) -> None:
-    """A prefix of shells takes the place of Snakemake's own, which says so."""
-    script = ROOT / "workflow/scripts/requeue.sh"
-    done = subprocess.run(
-        ["bash", "-c", f". '{script}'; {failing}; echo on"], capture_output=True, check=False
-    )
-    assert (done.stdout, done.returncode) == (b"", 1)
-
-
-def test_another_command_may_stand_for_dpsweep() -> None:
-    """For containers; the command is asked for by its name, as rules do."""
-    script = ROOT / "workflow/scripts/requeue.sh"
-    done = subprocess.run(
-        ["bash", "-c", f". '{script}'; dpsweep train 'a b'"],
-        env={"PATH": "/usr/bin:/bin", "DPSWEEP_COMMAND": "printf <%s> in"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "<in><train><a b>"
+    assert (done.stdout.strip(), done.returncode) == (said, 0 if said else 1)
 
 
 def test_only_jobs_with_a_gpu_go_to_a_cluster() -> None:
     """The profile sends every job to the GPU partition that does not run where Snakemake runs."""
     for file in (ROOT / "workflow/rules").glob("*.smk"):
-        text = file.read_text()
-        block = "".join(re.findall(r"^ *localrules:\n((?: +\w+,\n)+)", text, re.MULTILINE))
-        local = set(re.findall(r"\w+", block))
-        for rule in re.split(r"(?m)^ *(?:use )?rule ?", text)[1:]:
-            name = re.match(r"\w*", rule)[0]  # type: ignore[index]
-            here = name in local or "localrule: True" in rule
-            assert here != ("gpu=1" in rule), (file.name, name)
+        for rule in re.split(r"(?m)^ *rule ", file.read_text())[1:]:
+            here = "localrule: True" in rule
+            assert here != bool(re.search(r"gpu=1|JOBS.on_gpu", rule)), (file.name, rule)
 
 
 def profiles_of_the_page() -> list[dict[str, object]]:
@@ -160,4 +148,4 @@ def test_the_profile_and_the_examples_name_rules_that_exist() -> None:
     assert whole["default-resources"]["slurm_partition"] == "gpu"
     for profile in [whole, *profiles_of_the_page()]:
         for rule in profile.get("set-resources", {}):
-            assert re.search(rf"rule {rule}:|f\"{rule}_", rules), rule
+            assert f"rule {rule}:" in rules, rule

@@ -1,18 +1,3 @@
-# Tables of all trials, figures, tables, and two HTML files: one to explore all cells with, and the report, with
-# every figure and table. What is drawn depends on exactly the cells that it shows. It is drawn again if a cell is
-# newer, or if its section of the study or the sources that draw it have changed (`made_for`).
-
-
-localrules:
-    aggregate,
-    figure,
-    table,
-    table_with_comparisons,
-    explore,
-    report,
-    plan,
-
-
 # All trials of a problem in one table.
 rule aggregate:
     input:
@@ -21,49 +6,47 @@ rule aggregate:
         R / "problems/{problem}.parquet",
     log:
         R / "logs/problems/{problem}.log",
+    localrule: True
     shell:
         "dpsweep aggregate {wildcards.problem} > {log:q} 2>&1"
 
 
+# What is drawn depends on exactly the cells that it shows. It is drawn again if one is newer, or if its section of
+# the study or the sources that draw it have changed (`made_for`).
 rule figure:
     input:
-        lambda w: OUTPUTS.figure(w.target).inputs,
+        lambda w: OUTPUTS.figure(w.figure).inputs,
     output:
-        expand(R / "figures/{{target}}.{suffix}", suffix=["pdf", "png", "csv"]),
+        expand(R / "figures/{{figure}}.{suffix}", suffix=["pdf", "png", "csv"]),
     log:
-        R / "logs/figures/{target}.log",
-    wildcard_constraints:
-        target="|".join(map(re.escape, STUDY.figures)) or "(?!)",
+        R / "logs/figures/{figure}.log",
+    localrule: True
     params:
-        made_for=lambda w: fingerprints.target_fingerprint(STUDY, STUDY.figures[w.target]),
+        made_for=lambda w: fingerprints.target_fingerprint(STUDY, STUDY.figures[w.figure]),
     shell:
-        "dpsweep figure {wildcards.target} > {log:q} 2>&1"
+        "dpsweep figure {wildcards.figure} > {log:q} 2>&1"
 
 
 rule table:
     input:
-        lambda w: OUTPUTS.table(w.target).inputs,
+        lambda w: OUTPUTS.table(w.table).inputs,
     output:
-        expand(R / "tables/{{target}}.{suffix}", suffix=["tex", "md", "csv"]),
+        expand(R / "tables/{{table}}.{suffix}", suffix=["tex", "md", "csv"]),
     log:
-        R / "logs/tables/{target}.log",
-    wildcard_constraints:
-        target=OUTPUTS.tables_with("csv"),
+        R / "logs/tables/{table}.log",
+    localrule: True
     params:
-        made_for=lambda w: fingerprints.target_fingerprint(STUDY, STUDY.tables[w.target]),
+        made_for=lambda w: fingerprints.target_fingerprint(STUDY, STUDY.tables[w.table]),
     shell:
-        "dpsweep table {wildcards.target} > {log:q} 2>&1"
+        "dpsweep table {wildcards.table} > {log:q} 2>&1"
 
 
 # Behind the verdicts on tuning rules stand comparisons, in a file of their own.
 use rule table as table_with_comparisons with:
     output:
-        expand(
-            R / "tables/{{target}}.{suffix}",
-            suffix=["tex", "md", "csv", "comparisons.csv"],
-        ),
+        expand(R / "tables/{{table}}.{suffix}", suffix=["tex", "md", "csv", "comparisons.csv"]),
     wildcard_constraints:
-        target=OUTPUTS.tables_with("comparisons.csv"),
+        table=OUTPUTS.tables_with("comparisons.csv"),
 
 
 rule explore:
@@ -73,6 +56,7 @@ rule explore:
         R / "explore.html",
     log:
         R / "logs/explore.log",
+    localrule: True
     params:
         made_for=fingerprints.report_fingerprint(STUDY),
     shell:
@@ -86,6 +70,7 @@ rule report:
         R / "report.html",
     log:
         R / "logs/report.log",
+    localrule: True
     params:
         made_for=fingerprints.report_fingerprint(STUDY),
     shell:
@@ -93,15 +78,14 @@ rule report:
 
 
 # What is missing and what it will cost. `--config targets="..."` names figures, tables, problems, sweeps, cells or
-# files; without it, everything is planned.
+# files; without it, everything is planned. A profile says the speed of its GPUs; 0 is that of this machine.
 rule plan:
     log:
         R / "logs/plan.log",
+    localrule: True
     resources:
-        # Of the cluster's GPUs: a profile says it. 0: the estimate is for this machine.
         teraflops=0,
     params:
         targets=config.get("targets", "").split(),
     shell:
-        "dpsweep plan --teraflops {resources.teraflops} {params.targets:q} > {log:q} 2>&1 || status=$?; "
-        "cat {log:q}; exit ${{status:-0}}"
+        "dpsweep plan --teraflops {resources.teraflops} {params.targets:q} 2>&1 | tee {log:q}"

@@ -1,12 +1,7 @@
 # The privacy audit: one training run with canaries per setting. `snakemake audit` passes if no
 # setting gives away more than it claims; the evidence is written either way.
-
 if STUDY.audit is not None:
     AUDITED = STUDY.sweeps[STUDY.audit.sweep].problem.name
-
-    localrules:
-        audit,
-        audit_evidence,
 
     rule audit_setting:
         input:
@@ -17,9 +12,7 @@ if STUDY.audit is not None:
             R / "logs/audit/{cell}.log",
         threads: STUDY.training.threads
         resources:
-            gpu=1,
-            mem_mb=JOBS.mem_mb(problem=AUDITED, epochs=STUDY.audit.epochs),
-            runtime=JOBS.runtime("train", problem=AUDITED, epochs=STUDY.audit.epochs),
+            **JOBS.on_gpu("train", problem=AUDITED, epochs=STUDY.audit.epochs),
         params:
             made_for=fingerprints.audit_fingerprint(STUDY),
         shell:
@@ -32,6 +25,7 @@ if STUDY.audit is not None:
             expand(R / "audit/audit.{suffix}", suffix=["csv", "pdf", "png", "tex", "md"]),
         log:
             R / "logs/audit/evidence.log",
+        localrule: True
         params:
             made_for=fingerprints.report_fingerprint(STUDY),
         shell:
@@ -42,5 +36,6 @@ if STUDY.audit is not None:
             R / "audit/audit.csv",
         log:
             R / "logs/audit/verdict.log",
+        localrule: True
         shell:
-            "dpsweep audit > {log:q} 2>&1 || status=$?; cat {log:q}; exit ${{status:-0}}"
+            "dpsweep audit 2>&1 | tee {log:q}"

@@ -1,18 +1,6 @@
 # What trials read: tokenizers, datasets, backbones, features and noise multipliers. They are made again if their
 # section of the study or the local files that it names have changed (`made_for`).
-PREPARED = ["metadata.json"] + [
-    f"{split}_{what}.npy" for split in ("train", "test") for what in ("inputs", "labels")
-]
-
-
-# Jobs without a GPU run where Snakemake runs: most take a second, and compute nodes often have no network.
-localrules:
-    prepare_tokenizer,
-    prepare_dataset,
-    prepare_backbone,
-    calibrate,
-    check_here,
-    check_cluster,
+PREPARED = ["metadata.json", "train_inputs.npy", "train_labels.npy", "test_inputs.npy", "test_labels.npy"]
 
 
 rule prepare_tokenizer:
@@ -20,6 +8,7 @@ rule prepare_tokenizer:
         R / "tokenizers/{backbone}.json",
     log:
         R / "logs/tokenizers/{backbone}.log",
+    localrule: True
     params:
         made_for=lambda w: fingerprints.tokenizer_fingerprint(STUDY, w.backbone),
     shell:
@@ -33,6 +22,7 @@ rule prepare_dataset:
         expand(R / "data/{{dataset}}/{file}", file=PREPARED),
     log:
         R / "logs/data/{dataset}.log",
+    localrule: True
     params:
         made_for=lambda w: fingerprints.source_fingerprint(STUDY.datasets[w.dataset]),
     shell:
@@ -47,6 +37,7 @@ rule prepare_backbone:
         R / "backbones/{backbone}/model.safetensors",
     log:
         R / "logs/backbones/{backbone}.log",
+    localrule: True
     params:
         made_for=lambda w: fingerprints.source_fingerprint(STUDY.backbones[w.backbone]),
     shell:
@@ -64,9 +55,7 @@ rule features:
         R / "logs/features/{dataset}_{backbone}.log",
     threads: STUDY.training.threads
     resources:
-        gpu=1,
-        mem_mb=JOBS.mem_mb(),
-        runtime=JOBS.runtime("features"),
+        **JOBS.on_gpu("features"),
     params:
         made_for=lambda w: fingerprints.section_fingerprint(STUDY.backbones[w.backbone].features),
     shell:
@@ -79,42 +68,7 @@ rule calibrate:
         R / "noise/{dataset}/eps{epsilon}_epochs{epochs}_B{batch_size}-{made_for}.json",
     log:
         R / "logs/noise/{dataset}/eps{epsilon}_epochs{epochs}_B{batch_size}-{made_for}.log",
+    localrule: True
     shell:
-        "dpsweep calibrate {wildcards.dataset} {wildcards.epsilon} {wildcards.epochs} "
-        "{wildcards.batch_size} > {log:q} 2>&1"
-
-
-# `snakemake --profile slurm check_cluster`: what a study needs of a cluster, tried in a minute or two. A job with
-# a GPU is sent as training is; it computes, gets the signal that announces a time limit, is requeued, and goes on.
-# The other one runs here, as everything does that needs no GPU. Nothing is kept, so that each call tries again.
-rule check_here:
-    output:
-        temp(R / "logs/check/here.txt"),
-    log:
-        R / "logs/check/here.log",
-    shell:
-        "dpsweep check-machine {output:q} > {log:q} 2>&1"
-
-
-rule check_gpu:
-    output:
-        temp(R / "logs/check/gpu.txt"),
-    log:
-        R / "logs/check/gpu.log",
-    threads: STUDY.training.threads
-    resources:
-        gpu=1,
-        mem_mb=lambda wildcards, attempt: attempt * 8_000,
-        runtime=15,
-    shell:
-        "dpsweep check-machine {output:q} > {log:q} 2>&1"
-
-
-rule check_cluster:
-    input:
-        R / "logs/check/here.txt",
-        R / "logs/check/gpu.txt",
-    log:
-        R / "logs/check/cluster.log",
-    shell:
-        "tail -n +1 {input:q} > {log:q}; cat {log:q}"
+        "dpsweep calibrate {wildcards.dataset} {wildcards.epsilon} {wildcards.epochs} {wildcards.batch_size} "
+        "> {log:q} 2>&1"

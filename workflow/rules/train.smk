@@ -1,7 +1,4 @@
-# Cells, and what is measured on their best trials. The names of files tell the settings that they were made for
-# (`Study.made_for`): other settings are other files.
-
-
+# Names of files tell the settings that they were made for (`Study.made_for`): other settings are other files.
 rule train:
     input:
         lambda w: OUTPUTS.cell_of(w).inputs,
@@ -12,9 +9,7 @@ rule train:
         R / "logs/cells/{problem}/{cell}-{made_for}.log",
     threads: STUDY.training.threads
     resources:
-        gpu=1,
-        mem_mb=JOBS.mem_mb(),
-        runtime=JOBS.runtime("train"),
+        **JOBS.on_gpu("train"),
     shell:
         "dpsweep train {wildcards.problem} {wildcards.cell} > {log:q} 2>&1"
 
@@ -29,16 +24,13 @@ rule gradient_norms:
         R / "logs/gradnorms/{problem}/eps{epsilon}_epochs{epochs}_C{clipping_bound}-{made_for}.log",
     threads: STUDY.training.threads
     resources:
-        gpu=1,
-        mem_mb=JOBS.mem_mb(),
-        runtime=JOBS.runtime("gradient_norms"),
+        **JOBS.on_gpu("gradient_norms"),
     shell:
         "dpsweep gradient-norms {wildcards.problem} {wildcards.epsilon} {wildcards.epochs} "
         "{wildcards.clipping_bound} > {log:q} 2>&1"
 
 
-# How the per-example gradients of a cell's best trials overlap, for the figures of the theory.
-# Not private: it looks at raw gradients of the training data.
+# How the per-example gradients of a cell's best trials overlap. Not private: these are raw gradients.
 rule theory:
     input:
         lambda w: OUTPUTS.theory_of(w).inputs,
@@ -48,8 +40,6 @@ rule theory:
         R / "logs/theory/{problem}/{cell}-{made_for}.log",
     threads: STUDY.training.threads
     resources:
-        gpu=1,
-        mem_mb=JOBS.mem_mb(),
-        runtime=JOBS.runtime("theory"),
+        **JOBS.on_gpu("theory"),
     shell:
         "dpsweep theory {wildcards.problem} {wildcards.cell} > {log:q} 2>&1"
