@@ -1,6 +1,5 @@
 """Runs the real workflow on a study that trains in seconds."""
 
-import json
 import os
 import subprocess
 import sys
@@ -227,12 +226,6 @@ class Chain(Workflow):
     def theory_file(self, cell: str, problem: str = "digits_vit_film") -> str:
         """The overlaps of a cell."""
         return str(PATHS.theory(self.parsed, Cell.parse(problem, cell)))
-
-    def timing(self, cell: str) -> dict[str, Any]:
-        """The timing breakdown of a cell of the one sweep."""
-        path = PATHS.cell_timing(self.parsed, Cell.parse("digits_vit_film", cell))
-        content: dict[str, Any] = json.loads((self.folder / path).read_text())
-        return content
 
     def stored_trials(self) -> dict[str, int]:
         """Finished trials of the store: key -> time of writing, ns.

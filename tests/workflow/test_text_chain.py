@@ -1,4 +1,4 @@
-"""A small study of texts: every stage by its command, and what the workflow makes of it."""
+"""A small study of texts: every stage by its command."""
 
 import csv
 import json
@@ -10,14 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from tests.workflow.chain import Chain
 
 from dpsweep.base.files import checksum, read_checked_json, write_checked_json
 from dpsweep.cli.main import app
 from dpsweep.release import CARD, CERTIFICATE, TOKENIZER, ReleaseError
 from dpsweep.release.verify import verify
 
-STAGES = ("prepare_tokenizer", "prepare_dataset", "prepare_backbone")
 WORDS = {
     "weather": "rain wind cloud storm sunny cold warm forecast thunder snow",
     "kitchen": "pan boil onion salt oven knead flour roast pepper simmer",
@@ -133,16 +131,11 @@ def write_all_texts(folder: Path) -> None:
         write_texts(folder / f"{name}_test.csv", words, sizes["test_size"], 2)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_all_texts(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.slow
-def test_every_stage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    (folder / "study.yaml").write_text(yaml.safe_dump(study() | {"results": "results"}))
+def test_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_all_texts(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study() | {"results": "results"}))
 
     def run(*command: str) -> None:
         app([*command, "--study", "study.yaml"], standalone_mode=False)
@@ -156,12 +149,11 @@ def test_every_stage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("gradient-norms", "notes_reader_lora", "8", "2", "1")
     run("audit-setting", "eps8_epochs2_Bfull_C1")
 
-    results = folder / "results"
+    results = tmp_path / "results"
     tokens = np.load(results / "data" / "notes" / "train_inputs.npy")
     assert tokens.shape == (1000, 16)
     lengths = (tokens >= 0).sum(1)
-    assert len(np.unique(lengths)) > 5
-    assert lengths.max() == 16
+    assert len(set(lengths)) > 5 and lengths.max() == 16
     notes, public, reader = (
         json.loads((results / place / "metadata.json").read_text())
         for place in ("data/notes", "data/public", "backbones/reader")
@@ -189,7 +181,7 @@ def test_every_stage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {}
     for code in re.findall(r"```python\n(.*?)```", Path(CARD).read_text(), re.DOTALL):
         exec(code, names)  # noqa: S102 (it is ours)
-    with (folder / "notes_test.csv").open() as stream:
+    with (tmp_path / "notes_test.csv").open() as stream:
         read = [
             names["classes"][names["model"](names["prepare"](row["text"])).logits.argmax().item()]
             == row["topic"]
@@ -198,36 +190,10 @@ def test_every_stage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.mean(read) == pytest.approx(certificate.test_accuracy, abs=1e-3)
 
     content = read_checked_json(Path(CERTIFICATE))
-    changed = Path(TOKENIZER).read_text().replace("thunder", "blunder")
-    Path(TOKENIZER).write_text(changed)
+    Path(TOKENIZER).write_text(Path(TOKENIZER).read_text().replace("thunder", "blunder"))
     with pytest.raises(ReleaseError, match=r"tokenizer\.json: is not the file"):
         verify(Path())
     content["files"][TOKENIZER] = checksum(Path(TOKENIZER))
     write_checked_json(Path(CERTIFICATE), content)
     with pytest.raises(ReleaseError, match=r"network\.tokenizer\.checksum: found"):
         verify(Path())
-
-
-@pytest.mark.slow
-def test_the_workflow_makes_tokenizers_first(folder: Path) -> None:
-    chain = Chain(folder, study())
-    tokenizer = str(Path("results/tokenizers/reader.json"))
-    backbone = str(Path("results/backbones/reader/metadata.json"))
-    listed = chain.run(backbone, options=("--dry-run",))
-    order = [listed.index(f"rule {stage}:") for stage in STAGES]
-    assert order == sorted(order)
-    chain.run(tokenizer)
-    assert "Nothing to be done" in chain.run(tokenizer, options=("--dry-run",))
-    # Another vocabulary, or another source of the texts that it is from, makes it anew.
-    backbone_section = chain.study["backbones"]["reader"]
-    backbone_section["title"] = "Another title"
-    chain.write()
-    assert "Nothing to be done" in chain.run(tokenizer, options=("--dry-run",))
-    backbone_section["tokenizer"]["vocab_size"] = 210
-    chain.write()
-    assert "prepare_tokenizer" in chain.run(tokenizer, options=("--dry-run",))
-    backbone_section["tokenizer"]["vocab_size"] = 200
-    write_texts(folder / "other_train.csv", PUBLIC, 400, 3)
-    chain.study["datasets"]["public"]["source"]["train"] = "other_train.csv"
-    chain.write()
-    assert "prepare_tokenizer" in chain.run(tokenizer, options=("--dry-run",))

@@ -56,8 +56,10 @@ def test_a_study_runs_in_an_empty_folder(installed: dict[str, str], tmp_path: Pa
     (tmp_path / "mine.yaml").write_text(STUDY)
     study = load_study(tmp_path / "mine.yaml")
     noise = str(Paths(Path(study.results)).noise(study, "cifar100", 8.0, 8, 256))
-    dry = dpsweep(installed, tmp_path, "run", "mine.yaml", noise, "-n")
+    # A profile is copied to be edited.
+    dry = dpsweep(installed, tmp_path, "run", "mine.yaml", noise, "--profile", "slurm", "-n")
     assert dry.returncode == 0, dry.stderr
+    assert (tmp_path / "profiles" / "slurm" / "config.yaml").exists()
     assert not (tmp_path / "results").exists()
     done = dpsweep(installed, tmp_path, "run", "mine.yaml", noise, "--cores", "1")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -112,14 +114,6 @@ def test_a_study_runs_by_the_commands_of_another_scheduler(
     assert (tmp_path / "results" / "tiny" / "report.html").exists()
     # The cell; all that needs no GPU is made here.
     assert len((tmp_path / "submitted").read_text().splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_a_profile_is_copied_to_be_edited(installed: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(STUDY)
-    done = dpsweep(installed, tmp_path, "run", "mine.yaml", "--profile", "slurm", "-n")
-    assert (tmp_path / "profiles" / "slurm" / "config.yaml").exists()
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -193,16 +187,6 @@ def test_the_first_hour_of_a_new_user(offline: tuple[dict[str, str], Path]) -> N
     assert (mails / "results" / "mails" / "report.html").exists()
     beside = call(elsewhere, "compare", "../pets/pets.yaml", "../mails/mails.yaml")
     assert "# Pets, and Mails" in beside
-
-    # A folder without a study.
-    for words in (
-        ["status"],
-        ["plan"],
-        ["run"],
-        ["recommend", "x", "--epsilon", "1", "--epochs", "1"],
-    ):
-        assert "no study" in refused(elsewhere, *words)
-    assert list(elsewhere.iterdir()) == []
 
     # A model that may be released.
     said = call(pets, "recommend", "pets_vit-tiny_head", "--epsilon", "8", "--epochs", "8")
