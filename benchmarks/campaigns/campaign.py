@@ -156,8 +156,8 @@ def grow(
     """Add to a file of results until there is enough, or time is over: the command line of a campaign.
 
     Args:
-        file: JSON file of results; a campaign goes on where it was stopped, and begins anew with
-            another version of the package, or with --anew.
+        file: JSON file of results, each with its version and commit; a campaign goes on where it was
+            stopped, and begins anew with --anew.
         what: the name of its list.
         try_one: makes the result of a seed in a scratch folder.
         size: how much a result counts.
@@ -173,9 +173,9 @@ def grow(
     scratch = (arguments.scratch or Path(tempfile.mkdtemp(prefix=f"{what}-"))).resolve()
     scratch.mkdir(exist_ok=True)
     deadline = time.monotonic() + 60 * arguments.minutes
-    stored: list[dict[str, Any]] = read_json(file)[what] if file.exists() else []
-    found = [each for each in stored if each["version"] == __version__ and not arguments.anew]
-    print(f"{len(found)} of {len(stored)} stored ones count: version {__version__}")
+    goes_on = file.exists() and not arguments.anew
+    found: list[dict[str, Any]] = read_json(file)[what] if goes_on else []
+    print(f"{len(found)} earlier ones count")
     with during or nullcontext():
         while sum(map(size, found)) < arguments.count and time.monotonic() < deadline:
             seed = 1 + max((each["seed"] for each in found), default=0)

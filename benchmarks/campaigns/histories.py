@@ -3,12 +3,13 @@
     python -m benchmarks.campaigns.histories 30    # goes on where it was stopped
 
 A history is 3 to 6 events: an edit of the study (an axis, the seeds, a dataset's name, the pretraining,
-a caption), an output or a folder deleted, an output damaged, times of files set forward or back, a
-folder or a link in the place of an output, a trial store that cannot be used, a run that is killed or
-interrupted, two calls at once, Ctrl-C in a terminal, a disk that fills while it runs, results that are
-read-only, a clock that is set while it runs, an earlier copy of the results put back. Between events
-the same command may run. What it makes when it ends with 0 must be what a fresh run of the study gives,
-and so it must at the end, when nothing is in its way.
+a caption), an output or a folder deleted (`.snakemake` too), a trial store that cannot be used, a run that
+is killed or interrupted, two calls at once, a disk that fills while it runs, results that are read-only, an
+earlier copy of the results put back. Between events the same command may run. What it makes when it ends
+with 0 must be what a fresh run of the study gives, and so it must at the end, when nothing is in its way and
+what readers refuse was made again, by the command of their message.
+
+A job of these runs is needless if it made again what was there, with the same content: these are counted.
 
 The result goes to benchmarks/results/histories.json, a line for every history.
 """
@@ -16,13 +17,14 @@ The result goes to benchmarks/results/histories.json, a line for every history.
 import copy
 import os
 import random
+import re
 import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.workflow.tiny import STUDY, SWEEP, TinyChain, differences
+from tests.workflow.tiny import STUDY, SWEEP, TinyChain, content, differences
 
 from benchmarks.campaigns import campaign, surroundings
 from benchmarks.campaigns.kills import wait_for_moment
@@ -31,29 +33,17 @@ from dpsweep.base.files import fingerprint
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study.paths import Paths
 
-# Every edit goes there and back, so that few different studies have to be run afresh.
-EDITS: dict[str, Callable[[dict[str, Any]], None]] = {}
 
-
-def edit(change: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
-    """Register an edit of the study."""
-    EDITS[change.__name__] = change
-    return change
-
-
-@edit
 def more_seeds(study: dict[str, Any]) -> None:
     """One more seed."""
     study["sweeps"][SWEEP]["seeds"] = 3
 
 
-@edit
 def longer_axis(study: dict[str, Any]) -> None:
     """One more clipping bound."""
     study["sweeps"][SWEEP]["clipping_bound"] = [1.0, 10.0]
 
 
-@edit
 def renamed_dataset(study: dict[str, Any]) -> None:
     """Another name for the private dataset."""
     study["datasets"]["animals"] = study["datasets"].pop("pets")
@@ -61,16 +51,20 @@ def renamed_dataset(study: dict[str, Any]) -> None:
     study["roles"]["datasets"]["main"] = "animals"
 
 
-@edit
 def other_pretraining(study: dict[str, Any]) -> None:
     """Pretraining on half of the public images."""
     study["backbones"]["vit"]["weights"]["train_share"] = 0.5
 
 
-@edit
 def other_caption(study: dict[str, Any]) -> None:
     """Another caption of a figure."""
     study["figures"]["heatmap"]["caption"] = "Other words."
+
+
+# Every edit goes there and back, so that few different studies have to be run afresh.
+EDITS: tuple[Callable[[dict[str, Any]], None], ...] = (
+    *(more_seeds, longer_axis, renamed_dataset, other_pretraining, other_caption),
+)
 
 
 class History:
@@ -85,10 +79,12 @@ class History:
             shutil.rmtree(each, ignore_errors=True)
         shutil.copytree(self.fresh(STUDY).parent, folder)
         self.chain = TinyChain(folder)
-        self._edited: set[str] = set()
+        self._edited: set[Callable[[dict[str, Any]], None]] = set()
         self.events: list[str] = []
         self.wrong: list[str] = []
         """Differences from fresh runs where a run ended with 0, and the output of runs that had to."""
+        self.jobs = self.needless = 0
+        """Jobs that made an output, and those of them that found the same content there."""
 
     def fresh(self, study: dict[str, Any]) -> Path:
         """The results of a run of a study in a folder where nothing is."""
@@ -111,13 +107,26 @@ class History:
         )
         self.events.append(f"{event.__name__.strip('_')}: {event()}")
 
-    def run(self, must_succeed: bool = False) -> None:
+    def run(self, must_succeed: bool = False) -> int:
         """Call the command, and compare what it made; the lock of a run that was killed is removed first."""
         campaign.unlock(self.chain)
+        before = self._outputs()
         status = self._finished(campaign.start(self.chain))
         self.events.append(f"run: exit {status}")
+        for files, (made, found) in self._outputs().items():
+            earlier, there = before.get(files, (None, None))
+            self.jobs += made != earlier
+            self.needless += made != earlier and found == there
         if status != 0 and must_succeed:
             self.wrong.append(self.chain.said[-4000:])
+        return status
+
+    def follow_messages(self) -> None:
+        """Make again what readers refuse, by the commands that their messages end with."""
+        refused = set(re.findall(r"To make it again:\n +snakemake .* -- (\S+)", self.chain.logs()))
+        for file in sorted(refused):
+            status = self.chain.fork(file, options=("--force",)).wait()
+            self.events.append(f"refused and made again: {file}, exit {status}")
 
     def _finished(self, run: campaign.Run) -> int:
         """Wait for the end of a run; where it is 0, compare what it made."""
@@ -137,24 +146,32 @@ class History:
             self.events.append("the store is usable again")
 
     def _edit(self) -> str:
-        name = self._draw.choice(list(EDITS))
-        self._edited ^= {name}
+        change = self._draw.choice(EDITS)
+        self._edited ^= {change}
         self.chain.study = copy.deepcopy(STUDY)
-        for each, change in EDITS.items():
+        for each in EDITS:
             if each in self._edited:
-                change(self.chain.study)
+                each(self.chain.study)
         self.chain.write()
-        return f"{name} {'on' if name in self._edited else 'off'}"
+        return f"{change.__name__} {'on' if change in self._edited else 'off'}"
 
-    def _file(self) -> Path | None:
+    def _outputs(self) -> dict[tuple[Path, ...], tuple[list[int], list[Any]]]:
+        """Times and content of the outputs of the study as it is now that are complete."""
         outputs = Outputs(self.chain.parsed, Paths(self.chain.results)).every()
-        files = [file for output in outputs for file in output.files if file.exists()]
-        return self._draw.choice(files) if files else None
+        return {
+            tuple(files): ([file.stat().st_mtime_ns for file in files], list(map(content, files)))
+            for files in (output.files for output in outputs)
+            if all(file.exists() for file in files)
+        }
 
     def _delete(self) -> str:
-        if (file := self._file()) is not None:
-            file.unlink()
-        return str(file and file.relative_to(self.chain.folder))
+        outputs = Outputs(self.chain.parsed, Paths(self.chain.results)).every()
+        files = [file for output in outputs for file in output.files if file.exists()]
+        if not files:
+            return "no output"
+        file = self._draw.choice(files)
+        file.unlink()
+        return str(file.relative_to(self.chain.folder))
 
     def _delete_folder(self) -> str:
         places = [path for path in self.chain.results.iterdir() if path.is_dir()]
@@ -227,8 +244,13 @@ def live(scratch: Path, seed: int) -> dict[str, Any]:
         if draw.random() < 0.5:
             history.run()
     history.clear()
-    history.run(must_succeed=True)
-    return {"events": history.events, "wrong": history.wrong}
+    if history.run() != 0:
+        history.follow_messages()
+        history.run(must_succeed=True)
+    return {
+        **{"events": history.events, "wrong": history.wrong},
+        **{"jobs": history.jobs, "needless": history.needless},
+    }
 
 
 if __name__ == "__main__":

@@ -31,17 +31,31 @@ def kills(result: dict[str, Any]) -> list[str]:
 
 
 def histories(result: dict[str, Any]) -> list[str]:
-    """How many histories ended as a fresh run, and what happened in them."""
+    """How many histories ended as a fresh run, what happened in them, and which jobs were needless."""
     lived = result["histories"]
     events = [event.split(":")[0] for each in lived for event in each["events"]]
-    wrong = sum(bool(each["wrong"]) for each in lived)
+    versions: dict[str, list[dict[str, Any]]] = {}
+    for each in lived:
+        versions.setdefault(each["version"], []).append(each)
+    rows = [[version, *_lived(found)] for version, found in (versions | {"all": lived}).items()]
     counted = ", ".join(
         f"{name.replace('_', ' ')} {events.count(name)}" for name in sorted(set(events))
     )
     return [
-        *grid(["histories", "not as a fresh run"], [[f"{len(lived)}", f"{wrong}"]]),
+        *grid(["version", "histories", "not as a fresh run", "jobs", "needless ones"], rows),
         "",
         f"Events: {counted}. {where(result['environment'])}",
+    ]
+
+
+def _lived(histories: list[dict[str, Any]]) -> list[str]:
+    """How many, how many of them wrong, and their jobs where they were counted."""
+    wrong = sum(bool(each["wrong"]) for each in histories)
+    counted = [each for each in histories if "jobs" in each]
+    jobs, needless = (sum(each[what] for each in counted) for what in ("jobs", "needless"))
+    return [
+        *(f"{len(histories)}", f"{wrong}"),
+        *((f"{jobs}", f"{needless}") if counted else ("not counted", "not counted")),
     ]
 
 
