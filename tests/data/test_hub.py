@@ -165,6 +165,8 @@ def test_tables_of_a_dataset_lose_no_characters(tmp_path: Path) -> None:
     assert (data.train.labels.tolist(), data.classes) == ([0, 1], ["0", "1"])
     with pytest.raises(DatasetError, match=r"train\.csv, line 2 .*text after the closing quote"):
         texts(tmp_path / "bad", '"say \\"hi\\" now",0\nb,1\n')
+    with pytest.raises(DatasetError, match=r"train\.csv, line 3 .*: found 3 fields; allowed: 2"):
+        texts(tmp_path / "worse", "a,0\nb, c,1\n")
     # A card may name the classes.
     label = "{name: label, dtype: {class_label: {names: {'0': ham, '1': spam}}}}"
     card = f"---\ndataset_info:\n  features:\n  - {{name: text, dtype: string}}\n  - {label}\n---\n"

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm.data
-import torch
 from PIL import Image
 from tests.data.pictures import LFS, fill, picture, saved, section
 from tests.waiting import children, running, wait_for
@@ -244,16 +242,6 @@ def test_a_narrow_image_is_not_blown_up_to_be_cropped() -> None:
 def encoded(size: tuple[int, int], seed: int = 0, form: str = "PNG") -> bytes:
     pixels = np.random.default_rng(seed).integers(256, size=(*size[::-1], 3), dtype=np.uint8)
     return saved(Image.fromarray(pixels), form)
-
-
-@pytest.mark.parametrize("size", [(300, 200), (200, 301), (50, 60), (224, 224), (97, 96)])
-@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-def test_crop_is_the_transform_of_timm(size: tuple[int, int], interpolation: Any) -> None:
-    content = encoded(size)
-    own = {"interpolation": interpolation, "mean": (0, 0, 0), "std": (1, 1, 1), "crop_pct": 0.9}
-    wanted = timm.data.create_transform((3, 96, 96), **own)(Image.open(BytesIO(content)))
-    found = Transform(Resize(size=96, interpolation=interpolation, crop=0.9))(content)
-    assert torch.equal(torch.from_numpy(found.copy()).permute(2, 0, 1) / 255, wanted)
 
 
 def test_without_crop_the_whole_image_becomes_a_square() -> None:

@@ -1,5 +1,8 @@
+from typing import Any
+
 import numpy as np
 import pytest
+import timm.data
 import torch
 from PIL import Image
 from tests.data.pictures import saved
@@ -38,6 +41,17 @@ def test_other_images_are_refused(shape: tuple[int, ...], dtype: torch.dtype) ->
         Normalise([0.5] * 3, [0.5] * 3)(torch.zeros(shape, dtype=dtype))
     with pytest.raises(ValueError, match="must agree"):
         Normalise([0.5] * 3, [0.5])
+
+
+@pytest.mark.parametrize("size", [(300, 200), (200, 301), (50, 60), (224, 224), (97, 96)])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_crop_is_the_transform_of_timm(size: tuple[int, int], interpolation: Any) -> None:
+    random = np.random.default_rng(0)
+    image = Image.fromarray(random.integers(256, size=(*size[::-1], 3), dtype=np.uint8))
+    own = {"interpolation": interpolation, "mean": (0, 0, 0), "std": (1, 1, 1), "crop_pct": 0.9}
+    wanted = timm.data.create_transform((3, 96, 96), **own)(image)
+    found = Transform(Resize(size=96, interpolation=interpolation, crop=0.9))(saved(image))
+    assert torch.equal(torch.from_numpy(found.copy()).permute(2, 0, 1) / 255, wanted)
 
 
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "nearest"])

@@ -132,7 +132,7 @@ def _numpy_array(path: Path, name: str, opened: Callable[[], Any], mapped: bool 
             return
         whole: Block | None = None
         if mapped:
-            whole = np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")  # type: ignore[call-overload]
+            whole = np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
         elif fortran:
             with opened() as stream:
                 whole = np.lib.format.read_array(stream, allow_pickle=False)

@@ -32,7 +32,7 @@ from dpsweep.data.examples import (
 from dpsweep.data.hub_file import TIMEOUT_SECONDS, cannot_fetch
 from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.tables import read_table
+from dpsweep.data.tables import column_names, read_table
 from dpsweep.study.config import HubSource
 from dpsweep.study.messages import brief, shorten
 
@@ -145,7 +145,8 @@ def open_hub(source: HubSource) -> HubFiles:
             "chooses one of several"
         ) from error
     files = {
-        name: [Path(each) for each in found] for name, found in builder.config.data_files.items()
+        name: [Path(each) for each in found]
+        for name, found in (builder.config.data_files or {}).items()
     }
     tables = {
         str(name): found
@@ -348,8 +349,13 @@ def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, Label
                 f"{source.id}: found no split {name!r}; allowed: {shorten(files.splits)}"
             )
         split = files.splits[name]
+        tables = files.tables.get(name, [])
         with _reading(files, name):
-            columns = split.column_names or list(next(iter(split), {}))
+            columns = (
+                column_names(tables[0])
+                if tables
+                else split.column_names or list(next(iter(split), {}))
+            )
         for column in (source.label_column, source.input_column):
             if column not in columns:
                 raise DatasetError(
@@ -358,13 +364,12 @@ def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, Label
                 )
         before = len(labels)
         with _reading(files, name):
-            if name in files.tables:
-                encode = getattr(files.feature(name), "str2int", None)
-                for path in files.tables[name]:
-                    table = read_table(path, source.input_column, source.label_column)
-                    texts += table.texts
-                    labels += map(encode, table.labels) if encode else table.labels
-            else:
+            encode = getattr(files.feature(name), "str2int", None)
+            for path in tables:
+                table = read_table(path, source.input_column, source.label_column)
+                texts += table.texts
+                labels += map(encode, table.labels) if encode else table.labels
+            if not tables:
                 for batch in split.select_columns([source.label_column]).iter(10_000):
                     labels += batch[source.label_column]
         sizes.append(len(labels) - before)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +26,6 @@ OWN: dict[str, Callable[..., nn.Module]] = {
     "wide_resnet": WideResNet,
 }
 """The networks of library dpsweep, by name."""
-
-
-@runtime_checkable
-class _Classifier(Protocol):
-    """Interface of timm's networks and ours; a network with several heads averages them."""
-
-    def get_classifier(self) -> nn.Module | tuple[nn.Module, ...]: ...
 
 
 @contextmanager
@@ -189,8 +182,9 @@ def find_head(model: nn.Module) -> Head:
         # One after the other: only the last one gives the logits.
         modules = tuple(model.head_modules)
         outputs = [layer for name in modules for layer in _layers(model, name)][-1:]
-    elif isinstance(model, _Classifier):
-        classifier = model.get_classifier()
+    elif hasattr(model, "get_classifier"):
+        # Of timm's networks and ours; one with several heads averages them.
+        classifier: nn.Module | tuple[nn.Module, ...] = cast(Any, model).get_classifier()
         parts = classifier if isinstance(classifier, tuple) else (classifier,)
         names = {module: name for name, module in model.named_modules() if name}
         modules = tuple(names[part] for part in parts if part in names)

@@ -23,15 +23,8 @@ log = logging.getLogger(__name__)
 
 # What a config.json says about how the file was made.
 _NOT_ARCHITECTURE = {
-    "_name_or_path",
-    "architectures",
-    "dtype",
-    "id2label",
-    "label2id",
-    "model_type",
-    "num_labels",
-    "torch_dtype",
-    "transformers_version",
+    *("_name_or_path", "architectures", "dtype", "id2label", "label2id", "model_type"),
+    *("num_labels", "torch_dtype", "transformers_version"),
 }
 
 
