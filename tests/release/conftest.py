@@ -1,22 +1,43 @@
-"""Releases that several files of tests forge."""
+"""Prepared data, and releases that several files of tests look at and forge."""
 
+import shutil
 from pathlib import Path
 
 import pytest
-from tests.release.test_release import FIXED, PRIVATE, release, study
+from tests.release.releases import FIXED, PRIVATE, SUBSAMPLED, release, study
 from tests.training.tiny_study import prepare
 
 from dpsweep.study.paths import Paths
 
-SUBSAMPLED = FIXED | {"epsilon": 2.0, "batch_size": [64], "epochs": [1]}
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("prepared")
+    prepare(study(FIXED), folder)
+    return folder
+
+
+@pytest.fixture
+def paths(prepared: Path, tmp_path: Path) -> Paths:
+    """A folder of results of its own for every test."""
+    return Paths(Path(shutil.copytree(prepared, tmp_path / "results")))
 
 
 @pytest.fixture(scope="session")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three releases of the same data, one after the other: the folders first, tuned, fixed."""
-    results = tmp_path_factory.mktemp("forgeries") / "results"
-    prepare(study(FIXED), results)
-    paths = Paths(results)
+    results = Path(shutil.copytree(prepared, tmp_path_factory.mktemp("releases") / "results"))
     for name, section in (("first", FIXED), ("tuned", PRIVATE), ("fixed", SUBSAMPLED)):
-        release(section, paths).rename(results / name)
+        release(section, Paths(results)).rename(results / name)
     return results
+
+
+@pytest.fixture
+def folder(results: Path, tmp_path: Path) -> Path:
+    """A copy of the first release, away from its ledger."""
+    return Path(shutil.copytree(results / "first", tmp_path / "copies" / "release"))
+
+
+@pytest.fixture
+def tuned(results: Path) -> Path:
+    return results / "tuned"

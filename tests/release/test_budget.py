@@ -2,11 +2,10 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.release.test_release import FIXED, PRIVATE, release, section_of
-from tests.training.tiny_study import prepare, tiny_sections
+from tests.release.releases import FIXED, PRIVATE, Content, release
+from tests.release.releases import study as study_of
 
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.release import ReleaseError
@@ -19,18 +18,8 @@ from dpsweep.study.paths import Paths
 DELTA = 1e-5
 
 
-def study(section: dict[str, Any], **budget: float) -> Study:
-    sections = tiny_sections({}, {"kind": "film"})
-    named = {"budget": budget} if budget else {}
-    return Study.model_validate(
-        sections | {"release": section, "privacy": {"delta": DELTA}} | named
-    )
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> Paths:
-    prepare(study(FIXED), tmp_path / "results")
-    return Paths(tmp_path / "results")
+def study(section: Content, epsilon: float, delta: float) -> Study:
+    return study_of(section, budget={"epsilon": epsilon, "delta": delta})
 
 
 def test_a_second_model_beyond_the_budget_is_refused_before_it_is_trained(
@@ -55,9 +44,9 @@ def test_the_budget_counts_what_the_certificate_counts() -> None:
         made = study(FIXED | {"epsilon": 2.0}, epsilon=share * joint, delta=3 * DELTA)
         if refused:
             with pytest.raises(ReleaseError, match="budget"):
-                refuse_beyond_budget(made, section_of(made), earlier, noise)
+                refuse_beyond_budget(made, made.release, earlier, noise)
         else:
-            refuse_beyond_budget(made, section_of(made), earlier, noise)
+            refuse_beyond_budget(made, made.release, earlier, noise)
 
 
 @pytest.mark.parametrize("delta", [0.9 * DELTA, 0.5 * DELTA])
@@ -65,10 +54,10 @@ def test_a_delta_above_that_of_the_budget_is_beyond_it(delta: float) -> None:
     """A choice among trials has no noise to say what it has at a smaller delta."""
     made = study(PRIVATE, epsilon=100.0, delta=delta)
     with pytest.raises(ReleaseError, match="makes epsilon inf"):
-        refuse_beyond_budget(made, section_of(made), [], None)
+        refuse_beyond_budget(made, made.release, [], None)
 
 
-def test_what_is_left_may_be_spent(paths: Paths) -> None:
+def test_what_is_left_may_be_spent_and_the_report_says_so(paths: Paths) -> None:
     small = study(FIXED | {"epsilon": 2.0}, epsilon=5.0, delta=2 * DELTA)
     before = account(small, paths)
     assert before is not None
@@ -83,17 +72,10 @@ def test_what_is_left_may_be_spent(paths: Paths) -> None:
     assert line.day > "2020" and line.model.noise is not None
     following = study(FIXED | {"epsilon": after.left}, epsilon=5.0, delta=2 * DELTA)
     noise = calibrate(after.left, DELTA, 269, 269, 2)
-    models = [
-        ReleasedModel(certificate=line.model.certificate, epsilon=2.0, delta=DELTA, noise=None)
-    ]
-    refuse_beyond_budget(following, section_of(following), models, noise)
-
-
-def test_the_report_has_the_account(paths: Paths) -> None:
-    made = study(FIXED, epsilon=10.0, delta=2 * DELTA)
-    release(made, paths)
-    write(made, Path("study.yaml"), paths)
+    models = [line.model.model_copy(update={"noise": None})]
+    refuse_beyond_budget(following, following.release, models, noise)
+    write(small, Path("study.yaml"), paths)
     page = paths.report.read_text()
     assert "1 model was released" in page
-    assert "budget is ε = 10 at δ = 2e-05" in page
-    assert "a next model may have at least ε = 2 at" in page
+    assert "budget is ε = 5 at δ = 2e-05" in page
+    assert "a next model may have at least ε = 3 at" in page

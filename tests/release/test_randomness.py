@@ -3,8 +3,7 @@
 import itertools
 import json
 import math
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +14,9 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from tests.release.test_release import FIXED, PRIVATE, release, section_of, study
+from tests.release.releases import FIXED, PRIVATE, release, study
 from tests.training.test_features import with_weights
-from tests.training.tiny_study import N, prepare, tiny_sections
+from tests.training.tiny_study import N, tiny_sections
 from torch import Tensor
 
 from dpsweep.cli.main import app
@@ -31,7 +30,6 @@ from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning, gaussian
 from dpsweep.release import CERTIFICATE, FROZEN, TRAINED
 from dpsweep.release import train as release_training
 from dpsweep.release.certificate import Releases, second_opinion
-from dpsweep.release.parameters import save_parameters
 from dpsweep.release.section import Candidate
 from dpsweep.release.train import TrainedModel, Winner, train_release
 from dpsweep.study import StudyError
@@ -47,21 +45,9 @@ TUNED = PRIVATE | LONG
 HELD_OUT = held_out_rows(N, TUNED["holdout_share"])
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("template")
-    prepare(study(FIXED), folder)
-    return folder
-
-
-@pytest.fixture
-def paths(template: Path, tmp_path: Path) -> Paths:
-    return Paths(Path(shutil.copytree(template, tmp_path / "results")))
-
-
 def trained(section: dict[str, Any], paths: Paths) -> Any:
     made = study(section)
-    return train_release(made, paths, section_of(made))
+    return train_release(made, paths, made.release)
 
 
 class Recorded:
@@ -162,13 +148,11 @@ def released_model(parameters: dict[str, Any], paths: Paths) -> torch.nn.Module:
     return network.eval()
 
 
-def right_answers(network: torch.nn.Module, inputs: Any, labels: Any) -> Iterator[bool]:
-    """Whether a network is right, example by example."""
-    preprocess = make_preprocess([0.5], [0.5])
+def right_answers(network: torch.nn.Module, inputs: Any, labels: Any) -> Any:
+    """Whether a network is right, shape (examples,)."""
     with torch.no_grad():
-        for image, label in zip(inputs, labels, strict=True):
-            outputs = network(preprocess(torch.from_numpy(image[None].copy())))
-            yield int(outputs.argmax()) == int(label)
+        outputs = network(make_preprocess([0.5], [0.5])(torch.from_numpy(inputs.copy())))
+    return outputs.argmax(dim=1).numpy() == labels
 
 
 def test_scores_are_right_answers_on_what_is_held_out(
@@ -184,7 +168,7 @@ def test_scores_are_right_answers_on_what_is_held_out(
     labels = data.train_labels[rows]
     for model, score in found:
         network = released_model(model.parameters, paths)
-        right = np.array(list(right_answers(network, data.train_inputs[rows], labels)))
+        right = right_answers(network, data.train_inputs[rows], labels)
         assert score == right.sum()
         # Otherwise a score of something else could be the same.
         macro = np.mean([right[labels == each].mean() for each in np.unique(labels)])
@@ -205,7 +189,7 @@ def test_every_trial_has_the_noise_of_its_own_schedule(
     monkeypatch.setattr(release_training, "select_privately", one_of_each)
     section = PRIVATE | {"epochs": [1, 2, 5], "clipping_bound": [1.0]}
     assert trained(section, paths)[1] is not None
-    size, named = N - len(HELD_OUT), section_of(study(section))
+    size, named = N - len(HELD_OUT), study(section).release
     # Full batches: as many steps as epochs.
     schedules = [(size, size, epochs) for epochs in (1, 2, 5)]
     wanted = calibrate_tuning(8.0, 1e-5, named.mean_trials, named.shape, schedules)
@@ -236,19 +220,11 @@ def test_what_is_written_is_the_winner_after_its_last_epoch(
     # Between them, both files have every parameter once.
     assert frozen.keys() == network.state_dict().keys() - trained.keys()
     data = PreparedDataset.open(paths.dataset("digits"))
-    right = np.array(list(right_answers(network, data.test_inputs, data.test_labels)))
+    right = right_answers(network, data.test_inputs, data.test_labels)
     assert certificate["test_accuracy"] == pytest.approx(right.mean(), abs=1e-6)
     # Otherwise the mean over classes could be taken for it.
     by_class = [right[data.test_labels == each].mean() for each in range(10)]
     assert certificate["test_accuracy"] != pytest.approx(np.mean(by_class), abs=1e-5)
-
-
-def test_frozen_parameters_are_all_that_were_not_trained(tmp_path: Path) -> None:
-    network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
-    network[0].requires_grad_(False)
-    save_parameters(network, {"1.weight": torch.ones(2, 2), "1.bias": torch.ones(2)}, tmp_path)
-    assert load_file(tmp_path / TRAINED).keys() == {"1.weight", "1.bias"}
-    assert load_file(tmp_path / FROZEN).keys() == {"0.weight", "0.bias"}
 
 
 def test_a_certificate_tells_no_path_and_no_time_of_this_machine(paths: Paths) -> None:
@@ -279,7 +255,7 @@ def test_candidates_are_all_combinations_of_the_lists() -> None:
     wanted = itertools.product([3, 4], ["full"], [0.1, 1.0], [0.03, 0.1])
     assert [
         (cell.epochs, cell.batch_size, cell.clipping_bound, rate)
-        for cell, rate in section_of(study(TUNED)).candidates("")
+        for cell, rate in study(TUNED).release.candidates("")
     ] == list(wanted)
 
 

@@ -3,13 +3,12 @@
 import copy
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.release.test_release import PRIVATE, section_of
+from tests.release.releases import FIXED, PRIVATE, Change, put
 from tests.training.tiny_study import N, prepare, tiny_sections
 
 from dpsweep.base.files import write_checked_json
@@ -46,24 +45,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Paths:
     study = Study.model_validate(sections())
     paths = Paths(tmp_path_factory.mktemp("study") / "results")
     prepare(study, paths.results)
-    write_release(study, paths, section_of(study))
+    write_release(study, paths, study.release)
     return paths
-
-
-def put(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    def change(content: dict[str, Any]) -> None:
-        for key in path[:-1]:
-            content = content.setdefault(key, {})
-        content[path[-1]] = value
-
-    return change
 
 
 def test_a_release_with_every_parameter_off_its_default(made: Paths) -> None:
     """What is written is what the section says; verification and the study agree with it."""
     found = verify(made.release)
     study = Study.model_validate(sections())
-    compare(made.release, study, section_of(study), made, made.ledger)
+    compare(made.release, study, study.release, made, made.ledger)
     assert found.tuning is not None
     stated = found.tuning
     assert (found.epsilon, found.delta) == (9.5, 2e-5)
@@ -89,7 +79,7 @@ def test_the_noise_of_a_fixed_setting_is_that_of_the_study() -> None:
         **{"clipping_bound": [1.0], "learning_rate": [0.01]},
     }
     study = Study.model_validate(found)
-    noise = fixed_noise(study, section_of(study))
+    noise = fixed_noise(study, study.release)
     assert noise is not None
     assert noise == calibrate(3.0, 2e-5, N, 64, 2 * -(-N // 64))  # rounded up
 
@@ -110,22 +100,24 @@ def test_the_noise_of_a_fixed_setting_is_that_of_the_study() -> None:
         (put("training", "engine", value="auto"), "engine: "),
         (put("training", "precision", value="bfloat16"), "precision: "),
         (put("privacy", "step_rounding", value="round"), "step_rounding: "),
-        (put("privacy", "delta", value=1e-5), "delta: "),
+        (put("privacy", "delta", value=1e-5), "delta: the certificate has 2e-05, the section 1e-05"),
         (put("sweeps", "digits", "optimizer", value="adam"), "optimizer: "),
+        (put("release", "epsilon", value=1.0), "epsilon: the certificate has 9.5, the section 1.0"),
+        (put("release", "learning_rate", value=[0.003, 0.02]),
+         "candidates.1.learning_rate: the certificate has 0.01, the section 0.02"),
+        (put("release", value=FIXED), "tuning: the certificate has one, the section none"),
         (put("release", "mean_trials", value=3.0), "tuning.mean_trials: "),
         (put("release", "shape", value=1.0), "tuning.shape: "),
         (put("release", "holdout_share", value=0.1), "split.holdout_share: "),
         (put("datasets", "digits", "source", value={"kind": "glyphs"}), "data: the model was made of"),
     ],
 )  # fmt: skip
-def test_what_the_study_says_otherwise_is_named(
-    change: Callable[[dict[str, Any]], None], said: str, made: Paths
-) -> None:
+def test_what_the_study_says_otherwise_is_named(change: Change, said: str, made: Paths) -> None:
     content = copy.deepcopy(sections())
     change(content)
     study = Study.model_validate(content)
     with pytest.raises(ReleaseError, match=re.escape(said)):
-        compare(made.release, study, section_of(study), made, made.ledger)
+        compare(made.release, study, study.release, made, made.ledger)
 
 
 def test_other_data_of_the_same_size_are_named(made: Paths, tmp_path: Path) -> None:
@@ -136,10 +128,10 @@ def test_other_data_of_the_same_size_are_named(made: Paths, tmp_path: Path) -> N
     metadata = read_metadata(folder).model_dump(mode="json")
     write_checked_json(folder / METADATA, metadata | {"checksum": "0" * 64})
     with pytest.raises(ReleaseError, match="data: the model was made of data with the checksum"):
-        compare(paths.release, study, section_of(study), paths, made.ledger)
+        compare(paths.release, study, study.release, paths, made.ledger)
     write_checked_json(folder / METADATA, metadata | {"classes": list("abcdefghij")})
     with pytest.raises(ReleaseError, match=r"network.classes: the certificate has \[\"0\""):
-        compare(paths.release, study, section_of(study), paths, made.ledger)
+        compare(paths.release, study, study.release, paths, made.ledger)
 
 
 def test_another_backbone_is_named(made: Paths, tmp_path: Path) -> None:
@@ -149,7 +141,7 @@ def test_another_backbone_is_named(made: Paths, tmp_path: Path) -> None:
     write_backbone(paths.backbone("vit"), {}, **other)
     study = Study.model_validate(sections())
     with pytest.raises(ReleaseError, match=r"network\.backbone: "):
-        compare(paths.release, study, section_of(study), paths, made.ledger)
+        compare(paths.release, study, study.release, paths, made.ledger)
 
 
 def test_the_command_compares_all_of_it(made: Paths, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import yaml
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 from scipy.optimize import brentq
+from tests.release.releases import FIXED
 from tests.training.tiny_study import tiny_sections
 from typer.testing import CliRunner
 
@@ -24,16 +25,11 @@ from dpsweep.study.fingerprints import (
 )
 from dpsweep.study.paths import Paths
 
-RELEASE = {
-    **{"sweep": "digits", "epsilon": 8.0, "epochs": [2], "batch_size": ["full"]},
-    **{"clipping_bound": [1.0], "learning_rate": [0.01]},
-}
-
 
 def sections(private: bool = True, **sweep: Any) -> dict[str, Any]:
     made = tiny_sections({}, {"kind": "film"}, **sweep)
     made["datasets"]["digits"] |= {"private": private}
-    return made | {"release": RELEASE}
+    return made | {"release": FIXED}
 
 
 @pytest.fixture

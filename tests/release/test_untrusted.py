@@ -4,77 +4,37 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save
-from tests.release.test_release import FIXED, release, study
-from tests.training.tiny_study import prepare
+from tests.release.releases import Content, forge
 
 from dpsweep.base import limited as limits
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import checksum, indented_json, read_checked_json, with_fingerprint
+from dpsweep.base.files import read_checked_json, with_fingerprint
 from dpsweep.base.limited import LimitError, limited
 from dpsweep.models.architecture import Architecture
-from dpsweep.models.backbone import backbone_checksum
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError, parameters
-from dpsweep.release.card import model_card
-from dpsweep.release.certificate import Certificate, ReleasedModel
+from dpsweep.release.certificate import ReleasedModel
 from dpsweep.release.parameters import outline
 from dpsweep.release.untrusted import strict_json
 from dpsweep.release.verify import verify
 from dpsweep.study.config import Film
-from dpsweep.study.paths import Paths
 
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    results = tmp_path_factory.mktemp("untrusted") / "results"
-    prepare(study(FIXED), results)
-    return release(FIXED, Paths(results))
-
-
-@pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "copies" / "release"))
-
-
-_watched: list[str] = []
-_watching = False
-
-
-def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-    if _watching and event.startswith(
-        ("socket.connect", "socket.getaddrinfo", "subprocess", "os.system")
-    ):
-        _watched.append(event)
-    if _watching and event == "open" and str(arguments[0]).startswith("/etc/"):
-        _watched.append(str(arguments[0]))
-
-
-sys.addaudithook(_watch)
-
-
-@contextlib.contextmanager
-def watched() -> Iterator[None]:
-    """Fail if this process connects, starts a program, or opens a file of the system."""
-    global _watching  # noqa: PLW0603 (an audit hook cannot be removed)
-    _watched.clear()
-    _watching = True
-    try:
-        yield
-    finally:
-        _watching = False
-    assert not _watched
+OUTSIDE = ("socket.connect", "socket.getaddrinfo", "subprocess", "os.system")
+VIT = Architecture(
+    library="timm",
+    name="vit_tiny_patch16_224",
+    arguments={"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2},
+)
 
 
 def used() -> float:
@@ -83,33 +43,23 @@ def used() -> float:
 
 
 def refused(folder: Path, seconds: float = 3) -> str:
-    """See that a folder is refused in bounded time; return what is said."""
+    """See that a folder is refused in bounded time and without a look outside; return what is said."""
+    seen: list[str] = []
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event.startswith(OUTSIDE) or (event == "open" and str(arguments[0]).startswith("/etc/")):
+            seen.append(event)
+
+    sys.addaudithook(watch)  # until the end of the test
     start = used()
-    with watched(), pytest.raises(DpsweepError) as found:
+    with pytest.raises(DpsweepError) as found:
         verify(folder, seconds=seconds)
     assert used() - start < seconds + 5
+    assert not seen
     said = str(found.value)
     assert said.isprintable() or said.replace("\n  ", "").isprintable()
     assert len(said) < 10_000
     return said
-
-
-def forge(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change a certificate, and derive its fingerprints, checksums and card anew."""
-    content = read_checked_json(folder / CERTIFICATE)
-    change(content)
-    network = content["network"]
-    architecture = Architecture.model_construct(
-        library=network["library"], name=network["architecture"], arguments=network["arguments"]
-    )
-    network["backbone"] = backbone_checksum(
-        architecture, network["mean"], network["std"], None, network["weights"]
-    )
-    content["files"] = {name: checksum(folder / name) for name in (TRAINED, FROZEN)}
-    (folder / CERTIFICATE).write_text(indented_json(with_fingerprint(content)))
-    # There are numbers of which no card can be made.
-    with contextlib.suppress(ValueError, ArithmeticError, LookupError):
-        (folder / CARD).write_text(model_card(Certificate.model_validate(content)))
 
 
 # -- files ----------------------------------------------------------------------------------------
@@ -121,30 +71,20 @@ def as_link(file: Path) -> None:
     file.symlink_to(outside)
 
 
-def as_hard_link(file: Path) -> None:
-    (file.parents[1] / "outside").hardlink_to(file)
+def instead(make: Callable[[Path], Any]) -> Callable[[Path], None]:
+    def change(file: Path) -> None:
+        file.unlink()
+        make(file)
+
+    return change
 
 
-def as_pipe(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
+def a_socket(file: Path) -> None:
+    with contextlib.chdir(file.parent), socket.socket(socket.AF_UNIX) as each:
+        each.bind(file.name)  # the whole path may be too long for a socket
 
 
-def as_folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
-def as_device(file: Path) -> None:
-    file.unlink()
-    file.symlink_to("/dev/zero")
-
-
-def as_socket(file: Path) -> None:
-    file.unlink()
-    os.chdir(file.parent)  # its path may be too long for a socket
-    with socket.socket(socket.AF_UNIX) as each:
-        each.bind(file.name)
+NO_FILE = "found a folder, a pipe or a device"
 
 
 @pytest.mark.parametrize("name", [CERTIFICATE, TRAINED, FROZEN, CARD])
@@ -152,45 +92,39 @@ def as_socket(file: Path) -> None:
     ("change", "said"),
     [
         (as_link, "found a link"),
-        (as_hard_link, "found a file that has another name"),
-        (as_pipe, "found a folder, a pipe or a device"),
-        (as_folder, "found a folder, a pipe or a device"),
-        (as_device, "found a link"),
-        (as_socket, "found a folder, a pipe or a device"),
+        (lambda file: (file.parents[1] / "outside").hardlink_to(file), "a file that has another name"),
+        (instead(os.mkfifo), NO_FILE),
+        (instead(Path.mkdir), NO_FILE),
+        (instead(lambda file: file.symlink_to("/dev/zero")), "found a link"),
+        (instead(a_socket), NO_FILE),
     ],
-)
+    ids=["link", "hard link", "pipe", "folder", "device", "socket"],
+)  # fmt: skip
 def test_files_are_regular_files_of_the_folder(
-    change: Callable[[Path], None],
-    said: str,
-    name: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path], None], said: str, name: str, folder: Path
 ) -> None:
-    monkeypatch.chdir(folder)
     change(folder / name)
-    assert f"{name}: {said}" in refused(folder)
+    message = refused(folder)
+    assert f"{name}: " in message and said in message
 
 
 def test_a_pipe_that_comes_later_does_not_hang(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpsweep.release.verify.file_mistakes", lambda _: [])
-    as_pipe(folder / TRAINED)
+    instead(os.mkfifo)(folder / TRAINED)
     assert "a pipe" in refused(folder)
-    (folder / TRAINED).unlink()
-    (folder / TRAINED).symlink_to("/etc/passwd")
+    instead(lambda file: file.symlink_to("/etc/passwd"))(folder / TRAINED)
     assert f"{TRAINED}: cannot be read" in refused(folder)
 
 
 def test_a_file_that_is_large_is_not_read(folder: Path) -> None:
     for name in (CERTIFICATE, CARD, TRAINED):
-        with (folder / name).open("ab") as stream:
-            size = stream.tell()
-            stream.truncate(2**41)  # with holes
+        size = (folder / name).stat().st_size
+        os.truncate(folder / name, 2**41)  # with holes
         assert name in refused(folder)
         os.truncate(folder / name, size)
-    with (folder / FROZEN).open("ab") as stream:
-        stream.truncate(2**39)
+    os.truncate(folder / FROZEN, 2**39)
     assert f"{FROZEN}: found {2**39} bytes" in refused(folder)
 
 
@@ -200,6 +134,16 @@ def test_what_is_no_folder_of_a_release_is_refused(folder: Path, tmp_path: Path)
     for index in range(30):
         (folder / f"a\n\x1b[31m\udcff{index}").touch()
     assert "is no file of a release" in refused(folder)
+
+
+@pytest.mark.parametrize("name", [CERTIFICATE, TRAINED, FROZEN, CARD])
+def test_edited_and_missing_files_are_found(name: str, folder: Path) -> None:
+    content = bytearray((folder / name).read_bytes())
+    content[-3] ^= 1
+    (folder / name).write_bytes(content)
+    assert name in refused(folder)
+    (folder / name).unlink()
+    assert re.search(f"{name}: missing|no release, {name} is missing", refused(folder))
 
 
 # -- JSON -----------------------------------------------------------------------------------------
@@ -236,12 +180,10 @@ def test_json_is_read_strictly(old: str, new: str, said: str, folder: Path) -> N
     text = (folder / CERTIFICATE).read_text()
     assert old in text
     content = read_checked_json(folder / CERTIFICATE)
-    last = old in ("}\n", "\n")
-    edited = (
-        text.removesuffix(old) + new
-        if last and old == "}\n"
-        else (text.replace(old, new) if last else text.replace(old, new, 1))
-    )
+    if old == "}\n":
+        edited = text.removesuffix(old) + new
+    else:
+        edited = text.replace(old, new, -1 if old == "\n" else 1)
     with contextlib.suppress(ValueError, RecursionError, UnicodeError):  # as lenient as json is
         parsed = json.loads(edited.removeprefix("\ufeff").removesuffix(" trailing"))
         parsed.pop("fingerprint")
@@ -251,10 +193,13 @@ def test_json_is_read_strictly(old: str, new: str, said: str, folder: Path) -> N
     assert re.search(said, refused(folder))
 
 
-def test_bytes_that_are_no_text_are_refused(folder: Path) -> None:
+def test_bytes_that_are_no_certificate_are_refused(folder: Path) -> None:
+    whole = (folder / CERTIFICATE).read_bytes()
     for written in (b"", b"\xff\xfe{}", b"null", b"[]", b'"text"', b"7", bytes(1000), b"{}"):
         (folder / CERTIFICATE).write_bytes(written)
         refused(folder)
+    (folder / CERTIFICATE).write_bytes(whole.replace(b'"delta": 1e-05', b'"delta": 1e-06', 1))
+    assert "damaged or edited" in refused(folder)
 
 
 def test_strict_json_is_json() -> None:
@@ -265,11 +210,10 @@ def test_strict_json_is_json() -> None:
 def test_free_text_is_no_markup_and_stays_on_its_line(folder: Path) -> None:
     evil = "Pets\n\n**(0.1, 1e-9)-private** <img src=x> [a](https://b.c) `x` | www.d.e \u202e # \x1b[31m"
 
-    def change(content: dict[str, Any]) -> None:
-        content["dataset"] = content["title"] = evil
+    def change(content: Content) -> None:
+        content |= {"dataset": evil, "title": evil, "earlier_sweeps": [evil]}
         content["network"]["classes"][0] = evil
         content["network"]["pretraining"] = {"kind": evil}
-        content["earlier_sweeps"] = [evil]
 
     before = (folder / CARD).read_text()
     forge(folder, change)
@@ -329,74 +273,57 @@ def test_free_text_is_no_markup_and_stays_on_its_line(folder: Path) -> None:
     ids=lambda change: str(change)[:60],
 )  # fmt: skip
 def test_no_network_reaches_outside_or_runs_for_ever(
-    change: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+    change: Content, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SECONDS", 1)
+    monkeypatch.setattr(limits, "SECONDS", 0.5)
+    monkeypatch.setattr(parameters, "_COMPILER", "json")  # none of these needs torch's
 
-    def changed(content: dict[str, Any]) -> None:
-        arguments = content["network"]["arguments"] | change.get("arguments", {})
-        if "library" in change:
-            arguments = change["arguments"]
+    def changed(content: Content) -> None:
+        own = {} if "library" in change else content["network"]["arguments"]
+        arguments = own | change.get("arguments", {})
         content["network"] |= change | {"arguments": arguments}
 
     forge(folder, changed)
     assert "network" in refused(folder)
 
 
-def test_a_refused_network_says_why(folder: Path) -> None:
-    vit = Architecture(library="timm", name="vit_tiny_patch16_224", arguments={"pretrained": True})
-    with pytest.raises(
-        LimitError, match="found pretrained; allowed: arguments of the network itself"
+def test_a_refused_network_says_why() -> None:
+    for changed, message in (
+        (
+            {"arguments": {"pretrained": True}},
+            "found pretrained; allowed: arguments of the network",
+        ),
+        ({"name": "hf-hub:timm/vit"}, "Unknown model"),
     ):
-        outline(vit, Film(kind="film"), 3)
-    with pytest.raises(LimitError, match="Unknown model"):
-        outline(vit.model_copy(update={"name": "hf-hub:timm/vit"}), Film(kind="film"), 3)
+        with pytest.raises(LimitError, match=message):
+            outline(VIT.model_copy(update=changed), Film(kind="film"), 3)
 
 
-def connect() -> Any:
-    return socket.create_connection(("192.0.2.1", 80))
-
-
-def start() -> Any:
-    return os.system("true")  # noqa: S605
-
-
-def read_a_file() -> Any:
-    return Path("/etc/hostname").read_text()
-
-
-def allocate() -> Any:
-    return len(b"x" * 6 * 2**30)
-
-
-def wait_for_ever() -> Any:
-    time.sleep(100)
-
-
-def end() -> Any:
-    os._exit(3)
+def spin() -> None:
+    while True:
+        pass
 
 
 @pytest.mark.parametrize(
     ("compute", "said"),
     [
-        (connect, "which nothing here needs"),
-        (start, "which nothing here needs"),
-        (read_a_file, "which nothing here needs"),
-        (allocate, "of memory|MemoryError"),
-        (wait_for_ever, "more than 1 seconds"),
-        (end, "ends its process"),
+        (lambda: socket.create_connection(("192.0.2.1", 80)), "which nothing here needs"),
+        (lambda: os.system("true"), "which nothing here needs"),  # noqa: S605
+        (lambda: Path("/etc/hostname").read_text(), "which nothing here needs"),
+        (lambda: (b"x" * 2**28, time.sleep(100)), "of memory|MemoryError"),
+        (lambda: time.sleep(100), "more than 0.5 seconds"),
+        (spin, "more than 0.5 seconds"),
+        (lambda: os._exit(3), "ends its process"),
     ],
+    ids=["connection", "program", "file", "memory", "waiting", "time", "end"],
 )
 def test_what_is_limited(
     compute: Callable[[], Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SECONDS", 10 if compute is allocate else 1)
-    monkeypatch.setattr(limits, "MEMORY", 2**28)
-    if compute is allocate:
-        monkeypatch.setitem(allocate.__globals__, "allocate", None)
+    monkeypatch.setattr(limits, "SECONDS", 0.5)
+    monkeypatch.setattr(limits, "MEMORY", 2**26)
     with pytest.raises(LimitError, match=said):
-        limited(compute if compute is not allocate else lambda: len(b"x" * 2**30))
+        limited(compute)
 
 
 def test_torchs_compiler_does_not_count_for_the_time_of_a_network(
@@ -404,11 +331,11 @@ def test_torchs_compiler_does_not_count_for_the_time_of_a_network(
 ) -> None:
     """Some networks make torch import it, which may take longer than all else."""
     (tmp_path / "slow_compiler.py").write_text(
-        "import time\nend = time.process_time() + 2\nwhile time.process_time() < end: pass\n"
+        "import time\nend = time.process_time() + 1\nwhile time.process_time() < end: pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(parameters, "_COMPILER", "slow_compiler")
-    monkeypatch.setattr(limits, "SECONDS", 1)
+    monkeypatch.setattr(limits, "SECONDS", 0.5)
     made = parameters.create
 
     def create(*asked: Any) -> torch.nn.Module:
@@ -416,13 +343,11 @@ def test_torchs_compiler_does_not_count_for_the_time_of_a_network(
 
         return made(*asked)
 
-    arguments = {"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
-    vit = Architecture(library="timm", name="vit_tiny_patch16_224", arguments=arguments)
     monkeypatch.setattr(parameters, "create", create)
-    assert "head.weight" in outline(vit, Film(kind="film"), 17)[1]
-    monkeypatch.setattr(parameters, "create", lambda *_: wait_for_ever())
-    with pytest.raises(LimitError, match="more than 1 seconds"):
-        outline(vit, Film(kind="film"), 18)
+    assert "head.weight" in outline(VIT, Film(kind="film"), 17)[1]
+    monkeypatch.setattr(parameters, "create", lambda *_: spin())
+    with pytest.raises(LimitError, match=r"more than 0\.5 seconds"):
+        outline(VIT, Film(kind="film"), 18)
 
 
 def test_what_is_in_its_limits_is_returned() -> None:
@@ -432,74 +357,47 @@ def test_what_is_in_its_limits_is_returned() -> None:
 # -- tensors --------------------------------------------------------------------------------------
 
 
-def with_header(change: Callable[[dict[str, Any]], Any]) -> Callable[[bytes], bytes]:
+def with_header(change: Callable[[Content], Any]) -> Callable[[bytes], bytes]:
     def changed(written: bytes) -> bytes:
         length = int.from_bytes(written[:8], "little")
         header = json.loads(written[8 : 8 + length])
         change(header)
-        plain = json.dumps(header, separators=(",", ":")).encode()
-        plain += b" " * (-len(plain) % 8)
-        return len(plain).to_bytes(8, "little") + plain + written[8 + length :]
+        return joined(json.dumps(header, separators=(",", ":")).encode(), written[8 + length :])
 
     return changed
 
 
-def overlap(header: dict[str, Any]) -> None:
-    header["head.bias"]["data_offsets"] = [0, 40]
+def of_bias(**changes: Any) -> Callable[[bytes], bytes]:
+    return with_header(lambda header: header["head.bias"].update(changes))
 
 
-def retyped(header: dict[str, Any]) -> None:
-    header["head.bias"] |= {"dtype": "I32"}
+def joined(header: bytes, tensors: bytes, spaces: int = 0) -> bytes:
+    header += b" " * (-len(header) % 8 + spaces)
+    return len(header).to_bytes(8, "little") + header + tensors
 
 
-def unknown_type(header: dict[str, Any]) -> None:
-    header["head.bias"] |= {"dtype": "X1"}
-
-
-def reshaped(header: dict[str, Any]) -> None:
-    header["head.bias"] |= {"shape": [2, 5]}
-
-
-def negative(header: dict[str, Any]) -> None:
-    header["head.bias"] |= {"shape": [-10], "data_offsets": [40, 0]}
-
-
-def booleans(header: dict[str, Any]) -> None:
-    header["head.bias"]["data_offsets"][0] = False
-
-
-def with_more(header: dict[str, Any]) -> None:
-    header["head.bias"]["note"] = "hidden"
-
-
-def spaced(written: bytes) -> bytes:
-    length = int.from_bytes(written[:8], "little")
-    return (
-        (length + 800).to_bytes(8, "little")
-        + written[8 : 8 + length]
-        + b" " * 800
-        + written[8 + length :]
-    )
-
-
-def twice(written: bytes) -> bytes:
-    length = int.from_bytes(written[:8], "little")
-    plain = b'{"head.bias":{},' + written[9 : 8 + length].rstrip()
-    plain += b" " * (-len(plain) % 8)
-    return len(plain).to_bytes(8, "little") + plain + written[8 + length :]
+def parts(written: bytes) -> tuple[bytes, bytes]:
+    length = 8 + int.from_bytes(written[:8], "little")
+    return written[8:length].rstrip(), written[length:]
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        with_header(overlap), with_header(retyped), with_header(unknown_type), with_header(reshaped),
-        with_header(negative), with_header(booleans), with_header(with_more),
+        of_bias(data_offsets=[0, 40]),
+        of_bias(data_offsets=[False, 40]),
+        of_bias(dtype="I32"),
+        of_bias(dtype="X1"),
+        of_bias(shape=[2, 5]),
+        of_bias(shape=[-10], data_offsets=[40, 0]),
+        of_bias(note="hidden"),
         with_header(lambda header: header.clear()),
         with_header(lambda header: header.pop("head.bias")),
         with_header(lambda header: header.update(__metadata__={"format": "pt"})),
         with_header(lambda header: header.update(more=header["head.bias"])),
         with_header(lambda header: header.update({"head.bias": [1]})),
-        spaced, twice,
+        lambda written: joined(*parts(written), spaces=800),
+        lambda written: joined(b'{"head.bias":{},' + parts(written)[0][1:], parts(written)[1]),
         lambda written: written + b"\0",
         lambda written: written[:-1],
         lambda written: written[:4],
@@ -510,7 +408,7 @@ def twice(written: bytes) -> bytes:
         lambda written: written[:-4] + b"\x00\x00\xc0\x7f",  # NaN
         lambda written: written[:-4] + b"\x00\x00\x80\xff",  # -Infinity
     ],
-)  # fmt: skip
+)
 def test_files_of_tensors_hold_tensors_and_nothing_else(
     change: Callable[[bytes], bytes], folder: Path
 ) -> None:
@@ -518,18 +416,8 @@ def test_files_of_tensors_hold_tensors_and_nothing_else(
     changed = change(written)
     assert changed != written
     (folder / TRAINED).write_bytes(changed)
-    forge(folder, lambda _: None)
+    forge(folder)
     assert TRAINED in refused(folder)
-
-
-def test_other_values_cannot_be_told(folder: Path) -> None:
-    """As docs/release.md says: so the changes above are refused for what they are."""
-    state = load_file(folder / TRAINED)
-    (folder / TRAINED).write_bytes(
-        save({key: torch.ones_like(each) for key, each in state.items()})
-    )
-    forge(folder, lambda _: None)
-    verify(folder)
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -554,35 +442,32 @@ def test_other_values_cannot_be_told(folder: Path) -> None:
     ],
     ids=str,
 )
-def test_extreme_numbers_end_in_bounded_time(change: dict[str, Any], folder: Path) -> None:
-    def changed(content: dict[str, Any]) -> None:
-        content["noise"] |= change
-        noise = content["noise"]
-        for name in ("epsilon", "delta"):
-            content[name] = noise[name]
-        size = noise["train_size"]
+def test_extreme_numbers_end_in_bounded_time(change: Content, folder: Path) -> None:
+    def changed(content: Content) -> None:
+        noise = content["noise"] = content["noise"] | change
+        size, batch, steps = (noise[name] for name in ("train_size", "batch_size", "steps"))
+        noise["delta"] = min(noise["delta"], 0.5 / size)
+        content |= {name: noise[name] for name in ("epsilon", "delta")}
         content["split"]["examples"] = size
-        content["delta"] = noise["delta"] = min(noise["delta"], 0.5 / size)
-        content["setting"] |= {"batch_size": noise["batch_size"], "steps": noise["steps"]}
-        content["setting"]["epochs"] = max(1, noise["steps"] * noise["batch_size"] // size)
-        root = noise["noise_multiplier"] * noise["steps"] ** 0.5
-        noise["sampling_rate"] = noise["batch_size"] / size
-        noise["cumulative_noise"] = root
-        noise["effective_noise"] = noise["noise_multiplier"] / noise["batch_size"]
-        noise["cumulative_effective_noise"] = root / noise["batch_size"]
-        content["releases"] = {
-            "earlier": [], "joint_epsilon": content["epsilon"], "joint_delta": content["delta"],
-        }  # fmt: skip
+        epochs = max(1, steps * batch // size)
+        content["setting"] |= {"batch_size": batch, "steps": steps, "epochs": epochs}
+        root = noise["noise_multiplier"] * steps**0.5
+        noise |= {
+            **{"sampling_rate": batch / size, "effective_noise": noise["noise_multiplier"] / batch},
+            **{"cumulative_noise": root, "cumulative_effective_noise": root / batch},
+        }
+        joint = {"joint_epsilon": content["epsilon"], "joint_delta": content["delta"]}
+        content["releases"] = {"earlier": []} | joint
 
     forge(folder, changed)
-    refused(folder)
+    refused(folder, seconds=1)
 
 
 def test_many_earlier_releases_end_in_bounded_time(folder: Path) -> None:
     """Each is proven for itself, and costs the more the more there are."""
     noise = calibrate(2.0, 1e-5, 215, 64, 4)
 
-    def changed(content: dict[str, Any]) -> None:
+    def changed(content: Content) -> None:
         for times in range(1, 101):
             other = replace(noise, train_size=215 * times, batch_size=64 * times)
             model = ReleasedModel(certificate="0" * 64, epsilon=2.0, delta=1e-5, noise=other)
