@@ -6,12 +6,19 @@ Nothing of the audited run is looked at, so the bounds need no correction for th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from dpsweep.privacy.curve_guesses import fewest_that_refute
-from dpsweep.privacy.guesses import epsilon_lower_bound, likelihood_scores, p_value, right_guesses
+from dpsweep.privacy.guesses import (
+    epsilon_lower_bound,
+    fewest,
+    likelihood_scores,
+    p_value,
+    right_guesses,
+)
 from dpsweep.privacy.record import Calibration
 from dpsweep.privacy.trade_off import training_trade_off
 
@@ -56,16 +63,20 @@ def plan_audit(noise: Calibration, canaries: int, guesses: int | None = None) ->
         share: simulated_right_guesses(noise, share, canaries, candidates, random)
         for share in (1.0, *NOISE_SHARES)
     }
-    pair = [_fewest(canaries, each, noise) for each in candidates]
+
+    def refutes_pair(guessed: int, correct: int) -> bool:
+        return p_value(canaries, guessed, correct, noise.epsilon, noise.delta) < 0.05
+
+    of_pair = [fewest(partial(refutes_pair, each), each) for each in candidates]
     curve = training_trade_off(noise).false_positive_rate
-    fewest = [fewest_that_refute(curve, canaries, each) for each in candidates]
+    of_curve = [fewest_that_refute(curve, canaries, each) for each in candidates]
     medians = [
         epsilon_lower_bound(canaries, each, int(count), noise.delta)
         for each, count in zip(candidates, np.median(right[1.0], axis=0), strict=True)
     ]
     power, curve_power = (
         {share: np.mean(right[share] >= needed, axis=0) for share in NOISE_SHARES}
-        for needed in (pair, fewest)
+        for needed in (of_pair, of_curve)
     )
     best, best_of_curve = int(np.argmax(medians)), int(np.argmax(sum(curve_power.values())))
     return AuditPlan(
@@ -108,15 +119,3 @@ def simulated_right_guesses(
         seen = (included & sampled) + share * sigma * random.standard_normal((steps, canaries))
         found.append(right_guesses(likelihood_scores(seen, sigma, rate), included)[halves])
     return np.array(found)
-
-
-def _fewest(canaries: int, guesses: int, noise: Calibration) -> int:
-    """Return the smallest number of right guesses that refutes (epsilon, delta)."""
-    low, high = -1, guesses + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if p_value(canaries, guesses, middle, noise.epsilon, noise.delta) < 0.05:
-            high = middle
-        else:
-            low = middle
-    return high

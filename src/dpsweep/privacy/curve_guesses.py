@@ -19,6 +19,8 @@ a mechanism may have (epsilon, delta) and another curve.
 
 from collections.abc import Callable
 
+from dpsweep.privacy.guesses import check_counts, fewest
+
 Rate = Callable[[float], float]
 """From a true positive rate to the least false positive rate that the curve allows."""
 
@@ -42,11 +44,7 @@ def refuted(curve: Rate, canaries: int, guesses: int, correct: int, level: float
     Raises:
         ValueError: unless 0 <= correct <= guesses <= canaries.
     """
-    if not 0 <= correct <= guesses <= canaries:
-        raise ValueError(
-            f"{correct} right of {guesses} guesses about {canaries} canaries: it must be "
-            "0 <= right <= guesses <= canaries"
-        )
+    check_counts(canaries, guesses, correct)
     whole = guesses / canaries
     right, wrong = level * correct / canaries, level * (guesses - correct) / canaries
     for j in range(correct - 1, -1, -1):
@@ -88,11 +86,4 @@ def fewest_that_refute(curve: Rate, canaries: int, guesses: int, level: float = 
         guesses: how many of them are guessed.
         level: probability of refuting what is true.
     """
-    low, high = -1, guesses + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if refuted(curve, canaries, guesses, middle, level):
-            high = middle
-        else:
-            low = middle
-    return high
+    return fewest(lambda correct: refuted(curve, canaries, guesses, correct, level), guesses)

@@ -3,9 +3,10 @@
 import textwrap
 from collections.abc import Iterator
 
+from dpsweep.base.numbers import real
 from dpsweep.privacy import words
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.record import CalibrationError, check_numbers
+from dpsweep.privacy.record import CalibrationError
 from dpsweep.privacy.trade_off import (
     GROUPS,
     Attack,
@@ -40,7 +41,8 @@ def explanation(
     Raises:
         CalibrationError: a number is out of range, or only one of N and T is given.
     """
-    check_numbers(epsilon=epsilon, delta=delta)
+    epsilon = real("epsilon", epsilon, CalibrationError)
+    delta = real("delta", delta, CalibrationError)
     if not (0 < epsilon <= LARGEST_EPSILON and 0 < delta < 1):
         raise CalibrationError(
             f"found epsilon = {epsilon:g} and delta = {delta:g}; allowed: an epsilon above 0 and at most "

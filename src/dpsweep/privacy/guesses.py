@@ -10,7 +10,9 @@ The number of guesses must be fixed before anything is seen. Choosing it by the 
 correction for having had the choice.
 """
 
+import bisect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,6 +66,29 @@ class AuditOutcome:
         return self.lower_bound <= self.claimed_epsilon
 
 
+def check_counts(canaries: int, guesses: int, correct: int) -> None:
+    """Refuse numbers of canaries, guesses and right guesses that no run has.
+
+    Raises:
+        ValueError: unless 0 <= correct <= guesses <= canaries.
+    """
+    if not 0 <= correct <= guesses <= canaries:
+        raise ValueError(
+            f"{correct} right of {guesses} guesses about {canaries} canaries: it must be "
+            "0 <= right <= guesses <= canaries"
+        )
+
+
+def fewest(refutes: Callable[[int], bool], guesses: int) -> int:
+    """Return the smallest number of right guesses that refutes a claim; more than there are if none does.
+
+    Args:
+        refutes: whether so many do; more refute what fewer refute.
+        guesses: how many there are.
+    """
+    return bisect.bisect_left(range(guesses + 1), True, key=refutes)
+
+
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """Bound the probability of ``correct`` or more right guesses under (epsilon, delta)-DP.
 
@@ -85,11 +110,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
         ValueError: unless 0 <= correct <= guesses <= canaries, epsilon >= 0, 0 <= delta < 1, and
             2 m delta <= 1 (otherwise the delta term makes the bound useless).
     """
-    if not 0 <= correct <= guesses <= canaries:
-        raise ValueError(
-            f"{correct} right of {guesses} guesses about {canaries} canaries: it must be "
-            "0 <= right <= guesses <= canaries"
-        )
+    check_counts(canaries, guesses, correct)
     if not (epsilon >= 0 and 0 <= delta < 1):
         raise ValueError(
             f"epsilon = {epsilon} and delta = {delta}: it must be epsilon >= 0 and 0 <= delta < 1"

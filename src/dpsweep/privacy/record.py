@@ -17,7 +17,6 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.numbers import real
 
 NoiseQuantity = Literal["effective", "cumulative", "cumulative_effective"]
 # Floating point holds integers up to the limit.
@@ -106,19 +105,6 @@ class Calibration:
             return TypeAdapter(cls).validate_python(values)
         except ValidationError as error:
             raise CalibrationError("; ".join(mistakes(error))) from None
-
-
-def check_numbers(**values: object) -> None:
-    """Refuse what is no real number, before it is compared with one.
-
-    Args:
-        values: by the name that a message gives them.
-
-    Raises:
-        CalibrationError: a value is text, a truth value, None, or anything else.
-    """
-    for name, value in values.items():
-        real(name, value, CalibrationError)
 
 
 def mistakes(error: ValidationError) -> list[str]:

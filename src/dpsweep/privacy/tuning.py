@@ -31,7 +31,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.optimize import brentq
 
-from dpsweep.privacy.record import CalibrationError, check_numbers
+from dpsweep.base.numbers import real
+from dpsweep.privacy.record import CalibrationError
 
 Profile = Callable[[float], float]
 """From epsilon >= 0 to the smallest delta, the larger of both directions; it does not rise."""
@@ -52,7 +53,8 @@ def gamma_of_mean(mean: float, shape: float) -> float:
     Raises:
         CalibrationError: the mean or the shape is out of range.
     """
-    check_numbers(mean=mean, shape=shape)
+    real("mean", mean, CalibrationError)
+    real("shape", shape, CalibrationError)
     if not mean > 1:
         raise CalibrationError(f"mean number of trials {mean}: it must be above 1")
     if not shape > -1:
@@ -127,7 +129,7 @@ def total_epsilon(profile: Profile, delta: float, mean: float, shape: float) -> 
     Raises:
         CalibrationError: a number is out of range, or the profile never gets below ``delta / mean``.
     """
-    check_numbers(delta=delta)
+    real("delta", delta, CalibrationError)
     if not 0 < delta < 1:
         raise CalibrationError(f"delta = {delta}: it must lie strictly between 0 and 1")
     gamma = gamma_of_mean(mean, shape)

@@ -51,12 +51,8 @@ def table(attacks: Sequence[Attack]) -> Iterator[str]:
     yield f"| records of one person | {' | '.join(heads)} | largest advantage |"
     yield "|---:" * (len(rates) + 2) + "|"
     for each in attacks:
-        shares = [_percent(rate) for rate in (*each.true_positive_rates, each.advantage)]
+        shares = [f"{_of_100(rate)} %" for rate in (*each.true_positive_rates, each.advantage)]
         yield f"| {each.records} | {' | '.join(shares)} |"
-
-
-def _percent(share: float) -> str:
-    return f"{_of_100(share)} %"
 
 
 def _of_100(share: float) -> str:

@@ -31,13 +31,6 @@ from dpsweep.study.config.section import ArgumentName, LearningRate, PositiveFlo
 ReleaseEngine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop"]
 """All engines but opacus, whose norms may be too small by rounding."""
 
-ADJACENCY: Literal["add or remove one example"] = "add or remove one example"
-UNIT: Literal["one training example"] = "one training example"
-RANDOMNESS: Literal["secret, drawn from the operating system and never stored"] = (
-    "secret, drawn from the operating system and never stored"
-)
-
-
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Checksum = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -165,8 +158,8 @@ class Certificate(_Part):
     epsilon: Positive
     """The guarantee."""
     delta: Probability
-    adjacency: Literal["add or remove one example"] = ADJACENCY
-    unit: Literal["one training example"] = UNIT
+    adjacency: Literal["add or remove one example"] = "add or remove one example"
+    unit: Literal["one training example"] = "one training example"
     certified_epsilon: Positive
     """Proven with PRV, or for full batches in closed form; at most ``epsilon``."""
     pld_epsilon: Positive
@@ -191,7 +184,9 @@ class Certificate(_Part):
     """The calibration of the model that is released."""
     split: DataSplit
     tuning: Tuning | None
-    randomness: Literal["secret, drawn from the operating system and never stored"] = RANDOMNESS
+    randomness: Literal["secret, drawn from the operating system and never stored"] = (
+        "secret, drawn from the operating system and never stored"
+    )
     earlier_sweeps: list[str]
     """Sweeps that trained on these data and chose without an account; epsilon does not cover them."""
     earlier_trials: NonNegativeInt
