@@ -3,7 +3,7 @@
 import csv
 import shutil
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from dpsweep.cli.check import check
 from dpsweep.cli.main import app
 from dpsweep.models.identity import Identity
 from dpsweep.planning.plan import Plan
+from dpsweep.privacy.calibration import noise_multiplier
 from dpsweep.recommend.draft import FoundDataset, draft_study
 from dpsweep.recommend.look import look_at_tables
 from dpsweep.recommend.rule import recommend
@@ -31,12 +32,15 @@ from tests.data.pictures import picture
 ROOT = Path(__file__).parents[1]
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 FILE = Path("studies/pets.yaml")
+# Several tests have data of the same size, and an accountant takes half a second for each noise.
+known_noise = lru_cache(noise_multiplier)
 
 
 @pytest.fixture(autouse=True)
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the paper's study, and a cache of the hub."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dpsweep.recommend.rule.noise_multiplier", known_noise)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     shutil.copy(ROOT / "config.yaml", tmp_path)
@@ -141,12 +145,8 @@ def test_private_data_get_a_release_in_the_place_of_a_sweep() -> None:
     assert cell.clipping_bound == pytest.approx(expected.clipping_bound, rel=0.05)
     # Its words lead to the release, and to no sweep.
     following = done.output.split("Next:")[1].splitlines()[1:]
-    assert [line.split()[1] for line in following if line] == [
-        "check",
-        "recommend",
-        "run",
-        "verify",
-    ]
+    commands = [line.split()[1] for line in following if line]
+    assert commands == ["check", "recommend", "run", "verify"]
     assert "run studies/pets.yaml release" in done.output
     assert "need --unaccounted" in "\n".join(check(study, Paths(Path(study.results)), 0))
 
@@ -207,11 +207,8 @@ def test_a_dataset_of_the_hub_with_texts() -> None:
         new("--hub", "someone/mails", "--label-column", "tag")
     study = new("--hub", "someone/mails", "--label-column", "tag", "--input-column", "body")
     pets = study.datasets["pets"]
-    assert (pets.kind, pets.tokenizer, pets.source.test_split) == (
-        "text",
-        "distilbert",
-        "validation",
-    )  # type: ignore[union-attr]
+    assert (pets.kind, pets.tokenizer) == ("text", "distilbert")
+    assert pets.source.test_split == "validation"  # type: ignore[union-attr]
 
 
 def test_tables_of_texts() -> None:
@@ -246,16 +243,15 @@ def make_embeddings(name: str, size: int, key: str = "x") -> np.ndarray:
 
 
 def test_embeddings_in_two_files() -> None:
-    make_embeddings("train.npz", 400)
-    make_embeddings("test.npz", 50)
+    make_embeddings("train.npz", 240)
+    make_embeddings("test.npz", 60)
     study = new("--embeddings", "train.npz", "test.npz")
     pets, backbone = study.datasets["pets"], study.backbones["embedding"]
     assert pets.source.model_dump(exclude_defaults=True) == {
         **{"kind": "arrays", "train": "train.npz", "test": "test.npz"},
     }
-    assert (pets.kind, pets.dimension, pets.train_size, pets.test_size) == (
-        *("embedding", 12, 400, 50),
-    )
+    assert (pets.kind, pets.dimension) == ("embedding", 12)
+    assert (pets.train_size, pets.test_size) == (240, 60)
     assert (backbone.reads, backbone.normalisation) == ("embedding", ((), ()))
     # Normalised, an embedding has the length sqrt(12), whatever it was before.
     norm = expected_gradient_norm(study, "pets_embedding_head")
@@ -300,30 +296,6 @@ def test_embeddings_whose_labels_are_files_of_their_own() -> None:
     }
 
 
-def test_embeddings_that_are_not_understood_name_the_option() -> None:
-    make_embeddings("a.npz", 20)
-    np.save("a.npy", np.zeros((5, 2), np.float32))
-    for options, said in (
-        (
-            ("a.npy",),
-            "found float32 (5, 2) and no labels; allowed: labels in the same file, or in a",
-        ),
-        (
-            ("a.npz", "--labels", "a.npy", "--labels", "b.npy"),
-            "--labels: found a.npy, b.npy; allowed",
-        ),
-        (("a.npz", "--method", "network"), "found --embeddings with a network; allowed: a head"),
-        (("a.npz", "--backbone", "vit-tiny"), "found --embeddings with a network"),
-        (("a.npz", "--images", "x"), "none or several of --images, --hub, --texts, --embeddings"),
-        (("a.npz", "--input-column", "z"), 'source.input_column: found "z"; allowed: x, y'),
-        (("a.npz", "a.npz"), "test: found a.npz, which is in train too"),
-    ):
-        with pytest.raises(DpsweepError) as error:
-            new("--embeddings", *options)
-        assert said in str(error.value)
-        assert not FILE.exists()
-
-
 @pytest.mark.parametrize(
     ("names", "found"),
     [
@@ -345,39 +317,6 @@ def test_columns_are_found_by_their_names(names: tuple[str, ...], found: tuple[s
     assert (source["input_column"], source["label_column"]) == found
 
 
-def test_a_table_that_is_not_understood_names_the_option() -> None:
-    make_table("a.csv", [("x", "1", "2")], ("one", "two", "three"))
-    make_table("b.csv", [("x", "1")], ("text", "label"))
-    for options, message in (
-        (
-            ("a.csv",),
-            "a.csv: it is not clear which column is meant; say --input-column, one of: one, two",
-        ),
-        (
-            ("a.csv", "--input-column", "one"),
-            "not clear which .*; say --label-column, one of: one, two",
-        ),
-        (
-            ("a.csv", "--input-column", "tow"),
-            '--input-column: found "tow"; did you mean two? allowed:',
-        ),
-        (
-            ("b.csv", "--label-column", "lable"),
-            '--label-column: found "lable"; did you mean label?',
-        ),
-        (("b.csv", "b.csv"), "test: found b.csv, which is in train too; allowed: one that is not"),
-        (("b.csv", "./b.csv"), "test: found b.csv, which is in train too"),
-        (("none.csv",), "none.csv: no such file"),
-    ):
-        with pytest.raises(DpsweepError, match=message.replace("?", "[?]")):
-            new("--texts", *options)
-        assert not FILE.exists()
-    with pytest.raises(
-        DpsweepError, match=r"found b\.csv; allowed: one file to write, and a file after"
-    ):
-        new("b.csv", "--images", "pets")
-
-
 def test_the_second_table_may_stand_before_the_study() -> None:
     for name in ("train.csv", "test.csv"):
         make_table(name, [("some words", "ham"), ("other words", "spam")] * 20, ("text", "label"))
@@ -391,16 +330,40 @@ def test_the_second_table_may_stand_before_the_study() -> None:
     )
 
 
+REFUSED = [
+    (("--images", "nothing"), "nothing: no such folder"),
+    (("--images", "pets", "--hub", "a/b"), "found none or several of --images, --hub, --texts"),
+    (("--images", "pets", "--backbone", "vit-tni"), "did you mean vit-tiny?"),
+    (("--images", "pets", *["--backbone", "vit-tiny"] * 3), "allowed: one, or for images two"),
+    (("--images", "pets", "--backbone", "distilbert"), "found pets (images); allowed: what"),
+    (("--images", "one"), "datasets.pets.classes: found 1; allowed: at least 2"),
+    (("b.csv", "--images", "pets"), "found b.csv; allowed: one file to write, and a file after"),
+    # Tables that are not understood: the message names the option.
+    (("--texts", "a.csv"), "a.csv: it is not clear which column is meant; say --input-column, one of"),
+    (("--texts", "a.csv", "--input-column", "one"), "is meant; say --label-column, one of: one, two"),
+    (("--texts", "a.csv", "--input-column", "tow"), '--input-column: found "tow"; did you mean two? allow'),
+    (("--texts", "b.csv", "--label-column", "lable"), '--label-column: found "lable"; did you mean label?'),
+    (("--texts", "b.csv", "b.csv"), "test: found b.csv, which is in train too; allowed: one that is not"),
+    (("--texts", "b.csv", "./b.csv"), "test: found b.csv, which is in train too"),
+    (("--texts", "none.csv"), "none.csv: no such file"),
+    # And embeddings.
+    (("--embeddings", "a.npy"), "found float32 (5, 2) and no labels; allowed: labels in the same file"),
+    (("--embeddings", "a.npz", *("--labels", "a.npy") * 2), "--labels: found a.npy, a.npy; allowed"),
+    (("--embeddings", "a.npz", "--method", "network"), "found --embeddings with a network; allowed: a head"),
+    (("--embeddings", "a.npz", "--backbone", "vit-tiny"), "found --embeddings with a network"),
+    (("--embeddings", "a.npz", "--images", "x"), "none or several of --images, --hub, --texts, --embeddings"),
+    (("--embeddings", "a.npz", "--input-column", "z"), 'source.input_column: found "z"; allowed: x, y'),
+    (("--embeddings", "a.npz", "a.npz"), "test: found a.npz, which is in train too"),
+]  # fmt: skip
+
+
 def test_what_cannot_be_written_is_refused_and_leaves_nothing() -> None:
     make_images({"pets/cat": 20, "pets/dog": 20, "one/cat": 20})
-    for options, message in (
-        (("--images", "nothing"), "nothing: no such folder"),
-        (("--images", "pets", "--hub", "a/b"), "found none or several of --images, --hub, --texts"),
-        (("--images", "pets", "--backbone", "vit-tni"), "did you mean vit-tiny?"),
-        (("--images", "pets", *["--backbone", "vit-tiny"] * 3), "allowed: one, or for images two"),
-        (("--images", "pets", "--backbone", "distilbert"), "found pets (images); allowed: what"),
-        (("--images", "one"), "datasets.pets.classes: found 1; allowed: at least 2"),
-    ):
+    make_table("a.csv", [("x", "1", "2")], ("one", "two", "three"))
+    make_table("b.csv", [("x", "1")], ("text", "label"))
+    make_embeddings("a.npz", 20)
+    np.save("a.npy", np.zeros((5, 2), np.float32))
+    for options, message in REFUSED:
         with pytest.raises(DpsweepError) as error:
             new(*options)
         assert message in str(error.value)
@@ -411,7 +374,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing() -> None:
     assert FILE.read_text() == "title: mine"
 
 
-@pytest.mark.parametrize("size", [2, 9, 20, 100, 5_000, 100_000, 3_000_000])
+@pytest.mark.parametrize("size", [2, 9, 100, 5_000, 3_000_000])
 def test_a_study_of_any_size_is_valid_and_its_delta_protects(size: int) -> None:
     found = FoundDataset(
         kind="image",
