@@ -38,25 +38,30 @@ def lower_bounds(canaries: int, guesses: int, correct: Counts, delta: float) -> 
 # -- small cases by hand -------------------------------------------------------------------
 
 
-def test_without_delta_it_is_the_binomial_tail() -> None:
-    assert p_value(3, 3, 3, THREE_TO_ONE, 0) == pytest.approx(27 / 64)
-    assert p_value(3, 3, 2, THREE_TO_ONE, 0) == pytest.approx(54 / 64)
-    assert p_value(9, 2, 1, THREE_TO_ONE, 0) == pytest.approx(15 / 16)
-    assert p_value(9, 2, 0, THREE_TO_ONE, 0) == 1
-
-
-def test_the_delta_term() -> None:
-    # One guess, right: f(1) = 3/4, f(0) = 1, so the slope is 1/4, and 2 m delta = 1/10.
-    assert p_value(5, 1, 1, THREE_TO_ONE, 0.01) == pytest.approx(3 / 4 + 1 / 40)
-    # Two of two: f(2) = 9/16, f(1) = 15/16, f(0) = 1; the slope is max(6/16, 7/32).
-    assert p_value(5, 2, 2, THREE_TO_ONE, 0.01) == pytest.approx(9 / 16 + 6 / 160)
-    # At epsilon 0: f(2) = 1/4, f(1) = 3/4, f(0) = 1; max(1/2, 3/8).
-    assert p_value(5, 2, 2, 0, 0.01) == pytest.approx(1 / 4 + 1 / 20)
-    # One of two, at high accuracy 0.9: f(1) = 0.99, f(0) = 1.
-    assert p_value(5, 2, 1, math.log(9), 0.01) == pytest.approx(0.99 + 0.001)
-    # The steepest slope need not be the first one: two of two at accuracy 0.1 would be
-    # max(0.18, 0.99 / 2), but accuracy is at least 1/2; three of three at 1/2: 3/8 against 7/24.
-    assert p_value(5, 3, 3, 0, 0.01) == pytest.approx(1 / 8 + 3 / 80)
+@pytest.mark.parametrize(
+    ("run", "epsilon", "delta", "expected"),
+    [
+        # Without delta it is the binomial tail.
+        ((3, 3, 3), THREE_TO_ONE, 0, 27 / 64),
+        ((3, 3, 2), THREE_TO_ONE, 0, 54 / 64),
+        ((9, 2, 1), THREE_TO_ONE, 0, 15 / 16),
+        ((9, 2, 0), THREE_TO_ONE, 0, 1),
+        # One guess, right: f(1) = 3/4, f(0) = 1, so the slope is 1/4, and 2 m delta = 1/10.
+        ((5, 1, 1), THREE_TO_ONE, 0.01, 3 / 4 + 1 / 40),
+        # Two of two: f(2) = 9/16, f(1) = 15/16, f(0) = 1; the slope is max(6/16, 7/32).
+        ((5, 2, 2), THREE_TO_ONE, 0.01, 9 / 16 + 6 / 160),
+        # At epsilon 0: f(2) = 1/4, f(1) = 3/4, f(0) = 1; max(1/2, 3/8).
+        ((5, 2, 2), 0, 0.01, 1 / 4 + 1 / 20),
+        # One of two, at high accuracy 0.9: f(1) = 0.99, f(0) = 1.
+        ((5, 2, 1), math.log(9), 0.01, 0.99 + 0.001),
+        # The steepest slope need not be the first one: three of three at 1/2 have 3/8 against 7/24.
+        ((5, 3, 3), 0, 0.01, 1 / 8 + 3 / 80),
+    ],
+)
+def test_p_values_by_hand(
+    run: tuple[int, int, int], epsilon: float, delta: float, expected: float
+) -> None:
+    assert p_value(*run, epsilon, delta) == pytest.approx(expected)
 
 
 def test_all_guesses_right_in_closed_form() -> None:
@@ -74,8 +79,7 @@ def test_what_a_coin_explains_proves_nothing() -> None:
 
 
 def test_verdict() -> None:
-    stands = AuditOutcome(claimed_epsilon=2.0, delta=1e-5, canaries=1000, guesses=200, correct=150)
-    refuted = AuditOutcome(claimed_epsilon=2.0, delta=1e-5, canaries=1000, guesses=200, correct=190)
+    stands, refuted = (AuditOutcome(2.0, 1e-5, 1000, 200, correct) for correct in (150, 190))
     assert stands.consistent and 0 < stands.lower_bound < 2 and stands.p_value > 0.05
     assert not refuted.consistent and refuted.lower_bound > 2 and refuted.p_value < 0.05
 

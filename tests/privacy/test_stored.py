@@ -13,7 +13,6 @@ from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import calibrate, noise_multiplier
 from dpsweep.privacy.stored import read_calibration, verify, write_calibration
 
-Edit = Callable[[dict[str, Any]], dict[str, Any]]
 SETTING: dict[str, Any] = {"delta": 1e-5, "train_size": 1000, "steps": 20}
 SETTINGS = {
     "sampled": SETTING | {"epsilon": 2.0, "batch_size": 100},
@@ -28,59 +27,48 @@ def calibrated(kind: str) -> Calibration:
     return calibrate(**SETTINGS[kind])
 
 
-def write_edited(path: Path, kind: str, edit: Edit) -> None:
+def write_edited(path: Path, kind: str, edit: dict[str, Any]) -> None:
     """Write a calibration with some values changed, and the fingerprint of the changed content."""
-    content = calibrated(kind).to_dict()
-    write_checked_json(path, content | edit(content))
+    write_checked_json(path, calibrated(kind).to_dict() | edit)
 
 
-def for_other_steps(content: dict[str, Any]) -> dict[str, Any]:
-    rate = content["batch_size"] / content["train_size"]
-    return {"noise_multiplier": noise_multiplier(2.0, 1e-5, rate, 10)}
+def sigma_of(steps: int) -> Callable[[Calibration], float]:
+    return lambda noise: noise_multiplier(2.0, 1e-5, noise.sampling_rate, steps)
 
 
-def for_more_steps(content: dict[str, Any]) -> dict[str, Any]:
-    rate = content["batch_size"] / content["train_size"]
-    return {"noise_multiplier": noise_multiplier(2.0, 1e-5, rate, 40)}
-
-
-TAMPERED: dict[str, tuple[Edit, str]] = {
-    "half of sigma": (lambda c: {"noise_multiplier": c["noise_multiplier"] / 2}, "which gives"),
-    "sigma a percent lower": (
-        lambda c: {"noise_multiplier": 0.99 * c["noise_multiplier"]},
-        "which gives epsilon 2.0",
-    ),
-    "tiny sigma": (lambda _: {"noise_multiplier": 1e-6}, "in a single step"),
-    "no sigma": (lambda _: {"noise_multiplier": 0.0}, "expected a positive number"),
-    "negative sigma": (lambda _: {"noise_multiplier": -1.0}, "expected a positive number"),
-    "infinite sigma": (lambda _: {"noise_multiplier": math.inf}, "expected a positive number"),
-    "sigma that is no number": (lambda _: {"noise_multiplier": math.nan}, "a positive number"),
-    "sigma that is text": (lambda _: {"noise_multiplier": "1"}, "valid number, found '1'"),
-    "sigma of fewer steps": (for_other_steps, "which gives"),
-    "sigma of more steps": (for_more_steps, "certified_epsilon: found"),
-    "twice sigma": (
-        lambda c: {"noise_multiplier": 2 * c["noise_multiplier"]},
-        "certified_epsilon: found",
-    ),
-    "other epsilon": (lambda _: {"epsilon": 8.0}, "epsilon: found 8.0, expected 2.0"),
-    "without privacy": (lambda _: {"epsilon": math.inf}, "epsilon: found inf, expected 2.0"),
-    "other delta": (lambda _: {"delta": 1e-3}, "delta: found 0.001, expected 1e-05"),
-    "other size": (lambda _: {"train_size": 999}, "train_size: found 999, expected 1000"),
-    "other batch": (lambda _: {"batch_size": 99}, "batch_size: found 99, expected"),
-    "other steps": (lambda _: {"steps": 19}, "steps: found 19, expected 20"),
-    "lower certificate": (lambda _: {"certified_epsilon": 1.0}, "certified_epsilon: found 1.0"),
-    "higher certificate": (lambda _: {"certified_epsilon": 2.01}, "at most 2"),
-    "infinite certificate": (lambda _: {"certified_epsilon": math.inf}, "expected about"),
-    "no certificate": (lambda _: {"certified_epsilon": None}, "found None"),
-}
+SIGMA = "noise_multiplier"
+TAMPERED = [
+    (SIGMA, lambda noise: noise.noise_multiplier / 2, "which gives"),
+    (SIGMA, lambda noise: 0.99 * noise.noise_multiplier, "which gives epsilon 2.0"),
+    (SIGMA, lambda noise: 2 * noise.noise_multiplier, "certified_epsilon: found"),
+    (SIGMA, sigma_of(steps=10), "which gives"),
+    (SIGMA, sigma_of(steps=40), "certified_epsilon: found"),
+    (SIGMA, 1e-6, "in a single step"),
+    (SIGMA, 0.0, "expected a positive number"),
+    (SIGMA, -1.0, "expected a positive number"),
+    (SIGMA, math.inf, "expected a positive number"),
+    (SIGMA, math.nan, "a positive number"),
+    (SIGMA, "1", "valid number, found '1'"),
+    ("epsilon", 8.0, "epsilon: found 8.0, expected 2.0"),
+    ("epsilon", math.inf, "epsilon: found inf, expected 2.0"),
+    ("delta", 1e-3, "delta: found 0.001, expected 1e-05"),
+    ("train_size", 999, "train_size: found 999, expected 1000"),
+    ("batch_size", 99, "batch_size: found 99, expected"),
+    ("steps", 19, "steps: found 19, expected 20"),
+    ("certified_epsilon", 1.0, "certified_epsilon: found 1.0"),
+    ("certified_epsilon", 2.01, "at most 2"),
+    ("certified_epsilon", math.inf, "expected about"),
+    ("certified_epsilon", None, "found None"),
+]
 
 
 @pytest.mark.parametrize("kind", PRIVATE)
-@pytest.mark.parametrize("tampered", TAMPERED)
-def test_tampered_files_are_refused(tmp_path: Path, kind: str, tampered: str) -> None:
-    edit, message = TAMPERED[tampered]
+@pytest.mark.parametrize(("name", "value", "message"), TAMPERED)
+def test_tampered_files_are_refused(
+    tmp_path: Path, kind: str, name: str, value: Any, message: str
+) -> None:
     path = tmp_path / "noise.json"
-    write_edited(path, kind, edit)
+    write_edited(path, kind, {name: value(calibrated(kind)) if callable(value) else value})
     with pytest.raises(CalibrationError, match=message) as raised:
         read_calibration(path, **SETTINGS[kind])
     assert str(raised.value).startswith(f"{path}: ")
@@ -113,7 +101,7 @@ def test_no_calibration_of_the_paper_is_refused() -> None:
 @pytest.mark.parametrize("edit", [{"noise_multiplier": 1e-9}, {"certified_epsilon": 8.0}])
 def test_noise_without_privacy_is_refused(tmp_path: Path, edit: dict[str, Any]) -> None:
     path = tmp_path / "noise.json"
-    write_edited(path, "without privacy", lambda _: edit)
+    write_edited(path, "without privacy", edit)
     ((name, value),) = edit.items()
     with pytest.raises(CalibrationError, match=f"{name}: found {value}, expected"):
         read_calibration(path, **SETTINGS["without privacy"])
@@ -132,24 +120,22 @@ def test_the_smallest_edit_breaks_the_fingerprint(tmp_path: Path, field: str) ->
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        (None, "no such calibration"),
         ("", "damaged"),
         ("[]", "damaged"),
         ("{}", "epsilon: Field required; .*steps: Field required"),
         ('{"epsilon": 2.0', "damaged"),
     ],
 )
-def test_damaged_files_are_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_missing_and_damaged_files_are_to_be_made(
+    tmp_path: Path, text: str | None, problem: str
+) -> None:
     path = tmp_path / "noise.json"
-    path.write_text(text)
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(CalibrationError, match=problem) as raised:
         read_calibration(path, **SETTINGS["sampled"])
     assert raised.value.remake == (path,)
-
-
-def test_a_missing_file_is_to_be_made(tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match="no such calibration") as raised:
-        read_calibration(tmp_path / "noise.json", **SETTINGS["sampled"])
-    assert raised.value.remake == (tmp_path / "noise.json",)
 
 
 @pytest.mark.parametrize("epsilon", [0.25, 0.5, 1.0, 2.0, 4.0, 8.0])

@@ -47,7 +47,7 @@ def test_candidates_of_several_batch_sizes() -> None:
     assert noise.calibration(100, 18).sampling_rate == pytest.approx(1 / 9)
 
 
-@pytest.mark.parametrize("mean", [1.001, 1.5])
+@pytest.mark.parametrize("mean", [1.001, pytest.param(1.5, marks=pytest.mark.slow)])
 def test_few_trials_in_the_mean(mean: float) -> None:
     """The second condition then holds a small epsilon at a large delta, where PRV has some error."""
     noise = calibrate_tuning(8, DELTA, mean, 1, [(1212, 16, 758)])
