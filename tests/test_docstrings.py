@@ -30,7 +30,7 @@ class Documented(NamedTuple):
 
 
 def functions(file: Path) -> Iterator[Documented]:
-    """What has a docstring for its callers; ``__call__`` counts, commands of typer have their --help."""
+    """Functions and methods for callers; ``__call__`` counts, commands of typer have their --help."""
     where = file.relative_to(SOURCE).as_posix()
     tree = ast.parse(file.read_text(encoding="utf-8"))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]

@@ -61,7 +61,7 @@ class Download:
 
 @cache
 def _environment() -> Environment:
-    """What fills in the templates; it compiles each of them once."""
+    """The environment of the templates, which compiles each of them once."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
