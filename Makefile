@@ -11,7 +11,6 @@ FINDINGS := $(or $(STUDY),studies/frozen-features.yaml)
 unexport PYTHONDONTWRITEBYTECODE
 # Two jobs with many threads each are slower than two with one; the study sets torch's own number.
 export OMP_NUM_THREADS ?= 1
-# For the table of CONTRIBUTING.md.
 SLOWEST := --durations 15 --durations-min 1
 # Tests run side by side, those of one file together: they share what the file prepares.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(SLOWEST)
@@ -86,8 +85,6 @@ planted-bugs: setup ## plant one bug after another and check that the fast tests
 
 bench: setup ## measure on the CPU and write the tables of docs/performance.md (an hour)
 	$(BIN)/python -m benchmarks.speed.step_cost
-	$(BIN)/python -m benchmarks.speed.cell
-	$(BIN)/python -m benchmarks.speed.workflow
 	$(BIN)/python -m benchmarks.speed.calibration study
 	$(BIN)/python -m benchmarks.tables
 

@@ -50,7 +50,6 @@ STUDIES = {
 DEMO = REPOSITORY / "results" / "demo"
 MADE_WITH = "made with"
 PACKAGES = ("dp-accounting", "numpy", "opacus", "prv-accountant", "scipy", "torch")
-
 Items = Iterator[tuple[str, str, Any]]
 """Heading, name and value of each item."""
 
@@ -60,10 +59,10 @@ def short_hash(parts: Iterable[Any]) -> str:
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:8]
 
 
-def studies(*names: str) -> Iterator[tuple[str, Study]]:
-    """The studies of the record, or those of these names."""
-    for name in names or STUDIES:
-        yield name, load_study(REPOSITORY / STUDIES[name])
+def studies() -> Iterator[tuple[str, Study]]:
+    """The studies of the record."""
+    for name, file in STUDIES.items():
+        yield name, load_study(REPOSITORY / file)
 
 
 # -- the parts -------------------------------------------------------------------------------
@@ -84,13 +83,11 @@ def _target(study: Study, target: Any) -> dict[str, Any]:
     files = [file.as_posix() for file in outputs.drawn_from(target)]
     parts = getattr(target, target.part, [])
     headings = [*(parts if isinstance(parts, list) else []), *getattr(target, "axes", [])]
-    written = target.model_dump(mode="json")
     apart = {"select", "foreach", target.part}
     return {
-        **{key: value for key, value in written.items() if key not in apart},
+        **{key: value for key, value in target.model_dump(mode="json").items() if key not in apart},
         "panels": [
-            " | ".join([_heading(each), *map(_heading, getattr(each, "lines", []))])
-            for each in headings
+            " | ".join(map(_heading, [each, *getattr(each, "lines", [])])) for each in headings
         ],
         "cells": [
             f"{len(cells)} of {cells[0].problem}, {short_hash(cell.name for cell in cells)}"
@@ -115,64 +112,50 @@ def cells() -> Items:
 
 def _trial_keys(study: Study, cell: Cell) -> Iterator[str]:
     problem, grid = study.problems[cell.problem], study.sweeps[study.sweep_of(cell)]
-    noise = Calibration(
-        epsilon=cell.epsilon,
-        delta=study.privacy.delta,
-        train_size=study.train_size(problem.dataset),
-        batch_size=study.batch_size(cell),
-        steps=study.steps(problem.dataset, cell.epochs, cell.batch_size),
-        noise_multiplier=1.0 if math.isfinite(cell.epsilon) else 0.0,
-        certified_epsilon=cell.epsilon,
-        accountant="none",
-        pld_epsilon=cell.epsilon,
-        opacus_epsilon=None,
-        opacus_note="",
-    )
-    data: Any = SimpleNamespace(
-        metadata=SimpleNamespace(checksum=f"data of {problem.dataset}", classes=["a", "b"])
-    )
-    backbone: Any = SimpleNamespace(
-        metadata=SimpleNamespace(checksum=f"weights of {problem.backbone}")
-    )
-    cpu = torch.device("cpu")
+    steps = study.steps(problem.dataset, cell.epochs, cell.batch_size)
+    sizes = study.train_size(problem.dataset), study.batch_size(cell), steps
+    sigma = 1.0 if math.isfinite(cell.epsilon) else 0.0
+    made_up = (sigma, cell.epsilon, "none", cell.epsilon, None, "")
+    noise = Calibration(cell.epsilon, study.privacy.delta, *sizes, *made_up)
+
+    def prepared(**metadata: Any) -> Any:
+        return SimpleNamespace(metadata=SimpleNamespace(**metadata))
+
+    data = prepared(checksum=f"data of {problem.dataset}", classes=["a", "b"])
+    backbone = prepared(checksum=f"weights of {problem.backbone}")
     for rate in grid.learning_rates:
         for seed in range(1, grid.seeds + 1):
+            cpu = torch.device("cpu")
             yield specify(study, cell, noise, data, backbone, cpu, rate, seed).key
 
 
 def noise() -> Items:
     """Noise multiplier and certified epsilon of everything trained, and of tuning, as they are computed."""
-    settings = sorted({each for _, study in studies() for each in _noise_settings(study)})
+    settings = set()
+    for _, study in studies():
+        for cell in filter(lambda each: math.isfinite(each.epsilon), study.all_cells()):
+            dataset = study.problems[cell.problem].dataset
+            steps = study.steps(dataset, cell.epochs, cell.batch_size)
+            sizes = study.train_size(dataset), study.batch_size(cell), steps
+            settings.add((*sizes, float(cell.epsilon), study.privacy.delta))
     with Pool() as pool:
-        yield from pool.imap(_calibrated, settings, chunksize=8)
+        yield from pool.imap(_calibrated, sorted(settings), chunksize=8)
         yield from pool.imap(_calibrated_tuning, [(1, 3, 1), (8, 3, 1), (1, 10, 0), (8, 10, 0)])
-
-
-def _noise_settings(study: Study) -> Iterator[tuple[int, int, int, float, float]]:
-    for cell in filter(lambda each: math.isfinite(each.epsilon), study.all_cells()):
-        dataset = study.problems[cell.problem].dataset
-        steps = study.steps(dataset, cell.epochs, cell.batch_size)
-        size, batch_size = study.train_size(dataset), study.batch_size(cell)
-        yield size, batch_size, steps, float(cell.epsilon), study.privacy.delta
 
 
 def _calibrated(setting: tuple[int, int, int, float, float]) -> tuple[str, str, list[float]]:
     size, batch_size, steps, epsilon, delta = setting
     found = calibrate(epsilon, delta, size, batch_size, steps)
-    certified = [found.noise_multiplier, found.certified_epsilon]
-    return (
-        f"N = {size}, delta = {delta:g}",
-        f"B = {batch_size}, T = {steps}, epsilon = {epsilon:g}",
-        certified,
-    )
+    name = f"B = {batch_size}, T = {steps}, epsilon = {epsilon:g}"
+    return f"N = {size}, delta = {delta:g}", name, [found.noise_multiplier, found.certified_epsilon]
 
 
 def _calibrated_tuning(setting: tuple[float, float, float]) -> tuple[str, str, list[float]]:
     epsilon, mean, shape = setting
     found = calibrate_tuning(epsilon, 1e-5, mean, shape, [(1212, 256, 38)])
     (training,) = found.noise
-    certified = [training.noise_multiplier, found.score_noise, found.total_epsilon]
     name = f"epsilon = {epsilon:g}, mean = {mean:g}, shape = {shape:g}"
+    certified = [training.noise_multiplier, found.score_noise, found.total_epsilon]
     return "tuning, N = 1212, B = 256, T = 38, delta = 1e-05", name, certified
 
 
@@ -213,13 +196,12 @@ PARTS: dict[str, Callable[[], Items]] = {
 # -- the record ------------------------------------------------------------------------------
 
 
-def found_in(part: str) -> dict[str, dict[str, Any]]:
+def found_in(part: str) -> dict[tuple[str, str], Any]:
     """The items of a part as the present code gives them, as JSON holds them, by heading and name."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[tuple[str, str], Any] = {}
     for heading, name, value in PARTS[part]():
-        items = found.setdefault(heading, {})
-        assert name not in items, f"{part}, {heading}: two items have the name {name}"
-        items[name] = json.loads(as_json(value))
+        assert (heading, name) not in found, f"{part}: two items are {heading} {name}"
+        found[heading, name] = json.loads(as_json(value))
     return found
 
 
@@ -234,46 +216,41 @@ def write(part: str) -> None:
     if not found:
         raise SystemExit(f"{part}: nothing to record; run: make demo")
     processor = f"cpu: {torch.backends.cpu.get_cpu_capability()}"
-    content = {MADE_WITH: environment(*PACKAGES, device=processor, load=False), **found}
-    blocks = [
-        f"{as_json(heading)}: {{\n"
-        + ",\n".join(f"  {as_json(name)}: {as_json(item)}" for name, item in items.items())
-        + "\n}"
-        for heading, items in content.items()
-    ]
+    content = {MADE_WITH: environment(*PACKAGES, device=processor, load=False)}
+    for (heading, name), item in found.items():
+        content.setdefault(heading, {})[name] = item
+    blocks = []
+    for heading, items in content.items():
+        lines = ",\n".join(f"  {as_json(name)}: {as_json(item)}" for name, item in items.items())
+        blocks.append(f"{as_json(heading)}: {{\n{lines}\n}}")
     write_text(FOLDER / f"{part}.json", "{\n" + ",\n".join(blocks) + "\n}\n")
-    print(f"{part}: {sum(map(len, found.values()))} items recorded", flush=True)
+    print(f"{part}: {len(found)} items recorded", flush=True)
 
 
 def compare(part: str) -> int:
     """Print what differs from the record; return how many items do."""
-    recorded, found = read_json(FOLDER / f"{part}.json"), found_in(part)
-    del recorded[MADE_WITH]
-    if not found:
+    recorded, now = read_json(FOLDER / f"{part}.json"), found_in(part)
+    if not now:
         print(f"{part}: not compared, nothing is there; run: make demo", flush=True)
         return 0
-    before, now = _flat(recorded), _flat(found)
+    del recorded[MADE_WITH]
+    before = {
+        (heading, name): item for heading, of in recorded.items() for name, item in of.items()
+    }
     different = [item for item in {**before, **now} if before.get(item) != now.get(item)]
     print(f"{part}: {len(before)} items, {len(different)} differ", flush=True)
     for item in different:
         print(f"  {' '.join(item)}")
-        was, is_now = (_parts(items[item]) if item in items else {} for items in (before, now))
+        was, is_now = (_parts(items.get(item, {})) for items in (before, now))
         for key in {**was, **is_now}:
             if was.get(key) != is_now.get(key):
-                print(
-                    f"    {key}: {as_json(was.get(key))} is recorded, {as_json(is_now.get(key))} found"
-                )
+                old, new = as_json(was.get(key)), as_json(is_now.get(key))
+                print(f"    {key}: {old} is recorded, {new} found")
     return len(different)
 
 
 def _parts(item: Any) -> dict[str, Any]:
     return item if isinstance(item, dict) else {"value": item}
-
-
-def _flat(content: dict[str, dict[str, Any]]) -> dict[tuple[str, str], Any]:
-    return {
-        (heading, name): item for heading, items in content.items() for name, item in items.items()
-    }
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from benchmarks import tables
-from benchmarks.durations import durations
 from benchmarks.evidence import price, theory
 
 from dpsweep.figures.draw import FAMILIES
@@ -36,27 +35,6 @@ def test_every_table_begins_with_its_head(page: Path) -> None:
     for above, line, below in zip(lines, lines[1:], lines[2:], strict=False):
         if line.startswith("|") and not above.startswith("|"):
             assert re.fullmatch(r"\|[-:| ]+\|", below), f"a table without a head: {line}"
-
-
-# -- the slowest tests -------------------------------------------------------------------------
-
-LOG = """\
-============================= slowest 15 durations =============================
-2.50s call     tests/test_a.py::test_a[x y]
-1.00s setup    tests/test_a.py::test_a[x y]
-beside: 3.00s call     tests/slurm/test_b.py::test_b
-======================= 7 passed, 2 skipped in 12.30s ========================
-beside: ================= 1 passed, 1 deselected in 3.10s (0:00:03) =================
-"""
-
-
-def test_tests_of_both_lanes_are_found() -> None:
-    found = durations(LOG)
-    assert {each["test"]: each["seconds"] for each in found["tests"]} == {
-        "tests/test_a.py::test_a[x y]": 3.5,
-        "tests/slurm/test_b.py::test_b": 3.0,
-    }
-    assert [each["seconds"] for each in found["runs"]] == [12.3, 3.1]
 
 
 # -- what honest tuning costs ------------------------------------------------------------------

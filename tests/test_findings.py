@@ -9,8 +9,7 @@ import pytest
 from benchmarks.findings import film
 from benchmarks.findings.numbers import NUMBERS as FILE
 from benchmarks.findings.numbers import TRIALS, collect, digest
-from benchmarks.tables import head
-from benchmarks.tables.film import claim, costs
+from benchmarks.tables.findings import film_claim, film_costs, head_batch_sizes, head_bounds
 
 from dpsweep.base.files import read_json
 from dpsweep.study import load_study
@@ -53,7 +52,7 @@ def test_the_readme_says_what_the_numbers_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "render"), [("by_bound", head.bounds), ("by_batch_size", head.batch_sizes)]
+    ("section", "render"), [("by_bound", head_bounds), ("by_batch_size", head_batch_sizes)]
 )
 def test_another_accuracy_is_another_table(section: str, render: Any) -> None:
     changed = copy.deepcopy(NUMBERS)
@@ -72,16 +71,16 @@ def test_the_numbers_of_film_are_those_of_its_trials() -> None:
 
 def test_the_readme_says_what_film_says() -> None:
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    claimed = claim(read_json(film.FILM_NUMBERS))
+    claimed = film_claim(read_json(film.FILM_NUMBERS))
     assert claimed in said, f"the README should say: {claimed}"
 
 
-def test_a_setting_that_lacks_a_bound_counts_for_no_claim() -> None:
+def test_a_setting_that_lacks_a_bound_counts_for_no_film_claim() -> None:
     numbers = read_json(film.FILM_NUMBERS)
     row = max(numbers["by_bound"], key=lambda row: len(row["values"]))
-    before = claim(numbers)
+    before = film_claim(numbers)
     numbers["by_bound"].append(row | {"values": row["values"][:2], "accuracy": [0.1, 0.9]})
-    assert claim(numbers) == before
+    assert film_claim(numbers) == before
 
 
 def test_other_trials_are_another_table_of_film() -> None:
@@ -89,7 +88,7 @@ def test_other_trials_are_another_table_of_film() -> None:
     loose = trials["clipping_bound"] == trials["clipping_bound"].max()
     trials.loc[loose, ["macro_accuracy", "selection_accuracy"]] += 0.01
     changed = film.collect_film(study, trials)
-    assert costs(changed) != costs(read_json(film.FILM_NUMBERS))
+    assert film_costs(changed) != film_costs(read_json(film.FILM_NUMBERS))
 
 
 def test_trials_from_elsewhere_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

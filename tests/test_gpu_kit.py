@@ -1,4 +1,4 @@
-"""The GPU kit runs to its end where only a few libraries are, goes on after a kill, and joins parts."""
+"""The GPU kit runs to its end where only a few libraries are, and goes on after a kill."""
 
 import json
 import os
@@ -17,9 +17,9 @@ import torch
 from benchmarks.gpu import __main__ as kit_command
 from benchmarks.gpu import pieces, right
 from benchmarks.gpu.__main__ import run_all
-from benchmarks.gpu.inputs import cut_into_parts, join_parts
 from benchmarks.gpu.kit import Kit
-from benchmarks.speed import step_cost, step_rows
+from benchmarks.speed import step_cost
+from benchmarks.speed.steps import REHEARSAL
 
 from dpsweep.gradients import UnsupportedModelError, make_engine
 from dpsweep.training.job import interruption, watched
@@ -100,7 +100,7 @@ def test_an_engine_that_cannot_compute_is_noted_and_a_wrong_one_fails(
             return found
 
     kit, spoilt = Kit(tmp_path, rehearse=True), set[str]()
-    problem = right.network(step_rows.REHEARSAL[0])
+    problem = right.network(REHEARSAL[0])
 
     def make(name: str, model: Any, *arguments: Any, **settings: Any) -> Any:
         if name == "vmap" or (name in spoilt and settings.get("compile")):
@@ -206,27 +206,3 @@ def test_a_piece_whose_time_is_over_saves_its_state_and_is_no_failure(
     # What would have to begin again does not begin; what is short does.
     assert "long: no time left, call again" in said
     assert {path.name for path in tmp_path.iterdir()} == {"saved", "short.json"}
-
-
-def test_parts_are_joined_when_all_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("benchmarks.gpu.inputs.PART_BYTES", 10)
-    folder = tmp_path / "data" / "cifar100"
-    folder.mkdir(parents=True)
-    whole = folder / "train_inputs.npy"
-    whole.write_bytes(content := bytes(range(25)))
-    cut_into_parts(tmp_path)
-    whole.unlink()
-    last = tmp_path / "parts" / "data-cifar100-train_inputs.npy.2"
-    late = last.rename(tmp_path / "late")
-    join_parts(tmp_path)
-    assert not whole.exists()
-    late.rename(last)
-    join_parts(tmp_path)
-    assert whole.read_bytes() == content
-    whole.unlink()
-    last.write_bytes(b"other")
-    with pytest.raises(SystemExit, match="checksum"):
-        join_parts(tmp_path)
-    assert not whole.exists()

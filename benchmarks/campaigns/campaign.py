@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +19,6 @@ from benchmarks.common import command_line, commit, environment
 from dpsweep import __version__
 from dpsweep.base.files import read_json, write_json
 from dpsweep.cli import preload
-from dpsweep.study import Study
 
 # Processes that use less processor time than this in so many seconds do nothing, on a busy machine too.
 IDLE_SECONDS, IDLE_PROCESSOR_SECONDS = 300.0, 0.5
@@ -30,11 +29,9 @@ def processes(folder: Path) -> list[psutil.Process]:
     """The processes that work in a folder."""
     found = []
     for process in psutil.process_iter():
-        try:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
             if process.cwd().startswith(str(folder)) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
-            pass
     return found
 
 
@@ -47,7 +44,7 @@ def left_in(folder: Path) -> list[str]:
 
 
 class Run(Protocol):
-    """A call of Snakemake that has started."""
+    """A call of Snakemake that has started, as `subprocess.Popen`."""
 
     pid: int
 
@@ -63,20 +60,15 @@ class Run(Protocol):
 
 def start(chain: TinyChain, from_shell: bool = False) -> Run:
     """Start the command with a server of its own, which is killed with it."""
-    call = chain.start if from_shell else chain.fork
-    return call(environment=own_server(chain))
+    others = (preload.ADDRESS, preload.STARTED_BY)
+    environment = {key: value for key, value in chain.environment.items() if key not in others}
+    return (chain.start if from_shell else chain.fork)(environment=environment)
 
 
 def unlock(chain: TinyChain) -> None:
     """Remove the lock that a killed call has left, as its message says."""
     status = chain.fork(options=("--unlock",)).wait()
     assert status == 0, chain.said
-
-
-def own_server(chain: TinyChain) -> dict[str, str]:
-    """The environment of a call that starts a server of its own."""
-    others = (preload.ADDRESS, preload.STARTED_BY)
-    return {name: value for name, value in chain.environment.items() if name not in others}
 
 
 def wait(run: Run, folder: Path) -> int | None:
@@ -95,22 +87,9 @@ def wait(run: Run, folder: Path) -> int | None:
 
 
 def _processor_seconds(process: psutil.Process) -> float:
-    try:
-        times = process.cpu_times()
-    except psutil.NoSuchProcess:
-        return 0.0
-    return float(times.user + times.system)
-
-
-class TinyStudy(Protocol):
-    """Where the tiny study is run."""
-
-    folder: Path
-    results: Path
-
-    @property
-    def parsed(self) -> Study:
-        """The study as it is now."""
+    with suppress(psutil.NoSuchProcess):
+        return float(sum(process.cpu_times()[:2]))
+    return 0.0
 
 
 def undisturbed(scratch: Path) -> TinyChain:
@@ -122,7 +101,7 @@ def undisturbed(scratch: Path) -> TinyChain:
     return base
 
 
-def wrong(chain: TinyStudy, expected: Path, status: int | None) -> list[str]:
+def wrong(chain: Any, expected: Path, status: int | None) -> list[str]:
     """The results that a run has shown with success, and that are not those of a fresh run."""
     return list(differences(chain.parsed, chain.results, expected)) if status == 0 else []
 
@@ -151,7 +130,6 @@ def grow(
     try_one: Callable[[Path, int], dict[str, Any]],
     size: Callable[[dict[str, Any]], int],
     is_good: Callable[[dict[str, Any]], bool],
-    during: AbstractContextManager[Any] | None = None,
 ) -> None:
     """Add to a file of results until there is enough, or time is over: the command line of a campaign.
 
@@ -162,7 +140,6 @@ def grow(
         try_one: makes the result of a seed in a scratch folder.
         size: how much a result counts.
         is_good: whether a result is as it should be; the folder of any other is kept.
-        during: what it needs beside it.
     """
     parser = command_line(sys.modules["__main__"].__doc__)
     parser.add_argument("count", type=int, help="in all, those of earlier calls included")
@@ -176,15 +153,13 @@ def grow(
     goes_on = file.exists() and not arguments.anew
     found: list[dict[str, Any]] = read_json(file)[what] if goes_on else []
     print(f"{len(found)} earlier ones count")
-    with during or nullcontext():
-        while sum(map(size, found)) < arguments.count and time.monotonic() < deadline:
-            seed = 1 + max((each["seed"] for each in found), default=0)
-            result = try_one(scratch, seed)
-            found.append({"seed": seed, "version": __version__, "commit": commit(), **result})
-            good = is_good(result)
-            print(time.strftime("%H:%M:%S"), "good" if good else "BAD", found[-1], flush=True)
-            write_json(
-                file, {"environment": environment("torch", "snakemake", load=False), what: found}
-            )
-            if not good:
-                shutil.copytree(scratch / "run", scratch / f"bad-{seed}", symlinks=True)
+    while sum(map(size, found)) < arguments.count and time.monotonic() < deadline:
+        seed = 1 + max((each["seed"] for each in found), default=0)
+        result = try_one(scratch, seed)
+        found.append({"seed": seed, "version": __version__, "commit": commit(), **result})
+        good = is_good(result)
+        print(time.strftime("%H:%M:%S"), "good" if good else "BAD", found[-1], flush=True)
+        made_with = environment("torch", "snakemake", load=False)
+        write_json(file, {"environment": made_with, what: found})
+        if not good:
+            shutil.copytree(scratch / "run", scratch / f"bad-{seed}", symlinks=True)

@@ -48,16 +48,11 @@ FILES = 30
 
 
 def lose(chain: TinyChain, draw: random.Random) -> str:
-    """Take outputs away; say which."""
+    """Take outputs away, or some of them and damage others; say which."""
     if draw.random() < 0.5:
         shutil.rmtree(chain.results)
         shutil.rmtree(chain.folder / ".snakemake")
         return "everything"
-    return lose_some(chain, draw)
-
-
-def lose_some(chain: campaign.TinyStudy, draw: random.Random) -> str:
-    """Take some outputs away, and damage others; say which."""
     outputs = list(Outputs(chain.parsed, Paths(chain.results)).every())
     for output in draw.sample(outputs, draw.randint(1, len(outputs) // 2)):
         for file in output.files:
@@ -72,17 +67,13 @@ def lose_some(chain: campaign.TinyStudy, draw: random.Random) -> str:
 
 
 def wait_for_moment(
-    run: campaign.Run,
-    results: Path,
-    draw: random.Random,
-    from_shell: bool = False,
-    files: int = FILES,
+    run: campaign.Run, results: Path, draw: random.Random, from_shell: bool = False
 ) -> str | None:
     """Wait for a moment of a run; say which, or None if the run ends before."""
     began = time.time_ns()
     snakemake = psutil.Process(run.pid)
     early = draw.random() < START_SHARE
-    seconds, count = draw.uniform(0.0, START_SECONDS[from_shell]), draw.randint(1, files)
+    seconds, count = draw.uniform(0.0, START_SECONDS[from_shell]), draw.randint(1, FILES)
     pause = draw.uniform(0.0, 0.5)
 
     def reached() -> bool:
@@ -112,29 +103,22 @@ def written_since(results: Path, began: int) -> int:
 
 
 def kill(
-    run: campaign.Run,
-    folder: Path,
-    victim: str,
-    number: signal.Signals,
-    draw: random.Random,
+    run: campaign.Run, folder: Path, victim: str, number: signal.Signals, draw: random.Random
 ) -> str | None:
     """Send a signal; return the command of the process that got it, None if there is none any more."""
-    try:
-        match victim:
-            case "Snakemake":
-                run.send_signal(number)
-                return "snakemake" if run.poll() is None else None
-            case "process group":
-                os.killpg(run.pid, number)
-                return "all"
+    with suppress(ProcessLookupError, psutil.NoSuchProcess):
+        if victim == "Snakemake":
+            run.send_signal(number)
+            return "snakemake" if run.poll() is None else None
+        if victim == "process group":
+            os.killpg(run.pid, number)
+            return "all"
         others = [process for process in campaign.processes(folder) if process.pid != run.pid]
         if others:
             chosen = draw.choice(others)
             command = " ".join(chosen.cmdline())
             chosen.send_signal(number)
             return without_folders(command, folder)
-    except (ProcessLookupError, psutil.NoSuchProcess):
-        pass
     return None
 
 
@@ -154,16 +138,8 @@ def run_and_kill(chain: TinyChain, expected: Path, draw: random.Random) -> dict[
     run = campaign.start(chain, from_shell)
     moment = wait_for_moment(run, chain.results, draw, from_shell)
     hit = moment and kill(run, chain.folder, victim, number, draw)
-    return {
-        **{
-            "from_shell": from_shell,
-            "victim": victim,
-            "signal": number.name,
-            "moment": moment,
-            "hit": hit,
-        },
-        **campaign.outcome(run, chain, expected),
-    }
+    tried = {"from_shell": from_shell, "victim": victim, "signal": number.name, "moment": moment}
+    return tried | {"hit": hit} | campaign.outcome(run, chain, expected)
 
 
 def history(scratch: Path, seed: int) -> dict[str, Any]:

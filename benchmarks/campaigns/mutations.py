@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 _PLACEHOLDER = re.compile(r"_\d")
-_REST = "..."
 _IGNORED = ("ctx", "kind", "type_comment", "type_params")
 Found = dict[str, Any]
+"""What stands for the placeholders; for ``...`` a list, and one of keyword arguments."""
 
 
 class PlaceNotFoundError(ValueError):
@@ -68,7 +68,7 @@ class Mutation:
         place = _definition(module, self.function)
         before = ast.dump(place)
         if self.returns is not None:
-            place.body = [ast.Return(_expression(self.returns))]
+            place.body = ast.parse(f"return {self.returns}").body
         else:
             self._change(place)
         if ast.dump(place) == before:
@@ -77,7 +77,7 @@ class Mutation:
 
     def _change(self, place: ast.AST) -> None:
         text = self.replace or self.negate or self.drop or ""
-        pattern: ast.AST = _statements(text)[0]
+        pattern: ast.AST = ast.parse(text).body[0]
         if self.drop is None and isinstance(pattern, ast.Expr):
             pattern = pattern.value
         candidates = ((node, matched(pattern, node)) for node in ast.walk(place))
@@ -85,24 +85,16 @@ class Mutation:
         if len(places) != 1:
             raise PlaceNotFoundError(f"{self.function} has `{text}` {len(places)} times, not once")
         old, found = places[0]
-        _Exchange(old, self._instead(old, found)).visit(place)
-
-    def _instead(self, old: ast.AST, found: Found) -> list[ast.AST]:
-        """Replacement of a node: one expression, or statements."""
-        if self.drop is not None:
-            return [ast.Pass()]
         if self.negate is not None:
             assert isinstance(old, ast.expr)
-            return [ast.UnaryOp(ast.Not(), old)]
-        filled = [_Filled(found).visit(each) for each in _statements(self.by or "")]
-        if isinstance(old, ast.expr):
-            if not (len(filled) == 1 and isinstance(filled[0], ast.Expr)):
-                raise ValueError(f"{self.function}: `{self.by}` is not one expression")
-            return [filled[0].value]
-        flat: list[ast.AST] = []
-        for each in filled:
-            flat.extend(each if isinstance(each, list) else [each])
-        return flat
+            new: Any = ast.UnaryOp(ast.Not(), old)
+        else:
+            new = _Filled(found).visit(ast.parse(self.by or "pass")).body
+            if isinstance(old, ast.expr):
+                if not (len(new) == 1 and isinstance(new[0], ast.Expr)):
+                    raise ValueError(f"{self.function}: `{self.by}` is not one expression")
+                new = new[0].value
+        _Exchange(old, new).visit(place)
 
 
 def matched(pattern: ast.AST, node: ast.AST) -> Found | None:
@@ -116,59 +108,51 @@ def matched(pattern: ast.AST, node: ast.AST) -> Found | None:
     return found if _same(pattern, node, found) else None
 
 
-def _same(pattern: object, node: object, found: Found) -> bool:
-    if isinstance(pattern, ast.Name) and _PLACEHOLDER.fullmatch(pattern.id):
-        if not isinstance(node, ast.expr):
-            return False
-        return ast.dump(found.setdefault(pattern.id, node)) == ast.dump(node)
-    if type(pattern) is not type(node):
-        return False
-    match pattern, node:
-        case ast.Call(), ast.Call():
-            same = _same_call(pattern, node, found)
-        case ast.AST(), _:
-            same = all(
-                _same(value, getattr(node, field), found)
-                for field, value in ast.iter_fields(pattern)
-                if field not in _IGNORED
+def _same(pattern: Any, node: Any, found: Found) -> bool:
+    match pattern:
+        case ast.Name(id=name) if _PLACEHOLDER.fullmatch(name):
+            stands_for = found.setdefault(name, node) if isinstance(node, ast.expr) else None
+            return stands_for is not None and ast.dump(stands_for) == ast.dump(node)
+        case list():
+            return isinstance(node, list) and _same_list(pattern, node, found)
+        case ast.AST():
+            compared = [each for each in pattern._fields if each not in _IGNORED]
+            if isinstance(pattern, ast.Call) and isinstance(node, ast.Call):
+                compared.remove("keywords")
+                if not _same_keywords(pattern, node, found):
+                    return False
+            return type(pattern) is type(node) and all(
+                _same(getattr(pattern, each), getattr(node, each), found) for each in compared
             )
-        case list(), list():
-            same = _same_list(pattern, node, found)
-        case _:
-            same = pattern == node
-    return same
+    return bool(pattern == node)
 
 
 def _same_list(pattern: list[Any], nodes: list[Any], found: Found) -> bool:
     place = next((place for place, each in enumerate(pattern) if _is_rest(each)), None)
-    if place is None:
-        return len(pattern) == len(nodes) and all(
-            _same(ours, theirs, found) for ours, theirs in zip(pattern, nodes, strict=True)
-        )
-    behind = len(pattern) - place - 1
-    if len(nodes) < place + behind:
-        return False
-    found[_REST] = nodes[place : len(nodes) - behind]
-    return _same_list(pattern[:place], nodes[:place], found) and _same_list(
-        pattern[place + 1 :], nodes[len(nodes) - behind :], found
+    if place is not None:
+        end = len(nodes) - (len(pattern) - place - 1)
+        if end < place:
+            return False
+        found["..."] = nodes[place:end]
+        pattern, nodes = pattern[:place] + pattern[place + 1 :], nodes[:place] + nodes[end:]
+    return len(pattern) == len(nodes) and all(
+        _same(ours, theirs, found) for ours, theirs in zip(pattern, nodes, strict=True)
     )
 
 
-def _same_call(pattern: ast.Call, node: ast.Call, found: Found) -> bool:
-    """Whether calls agree; keyword arguments have no order."""
+def _same_keywords(pattern: ast.Call, node: ast.Call, found: Found) -> bool:
+    """Whether calls agree in their keyword arguments, which have no order."""
     given = {keyword.arg: keyword for keyword in node.keywords}
     wanted = {keyword.arg: keyword for keyword in pattern.keywords}
     rest = [keyword for name, keyword in given.items() if name not in wanted]
-    if not wanted.keys() <= given.keys() or (rest and not any(map(_is_rest, pattern.args))):
-        return False
-    same = (
-        _same(pattern.func, node.func, found)
-        and _same_list(pattern.args, node.args, found)
-        and all(_same(wanted[name].value, given[name].value, found) for name in wanted)
-    )
-    if any(map(_is_rest, pattern.args)):
+    open_ended = any(map(_is_rest, pattern.args))
+    if open_ended:
         found["keywords"] = rest
-    return same
+    return (
+        wanted.keys() <= given.keys()
+        and (open_ended or not rest)
+        and all(_same(each.value, given[name].value, found) for name, each in wanted.items())
+    )
 
 
 def _is_rest(node: object) -> bool:
@@ -186,11 +170,11 @@ class _Filled(ast.NodeTransformer):
         return copy.deepcopy(self.found.get(node.id, node))
 
     def visit_Constant(self, node: ast.Constant) -> Any:
-        return copy.deepcopy(self.found.get(_REST, node)) if _is_rest(node) else node
+        return copy.deepcopy(self.found.get("...", node)) if _is_rest(node) else node
 
     def visit_Expr(self, node: ast.Expr) -> Any:
-        if _is_rest(node) and _REST in self.found:
-            return copy.deepcopy(self.found[_REST])
+        if _is_rest(node) and "..." in self.found:
+            return copy.deepcopy(self.found["..."])
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -201,23 +185,13 @@ class _Filled(ast.NodeTransformer):
 
 
 class _Exchange(ast.NodeTransformer):
-    """A tree with one node exchanged for others."""
+    """A tree with one node exchanged for another, or for several."""
 
-    def __init__(self, old: ast.AST, new: list[ast.AST]) -> None:
+    def __init__(self, old: ast.AST, new: Any) -> None:
         self.old, self.new = old, new
 
     def visit(self, node: ast.AST) -> Any:
-        if node is not self.old:
-            return self.generic_visit(node)
-        return self.new[0] if isinstance(node, ast.expr) else self.new
-
-
-def _statements(code: str) -> list[ast.stmt]:
-    return ast.parse(code).body
-
-
-def _expression(code: str) -> ast.expr:
-    return ast.parse(code, mode="eval").body
+        return self.new if node is self.old else self.generic_visit(node)
 
 
 def _definition(module: ast.Module, qualified: str) -> Any:
@@ -247,6 +221,7 @@ def _names(node: ast.AST) -> list[str]:
     """The names that a statement defines."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [node.name]
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    known = isinstance(node, (ast.Assign, ast.AnnAssign))
-    return [each.id for each in targets if known and isinstance(each, ast.Name)]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    if isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    return [each.id for each in targets if isinstance(each, ast.Name)]

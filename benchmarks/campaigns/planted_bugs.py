@@ -46,7 +46,11 @@ from dpsweep.cli import preload
 BUGS = REPOSITORY / "benchmarks" / "planted_bugs.yaml"
 RESULT = RESULTS / "planted_bugs.json"
 TIME_LIMIT = 600
+_SOURCE = REPOSITORY / "src" / "dpsweep"
 _VERBS = {"in": "function", "return": "returns"}
+Runs = list[list[str]]
+"""Arguments of pytest; later ones only where the earlier ones pass."""
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -68,14 +72,13 @@ class Bug:
     @property
     def package(self) -> str:
         """The package of the module; ``dpsweep`` for a module beside the packages."""
-        *packages, _ = self.module.split(".")
-        known = set(packages_of_dpsweep())
-        return ".".join(packages) or (self.module if self.module in known else "dpsweep")
+        package = self.module.rpartition(".")[0]
+        return package or (self.module if self.module in packages_of_dpsweep() else "dpsweep")
 
     @property
     def file(self) -> Path:
         """The module's source."""
-        path = REPOSITORY / "src" / "dpsweep" / Path(*self.module.split("."))
+        path = _SOURCE / Path(*self.module.split("."))
         return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
     def planted(self) -> ast.Module:
@@ -108,8 +111,7 @@ def read_bugs() -> list[Bug]:
 @cache
 def packages_of_dpsweep() -> tuple[str, ...]:
     """Every package, without ``dpsweep.``; none is imported for that."""
-    root = REPOSITORY / "src" / "dpsweep"
-    folders = sorted(file.parent.relative_to(root) for file in root.glob("*/**/__init__.py"))
+    folders = sorted(file.parent.relative_to(_SOURCE) for file in _SOURCE.glob("*/**/__init__.py"))
     return tuple(".".join(folder.parts) for folder in folders)
 
 
@@ -143,44 +145,32 @@ class _Planter(MetaPathFinder):
         return spec
 
 
-class _FirstFailure:
-    """A plugin of pytest that keeps the first test that fails, and all that pass."""
-
-    def __init__(self) -> None:
-        self.test, self.passed = "", 0
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.passed += report.when == "call" and report.passed
-        if report.failed and not self.test:
-            self.test = report.nodeid.partition("[")[0]
-
-
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
-    """Verdict of the tests on a bug.
+    """Verdict of the tests on a bug: a plugin of pytest.
 
     Attributes:
         caught_by: the first test that failed, or None.
         passed: how many tests passed until then.
         seconds: of processor time, which a busy machine does not change much.
-        printed: the end of what was printed, where no test failed.
+        printed: the end of what was printed.
     """
 
-    caught_by: str | None
-    passed: int
-    seconds: float
-    printed: str
+    caught_by: str | None = None
+    passed: int = 0
+    seconds: float = 0.0
+    printed: str = "the process died"
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the first test that fails, and count those that pass."""
+        self.passed += report.when == "call" and report.passed
+        if report.failed and not self.caught_by:
+            self.caught_by = report.nodeid.partition("[")[0]
 
 
-def run_tests(bug: Bug | None, runs: Iterable[Iterable[str]], answer: Connection) -> None:
-    """Run fast tests with a bug or without, in this process, until one fails.
-
-    Args:
-        bug: the bug.
-        runs: arguments of pytest; later ones only where the earlier ones pass.
-        answer: gets an `Outcome`.
-    """
-    failure = _FirstFailure()
+def run_tests(bug: Bug | None, runs: Runs, answer: Connection) -> None:
+    """Run fast tests with a bug or without, in this process, until one fails; send an `Outcome`."""
+    found = Outcome()
     with tempfile.TemporaryFile() as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
@@ -191,23 +181,23 @@ def run_tests(bug: Bug | None, runs: Iterable[Iterable[str]], answer: Connection
             sys.meta_path.insert(0, _Planter(bug))
         options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-m", "not slow"]
         for tests in runs:
-            status = pytest.main([*options, *tests], plugins=[failure])
+            status = pytest.main([*options, *tests], plugins=[found])
             if status == pytest.ExitCode.TESTS_FAILED:
                 break
+        else:
+            found.caught_by = None  # what cannot be collected is not caught
         log.seek(0)
-        printed = log.read().decode(errors="replace")[-3000:]
-    caught = failure.test if status == pytest.ExitCode.TESTS_FAILED else None
-    spent = os.times()
-    seconds = spent.user + spent.system + spent.children_user + spent.children_system
-    answer.send(Outcome(caught, failure.passed, seconds, "" if caught else printed))
+        found.printed = log.read().decode(errors="replace")[-3000:]
+    found.seconds = sum(os.times()[:4])
+    answer.send(found)
 
 
 def outcomes(
-    work: Iterable[tuple[Bug | None, list[list[str]]]], workers: int
+    work: Iterable[tuple[Bug | None, Runs]], workers: int
 ) -> Iterator[tuple[Bug | None, Outcome]]:
     """Run tests for every bug in a fork of this process, some at a time."""
     fork = multiprocessing.get_context("fork")
-    waiting, running = list(reversed(list(work))), dict[Connection, Bug | None]()
+    waiting, running = list(reversed(list(work))), dict[Any, Bug | None]()
     while waiting or running:
         while waiting and len(running) < workers:
             bug, runs = waiting.pop()
@@ -216,11 +206,10 @@ def outcomes(
             sender.close()
             running[receiver] = bug
         for receiver in wait(list(running)):
-            assert isinstance(receiver, Connection)
             try:
                 outcome = receiver.recv()
             except EOFError:
-                outcome = Outcome(None, 0, 0.0, "the process died")
+                outcome = Outcome()
             yield running.pop(receiver), outcome
 
 
@@ -242,45 +231,37 @@ def import_libraries(tests: Iterable[str]) -> None:
 # -- all bugs ------------------------------------------------------------------------------------
 
 
-def try_bugs(bugs: list[Bug], workers: int) -> list[dict[str, Any]]:
+def try_bugs(bugs: list[Bug], workers: int) -> list[Row]:
     """Plant bugs, one in each process, and report on each; a call that is stopped keeps its results."""
-    before = {(row["module"], row["bug"]): row["caught_by"] for row in earlier()["rows"]}
-    work: list[tuple[Bug | None, list[list[str]]]] = []
+    before = {(row["module"], row["bug"]): row["caught_by"] for row in earlier()}
+    work: list[tuple[Bug | None, Runs]] = []
     for bug in bugs:
         known = before.get((bug.module, bug.name))
         work.append((bug, [*([[known]] if known else []), list(bug.tests)]))
     rows = []
-    for bug, outcome in outcomes(work, workers):
-        assert bug is not None
-        word = "caught  " if outcome.caught_by else "SURVIVED"
-        print(f"{word} {outcome.seconds:5.0f} s  {bug.module}: {bug.name}", flush=True)
-        if not outcome.caught_by:
-            print(outcome.printed, flush=True)
-        rows.append(
-            {
-                "package": bug.package,
-                "module": bug.module,
-                "bug": bug.name,
-                "caught_by": outcome.caught_by,
-                "seconds": round(outcome.seconds, 1),
-            }
-        )
-        write_json(RESULT, {"rows": merged(earlier()["rows"], rows)})
+    for tried, found in outcomes(work, workers):
+        assert tried is not None
+        word = "caught  " if found.caught_by else "SURVIVED"
+        print(f"{word} {found.seconds:5.0f} s  {tried.module}: {tried.name}", flush=True)
+        if not found.caught_by:
+            print(found.printed, flush=True)
+        row = {"package": tried.package, "module": tried.module, "bug": tried.name}
+        rows.append(row | {"caught_by": found.caught_by, "seconds": round(found.seconds, 1)})
+        write_json(RESULT, {"rows": merged(earlier(), rows)})
     return rows
 
 
-def check_tests_pass(rows: list[dict[str, Any]], workers: int) -> None:
+def check_tests_pass(rows: list[Row], workers: int) -> None:
     """See that what catches bugs passes without one.
 
     Raises:
         SystemExit: a test fails.
     """
-    by_file: dict[str, set[str]] = {}
-    for test in (row["caught_by"] for row in rows if row["caught_by"]):
-        by_file.setdefault(test.partition("::")[0], set()).add(test)
-    shares = [sorted(by_file)[start::workers] for start in range(workers)]
-    work: list[tuple[Bug | None, list[list[str]]]] = [
-        (None, [sorted(test for file in share for test in by_file[file])])
+    tests = sorted({row["caught_by"] for row in rows if row["caught_by"]})
+    files = sorted({test.partition("::")[0] for test in tests})
+    shares = [files[start::workers] for start in range(workers)]
+    work: list[tuple[Bug | None, Runs]] = [
+        (None, [[test for test in tests if test.partition("::")[0] in share]])
         for share in shares
         if share
     ]
@@ -289,13 +270,12 @@ def check_tests_pass(rows: list[dict[str, Any]], workers: int) -> None:
             sys.exit(f"{outcome.caught_by} fails without a bug too. {outcome.printed}")
 
 
-def earlier() -> dict[str, Any]:
+def earlier() -> list[Row]:
     """The results of earlier calls; none where there are none."""
-    found: dict[str, Any] = read_json(RESULT) if RESULT.exists() else {"rows": []}
-    return found
+    return list(read_json(RESULT)["rows"]) if RESULT.exists() else []
 
 
-def merged(before: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def merged(before: list[Row], rows: list[Row]) -> list[Row]:
     """Earlier rows with new ones in their place, in the order of the list."""
     found = {(row["module"], row["bug"]): row for row in (*before, *rows)}
     listed = [(bug.module, bug.name) for bug in read_bugs()]
@@ -316,10 +296,8 @@ def main() -> None:
     check_tests_pass(rows, arguments.workers)
     survivors = sum(row["caught_by"] is None for row in rows)
     minutes = sum(row["seconds"] for row in rows) / 60
-    print(
-        f"{len(rows)} bugs, {survivors} survived, {minutes:.0f} minutes of processor time",
-        flush=True,
-    )
+    said = f"{len(rows)} bugs, {survivors} survived, {minutes:.0f} minutes of processor time"
+    print(said, flush=True)
     # At an ordinary end libraries of compilers, which nothing has used, list what they have not freed.
     os._exit(1 if survivors else 0)
 

@@ -1,4 +1,4 @@
-"""Per-example gradients of layers, adapters and text classifiers against a loop in float64.
+"""Per-example gradients of networks, layers, adapters and text classifiers against a loop in float64.
 
     python -m benchmarks.evidence.gradients                 # all kinds; half an hour on one core
     python -m benchmarks.evidence.gradients layers adapters # these kinds
@@ -9,60 +9,47 @@ functions without float64). The engine is what `auto` takes. Norms and
 the clipped sum of a masked batch are compared. A case agrees, is refused with a reason, or is wrong: then
 the command ends with an error. What the other library cannot build is no case.
 
-- ``layers``: layers of torch and timm in many settings, with everything that trains;
-- ``adapters``: methods of peft in small networks of linear layers, convolutions and tokens;
+- ``networks``: networks of networks.yaml, with every method;
+- ``layers``: layers of torch and timm in many settings (layers.yaml), with everything that trains;
+- ``adapters``: methods of peft in small networks of linear layers, convolutions and tokens (adapters.yaml);
 - ``texts``: every kind of text classifier in transformers, in a small version, with every method.
 
 A stopped run goes on where it was. Results go to benchmarks/results/gradients.csv; `python -m
-benchmarks.tables` writes the table of docs/your-own-data.md.
+benchmarks.tables` writes the tables of docs/your-own-data.md.
 """
 
 import copy
-import csv
 import signal
 import sys
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
-from functools import partial
 
+import pandas as pd
 import torch
 import yaml
 from torch import Tensor, nn
 
 from benchmarks.common import RESULTS, command_line
+from benchmarks.evidence.backbones import networks
 from benchmarks.evidence.layers import adapters, layers
 from benchmarks.evidence.texts import texts
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import atomic_path
+from dpsweep.base.files import write_text
 from dpsweep.gradients import make_engine
 from dpsweep.gradients.checks import CheckedEngine
 from dpsweep.models.architectures import seeded
 from dpsweep.study.clipping import FlatClipping
 
 RESULT = RESULTS / "gradients.csv"
-KINDS = {"layers": layers, "adapters": adapters, "texts": texts}
-EXAMPLES = 4
-_LONGEST = 240
-_SECONDS = 300
+KINDS = {"networks": networks, "layers": layers, "adapters": adapters, "texts": texts}
+OUTCOMES = ("agrees", "refused", "wrong")
+"""What is not built, because another library has no such network, is no case."""
+_COLUMNS = ["kind", "case", "outcome", "engine", "detail"]
+_LONGEST, _SECONDS = 240, 300
 # Some networks compute parts in float32, whatever they are given.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-6
-
-
-@dataclass(frozen=True)
-class Row:
-    """What was found for one case."""
-
-    kind: str
-    case: str
-    outcome: str
-    """agrees, refused, wrong, or not built, where another library has no such network"""
-    engine: str
-    detail: str
-    """why it was refused, or what is wrong"""
 
 
 class TooSlowError(Exception):
@@ -103,7 +90,8 @@ def as_exact(model: nn.Module, inputs: Tensor) -> tuple[nn.Module, Tensor]:
     exact = copy.deepcopy(model).double()
     numbers = inputs.double() if inputs.is_floating_point() else inputs
     try:
-        exact(numbers)
+        with torch.no_grad():  # a weight that is computed would be no leaf, which cannot be copied
+            exact(numbers)
     except RuntimeError:
         return model, inputs
     return exact, numbers
@@ -127,12 +115,9 @@ def try_case(model: nn.Module, inputs: Tensor) -> str:
     lengths = [float(torch.cat([g.flatten() for g in each.values()]).norm()) for each in gradients]
     wanted_norms = torch.tensor(lengths).where(mask, 0).to(norms)
     torch.testing.assert_close(norms, wanted_norms, rtol=_RELATIVE, atol=0)
+    factors = mask / torch.tensor(lengths).clamp(min=bound.bound)
     wanted = {
-        name: sum(  # type: ignore[misc]
-            each[name] * min(1 / bound.bound, 1 / length)
-            for each, length, counts in zip(gradients, lengths, mask, strict=True)
-            if counts
-        )
+        name: sum(f * each[name] for f, each in zip(factors, gradients, strict=True))
         for name in found.gradients
     }
     whole = torch.cat([each.flatten() for each in wanted.values()]).norm()
@@ -144,9 +129,14 @@ def try_case(model: nn.Module, inputs: Tensor) -> str:
     return engine.choose(inputs, labels)[0]
 
 
-def describe(kind: str, case: str, build: Callable[[list[str]], tuple[nn.Module, Tensor]]) -> Row:
-    """Try a case; parameters without influence are frozen, as the refusal says."""
-    row, freeze = partial(Row, kind, case), list[str]()
+def describe(
+    kind: str, build: Callable[[list[str]], tuple[nn.Module, Tensor]]
+) -> tuple[str, str, str]:
+    """Try a case; return outcome, engine and detail.
+
+    Parameters without influence are frozen, as the refusal says.
+    """
+    freeze = list[str]()
     try:
         with at_most(_SECONDS), seeded(0):
             try:
@@ -154,7 +144,7 @@ def describe(kind: str, case: str, build: Callable[[list[str]], tuple[nn.Module,
             except (DpsweepError, TooSlowError):
                 raise
             except Exception as error:  # of any kind: libraries refuse with all kinds
-                return row("not built", "", f"{type(error).__name__}: {_short(error)}")
+                return "not built", "", _short(error)
             try:
                 engine = try_case(model, inputs)
             except DpsweepError as error:
@@ -162,73 +152,44 @@ def describe(kind: str, case: str, build: Callable[[list[str]], tuple[nn.Module,
                     raise
                 freeze = yaml.safe_load(str(error).splitlines()[-1])["freeze"]
                 engine = try_case(*build(freeze))
-    except DpsweepError as error:
-        return row("refused", "", _short(error))
     except TooSlowError as error:
-        return row("not built", "", str(error))
+        return "not built", "", str(error)
+    except DpsweepError as error:
+        return "refused", "", _short(error)
     except Exception as error:  # of any kind: none may be
-        return row("wrong", "", f"{type(error).__name__}: {_short(error)}")
-    return row("agrees", engine, f"with {len(freeze)} parameters frozen" if freeze else "")
+        return "wrong", "", _short(error)
+    return "agrees", engine, f"with {len(freeze)} parameters frozen" if freeze else ""
 
 
 def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:_LONGEST]
-
-
-def read() -> dict[tuple[str, str], Row]:
-    """What was found so far, by kind and case."""
-    if not RESULT.exists():
-        return {}
-    with RESULT.open(encoding="utf-8", newline="") as file:
-        rows = [Row(**each) for each in csv.DictReader(file)]
-    return {(row.kind, row.case): row for row in rows}
-
-
-def write(rows: dict[tuple[str, str], Row]) -> None:
-    """Write what was found, in the order of kinds and cases."""
-    order = list(KINDS)
-    with atomic_path(RESULT) as partial_file, partial_file.open("w", newline="") as file:
-        table = csv.DictWriter(file, [each.name for each in fields(Row)], lineterminator="\n")
-        table.writeheader()
-        for _, row in sorted(rows.items(), key=lambda each: (order.index(each[0][0]), each[0][1])):
-            table.writerow(asdict(row))
-
-
-def counted(rows: dict[tuple[str, str], Row]) -> list[list[str]]:
-    """Cases of each kind that could be built, and how many of them agree, are refused or are wrong."""
-    lines = []
-    for kind in KINDS:
-        found = Counter(row.outcome for row in rows.values() if row.kind == kind)
-        lines.append(
-            [kind, str(sum(found[o] for o in OUTCOMES)), *(str(found[o]) for o in OUTCOMES)]
-        )
-    return lines
-
-
-OUTCOMES = ("agrees", "refused", "wrong")
+    name = "" if isinstance(error, DpsweepError) else f"{type(error).__name__}: "
+    return name + " ".join(str(error).split())[:_LONGEST]
 
 
 def main() -> None:
-    """Try all cases that were not tried before, and print the table."""
+    """Try all cases that were not tried before, and print how many of each kind agree."""
     parser = command_line(__doc__)
     parser.add_argument("kinds", nargs="*", help=", ".join(KINDS))
     parser.add_argument("--only", nargs="+", help="cases that begin so, again")
     words = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    rows = read()
+    found = (
+        pd.read_csv(RESULT, keep_default_na=False)[_COLUMNS] if RESULT.exists() else pd.DataFrame()
+    )
+    rows = {(row[0], row[1]): row for row in found.itertuples(index=False, name=None)}
     for kind in words.kinds or KINDS:
         for case, build in KINDS[kind]():
             chosen = words.only and case.startswith(tuple(words.only))
             if chosen or (not words.only and (kind, case) not in rows):
                 started = time.monotonic()
-                rows[kind, case] = row = describe(kind, case, build)
-                print(*asdict(row).values(), f"{time.monotonic() - started:.1f} s", flush=True)
-                write(rows)
-    print("kind", "cases", *OUTCOMES)
-    for line in counted(rows):
-        print(*line)
-    if any(row.outcome == "wrong" for row in rows.values()):
+                rows[kind, case] = (kind, case, *describe(kind, build))
+                print(*rows[kind, case], f"{time.monotonic() - started:.1f} s", flush=True)
+                table = pd.DataFrame(list(rows.values()), columns=_COLUMNS)
+                write_text(RESULT, table.to_csv(index=False, lineterminator="\n"))
+    outcomes = pd.DataFrame(list(rows.values()), columns=_COLUMNS)
+    print(pd.crosstab(outcomes["kind"], outcomes["outcome"]))
+    if (outcomes["outcome"] == "wrong").any():
         sys.exit("some cases are wrong")
 
 

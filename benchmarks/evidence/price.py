@@ -22,6 +22,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from dpsweep.figures import style
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.recommend.rule import RATES, Recommendation, recommend
+from dpsweep.recommend.rule import RATES, recommend
 from dpsweep.recommend.situation import situation_of
 from dpsweep.release import ReleaseError
 from dpsweep.release.section import Candidate, ReleasePlan
@@ -74,8 +75,11 @@ class Problem:
         self.parts = study.sweeps[sweep]
         self._data = open_inputs(study, paths, self.parts.problem.name)
         self._backbone = PreparedBackbone.open(paths.backbone(self.parts.backbone))
-        self._contexts: dict[float, TrialContext] = {}
-        self._noise: dict[tuple[float, tuple[int, int, int]], Calibration] = {}
+        method = study.methods[self.parts.method]
+        self._context = cache(lambda share: TrialContext(self._data, self._backbone, method, share))
+        self.noise = cache(
+            lambda epsilon, schedule: calibrate(epsilon, study.privacy.delta, *schedule)
+        )
 
     def release(self, epsilon: float, values: dict[str, Any], **tuning: Any) -> Release:
         """The section of a study that says so."""
@@ -83,27 +87,11 @@ class Problem:
             {"sweep": self.sweep, "epsilon": epsilon, "epochs": [self.epochs], **values, **tuning}
         )
 
-    def recommendation(self, epsilon: float) -> Recommendation:
-        """From the facts that the study tells."""
-        return recommend(situation_of(self.study, self.sweep, epsilon, self.epochs))
-
-    def noise(self, epsilon: float, schedule: tuple[int, int, int]) -> Calibration:
-        """Of one training run."""
-        key = epsilon, schedule
-        if key not in self._noise:
-            self._noise[key] = calibrate(epsilon, self.study.privacy.delta, *schedule)
-        return self._noise[key]
-
     def train(
         self, candidate: Candidate, noise: Calibration, release: Release, seed: int
     ) -> tuple[float, int]:
         """Return the macro accuracy on the test set, and the right answers on the held-out part."""
-        cell, rate = candidate
-        share = release.held_out
-        if share not in self._contexts:
-            method = self.study.methods[self.parts.method]
-            self._contexts[share] = TrialContext(self._data, self._backbone, method, share)
-        context = self._contexts[share]
+        (cell, rate), context = candidate, self._context(release.held_out)
         inputs = self._data, self._backbone, context.device
         spec = specify(self.study, cell, noise, *inputs, rate, seed)
         spec = replace(spec, holdout=len(context.holdout.labels))
@@ -117,27 +105,24 @@ def arms(problem: Problem, epsilon: float) -> Iterator[tuple[str, Release]]:
     for rate in (0.001, 0.01):
         name = f"habit: C = 1, B = 256, learning rate {rate:g}"
         yield name, problem.release(epsilon, habit | {"learning_rate": [rate]})
-    made = problem.recommendation(epsilon)
+    made = recommend(situation_of(problem.study, problem.sweep, epsilon, problem.epochs))
     whole = problem.study.datasets[problem.parts.dataset].train_size
-    setting = {
-        "batch_size": ["full" if made.batch_size == whole else made.batch_size],
-        "clipping_bound": [made.clipping_bound],
-        "learning_rate": [made.learning_rate],
-    }
-    yield "recommendation", problem.release(epsilon, setting)
-    small = setting | {
-        "batch_size": ["full" if size == whole else size for size in made.small_grid],
-        "learning_rate": [factor * made.learning_rate for factor in RATES],
-    }
-    yield (
-        "accounted tuning around it",
-        problem.release(epsilon, small, selection="private", mean_trials=SMALL_TRIALS),
-    )
-    yield (
-        "accounted tuning, broad grid",
-        problem.release(epsilon, BROAD, selection="private", mean_trials=BROAD_TRIALS),
-    )
-    yield BEST, problem.release(epsilon, BROAD, selection="private")
+
+    def around(sizes: list[int], factors: list[float], **tuning: Any) -> Release:
+        values = {
+            "batch_size": ["full" if size == whole else size for size in sizes],
+            "clipping_bound": [made.clipping_bound],
+            "learning_rate": [factor * made.learning_rate for factor in factors],
+        }
+        return problem.release(epsilon, values, **tuning)
+
+    private: dict[str, Any] = {"selection": "private"}
+    small = around([*made.small_grid], [*RATES], **private, mean_trials=SMALL_TRIALS)
+    yield "recommendation", around([made.batch_size], [1])
+    yield "accounted tuning around it", small
+    broad = problem.release(epsilon, BROAD, **private, mean_trials=BROAD_TRIALS)
+    yield "accounted tuning, broad grid", broad
+    yield BEST, problem.release(epsilon, BROAD, **private)
 
 
 def fixed(problem: Problem, release: Release, repetitions: int) -> dict[str, Any]:
@@ -156,7 +141,6 @@ def tuned(problem: Problem, release: Release, repetitions: int) -> dict[str, Any
     except ReleaseError as error:
         return {"refused": str(error)}
     plan = ReleasePlan(problem.study, release)
-    candidates = plan.candidates
     accuracies, chosen, trials = [], [], 0
     for repetition in _seeds(repetitions):
         name = ("price", problem.sweep, release.model_dump_json(), repetition)
@@ -169,31 +153,23 @@ def tuned(problem: Problem, release: Release, repetitions: int) -> dict[str, Any
             seed = int(seeds.integers(2**31))
             return problem.train(candidate, noise.calibration(size, steps), release, seed)
 
-        winner = select_privately(candidates, train, noise, numpy_stream(*name, "selection"))
+        streams = numpy_stream(*name, "selection")
+        winner = select_privately(plan.candidates, train, noise, streams)
         accuracies.append(winner.model)
         chosen.append(_plain(winner.candidate))
-    return {
-        "accuracy": accuracies,
-        "chosen": chosen,
-        "trials": trials,
-        "base_epsilon": noise.first_epsilon,
-        "score_noise": noise.score_noise,
-    }
+    spent = {"base_epsilon": noise.first_epsilon, "score_noise": noise.score_noise}
+    return {"accuracy": accuracies, "chosen": chosen, "trials": trials} | spent
 
 
 def best(problem: Problem, grid: Release, repetitions: int) -> dict[str, Any]:
     """Train the whole grid, and keep what is best on the test set; then train that once more."""
     release = grid.model_copy(update={"holdout_share": 0.0})
     plan = ReleasePlan(problem.study, release)
-    candidates = plan.candidates
+    noises = [problem.noise(release.epsilon, plan.schedule(each[0])) for each in plan.candidates]
+    pairs = list(zip(plan.candidates, noises, strict=True))
     accuracy = np.array(
         [
-            [
-                problem.train(
-                    each, problem.noise(release.epsilon, plan.schedule(each[0])), release, seed
-                )[0]
-                for each in candidates
-            ]
+            [problem.train(each, noise, release, seed)[0] for each, noise in pairs]
             for seed in _seeds(repetitions)
         ]
     )
@@ -201,9 +177,8 @@ def best(problem: Problem, grid: Release, repetitions: int) -> dict[str, Any]:
     return {
         "accuracy": accuracy.max(axis=1).tolist(),
         "again": np.roll(accuracy, -1, axis=0)[np.arange(repetitions), winners].tolist(),
-        "chosen": [_plain(candidates[winner]) for winner in winners],
-        "trials": accuracy.size,
-        "base_epsilon": release.epsilon,
+        "chosen": [_plain(plan.candidates[winner]) for winner in winners],
+        **{"trials": accuracy.size, "base_epsilon": release.epsilon},
     }
 
 
@@ -247,24 +222,21 @@ def numbers() -> pd.DataFrame:
         row = {name: piece[name] for name in names}
         for arm, key in ((piece["arm"], "accuracy"), (AGAIN, "again")):
             if key in piece:
-                found = 100 * np.array(piece[key])
-                interval = t.ppf(0.975, len(found) - 1) * found.std(ddof=1) / math.sqrt(len(found))
+                found = 100 * pd.Series(piece[key])
+                interval = t.ppf(0.975, len(found) - 1) * found.sem()
                 rows.append(row | {"arm": arm, "accuracy": found.mean(), "interval": interval})
     return pd.DataFrame(rows)
 
 
 def plot(found: pd.DataFrame) -> Figure:
     """Draw accuracy over the total epsilon, a panel for each problem and a line for each way."""
-    problems = list(dict.fromkeys(found["problem"]))
-    drawing = style.panels_figure(len(problems), height=3.8)
-    arms_drawn = list(dict.fromkeys(found["arm"]))
+    drawing = style.panels_figure(found["problem"].nunique(), height=3.8)
+    panels = drawing.subplots(1, found["problem"].nunique(), squeeze=False)[0]
+    arms_drawn = list(found["arm"].unique())
     colours = dict(zip(arms_drawn, sns.color_palette("colorblind", len(arms_drawn)), strict=True))
-    for axes, name in zip(
-        drawing.subplots(1, len(problems), squeeze=False)[0], problems, strict=True
-    ):
-        mine = found[found["problem"] == name].sort_values("epsilon")
+    for axes, (_, mine) in zip(panels, found.groupby("problem", sort=False), strict=True):
         for arm, marker in zip(arms_drawn, style.MARKERS, strict=False):
-            line = mine[mine["arm"] == arm]
+            line = mine[mine["arm"] == arm].sort_values("epsilon")
             axes.errorbar(
                 line["epsilon"], line["accuracy"], line["interval"], label=arm, color=colours[arm],
                 marker=marker, capsize=2, linestyle="--" if "habit" in arm else "-",
@@ -274,10 +246,9 @@ def plot(found: pd.DataFrame) -> Figure:
         axes.minorticks_off()
         axes.set_xlabel("Total ε")
         axes.set_ylabel("Macro accuracy in %")
-        row = mine.iloc[0]
-        style.title(axes, f"{row['title']}\n{row['epochs']} epochs")
+        style.title(axes, "{title}\n{epochs} epochs".format_map(mine.iloc[0]))
     handles, labels = axes.get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=min(2, len(problems)))
+    drawing.legend(handles, labels, loc="outside lower center", ncols=min(2, len(panels)))
     return drawing
 
 

@@ -20,6 +20,7 @@ import resource
 import sys
 import time
 import warnings
+from collections import Counter
 from typing import Any
 
 import dp_accounting
@@ -33,15 +34,15 @@ from dpsweep.privacy.record import CalibrationError
 from dpsweep.privacy.tilted import mesh_width
 
 RESULT = RESULTS / "targets.json"
-PACKAGES = ("dp-accounting", "numpy", "scipy")
 SECONDS, MEGABYTES = 10, 1000
 _LIMIT = 60  # seconds: then a target counts as not found
 # A certificate may be this much above what privacy loss distributions find, and below.
 TOLERANCE = 2e-3
 KEYS = ("epsilon", "delta", "train_size", "batch_size", "steps")
+Target = tuple[float, float, int, int, int]
 
 
-def targets(seed: int, count: int) -> list[tuple[float, float, int, int, int]]:
+def targets(seed: int, count: int) -> list[Target]:
     """Random targets; the first ones are the same for every count."""
     draw = random.Random(seed)
 
@@ -52,15 +53,12 @@ def targets(seed: int, count: int) -> list[tuple[float, float, int, int, int]]:
     for _ in range(count):
         epsilon, delta = between(0.01, 50), between(1e-12, 0.1)
         train_size = round(between(100, 1e8))
-        batch_size = round(between(1, train_size))
-        steps = round(between(1, 1e6))
-        found.append(
-            (float(f"{epsilon:.3g}"), float(f"{delta:.2g}"), train_size, batch_size, steps)
-        )
+        sizes = train_size, round(between(1, train_size)), round(between(1, 1e6))
+        found.append((float(f"{epsilon:.3g}"), float(f"{delta:.2g}"), *sizes))
     return found
 
 
-def found_for(target: tuple[float, float, int, int, int]) -> dict[str, Any]:
+def found_for(target: Target) -> dict[str, Any]:
     """Calibrate in a process of its own, with its limit, and check what it finds."""
     context = multiprocessing.get_context("fork")  # libraries are there already
     receiver, sender = context.Pipe(duplex=False)
@@ -75,44 +73,36 @@ def found_for(target: tuple[float, float, int, int, int]) -> dict[str, Any]:
     return dict(zip(KEYS, target, strict=True)) | result
 
 
-def _calibrate(target: tuple[float, float, int, int, int], sender: Any) -> None:
+def _calibrate(target: Target, sender: Any) -> None:
     start = time.process_time()
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(start) + _LIMIT, most))
+    result: dict[str, Any] = {"outcome": "found"}
     try:
         noise = calibrate(*target)
     except CalibrationError as error:
-        result: dict[str, Any] = {"outcome": "refused", "reason": str(error)}
+        result = {"outcome": "refused", "reason": str(error)}
     except Exception as error:  # of any kind: none may be
         result = {"outcome": "not found", "reason": f"{type(error).__name__}: {error}"}
-    else:
-        result = {
-            "outcome": "found",
-            "noise_multiplier": noise.noise_multiplier,
-            "certified_epsilon": noise.certified_epsilon,
-            "accountant": noise.accountant,
-        }
     result["cpu_seconds"] = round(time.process_time() - start, 2)
     result["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     resource.setrlimit(resource.RLIMIT_CPU, (most, most))
     if result["outcome"] == "found":
-        result |= other_accountants(dict(zip(KEYS, target, strict=True)) | result)
+        names = ("noise_multiplier", "certified_epsilon", "accountant")
+        result |= {name: getattr(noise, name) for name in names}
+        result |= other_accountants(target, noise.noise_multiplier, noise.accountant)
     sender.send(result)
 
 
-def other_accountants(row: dict[str, Any]) -> dict[str, float]:
-    """Return what other accountants find for the noise multiplier of a row."""
-    epsilon, delta, steps, sigma = (
-        row[key] for key in ("epsilon", "delta", "steps", "noise_multiplier")
-    )
-    rate = row["batch_size"] / row["train_size"]
+def other_accountants(target: Target, sigma: float, accountant: str) -> dict[str, float]:
+    """Return what other accountants find for a noise multiplier."""
+    epsilon, delta, train_size, batch_size, steps = target
+    rate = batch_size / train_size
     step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
     renyi = RdpAccountant().compose(dp_accounting.SelfComposedDpEvent(step, steps))
-    interval = (
-        mesh_width(sigma, rate, steps, delta, 1e-3 * epsilon, epsilon)
-        if row["accountant"] == "tilted pld"
-        else pld_interval(epsilon, steps)
-    )
+    interval = pld_interval(epsilon, steps)
+    if accountant == "tilted pld":
+        interval = mesh_width(sigma, rate, steps, delta, 1e-3 * epsilon, epsilon)
     loss = pld_epsilon(sigma, rate, steps, delta, interval / 2)
     return {"rdp_epsilon": float(renyi.get_epsilon(delta)), "pld_epsilon": loss}
 
@@ -120,10 +110,9 @@ def other_accountants(row: dict[str, Any]) -> dict[str, float]:
 def faults(row: dict[str, Any]) -> list[str]:
     """What is wrong with a row."""
     wrong = [row["reason"]] if row["outcome"] == "not found" else []
-    if row.get("cpu_seconds", 0) > SECONDS:
-        wrong.append(f"took {row['cpu_seconds']} s")
-    if row.get("megabytes", 0) > MEGABYTES:
-        wrong.append(f"took {row['megabytes']} MB")
+    for name, most in (("cpu_seconds", SECONDS), ("megabytes", MEGABYTES)):
+        if row.get(name, 0) > most:
+            wrong.append(f"took {row[name]} {name}")
     if row["outcome"] == "found":
         certified = row["certified_epsilon"]
         if not 0.999 * row["epsilon"] <= certified <= row["epsilon"]:
@@ -143,7 +132,7 @@ def main() -> None:
     words = parser.parse_args()
     rows = read_json(RESULT)["rows"] if RESULT.exists() else []
     known = {tuple(row[key] for key in KEYS) for row in rows}
-    described = environment(*PACKAGES)
+    described = environment("dp-accounting", "numpy", "scipy")
     warnings.simplefilter("ignore")
     calibrate(1.0, 1e-5, 1000, 100, 10)  # imports are not what is measured
     for target in targets(words.seed, words.count):
@@ -152,12 +141,8 @@ def main() -> None:
             write_json(RESULT, {"environment": described, "rows": rows})
             print(rows[-1], *faults(rows[-1]), flush=True)
     wrong = [(row, found) for row in rows if (found := faults(row))]
-    counts = {
-        kind: sum(row["outcome"] == kind for row in rows)
-        for kind in ("found", "refused", "not found")
-    }
-    seconds = max((row.get("cpu_seconds", _LIMIT) for row in rows), default=0)
-    print(counts, f"at most {seconds} s and {max(row.get('megabytes', 0) for row in rows)} MB")
+    largest = (max(row.get(name, 0) for row in rows) for name in ("cpu_seconds", "megabytes"))
+    print(dict(Counter(row["outcome"] for row in rows)), "at most {} s and {} MB".format(*largest))
     for row, found in wrong:
         print(row, found)
     sys.exit(f"{len(wrong)} targets are wrong" if wrong else 0)

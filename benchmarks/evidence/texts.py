@@ -2,17 +2,17 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.evidence.backbones import METHODS, method
 from dpsweep.models.architectures import find_head
 from dpsweep.models.build import apply_method
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method
 
-METHODS = ("film", "lora", "all", "head")
 EXAMPLES, LENGTH = 4, 12
 # What a number of a configuration is called in one network or another, and its small value.
 _SMALL = {
@@ -31,6 +31,7 @@ _SMALL = {
     0: "attn_layer_offset",
 }
 _TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_ADAPTED = ("query", "q_proj", "q_lin", "q", "query_key_value", "Wqkv", "qkv_proj", "wqkv")
 
 
 def small(default: dict[str, Any]) -> dict[str, Any]:
@@ -55,18 +56,6 @@ def small(default: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def network(kind: str) -> SequenceClassifier:
-    """A small network with random weights, none of them 0 or 1."""
-    from transformers import AutoConfig  # noqa: PLC0415
-
-    arguments = small(AutoConfig.for_model(kind).to_dict())
-    model = SequenceClassifier.create(kind, arguments, 3)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape))
-    return model
-
-
 def adapted(model: SequenceClassifier) -> str:
     """The name that most linear layers beside the head end with."""
     head = find_head(model)
@@ -75,28 +64,20 @@ def adapted(model: SequenceClassifier) -> str:
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and not head.holds(f"{name}.weight")
     ]
-    wanted = ("query", "q_proj", "q_lin", "q", "query_key_value", "Wqkv", "qkv_proj", "wqkv")
-    known = [name for name in wanted if name in names]
+    known = [name for name in _ADAPTED if name in names]
     return (known or [each for each, _ in Counter(names).most_common()] or ["query"])[0]
 
 
-def method(model: SequenceClassifier, name: str, freeze: list[str]) -> Method:
-    """A method, with targets of this network for LoRA."""
-    match name:
-        case "film":
-            return Film(kind="film", freeze=freeze)
-        case "lora":
-            return LoRA(kind="lora", rank=2, target_modules=[adapted(model)], freeze=freeze)
-        case "all":
-            return AllParameters(kind="all", freeze=freeze)
-    return HeadOnly(kind="head")
-
-
 def built(kind: str, name: str, freeze: list[str]) -> tuple[nn.Module, Tensor]:
-    """A network with what a method trains, and texts of different lengths."""
-    model = network(kind)
-    apply_method(model, method(model, name, freeze))
+    """A network with what a method trains, no weight 0 or 1, and texts of different lengths."""
+    from transformers import AutoConfig  # noqa: PLC0415
+
+    arguments = small(AutoConfig.for_model(kind).to_dict())
+    model = SequenceClassifier.create(kind, arguments, 3)
     with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape))
+        apply_method(model, method(name, [adapted(model)], freeze))
         for key, parameter in model.named_parameters():
             if ".lora_" in key:
                 parameter.add_(0.05 * torch.randn(parameter.shape))
@@ -109,8 +90,6 @@ def built(kind: str, name: str, freeze: list[str]) -> tuple[nn.Module, Tensor]:
 
 def texts() -> Iterator[tuple[str, Callable[[list[str]], tuple[nn.Module, Tensor]]]]:
     """Every kind of network with every method."""
-    from functools import partial  # noqa: PLC0415
-
     from transformers.models.auto.modeling_auto import (  # noqa: PLC0415
         MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     )

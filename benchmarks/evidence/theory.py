@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import tables
 from benchmarks.common import REPOSITORY, RESULTS, command_line
-from dpsweep.base.files import atomic_path
+from dpsweep.base.files import write_text
 from dpsweep.figures.draw import FAMILIES
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
@@ -47,19 +47,14 @@ def collect(study_file: Path, results: Path | None, folder: Path) -> None:
     for name, target in FIGURES[study_file].items():
         figure = study.figures[target]
         compute, _ = FAMILIES[figure.family]
-        with atomic_path(folder / f"{name}.csv") as file:
-            compute(study, paths, figure).to_csv(file, index=False, lineterminator="\n")
+        numbers = compute(study, paths, figure)
+        write_text(folder / f"{name}.csv", numbers.to_csv(index=False, lineterminator="\n"))
 
 
-def main() -> None:
-    """Write the numbers, then the pages."""
+if __name__ == "__main__":
     parser = command_line(__doc__)
     parser.add_argument("--study", type=Path, choices=FIGURES, default=STUDY)
     parser.add_argument("--results", type=Path, help="instead of the folder that the study names")
     options = parser.parse_args()
     collect(options.study, options.results, NUMBERS)
     tables.write_tables()
-
-
-if __name__ == "__main__":
-    main()

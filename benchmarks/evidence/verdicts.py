@@ -11,8 +11,6 @@ noise; and for each design and world the share of studies with a wrong verdict a
 wrong if what it says of the mean effect and the margin is not true, or not true of most problems; without an
 effect, every verdict but "no difference" is wrong.
 
-The same worlds also rate other effects that could decide table 1 (`OTHER_EFFECTS`).
-
 The result goes to benchmarks/results/verdicts.json (ten minutes on one core).
 """
 
@@ -25,42 +23,45 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.common import REPOSITORY, RESULTS, command_line
-from dpsweep.analysis.evidence import Evidence, compare, gather, mean_here
-from dpsweep.analysis.grids import Grid, alike, at, mean_without, with_common
+from dpsweep.analysis.evidence import Evidence, compare, gather
+from dpsweep.analysis.grids import Grid
 from dpsweep.analysis.power import World, design, prospects, ruled_cells, simulate
-from dpsweep.analysis.rules import RULES, slope_weights
+from dpsweep.analysis.rules import RULES
 from dpsweep.base.files import write_json
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.config.datasets import related_datasets
 
 RESULT = RESULTS / "verdicts.json"
-Array = npt.NDArray[np.float64]
 Related = list[tuple[str, str]]
-
+STUDIES = {
+    "the paper's study": "config.yaml",
+    "its core": "studies/paper-core.yaml",
+    "the demo": "studies/demo.yaml",
+    "frozen features": "studies/frozen-features.yaml",
+}
 WITHOUT_EFFECT = World(
     small_bound_cost=0, batch_by_epsilon=0, batch_by_epochs=0, rate_by_batch=0, between_datasets=0
 )
 """Every C below the norms trains alike; nothing depends on the condition but the level."""
+COSTLY = replace(WITHOUT_EFFECT, constant_cost=3)
 NULL_WORLDS = {
     "plateau below the norms": WITHOUT_EFFECT,
-    "small C costs the same everywhere": replace(WITHOUT_EFFECT, constant_cost=3),
-    "harder problems are flatter": replace(WITHOUT_EFFECT, constant_cost=3, shrinkage=0.7),
-    "harder problems are flat": replace(WITHOUT_EFFECT, constant_cost=3, shrinkage=0.3),
+    "small C costs the same everywhere": COSTLY,
+    "harder problems are flatter": replace(COSTLY, shrinkage=0.7),
+    "harder problems are flat": replace(COSTLY, shrinkage=0.3),
     "the plateau narrows with difficulty": replace(WITHOUT_EFFECT, narrowing=0.5),
-    "the optimum lies beyond the grid": replace(WITHOUT_EFFECT, constant_cost=3, norms=1.1),
-    "seeds scatter 2.5 times as much": replace(
-        WITHOUT_EFFECT, constant_cost=3, scatter=0.9, unequal_scatter=0.6
-    ),
-    "scatter differs between cells": replace(WITHOUT_EFFECT, constant_cost=3, cell_scatter=0.8),
-    "seeds share the noise of a test set": replace(WITHOUT_EFFECT, test_noise=0.8),
-    "accuracies near a ceiling": replace(WITHOUT_EFFECT, constant_cost=3, ceiling=88),
-    "accuracies near chance": replace(WITHOUT_EFFECT, constant_cost=3, chance=70),
-    "few learning rates": replace(WITHOUT_EFFECT, constant_cost=3, rates=0.3),
+    "the optimum lies beyond the grid": replace(COSTLY, norms=1.1),
+    "seeds scatter 2.5 times as much": replace(COSTLY, scatter=0.9, unequal_scatter=0.6),
+    "scatter differs between cells": replace(COSTLY, cell_scatter=0.8),
+    "seeds share the noise of a test set": replace(COSTLY, test_noise=0.8),
+    "accuracies near a ceiling": replace(COSTLY, ceiling=88),
+    "accuracies near chance": replace(COSTLY, chance=70),
+    "few learning rates": replace(COSTLY, rates=0.3),
     "C and B trade off": replace(WITHOUT_EFFECT, ridge=0.3),
     "accuracy grows with C": replace(WITHOUT_EFFECT, slope=1, large_bound_cost=0),
     "accuracy falls with C": replace(WITHOUT_EFFECT, slope=-1, large_bound_cost=0),
-    "one outlier in every grid": replace(WITHOUT_EFFECT, constant_cost=3, outlier=20),
-    "3 % of the trials diverge": replace(WITHOUT_EFFECT, constant_cost=3, diverging=0.03, chance=2),
+    "one outlier in every grid": replace(COSTLY, outlier=20),
+    "3 % of the trials diverge": replace(COSTLY, diverging=0.03, chance=2),
     "a plateau with a cliff": replace(WITHOUT_EFFECT, cliff=30, large_bound_cost=0),
 }
 WORLDS = NULL_WORLDS | {
@@ -82,12 +83,7 @@ def designs(
         cells: which cells of a study have a place in its grids.
     """
     found = {}
-    for name, file in {
-        "the paper's study": "config.yaml",
-        "its core": "studies/paper-core.yaml",
-        "the demo": "studies/demo.yaml",
-        "frozen features": "studies/frozen-features.yaml",
-    }.items():
+    for name, file in STUDIES.items():
         study = load_study(REPOSITORY / file)
         found[name] = design(study, cells(study)), related_datasets(study.datasets)
     return found | {"unequal datasets": (_unequal([12, 6, 4, 2, 1]), [])}
@@ -112,20 +108,21 @@ def rate(
 ) -> list[dict[str, Any]]:
     """Return coverage and verdicts of every rule in one world, and the share of wrong studies."""
     rows, wrong = [], np.zeros(studies, dtype=bool)
-    found: dict[bool, list[Evidence]] = {}
-    exact: dict[bool, list[Evidence]] = {}
-    for same_problems in (True, False):
+    found: dict[str, tuple[list[Evidence], list[Evidence]]] = {}
+    for scope in ("here", "elsewhere"):
         random = np.random.default_rng(seed)
-        simulated = simulate(grids, world, studies, random, same_problems)
-        found[same_problems], level = gather(compare(simulated.measured), related)
-        exact[same_problems], _ = gather(compare(simulated.exact, corrected=False), related)
+        simulated = simulate(grids, world, studies, random, scope == "here")
+        measured, level = gather(compare(simulated.measured), related)
+        exact, _ = gather(compare(simulated.exact, corrected=False), related)
+        found[scope] = measured, exact
     for number, rule in enumerate(RULES):
-        here, elsewhere = found[True][number], found[False][number]
+        here = found["here"][0][number]
         row: dict[str, Any] = {
             "rule": rule.key, "comparisons": len(here.comparisons), "units": len(here.groups),
         }  # fmt: skip
-        for scope, evidence in (("here", here), ("elsewhere", elsewhere)):
-            mean, true = getattr(evidence, scope), getattr(exact[scope == "here"][number], scope)
+        for scope, every in found.items():
+            evidence = every[0][number]
+            mean, true = (getattr(each[number], scope) for each in every)
             if mean is None or true is None:
                 continue
             truth = float(true.effect.mean())
@@ -158,120 +155,17 @@ def _wrong(
     return said
 
 
-# -- other effects -------------------------------------------------------------------------
-
-
-def argmax_growth(series: Sequence[Grid]) -> Array:
-    """Return the growth of the best C per halving of epsilon, in decades."""
-    best = [np.log10(grid.clipping_bound)[grid.choice()[1]] for grid in series]
-    return _slope(series, best)
-
-
-def good_region(series: Sequence[Grid]) -> Array:
-    """Return the growth per halving of log C weighted by exp(accuracy / 2 points)."""
-    centres = []
-    for grid in series:
-        mean = 100 * grid.selection.mean(axis=-1)
-        weights = np.exp((mean - mean.max(axis=(-2, -1), keepdims=True)) / 2).sum(axis=-2)
-        centres.append((weights * np.log10(grid.clipping_bound)).sum(-1) / weights.sum(-1))
-    return _slope(series, centres)
-
-
-def difference_of_differences(series: Sequence[Grid]) -> Array:
-    """Return what exchanging the C of the two ends costs in both of them, signed; points per halving."""
-    gains = []
-    for seed in range(1, series[0].seeds):
-        profiles, chosen = [], []
-        for grid in (series[0], series[-1]):
-            seen = mean_without(grid.selection, seed)
-            columns = np.arange(seen.shape[-1])
-            rows = seen.argmax(axis=-2)
-            held_out = 100 * grid.accuracy[..., seed]
-            profiles.append(
-                np.stack(
-                    [at(held_out, rows[..., c], np.full(rows.shape[:-1], c)) for c in columns], -1
-                )
-            )
-            chosen.append(seen.max(axis=-2).argmax(axis=-1))
-        (low, high), (c_low, c_high) = profiles, chosen
-        pick = [
-            np.take_along_axis(profile, c[..., np.newaxis], -1)[..., 0]
-            for profile, c in ((low, c_low), (low, c_high), (high, c_high), (high, c_low))
-        ]
-        gains.append(np.sign(c_low - c_high) * (pick[0] - pick[1] + pick[2] - pick[3]))
-    span = np.log2(series[-1].epsilon / series[0].epsilon)
-    mean: Array = np.mean(gains, axis=0) / span
-    return mean
-
-
-OTHER_EFFECTS: dict[str, Callable[[Sequence[Grid]], Array]] = {
-    "growth of the best C": argmax_growth,
-    "good region of C": good_region,
-    "difference of differences": difference_of_differences,
-}
-
-
-def rate_effects(
-    grids: Sequence[Grid], worlds: dict[str, World], studies: int
-) -> list[dict[str, Any]]:
-    """Return, for "lower epsilon: increase C", how often each effect finds one at a level of 5 %."""
-    rows = []
-    for name, world in worlds.items():
-        simulated = simulate(grids, world, studies, np.random.default_rng(0)).measured
-        groups = alike(simulated, "epsilon")
-        series = [
-            each for each in (with_common(group, "clipping_bound") for group in groups) if each
-        ]
-        datasets = [each[0].dataset for each in series]
-        units = [datasets.index(dataset) for dataset in datasets]
-        effects = {
-            label: np.stack([effect(each) for each in series], axis=-1)
-            for label, effect in OTHER_EFFECTS.items()
-        }
-        (rule,) = (rule for rule in RULES if rule.key == "lower_epsilon_larger_bound")
-        effects["gain of adapting"] = np.stack(
-            [each.effect for each in rule.compare(simulated)], axis=-1
-        )
-        for label, values in effects.items():
-            mean = mean_here(values, units)
-            if mean is not None:
-                lower, upper = mean.interval(0.05)
-                rows.append(
-                    {
-                        "world": name,
-                        "effect": label,
-                        "mean": round(float(mean.effect.mean()), 4),
-                        "for": round(float((lower > 0).mean()), 3),
-                        "against": round(float((upper < 0).mean()), 3),
-                    }
-                )
-    return rows
-
-
-def _slope(series: Sequence[Grid], values: Sequence[Array]) -> Array:
-    halvings = -np.log2([grid.epsilon for grid in series])
-    centred = halvings - halvings.mean()
-    slope: Array = np.tensordot(slope_weights(centred), np.stack(values), axes=1)
-    return slope
-
-
-def _rounded(value: float) -> float | None:
-    return None if np.isnan(value) else round(value, 3)
-
-
 def power(studies: int) -> list[dict[str, Any]]:
     """Rate what each study can find, from the cells that ``dpsweep plan`` and ``dpsweep check`` simulate."""
+
+    def rounded(value: float) -> float | None:
+        return None if np.isnan(value) else round(value, 3)
+
     return [
-        {
-            "design": name,
-            "rule": key,
-            "power": round(prospect.power, 3),
-            "truth": _rounded(prospect.truth),
-            "smallest_visible": _rounded(prospect.smallest_visible),
-            "needs": prospect.evidence.needs[0],
-        }
+        {"design": name, "rule": key, "power": round(found.power, 3), "truth": rounded(found.truth)}
+        | {"smallest_visible": rounded(found.smallest_visible), "needs": found.evidence.needs[0]}
         for name, (grids, related) in designs(ruled_cells).items()
-        for key, prospect in prospects(grids, World(), related, studies).items()
+        for key, found in prospects(grids, World(), related, studies).items()
     ]
 
 
@@ -286,14 +180,8 @@ def run(studies: int) -> dict[str, Any]:
             rated = rate(grids, related, law, world in NULL_WORLDS, studies, number)
             rows += [{"design": name, "world": world} | row for row in rated]
         print(f"{name}: {time.process_time() - started:.0f} s", flush=True)
-    grids, _ = designs()["its core"]
-    return {
-        "studies": studies,
-        "cpu_seconds": round(time.process_time() - started, 1),
-        "rows": rows,
-        "power": power(studies),
-        "effects": rate_effects(grids, WORLDS, studies),
-    }
+    seconds = round(time.process_time() - started, 1)
+    return {"studies": studies, "cpu_seconds": seconds, "rows": rows, "power": power(studies)}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ Trials of finished cells go to benchmarks/results/fashion/<study>.parquet, numbe
 <study>.json beside them.
 """
 
-from collections import Counter
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,74 +18,65 @@ from benchmarks.common import REPOSITORY, RESULTS, command_line
 from benchmarks.evidence.recommend import Problem
 from benchmarks.findings.numbers import collect, gather, keep_trials
 from dpsweep.analysis.optimizers import optimizers_table, paired_gains
-from dpsweep.base.files import write_json, write_text
+from dpsweep.base.files import write_json
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
 KEPT = RESULTS / "fashion"
-SWEEPS, OPTIMIZERS = "fashion-mnist", "optimizers"
-_PUBLISHED = ("published", "momentum")
-_ALONG = ("shorter", "longer")
-_PLACES = ("quarter", "advised", "fourfold")
-
-
-def _study(name: str) -> Study:
-    return load_study(REPOSITORY / "studies" / f"{name}.yaml")
 
 
 def keep(study: Study, file: Path) -> None:
-    """Keep the trials of all finished cells."""
+    """Keep the trials of all finished cells, and the numbers of the figures of the theory that are drawn."""
     paths = Paths(Path(study.results))
     cells = [cell for cell in study.all_cells() if paths.cell_trials(study, cell).exists()]
     if cells:
         keep_trials(gather(study, paths, cells, ["last_macro_accuracy"]), file)
-
-
-def keep_theory(study: Study) -> None:
-    """Keep the numbers behind the figures of the theory that are drawn."""
     for name in ("optimal_clipping", "privacy_effects"):
-        drawn = Path(study.results) / "figures" / f"theory_{name}.csv"
-        if drawn.exists():
-            write_text(KEPT / "theory" / f"{name}.csv", drawn.read_text(encoding="utf-8"))
+        if (drawn := paths.figure(f"theory_{name}", "csv")).exists():
+            shutil.copyfile(drawn, KEPT / "theory" / f"{name}.csv")
 
 
 def _of(study: Study, trials: pd.DataFrame, *sweeps: str) -> pd.DataFrame:
     """Return the trials of some sweeps."""
-    cells = {(cell.problem, cell.name) for name in sweeps for cell in study.sweep_cells(name)}
-    places = zip(trials["problem"], trials["cell"], strict=True)
-    return trials[np.array([place in cells for place in places])]
+    cells = [(cell.problem, cell.name) for name in sweeps for cell in study.sweep_cells(name)]
+    return trials[pd.MultiIndex.from_frame(trials[["problem", "cell"]]).isin(cells)]
 
 
-def _whole(study: Study, trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials of each epsilon and number of epochs of which every cell is trained."""
-    cells = [cell for name in _ALONG for cell in study.sweep_cells(name)]
-    asked = Counter((cell.epsilon, cell.epochs) for cell in cells)
+def _whole(study: Study, trials: pd.DataFrame, *sweeps: str) -> pd.DataFrame:
+    """Return the trials of each epsilon and number of epochs of which every cell of the sweeps is trained."""
     setting = ["epsilon", "epochs"]
-    trained = trials.groupby(setting)["cell"].nunique()
-    whole = [key for key, count in trained.items() if count == asked[key]]
-    return trials[pd.MultiIndex.from_frame(trials[setting]).isin(whole)]
+    asked = pd.Series([(c.epsilon, c.epochs) for name in sweeps for c in study.sweep_cells(name)])
+    trained = trials.groupby(setting)["cell"].transform("nunique")
+    wanted = pd.MultiIndex.from_frame(trials[setting]).map(asked.value_counts())
+    return trials[trained == wanted]
+
+
+def published(trials: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the accuracies of the published setting, by optimizer."""
+    best = trials[trials["best"]].sort_values(["optimizer", "seed"])
+    return [
+        {
+            "optimizer": optimizer,
+            "learning_rate": float(rows["learning_rate"].iloc[0]),
+            "wall_seconds": float(rows["wall_seconds"].median()),
+            "accuracies": rows["macro_accuracy"].tolist(),
+        }
+        for optimizer, rows in best.groupby("optimizer")
+    ]
 
 
 def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
     """Return the published settings, and accuracies along C and B."""
-    own = _of(study, trials, *_PUBLISHED)
-    own = own[own["best"]].sort_values(["optimizer", "seed"])
-    columns = ["optimizer", "learning_rate", "wall_seconds"]
-    along = _of(study, trials, *_ALONG)
-    swept = _whole(study, along)
+    along = _of(study, trials, "shorter", "longer")
+    swept = _whole(study, along, "shorter", "longer")
     found = collect(study, swept) if len(swept) else {}
+    grids = (
+        [f"{level}-{place}" for place in ("quarter", "advised", "fourfold")]
+        for level in ("low", "middle", "high")
+    )
     return found | {
-        "published": [
-            dict(zip(columns, key, strict=True)) | {"accuracies": rows["macro_accuracy"].tolist()}
-            for key, rows in own.assign(
-                wall_seconds=own.groupby("optimizer")["wall_seconds"].transform("median")
-            ).groupby(columns)
-        ],
-        "advice": [
-            row
-            for level in ("low", "middle", "high")
-            if (row := advice(study, trials, swept, [f"{level}-{place}" for place in _PLACES]))
-        ],
+        "published": published(_of(study, trials, "published", "momentum")),
+        "advice": [row for grid in grids if (row := advice(study, trials, swept, grid))],
     }
 
 
@@ -112,25 +103,23 @@ def advice(
     searched = swept[(swept["epsilon"] == epsilon) & (swept["epochs"] == epochs)]
     if searched.empty or grid["cell"].nunique() < len(cells):
         return None
-    first = grid[grid["seed"] == 1]
+    columns = ["batch_size", "clipping_bound", "learning_rate"]
+    first, others = grid[grid["seed"] == 1], grid[grid["seed"] > 1]
     middle = study.sweeps[sweeps[1]].learning_rates[1]
     own = (first["cell"] == cells[1].name) & np.isclose(first["learning_rate"], middle)
-    (advised,) = first[own].itertuples()
-    chosen = first.loc[first["selection_accuracy"].idxmax()]
-    others = grid[
-        (grid["seed"] > 1)
-        & (grid["cell"] == chosen["cell"])
-        & (grid["learning_rate"] == chosen["learning_rate"])
+    advised, chosen = first[own].squeeze(), first.loc[first["selection_accuracy"].idxmax()]
+    repeated = others[
+        (others[["cell", "learning_rate"]] == chosen[["cell", "learning_rate"]]).all(axis=1)
     ]
-    columns = ["batch_size", "clipping_bound", "learning_rate"]
+
+    def row(trial: pd.Series, accuracy: float) -> list[float]:
+        return [*map(float, trial[columns]), round(100 * accuracy, 2)]
+
     return {
         "epsilon": epsilon,
         "searched": round(100 * Problem(searched, norm=1.0).searched(), 2),
-        "advised": [
-            *(float(getattr(advised, column)) for column in columns),
-            round(100 * advised.macro_accuracy, 2),
-        ],
-        "chosen": [*map(float, chosen[columns]), round(100 * others["macro_accuracy"].mean(), 2)],
+        "advised": row(advised, advised["macro_accuracy"]),
+        "chosen": row(chosen, repeated["macro_accuracy"].mean()),
     }
 
 
@@ -140,14 +129,8 @@ def collect_optimizers(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
     last = trials["last_macro_accuracy"].where(trials["optimizer"].isin(averaged))
     trials = trials.assign(last_macro_accuracy=last)
     gains = optimizers_table(paired_gains(trials, "adam"), "adam").round(3)
-    titles = {name: study.optimizer_title(name, [1.0]) for name in study.every_optimizer}
-    rows = gains.astype(object).where(gains.notna(), None).to_dict("records")
-    return {
-        "gains": [
-            {str(key): value for key, value in row.items()} | {"title": titles[row["optimizer"]]}
-            for row in rows
-        ]
-    }
+    gains["title"] = [study.optimizer_title(name, [1.0]) for name in gains["optimizer"]]
+    return {"gains": gains.astype(object).where(gains.notna(), None).to_dict("records")}
 
 
 def main() -> None:
@@ -155,12 +138,11 @@ def main() -> None:
     parser = command_line(__doc__, prog="python -m benchmarks.findings.fashion")
     parser.add_argument("--numbers", action="store_true", help="from the committed trials")
     options = parser.parse_args()
-    KEPT.mkdir(exist_ok=True)
-    for name, numbers in ((SWEEPS, collect_sweeps), (OPTIMIZERS, collect_optimizers)):
-        study, file = _study(name), KEPT / f"{name}.parquet"
+    (KEPT / "theory").mkdir(parents=True, exist_ok=True)
+    for name, numbers in (("fashion-mnist", collect_sweeps), ("optimizers", collect_optimizers)):
+        study, file = load_study(REPOSITORY / "studies" / f"{name}.yaml"), KEPT / f"{name}.parquet"
         if not options.numbers:
             keep(study, file)
-            keep_theory(study)
         if file.exists():
             write_json(KEPT / f"{name}.json", numbers(study, pd.read_parquet(file)))
 

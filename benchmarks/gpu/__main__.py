@@ -60,11 +60,11 @@ def run_all(kit: "Kit", results: Path, only: list[str], deadline: float) -> int:
             missing.append(f"{piece.name}: waits for {', '.join(lacking)}")
         elif left < piece.least_seconds:
             missing.append(f"{piece.name}: no time left, call again")
-        elif status := _run_apart(context, kit, piece.name, results, left):
-            missing.append(f"{piece.name}: {status}")
+        elif wrong := _run_apart(context, kit, piece.name, results, left):
+            missing.append(f"{piece.name}: {wrong}")
         else:
             print(f"{piece.name}: done", flush=True)
-    everything = "Everything is" if not only else f"{', '.join(only)}:"
+    everything = f"{', '.join(only)}:" if only else "Everything is"
     print("\n".join(missing) or f"{everything} done.", flush=True)
     return len(missing)
 
@@ -89,9 +89,8 @@ def _context(kit: "Kit") -> BaseContext:
 def _run_apart(context: BaseContext, kit: "Kit", name: str, results: Path, seconds: float) -> str:
     """Run a piece in a process of its own; return what was wrong."""
     from benchmarks.gpu import pieces  # noqa: PLC0415
-    from dpsweep.base.files import write_text  # noqa: PLC0415
 
-    process = context.Process(target=pieces.run, args=(kit, name, results))
+    process = context.Process(target=pieces.run, args=(kit, name, results))  # type: ignore[attr-defined]
     process.start()
     try:
         process.join(min(seconds, PIECE_SECONDS) - SAVE_SECONDS)
@@ -108,7 +107,7 @@ def _run_apart(context: BaseContext, kit: "Kit", name: str, results: Path, secon
     if late:
         wrong = "its time was over, call again: trials go on where they were, the rest begins again"
     if process.exitcode < 0 and not (late and seconds < PIECE_SECONDS):
-        write_text(results / f"{name}.failed", wrong)
+        (results / f"{name}.failed").write_text(wrong)
     return wrong
 
 
@@ -120,7 +119,7 @@ def main() -> None:
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes, on the CPU")
     parser.add_argument("--results", type=Path, help="by default benchmarks/results/gpu")
     parser.add_argument(
-        "--seconds", type=float, default=float("inf"), help="to run for in all, at most"
+        "--seconds", type=float, default=float("inf"), help="to run in all, at most"
     )
     parser.add_argument("--only", action="append", default=[], help="a piece; may be repeated")
     parser.add_argument("--list", action="store_true", help="list the pieces")
@@ -130,7 +129,6 @@ def main() -> None:
     inputs = arguments.inputs or Path(tempfile.gettempdir()) / "dpsweep-gpu-rehearsal"
     sys.path[:0] = [str(REPOSITORY / "src")]
     sys.path.append(str(inputs.resolve() / "packages"))  # what this machine has goes first
-    from benchmarks.gpu.inputs import join_parts  # noqa: PLC0415
     from benchmarks.gpu.kit import Kit  # noqa: PLC0415
     from benchmarks.gpu.pieces import all_pieces  # noqa: PLC0415
 
@@ -143,7 +141,7 @@ def main() -> None:
     if arguments.list:
         print("\n".join(names))
     else:
-        join_parts(kit.inputs)
+        results.mkdir(parents=True, exist_ok=True)
         deadline = started + arguments.seconds
         sys.exit(min(1, run_all(kit, results, arguments.only, deadline)))
 

@@ -4,18 +4,23 @@
 
 It holds the prepared CIFAR-100 and ViT-Tiny of studies/gpu-cifar100.yaml, the calibrations of its cells,
 and wheels of the small packages that torch, timm, peft and transformers do not bring, for the
-Python of the other machine. Large files are cut into parts (`parts/`), which may be carried one by
-one: the kit joins them when all are there.
+Python of the other machine.
 """
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.common import command_line
-from dpsweep.base.files import atomic_path, checksum, read_json, write_json
+from benchmarks.gpu.trials import STUDY
+from dpsweep.data.prepare import prepare
+from dpsweep.models.prepare import prepare as prepare_backbone
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.stored import write_calibration
+from dpsweep.study import load_study
+from dpsweep.study.paths import Paths
 
-PART_BYTES = 40_000_000
 PACKAGES = (
     *("pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection"),
     "xxhash",
@@ -24,14 +29,6 @@ PACKAGES = (
 
 def prepare_inputs(folder: Path) -> None:
     """Prepare data and weights, and calibrate the noise of every cell."""
-    from benchmarks.gpu.trials import STUDY  # noqa: PLC0415
-    from dpsweep.data.prepare import prepare  # noqa: PLC0415
-    from dpsweep.models.prepare import prepare as prepare_backbone  # noqa: PLC0415
-    from dpsweep.privacy.calibration import calibrate  # noqa: PLC0415
-    from dpsweep.privacy.stored import write_calibration  # noqa: PLC0415
-    from dpsweep.study import load_study  # noqa: PLC0415
-    from dpsweep.study.paths import Paths  # noqa: PLC0415
-
     study, paths = load_study(STUDY), Paths(folder)
     for name in dict.fromkeys(problem.dataset for problem in study.problems.values()):
         if not (paths.dataset(name) / "metadata.json").exists():
@@ -43,14 +40,9 @@ def prepare_inputs(folder: Path) -> None:
         dataset = study.problems[cell.problem].dataset
         path = paths.noise(study, dataset, cell.epsilon, cell.epochs, cell.batch_size)
         if not path.exists():
-            noise = calibrate(
-                cell.epsilon,
-                study.privacy.delta,
-                study.train_size(dataset),
-                study.batch_size(cell),
-                study.steps(dataset, cell.epochs, cell.batch_size),
-            )
-            write_calibration(path, noise)
+            steps = study.steps(dataset, cell.epochs, cell.batch_size)
+            sizes = study.train_size(dataset), study.batch_size(cell), steps
+            write_calibration(path, calibrate(cell.epsilon, study.privacy.delta, *sizes))
         print(path, flush=True)
 
 
@@ -61,47 +53,11 @@ def bring_packages(folder: Path, python: str) -> None:
             *(sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--no-deps"),
             *("--only-binary=:all:", "--implementation", "cp", "--python-version", python),
             *("--platform", "manylinux2014_x86_64", "--platform", "manylinux_2_17_x86_64"),
-            *("--target", str(folder / "packages"), *(f"{each}{_pin(each)}" for each in PACKAGES)),
+            *("--target", str(folder / "packages")),
+            *(f"{each}=={version(each)}" for each in PACKAGES),
         ],
         check=True,
     )
-
-
-def _pin(package: str) -> str:
-    from importlib.metadata import version  # noqa: PLC0415
-
-    return f"=={version(package)}"
-
-
-def cut_into_parts(folder: Path) -> None:
-    """Cut the files that are larger than a part; the parts' list says what they become."""
-    for file in sorted(folder.glob("data/*/*.npy")):
-        if file.stat().st_size <= PART_BYTES:
-            continue
-        name = "-".join(file.relative_to(folder).parts)
-        names = []
-        with file.open("rb") as stream:
-            while content := stream.read(PART_BYTES):
-                names.append(f"{name}.{len(names)}")
-                (folder / "parts").mkdir(exist_ok=True)
-                (folder / "parts" / names[-1]).write_bytes(content)
-        whole = {"file": str(file.relative_to(folder)), "sha256": checksum(file), "parts": names}
-        write_json(folder / "parts" / f"{name}.json", whole)
-
-
-def join_parts(folder: Path) -> None:
-    """Make the files whose parts are all there."""
-    for listed in sorted(folder.glob("parts/*.json")):
-        whole = read_json(listed)
-        file, parts = folder / whole["file"], [listed.parent / each for each in whole["parts"]]
-        if file.exists() or not all(part.exists() for part in parts):
-            continue
-        with atomic_path(file) as partial:
-            with partial.open("wb") as stream:
-                for part in parts:
-                    stream.write(part.read_bytes())
-            if checksum(partial) != whole["sha256"]:
-                raise SystemExit(f"{file}: its parts do not have the checksum of {listed}")
 
 
 if __name__ == "__main__":
@@ -111,4 +67,3 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     prepare_inputs(arguments.folder)
     bring_packages(arguments.folder, arguments.python)
-    cut_into_parts(arguments.folder)

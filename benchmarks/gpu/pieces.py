@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.gpu import right, speed, trials
 from benchmarks.gpu.kit import Kit
-from benchmarks.speed import step_rows
+from benchmarks.speed.steps import REHEARSAL, ROWS
 from dpsweep.base.files import write_json, write_text
 
 _LONG = 240
@@ -34,7 +34,7 @@ class Piece:
 
 def all_pieces(kit: Kit) -> list[Piece]:
     """All pieces, in the order of their value for the time that they take."""
-    rows = step_rows.rows(kit.rehearse)
+    rows = REHEARSAL if kit.rehearse else ROWS
     first, second, *rest = (
         Piece(name, partial(trials.train, cells=cells), needs)
         for name, cells, needs in trials.groups(kit)
@@ -46,7 +46,7 @@ def all_pieces(kit: Kit) -> list[Piece]:
             Piece(f"{name}_{row.name}_compiled", run, least_seconds=_LONG)
             for name, run in (
                 ("right", partial(right.engines, make=networks[row.name], compiled=True)),
-                ("step", partial(speed.steps, row=row, compiled=True)),
+                ("step", partial(speed.step, row=row, compiled=True)),
             )
             if name == "step" or row.compiles
         ]
@@ -58,7 +58,7 @@ def all_pieces(kit: Kit) -> list[Piece]:
         Piece("right_noise", right.noise),
         Piece("right_resume", right.resume),
         first,
-        *(Piece(f"step_{row.name}", partial(speed.steps, row=row)) for row in rows),
+        *(Piece(f"step_{row.name}", partial(speed.step, row=row)) for row in rows),
         Piece("noise_cost", speed.noise_cost),
         Piece("cell", speed.cell, least_seconds=_LONG),
         *first_compiled,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu import trials
 from benchmarks.gpu.kit import Kit
-from benchmarks.speed.step_rows import Row, make_model
+from benchmarks.speed.steps import Row
 from dpsweep.gradients import GradientEngine, GradientSum, make_engine
 from dpsweep.models.build import head_parameter_names
 from dpsweep.study.clipping import FlatClipping
@@ -31,6 +31,8 @@ _COMPILED = tuple((name, each) for each in ("float32", "bfloat16") for name in (
 _NEEDED = ("loop", "auto")
 """Engines that compute every network."""
 _FLOAT32_LARGEST = 5.768  # of a normal float32 draw of torch, see docs/privacy.md
+Sums = tuple[GradientSum, GradientSum]
+"""Of all examples, and of some where the others are not finite."""
 
 
 class WrongNumberError(Exception):
@@ -43,54 +45,37 @@ class Problem:
 
     title: str
     model: nn.Module
-    head: frozenset[str]
     inputs: Tensor
-    labels: Tensor
 
 
 def network(row: Row) -> Problem:
     """A network of the steps that are timed."""
-    model = make_model(row)
-    generator = torch.Generator().manual_seed(1)
-    if row.tokens:
-        inputs = torch.randint(1000, 30000, (EXAMPLES, row.tokens), generator=generator)
-    else:
-        inputs = torch.randn(EXAMPLES, 3, row.pixels, row.pixels, generator=generator)
-    labels = torch.arange(EXAMPLES)
-    return Problem(row.title, model, head_parameter_names(model), inputs, labels)
+    return Problem(row.title, row.model(), row.inputs(EXAMPLES))
 
 
 def linear_layer() -> Problem:
     """A head on cached features."""
     generator = torch.Generator().manual_seed(1)
-    layer = nn.Linear(192, 100)
     inputs = torch.randn(EXAMPLES, 192, generator=generator)
-    labels = torch.arange(EXAMPLES)
-    return Problem("a linear layer", layer, frozenset({"weight", "bias"}), inputs, labels)
+    return Problem("a linear layer", nn.Linear(192, 100), inputs)
 
 
 class _Reference:
     """A problem on a device, and what the loop in float64 makes of it there."""
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
-        self._head = problem.head
-        self._model = copy.deepcopy(problem.model).to(device)
-        self._inputs, self._labels = (each.to(device) for each in (problem.inputs, problem.labels))
-        everything = torch.ones_like(self._labels, dtype=torch.bool)
-        some = everything.clone()
-        some[1::2] = False
-        self._masks = everything, some
-        self._wide_model = copy.deepcopy(self._model).double()
-        floating = self._inputs.is_floating_point()
-        self._wide_inputs = self._inputs.double() if floating else self._inputs
-        exact = make_engine("loop", self._wide_model, self._head)
-        self._wanted = tuple(
-            exact.clipped_sum(self._wide_inputs, self._labels, mask, CLIPPING)
-            for mask in self._masks
-        )
-        on_the_cpu = make_engine("loop", problem.model, problem.head)
-        sums = _sums(on_the_cpu, problem.inputs, problem.labels, *self._masks)
-        self.rounding = _errors(sums, self._wanted)
+        self._head = head_parameter_names(problem.model)
+        model, inputs = copy.deepcopy(problem.model).to(device), problem.inputs.to(device)
+        wide = inputs.double() if inputs.is_floating_point() else inputs
+        self._given = {"float64": (copy.deepcopy(model).double(), wide)}
+        self._given["float32"] = self._given["bfloat16"] = (model, inputs)
+        exact = make_engine("loop", self._given["float64"][0], self._head)
+        labels, everything, some = (each.to(device) for each in _batch())
+        self._wanted = [
+            exact.clipped_sum(wide, labels, mask, CLIPPING) for mask in (everything, some)
+        ]
+        on_the_cpu = _sums(make_engine("loop", problem.model, self._head), problem.inputs)
+        self.rounding = _errors(on_the_cpu, self._wanted)
         """Relative errors of the loop in float32, on the CPU."""
 
     def compare(self, name: str, precision: str, compiled: bool) -> tuple[dict[str, float], str]:
@@ -99,18 +84,22 @@ class _Reference:
         Raises:
             WrongNumberError: a result has too little precision, or examples were counted wrongly.
         """
-        wide = precision == "float64"
-        model = self._wide_model if wide else self._model
-        inputs = self._wide_inputs if wide else self._inputs
+        model, inputs = self._given[precision]
         autocast = torch.bfloat16 if precision == "bfloat16" else None
         engine = make_engine(name, model, self._head, autocast=autocast, compile=compiled)
         # torch 2.10 compiles nothing where TF32 is switched on.
         with nullcontext() if compiled else _tf32():
-            found = _errors(_sums(engine, inputs, self._labels, *self._masks), self._wanted)
-            found["contribution"] = _contribution(engine, inputs, self._labels)
+            found = _errors(_sums(engine, inputs), self._wanted)
+            found["contribution"] = _contribution(engine, inputs)
         if name != "auto":
             return found, name
-        return found, engine.choose(inputs, self._labels)[0]  # type: ignore[attr-defined]
+        return found, engine.choose(inputs, _batch()[0].to(inputs.device))[0]  # type: ignore[attr-defined]
+
+
+def _batch() -> tuple[Tensor, Tensor, Tensor]:
+    """Labels, and the masks of all examples and of some."""
+    labels = torch.arange(EXAMPLES)
+    return labels, labels >= 0, labels % 2 == 0
 
 
 def engines(kit: Kit, make: Callable[[], Problem], compiled: bool = False) -> dict[str, Any]:
@@ -142,54 +131,52 @@ def engines(kit: Kit, make: Callable[[], Problem], compiled: bool = False) -> di
                 wrong.append(f"{setting}: not computed")
             continue
         errors[setting] = found
-        of_the_loop = rounding.setdefault(precision, found if name == "loop" else {})
-        allowed = _allowed(found, precision, of_the_loop)
-        if not all(found[each] <= most for each, most in allowed.items()):
+        allowed = _allowed(
+            precision, rounding.setdefault(precision, found if name == "loop" else {})
+        )
+        if not all(error <= allowed[each] for each, error in found.items()):
             wrong.append(f"{setting}: {found}; allowed: {allowed}")
     if wrong:
         raise WrongNumberError(
             f"{problem.title}: wrong {wrong}, found {errors}, failures {failures}"
         )
-    return {
-        "title": problem.title,
-        "relative_errors": errors,
-        "engines": taken,
-        "failures": failures,
-    }
+    found_here = {"relative_errors": errors, "engines": taken, "failures": failures}
+    return {"title": problem.title} | found_here
 
 
-def _allowed(
-    found: dict[str, float], precision: str, of_the_loop: dict[str, float]
-) -> dict[str, float]:
-    """The largest relative error for each of those found."""
+def _allowed(precision: str, of_the_loop: dict[str, float]) -> dict[str, float]:
+    """The largest relative errors."""
     allowed = {
         each: min(max(ALLOWED[precision], OF_THE_LOOP * of_the_loop.get(each, 0)), LARGEST_ALLOWED)
-        for each in found
+        for each in ("sum", "norms", "masked")
     }
-    # Norms and sums have full precision in any case.
-    allowed["contribution"] = ALLOWED["float32"]
-    return allowed
+    # Lengths have full precision in any case.
+    return allowed | {"contribution": ALLOWED["float32"]}
 
 
-def _sums(
-    engine: GradientEngine, inputs: Tensor, labels: Tensor, everything: Tensor, some: Tensor
-) -> tuple[GradientSum, GradientSum]:
-    """The sum of all examples, and of some where the others are not finite."""
-    whole = engine.clipped_sum(inputs, labels, everything.to(inputs.device), CLIPPING)
-    _check_types(whole)
-    return whole, _with_spoilt(engine, inputs, labels, some.to(inputs.device))
+def _sums(engine: GradientEngine, inputs: Tensor) -> Sums:
+    """The sum of all examples, and of some, where masked ones and one that is left out are not finite."""
+    labels, everything, some = (each.to(inputs.device) for each in _batch())
+    whole = engine.clipped_sum(inputs, labels, everything, CLIPPING)
+    for name, each in {**whole.gradients, "norms": whole.norms}.items():
+        if each.dtype not in (torch.float32, torch.float64):
+            raise WrongNumberError(f"{name} is {each.dtype}; allowed: float32, float64")
+    if not inputs.is_floating_point():
+        return whole, engine.clipped_sum(inputs, labels, some, CLIPPING)
+    spoilt = inputs.clone()
+    spoilt[~some] = torch.inf
+    some[1] = True  # not masked, and not finite: it is counted and left out
+    part = engine.clipped_sum(spoilt, labels, some, CLIPPING)
+    if (count := int(part.nonfinite.sum())) != 1:
+        raise WrongNumberError(f"found {count} examples that are not finite, not 1")
+    return whole, part
 
 
-def _errors(
-    found: tuple[GradientSum, GradientSum], wanted: tuple[GradientSum, ...]
-) -> dict[str, float]:
-    whole, exact = found[0], wanted[0]
-    norms = exact.norms.to(whole.norms.device)
-    return {
-        "sum": _relative(_flat(whole), _flat(exact)),
-        "norms": float(((whole.norms - norms) / norms).abs().max()),
-        "masked": _relative(_flat(found[1]), _flat(wanted[1])),
-    }
+def _errors(found: Sums, wanted: list[GradientSum]) -> dict[str, float]:
+    norms = wanted[0].norms.to(found[0].norms.device)
+    sums = [_relative(_flat(one), _flat(two)) for one, two in zip(found, wanted, strict=True)]
+    furthest = float(((found[0].norms - norms) / norms).abs().max())
+    return {"sum": sums[0], "norms": furthest, "masked": sums[1]}
 
 
 @contextmanager
@@ -206,38 +193,14 @@ def _tf32() -> Iterator[None]:
             each.fp32_precision = precision
 
 
-def _contribution(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> float:
+def _contribution(engine: GradientEngine, inputs: Tensor) -> float:
     """How far the longest or shortest clipped gradient is from its length, relatively."""
-    errors = []
+    labels, errors = _batch()[0].to(inputs.device), []
     for alone in torch.eye(len(labels), dtype=torch.bool, device=labels.device):
         found = engine.clipped_sum(inputs, labels, alone, CLIPPING)
         wanted = found.norms.double().sum().clamp(max=CLIPPING.bound)
         errors.append((_flat(found).norm() / wanted - 1).abs())
     return float(torch.stack(errors).max())
-
-
-def _check_types(found: GradientSum) -> None:
-    for name, each in {**found.gradients, "norms": found.norms}.items():
-        if each.dtype not in (torch.float32, torch.float64):
-            raise WrongNumberError(f"{name} is {each.dtype}; allowed: float32, float64")
-
-
-def _with_spoilt(
-    engine: GradientEngine, inputs: Tensor, labels: Tensor, mask: Tensor
-) -> GradientSum:
-    """The sum where masked examples, and one that counts for nothing, are not finite."""
-    if not inputs.is_floating_point():
-        return engine.clipped_sum(inputs, labels, mask, CLIPPING)
-    spoilt = inputs.clone()
-    spoilt[~mask] = torch.inf
-    asked = mask.clone()
-    asked[1] = True  # not masked, and not finite: it is counted and left out
-    found = engine.clipped_sum(spoilt, labels, asked, CLIPPING)
-    if int(found.nonfinite.sum()) != 1:
-        raise WrongNumberError(
-            f"found {int(found.nonfinite.sum())} examples that are not finite, not 1"
-        )
-    return found
 
 
 def _flat(found: GradientSum) -> Tensor:
@@ -252,42 +215,34 @@ def noise(kit: Kit) -> dict[str, Any]:
     """Noise is float64, standard normal, new in every step, the same for the same step; with tails."""
     size, steps = (2**20, 4) if kit.rehearse else (2**28, 8)
     stream = GaussianNoise("gpu kit", secret=b"")
-    beyond, largest, moments = 0, 0.0, []
     first = torch.zeros(size, dtype=torch.float64, device=kit.device)
     stream.add_to(first, 0, 1.0)
-    again = torch.zeros_like(first)
-    stream.add_to(again, 0, 1.0)
-    if not torch.equal(first, again):
-        raise WrongNumberError("the same step has two kinds of noise")
+    drawn, beyond, largest, moments = torch.zeros_like(first), 0, 0.0, []
     for step in range(steps):
-        again.zero_()
-        stream.add_to(again, step, 1.0)
-        if step and torch.equal(first, again):
-            raise WrongNumberError(f"steps 0 and {step} have the same noise")
-        beyond += int((again.abs() > _FLOAT32_LARGEST).sum())
-        largest = max(largest, float(again.abs().max()))
-        moments.append([float(again.mean()), float(again.var())])
+        drawn.zero_()
+        stream.add_to(drawn, step, 1.0)
+        if torch.equal(first, drawn) != (step == 0):
+            raise WrongNumberError(
+                f"step {step} has the noise of step 0, or step 0 two kinds of it"
+            )
+        beyond += int((drawn.abs() > _FLOAT32_LARGEST).sum())
+        largest = max(largest, float(drawn.abs().max()))
+        moments.append([float(drawn.mean()), float(drawn.var())])
     deviation = 6 / size**0.5
     if not all(abs(mean) < deviation and abs(var - 1) < 2 * deviation for mean, var in moments):
         raise WrongNumberError(f"means and variances: {moments}")
     draws = size * steps
     expected = draws * 8.0e-9
     if expected > 10 and not 0.2 * expected < beyond < 5 * expected:
-        raise WrongNumberError(
-            f"{beyond} of {draws} draws beyond {_FLOAT32_LARGEST}, expected {expected:.0f}"
-        )
-    return {
-        "draws": draws,
-        "beyond_float32": beyond,
-        "expected_beyond": expected,
-        "largest": largest,
-    }
+        found = f"{beyond} of {draws} draws beyond {_FLOAT32_LARGEST}, expected {expected:.0f}"
+        raise WrongNumberError(found)
+    counted = {"draws": draws, "beyond_float32": beyond, "expected_beyond": expected}
+    return counted | {"largest": largest}
 
 
 def resume(kit: Kit) -> dict[str, Any]:
     """A trial twice, one that is stopped and goes on, and one that moves between CPU and GPU."""
-    device, cpu = kit.device, torch.device("cpu")
-    here, there = trials.small_trial(kit, device), trials.small_trial(kit, cpu)
+    here, there = (trials.small_trial(kit, device) for device in (kit.device, torch.device("cpu")))
     whole = here.train("whole")
     found = {
         "twice": _furthest(whole, here.train("again")),

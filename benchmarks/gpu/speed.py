@@ -2,6 +2,7 @@
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -12,32 +13,30 @@ import torch
 
 from benchmarks.common import REPOSITORY
 from benchmarks.gpu.kit import Kit
-from benchmarks.speed import noise_cost as noise_of_a_step
-from benchmarks.speed import step_cost
-from benchmarks.speed.step_contenders import REFERENCE
-from benchmarks.speed.step_rows import Row
-from benchmarks.speed.synthetic import film_trial, write_images, write_vit
+from benchmarks.gpu.synthetic import film_trial, write_images, write_vit
+from benchmarks.speed import step_cost, steps
+from benchmarks.speed.steps import REFERENCE, Row, Setting
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients.precision import resolve_precision
 from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.models.build import trainable_parameters
 from dpsweep.study.config import Film
 from dpsweep.training.context import TrialContext
 from dpsweep.training.optimizer import PrivateOptimizer
+from dpsweep.training.randomness import GaussianNoise
 from dpsweep.training.trial import train_trial
 
 SUN397 = {
-    "train": 87_002,
-    "test": 21_750,
-    "pixels": 224,
-    "classes": 397,
-    "batch": 4096,
-    "epochs": 8,
+    **{"train": 87_002, "test": 21_750, "pixels": 224, "classes": 397},
+    **{"batch": 4096, "epochs": 8},
 }
 REHEARSAL = {"train": 300, "test": 100, "pixels": 32, "classes": 10, "batch": 64, "epochs": 1}
 LEARNING_RATES = (0.001, 0.01)
+NOISE_CASES = {"ViT-Tiny, FiLM": 512, "ViT-Base, all parameters": 256}
+"""Rows and the batch sizes of their steps: at least the physical batch."""
 
 
-def steps(kit: Kit, row: Row, compiled: bool = False) -> dict[str, Any]:
+def step(kit: Kit, row: Row, compiled: bool = False) -> dict[str, Any]:
     """A network's step in every precision, with and without privacy.
 
     Rows whose step without privacy fails have nothing to be compared with.
@@ -49,9 +48,40 @@ def steps(kit: Kit, row: Row, compiled: bool = False) -> dict[str, Any]:
 
 
 def noise_cost(kit: Kit) -> dict[str, Any]:
-    """Cost of noise with full tails in a step."""
-    cases = noise_of_a_step.REHEARSAL if kit.rehearse else noise_of_a_step.CASES
-    return {"rows": [noise_of_a_step.time_noise(case, kit.device) for case in cases]}
+    """What noise with tails adds to a step: float64 from Philox against float32 `torch.randn`."""
+    cases = {steps.REHEARSAL[0].title: 32} if kit.rehearse else NOISE_CASES
+    known = {row.title: row for row in (*steps.ROWS, *steps.REHEARSAL)}
+    return {"rows": [_noise_of(known[title], size, kit.device) for title, size in cases.items()]}
+
+
+def _noise_of(row: Row, batch_size: int, device: torch.device) -> dict[str, float | str]:
+    """Seconds of a step, scaled to its batch size, and of both kinds of noise, drawn in turn."""
+    size = sum(each.numel() for each in trainable_parameters(row.model()).values())
+    wide = torch.zeros(size, dtype=torch.float64, device=device)
+    narrow = torch.zeros(size, dtype=torch.float32, device=device)
+    noise = GaussianNoise("benchmark", secret=b"")
+    generator = torch.Generator(device).manual_seed(1)
+    runs: dict[str, steps.Step] = {
+        "step": steps.dpsweep(row, Setting(device)),
+        "new": lambda: noise.add_to(wide, 0, 1.0),
+        "old": lambda: narrow.add_(torch.randn(size, generator=generator, device=device)),
+    }
+    median = {}
+    for name, run in runs.items():
+        run()
+        median[name] = statistics.median(step_cost.timed(run, device) for _ in range(5))
+    # Gradients are paid once per physical batch, noise once per step.
+    batch_size = max(batch_size, row.batch_on(device))
+    gradients = (median["step"] - median["new"]) * batch_size / row.batch_on(device)
+    added = (median["new"] - median["old"]) / (gradients + median["old"])
+    return {
+        "case": f"{row.title}, B = {batch_size}",
+        "parameters": size,
+        "step_seconds": round(gradients + median["new"], 4),
+        "noise_seconds": round(median["new"], 5),
+        "float32_noise_seconds": round(median["old"], 5),
+        "added_percent": round(100 * added, 3),
+    }
 
 
 def cell(kit: Kit, compiled: bool = False) -> dict[str, Any]:
@@ -59,18 +89,16 @@ def cell(kit: Kit, compiled: bool = False) -> dict[str, Any]:
 
     It does what a job of the workflow does, but for the two tables that a cell leaves.
     """
-    size = REHEARSAL if kit.rehearse else SUN397
-    folder = kit.work / "cell"
+    size, folder = REHEARSAL if kit.rehearse else SUN397, kit.work / "cell"
     if not (folder / "data" / "metadata.json").exists():
         smaller = {"depth": 1} if kit.rehearse else {}
         write_vit(folder / "backbone", {"img_size": size["pixels"], **smaller})
         write_images(folder / "data", size)
     started = time.time()
+    asked = {"folder": str(folder), "kind": kit.device.type, "size": size, "started": started}
+    asked["compiled"] = compiled and not kit.rehearse
     ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "benchmarks.gpu.speed", str(folder), kit.device.type),
-            *(json.dumps(size), str(started), str(int(compiled and not kit.rehearse))),
-        ],
+        [sys.executable, "-m", "benchmarks.gpu.speed", json.dumps(asked)],
         cwd=REPOSITORY,
         # What the folder of inputs brings is found where this process has found it.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -84,9 +112,7 @@ def cell(kit: Kit, compiled: bool = False) -> dict[str, Any]:
     found = json.loads(ended.stdout.splitlines()[-1])
     useful = found["training_seconds"] + found["evaluation_seconds"]
     return {
-        "compiled": compiled,
-        "size": size,
-        "process_seconds": round(wall, 2),
+        **{"compiled": compiled, "size": size, "process_seconds": round(wall, 2)},
         "share_of_steps_and_evaluation": round(useful / wall, 4),
         "other_seconds": round(wall - useful, 2),
         **found,
@@ -94,9 +120,9 @@ def cell(kit: Kit, compiled: bool = False) -> dict[str, Any]:
 
 
 def _train_cell(
-    folder: Path, kind: str, size: dict[str, int], started: float, compiled: bool
-) -> None:
-    """The process of a cell: print what it has measured."""
+    folder: str, kind: str, size: dict[str, int], started: float, compiled: bool
+) -> dict[str, Any]:
+    """Train in the process of a cell; return what it has measured."""
     device = torch.device(kind)
     torch.set_num_threads(1)
     first: list[float] = []
@@ -113,45 +139,33 @@ def _train_cell(
         return found
 
     PrivateOptimizer.step = timed  # type: ignore[method-assign]
-    data = PreparedDataset.open(folder / "data")
-    backbone = PreparedBackbone.open(folder / "backbone")
+    data = PreparedDataset.open(Path(folder, "data"))
+    backbone = PreparedBackbone.open(Path(folder, "backbone"))
     context = TrialContext(data, backbone, Film(kind="film"), device=device)
-    epochs = size["epochs"]
+    settings = {
+        **{"batch_size": size["batch"], "epochs": size["epochs"], "physical_batch": "auto"},
+        **{"precision": resolve_precision("auto", "auto", device), "compile": compiled},
+    }
     records = []
     for rate in LEARNING_RATES:
-        spec = film_trial(
-            data,
-            backbone,
-            device,
-            epsilon=8.0,
-            delta=1e-5,
-            noise_multiplier=1.0,
-            train_size=size["train"],
-            batch_size=size["batch"],
-            epochs=epochs,
-            steps=max(1, round(epochs * size["train"] / size["batch"])),
-            learning_rate=rate,
-            physical_batch="auto",
-            precision=resolve_precision("auto", "auto", device),
-            compile=compiled,
-        )
-        stored, _ = train_trial(spec, context, folder / "checkpoint", 1e9)
-        records.append(stored.record)
-    training = sum(record["wall_seconds"] for record in records)
+        spec = film_trial(data, backbone, device, learning_rate=rate, **settings)
+        records.append(train_trial(spec, context, Path(folder, "checkpoint"), 1e9)[0].record)
+    training, evaluation = (
+        sum(record[f"{part}_seconds"] for record in records) for part in ("wall", "evaluation")
+    )
     found = {
         "training_seconds": round(training, 2),
-        "evaluation_seconds": round(sum(record["evaluation_seconds"] for record in records), 2),
+        "evaluation_seconds": round(evaluation, 2),
         "seconds_to_first_step": round(first[0], 2),
-        "examples_per_second": round(len(records) * epochs * size["train"] / training),
+        "examples_per_second": round(len(records) * size["epochs"] * size["train"] / training),
         "examples_per_second_of_the_last": round(records[-1]["examples_per_second"]),
         "physical_batch": records[-1]["physical_batch"],
-        "precision": resolve_precision("auto", "auto", device),
+        "precision": settings["precision"],
     }
     if device.type == "cuda":
         found["gigabytes"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
-    print(json.dumps(found), flush=True)
+    return found
 
 
 if __name__ == "__main__":
-    place, device_kind, sizes, begun, compile_it = sys.argv[1:]
-    _train_cell(Path(place), device_kind, json.loads(sizes), float(begun), bool(int(compile_it)))
+    print(json.dumps(_train_cell(**json.loads(sys.argv[1]))), flush=True)

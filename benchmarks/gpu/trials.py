@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.common import REPOSITORY
 from benchmarks.gpu.kit import Kit
-from benchmarks.speed.synthetic import film_trial, write_images, write_vit
+from benchmarks.gpu.synthetic import film_trial, write_images, write_vit
 from dpsweep.base.files import read_json
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
@@ -30,6 +30,7 @@ from dpsweep.training.trial import train_trial
 
 STUDY = REPOSITORY / "studies" / "gpu-cifar100.yaml"
 CHECKPOINT_SECONDS = 30.0
+REHEARSED = {"epsilon": [8.0], "batch_size": [64], "learning_rate": [0.01]}
 _RECORDED = (
     *("accuracy", "macro_accuracy", "loss", "wall_seconds", "evaluation_seconds"),
     *("examples_per_second", "clipped_fraction", "physical_batch", "device"),
@@ -38,50 +39,39 @@ _RECORDED = (
 
 def _study(kit: Kit) -> Study:
     study = load_study(STUDY)
-    if kit.rehearse:
-        sweeps = {
-            name: sweep.model_copy(
-                update={"epsilon": [8.0], "batch_size": [64], "learning_rate": [0.01]}
-            )
-            for name, sweep in study.sweeps.items()
-        }
-        study = study.model_copy(update={"sweeps": sweeps})
-    return study
+    if not kit.rehearse:
+        return study
+    sweeps = {name: each.model_copy(update=REHEARSED) for name, each in study.sweeps.items()}
+    return study.model_copy(update={"sweeps": sweeps})
+
+
+def _noise_file(study: Study, paths: Paths, cell: Cell) -> Path:
+    dataset = study.problems[cell.problem].dataset
+    return paths.noise(study, dataset, cell.epsilon, cell.epochs, cell.batch_size)
 
 
 def groups(kit: Kit) -> Iterator[tuple[str, list[Cell], tuple[str, ...]]]:
     """A piece for every epsilon and rule of clipping: its name, its cells, and the files it needs."""
-    study = _study(kit)
-    found: dict[str, list[Cell]] = {}
+    study, paths = _study(kit), Paths(kit.inputs)
+    found: dict[tuple[bool, bool, float], list[Cell]] = {}
     for cell in study.all_cells():
-        rule = "automatic" if cell.clipping_bound == "automatic" else "flat"
-        found.setdefault(f"cifar100_{rule}_eps{cell.epsilon:g}", []).append(cell)
-    paths = Paths(kit.inputs)
-    # The ends of the paper's row first.
-    for name in sorted(found, key=lambda name: ("automatic" in name, *_urgency(name))):
-        cells = found[name]
+        # The ends of the paper's row first, AUTO-S last.
+        urgency = cell.clipping_bound == "automatic", cell.epsilon not in (0.5, 8.0), cell.epsilon
+        found.setdefault(urgency, []).append(cell)
+    for (automatic, _, epsilon), cells in sorted(found.items()):
         problem = study.problems[cells[0].problem]
-        parts = (
+        data, backbone = paths.dataset(problem.dataset), paths.backbone(problem.backbone)
+        arrays = [
             f"{part}_{what}.npy" for part in ("train", "test") for what in ("inputs", "labels")
-        )
-        needed = [
-            *(paths.dataset(problem.dataset) / each for each in (*parts, "metadata.json")),
-            *(
-                paths.backbone(problem.backbone) / each
-                for each in ("model.safetensors", "metadata.json")
-            ),
-            *(
-                paths.noise(study, problem.dataset, c.epsilon, c.epochs, c.batch_size)
-                for c in cells
-            ),
         ]
-        relative = [str(each.relative_to(kit.inputs)) for each in dict.fromkeys(needed)]
-        yield name, cells, () if kit.rehearse else tuple(relative)
-
-
-def _urgency(name: str) -> tuple[bool, float]:
-    epsilon = float(name.split("eps")[1])
-    return epsilon not in (0.5, 8.0), epsilon
+        needed = [
+            *(data / each for each in (*arrays, "metadata.json")),
+            *(backbone / each for each in ("model.safetensors", "metadata.json")),
+            *(_noise_file(study, paths, cell) for cell in cells),
+        ]
+        relative = tuple(str(each.relative_to(kit.inputs)) for each in dict.fromkeys(needed))
+        name = f"cifar100_{'automatic' if automatic else 'flat'}_eps{epsilon:g}"
+        yield name, cells, () if kit.rehearse else relative
 
 
 @watched()
@@ -98,42 +88,38 @@ def train(kit: Kit, cells: list[Cell]) -> dict[str, Any]:
         data = PreparedDataset.open(paths.dataset(problem.dataset))
         backbone = PreparedBackbone.open(paths.backbone(problem.backbone))
     context = TrialContext(data, backbone, study.methods[problem.method], device=kit.device)
-    store = TrialStore(kit.work / "trials")
-    rows = []
+    store, rows = TrialStore(kit.work / "trials"), list[dict[str, Any]]()
     for cell in cells:
-        if kit.rehearse:
-            noise = _rehearsed(len(data.train_labels), 64)
-        else:
-            noise = Calibration.from_dict(
-                read_json(
-                    paths.noise(study, problem.dataset, cell.epsilon, cell.epochs, cell.batch_size)
-                )
-            )
+        noise = (
+            _rehearsed(data)
+            if kit.rehearse
+            else Calibration.from_dict(read_json(_noise_file(study, paths, cell)))
+        )
         for rate in study.sweeps[study.sweep_of(cell)].learning_rates:
             spec = specify(study, cell, noise, data, backbone, context.device, rate, seed=1)
             stored = store.load(spec.key)
             if stored is None:
                 if stop := interruption(saved=bool(rows)):
                     raise stop
-                stored, _ = train_trial(
-                    spec, context, store.checkpoint_path(spec.key), CHECKPOINT_SECONDS
-                )
+                checkpoint = store.checkpoint_path(spec.key)
+                stored, _ = train_trial(spec, context, checkpoint, CHECKPOINT_SECONDS)
                 store.save(spec.key, stored)
+            asked = ("batch_size", "learning_rate", "noise_multiplier", "precision", "compile")
             rows.append(
-                {
-                    "epsilon": cell.epsilon,
-                    "batch_size": spec.batch_size,
-                    "clipping": spec.clipping.kind,
-                    "clipping_bound": getattr(spec.clipping, "bound", None),
-                    "learning_rate": rate,
-                    "noise_multiplier": spec.noise_multiplier,
-                    "precision": spec.precision,
-                    "compile": spec.compile,
-                }
+                {"epsilon": cell.epsilon, "clipping": spec.clipping.kind}
+                | {"clipping_bound": getattr(spec.clipping, "bound", None)}
+                | {name: getattr(spec, name) for name in asked}
                 | {name: stored.record[name] for name in _RECORDED}
             )
             print(rows[-1], flush=True)
     return {"trials": rows, "best": max(rows, key=lambda row: row["macro_accuracy"])}
+
+
+def _rehearsed(data: PreparedDataset) -> Calibration:
+    """Noise for random images, which need no privacy: nothing is claimed for it."""
+    size = data.metadata.train_size
+    steps = optimizer_steps(size, 64, 2, "round")
+    return Calibration(*(8.0, 1e-5, size, 64, steps, 1.0, 8.0, "none", 8.0, None, "a rehearsal"))
 
 
 # -- a small trial ---------------------------------------------------------------------------
@@ -184,21 +170,8 @@ class SmallTrial:
 def small_trial(kit: Kit, device: torch.device) -> SmallTrial:
     """A trial of a few steps on random images."""
     data, backbone = small_inputs(kit)
-    noise = _rehearsed(len(data.train_labels), 64)
-    spec = film_trial(
-        data,
-        backbone,
-        device,
-        epsilon=noise.epsilon,
-        delta=noise.delta,
-        noise_multiplier=noise.noise_multiplier,
-        train_size=noise.train_size,
-        batch_size=noise.batch_size,
-        epochs=2,
-        steps=noise.steps,
-        learning_rate=1e-3,
-        physical_batch=32,
-    )
+    batches = {"batch_size": 64, "physical_batch": 32}
+    spec = film_trial(data, backbone, device, epochs=2, learning_rate=1e-3, **batches)
     return SmallTrial(
         spec, TrialContext(data, backbone, Film(kind="film"), device=device), kit.work
     )
@@ -210,11 +183,3 @@ def small_inputs(kit: Kit) -> tuple[PreparedDataset, PreparedBackbone]:
     data = write_images(folder / "data", {"train": 320, "test": 100, "pixels": 32, "classes": 100})
     arguments = {"img_size": 32, "depth": 2, "embed_dim": 64, "num_heads": 2}
     return data, write_vit(folder / "backbone", arguments)
-
-
-def _rehearsed(train_size: int, batch_size: int) -> Calibration:
-    """Noise for random images, which need no privacy: nothing is claimed for it."""
-    steps = optimizer_steps(train_size, batch_size, 2, "round")
-    return Calibration(
-        *(8.0, 1e-5, train_size, batch_size, steps, 1.0, 8.0, "none", 8.0, None, "a rehearsal")
-    )

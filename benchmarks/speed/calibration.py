@@ -3,8 +3,8 @@
     python -m benchmarks.speed.calibration study       # all distinct calibrations of config.yaml
     python -m benchmarks.speed.calibration comparison  # 20 settings, four tools
 
-Results go to benchmarks/results/calibration*.json. One process at a time; processor time, so that other
-load does not count much.
+Results go to benchmarks/results/calibration*.json, `python -m benchmarks.tables` writes the tables. One
+process at a time; processor time, so that other load does not count much.
 """
 
 import math
@@ -13,7 +13,6 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import dp_accounting
@@ -31,7 +30,6 @@ from dpsweep.study import load_study
 from dpsweep.study.cells import optimizer_steps
 
 PACKAGES = ("dp-accounting", "numpy", "opacus", "prv-accountant", "scipy")
-
 DELTA = 1e-5
 TIME_LIMIT = 300  # seconds of processor time for one search
 # (data, N, B, epochs, epsilon), from corner to corner of the paper's study.
@@ -59,36 +57,32 @@ SETTINGS = [
 ]
 
 
-def dpsweep_noise(epsilon: float, train_size: int, batch_size: int, steps: int) -> float:
+def dpsweep(epsilon: float, train_size: int, batch_size: int, steps: int) -> float:
     """Search with this project."""
     return calibrate(epsilon, DELTA, train_size, batch_size, steps).noise_multiplier
 
 
-def prv_accountant_noise(epsilon: float, train_size: int, batch_size: int, steps: int) -> float:
-    """Search with prv-accountant, as it comes (an error of 0.1 in epsilon)."""
-    return find_noise_multiplier(batch_size / train_size, steps, epsilon, DELTA)
-
-
-def prv_accountant_fine_noise(
-    epsilon: float, train_size: int, batch_size: int, steps: int
+def prv_accountant(
+    epsilon: float, train_size: int, batch_size: int, steps: int, **error: float
 ) -> float:
+    """Search with prv-accountant; as it comes, with an error of 0.1 in epsilon."""
+    return find_noise_multiplier(batch_size / train_size, steps, epsilon, DELTA, **error)
+
+
+def prv_accountant_fine(epsilon: float, *others: int) -> float:
     """Search with prv-accountant, with an error of 1 % of epsilon."""
-    rate = batch_size / train_size
-    return find_noise_multiplier(rate, steps, epsilon, DELTA, eps_error=0.01 * epsilon)
+    return prv_accountant(epsilon, *others, eps_error=0.01 * epsilon)
 
 
-def opacus_noise(epsilon: float, train_size: int, batch_size: int, steps: int) -> float:
+def opacus(epsilon: float, train_size: int, batch_size: int, steps: int) -> float:
     """Search with Opacus and its PRV accountant, as it comes."""
+    rate = batch_size / train_size
     return get_noise_multiplier(
-        target_epsilon=epsilon,
-        target_delta=DELTA,
-        sample_rate=batch_size / train_size,
-        steps=steps,
-        accountant="prv",
+        target_epsilon=epsilon, target_delta=DELTA, sample_rate=rate, steps=steps, accountant="prv"
     )
 
 
-def dp_accounting_noise(epsilon: float, train_size: int, batch_size: int, steps: int) -> float:
+def pld(epsilon: float, train_size: int, batch_size: int, steps: int) -> float:
     """Search with dp-accounting and its PLD accountant, as it comes."""
 
     def event(sigma: float) -> dp_accounting.DpEvent:
@@ -100,12 +94,12 @@ def dp_accounting_noise(epsilon: float, train_size: int, batch_size: int, steps:
     return dp_accounting.calibrate_dp_mechanism(PLDAccountant, event, epsilon, DELTA)
 
 
-TOOLS: dict[str, Callable[[float, int, int, int], float]] = {
-    "dpsweep": dpsweep_noise,
-    "prv-accountant": prv_accountant_noise,
-    "prv-accountant, 1 %": prv_accountant_fine_noise,
-    "Opacus": opacus_noise,
-    "dp-accounting": dp_accounting_noise,
+TOOLS: dict[str, Callable[..., float]] = {
+    "dpsweep": dpsweep,
+    "prv-accountant": prv_accountant,
+    "prv-accountant, 1 %": prv_accountant_fine,
+    "Opacus": opacus,
+    "dp-accounting": pld,
 }
 
 
@@ -113,14 +107,11 @@ def exact_noise(epsilon: float, train_size: int, batch_size: int, steps: int) ->
     """Return the noise multiplier whose epsilon is exact to about 3 parts in 10^6."""
     if batch_size == train_size:
         return gaussian_noise_multiplier(epsilon, DELTA, steps)
-    rate = batch_size / train_size
     interval = epsilon * min(3e-5, 1e-3 / math.sqrt(steps))
-    near = dpsweep_noise(epsilon, train_size, batch_size, steps)
+    near, rate = dpsweep(epsilon, train_size, batch_size, steps), batch_size / train_size
+    ends = 0.98 * near, 1.01 * near
     return brentq(
-        lambda sigma: pld_epsilon(sigma, rate, steps, DELTA, interval) - epsilon,
-        0.98 * near,
-        1.01 * near,
-        rtol=1e-6,
+        lambda s: pld_epsilon(s, rate, steps, DELTA, interval) - epsilon, *ends, rtol=1e-6
     )
 
 
@@ -131,9 +122,7 @@ def timed(tool: str, arguments: tuple[float, int, int, int]) -> dict[str, Any]:
     process = context.Process(target=_report, args=(tool, arguments, sender))
     process.start()
     process.join()
-    if receiver.poll():
-        return receiver.recv()
-    return {"failure": f"over {TIME_LIMIT} s"}
+    return receiver.recv() if receiver.poll() else {"failure": f"over {TIME_LIMIT} s"}
 
 
 def _report(tool: str, arguments: tuple[float, int, int, int], sender: Any) -> None:
@@ -145,8 +134,7 @@ def _report(tool: str, arguments: tuple[float, int, int, int], sender: Any) -> N
         result: dict[str, Any] = {"noise_multiplier": float(TOOLS[tool](*arguments))}
     except Exception as error:
         result = {"failure": f"{type(error).__name__}: {error}"}
-    result["cpu_seconds"] = round(time.process_time() - start, 3)
-    sender.send(result)
+    sender.send(result | {"cpu_seconds": round(time.process_time() - start, 3)})
 
 
 def measure_comparison() -> None:
@@ -161,85 +149,46 @@ def measure_comparison() -> None:
             if "noise_multiplier" in measured:
                 excess = measured["noise_multiplier"] / exact - 1
                 measured["excess_percent"] = round(100 * excess, 4)
-        result["settings"].append(
-            {
-                "data": data,
-                "train_size": train_size,
-                "batch_size": batch_size,
-                "epochs": epochs,
-                "steps": steps,
-                "epsilon": epsilon,
-                "exact_noise_multiplier": exact,
-                "tools": tools,
-            }
-        )
+        sizes = {"data": data, "train_size": train_size, "batch_size": batch_size, "epochs": epochs}
+        setting = sizes | {"steps": steps, "epsilon": epsilon}
+        result["settings"].append(setting | {"exact_noise_multiplier": exact, "tools": tools})
         print(result["settings"][-1], flush=True)
     write_json(RESULTS / "calibration_comparison.json", result)
 
 
-def study_settings(study_file: Path) -> list[tuple[float, int, int, int]]:
-    """Return the distinct (epsilon, N, B, T) that a study trains with noise."""
-    study = load_study(study_file)
-    settings = set()
-    for problem in study.problems:
-        for cell in study.problem_cells(problem):
-            train_size = study.datasets[study.problems[problem].dataset].train_size
-            batch_size = study.batch_size(cell)
-            steps = optimizer_steps(
-                train_size, batch_size, cell.epochs, study.privacy.step_rounding
-            )
-            if math.isfinite(cell.epsilon):
-                settings.add((cell.epsilon, train_size, batch_size, steps))
-    return sorted(settings)
-
-
-def measure_study(study_file: Path) -> None:
-    """Calibrate everything that a study needs, in one process."""
-    settings = study_settings(study_file)
+def measure_study() -> None:
+    """Calibrate everything that the paper's study needs, in one process."""
+    study, settings = load_study(REPOSITORY / "config.yaml"), set()
+    for cell in study.all_cells():
+        dataset = study.problems[cell.problem].dataset
+        if math.isfinite(cell.epsilon):
+            steps = study.steps(dataset, cell.epochs, cell.batch_size)
+            sizes = study.train_size(dataset), study.batch_size(cell), steps
+            settings.add((cell.epsilon, *sizes))
     calibrate(1.0, DELTA, 1000, 100, 10)  # imports
     described = environment(*PACKAGES)
-    rows, started, cpu_started = [], time.perf_counter(), time.process_time()
+    rows, started, processor = [], time.perf_counter(), time.process_time()
     accountants: Counter[str] = Counter()
-    for epsilon, train_size, batch_size, steps in settings:
+    for epsilon, *sizes in sorted(settings):
         start = time.process_time()
-        found = calibrate(epsilon, DELTA, train_size, batch_size, steps)
-        seconds = time.process_time() - start
+        found = calibrate(epsilon, DELTA, *sizes)
+        seconds = round(time.process_time() - start, 3)
         accountants[found.accountant] += 1
-        rows.append(
-            [
-                train_size,
-                batch_size,
-                steps,
-                epsilon,
-                found.noise_multiplier,
-                found.certified_epsilon,
-                found.pld_epsilon,
-                round(seconds, 3),
-            ]
-        )
+        epsilons = (found.certified_epsilon, found.pld_epsilon)
+        rows.append([*sizes, epsilon, found.noise_multiplier, *epsilons, seconds])
     tightness = [row[5] / row[3] for row in rows]
-    disagreement = [abs(row[6] / row[5] - 1) for row in rows]
     result = {
-        "environment": described,
-        "study": study_file.name,
-        "delta": DELTA,
-        "calibrations": len(rows),
-        "accountants": dict(accountants),
+        **{"environment": described, "study": "config.yaml", "delta": DELTA},
+        **{"calibrations": len(rows), "accountants": dict(accountants)},
         "wall_seconds": round(time.perf_counter() - started, 1),
-        "cpu_seconds": round(time.process_time() - cpu_started, 1),
+        "cpu_seconds": round(time.process_time() - processor, 1),
         "slowest_cpu_seconds": max(row[7] for row in rows),
         "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "certified_over_target": [min(tightness), max(tightness)],
-        "largest_pld_disagreement": max(disagreement),
+        "largest_pld_disagreement": max(abs(row[6] / row[5] - 1) for row in rows),
         "columns": [
-            "train_size",
-            "batch_size",
-            "steps",
-            "epsilon",
-            "noise_multiplier",
-            "certified_epsilon",
-            "pld_epsilon",
-            "cpu_seconds",
+            *("train_size", "batch_size", "steps", "epsilon"),
+            *("noise_multiplier", "certified_epsilon", "pld_epsilon", "cpu_seconds"),
         ],
         "rows": rows,
     }
@@ -251,10 +200,8 @@ def main() -> None:
     """Run one of the measurements."""
     parser = command_line(__doc__)
     parser.add_argument("what", choices=["study", "comparison"])
-    parser.add_argument("--study-file", type=Path, default=REPOSITORY / "config.yaml")
-    arguments = parser.parse_args()
-    if arguments.what == "study":
-        measure_study(arguments.study_file)
+    if parser.parse_args().what == "study":
+        measure_study()
     else:
         measure_comparison()
 

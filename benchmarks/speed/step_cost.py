@@ -15,7 +15,6 @@ docs/performance.md. On a GPU these are pieces of `python -m benchmarks.gpu`.
 
 import gc
 import multiprocessing
-import resource
 import statistics
 import time
 import warnings
@@ -23,14 +22,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from benchmarks.common import RESULTS, command_line, environment, peak_bytes
-from benchmarks.speed.step_contenders import CONTENDERS, REFERENCE, Setting, Step
-from benchmarks.speed.step_rows import ROWS, Row
+from benchmarks.speed.steps import CONTENDERS, REFERENCE, ROWS, Row, Setting, Step
 from dpsweep.base.files import read_json, write_json
 from dpsweep.gradients.precision import full_precision
 
+RESULT = RESULTS / "step_cost_cpu.json"
+CPU = Setting(torch.device("cpu"))
 MEMORY_RUNS = 3
 
 
@@ -50,9 +51,8 @@ def measure_times(row: Row, setting: Setting, rounds: int) -> dict[str, dict[str
             found[name] = warm_up(steps[name], setting.device)
         except Exception as error:
             steps.pop(name, None)
-            found[name] = {
-                "failure": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            }
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            found[name] = {"failure": reason}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
@@ -97,30 +97,18 @@ def timed(step: Step, device: torch.device) -> float:
     return (time.perf_counter() - started) / repeats
 
 
-def measure_memory(row: Row, setting: Setting, name: str) -> float:
-    """Megabytes that two steps of a contender need on the CPU beyond its model."""
-    context = multiprocessing.get_context("spawn")
-    found = []
-    for _ in range(MEMORY_RUNS):
-        receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_report_memory, args=(row, setting, name, sender))
-        process.start()
-        sender.close()  # so that a child that dies is an error here
-        found.append(float(receiver.recv()))
-        process.join()
-    return statistics.median(found)
-
-
-def _report_memory(row: Row, setting: Setting, name: str, sender: Any) -> None:
+def memory(job: tuple[Row, str]) -> float:
+    """Megabytes that two steps of a contender need on the CPU beyond its model, in a fresh process."""
+    row, name = job
     _quiet()
-    step = CONTENDERS[name](row, setting)
+    step = CONTENDERS[name](row, CPU)
     gc.collect()
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    resident = psutil.Process().memory_info().rss
     # The peak so far is that of imports and of building the model; only growth beyond it shows.
     Path("/proc/self/clear_refs").write_text("5")
     step()
     step()
-    sender.send((peak_bytes() - resident) / 1e6)
+    return float(peak_bytes() - resident) / 1e6
 
 
 def _quiet() -> None:
@@ -142,49 +130,38 @@ def measure_row(
         setting = Setting(device, autocast, compiled)
         with full_precision():
             contenders = measure_times(row, setting, rounds)
-        size = row.cpu_batch if device.type == "cpu" else row.gpu_batch
-        found.append(
-            {
-                "title": row.title,
-                "setting": setting.name,
-                "batch": size,
-                "tokens": row.tokens,
-                "contenders": contenders,
-            }
-        )
+        about = {"title": row.title, "setting": setting.name, "batch": row.batch_on(device)}
+        found.append(about | {"tokens": row.tokens, "contenders": contenders})
         print(found[-1], flush=True)
     return found
 
 
 def main() -> None:
-    """Measure and write the result."""
+    """Measure and write the result after every row."""
     parser = command_line(__doc__)
-    parser.add_argument("--only", choices=[row.title for row in ROWS], help="measure one row again")
+    titles = [row.title for row in ROWS]
+    parser.add_argument("--only", choices=titles, help="measure one row again")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     _quiet()
-    path = RESULTS / "step_cost_cpu.json"
-    before = read_json(path) if arguments.only is not None and path.exists() else None
     described = environment("torch", "timm", "opacus", "peft", device="CPU, one thread")
     result: dict[str, Any] = {"environment": described, "rows": []}
-    if before is not None:
-        known, now = before["environment"], result["environment"]
-        if known | {"load_before": None} != now | {"load_before": None}:
-            parser.error(f"{path} was measured with {known}, here is {now}: measure all rows")
-    cpu = torch.device("cpu")
+    if arguments.only and RESULT.exists():
+        result = read_json(RESULT)
+        if result["environment"] | {"load_before": None} != described | {"load_before": None}:
+            parser.error(f"{RESULT} was measured elsewhere, here is {described}: measure all rows")
+    spawn = multiprocessing.get_context("spawn")
     for row in (each for each in ROWS if arguments.only in (None, each.title)):
-        for measured in measure_row(row, cpu, arguments.rounds):
-            for name, contender in measured["contenders"].items():
-                if "failure" not in contender:
-                    setting = Setting(cpu, None, compiled=False)
-                    contender["megabytes"] = round(measure_memory(row, setting, name), 1)
-            result["rows"].append(measured)
-    if before is not None:
-        kept = [row for row in before["rows"] if row["title"] != arguments.only]
-        order = [row.title for row in ROWS]
-        merged = sorted(kept + result["rows"], key=lambda row: order.index(row["title"]))
-        result = before | {"rows": merged}
-    write_json(path, result)
+        (measured,) = measure_row(row, CPU.device, arguments.rounds)
+        for name, contender in measured["contenders"].items():
+            if "failure" not in contender:
+                with spawn.Pool(1, maxtasksperchild=1) as pool:
+                    found = pool.map(memory, [(row, name)] * MEMORY_RUNS, chunksize=1)
+                contender["megabytes"] = round(statistics.median(found), 1)
+        others = [each for each in result["rows"] if each["title"] != row.title]
+        rows = sorted([*others, measured], key=lambda each: titles.index(each["title"]))
+        result |= {"rows": rows}
+        write_json(RESULT, result)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,101 @@
-"""The tables of CONTRIBUTING.md and docs/*.md, from benchmarks/results.
+"""The tables of docs/*.md, from benchmarks/results.
 
 A table stands between two comments of a document and is replaced there; a result that has not
 been measured yet becomes a line that says which command measures it.
 """
 
-from benchmarks.tables.every import DOCUMENTS, TABLES, tables, write_tables
-from benchmarks.tables.markdown import filled, start
-from benchmarks.tables.reliability import slowest_tests
-from benchmarks.tables.theory import theory_effects, theory_rules
+from collections.abc import Callable
+from typing import Any
 
-__all__ = [
-    "DOCUMENTS",
-    "TABLES",
-    "filled",
-    "slowest_tests",
-    "start",
-    "tables",
-    "theory_effects",
-    "theory_rules",
-    "write_tables",
-]
+from benchmarks.common import REPOSITORY, RESULTS
+from benchmarks.tables import choices, costs, findings, intervals, privacy, reliability
+from benchmarks.tables.markdown import filled, start
+from benchmarks.tables.theory import theory_effects, theory_rules
+from dpsweep.base.files import read_json, write_text
+
+__all__ = ["DOCUMENTS", "TABLES", "filled", "start", "tables", "write_tables"]
+
+DOCUMENTS = sorted((REPOSITORY / "docs").glob("*.md"))
+TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
+    "step cost, CPU": ("step_cost_cpu", costs.step_cost),
+    "head, advice": ("findings", findings.head_advice),
+    "head, C": ("findings", findings.head_bounds),
+    "head, B": ("findings", findings.head_batch_sizes),
+    "FiLM, advice": ("film/film", findings.film_advice),
+    "FiLM, C and B": ("film/film", findings.film_costs),
+    "FiLM, theory": ("film/film", findings.film_plateau),
+    "fashion, published": ("fashion/fashion-mnist", choices.published),
+    "fashion, C and B": ("fashion/fashion-mnist", choices.bounds_and_sizes),
+    "fashion, advice": ("fashion/fashion-mnist", choices.advice),
+    "optimizers": ("fashion/optimizers", choices.optimizers),
+    "recommendation": ("recommend", choices.recommendation),
+    "longer training": ("recommend", choices.longer_training),
+    "price": ("price", choices.price),
+    "errors of verdicts": ("verdicts", intervals.errors),
+    "power of verdicts": ("verdicts", intervals.power),
+    "planted bugs": ("planted_bugs", reliability.planted_bugs),
+    "kills": ("kills", reliability.kills),
+    "histories": ("histories", reliability.histories),
+}
+"""The result of a table, and what renders it."""
+GPU = {
+    "Checks": ("right_*", costs.right_on_gpu),
+    "The paper's row": ("cifar100_*", costs.cifar100_on_gpu),
+    "Steps": ("step_*", costs.step_cost),
+    "A cell": ("cell*", costs.cell_on_gpu),
+    "Noise": ("noise_cost", costs.noise_cost),
+}
+
+
+def tables() -> dict[str, list[str]]:
+    """The lines of every table, by the name that its place in a document has."""
+
+    def read(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = read_json(RESULTS / f"{name}.json")
+        return found
+
+    of_heads, of_film = read("findings"), read("film/film")
+    return {
+        **{name: render(read(file)) for name, (file, render) in TABLES.items()},
+        "plan": costs.plan(),
+        "rules": findings.rules({"head": of_heads, "FiLM": of_film}),
+        "FiLM beside a head": findings.film_beside_a_head(of_film, of_heads),
+        "GPU": _on_a_gpu(),
+        "audit": privacy.audit(),
+        "backbones": reliability.backbones(),
+        "gradients": reliability.gradients(),
+        "theory, effects of privacy": theory_effects(),
+        "theory, rules": theory_rules(),
+        "calibration": privacy.calibration(read("calibration"), read("calibration_comparison")),
+    }
+
+
+def _on_a_gpu() -> list[str]:
+    """What was measured on a GPU, each under its heading."""
+    lines = []
+    for heading, (files, render) in GPU.items():
+        if found := sorted((RESULTS / "gpu").glob(f"{files}.json")):
+            lines += [f"### {heading}", "", *render(_joined(list(map(read_json, found)))), ""]
+    return lines or ["*Open: nothing has been measured yet. `make gpu` fills this in.*"]
+
+
+def _joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:
+    """The pieces of a result: what they have measured, and the rows of all."""
+    environment = pieces[0]["environment"]
+    for piece in pieces:
+        for key, value in piece["environment"].items():
+            if key != "load_before" and value != environment[key]:
+                raise ValueError(
+                    f"one table from two machines: {pieces[0]['piece']} has {key} {environment[key]}, "
+                    f"{piece['piece']} has {value}. Delete one of them and measure it again"
+                )
+    rows = [row for piece in pieces for row in piece.get("rows", [])]
+    device = environment["device"]
+    return {"environment": environment, "device": device, "pieces": pieces, "rows": rows}
+
+
+def write_tables() -> None:
+    """Replace the tables of all documents."""
+    made = tables()
+    for path in DOCUMENTS:
+        write_text(path, filled(path.read_text(encoding="utf-8"), made))

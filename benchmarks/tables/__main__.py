@@ -1,9 +1,6 @@
-"""Write the tables of docs/*.md from benchmarks/results/*.json.
+"""Write the tables of docs/*.md from benchmarks/results.
 
-    python -m benchmarks.tables
-
-A table stands between two comments of a document and is replaced there; a result that has not
-been measured yet becomes a line that says which command measures it.
+python -m benchmarks.tables
 """
 
 from benchmarks.common import command_line

@@ -1,18 +1,18 @@
 """Epsilon: what its calibration costs, and what the audit measured."""
 
-import csv
 import math
 import statistics
 from typing import Any
+
+import pandas as pd
 
 from benchmarks.common import RESULTS
 from benchmarks.tables.markdown import grid, where
 
 
-def calibration(result: dict[str, Any]) -> list[str]:
+def calibration(study: dict[str, Any], compared: dict[str, Any]) -> list[str]:
     """The calibrations of the paper's study, and other tools on a sample."""
-    study, comparison = result["calibration"], result["calibration_comparison"]
-    settings = comparison["settings"]
+    settings = compared["settings"]
     rows = []
     for tool in settings[0]["tools"]:
         pairs = [(each["tools"][tool], each["tools"]["dpsweep"]) for each in settings]
@@ -21,12 +21,9 @@ def calibration(result: dict[str, Any]) -> list[str]:
         ratios = [measured["cpu_seconds"] / ours["cpu_seconds"] for measured, ours in done]
         rows.append(
             [
-                tool,
-                f"{len(done)} of {len(pairs)}",
-                f"{statistics.median(ratios):.1f}x",
-                f"{max(ratios):.0f}x",
-                f"{statistics.median(excess):+.2f} %",
-                f"{max(excess):+.2f} %",
+                *(tool, f"{len(done)} of {len(pairs)}"),
+                *(f"{statistics.median(ratios):.1f}x", f"{max(ratios):.0f}x"),
+                *(f"{each(excess):+.2f} %" for each in (statistics.median, max)),
             ]
         )
     head = ["tool", "settings solved", "time, median", "largest", "excess noise, median", "largest"]
@@ -40,36 +37,21 @@ def calibration(result: dict[str, Any]) -> list[str]:
         *grid(head, rows),
         "",
         "Processor time as a multiple of dpsweep's, noise over the exact minimum. "
-        + where(comparison["environment"]),
+        + where(compared["environment"]),
     ]
-
-
-def _bounds(row: dict[str, str]) -> str:
-    """What was measured by the bound of the pair, that of the curve, and by the noise itself."""
-    names = ("lower_bound", "curve_bound", "noise_bound")
-    return "≥ " + ", ".join(f"{float(row[name]):.2f}" for name in names)
 
 
 def audit() -> list[str]:
     """Measurements of the demo's audit: results/demo/audit/audit.csv, copied to the results."""
-    with (RESULTS / "audit.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    columns = {
-        full: [row for row in rows if row["full_batch"] == full] for full in ("False", "True")
-    }
-    part, full = (columns[name][0] for name in ("False", "True"))
-    return grid(
-        [
-            "claimed ε",
-            f"measured, B = {part['batch_size']} (q = {float(part['sampling_rate']):.2f}, "
-            f"T = {part['steps']})",
-            f"measured, full batch (T = {full['steps']})",
-        ],
-        [
-            [
-                f"{float(one['epsilon']):g}",
-                *map(_bounds, (one, other)),
-            ]
-            for one, other in zip(*columns.values(), strict=True)
-        ],
-    )
+    rows = pd.read_csv(RESULTS / "audit.csv").sort_values("full_batch", kind="stable")
+    part, full = (group.to_dict("records") for _, group in rows.groupby("full_batch"))
+
+    def bounds(row: dict[str, float]) -> str:
+        """What was measured by the bound of the pair, that of the curve, and by the noise itself."""
+        return "≥ {lower_bound:.2f}, {curve_bound:.2f}, {noise_bound:.2f}".format_map(row)
+
+    sampled = "measured, B = {batch_size} (q = {sampling_rate:.2f}, T = {steps})"
+    whole = "measured, full batch (T = {steps})"
+    head = ["claimed ε", sampled.format_map(part[0]), whole.format_map(full[0])]
+    pairs = zip(part, full, strict=True)
+    return grid(head, [[f"{one['epsilon']:g}", bounds(one), bounds(two)] for one, two in pairs])

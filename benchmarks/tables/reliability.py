@@ -1,13 +1,14 @@
-"""What is tested: runs that were killed, other histories, planted bugs, networks; and how long tests take."""
+"""What is tested: runs that were killed, other histories, planted bugs, networks and layers."""
 
-import csv
 from collections import Counter
 from typing import Any
 
-from benchmarks.common import RESULTS
-from benchmarks.tables.markdown import grid, texts, where
+import pandas as pd
 
-_SLOWEST = 5
+from benchmarks.common import RESULTS
+from benchmarks.tables.markdown import grid, where
+
+Result = dict[str, Any]
 
 
 def kills(result: dict[str, Any]) -> list[str]:
@@ -30,17 +31,15 @@ def kills(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def histories(result: dict[str, Any]) -> list[str]:
+def histories(result: Result) -> list[str]:
     """How many histories ended as a fresh run, what happened in them, and which jobs were needless."""
     lived = result["histories"]
-    events = [event.split(":")[0] for each in lived for event in each["events"]]
-    versions: dict[str, list[dict[str, Any]]] = {}
+    events = Counter(event.split(":")[0] for each in lived for event in each["events"])
+    versions: dict[str, list[Result]] = {}
     for each in lived:
         versions.setdefault(each["version"], []).append(each)
     rows = [[version, *_lived(found)] for version, found in (versions | {"all": lived}).items()]
-    counted = ", ".join(
-        f"{name.replace('_', ' ')} {events.count(name)}" for name in sorted(set(events))
-    )
+    counted = ", ".join(f"{name.replace('_', ' ')} {events[name]}" for name in sorted(events))
     return [
         *grid(["version", "histories", "not as a fresh run", "jobs", "needless ones"], rows),
         "",
@@ -48,22 +47,13 @@ def histories(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def _lived(histories: list[dict[str, Any]]) -> list[str]:
+def _lived(histories: list[Result]) -> list[str]:
     """How many, how many of them wrong, and their jobs where they were counted."""
     wrong = sum(bool(each["wrong"]) for each in histories)
     counted = [each for each in histories if "jobs" in each]
     jobs, needless = (sum(each[what] for each in counted) for what in ("jobs", "needless"))
-    return [
-        *(f"{len(histories)}", f"{wrong}"),
-        *((f"{jobs}", f"{needless}") if counted else ("not counted", "not counted")),
-    ]
-
-
-def slowest_tests(result: dict[str, Any]) -> list[str]:
-    """The tests that take longest, and how long the runs of pytest took."""
-    rows = [[f"`{row['test']}`", f"{row['seconds']:.0f} s"] for row in result["tests"][:_SLOWEST]]
-    runs = "; ".join(f"{run['outcome']} in {run['seconds'] / 60:.0f} min" for run in result["runs"])
-    return [*grid(["test", "time"], rows), "", f"Runs of pytest: {runs}."]
+    of_jobs = [f"{jobs}", f"{needless}"] if counted else ["not counted", "not counted"]
+    return [f"{len(histories)}", f"{wrong}", *of_jobs]
 
 
 def planted_bugs(result: dict[str, Any]) -> list[str]:
@@ -78,45 +68,43 @@ def planted_bugs(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def backbones(result: dict[str, Any]) -> list[str]:
+def backbones() -> list[str]:
     """The engine for each method, or what the method does not find, and the networks that have these."""
+    rows = _of_kind("networks")
     nothing = {"film": "no normalisation layers", "lora": "no linear layers"}
+    shown = rows["engine"].where(rows["outcome"] == "agrees", rows["method"].map(nothing))
     alike: dict[tuple[str, ...], list[str]] = {}
-    for row in result["rows"]:
-        engines = (
-            each.get("engine", nothing.get(name, "none")) for name, each in row["methods"].items()
-        )
-        alike.setdefault(tuple(engines), []).append(f"`{row['network']}`")
-    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
-    return [
-        *texts(
-            ["FiLM", "LoRA", "all parameters", "head", "networks"],
-            [[*engines, ", ".join(names)] for engines, names in alike.items()],
-        ),
-        "",
-        f"{len(result['rows'])} networks, with {versions}.",
-    ]
+    for name, engines in shown.groupby(rows["name"], sort=False):
+        alike.setdefault(tuple(engines), []).append(f"`{name}`")
+    head = ["FiLM", "LoRA", "all parameters", "head", "networks"]
+    lines = [[*engines, ", ".join(names)] for engines, names in alike.items()]
+    return [*grid(head, lines, numbers=False), "", f"{rows['name'].nunique()} networks."]
 
 
 def gradients() -> list[str]:
-    """How many layers, adapters and text classifiers have the gradients of a loop in float64."""
-    with (RESULTS / "gradients.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    """How many networks, layers, adapters and text classifiers have the gradients of a loop in float64."""
     names = {
+        "networks": "networks of the table above, each with four methods",
         "layers": "layers of torch and timm, in all their settings",
         "adapters": "methods of peft, in four small networks",
         "texts": "text classifiers of transformers, each with four methods",
     }
     lines = []
     for kind, name in names.items():
-        outcomes = Counter(row["outcome"] for row in rows if row["kind"] == kind)
+        outcomes = Counter(_of_kind(kind)["outcome"])
         counts = [outcomes[each] for each in ("agrees", "refused", "wrong")]
         lines.append([name, *map(str, (sum(counts), *counts))])
-    classifiers = {row["case"].split()[0] for row in rows if row["kind"] == "texts"}
-    film = [row for row in rows if row["kind"] == "texts" and row["case"].endswith(" film")]
+    texts = _of_kind("texts")
+    film = ((texts["outcome"] == "agrees") & (texts["method"] == "film")).sum()
     return [
         *grid(["kind", "cases", "agree", "refused with a reason", "wrong"], lines),
         "",
-        f"Of {len(classifiers)} kinds of text classifiers, {sum(row['outcome'] == 'agrees' for row in film)} "
-        "train with FiLM.",
+        f"Of {texts['name'].nunique()} kinds of text classifiers, {film} train with FiLM.",
     ]
+
+
+def _of_kind(kind: str) -> pd.DataFrame:
+    rows = pd.read_csv(RESULTS / "gradients.csv")
+    rows = rows[rows["kind"] == kind]
+    cases = rows["case"].str.split(n=1)
+    return rows.assign(name=cases.str[0], method=cases.str[1])

@@ -4,29 +4,25 @@ import re
 from pathlib import Path
 
 import pandas as pd
-import pytest
 from benchmarks.evidence import pictures
 from matplotlib.testing.compare import compare_images
 from tests.tracked import tracked
 
 ROOT = Path(__file__).parents[2]
-PICTURES = pictures.PICTURES
 # As in test_pictures.py.
 TOLERANCE = 2.0
 
 
-@pytest.mark.parametrize("picture", PICTURES, ids=lambda each: each.figure)
-def test_the_picture_is_what_the_code_draws(picture, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_picture_is_what_the_code_draws(tmp_path: Path) -> None:
     drawn = tmp_path / "drawn.png"
-    pictures.draw(picture, drawn)
-    assert compare_images(str(picture.stem.with_suffix(".png")), str(drawn), TOLERANCE) is None
+    pictures.draw(drawn)
+    assert compare_images(str(pictures.PICTURE), str(drawn), TOLERANCE) is None
 
 
-@pytest.mark.parametrize("picture", PICTURES, ids=lambda each: each.figure)
-def test_its_words_are_current(picture) -> None:  # type: ignore[no-untyped-def]
-    document = (ROOT / picture.document).read_text(encoding="utf-8")
-    assert document.count(picture.start) == 1
-    assert pictures.filled(picture, document) == document, "python -m benchmarks.evidence.pictures"
+def test_its_words_are_current() -> None:
+    document = pictures.DOCUMENT.read_text(encoding="utf-8")
+    assert document.count(pictures.START) == 1
+    assert pictures.filled(document) == document, "python -m benchmarks.evidence.pictures"
 
 
 def test_every_picture_of_the_documents_is_made_by_the_command() -> None:
@@ -42,7 +38,7 @@ def test_every_picture_of_the_documents_is_made_by_the_command() -> None:
         file for name in ("findings", "film", "theory") for file in (images / name).glob("*.png")
     }
     others |= {images / "price.png", images / "regret.png"}
-    assert shown - others == {picture.stem.with_suffix(".png") for picture in PICTURES}
+    assert shown - others == {pictures.PICTURE}
     assert set(tracked("docs/images/**/*.png")) == shown
 
 

@@ -1,11 +1,12 @@
-"""Twelve of the networks of docs/your-own-data.md: their gradients are those of the loop.
+"""Twelve of the networks of docs/backbones.md: their gradients are those of the loop.
 
-`python -m benchmarks.evidence.backbones` compares all of them, with every method.
+`python -m benchmarks.evidence.gradients networks` compares all of them, with every method.
 """
 
 import pytest
 import torch
-from benchmarks.evidence.backbones import NETWORKS, prepare, try_step
+from benchmarks.evidence.backbones import NETWORKS, built
+from benchmarks.evidence.gradients import try_case
 
 from dpsweep.models.architecture import BackboneError
 
@@ -33,12 +34,12 @@ TRIED = [
 @pytest.mark.parametrize(("network", "method", "engine"), TRIED)
 def test_a_step_is_that_of_the_loop(network: str, method: str, engine: str) -> None:
     torch.set_num_threads(1)
-    assert try_step(BY_NAME[network], method) == engine
+    assert try_case(*built(BY_NAME[network], method)) == engine
 
 
 def test_a_method_that_finds_nothing_to_train() -> None:
     with pytest.raises(BackboneError, match="has none"):
-        prepare(BY_NAME["nf_resnet26"], "film", small=True)
+        built(BY_NAME["nf_resnet26"], "film")
 
 
 def test_at_least_twenty_networks_of_timm() -> None:

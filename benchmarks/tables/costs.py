@@ -1,0 +1,133 @@
+"""What things cost: steps, cells, the demo, planning, analysis, and what was checked on a GPU."""
+
+from typing import Any
+
+from benchmarks.common import REPOSITORY
+from benchmarks.tables.markdown import columns, grid, where
+from dpsweep.planning.plan import Plan
+from dpsweep.planning.status import Status
+from dpsweep.study import load_study
+from dpsweep.study.paths import Paths
+
+REFERENCE = "without privacy"
+Result = dict[str, Any]
+
+
+def step_cost(result: Result) -> list[str]:
+    """Ratios of time and memory to the step without privacy."""
+
+    def ratios(row: Result, name: str) -> str:
+        measured = row["contenders"].get(name)
+        if measured is None or "failure" in measured:
+            return "" if measured is None else "fails"
+        memory = measured["megabytes"] / row["contenders"][REFERENCE]["megabytes"]
+        return f"{measured['ratio']:.2f}x, {memory:.2f}x"
+
+    def reference(row: Result) -> str:
+        measured = row["contenders"][REFERENCE]
+        return f"{1000 * measured['seconds']:.0f} ms, {measured['megabytes']:.0f} MB"
+
+    names = [name for name in result["rows"][0]["contenders"] if name != REFERENCE]
+    shown = {
+        "network, what trains (batch)": "{title} ({batch})",
+        "precision": "{setting}",
+        REFERENCE: reference,
+        **{name: lambda row, name=name: ratios(row, name) for name in names},
+    }
+    said = "Time and peak memory of a step, as multiples of the same step without privacy. "
+    return [*columns(shown, result["rows"]), "", said + where(result["environment"])]
+
+
+def noise_cost(result: Result) -> list[str]:
+    """Cost of noise with full tails in a step."""
+
+    def whole(row: Result) -> str:
+        seconds = row["step_seconds"]
+        return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
+
+    shown = {
+        "step": "{case}",
+        "trainable parameters": "{parameters:,}",
+        "step, all of it": whole,
+        "float32 noise": lambda row: f"{1000 * row['float32_noise_seconds']:.2f} ms",
+        "our noise": lambda row: f"{1000 * row['noise_seconds']:.2f} ms",
+        "added": "{added_percent:+.2f} %",
+    }
+    return [*columns(shown, result["rows"]), "", f"Measured on {result['device']}."]
+
+
+def plan() -> list[str]:
+    """Cells, trials and estimated GPU hours of the main targets of the paper's study, from nothing."""
+    study = load_study(REPOSITORY / "config.yaml")
+    paths = Paths(REPOSITORY / "nowhere")  # a folder that is not there: nothing is done yet
+    status = Status(study, paths)
+    main = (name for name in (*study.figures, *study.tables) if name.startswith(("fig", "tab1")))
+    named = {"everything": "all"} | {f"`{name}`": name for name in main}
+    rows = []
+    for title, name in named.items():
+        estimates = Plan(study, paths, [name], status=status).estimates().values()
+        hours = sum(each.seconds for each in estimates) / 3600
+        cells, trials = (sum(getattr(e, each) for e in estimates) for each in ("cells", "trials"))
+        rows.append([title, f"{cells:,}", f"{trials:,}", f"{hours:,.{0 if hours >= 10 else 1}f}"])
+    return grid(["target", "cells", "trials", "GPU hours (estimate)"], rows)
+
+
+# -- on a GPU ----------------------------------------------------------------------------------
+
+
+def right_on_gpu(result: Result) -> list[str]:
+    """The largest relative errors against the loop in float64, and what else was checked."""
+    rows = [
+        [piece["title"], setting, *(f"{error:.1e}" for error in errors.values())]
+        for piece in result["pieces"]
+        for setting, errors in piece.get("relative_errors", {}).items()
+    ]
+    head = [
+        "network, what trains", "engine", "sum", "norms", "sum, masked and spoilt",
+        "length of one clipped gradient",
+    ]  # fmt: skip
+    said = []
+    for piece in result["pieces"]:
+        for setting, reason in piece.get("failures", {}).items():
+            said.append(f"{piece['title']}, {setting}: not computed ({reason}).")
+        if "draws" in piece:
+            drawn = (
+                "Noise: {beyond_float32} of {draws:,} draws beyond the largest of float32, "
+                "{expected_beyond:.0f} expected."
+            )
+            said.append(drawn.format_map(piece))
+        if found := piece.get("largest_relative_differences"):
+            listed = ", ".join(f"{name} {value:.1e}" for name, value in found.items())
+            said.append(f"Largest relative differences of parameters: {listed}.")
+    return [*grid(head, rows), "", *said, where(result["environment"])]
+
+
+def cifar100_on_gpu(result: Result) -> list[str]:
+    """The best trial of every epsilon and rule of clipping."""
+    rows = [piece["best"] for piece in result["pieces"]]
+    shown = {
+        "epsilon": "{epsilon:g}",
+        "clipping": "{clipping}",
+        "accuracy": "{accuracy:.3f}",
+        "B": "{batch_size:,}",
+        "C": lambda row: str(row["clipping_bound"] or ""),
+        "learning rate": "{learning_rate:g}",
+        "examples per second": "{examples_per_second:,.0f}",
+    }
+    rows.sort(key=lambda row: (row["clipping"], row["epsilon"]))
+    return [*columns(shown, rows), "", where(result["environment"])]
+
+
+def cell_on_gpu(result: Result) -> list[str]:
+    """Where the wall time of a cell goes."""
+    shown = {
+        "two trials": lambda each: "compiled" if each["compiled"] else "as it is",
+        "process": "{process_seconds:.1f} s",
+        "steps and evaluation": lambda each: f"{100 * each['share_of_steps_and_evaluation']:.1f} %",
+        "to the first step": "{seconds_to_first_step:.1f} s",
+        "examples per second": "{examples_per_second:,}",
+        "memory": lambda each: f"{each.get('gigabytes', 0):.1f} GB",
+    }
+    size = "N = {train:,}, {pixels} x {pixels} pixels, B = {batch}, {epochs} epochs. "
+    said = size.format_map(result["pieces"][0]["size"]) + where(result["environment"])
+    return [*columns(shown, result["pieces"]), "", said]
