@@ -14,9 +14,9 @@ import pandas as pd
 from scipy.stats import norm
 
 from benchmarks.common import RESULTS
-from dpsweep.analysis.evidence import compare, comparison_table, evidence_table
+from dpsweep.analysis.evidence import compare, evidence_table
 from dpsweep.analysis.frames import load_trials
-from dpsweep.analysis.grids import CONDITIONS, grids
+from dpsweep.analysis.grids import grids
 from dpsweep.base.files import atomic_path
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose, repeats
@@ -26,6 +26,10 @@ from dpsweep.study.paths import Paths
 NUMBERS = RESULTS / "findings.json"
 TRIALS = NUMBERS.with_name("frozen_features.parquet")
 PROBLEM = ["dataset", "backbone", "epsilon", "epochs"]
+BEST_COLUMNS = [
+    *PROBLEM, "batch_size", "train_size", "clipping_bound", "learning_rate", "centre",
+    "minimum", "maximum", "cross_fitted",
+]  # fmt: skip
 RULE_COLUMNS = [
     "rule", "condition", "implication", "effect_measured", "unit", "margin", "threshold", "effect",
     "lower_here", "upper_here", "smallest_visible_here", "comparisons", "units", "needs",
@@ -64,7 +68,7 @@ def norm_before_training(trials: pd.DataFrame) -> float:
 
 
 def collect(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
-    """Return everything that the page says, as plain numbers.
+    """Return everything that the tables say, as plain numbers.
 
     Args:
         study: the study of the trials.
@@ -72,45 +76,40 @@ def collect(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
     """
     costs = trials.drop_duplicates("trial_key")
     flat, automatic = (trials[trials["clipping"] == kind] for kind in ("flat", "automatic"))
-    sizes = {name: dataset.test_size for name, dataset in study.datasets.items()}
-    comparisons = compare(grids(flat, sizes))
-    return {
+    comparisons = compare(
+        grids(flat, {name: each.test_size for name, each in study.datasets.items()})
+    )
+    best = repeats(trials).groupby(["problem", "cell"])["learning_rate"].first()
+    rates = {
+        (cell.problem, cell.name): study.sweeps[study.sweep_of(cell)].learning_rates
+        for cell in study.all_cells()
+    }
+    at_an_end = sum(rate in (rates[key][0], rates[key][-1]) for key, rate in best.items())
+    by_bound = _along(flat, "clipping_bound")
+    counts = sorted({len(row["values"]) for row in by_bound})
+    found = {
         "study": {
             "cells": len(study.all_cells()),
             "trials": len(costs),
             "hours": round(float(costs["wall_seconds"].sum()) / 3600, 2),
-            "seconds_of_a_trial": {
-                str(size): round(float(group["wall_seconds"].median()), 2)
-                for size, group in costs.groupby("train_size")
-            },
             "seeds": int(trials["seed"].max()),
         },
-        "ends": _ends(study, trials),
-        "best": _best(flat),
-        "by_bound": _along(flat, "clipping_bound"),
+        "ends": {"cells": len(best), "at_an_end": at_an_end},
+        "best": _plain(choose(flat, PROBLEM)[BEST_COLUMNS]),
+        "by_bound": by_bound,
         "by_batch_size": _along(flat, "batch_size"),
-        **_beside_automatic(flat, automatic),
-        "chance": {
-            str(count): round(by_chance(trials, count), 2)
-            for count in sorted({len(row["values"]) for row in _along(flat, "clipping_bound")})
-        },
+        "chance": {str(count): round(by_chance(trials, count), 2) for count in counts},
         "rules": _plain(
             evidence_table(comparisons, related_datasets(study.datasets))[RULE_COLUMNS]
         ),
-        "compared": _plain(comparison_table(comparisons)[["rule", *CONDITIONS, "effect"]]),
         "titles": {
             name: each.title for name, each in [*study.datasets.items(), *study.backbones.items()]
         },
     }
-
-
-def _beside_automatic(flat: pd.DataFrame, automatic: pd.DataFrame) -> dict[str, Any]:
-    if automatic.empty:
-        return {}
-    return {
-        "automatic": _automatic(flat, automatic),
-        "beside_smallest": _beside_smallest(flat, automatic),
-    }
+    if len(automatic):
+        found["automatic"] = _automatic(flat, automatic)
+        found["beside_smallest"] = _beside_smallest(flat, automatic)
+    return found
 
 
 def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -126,41 +125,14 @@ def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def _ends(study: Study, trials: pd.DataFrame) -> dict[str, int]:
-    """How many cells have their best learning rate at an end of its grid."""
-    best = repeats(trials).groupby(["problem", "cell"])["learning_rate"].first()
-    grids = {
-        (cell.problem, cell.name): study.sweeps[study.sweep_of(cell)].learning_rates
-        for cell in study.all_cells()
-    }
-    ends = [rate in (grids[key][0], grids[key][-1]) for key, rate in best.items()]
-    return {"cells": len(ends), "at_an_end": sum(ends)}
-
-
-def _best(trials: pd.DataFrame) -> list[dict[str, Any]]:
-    """The best cell of every problem, epsilon and number of epochs."""
-    columns = [
-        *PROBLEM, "batch_size", "train_size", "clipping_bound", "learning_rate", "centre",
-        "minimum", "maximum", "cross_fitted",
-    ]  # fmt: skip
-    return _plain(choose(trials, PROBLEM)[columns])
-
-
 def _along(trials: pd.DataFrame, axis: str) -> list[dict[str, Any]]:
     """Accuracy along C or B, everything else tuned for every value; seeds that did not choose measure."""
-    chosen = choose(trials, [*PROBLEM, axis])
-    rows = []
-    for key, group in chosen.groupby(PROBLEM):
-        rows.append(
-            dict(zip(PROBLEM, key, strict=True))
-            | {
-                "values": group[axis].tolist(),
-                "accuracy": [round(value, 4) for value in group["cross_fitted"]],
-                "lowest": [round(value, 4) for value in group["minimum"]],
-                "highest": [round(value, 4) for value in group["maximum"]],
-            }
-        )
-    return rows
+    return [
+        dict(zip(PROBLEM, key, strict=True))
+        | {"values": group[axis].tolist()}
+        | {"accuracy": [round(value, 4) for value in group["cross_fitted"]]}
+        for key, group in choose(trials, [*PROBLEM, axis]).groupby(PROBLEM)
+    ]
 
 
 def _automatic(flat: pd.DataFrame, automatic: pd.DataFrame) -> list[dict[str, Any]]:
@@ -169,8 +141,7 @@ def _automatic(flat: pd.DataFrame, automatic: pd.DataFrame) -> list[dict[str, An
         choose(automatic, PROBLEM), on=PROBLEM, suffixes=("", "_auto")
     )
     both["difference"] = both["cross_fitted_auto"] - both["cross_fitted"]
-    columns = [*PROBLEM, "cross_fitted", "cross_fitted_auto", "difference", "batch_size_auto"]
-    return _plain(both[columns])
+    return _plain(both[[*PROBLEM, "cross_fitted", "cross_fitted_auto", "difference"]])
 
 
 def _beside_smallest(flat: pd.DataFrame, automatic: pd.DataFrame) -> dict[str, float]:

@@ -259,8 +259,8 @@ def film_costs(numbers: Row) -> list[str]:
         "",
         f"{film.trained} of {film.cells} cells of `studies/film.yaml` are trained: {study['trials']:,} "
         f"trials with {study['seeds']} seeds, {study['hours']:g} hours on one core. The seeds of a best "
-        f"cell lie {apart:.1f} points apart in the mean; the test images give the accuracy of one model a standard "
-        f"error of up to {error:.1f} points. The best learning rate is at an end of its grid in "
+        f"cell lie {apart:.1f} points apart in the mean; the test images give the accuracy of one model a "
+        f"standard error of up to {error:.1f} points. The best learning rate is at an end of its grid in "
         f"{ends['at_an_end']} of {ends['cells']} cells.",
     ]
 
