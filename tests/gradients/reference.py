@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from tests.gradients.tiny_models import Case
 from torch import Tensor
 
-from dpsweep.gradients import GradientEngine, make_engine
+from dpsweep.gradients import _ENGINES, GradientEngine, make_engine
+from dpsweep.gradients.opacus import OpacusEngine
 from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 
 GAMMA = 0.3
@@ -47,6 +48,13 @@ def factors(norms: Tensor, bound: float) -> dict[Clipping, Tensor]:
     }
 
 
+def build(case: Case, engine: str, **options: Any) -> GradientEngine:
+    """Make an engine by itself; `auto` alone looks at the network, and compares engines with the loop."""
+    if engine == "auto":
+        return make_engine(engine, case.model, case.head, **options)
+    return (_ENGINES | {"opacus": OpacusEngine})[engine](case.model, case.head, **options)
+
+
 def check(
     case: Case, engine: str = "auto", tolerance: float = 1e-10, **options: Any
 ) -> GradientEngine:
@@ -56,12 +64,12 @@ def check(
         case: the network and a batch of which some examples are masked.
         engine: its name.
         tolerance: relative to the largest number of a parameter's gradient.
-        options: of `make_engine`.
+        options: of the engine.
     """
     losses, rows = one_by_one(case)
     before = {name: each.clone() for name, each in case.model.state_dict().items()}
     random = torch.get_rng_state()
-    made = make_engine(engine, case.model, case.head, **options)
+    made = build(case, engine, **options)
     mask, norms = case.mask, lengths(rows, losses)
     head = lengths({name: rows[name] for name in case.head}, losses)
     # Some examples are longer than this bound, and others not.

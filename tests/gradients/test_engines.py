@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.gradients.reference import check, one_by_one
+from tests.gradients.reference import build, check, one_by_one
 from tests.gradients.tiny_models import CASES, EACH_ENGINE, HEAD, LAYERS, make, on_layer
 from torch import Tensor, nn
 
@@ -118,9 +118,7 @@ def test_expanded_engine_is_one_graph(name: str, monkeypatch: pytest.MonkeyPatch
 )
 def test_autocast_keeps_norms_and_sums_in_float32(engine: str, name: str) -> None:
     case = make(name, torch.float32, examples=16)
-    exact, made = (
-        make_engine(engine, case.model, case.head, autocast=each) for each in (None, torch.bfloat16)
-    )
+    exact, made = (build(case, engine, autocast=each) for each in (None, torch.bfloat16))
     full, half = (each.clipped_sum(*case.batch, FlatClipping(1.0)) for each in (exact, made))
     assert half.norms.dtype == half.losses.dtype == torch.float32
     # A rounding is off by at most 1/256. Group normalisation over a handful of numbers enlarges it.

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tests.gradients.reference import build
 from tests.gradients.tiny_models import ENGINES_ON_IMAGES, Case, make
 from timm.layers import StdConv2d
 from torch import Tensor, nn
@@ -37,7 +38,7 @@ def with_example(case: Case, row: Tensor) -> Tensor:
 @each_engine
 def test_contribution_is_at_most_one(engine: str, name: str) -> None:
     case = make(name, torch.float32)
-    made = make_engine(engine, case.model, case.head)
+    made = build(case, engine)
     alone = torch.tensor([False, True, False, False, False, False])
     pattern = case.inputs[1]
     for scale in (0.0, 1e-30, 1e-3, 1.0, 1e3, 1e10, 1e30, math.inf, math.nan):
@@ -53,7 +54,7 @@ def test_contribution_is_at_most_one(engine: str, name: str) -> None:
 def test_nonfinite_examples_are_zeroed_and_counted(engine: str, name: str, scale: float) -> None:
     """Their sum is that of the others, although all are computed together."""
     case = make(name, torch.float32)
-    made = make_engine(engine, case.model, case.head)
+    made = build(case, engine)
     inputs = with_example(case, case.inputs[1] * scale)
     result = made.clipped_sum(inputs, case.labels, case.mask, FlatClipping(1.0))
     norms, _ = made.norms(inputs, case.labels, torch.ones_like(case.mask))
@@ -82,9 +83,7 @@ def test_diverged_model_gives_zero(engine: str, name: str) -> None:
     for parameter in case.model.parameters():
         if parameter.requires_grad:
             nn.init.constant_(parameter, math.nan)
-    result = make_engine(engine, case.model, case.head).clipped_sum(
-        case.inputs, case.labels, case.mask, FlatClipping(1.0)
-    )
+    result = build(case, engine).clipped_sum(*case.batch, FlatClipping(1.0))
     assert (flat(result) == 0).all()
     assert torch.equal(result.nonfinite, case.mask)
 

@@ -20,7 +20,6 @@ TRIED = [
     ("samvit_base_patch16_224", "all", "vmap"),  # a use without a rule
     ("cait_xxs24_224", "film", "expanded"),  # attention of the class token
     ("convnextv2_atto", "all", "bookkeeping"),  # normalised responses, convolutions by channel
-    ("resnetv2_50x1_bit", "film", "expanded"),  # group normalisation, a convolution as the head
     ("gmlp_ti16_224", "lora", "expanded"),  # products of tokens
     ("resnet18", "film", "expanded"),  # batch normalisation with fixed statistics
     ("xcit_nano_12_p16_224", "lora", "expanded"),  # frozen batch normalisation

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.training.tiny_study import CPU, SPEC, N, Prepared
+from tests.training.tiny_study import CPU, SPEC, Prepared
 
 from dpsweep.gradients.precision import resolve_precision
 from dpsweep.models.build import trainable_parameters
@@ -14,7 +14,7 @@ from dpsweep.training.trial import train_trial
 # Noise and batches are drawn from the trial's key, which holds the precision: without noise
 # and with the full batch, precision is all that differs.
 FULL = replace(
-    SPEC, optimizer="sgd", noise_multiplier=0.0, train_size=N, batch_size=N, physical_batch=128
+    SPEC, optimizer="sgd", noise_multiplier=0.0, train_size=100, batch_size=100, physical_batch=100
 )
 
 

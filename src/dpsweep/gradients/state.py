@@ -12,7 +12,7 @@ import random
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -72,7 +72,9 @@ def check_passes(model: nn.Module, run: Run, inputs: Tensor, others: Tensor) -> 
     copied = copy_of(model)
     given = inputs.clone()
     start = _attributes(copied)
-    look_ups = _RefuseLargestNorms(copied) if inputs.device.type == "cpu" else nullcontext()
+    look_ups: AbstractContextManager[Any] = (
+        _RefuseLargestNorms(copied) if inputs.device.type == "cpu" else nullcontext()
+    )
     with same_draws(inputs.device), look_ups:
         first = run(copied, given)
     if not _same(given, inputs):
