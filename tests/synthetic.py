@@ -15,6 +15,7 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.paths import Paths
 from dpsweep.theory import ClippedSums
+from tests.described import study_of
 
 CHECKSUM = "0" * 64
 """Of the data and the weights that every trial was made from."""
@@ -43,41 +44,43 @@ def make_study(
         "learning_rate": [0.01],
         "seeds": 1,
     }
-    return Study.model_validate(
-        {
-            "title": "Synthetic",
-            "datasets": {
-                "digits": {
-                    "title": "Digits",
-                    "source": {"kind": "sklearn-digits"},
-                    "classes": classes,
-                    "train_size": train_size,
-                    "test_size": 200,
-                    "image_size": 8,
-                    "description": "Handwritten digits.",
-                }
-            },
-            "backbones": {
-                name: {
-                    "title": f"ViT {name}",
-                    "architecture": "vit_tiny_patch16_224",
-                    "weights": {"kind": "random"},
-                }
-                for name in backbones
-            },
-            "methods": {
-                "film": {"kind": "film"},
-                "lora": {"kind": "lora", "rank": 1, "target_modules": ["qkv"]},
-            },
-            "sweeps": {name: sweep | changes for name, changes in sweeps.items()},
-            "roles": {
-                "datasets": {"main": "digits"},
-                "backbones": dict(zip(("weak", "strong"), backbones, strict=False)),
-                "methods": {"main": "film", "lora": "lora"},
-            },
-            "figures": figures or {},
-            "tables": tables or {},
-        }
+    return study_of(
+        described(
+            {
+                "title": "Synthetic",
+                "datasets": {
+                    "digits": {
+                        "title": "Digits",
+                        "source": {"kind": "sklearn-digits"},
+                        "classes": classes,
+                        "train_size": train_size,
+                        "test_size": 200,
+                        "image_size": 8,
+                        "description": "Handwritten digits.",
+                    }
+                },
+                "backbones": {
+                    name: {
+                        "title": f"ViT {name}",
+                        "architecture": "vit_tiny_patch16_224",
+                        "weights": {"kind": "random"},
+                    }
+                    for name in backbones
+                },
+                "methods": {
+                    "film": {"kind": "film"},
+                    "lora": {"kind": "lora", "rank": 1, "target_modules": ["qkv"]},
+                },
+                "sweeps": {name: sweep | changes for name, changes in sweeps.items()},
+                "roles": {
+                    "datasets": {"main": "digits"},
+                    "backbones": dict(zip(("weak", "strong"), backbones, strict=False)),
+                    "methods": {"main": "film", "lora": "lora"},
+                },
+                "figures": figures or {},
+                "tables": tables or {},
+            }
+        )
     )
 
 

@@ -10,7 +10,6 @@ import pytest
 from benchmarks import tables
 from benchmarks.evidence import price, theory
 
-from dpsweep.figures.draw import FAMILIES
 from dpsweep.figures.tables.write import read_numbers
 from dpsweep.study.paths import Paths
 from tests.synthetic import make_study, write_cells, write_overlaps
@@ -112,8 +111,7 @@ def test_the_command_takes_the_numbers_from_the_cells_and_gradients_of_a_folder(
     (tmp_path / "numbers").mkdir()
     theory.collect(theory.STUDY, tmp_path / "results", tmp_path / "numbers")
     for name, target in theory.FIGURES[theory.STUDY].items():
-        compute, _ = FAMILIES[study.figures[target].family]
-        wanted = compute(study, paths, study.figures[target])
+        wanted = study.figures[target].compute(study, paths)
         found = (tmp_path / "numbers" / f"{name}.csv").read_text(encoding="utf-8")
         assert found == wanted.to_csv(index=False, lineterminator="\n")
         assert len(wanted) > 1

@@ -14,7 +14,7 @@ from dpsweep.study import find, load_study
 from dpsweep.study.find import only_study
 from dpsweep.study.paths import Paths
 
-TEXT = "extends: demo\nresults: results/pets\nfigures: !replace {}\ntables: !replace {}\n"
+TEXT = "extends: demo\nresults: results/pets\nfigures: none\n"
 
 
 @pytest.fixture

@@ -28,8 +28,7 @@ STUDY = """\
 extends: demo
 results: results/mine
 privacy: {check_with_opacus: false}
-figures: !replace {}
-tables: !replace {}
+figures: none
 """
 # A word that every option takes one of; the first that its parser accepts.
 VALUES = ("1", "a=1", "a:b=1", "a=1/2", "a", "1/1s", "a=local")

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from dpsweep.cli import surroundings
+from tests.described import described
 from tests.workflow.chain import STUDY
 
 # What figures, caches, files, terminals and shells need late.
@@ -149,7 +150,9 @@ def test_a_study_runs_in_the_worst_surroundings(tmp_path: Path) -> None:
     sweep = sweep | {"learning_rate": [0.01], "seeds": 1}
     figures = {"heatmap": STUDY["figures"]["heatmap"]}
     study = STUDY | {"title": "ε", "sweeps": {problem: sweep}, "figures": figures, "tables": {}}
-    (here / "mine.yaml").write_text(yaml.safe_dump(study | {"results": "results/ε"}), "utf-8")
+    (here / "mine.yaml").write_text(
+        yaml.safe_dump(described(study, here) | {"results": "results/ε"}), "utf-8"
+    )
     command = [sys.executable, "-m", "dpsweep.cli"]
     for words in (["check", "mine.yaml", "--seconds", "1"], ["run", "mine.yaml", "heatmap"]):
         done = subprocess.run(

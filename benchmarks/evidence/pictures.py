@@ -18,7 +18,6 @@ import pandas as pd
 from benchmarks.common import REPOSITORY, command_line
 from dpsweep.base.files import write_text
 from dpsweep.figures import style
-from dpsweep.figures.draw import FAMILIES
 from dpsweep.figures.tables.write import read_numbers
 from dpsweep.study import load_study
 from dpsweep.study.captions import said_of_marks
@@ -36,9 +35,8 @@ SHOWN = "ccuracy over clipping bound and batch size, for problems of increasing 
 def draw(file: Path) -> None:
     """Draw the picture from the numbers that lie beside it."""
     figure = load_study(STUDY).figures[FIGURE]
-    _, plot = FAMILIES[figure.family]
     with style.style():
-        plot(figure, read_numbers(PICTURE.with_suffix(".csv"))).savefig(file, dpi=300)
+        figure.plot(read_numbers(PICTURE.with_suffix(".csv"))).savefig(file, dpi=300)
 
 
 def said_of_rules(rules: pd.DataFrame) -> str:

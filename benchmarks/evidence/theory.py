@@ -14,7 +14,6 @@ from pathlib import Path
 from benchmarks import tables
 from benchmarks.common import REPOSITORY, RESULTS, command_line
 from dpsweep.base.files import write_text
-from dpsweep.figures.draw import FAMILIES
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 
@@ -45,9 +44,7 @@ def collect(study_file: Path, results: Path | None, folder: Path) -> None:
     study = load_study(REPOSITORY / study_file)
     paths = Paths(results or REPOSITORY / study.results)
     for name, target in FIGURES[study_file].items():
-        figure = study.figures[target]
-        compute, _ = FAMILIES[figure.family]
-        numbers = compute(study, paths, figure)
+        numbers = study.figures[target].compute(study, paths)
         write_text(folder / f"{name}.csv", numbers.to_csv(index=False, lineterminator="\n"))
 
 

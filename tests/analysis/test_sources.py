@@ -16,7 +16,7 @@ from dpsweep.base.text import one_line
 from dpsweep.cli import run
 from dpsweep.cli.main import app
 from dpsweep.data.resize import Resize
-from dpsweep.figures.draw import draw
+from dpsweep.figures import draw
 from dpsweep.gradients import make_engine
 from dpsweep.models.build import build_model
 from dpsweep.report.checks import check_sources

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from tests.described import study_of
 from tests.synthetic import (
     make_study,
     write_cells,
@@ -25,7 +26,6 @@ from tests.synthetic import (
 from dpsweep.analysis.frames import MissingResultsError
 from dpsweep.base.errors import DpsweepError
 from dpsweep.figures import draw, style
-from dpsweep.figures.draw import FAMILIES as FAMILIES_OF_FIGURES
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
@@ -130,7 +130,7 @@ def one_seed() -> Study:
     content = STUDY.model_dump(mode="json", exclude_none=True)
     for sweep in content["sweeps"].values():
         sweep["seeds"] = 1
-    return Study.model_validate(content)
+    return study_of(content)
 
 
 def diverging(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
@@ -238,8 +238,7 @@ def test_files_are_fit_to_be_printed(drawn: Paths, family: str) -> None:
     assert 1.5 * 300 < int.from_bytes(png[16:20], "big") <= 5.5 * 300
     position = png.index(b"pHYs") + 4
     assert int.from_bytes(png[position : position + 4], "big") == round(300 / 0.0254)
-    compute, _ = FAMILIES_OF_FIGURES[family]
-    numbers = compute(STUDY, drawn, STUDY.figures[family])
+    numbers = STUDY.figures[family].compute(STUDY, drawn)
     read = pd.read_csv(drawn.figure(family, "csv"))
     assert list(read.columns) == list(numbers.columns)
     for column in numbers.select_dtypes("number"):

@@ -20,7 +20,6 @@ from tests.synthetic import (
 )
 
 from dpsweep.figures import style
-from dpsweep.figures.draw import FAMILIES
 from dpsweep.study import Cell, Study
 from dpsweep.study.captions import how_chosen
 from dpsweep.study.paths import Paths
@@ -28,10 +27,9 @@ from dpsweep.study.paths import Paths
 
 def plotted(study: Study, paths: Paths) -> tuple[Figure, pd.DataFrame]:
     figure = study.figures["f"]
-    compute, plot = FAMILIES[figure.family]
-    numbers = compute(study, paths, figure)
+    numbers = figure.compute(study, paths)
     with style.style():
-        drawing = plot(figure, numbers)
+        drawing = figure.plot(numbers)
         drawing.draw_without_rendering()
     return drawing, numbers
 
@@ -232,7 +230,7 @@ def test_a_crowded_heatmap_leaves_the_values_to_the_colours(tmp_path: Path) -> N
     drawing, _ = drawn(tmp_path, grid, half, family="heatmap", panels=[{"title": "t"}])
     above = {text.get_text() for text in drawing.axes[0].texts}
     assert above == {"framed: 80 of 80", "η = 0.01"}
-    assert drawing.get_figwidth() <= style.TEXT_WIDTH + 1e-9
+    assert drawing.get_figwidth() <= style.look().page_width + 1e-9
 
 
 @pytest.mark.parametrize("scale", ["shared", "panel"])
@@ -291,9 +289,9 @@ def curve(
 
 def test_easy_is_blue_and_hard_is_orange(tmp_path: Path) -> None:
     axes = curve(tmp_path, ["hard", "easy"]).axes[0]
-    assert legend_of(axes) == {"1": style.HARD.lower(), "2": style.EASY.lower()}
+    assert legend_of(axes) == {"1": style.look().hard.lower(), "2": style.look().easy.lower()}
     drawn = [to_hex(line.get_color()) for line in axes.lines]
-    assert drawn == [style.HARD.lower(), style.EASY.lower()]
+    assert drawn == [style.look().hard.lower(), style.look().easy.lower()]
 
 
 @pytest.mark.parametrize("count", [1, 4])

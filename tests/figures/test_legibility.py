@@ -12,7 +12,6 @@ from tests.synthetic import make_study, write_cells, write_gradient_norms
 from tests.whole_study import write_results
 
 from dpsweep.figures import style
-from dpsweep.figures.draw import FAMILIES as PLOTS
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
@@ -81,11 +80,12 @@ def wide_study() -> Study:
     """The paper's grids for one problem of twelve classes, with every family of figures."""
     once = {"epochs": 8}
     figures = {
-        name: {"family": name, "caption": "c", "section": "s", "select": once} | settings
+        name: {"family": name, "caption": "c", "section": "s"} | settings
         for name, settings in WIDE.items()
     }
-    for name in ("noise_curve", "noise_curve_of_epochs"):
-        del figures[name]["select"]
+    for figure in figures.values():
+        if "panels" in figure:
+            figure["panels"] = [once | panel for panel in figure["panels"]]
     sweeps = {
         "bounds": PAPER | {"epochs": [8]},
         "automatic": PAPER | {"epochs": [8], "clipping_bound": "automatic"},
@@ -96,9 +96,8 @@ def wide_study() -> Study:
 
 def draw(study: Study, folder: Path, name: str) -> Figure:
     figure = study.figures[name]
-    compute, plot = PLOTS[figure.family]
     with style.style():
-        return plot(figure, compute(study, Paths(folder), figure))
+        return figure.plot(figure.compute(study, Paths(folder)))
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import norm as normal
 from tests.synthetic import make_study, write_cells, write_gradient_norms, write_overlaps
 
-from dpsweep.figures.draw import FAMILIES
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.theory import direction_optimal_clipping
@@ -54,7 +53,7 @@ def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
 def numbers_of(study: Study, paths: Paths) -> pd.DataFrame:
     """What the one figure of a study draws."""
     (target,) = study.figures.values()
-    return FAMILIES[target.family][0](study, paths, target)
+    return target.compute(study, paths)
 
 
 def figure(family: str, **settings: Any) -> dict[str, Any]:

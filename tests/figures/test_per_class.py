@@ -11,7 +11,7 @@ from tests.synthetic import make_study, write_cells, write_dataset, write_gradie
 
 from dpsweep.analysis.frames import UnreadableResultsError
 from dpsweep.figures import draw
-from dpsweep.figures.per_class import plot
+from dpsweep.figures.classes import plot_per_class
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
@@ -30,8 +30,8 @@ def drawn(study: Study, paths: Paths) -> pd.DataFrame:
 # -- per class -----------------------------------------------------------------------------
 
 
-def per_class_study(**settings: Any) -> Study:
-    panel = {"title": "Digits", "clipping_bound": [0.1, 1.0]}
+def per_class_study(bounds: list[float] | float = [0.1, 1.0], **settings: Any) -> Study:  # noqa: B006
+    panel = {"title": "Digits", "clipping_bound": bounds}
     return make_study(
         {"s": {"epochs": [2], "clipping_bound": [0.1, 1.0], "batch_size": [100, 200], "seeds": 2}},
         classes=3,
@@ -89,7 +89,7 @@ def test_a_class_without_test_examples_is_said_and_not_drawn(tmp_path: Path) -> 
     numbers = drawn(study, paths).set_index(["clipping_bound", "class"])
     assert numbers.loc[1.0]["class_rank"].dropna().to_dict() == {2: 1, 0: 2}, "easy to hard"
     assert np.isnan(numbers.loc[(1.0, 1), "class_rank"])
-    figure = plot(study.figures["drawn"], pd.read_csv(paths.figure("drawn", "csv")))
+    figure = plot_per_class(study.figures["drawn"], pd.read_csv(paths.figure("drawn", "csv")))
     labels = [each.get_text() for each in figure.axes[-1].get_xticklabels()]
     assert labels == ["two", "zero"]
     assert "no test example: one." in figure.get_supxlabel().replace("\n", " ")
@@ -106,10 +106,7 @@ def test_the_retained_weight_may_be_that_of_the_classifier(tmp_path: Path) -> No
 
 
 def test_the_baseline_is_drawn_even_if_the_panel_does_not_name_it(tmp_path: Path) -> None:
-    study = per_class_study()
-    content = study.model_dump(mode="json", exclude_none=True)
-    content["figures"]["drawn"]["panels"][0]["clipping_bound"] = 0.1
-    study, paths = Study.model_validate(content), Paths(tmp_path)
+    study, paths = per_class_study(bounds=0.1), Paths(tmp_path)
     write_per_class(study, paths)
     assert set(drawn(study, paths)["clipping_bound"]) == {0.1, 1.0}
 

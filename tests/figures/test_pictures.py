@@ -12,7 +12,6 @@ from matplotlib.testing.compare import compare_images
 from tests.figures.test_draw import FAMILIES, STUDY, write_results
 
 from dpsweep.figures import style
-from dpsweep.figures.draw import FAMILIES as PLOTS
 from dpsweep.study.paths import Paths
 
 SEEN = Path(__file__).parent / "seen"
@@ -22,9 +21,9 @@ TOLERANCE = 2.0
 
 
 def save_picture(family: str, results: Path, picture: Path) -> None:
-    compute, plot = PLOTS[family]
+    figure = STUDY.figures[family]
     with style.style():
-        drawing = plot(STUDY.figures[family], compute(STUDY, Paths(results), STUDY.figures[family]))
+        drawing = figure.plot(figure.compute(STUDY, Paths(results)))
         drawing.savefig(picture, dpi=75)
 
 

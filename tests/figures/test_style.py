@@ -37,8 +37,8 @@ def test_ordered_colours_get_brighter(count: int) -> None:
 
 
 def test_difficulty_has_its_colours() -> None:
-    assert style.line_colours(["easy", "hard"]) == [style.EASY, style.HARD]
-    assert style.EASY not in style.category_colours(4)
+    assert style.line_colours(["easy", "hard"]) == [style.look().easy, style.look().hard]
+    assert style.look().easy not in style.category_colours(4)
     with pytest.raises(ValueError, match="at most 4"):
         style.category_colours(5)
 

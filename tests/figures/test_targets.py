@@ -47,7 +47,7 @@ def test_a_panel_is_one_problem(family: str, complete: dict[str, Any], axis: str
     assert mistakes(family, panels=[panel(**complete)]) == []
     incomplete = {name: value for name, value in complete.items() if name != axis}
     (mistake,) = mistakes(family, panels=[panel(**incomplete)])
-    assert mistake.startswith(f"figures.f.panels[0].{axis}: found ")
+    assert mistake.startswith(f"figures.py, line 6: f: panels[0].{axis}: found ")
     assert "allowed: one of them" in mistake
 
 
@@ -60,7 +60,7 @@ def test_a_line_is_one_problem() -> None:
     line = {"label": "l", "epochs": 1}
     panels = [{"title": "t", "lines": [line]}]
     (mistake,) = mistakes("clipping_curve", panels=panels)
-    assert mistake.startswith("figures.f.panels[0].lines[0].epsilon: found 1, 8")
+    assert mistake.startswith("figures.py, line 6: f: panels[0].lines[0].epsilon: found 1, 8")
     assert mistakes("method_comparison", panels=panels) == []
 
 
@@ -69,7 +69,7 @@ def test_the_baseline_of_a_per_class_figure_must_be_in_the_grid() -> None:
     assert mistakes("per_class", baseline=1.0, **settings) == []
     (mistake,) = mistakes("per_class", baseline=3.0, **settings)
     assert mistake == (
-        "figures.f.baseline: found 3; allowed: a clipping bound of digits_small_film"
+        "figures.py, line 6: f: baseline: found 3; allowed: a clipping bound of digits_small_film"
     )
 
 
@@ -111,5 +111,5 @@ def test_an_entry_of_a_comparison_has_a_place_of_its_own() -> None:
         "family": "comparison", "caption": "c", "section": "s", "rows": ["dataset"],
         "columns": ["epsilon"], "entries": [entry, entry],
     }  # fmt: skip
-    with pytest.raises(ValueError, match=r"tables\.t: Digits, ε = 1 appears twice in the table"):
+    with pytest.raises(ValueError, match=r"t: Digits, ε = 1 appears twice in the table"):
         make_study({"s": SWEEP}, tables={"t": table})

@@ -23,9 +23,8 @@ from tests.figures.test_draw import FAMILIES, FIGURES, SWEEP
 from tests.synthetic import make_study
 
 from dpsweep.base.text import markdown, one_line
-from dpsweep.figures import per_class, style
-from dpsweep.figures.draw import FAMILIES as FUNCTIONS
-from dpsweep.figures.draw import _plot
+from dpsweep.figures import classes, style
+from dpsweep.figures.drawing import plot
 from dpsweep.figures.tables.text import TextTable, latex
 from dpsweep.report.explore import _json
 from dpsweep.study.config.section import Title
@@ -66,11 +65,11 @@ def test_titles_are_drawn_letter_by_letter(
         {"s": SWEEP, "auto": SWEEP | {"clipping_bound": "automatic"}},
         figures={family: {"family": family, **settings}},
     )
-    numbers = FUNCTIONS[family][0](study, Paths(results), study.figures[family])
+    numbers = study.figures[family].compute(study, Paths(results))
     if family == "per_class":
         numbers["class_name"] = [NASTY[each] for each in pd.factorize(numbers["class_name"])[0]]
     with style.style():
-        picture = _plot(study.figures[family], numbers)
+        picture = plot(study.figures[family], numbers)
         picture.draw_without_rendering()
         if family == "heatmap":  # files of all families have the same writers
             style.save(picture, tmp_path / "a.pdf", tmp_path / "a.png")
@@ -84,7 +83,7 @@ def test_titles_are_drawn_letter_by_letter(
 def test_a_name_that_is_cut_is_not_cut_inside_an_escape() -> None:
     for dollars in range(20):
         name = style.literal("a" * dollars + "$" * 30)
-        (short,) = per_class._short_names(pd.DataFrame({"class_name": [name]}))
+        (short,) = classes._short_names(pd.DataFrame({"class_name": [name]}))
         assert re.fullmatch(r"a*(\\\$)*…", short)
 
 

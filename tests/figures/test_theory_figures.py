@@ -10,7 +10,6 @@ from benchmarks.tables.theory import lost_more
 from tests.synthetic import make_study, write_cells, write_overlaps
 
 from dpsweep.analysis.predictions import FIXED, HINDSIGHT, PREDICTIONS
-from dpsweep.figures.draw import FAMILIES
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
@@ -50,9 +49,8 @@ def draw(study: Study, folder: Path, accuracy: Any = None, examples: int = 8) ->
         if cell.clipping_bound == 1.0:
             measured = [[equal_gradients(NORM[cell.epsilon], examples)] * 2] * 3
             write_overlaps(study, paths, cell, SIGMA[cell.epsilon], measured)
-    compute, plot = FAMILIES[figure.family]
-    numbers = compute(study, paths, figure)
-    plot(figure, numbers)
+    numbers = figure.compute(study, paths)
+    figure.plot(numbers)
     assert set(numbers["privacy"]) == {"not private"}
     return numbers
 

@@ -28,7 +28,7 @@ def test_a_head_on_features_needs_room_for_these_and_not_for_the_images(tmp_path
         f"extends: {ROOT}/studies/frozen-features.yaml\n"
         "training: {physical_batch: 256}\n"
         "datasets: {cifar100: {image_size: 775}}\n"
-        "figures: !replace {}\ntables: !replace {}\n"
+        "figures: none\n"
     )
     study = load_study(tmp_path / "study.yaml")
     problem = "cifar100_vit-tiny_head"

@@ -22,7 +22,7 @@ CORE = Device("a core", "core", 0.098, start_seconds=3.0, step_seconds=0.005)
 def frozen(folder: Path, **sections: object) -> Study:
     """The study on frozen features with other settings, without figures."""
     content = {"extends": str(ROOT / "studies/frozen-features.yaml"), **sections}
-    text = yaml.safe_dump(content) + "figures: !replace {}\ntables: !replace {}\n"
+    text = yaml.safe_dump(content) + "figures: none\n"
     (folder / "study.yaml").write_text(text)
     return load_study(folder / "study.yaml")
 
@@ -81,7 +81,7 @@ def local(folder: Path, configuration: str | None) -> Study:
     (folder / "study.yaml").write_text(
         f"extends: {ROOT}/studies/frozen-features.yaml\n"
         f"backbones: {{minilm: {{weights: {weights}, tokenizer: {{kind: file, path: t.json}}}}}}\n"
-        "figures: !replace {}\ntables: !replace {}\n"
+        "figures: none\n"
     )
     return load_study(folder / "study.yaml")
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from tests.described import study_of
 from tests.planning.finished import AUDIT, cell_cost, finish_cell, finish_output
 from tests.workflow.chain import STUDY
 
@@ -38,7 +39,7 @@ def content() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    return Study.model_validate(content())
+    return study_of(content())
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def test_cells_that_train_again_are_missing(
     assert SWEEP not in Plan(study, paths, [SWEEP]).estimates()
     edited = content()
     edited["sweeps"][SWEEP] |= change
-    plan = Plan(Study.model_validate(edited), paths, [SWEEP])
+    plan = Plan(study_of(edited), paths, [SWEEP])
     assert plan.estimates()[SWEEP].cells == missing
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.described import study_of
 from tests.planning.finished import cell_cost, finish_cell
 from tests.workflow.chain import STUDY
 from typer.testing import CliRunner
@@ -28,7 +29,7 @@ def study() -> Study:
     content = copy.deepcopy(STUDY)
     content["sweeps"][SWEEP]["clipping_bound"] = [0.1, 1.0, 10.0]
     content["figures"]["heatmap"]["panels"][0]["clipping_bound"] = [0.1, 1.0]
-    return Study.model_validate(content)
+    return study_of(content)
 
 
 @pytest.fixture

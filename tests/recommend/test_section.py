@@ -29,7 +29,7 @@ def other_study() -> Study:
     content["privacy"] |= {"delta": 3e-6, "step_rounding": "ceil"}
     content["sweeps"] = {SWEEP: content["sweeps"][SWEEP] | {"optimizer": "sgd"}}
     content["backbones"]["vit-tiny"]["features"] = {}
-    content |= {"figures": {}, "tables": {}, "audit": None}
+    content |= {"figures": "none", "audit": None}
     return Study.model_validate(content)
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.browser import CHROMIUM, chromium
+from tests.described import study_of
 from tests.synthetic import make_study, write_cells
 
 from dpsweep import TRAINER_VERSION
@@ -91,7 +92,7 @@ def test_words_of_a_study_stay_words(paths: Paths) -> None:
     words = "</script><script>alert(1)</script><!--"
     content = STUDY.model_dump(exclude_none=True)
     content["title"] = content["datasets"]["digits"]["title"] = words
-    hostile = Study.model_validate(content)
+    hostile = study_of(content)
     text = explore.page(hostile, STUDY_FILE, read_trials(STUDY, paths, READ))
     assert words not in text
     (stored,) = re.findall(r'id="content">(.*?)</script>', text, flags=re.DOTALL)

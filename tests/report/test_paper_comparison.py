@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from tests.described import study_of
 from tests.synthetic import make_study, write_cells
 
 from dpsweep import report
@@ -30,12 +31,12 @@ def study(comparable: bool) -> Study:
                 "section": "s",
                 "rows": ["epsilon"],
                 "columns": ["clipping"],
-                "entries": [{"foreach": {"epsilon": "all"}}],
+                "entries": [{"epsilon": "all", "each": ("epsilon",)}],
             }
         },
     ).model_dump(exclude_none=True)
     references = [of_cells | {"epsilon": epsilon} | each for epsilon, each in numbers.items()]
-    return Study.model_validate(content | {"references": references})
+    return study_of(content | {"references": references})
 
 
 def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:

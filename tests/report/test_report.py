@@ -23,6 +23,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 from tests.browser import CHROMIUM, chromium
+from tests.described import study_of
 from tests.synthetic import make_study, write_cells, write_dataset, write_gradient_norms
 
 from dpsweep import report
@@ -80,7 +81,7 @@ def study_content() -> dict[str, Any]:
     return study.model_dump()
 
 
-STUDY = Study.model_validate(study_content())
+STUDY = study_of(study_content())
 
 
 def write_trials(study: Study, paths: Paths, **changes: Any) -> None:
@@ -459,9 +460,7 @@ def test_the_summary_counts_cells_trials_and_hours(page: Page) -> None:
 
 
 SWEEPS = STUDY.model_dump()["sweeps"]
-SHARED = STUDY.model_validate(
-    study_content() | {"sweeps": SWEEPS | {"digits_again": SWEEPS["digits_film"]}}
-)
+SHARED = study_of(study_content() | {"sweeps": SWEEPS | {"digits_again": SWEEPS["digits_film"]}})
 
 
 @pytest.mark.parametrize(
@@ -488,7 +487,7 @@ def test_trials_count_once_and_gpus_of_a_machine_are_one_device(
 
 
 def test_the_summary_says_how_many_examples_are_trained_on(trials: pd.DataFrame) -> None:
-    held_out = Study.model_validate(study_content() | {"training": {"select_on": "holdout"}})
+    held_out = study_of(study_content() | {"training": {"select_on": "holdout"}})
     for study, said in ((STUDY, "1,000"), (held_out, "898 of 1,000")):
         grid = summary.inputs(study, trials)["Datasets"]
         assert [row[grid.header.index("Training examples N")] for row in grid.rows] == [said]
@@ -656,9 +655,7 @@ def test_reference_accuracy_is_that_of_the_best_nonprivate_cell(page: Page, empt
     )
     content = study_content()
     del content["sweeps"]["digits_reference"]
-    assert (
-        "There is no trial without privacy" in written(Study.model_validate(content), empty).text()
-    )
+    assert "There is no trial without privacy" in written(study_of(content), empty).text()
 
 
 def test_the_privacy_statement_names_the_guarantee_and_its_limits(page: Page) -> None:
@@ -729,7 +726,7 @@ def test_words_of_a_study_stay_words(page: Page, empty: Paths) -> None:
     content["figures"]["squares"] |= {"caption": HOSTILE, "section": HOSTILE}
     content["figures"]["squares"]["panels"][0]["title"] = HOSTILE
     content["tables"]["rules"]["caption"] = HOSTILE
-    study = Study.model_validate(content)
+    study = study_of(content)
     recorded = {"device": HOSTILE, "precision": HOSTILE}
     write_trials(study, empty, **recorded, versions=json.dumps({HOSTILE: HOSTILE}))
     write_targets(empty)
@@ -820,7 +817,7 @@ class TestInABrowser:
         content["sweeps"]["digits_film"]["epsilon"] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
         content["figures"]["squares"] |= {"caption": words, "section": words}
         content["figures"]["f" * 100] = content["figures"]["squares"]
-        reported(Study.model_validate(content), empty, device=words)
+        reported(study_of(content), empty, device=words)
         with chromium(360, 800) as page:
             page.goto(empty.report.as_uri())
             assert page.evaluate(SEEN)["overflow"] <= 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.described import described
 
 from dpsweep.study import Study, StudyError, load_study
 
@@ -122,7 +123,7 @@ def dumped(study: Any) -> str:
 def load_small(folder: Path, edits: Edits) -> Study:
     """Load the small study with edits, from a file."""
     path = folder / "study.yaml"
-    path.write_text(dumped(edited(edits)))
+    path.write_text(dumped(described(edited(edits), folder)))
     return load_study(path)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.described import described
 from tests.workflow.chain import STUDY
 
 from dpsweep.cli import main as command_line
@@ -19,7 +20,7 @@ DIGITS, VIT = (
 )
 LONG = "d" * 100  # as long as a name may be
 ONE = json.dumps(STUDY["sweeps"]["digits_vit_film"] | {"dataset": LONG, "backbone": LONG})
-BASE = json.dumps(STUDY | {"results": "results"})
+BASE = json.dumps(described(STUDY) | {"results": "results"})
 MANY = ", ".join(f"{0.1 + number / 1000}" for number in range(50_000))
 
 

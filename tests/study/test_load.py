@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import ValidationError
+from tests.described import described
 from tests.study.small import SMALL, load_small
 
 from dpsweep.study import Study, StudyError, load_study
@@ -18,7 +19,7 @@ from dpsweep.study.config import FileWeights, HubWeights
 def base(tmp_path: Path) -> Path:
     """The small study, for others to extend."""
     path = tmp_path / "base.yaml"
-    path.write_text(yaml.safe_dump(SMALL, sort_keys=False))
+    path.write_text(yaml.safe_dump(described(SMALL, tmp_path), sort_keys=False))
     return path
 
 
@@ -65,8 +66,7 @@ def test_mappings_merge_and_the_rest_is_replaced(base: Path) -> None:
             clipping_bound: [1]
             learning_rate: [0.1]
             seeds: 1
-        figures: !replace {}
-        tables: !replace {}
+        figures: none
         """,
     )
     study, below = load_study(path), load_study(base)
@@ -136,10 +136,10 @@ def test_overlays_stack(base: Path) -> None:
 
 
 def test_a_replaced_mapping_can_be_extended_again(base: Path) -> None:
-    middle = overlay(base, "figures: !replace {}\ntables: !replace {}", "middle.yaml")
-    figure: dict[str, Any] = {"figures": {"map": SMALL["figures"]["map"]}}
-    top = overlay(middle, yaml.safe_dump(figure), "top.yaml")
-    assert list(load_study(top).figures) == ["map"]
+    (name, sweep), *_ = SMALL["sweeps"].items()
+    middle = overlay(base, "sweeps: !replace {}", "middle.yaml")
+    top = overlay(middle, yaml.safe_dump({"sweeps": {name: sweep}}), "top.yaml")
+    assert list(load_study(top).sweeps) == [name]
 
 
 def test_extends_is_relative_to_the_overlay(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,14 +187,14 @@ def test_references_that_cannot_be_used(base: Path, rows: str | None, said: str)
 @pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", "0.00001", "+1e-5", "10e-6", "1.e-5"])
 def test_numbers_as_people_write_them(tmp_path: Path, text: str) -> None:
     path = tmp_path / "study.yaml"
-    path.write_text(f"privacy: {{delta: {text}}}\n{yaml.safe_dump(SMALL)}")
+    path.write_text(f"privacy: {{delta: {text}}}\n{yaml.safe_dump(described(SMALL, tmp_path))}")
     assert load_study(path).privacy.delta == 1e-5
 
 
 @pytest.mark.parametrize("text", ["'1e-5'", "1e-5x", "e-5", "1e", "1e-5 1"])
 def test_text_that_looks_like_a_number_stays_text(tmp_path: Path, text: str) -> None:
     path = tmp_path / "study.yaml"
-    path.write_text(f"privacy: {{delta: {text}}}\n{yaml.safe_dump(SMALL)}")
+    path.write_text(f"privacy: {{delta: {text}}}\n{yaml.safe_dump(described(SMALL, tmp_path))}")
     assert 'privacy.delta: found "' in refused(path)
 
 
@@ -215,11 +215,11 @@ def test_infinite_epsilon_trains_without_privacy(tmp_path: Path) -> None:
 # -- files ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("section", ["sweeps", "datasets", "figures"])
+@pytest.mark.parametrize("section", ["sweeps", "datasets"])
 def test_a_name_that_stands_twice_is_refused_with_both_lines(tmp_path: Path, section: str) -> None:
     name = next(iter(SMALL[section]))
     last = {section: SMALL[section]}  # at the end of the file, where a line can be added
-    above = {key: value for key, value in SMALL.items() if key != section}
+    above = {key: value for key, value in described(SMALL, tmp_path).items() if key != section}
     text = yaml.safe_dump(above, sort_keys=False) + yaml.safe_dump(last, sort_keys=False)
     path = tmp_path / "study.yaml"
     path.write_text(f"{text}  {name}: {{}}\n")
@@ -238,7 +238,7 @@ def test_a_section_that_stands_twice_is_refused(tmp_path: Path) -> None:
 def test_an_anchor_with_changes_is_no_second_definition(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(
-        yaml.safe_dump({**SMALL, "methods": None}).replace(
+        yaml.safe_dump(described({**SMALL, "methods": None}, tmp_path)).replace(
             "methods: null",
             "methods:\n  film: {kind: film}\n  scratch: {kind: scratch}\n"
             "  lora: &lora {kind: lora, rank: 2, target_modules: [a]}\n"
@@ -321,7 +321,7 @@ def test_mistakes_of_the_base_show_in_the_overlay(base: Path) -> None:
     ("key", "other"), [("learning_rate", [0.5]), ("seeds", 7), ("engine", "loop")]
 )
 def test_sweeps_that_share_a_cell_agree_about_its_training(key: str, other: Any) -> None:
-    content = copy.deepcopy(SMALL)
+    content = described(copy.deepcopy(SMALL))
     name, sweep = next(iter(content["sweeps"].items()))
     content["sweeps"]["again"] = copy.deepcopy(sweep)
     Study.model_validate(content)

@@ -78,14 +78,13 @@ def test_series_of_targets_by_optimizer(tmp_path: Path) -> None:
         {
             "optimizers": DEFINED,
             "sweeps/flat/optimizer": ["adam", "momentum"],
-            "figures/map/foreach": {"optimizer": ["adam", "momentum"]},
             "figures": {
                 "map_{optimizer}": {
                     "family": "heatmap",
                     "section": "Main",
                     "caption": "By {optimizer}.",
-                    "foreach": {"optimizer": ["adam", "momentum", "rms"]},
-                    "panels": [{"epsilon": 1, "epochs": 2}],
+                    "series": {"optimizer": ["adam", "momentum", "rms"]},
+                    "panels": [{"epsilon": 1.0, "epochs": 2}],
                 }
             },
         }

@@ -175,14 +175,14 @@ REFERENCES: list[dict[str, Any]] = [
 
 def comparison_study(reference: bool = True, **changes: Any) -> Study:
     sweep = {"epsilon": [1.0, 8.0], "batch_size": [100, 200], "seeds": 2}
-    foreach = {"epsilon": "common"}
+    each = {"epsilon": "common", "each": ("epsilon",)}
     study = make_study(
         {"flat": sweep, "auto": sweep | {"clipping_bound": "automatic"}},
         tables=table(
             "comparison",
             rows=["dataset", "epsilon"],
             columns=["clipping"],
-            entries=[{"foreach": foreach, "clipping_bound": "automatic"}, {"foreach": foreach}],
+            entries=[each | {"clipping_bound": "automatic"}, each],
         ),
     )
     references = [each | changes for each in REFERENCES] if reference else []

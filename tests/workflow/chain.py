@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from benchmarks.campaigns import warm
 from benchmarks.common import snakemake
+from tests.described import described
 
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
@@ -208,7 +209,9 @@ class Chain(Workflow):
     def write(self) -> None:
         """Write the study file."""
         content = self.study | {"results": "results"}
-        (self.folder / self.file).write_text(yaml.safe_dump(content, sort_keys=False))
+        (self.folder / self.file).write_text(
+            yaml.safe_dump(described(content, self.folder), sort_keys=False)
+        )
 
     @property
     def parsed(self) -> Study:

@@ -18,8 +18,7 @@ STUDY = f"""\
 extends: {ROOT}/studies/demo.yaml
 results: results
 privacy: {{check_with_opacus: false}}
-figures: !replace {{}}
-tables: !replace {{}}
+figures: none
 """
 
 

@@ -135,7 +135,9 @@ def write_all_texts(folder: Path) -> None:
 def test_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_all_texts(tmp_path)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study() | {"results": "results"}))
+    (tmp_path / "study.yaml").write_text(
+        yaml.safe_dump(described(study(), tmp_path) | {"results": "results"})
+    )
 
     def run(*command: str) -> None:
         app([*command, "--study", "study.yaml"], standalone_mode=False)

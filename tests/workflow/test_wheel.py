@@ -21,8 +21,7 @@ from dpsweep.study.paths import Paths
 STUDY = """\
 extends: paper
 results: results/mine
-figures: !replace {}
-tables: !replace {}
+figures: none
 """
 
 
@@ -86,8 +85,7 @@ roles: !replace
   datasets: {main: digits-tenth}
   backbones: {weak: vit-random}
   methods: {main: film}
-figures: !replace {}
-tables: !replace {}
+figures: none
 """
 SUBMIT = """\
 #!/bin/sh

@@ -1,5 +1,44 @@
-"""Figures: every one is a frame of numbers (its CSV) and a drawing of exactly that frame."""
+"""Figures and tables: how they are described (`figure`, `table`, `families`), and how they are drawn.
 
-from dpsweep.figures.draw import draw
+`draw` writes a figure of a study. A notebook draws each family from any frame, as in ``heatmap(frame)``
+(`dpsweep.figures.notebook`). Whatever draws is loaded when it is first asked for: every job of a study
+reads the descriptions.
+"""
 
-__all__ = ["draw"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.study.descriptions import figure, table
+
+if TYPE_CHECKING:
+    from dpsweep.figures.drawing import draw
+    from dpsweep.figures.notebook import (
+        attacker_curves,
+        clipping_curve,
+        error_decomposition,
+        gradient_norm_distribution,
+        gradient_norm_histogram,
+        heatmap,
+        method_comparison,
+        noise_curve,
+        norm_trace,
+        optimal_batch_size,
+        optimal_clipping_trace,
+        per_class,
+        predicted_clipping,
+        privacy_effects,
+    )
+
+__all__ = [
+    "attacker_curves", "clipping_curve", "draw", "error_decomposition", "figure",
+    "gradient_norm_distribution", "gradient_norm_histogram", "heatmap", "method_comparison", "noise_curve",
+    "norm_trace", "optimal_batch_size", "optimal_clipping_trace", "per_class", "predicted_clipping",
+    "privacy_effects", "table",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "drawing" if name == "draw" else "notebook"
+    return getattr(import_module(f"dpsweep.figures.{module}"), name)

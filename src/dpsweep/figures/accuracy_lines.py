@@ -41,7 +41,7 @@ _FLOOR = -0.1
 # -- accuracy over the clipping bound ------------------------------------------------------
 
 
-def accuracy_by_clipping_bound(
+def compute_clipping_curve(
     study: Study, paths: Paths, figure: ClippingCurve, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per point: its centre, band and repeats, as accuracy or as difference to the best.
@@ -49,7 +49,7 @@ def accuracy_by_clipping_bound(
     The number without optimism (``cross_fitted``) is then a difference to that of the line's own
     choice of C.
 
-    Arguments are those of `dpsweep.figures.draw.Compute`.
+    Arguments are those of `dpsweep.study.targets.Figure.compute`.
     """
 
     def of_line(line: Line) -> pd.DataFrame:
@@ -90,7 +90,7 @@ def plot_clipping_curve(figure: ClippingCurve, numbers: pd.DataFrame) -> Figure:
                 axes.annotate(
                     f"↓ {point['centre']:.2f}".replace("-", "−"), (bound, floor),
                     (0, 2 + 8 * height), textcoords="offset points", va="bottom",
-                    ha=ends.get(bound, "center"), fontsize=style.SMALL,
+                    ha=ends.get(bound, "center"), fontsize=style.look().small,
                     color=palette[point["label"]],
                 )  # fmt: skip
     first = panels[0][0]
@@ -112,7 +112,7 @@ def _by_difficulty(panel: pd.DataFrame) -> dict[str, str]:
 # -- methods over the privacy budget -------------------------------------------------------
 
 
-def accuracy_by_method(
+def compute_method_comparison(
     study: Study, paths: Paths, figure: MethodComparison, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per point: mean, band and repeats, minus the best line's mean at that epsilon.
@@ -120,7 +120,7 @@ def accuracy_by_method(
     A method with more to tune gains more from being measured by the seeds that chose. Which is better
     is therefore a matter of ``cross_fitted`` and its difference to the best line's.
 
-    Arguments are those of `dpsweep.figures.draw.Compute`.
+    Arguments are those of `dpsweep.study.targets.Figure.compute`.
     """
 
     def of_line(line: Line) -> pd.DataFrame:
@@ -154,7 +154,7 @@ def plot_method_comparison(_: MethodComparison, numbers: pd.DataFrame) -> Figure
 # -- the best batch size over the epochs ---------------------------------------------------
 
 
-def best_batch_size_by_epochs(
+def compute_optimal_batch_size(
     study: Study, paths: Paths, figure: OptimalBatchSize, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per (panel, epsilon, epochs): the best B of every seed alone, and that of all together.
@@ -163,7 +163,7 @@ def best_batch_size_by_epochs(
     paper draws their mean. ``batch_size`` is the choice of all seeds together, with its C and learning
     rate. A choice without an accuracy is none.
 
-    Arguments are those of `dpsweep.figures.draw.Compute`.
+    Arguments are those of `dpsweep.study.targets.Figure.compute`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -211,7 +211,8 @@ def plot_optimal_batch_size(_: OptimalBatchSize, numbers: pd.DataFrame) -> Figur
         axes.axhline(full, color=style.GREY, linestyle=":", linewidth=1)
         axes.annotate(
             "Full", (1, full), (2, 0), xycoords=axes.get_yaxis_transform(),
-            textcoords="offset points", ha="left", va="center", size=6.5, color=style.GREY,
+            textcoords="offset points", ha="left", va="center", color=style.GREY,
+            size=style.look().points(6.5),
         )  # fmt: skip
         axes.set_yscale("log", base=2)
         axes.margins(y=0.08)

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dpsweep.analysis.frames import stack_panels
 from dpsweep.analysis.overlaps import NOTE, PRIVACY, Overlap, load_overlaps
-from dpsweep.analysis.predictions import PREDICTIONS
+from dpsweep.analysis.predictions import PREDICTIONS, predicted_bounds
 from dpsweep.figures import lines, style
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -73,7 +73,7 @@ def _of_the_cell(overlap: Overlap) -> dict[str, Any]:
 # -- the error over the clipping bound -----------------------------------------------------
 
 
-def errors_by_bound(
+def compute_error_decomposition(
     study: Study, paths: Paths, figure: ErrorDecomposition, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per (panel, epoch, C): parts of the error over |g|^2, mean over draws.
@@ -81,7 +81,7 @@ def errors_by_bound(
     An error of 1 is that of adding nothing. ``smallest`` and ``largest`` are of the whole error, over
     draws. Epochs are the start (0), the middle and the end.
 
-    Arguments are those of `dpsweep.figures.draw.Compute`.
+    Arguments are those of `dpsweep.study.targets.Figure.compute`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -123,7 +123,7 @@ def _errors(overlap: Overlap, bounds: np.ndarray) -> pd.DataFrame:
     )
 
 
-def plot_decomposition(_: ErrorDecomposition, numbers: pd.DataFrame) -> Figure:
+def plot_error_decomposition(_: ErrorDecomposition, numbers: pd.DataFrame) -> Figure:
     """Draw a panel for each cell: the error as a line with its parts, a colour for each epoch."""
     drawing, panels = style.panels(numbers, height=2.4, sharey=True)
     colours = style.colours_by(numbers["epoch"])
@@ -156,14 +156,14 @@ def plot_decomposition(_: ErrorDecomposition, numbers: pd.DataFrame) -> Figure:
 # -- C* over the epochs --------------------------------------------------------------------
 
 
-def optima_by_epoch(
+def compute_optimal_clipping_trace(
     study: Study, paths: Paths, figure: OptimalClippingTrace, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per (panel, epsilon, epoch): C*, median norm and scale-free C, medians over draws.
 
     ``smallest`` and ``largest`` are of C*, over draws; the plateau is that of the scale-free C.
 
-    Arguments are those of `dpsweep.figures.draw.Compute`.
+    Arguments are those of `dpsweep.study.targets.Figure.compute`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -198,7 +198,7 @@ def _optima(overlap: Overlap) -> dict[str, Any]:
     }
 
 
-def plot_trace(_: OptimalClippingTrace, numbers: pd.DataFrame) -> Figure:
+def plot_optimal_clipping_trace(_: OptimalClippingTrace, numbers: pd.DataFrame) -> Figure:
     """Draw a panel for each problem: C* solid with its range over draws, the median norm dashed."""
     drawing, panels = style.panels(numbers, height=2.5, sharey=True)
     colours = style.colours_by(numbers["epsilon"])
@@ -237,7 +237,7 @@ RULES: dict[str, Callable[[ClippedSums, float, int], float]] = {
 """The definitions of a best bound."""
 
 
-def optima_by_epsilon(
+def compute_privacy_effects(
     study: Study, paths: Paths, figure: PrivacyEffectsFigure, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per (panel, rule, epsilon, effect): the best bound after the last epoch.
@@ -246,7 +246,7 @@ def optima_by_epsilon(
     ``indirect`` the gradients of the row's epsilon and its noise, ``both`` what the row's epsilon has.
     Medians over draws, which are the same batches for every epsilon, with smallest and largest.
 
-    Arguments are those of `dpsweep.figures.draw.Compute`.
+    Arguments are those of `dpsweep.study.targets.Figure.compute`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -291,10 +291,12 @@ def _effects(loose: Overlap, tight: Overlap) -> list[dict[str, float | str]]:
     return found
 
 
-def plot_effects(_: PrivacyEffectsFigure, numbers: pd.DataFrame) -> Figure:
+def plot_privacy_effects(_: PrivacyEffectsFigure, numbers: pd.DataFrame) -> Figure:
     """Draw a column for each problem, a row for each rule, a line for each effect."""
     drawing, panels = style.panels(numbers, 3.6, rows=len(RULES), sharex="col", sharey="row")
-    colours = dict(zip(_EFFECTS.values(), ["black", style.HARD, style.EASY], strict=True))
+    colours = dict(
+        zip(_EFFECTS.values(), ["black", style.look().hard, style.look().easy], strict=True)
+    )
     below = False
     for row, rule in enumerate(RULES):
         of_rule = numbers[numbers["rule"] == rule]
@@ -323,7 +325,14 @@ def plot_effects(_: PrivacyEffectsFigure, numbers: pd.DataFrame) -> Figure:
 # -- predicted beside measured bounds --------------------------------------------------------
 
 
-def plot_predictions(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
+def compute_predicted_clipping(
+    study: Study, paths: Paths, figure: PredictedClipping, missing: list[Path] | None = None
+) -> pd.DataFrame:
+    """The numbers of `dpsweep.analysis.predictions.predicted_bounds`."""
+    return predicted_bounds(study, paths, figure, missing)
+
+
+def plot_predicted_clipping(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
     """Draw predicted against measured bounds for each prediction; below, what each rule loses."""
     drawing = style.panels_figure(3, height=4.6)
     # Apart, so that the long names of rules below do not narrow the panels above.
@@ -379,7 +388,8 @@ def _draw_losses(axes: Axes, numbers: pd.DataFrame) -> None:
     rules = numbers.drop_duplicates("rule")
     reach = (rules["mean_lost_upper"] - rules["mean_lost"]).fillna(0)
     sns.barplot(
-        rules, x="mean_lost", y="rule", color=style.EASY, saturation=1, width=0.6, errorbar=None, ax=axes
+        rules, x="mean_lost", y="rule", color=style.look().easy, saturation=1, width=0.6,
+        errorbar=None, ax=axes,
     )  # fmt: skip
     axes.errorbar(
         rules["mean_lost"], rules["rule"], xerr=reach, fmt="none", ecolor=style.GREY, elinewidth=0.8
@@ -388,7 +398,7 @@ def _draw_losses(axes: Axes, numbers: pd.DataFrame) -> None:
     for end, (_, row) in zip(ends, rules.iterrows(), strict=True):
         axes.annotate(
             f"{row['mean_lost']:.4f} ({row['settings']:.0f} settings)", (end, row["rule"]), (3, 0),
-            textcoords="offset points", va="center", size=style.SMALL,
+            textcoords="offset points", va="center", size=style.look().small,
         )  # fmt: skip
     axes.set_xlim(0, max(1e-6, 1.35 * ends.max()))
     axes.set(xlabel="Accuracy lost against the best C of each setting, mean", ylabel="")

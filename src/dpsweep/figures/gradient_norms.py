@@ -47,7 +47,7 @@ _MANY_STEPS = 100  # with more, a running mean over about 2% of them carries the
 # -- the distribution after every epoch ----------------------------------------------------
 
 
-def gradient_norm_densities(
+def compute_gradient_norm_distribution(
     study: Study,
     paths: Paths,
     figure: GradientNormDistribution,
@@ -60,7 +60,7 @@ def gradient_norm_densities(
     share above C hold that share. Zero and non-finite norms have no logarithm: they count in the
     share and the quantiles as they are (a NaN does not), not in the density.
 
-    Arguments are those of `dpsweep.figures.draw.Compute`.
+    Arguments are those of `dpsweep.study.targets.Figure.compute`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -107,7 +107,7 @@ def _support(density: np.ndarray) -> slice:
     return slice(visible[0], visible[-1] + 1) if visible.size else slice(0)
 
 
-def plot_distribution(_: GradientNormDistribution, numbers: pd.DataFrame) -> Figure:
+def plot_gradient_norm_distribution(_: GradientNormDistribution, numbers: pd.DataFrame) -> Figure:
     """Draw a violin for every epoch, quartiles and median inside, C as a line."""
     panels = [panel for _, panel in numbers.groupby("panel")]
     violins = sum(panel["epoch"].nunique() for panel in panels)
@@ -142,7 +142,12 @@ def _draw_violins(axes: Axes, numbers: pd.DataFrame, name_bound: bool) -> None:
         # With equal areas, one narrow distribution would make slivers of all others.
         half = 0.44 * density["value"] / density["value"].max()
         axes.fill_betweenx(
-            density["norm"], epoch - half, epoch + half, color=style.EASY, alpha=0.45, linewidth=0
+            density["norm"],
+            epoch - half,
+            epoch + half,
+            color=style.look().easy,
+            alpha=0.45,
+            linewidth=0,
         )
     quartiles = numbers[numbers["quantity"] == "quantile"].pivot(
         index="epoch", columns="value", values="norm"
@@ -153,12 +158,12 @@ def _draw_violins(axes: Axes, numbers: pd.DataFrame, name_bound: bool) -> None:
         zorder=3, ax=axes,
     )  # fmt: skip
     bound = numbers["clipping_bound"].iloc[0]
-    axes.axhline(bound, color=style.HARD, linestyle="--", linewidth=1)
+    axes.axhline(bound, color=style.look().hard, linestyle="--", linewidth=1)
     if name_bound:
         axes.annotate(
             f"C = {style.write_value(bound)}", (1.0, bound), (2, 0),
             xycoords=axes.get_yaxis_transform(), textcoords="offset points",
-            ha="left", va="center", size=7, color=style.HARD,
+            ha="left", va="center", size=style.look().points(7), color=style.look().hard,
         )  # fmt: skip
     axes.set(xlabel="", ylabel="")
     style.log_axis(axes, "y")
@@ -171,7 +176,7 @@ def _draw_violins(axes: Axes, numbers: pd.DataFrame, name_bound: bool) -> None:
 # -- the histogram after the last epoch ----------------------------------------------------
 
 
-def gradient_norm_shares(
+def compute_gradient_norm_histogram(
     study: Study, paths: Paths, figure: GradientNormHistogram, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per bin: the share of all examples whose norm is in [lower, upper).
@@ -179,7 +184,7 @@ def gradient_norm_shares(
     All panels have the same bins, equally wide in the logarithm. Zero and non-finite norms lie in
     no bin, so the shares of a panel add up to 1 only without them.
 
-    Arguments are those of `dpsweep.figures.draw.Compute`.
+    Arguments are those of `dpsweep.study.targets.Figure.compute`.
     """
     norms_of = [
         load_gradient_norms(study, paths, [panel], epoch="last", missing=missing)
@@ -216,7 +221,7 @@ def _logarithms(norms: pd.DataFrame) -> np.ndarray:
     return logs
 
 
-def plot_histogram(_: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
+def plot_gradient_norm_histogram(_: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
     """Draw a panel for each problem on one horizontal axis, C as a line.
 
     Vertical axes are their own: where one distribution is a spike, the others would lie flat.
@@ -229,16 +234,16 @@ def plot_histogram(_: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
         middles = np.sqrt(panel["lower"] * panel["upper"])
         sns.histplot(
             x=middles, weights=panel["share"], bins=list(edges), element="step", linewidth=0,
-            color=style.EASY, alpha=0.6, ax=axes,
+            color=style.look().easy, alpha=0.6, ax=axes,
         )  # fmt: skip
         style.log_axis(axes, "x")
         axes.set_ylim(0, 1.35 * panel["share"].max())  # room for the text above the bars
         bound = panel["clipping_bound"].iloc[0]
         above = style.write_percentage(panel["share_above_bound"].iloc[0])
-        axes.axvline(bound, color=style.HARD, linestyle="--", linewidth=1)
+        axes.axvline(bound, color=style.look().hard, linestyle="--", linewidth=1)
         axes.text(
             0.03, 0.97, f"C = {style.write_value(bound)}\n{above} above",
-            transform=axes.transAxes, va="top", size=7, color=style.HARD,
+            transform=axes.transAxes, va="top", size=style.look().points(7), color=style.look().hard,
         )  # fmt: skip
         axes.set(xlabel=style.log_label("Gradient norm", len(panels)), ylabel="")
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
@@ -252,12 +257,12 @@ def plot_histogram(_: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
 # -- the mean at every step ----------------------------------------------------------------
 
 
-def gradient_norms_by_step(
+def compute_norm_trace(
     study: Study, paths: Paths, figure: NormTrace, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per step of every (panel, epsilon): the first seed of the best cell.
 
-    Arguments are those of `dpsweep.figures.draw.Compute`.
+    Arguments are those of `dpsweep.study.targets.Figure.compute`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -282,7 +287,7 @@ def gradient_norms_by_step(
     return stack_panels(figure.panels, of_panel, TRACE_COLUMNS)
 
 
-def plot_trace(_: NormTrace, numbers: pd.DataFrame) -> Figure:
+def plot_norm_trace(_: NormTrace, numbers: pd.DataFrame) -> Figure:
     """Draw a line for every epsilon: every step thinly, and a running mean where there are many."""
     drawing, panels = style.panels(numbers, height=2.1, wide=True, sharey=True)
     colours = style.colours_by(numbers["epsilon"])

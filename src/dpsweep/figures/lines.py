@@ -167,7 +167,7 @@ def _setting_axis(axes: Axes, points: pd.DataFrame, setting: str) -> None:
         case _:
             texts = [style.write_value(bound) for bound in values[setting]]
     style.value_axis(axes, "y", list(values[setting]), texts, labels=3)
-    axes.tick_params(axis="y", labelsize=style.SMALL)
+    axes.tick_params(axis="y", labelsize=style.look().small)
 
 
 def plot_bounds(

@@ -5,6 +5,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,30 +29,21 @@ from dpsweep.base.text import one_line
 from dpsweep.base.units import count
 from dpsweep.figures.fonts import FONT, write_all
 from dpsweep.study.clipping import RULES
+from dpsweep.study.config.style import Style
 
-TEXT_WIDTH = 5.5  # inches: the paper's line
-SMALL = 6.0  # points: notes beside a drawing, such as the settings that were chosen
-
-# Told apart by every common colour vision.
-_PALETTE = sns.color_palette("colorblind").as_hex()
-EASY, HARD, MEDIUM = _PALETTE[0], _PALETTE[3], _PALETTE[7]
-DIFFICULTY = {"easy": EASY, "medium": MEDIUM, "hard": HARD}
-_CATEGORIES = [_PALETTE[2], _PALETTE[4], _PALETTE[9], "#000000"]
-SEQUENTIAL = "viridis"
+_LOOK: ContextVar[Style] = ContextVar("look", default=Style())  # noqa: B039 (it is frozen)
 BEST = "#D1001C"
 GREY = "#555555"
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 
+_SIZES = {
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 8),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 7),
+    **dict.fromkeys(("legend.fontsize", "legend.title_fontsize"), 7),
+}
 _RC: Any = {
     "font.family": [FONT],
     "mathtext.fontset": "dejavusans",
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
-    "legend.title_fontsize": 7,
     "legend.frameon": False,
     "legend.handlelength": 1.6,
     "axes.spines.top": False,
@@ -81,16 +73,26 @@ class MissingFontError(DpsweepError):
     """The font of the figures is not installed."""
 
 
+def look() -> Style:
+    """The colours and sizes of what is drawn now."""
+    return _LOOK.get()
+
+
 @contextmanager
-def style() -> Iterator[None]:
+def style(chosen: Style | None = None) -> Iterator[None]:
     """Draw in the project's style, whatever the user's matplotlib settings are.
+
+    Args:
+        chosen: the colours and sizes of a study, by default the project's.
 
     Raises:
         MissingFontError: matplotlib's own font is not there.
     """
     with mpl.rc_context():
         mpl.rcdefaults()
-        sns.set_theme(context="paper", style="ticks", palette="colorblind", rc=_RC)
+        chosen = chosen or Style()
+        sizes = {name: chosen.points(size) for name, size in _SIZES.items()}
+        sns.set_theme(context="paper", style="ticks", palette="colorblind", rc=_RC | sizes)
         try:
             findfont(FontProperties(family=FONT), fallback_to_default=False)
         except ValueError:
@@ -98,12 +100,16 @@ def style() -> Iterator[None]:
                 f"the font {FONT!r} was not found; it ships with matplotlib: reinstall matplotlib, "
                 "and delete its font cache (matplotlib.get_cachedir()) if that does not help"
             ) from None
-        yield
+        before = _LOOK.set(chosen)
+        try:
+            yield
+        finally:
+            _LOOK.reset(before)
 
 
 def panels_figure(count: int, height: float) -> Figure:
     """An empty figure for ``count`` panels side by side: one panel does not take the whole line."""
-    width = TEXT_WIDTH if count > 1 else 3.3
+    width = look().page_width * (1 if count > 1 else 0.6)
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -158,8 +164,8 @@ def save(figure: Figure, pdf: Path, png: Path) -> None:
 def ordered_colours(count: int) -> list[str]:
     """Colours for values in ascending order: dark to bright, without the palest yellow."""
     if count == 1:
-        return [EASY]
-    return list(sns.color_palette(SEQUENTIAL, count).as_hex())
+        return [look().easy]
+    return list(sns.color_palette(look().colour_map, count).as_hex())
 
 
 def colours_by(values: "pd.Series[Any]") -> dict[Any, str]:
@@ -172,7 +178,7 @@ def line_colours(difficulties: Sequence[str | None]) -> list[str]:
     """Blue for easy and orange for hard where lines say so; otherwise an ordered palette."""
     if all(each is None for each in difficulties):
         return ordered_colours(len(difficulties))
-    return [DIFFICULTY[each] if each else "#000000" for each in difficulties]
+    return [look().difficulty[each] if each else "#000000" for each in difficulties]
 
 
 def category_colours(count: int) -> list[str]:
@@ -181,9 +187,10 @@ def category_colours(count: int) -> list[str]:
     Raises:
         ValueError: more than four: nobody can tell so many lines apart.
     """
-    if count > len(_CATEGORIES):
-        raise ValueError(f"at most {len(_CATEGORIES)} lines can be told apart, found {count}")
-    return _CATEGORIES[:count]
+    categories = look().palette[3:]
+    if count > len(categories):
+        raise ValueError(f"at most {len(categories)} lines can be told apart, found {count}")
+    return categories[:count]
 
 
 # -- how values are written ----------------------------------------------------------------
@@ -458,11 +465,11 @@ def title(axes: Axes, text: str, *lines: str, colours: Sequence[str] = ()) -> No
         lines: the small type, from top to bottom.
         colours: one for each line, by default grey.
     """
-    axes.set_title(text, pad=4 + 1.25 * SMALL * len(lines))
+    axes.set_title(text, pad=4 + 1.25 * look().small * len(lines))
     for index, line in enumerate(reversed(lines)):
         axes.annotate(
-            line, (0.5, 1.0), (0, 2 + 1.25 * SMALL * index), xycoords="axes fraction",
-            textcoords="offset points", ha="center", va="bottom", fontsize=SMALL,
+            line, (0.5, 1.0), (0, 2 + 1.25 * look().small * index), xycoords="axes fraction",
+            textcoords="offset points", ha="center", va="bottom", fontsize=look().small,
             color=colours[len(lines) - 1 - index] if colours else GREY,
         )  # fmt: skip
 
@@ -507,9 +514,9 @@ def note(figure: Figure, text: str, colour: str = GREY) -> None:
     """Add a sentence in small type under the figure."""
     present = figure.get_supxlabel()
     whole = f"{present} {text}" if present else text
-    across = int(figure.get_figwidth() * 72 / (0.52 * SMALL))
+    across = int(figure.get_figwidth() * 72 / (0.52 * look().small))
     whole = "\n".join(textwrap.wrap(whole.replace("\n", " "), across))
-    figure.supxlabel(whole, fontsize=SMALL, color=colour, x=0.01, ha="left")
+    figure.supxlabel(whole, fontsize=look().small, color=colour, x=0.01, ha="left")
 
 
 def say_missing(figure: Figure, missing: int) -> None:

@@ -170,7 +170,13 @@ def target_fingerprint(study: "Study", target: Figure | Table) -> str:
     """
     drawn = {study.sweep_of(cell) for each in target.selections() for cell in each.cells()}
     sweeps = {name: study.sweeps[name] for name in study.sweeps if name in drawn or not drawn}
-    parts: dict[str, Any] = {"target": _plain(target), "sources": sources(*_DRAWING)}
+    own = [checksum(Path(file)) for file in study.figure_files if file != "none"]
+    parts: dict[str, Any] = {
+        "family": target.family,
+        "target": _plain(target),
+        "style": _plain(study.style),
+        "sources": [sources(*_DRAWING), own],
+    }
     if isinstance(target, ComparisonTable):
         parts["references"] = [each.reference and _plain(each.reference) for each in target.entries]
     parts["sweeps"] = {name: _plain(sweep) for name, sweep in sweeps.items()}
@@ -187,7 +193,8 @@ def target_fingerprint(study: "Study", target: Figure | Table) -> str:
 
 def report_fingerprint(study: "Study") -> str:
     """Hash of what the report and the other pages are written for: the whole study, and what draws them."""
-    return fingerprint([_plain(study), sources(*_WRITING)])
+    own = [checksum(Path(file)) for file in study.figure_files if file != "none"]
+    return fingerprint([_plain(study), sources(*_WRITING), own])
 
 
 def audit_fingerprint(study: "Study") -> str:

@@ -96,7 +96,7 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
         except ValueError as error:
             raise StudyError(f"{whole}: {key}: found {value(content[key])}; {error}") from None
     base = content.pop("extends", None)
-    content = _referred(content, path)
+    content = _referred(_beside(content, path), path)
     if base is None:
         return content
     if not isinstance(base, str):
@@ -111,6 +111,19 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
     merged = _merge(_read(below, (*overlays, path)), content)
     assert isinstance(merged, dict)  # noqa: S101 (two mappings merge into one)
     return merged
+
+
+def _beside(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Let the names of files of figures start at the folder of ``path``."""
+    files = content.get("figures")
+    if not isinstance(files, str | list):
+        return content
+    named = [files] if isinstance(files, str) else files
+    placed = [
+        (path.parent / each).as_posix() if isinstance(each, str) and each != "none" else each
+        for each in named
+    ]
+    return content | {"figures": placed}
 
 
 def _referred(content: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -19,8 +19,6 @@ T = TypeVar("T")
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 LONGEST_JOINED_NAME = 200
 """Of names that are joined: a file may have 255 bytes, with its suffix and what is temporary."""
-_SERIES = r"\{(?:dataset|backbone|method|optimizer|epsilon|epochs|clipping_bound)\}"
-TARGET_PATTERN = rf"^(?:[A-Za-z0-9]|{_SERIES})(?:[A-Za-z0-9._-]|{_SERIES})*$"
 HUB_ID_PATTERN = r"^\w[\w.-]*/\w[\w.-]*$"
 # One folder inside another, or that folder itself.
 FOLDER_PATTERN = r"^(\.|\w[\w .-]*)$"
@@ -30,8 +28,6 @@ MODULE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 
 _PATTERNS = {
     NAME_PATTERN: "letters, digits, '.', '_' and '-', with a letter or digit first (names become files)",
-    TARGET_PATTERN: "letters, digits, '.', '_' and '-', with a letter or digit first, and {dataset}, "
-    "{epsilon} and the like for a series",
     HUB_ID_PATTERN: "owner/name",
     FOLDER_PATTERN: "a folder's name, or '.'",
     COMMIT_PATTERN: "a commit, which is 40 hexadecimal digits",

@@ -19,7 +19,10 @@ usual number of epochs, and every epsilon, clipping bound and batch size. A sele
 product of its axes: an axis that is left out gets only values that the grid has with every value of
 the other axes.
 
-`dpsweep.study.expand` puts names and lists of values in place of roles and words.
+A part with ``each`` stands for several: one for each value that its word has on that axis, or for each
+name that its role has.
+
+`dpsweep.study.bound` puts names and lists of values in place of roles and words.
 """
 
 import itertools
@@ -45,8 +48,8 @@ ClippingWord = Literal["small", "large", "baseline", "neighbours", "common", "al
 BatchSizeWord = Literal["small", "all"]
 VALUES = ("full", *RULES)
 """Values of the grid that are no numbers."""
-SEVERAL = ("common", "all", "neighbours")
-"""Words that stand for more than one value."""
+Axis = Literal["method", "epsilon", "epochs", "clipping_bound"]
+"""Keys that may have several values or names, each of which has a part of its own."""
 
 
 def is_given(value: object) -> bool:
@@ -82,16 +85,10 @@ class Selection(Settings):
     clipping_bound: ClippingWord | ClippingBound | list[ClippingBound] | None = None
     """automatic is AUTO-S; if left out, every C"""
 
-    def over(self, below: "Selection | None") -> Self:
-        """This selection with what it leaves out taken from another one."""
-        if below is None:
-            return self
-        taken = {
-            name: getattr(below, name)
-            for name in Selection.model_fields
-            if getattr(self, name) is None
-        }
-        return self.model_copy(update=taken)
+    def within(self, panel: "Selection") -> Self:
+        """This selection with what it leaves out taken from its panel."""
+        left_out = [name for name in Selection.model_fields if getattr(self, name) is None]
+        return self.model_copy(update={name: getattr(panel, name) for name in left_out})
 
     def values(self, axis: str) -> list[Any]:
         """The values of an axis, where it has no word; none where it is left out."""
@@ -118,31 +115,13 @@ class Selection(Settings):
         return [Cell(problem, *place) for place in places]
 
 
-class Foreach(Settings):
-    """One copy for each of these; several keys: for each combination of them.
-
-    A list may hold values or words; a word alone stands for the values that it has.
-    """
-
-    dataset: list[Part] | Part | None = None
-    """roles or names"""
-    backbone: list[Part] | Part | None = None
-    """roles or names"""
-    method: list[Part] | Part | None = None
-    """roles or names"""
-    optimizer: list[Part] | Part | None = None
-    """names"""
-    epsilon: EpsilonWord | list[EpsilonWord | float] | None = None
-    epochs: EpochsWord | list[EpochsWord | int] | None = None
-    clipping_bound: ClippingWord | list[ClippingWord | float] | None = None
-
-
 class Panel(Selection):
     """One axes of a figure, drawn from one selection."""
 
     title: str = ""
     """by default, what tells the panel from others"""
-    foreach: Foreach | None = None
+    each: tuple[Axis, ...] = ()
+    """keys of which every value, or every name of the role, has a panel of its own"""
 
 
 class Line(Selection):
@@ -159,5 +138,4 @@ class LinePanel(Selection):
 
     title: str = ""
     """by default, what tells the panel from others"""
-    foreach: Foreach | None = None
     lines: Annotated[list[Line], Field(min_length=1)]

@@ -5,15 +5,15 @@ from typing import Self
 
 from pydantic import model_validator
 
+from dpsweep.study.bound import Bound
 from dpsweep.study.cells import Cell
 from dpsweep.study.config.checks import disagreements
 from dpsweep.study.config.study import StudyFile
-from dpsweep.study.expand import Targets, expand
+from dpsweep.study.drawn import Targets, drawn
 from dpsweep.study.fingerprints import MadeFor
 from dpsweep.study.selections import Selection
 from dpsweep.study.table_targets import Table
 from dpsweep.study.targets import Figure
-from dpsweep.study.words import Words
 
 
 class Study(StudyFile):
@@ -30,7 +30,7 @@ class Study(StudyFile):
     @cached_property
     def targets(self) -> Targets:
         """Resolved targets, and the reasons for those that are not drawn."""
-        return expand(self)
+        return drawn(self)
 
     @cached_property
     def made_for(self) -> MadeFor:
@@ -55,8 +55,8 @@ class Study(StudyFile):
             MistakeError: a name or a value does not exist.
         """
         if not selection.is_complete or selection.problem.name not in self.problems:
-            words = Words(self)
-            leaf = words.leaf("selection", selection)
-            words.resolve([leaf])
+            bound = Bound(self)
+            leaf = bound.leaf("selection", selection)
+            bound.resolve([leaf])
             selection = leaf.selection
         return selection.cells()

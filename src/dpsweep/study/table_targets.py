@@ -1,60 +1,41 @@
 """The families of tables: what each shows, and so which cells it needs."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
+from pydantic import Field, PrivateAttr
 
-from dpsweep.study.clipping import PrivateRule
-from dpsweep.study.selections import Foreach, Part, Selection, Settings
+from dpsweep.study.config.references import PaperNumber
+from dpsweep.study.selections import Axis, Part, Selection
 from dpsweep.study.targets import Target
 
 
-class HyperparameterGrid(Target):
+class Table(Target):
+    """A table."""
+
+    table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv")
+    """Suffixes of its files."""
+
+
+class HyperparameterGrid(Table):
     """The grid of every sweep, from the study itself (Table A1)."""
 
+    family = "hyperparameter_grid"
     title = "Hyperparameter grids"
-    family: Literal["hyperparameter_grid"]
 
 
-class Datasets(Target):
+class Datasets(Table):
     """Prepared datasets: sizes, classes, balance, source (Table A2)."""
 
+    family = "datasets"
     title = "Datasets"
-    family: Literal["datasets"]
-
-
-class PaperNumber(Settings):
-    """A number that a paper prints, beside which ours is shown, and the cells that it is about."""
-
-    dataset: str
-    backbone: str
-    method: str
-    clipping_bound: PositiveFloat | PrivateRule | Literal["tuned"]
-    """one C, AUTO-S, or the best of several C"""
-    epsilon: PositiveFloat
-    epochs: PositiveInt
-    value: float
-    minimum: float | None = None
-    maximum: float | None = None
-
-    def is_of(self, cells: Selection) -> bool:
-        """Whether the number is about these cells, which have names and values."""
-        problem, bounds = cells.problem, cells.values("clipping_bound")
-        return (
-            (self.dataset, self.backbone, self.method)
-            == (problem.dataset, problem.backbone, problem.method)
-            and problem.optimizer == "adam"
-            and self.clipping_bound == (bounds[0] if len(bounds) == 1 else "tuned")
-            and cells.values("epsilon") == [self.epsilon]
-            and cells.values("epochs") == [self.epochs]
-        )
 
 
 class ComparedCells(Selection):
     """Entries of a comparison table."""
 
-    foreach: Foreach | None = None
+    each: tuple[Axis, ...] = ()
+    """keys of which every value, or every name of the role, is an entry of its own"""
 
     _row: list[str] = PrivateAttr(default_factory=list)
     _column: str = PrivateAttr(default="")
@@ -91,19 +72,18 @@ LABEL_TITLES = {
 }  # fmt: skip
 
 
-class ComparisonTable(Target):
+class ComparisonTable(Table):
     """Best accuracy of each selection in a grid of rows and columns, mean [min, max] over repeats.
 
     With the number of the study's ``references`` beside it, where there is one for the same cells.
     """
 
+    family = "comparison"
     title = "Comparison"
     part = "entries"
     tunes = True
     shows_means = True
     single = ("epsilon", "epochs")
-
-    family: Literal["comparison"]
     rows: Annotated[list[Label], Field(min_length=1)]
     """what tells rows apart"""
     columns: Annotated[list[Label], Field(min_length=1)]
@@ -116,7 +96,7 @@ class ComparisonTable(Target):
         return [LABEL_TITLES[label] for label in self.rows]
 
 
-class ComparedGrids(Target):
+class ComparedGrids(Table):
     """A table of grids that the study has, compared; their comparisons stand in a file of their own."""
 
     table_files = ("tex", "md", "csv", "comparisons.csv")
@@ -140,9 +120,8 @@ class TuningImplications(ComparedGrids):
     It is drawn from every private sweep that crosses batch sizes with clipping bounds.
     """
 
+    family = "tuning_implications"
     title = "Tuning rules"
-
-    family: Literal["tuning_implications"]
 
 
 class OptimizerTable(ComparedGrids):
@@ -151,15 +130,8 @@ class OptimizerTable(ComparedGrids):
     It is drawn from every private sweep whose dataset, backbone and method are trained with the baseline too.
     """
 
+    family = "optimizers"
     title = "Optimizers"
     tunes = True
-
-    family: Literal["optimizers"]
     baseline: Part = "adam"
     """the optimizer that others are compared with"""
-
-
-Table = Annotated[
-    HyperparameterGrid | Datasets | ComparisonTable | TuningImplications | OptimizerTable,
-    Field(discriminator="family"),
-]

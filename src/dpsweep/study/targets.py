@@ -1,15 +1,25 @@
 """The families of figures: what each draws, and so which cells it needs.
 
-One class a family. A study's file writes targets with roles and words; `dpsweep.study.expand` turns
-them into targets of the same classes in which every selection names its cells.
+One class a family. A function describes a figure with roles and words (`dpsweep.figures.paper`);
+`dpsweep.study.drawn` turns it into one of the same class in which every selection names its cells. These
+classes import nothing that draws: each job of a study reads them.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
 from dpsweep.study.clipping import RULES, nearest_to_one
-from dpsweep.study.selections import Foreach, Line, LinePanel, Panel, Selection, Settings
+from dpsweep.study.selections import Line, LinePanel, Panel, Selection, Settings
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+    import pandas as pd
+
+    from dpsweep.study.paths import Paths
+    from dpsweep.study.study import Study
 
 Panels = Annotated[list[Panel], Field(min_length=1)]
 LinePanels = Annotated[list[LinePanel], Field(min_length=1)]
@@ -20,12 +30,12 @@ class Target(Settings):
 
     title: ClassVar[str]
     """The heading of the family's targets."""
+    family: ClassVar[str]
+    """The name of the family."""
     part: ClassVar[str] = "panels"
     """The key of the target's selections."""
     needs_bounds: ClassVar[bool] = False
     """Whether the target draws C, which AUTO-S and training without clipping do not have."""
-    table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv")
-    """Suffixes of the files of a table."""
     ordered: ClassVar[bool] = False
     """Whether the lines of a panel are listed from the easy problem to the hard one."""
     tunes: ClassVar[bool] = False
@@ -41,16 +51,11 @@ class Target(Settings):
     drawn: ClassVar[tuple[str, ...]] = ()
     """Axes of which each selection must have two values or more: a curve runs along them."""
 
-    family: str
-    section: Annotated[str, Field(min_length=1)]
-    """heading of the report that it appears under"""
+    section: str = ""
+    """heading of the report that it appears under: that of its function (`figure`, `table`)"""
     caption: Annotated[str, Field(min_length=1)]
     """in the report; {dataset}, {epochs}, {seeds} and others stand for what is drawn
     (dpsweep.study.captions)"""
-    select: Selection | None = None
-    """of all parts, where they do not say otherwise"""
-    foreach: Foreach | list[Foreach] | None = None
-    """one target for each of these; its name holds them in braces"""
 
     def selections(self) -> list[Selection]:
         """Every selection of the target."""
@@ -90,7 +95,38 @@ class Target(Settings):
         return ""
 
 
-class _Overlaps(Target):
+class Figure(Target):
+    """A figure. A family of your own has its numbers from ``compute``, and draws them in ``plot``."""
+
+    module: ClassVar[str] = ""
+    """The module that draws the family, by its functions ``compute_<family>`` and ``plot_<family>``."""
+
+    def compute(
+        self, study: "Study", paths: "Paths", missing: list[Path] | None = None
+    ) -> "pd.DataFrame":
+        """Read results, and return the rows of the figure's CSV; none where nothing is there yet.
+
+        Args:
+            study: the study that has the figure.
+            paths: where its results lie.
+            missing: absent files are added to it and left out. Where it is None, they are an error.
+
+        Raises:
+            MissingResultsError: a file is absent, and ``missing`` is None.
+            UnreadableResultsError: a file does not hold what it should.
+        """
+        compute = getattr(import_module(self.module), f"compute_{self.family}")
+        found: pd.DataFrame = compute(study, paths, self, missing)
+        return found
+
+    def plot(self, numbers: "pd.DataFrame") -> "matplotlib.figure.Figure":
+        """Draw the numbers of `compute`, and nothing else."""
+        plot = getattr(import_module(self.module), f"plot_{self.family}")
+        drawing: matplotlib.figure.Figure = plot(self, numbers)
+        return drawing
+
+
+class _Overlaps(Figure):
     """Drawn from how the gradients of trials overlap (`dpsweep.theory`), which is not private."""
 
     panels: Panels
@@ -104,19 +140,20 @@ class _Overlaps(Target):
         return "Not private: drawn from raw gradients."
 
 
-class Heatmap(Target):
+class Heatmap(Figure):
     """Mean macro accuracy over two axes; whatever is not an axis is tuned.
 
     Squares that are as good as the best of their panel are framed (`dpsweep.analysis.scatter`).
     """
 
+    family = "heatmap"
+    module = "dpsweep.figures.accuracy_map"
     title = "Accuracy map"
     tunes = True
     shows_means = True
     marks = ("framed square", "panel")
     single = ("epsilon", "epochs")
 
-    family: Literal["heatmap"]
     x: Literal["clipping_bound", "epsilon"] = "clipping_bound"
     y: Literal["batch_size", "clipping_bound"] = "batch_size"
     colour_scale: Literal["shared", "panel"] = "shared"
@@ -134,13 +171,15 @@ class Heatmap(Target):
         return (self.x, self.y)
 
 
-class ClippingCurve(Target):
+class ClippingCurve(Figure):
     """Accuracy against C with B and learning rate tuned jointly; band from worst to best repeat.
 
     The lines of a panel are listed from the easy problem to the hard one. Points that are as good as the best
     of their line are ringed (`dpsweep.analysis.scatter`).
     """
 
+    family = "clipping_curve"
+    module = "dpsweep.figures.accuracy_lines"
     title = "Accuracy by clipping bound"
     needs_bounds = True
     ordered = True
@@ -150,14 +189,13 @@ class ClippingCurve(Target):
     single = ("epsilon", "epochs")
     drawn = ("clipping_bound",)
 
-    family: Literal["clipping_curve"]
     quantity: Literal["accuracy", "difference"] = "accuracy"
     """difference: to the best centre of the same line"""
     centre: Literal["mean", "median"] = "mean"
     panels: LinePanels
 
 
-class _GradientNorms(Target):
+class _GradientNorms(Figure):
     """Drawn from per-example gradient norms at the best batch size, a panel for each problem."""
 
     needs_bounds = True
@@ -174,32 +212,33 @@ class _GradientNorms(Target):
 class GradientNormDistribution(_GradientNorms):
     """Distribution of per-example gradient norms after every epoch, a panel per problem."""
 
+    family = "gradient_norm_distribution"
+    module = "dpsweep.figures.gradient_norms"
     title = "Gradient norms by epoch"
-
-    family: Literal["gradient_norm_distribution"]
 
 
 class GradientNormHistogram(_GradientNorms):
     """Histogram of per-example gradient norms after the last epoch, a panel per problem."""
 
+    family = "gradient_norm_histogram"
+    module = "dpsweep.figures.gradient_norms"
     title = "Gradient norms after training"
 
-    family: Literal["gradient_norm_histogram"]
 
-
-class PerClass(Target):
+class PerClass(Figure):
     """Per class, ordered from easy to hard: relative retained weight, and accuracy difference.
 
     Each panel's selection names the clipping bounds that are drawn, the baseline among them.
     """
 
+    family = "per_class"
+    module = "dpsweep.figures.classes"
     title = "Classes: retained weight and accuracy"
     needs_bounds = True
     tunes = True
     single = ("epsilon", "epochs")
     drawn = ("clipping_bound",)
 
-    family: Literal["per_class"]
     baseline: Annotated[float, Field(gt=0)] = 1.0
     """the C that the others are compared with; by default what the word baseline stands for"""
     rows: Annotated[
@@ -223,16 +262,17 @@ class PerClass(Target):
         return self.selections() if "retained_weight" in self.rows else []
 
 
-class MethodComparison(Target):
+class MethodComparison(Figure):
     """Accuracy against epsilon, as a difference to the best line; everything else is tuned."""
 
+    family = "method_comparison"
+    module = "dpsweep.figures.accuracy_lines"
     title = "Methods by ε"
     tunes = True
     shows_means = True
     single = ("epochs",)
     drawn = ("epsilon",)
 
-    family: Literal["method_comparison"]
     panels: LinePanels
 
 
@@ -245,9 +285,11 @@ class NoiseAxes(Settings):
     x: Literal["batch_size", "steps"]
 
 
-class NoiseCurve(Target):
+class NoiseCurve(Figure):
     """Noise against B or T, coloured by accuracy minus the best at that (epsilon, epochs)."""
 
+    family = "noise_curve"
+    module = "dpsweep.figures.noise"
     title = "Noise and accuracy"
     part = "cells"
     tunes = True
@@ -255,7 +297,6 @@ class NoiseCurve(Target):
     tuning_note = "The figure names the range of what was chosen, the CSV has it for every point."
     drawn = ("batch_size",)
 
-    family: Literal["noise_curve"]
     cells: Selection = Selection()
     axes: Annotated[list[NoiseAxes], Field(min_length=1)]
     minimum_steps: dict[str, PositiveInt] = {}
@@ -277,69 +318,72 @@ class NoiseCurve(Target):
         return f"The vertical line is at {steps} steps, the fewest that suffice according to the paper."
 
 
-class AttackerCurves(Target):
+class AttackerCurves(Figure):
     """How many present people the best attacker recognises, by how many absent ones they accuse.
 
     A line per epsilon, from noise, sampling rate and steps: of training, and of nothing that it led to.
     """
 
+    family = "attacker_curves"
+    module = "dpsweep.figures.attackers"
     title = "What an attacker can tell"
     single = ("epochs", "batch_size")
 
-    family: Literal["attacker_curves"]
     records: Annotated[list[PositiveInt], Field(min_length=1)] = [1]
     """how many records one person has; a line for each"""
     panels: Panels
 
 
-class NormTrace(Target):
+class NormTrace(Figure):
     """Mean per-example gradient norm at every optimizer step, a line per epsilon."""
 
+    family = "norm_trace"
+    module = "dpsweep.figures.gradient_norms"
     title = "Mean gradient norm by step"
     tunes = True
     single = ("epochs",)
 
-    family: Literal["norm_trace"]
     panels: Panels
 
 
-class OptimalBatchSize(Target):
+class OptimalBatchSize(Figure):
     """The mean over repeats of the best batch size against epochs, a line per epsilon."""
 
+    family = "optimal_batch_size"
+    module = "dpsweep.figures.accuracy_lines"
     title = "Best batch size by epochs"
     tunes = True
     drawn = ("epochs", "batch_size")
 
-    family: Literal["optimal_batch_size"]
     panels: Panels
 
 
 class ErrorDecomposition(_Overlaps):
     """MSE(C) of Theorem 4.1 split into bias and noise, at the start and at the end of training."""
 
+    family = "error_decomposition"
+    module = "dpsweep.figures.clipping_theory"
     title = "Error of a private gradient"
     single = ("epsilon", "epochs", "batch_size", "clipping_bound")
-
-    family: Literal["error_decomposition"]
 
 
 class OptimalClippingTrace(_Overlaps):
     """C* of Theorem 4.1 and the median gradient norm after every epoch, a line per epsilon."""
 
+    family = "optimal_clipping_trace"
+    module = "dpsweep.figures.clipping_theory"
     title = "Best clipping bound by the theory"
     single = ("epochs", "batch_size", "clipping_bound")
-
-    family: Literal["optimal_clipping_trace"]
 
 
 class PrivacyEffectsFigure(_Overlaps):
     """Best C over epsilon: of its noise alone, of the gradients that it leads to alone, and of both."""
 
+    family = "privacy_effects"
+    module = "dpsweep.figures.clipping_theory"
     title = "Effects of ε on the best clipping bound"
     single = ("epochs", "batch_size", "clipping_bound")
     drawn = ("epsilon",)
-
-    family: Literal["privacy_effects"]
 
 
 class PredictedClipping(_Overlaps):
@@ -349,11 +393,11 @@ class PredictedClipping(_Overlaps):
     bound, such as AUTO-S, is that rule for the problems of the other panels.
     """
 
+    family = "predicted_clipping"
+    module = "dpsweep.figures.clipping_theory"
     title = "Predicted and measured clipping bounds"
     single = ("epochs",)
     drawn = ("clipping_bound",)
-
-    family: Literal["predicted_clipping"]
 
     def overlaps(self) -> list[Selection]:
         """The cells of every problem at the C nearest to 1."""
@@ -371,23 +415,5 @@ def named_rule(selection: Selection) -> str | None:
     first = next(iter(selection.values("clipping_bound")), None)
     return first if isinstance(first, str) and first in RULES else None
 
-
-Figure = Annotated[
-    Heatmap
-    | ClippingCurve
-    | GradientNormDistribution
-    | GradientNormHistogram
-    | PerClass
-    | MethodComparison
-    | NoiseCurve
-    | AttackerCurves
-    | NormTrace
-    | OptimalBatchSize
-    | ErrorDecomposition
-    | OptimalClippingTrace
-    | PrivacyEffectsFigure
-    | PredictedClipping,
-    Field(discriminator="family"),
-]
 
 __all__ = ["Figure", "Line", "LinePanel", "Panel", "Selection"]

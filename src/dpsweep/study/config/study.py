@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, ConfigDict, Field
 
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
 from dpsweep.study.clipping import Clipping, ClippingBound, clipping_rule
@@ -13,18 +13,14 @@ from dpsweep.study.config.backbones import Backbone, Features
 from dpsweep.study.config.datasets import Dataset
 from dpsweep.study.config.methods import HeadOnly, Method
 from dpsweep.study.config.optimizers import BY_DEFAULT, Optimizer, OptimizerSection
+from dpsweep.study.config.references import PaperNumber
 from dpsweep.study.config.release import Audit, Budget, Release
 from dpsweep.study.config.roles import Roles
 from dpsweep.study.config.section import Engine, Name, Section, Title, usable_folder
+from dpsweep.study.config.style import Style
 from dpsweep.study.config.sweeps import Sweep, one_optimizer_each
 from dpsweep.study.config.training import Privacy, Theory, Training
-from dpsweep.study.messages import TARGET_PATTERN
 from dpsweep.study.shares import held_out_rows
-from dpsweep.study.table_targets import PaperNumber, Table
-from dpsweep.study.targets import Figure
-
-# The name of a target, or of a series: what tells its members apart is in braces.
-TargetName = Annotated[str, StringConstraints(pattern=TARGET_PATTERN, max_length=100)]
 
 
 class StudyFile(Section):
@@ -45,14 +41,21 @@ class StudyFile(Section):
     """adam, adamw, sgd and adam-bc have their defaults where they are not defined here"""
     sweeps: Annotated[dict[Name, Sweep], Field(min_length=1), AfterValidator(one_optimizer_each)]
     roles: Roles = Roles()
-    figure_templates: Annotated[dict[TargetName, Figure], Field(alias="figures")] = {}
-    table_templates: Annotated[dict[TargetName, Table], Field(alias="tables")] = {}
+    described_in: Annotated[str | list[str], Field(alias="figures")] = []
+    """Python files that describe figures and tables beside the paper's (their paths start at the
+    study's file); none, alone or before such files, leaves out the paper's"""
+    style: Style = Style()
     references: list[PaperNumber] | str = []
     """numbers of a paper for comparison tables, or a CSV file with a column for each of their keys
     (its path starts at the study's file)"""
     audit: Audit | None = None
     release: Release | None = None
     budget: Annotated[Budget | None, Field(exclude_if=lambda value: value is None)] = None
+
+    @property
+    def figure_files(self) -> list[str]:
+        """The Python files with the study's own figures and tables; none leaves out the paper's."""
+        return [self.described_in] if isinstance(self.described_in, str) else self.described_in
 
     @property
     def reference_values(self) -> list[PaperNumber]:

@@ -41,12 +41,12 @@ _NARROWEST, _WIDEST = _SMALLEST_TYPE * _WIDTH_OF_A_POINT, 0.55
 _ROW_LABELS, _GAP = 0.7, 0.15
 
 
-def accuracy_over_grid(
+def compute_heatmap(
     study: Study, paths: Paths, figure: Heatmap, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per square: its axes, what was tuned, mean macro accuracy, whether it is chosen or as good.
 
-    Arguments are those of `dpsweep.figures.draw.Compute`.
+    Arguments are those of `dpsweep.study.targets.Figure.compute`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -60,7 +60,7 @@ def accuracy_over_grid(
     return stack_panels(figure.panels, of_panel, COLUMNS)
 
 
-def plot(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
+def plot_heatmap(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
     """Draw a heatmap for each problem; one colour scale for all, or one for each panel."""
     panels = [panel for _, panel in numbers.groupby("panel")]
     columns = [panel[figure.x].nunique(dropna=False) for panel in panels]
@@ -73,7 +73,7 @@ def plot(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
     widths = [max(columns[start::across]) for start in range(across)]
     shared = figure.colour_scale == "shared"
     margins = _ROW_LABELS + _GAP * (across - 1) + (0.7 if shared else 0.1)
-    square = min(_WIDEST, (style.TEXT_WIDTH - margins) / sum(widths))
+    square = min(_WIDEST, (style.look().page_width - margins) / sum(widths))
     drawing = Figure(
         figsize=(
             max(margins + square * sum(widths), 2.4),
@@ -103,7 +103,7 @@ def _panels_in_a_row(columns: list[int]) -> int:
     count = len(columns)
     for across in range(count, 1, -1):
         widest = max(sum(columns[i : i + across]) for i in range(0, count, across))
-        fit = widest * _NARROWEST + _ROW_LABELS + _GAP * across <= style.TEXT_WIDTH
+        fit = widest * _NARROWEST + _ROW_LABELS + _GAP * across <= style.look().page_width
         if fit and (count == across or count % across != 1):
             return across
     return 1
@@ -128,7 +128,7 @@ def _draw(
     readable = size >= _SMALLEST_TYPE
     sns.heatmap(
         wide, annot=texts.fillna("").to_numpy() if readable else False, fmt="",
-        annot_kws={"size": min(size, 5.5) if in_square else size}, cmap=style.SEQUENTIAL,
+        annot_kws={"size": min(size, 5.5) if in_square else size}, cmap=style.look().colour_map,
         vmin=limits["min"], vmax=limits["max"], cbar=False, linewidths=0.4, linecolor="white",
         xticklabels=_labels(panel, figure.x), yticklabels=rows[::-1], ax=axes,
     )  # fmt: skip
@@ -219,8 +219,10 @@ def _colour_bar(drawing: Figure, panels: list[Axes], location: str, length: floa
         panels[0].collections[0], ax=panels, location=location, pad=0.02, aspect=length / 0.08,
     )  # fmt: skip
     bar.outline.set_visible(False)
-    bar.ax.tick_params(length=2, pad=1.5, labelsize=6.5)
-    bar.set_label("Macro accuracy", size=7, labelpad=4 if location == "right" else 1.5)
+    bar.ax.tick_params(length=2, pad=1.5, labelsize=style.look().points(6.5))
+    bar.set_label(
+        "Macro accuracy", size=style.look().points(7), labelpad=4 if location == "right" else 1.5
+    )
     if location == "right":
         bar.locator = MaxNLocator(6)
         bar.update_ticks()

@@ -1,4 +1,4 @@
-"""Names for the roles of a selection, and values for its words: what the study's own grids have.
+"""A study with its roles: names for the roles of a selection, and values for its words.
 
 A grid is a product of axes. What a selection may have of an axis are the values that go with every
 combination of what has been chosen before, in the order of `dpsweep.study.selections.AXES`.
@@ -7,12 +7,12 @@ combination of what has been chosen before, in the order of `dpsweep.study.selec
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dpsweep.study.captions import listed
-from dpsweep.study.cells import Problem, number
+from dpsweep.study.cells import BatchSize, Problem, number
 from dpsweep.study.clipping import RULES, clipping_kind, nearest_to_one
 from dpsweep.study.config.study import StudyFile
 from dpsweep.study.messages import shorten, unknown
@@ -21,6 +21,16 @@ from dpsweep.study.targets import Target
 
 # Steps of an epoch that can be drawn one by one.
 _MOST_STEPS = 100
+# Of values in ascending order.
+_ENDS: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "loose": lambda values: values[-1:],
+    "many": lambda values: values[-1:],
+    "large": lambda values: values[-1:],
+    "tight": lambda values: values[:1],
+    "few": lambda values: values[:1],
+    "small": lambda values: values[:1],
+    "common": lambda values: values,
+}
 _NOUNS = {axis: axis.replace("_", " ") for axis in AXES}
 
 Grid = Mapping[str, frozenset[Any]]
@@ -104,15 +114,15 @@ class Leaf:
         )
 
 
-class Words:
-    """Roles and words of a study's selections.
+class Bound:
+    """A study with its roles, and in methods the words that a selection may have for values of its grids.
 
     Args:
         study: the study; its sections have been checked.
     """
 
     def __init__(self, study: StudyFile) -> None:
-        self._study = study
+        self.study = study
         self._grids: dict[tuple[str, str], list[Grid]] = {}
         cells: set[tuple[Any, ...]] = set()
         for sweep in study.sweeps.values():
@@ -137,17 +147,17 @@ class Words:
             MistakeError: it is neither a role nor a name.
         """
         if part not in PARTS:
-            if role not in self._study.every_optimizer:
-                raise MistakeError(f"{where}.{part}: {unknown(role, self._study.every_optimizer)}")
+            if role not in self.study.every_optimizer:
+                raise MistakeError(f"{where}.{part}: {unknown(role, self.study.every_optimizer)}")
             return [role]
-        bound = self._study.roles.bound(part, role)
-        section: dict[str, Any] = getattr(self._study, f"{part}s")
+        bound = self.study.roles.bound(part, role)
+        section: dict[str, Any] = getattr(self.study, f"{part}s")
         if bound:
             return bound
         if role in section:
             return [role]
         if bound is None:
-            allowed = [*self._study.roles.roles_of(part), *section]
+            allowed = [*self.study.roles.roles_of(part), *section]
             raise MistakeError(f"{where}.{part}: {unknown(role, allowed)}")
         raise NotDrawnError(f"roles.{part}s.{role} is not bound")
 
@@ -165,10 +175,9 @@ class Words:
         """
         first, *others = self.names(where, part, role)
         if others:
-            series = "" if where.endswith(".foreach") else f", or foreach: {{{part}: {role}}}"
             raise MistakeError(
                 f"{where}.{part}: found {role}, which stands for {listed([first, *others])}; allowed: "
-                f"one name{series}"
+                f"one name, or each=({part!r},)"
             )
         return first
 
@@ -193,7 +202,7 @@ class Words:
         if (problem.name, kind) not in self._grids:
             untrained = f"no sweep trains {self._described(problem, kind)}"
             if all(getattr(selection, part) == names[part] for part in PARTS):
-                allowed = ", ".join(self._study.problems)
+                allowed = ", ".join(self.study.problems)
                 raise MistakeError(f"{where}: {untrained}; allowed: {allowed}")
             raise NotDrawnError(untrained)
         grids = self._grids[problem.name, kind]
@@ -212,7 +221,7 @@ class Words:
         return Leaf(where, named, grids, target, drawn)
 
     def _described(self, problem: Problem, clipping: str) -> str:
-        study = self._study
+        study = self.study
         return (
             f"{study.backbones[problem.backbone].title} with {study.methods[problem.method].title} "
             f"on {study.datasets[problem.dataset].title}"
@@ -254,7 +263,7 @@ class Words:
         for leaf in leaves:
             _check(leaf, series)
 
-    def baseline(self, leaves: Sequence[Leaf]) -> float:
+    def compared_bound(self, leaves: Sequence[Leaf]) -> float:
         """The clipping bound that the word baseline stands for, of those that all selections may have.
 
         Args:
@@ -293,47 +302,57 @@ class Words:
 
     def _stands_for(self, word: str, axis: str, leaf: Leaf, leaves: Sequence[Leaf]) -> list[Any]:
         """The values of a word, of those that all selections of the dataset with it have, ascending."""
-        dataset, cells, steps = leaf.dataset, self._cells_by_epochs, self._study.steps
         words = ("baseline", "neighbours") if word in ("baseline", "neighbours") else (word,)
         common = _shared(
             [
                 each.candidates[axis]
                 for each in leaves
-                if each.dataset == dataset and each.wanted(axis) in words
+                if each.dataset == leaf.dataset and each.wanted(axis) in words
             ]
         )
-        match (word, axis):
-            case ("usual", _):
-                return sorted(common, key=lambda epochs: (cells[dataset, epochs], epochs))[-1:]
-            case ("small", "batch_size"):
-                few = [size for size in common if steps(dataset, 1, size) <= _MOST_STEPS]
-                return few[:1] or common[-1:]
-            case ("baseline" | "neighbours", _):
-                return self._about_baseline(word, leaf, common)
-            case ("loose" | "many" | "large", _):
-                return common[-1:]
-            case ("tight" | "few" | "small", _):
-                return common[:1]
-        return common
+        if word == "small" and axis == "batch_size":
+            return self.few_steps(common, leaf.dataset)
+        if word in ("baseline", "neighbours"):
+            return self._about_baseline(word, leaf, common)
+        return self.usual(common, leaf.dataset) if word == "usual" else _ENDS[word](common)
+
+    # -- the words ---------------------------------------------------------------------------
+
+    def usual(self, epochs: Sequence[int], dataset: str) -> list[int]:
+        """Of some numbers of epochs the one that most cells of a dataset are trained for."""
+        cells = self._cells_by_epochs
+        return sorted(epochs, key=lambda each: (cells[dataset, each], each))[-1:]
+
+    def few_steps(self, sizes: Sequence[BatchSize], dataset: str) -> list[BatchSize]:
+        """Of some batch sizes the smallest that takes at most 100 steps an epoch; else the largest."""
+        steps = self.study.steps
+        few = [size for size in sizes if steps(dataset, 1, size) <= _MOST_STEPS]
+        return list(few[:1] or sizes[-1:])
+
+    def baseline(self, bounds: Sequence[float], method: str) -> list[float]:
+        """Of some clipping bounds the one that others are compared with: the study's, or the nearest to 1."""
+        given = self.study.roles.neighbours.get(method)
+        return given[1:2] if given else [nearest_to_one(bounds)] if bounds else []
+
+    def neighbours(self, bounds: Sequence[float], method: str) -> list[float]:
+        """The baseline of some clipping bounds, and those next to it."""
+        given = self.study.roles.neighbours.get(method)
+        if given or not bounds:
+            return given or []
+        position = list(bounds).index(nearest_to_one(bounds))
+        return list(bounds[max(0, position - 1) : position + 2])
 
     def _about_baseline(self, word: str, leaf: Leaf, common: list[float]) -> list[float]:
-        """The baseline, or it and its neighbours."""
+        """The baseline, or it and its neighbours, which a selection must have."""
         method = str(leaf.selection.method)
-        given = self._study.roles.neighbours.get(method)
-        if given is not None:
-            where = f"roles.neighbours.{method}"
-            _allow(where, leaf, given, leaf.candidates["clipping_bound"])
-            return given if word == "neighbours" else given[1:2]
-        if not common:
-            return []
-        baseline = nearest_to_one(common)
+        if given := self.study.roles.neighbours.get(method):
+            _allow(f"roles.neighbours.{method}", leaf, given, leaf.candidates["clipping_bound"])
         if word == "baseline":
-            return [baseline]
-        position = common.index(baseline)
-        neighbours = common[max(0, position - 1) : position + 2]
-        if len(neighbours) < 2:
-            raise NotDrawnError(f"{leaf.problem} has one clipping bound, {number(baseline)}")
-        return neighbours
+            return self.baseline(common, method)
+        found = self.neighbours(common, method)
+        if len(found) == 1:
+            raise NotDrawnError(f"{leaf.problem} has one clipping bound, {number(found[0])}")
+        return found
 
 
 def _shared(lists: Sequence[list[Any]]) -> list[Any]:

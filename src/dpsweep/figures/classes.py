@@ -53,7 +53,7 @@ _ROWS = {
 }
 
 
-def effects_on_classes(
+def compute_per_class(
     study: Study, paths: Paths, figure: PerClass, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per (panel, C, class), classes ranked by the baseline's per-class accuracy.
@@ -62,7 +62,7 @@ def effects_on_classes(
     Everything is of the first seed, at the best (B, learning rate) of each C; retained weight is
     of the gradients after the last epoch, at the C that the model was trained with.
 
-    Arguments are those of `dpsweep.figures.draw.Compute`.
+    Arguments are those of `dpsweep.study.targets.Figure.compute`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -167,7 +167,7 @@ def _class_names(paths: Paths, dataset: str, order: np.ndarray) -> list[str]:
     return [str(names[index]) for index in order]
 
 
-def plot(figure: PerClass, numbers: pd.DataFrame) -> Figure:
+def plot_per_class(figure: PerClass, numbers: pd.DataFrame) -> Figure:
     """Draw a row for each quantity and a column for each panel, one line per C.
 
     Classes without a test example are named below, and not drawn.
@@ -252,7 +252,12 @@ def _class_axis(axes: Axes, numbers: pd.DataFrame, named: bool) -> None:
         classes = numbers.drop_duplicates("class_rank")
         names = _short_names(classes)
         long = max(map(len, names)) > 2
-        axes.set_xticks(classes["class_rank"], names, rotation=90 if long else 0, fontsize=6.5)
+        axes.set_xticks(
+            classes["class_rank"],
+            names,
+            rotation=90 if long else 0,
+            fontsize=style.look().points(6.5),
+        )
         axes.set_xlabel("Class, easy to hard")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, steps=[1, 2, 5, 10]))

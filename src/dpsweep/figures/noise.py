@@ -33,14 +33,14 @@ _X_LABELS = {"batch_size": style.BATCH_SIZE_LABEL, "steps": "Steps T"}
 _DARKEST = -0.1
 
 
-def noise_of_runs(
+def compute_noise_curve(
     study: Study, paths: Paths, figure: NoiseCurve, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per point of every axes: noise of the run, and accuracy minus the best of its line.
 
     C and learning rate are tuned for every (epsilon, epochs, B); a line is one (epsilon, epochs).
 
-    Arguments are those of `dpsweep.figures.draw.Compute`.
+    Arguments are those of `dpsweep.study.targets.Figure.compute`.
     """
     trials = load_trials(study, paths, study.cells(figure.cells), missing)
     points = choose(trials, by=["epsilon", "epochs", "batch_size"])
@@ -57,7 +57,7 @@ def noise_of_runs(
     return stack(frames, COLUMNS)
 
 
-def plot(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
+def plot_noise_curve(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
     """Draw a line for every (epsilon, epochs): all in one axes if there is one number of epochs.
 
     Otherwise every epsilon has a column. Noise grows with epochs about as fast as with 1/epsilon,
@@ -90,7 +90,7 @@ def plot(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
         if one:
             row[0].set_title(settings.title)
     bar = drawing.colorbar(
-        ScalarMappable(norm, style.SEQUENTIAL), ax=drawing.axes, pad=0.02,
+        ScalarMappable(norm, style.look().colour_map), ax=drawing.axes, pad=0.02,
         extend="min" if lowest < _DARKEST else "neither",
         # Many columns need the width.
         location="right" if one else "bottom", aspect=30 if one else 60,
@@ -127,7 +127,9 @@ def _legend(figure: NoiseCurve, numbers: pd.DataFrame, key: str) -> list[Line2D]
     ]  # fmt: skip
     if figure.marked_steps is not None:
         label = f"{figure.marked_steps} steps"
-        entries.append(Line2D([], [], color=style.HARD, linestyle="--", linewidth=1, label=label))
+        entries.append(
+            Line2D([], [], color=style.look().hard, linestyle="--", linewidth=1, label=label)
+        )
     return entries
 
 
@@ -148,7 +150,7 @@ def _draw(
     if len(known):
         sns.scatterplot(
             known, x=settings.x, y="noise", hue="accuracy_difference", hue_norm=norm,
-            palette=style.SEQUENTIAL, style=key, markers=_markers(numbers, key), s=13,
+            palette=style.look().colour_map, style=key, markers=_markers(numbers, key), s=13,
             edgecolor="#333333", linewidth=0.3, legend=False, zorder=2, ax=axes,
         )  # fmt: skip
     axes.set(xlabel="", ylabel="")
@@ -159,5 +161,5 @@ def _draw(
     else:
         style.log_axis(axes, "x")
         if figure.marked_steps is not None:
-            axes.axvline(figure.marked_steps, color=style.HARD, linestyle="--", linewidth=1)
+            axes.axvline(figure.marked_steps, color=style.look().hard, linestyle="--", linewidth=1)
     style.log_axis(axes, "y")

@@ -1,6 +1,6 @@
 """Every figure and table of a study on one page: what it shows, what it needs, how to make it.
 
-``python -m dpsweep.study.catalogue > docs/figures.md`` writes the page of the paper's study anew.
+``python -m dpsweep.figures.catalogue > docs/figures.md`` writes the page of the paper's study anew.
 """
 
 import re
@@ -16,14 +16,15 @@ from dpsweep.study.targets import Figure
 _HEADER = """\
 # Figures and tables
 
-Made from `config.yaml` by `python -m dpsweep.study.catalogue > docs/figures.md`; do not edit.
+Made from `config.yaml` and `src/dpsweep/figures/paper.py` by `python -m dpsweep.figures.catalogue >
+docs/figures.md`; do not edit.
 
-Request any of them by name. Snakemake then trains exactly the cells that it shows and that do not exist yet.
-Add `-n` to list them; `snakemake plan --config targets=<name>` estimates their cost. The demo draws the same
-figures from small networks and small data: `snakemake --profile demo results/demo/figures/<name>.pdf`.
+Request any of them by name. Snakemake then trains exactly the cells that it shows and that do not exist yet. Add
+`-n` to list them; `snakemake plan --config targets=<name>` estimates their cost. The demo draws the same figures
+from small networks and small data: `snakemake --profile demo results/demo/figures/<name>.pdf`.
 
-A figure is written as `pdf`, as `png` (300 dpi) and as `csv` with the numbers it shows; a table as `tex`,
-`md` and `csv`. The full captions are in `config.yaml` and in the report.
+A figure is written as `pdf`, as `png` (300 dpi) and as `csv` with the numbers it shows; a table as `tex`, `md` and
+`csv`. The full captions are in `src/dpsweep/figures/paper.py` and in the report.
 """
 
 

@@ -28,7 +28,7 @@ _RATES = np.unique(np.append(np.geomspace(_LEAST, 1, 81), [0.05]))
 _DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 
 
-def rates_of_attackers(
+def compute_attacker_curves(
     study: Study, paths: Paths, figure: AttackerCurves, missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """One row per point of every curve: a panel, an epsilon and a number of records.
@@ -36,7 +36,7 @@ def rates_of_attackers(
     Rates are those of `dpsweep.privacy.trade_off`, from the noise, the sampling rate and the steps of the
     private trials; which trial has what accuracy does not matter.
 
-    Arguments are those of `dpsweep.figures.draw.Compute`.
+    Arguments are those of `dpsweep.study.targets.Figure.compute`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -64,7 +64,7 @@ def _curve(trial: dict[Any, Any], records: int) -> pd.DataFrame:
     )
 
 
-def plot(figure: AttackerCurves, numbers: pd.DataFrame) -> Figure:
+def plot_attacker_curves(figure: AttackerCurves, numbers: pd.DataFrame) -> Figure:
     """Draw a line for every epsilon above the diagonal, which a coin reaches."""
     drawing, panels = style.panels(numbers, height=2.6, sharey=True)
     colours = style.colours_by(numbers["epsilon"])

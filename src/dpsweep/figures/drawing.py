@@ -1,0 +1,42 @@
+"""One figure to its three files."""
+
+from pathlib import Path
+
+import matplotlib.figure
+import pandas as pd
+
+from dpsweep.figures import style
+from dpsweep.figures.tables.write import write_numbers
+from dpsweep.study import Study
+from dpsweep.study.messages import pick
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Figure
+
+
+def draw(study: Study, paths: Paths, target: str) -> None:
+    """Write ``<target>.csv`` and, drawn from nothing but its numbers, ``.pdf`` and ``.png``.
+
+    With partial paths absent results are left out and counted in the figure.
+
+    Raises:
+        DpsweepError: the study has no such figure.
+        MissingResultsError: results are absent (and the paths are not partial).
+    """
+    figure = pick("figure", target, study.figures)
+    missing: list[Path] | None = [] if paths.partial else None
+    numbers = figure.compute(study, paths, missing)
+    with style.style(study.style):
+        drawing = plot(figure, numbers) if len(numbers) else style.empty_figure()
+        style.say_missing(drawing, len(set(missing or ())))
+        style.save(drawing, paths.figure(target, "pdf"), paths.figure(target, "png"))
+    write_numbers(numbers, paths.figure(target, "csv"))
+
+
+def plot(figure: Figure, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
+    """Draw a figure's numbers, with texts of the user letter by letter."""
+    shown = numbers.copy()
+    for name in numbers:
+        if pd.api.types.is_string_dtype(numbers[name]):
+            shown[name] = numbers[name].map(style.literal, na_action="ignore")
+    drawn: Figure = style.literal_titles(figure)
+    return drawn.plot(shown)

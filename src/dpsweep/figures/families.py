@@ -1,0 +1,38 @@
+"""What figures and tables are described with: their families, and the parts that select cells."""
+
+from dpsweep.study.selections import Line, LinePanel, Panel, Selection
+from dpsweep.study.table_targets import (
+    ComparedCells,
+    ComparisonTable,
+    Datasets,
+    HyperparameterGrid,
+    OptimizerTable,
+    Table,
+    TuningImplications,
+)
+from dpsweep.study.targets import (
+    AttackerCurves,
+    ClippingCurve,
+    ErrorDecomposition,
+    Figure,
+    GradientNormDistribution,
+    GradientNormHistogram,
+    Heatmap,
+    MethodComparison,
+    NoiseAxes,
+    NoiseCurve,
+    NormTrace,
+    OptimalBatchSize,
+    OptimalClippingTrace,
+    PerClass,
+    PredictedClipping,
+    PrivacyEffectsFigure,
+)
+
+__all__ = [
+    "AttackerCurves", "ClippingCurve", "ComparedCells", "ComparisonTable", "Datasets",
+    "ErrorDecomposition", "Figure", "GradientNormDistribution", "GradientNormHistogram", "Heatmap",
+    "HyperparameterGrid", "Line", "LinePanel", "MethodComparison", "NoiseAxes", "NoiseCurve", "NormTrace",
+    "OptimalBatchSize", "OptimalClippingTrace", "OptimizerTable", "Panel", "PerClass",
+    "PredictedClipping", "PrivacyEffectsFigure", "Selection", "Table", "TuningImplications",
+]  # fmt: skip

@@ -1,0 +1,375 @@
+"""Each family of figures from any frame: what a notebook calls.
+
+A function takes a frame with the columns that it names, as the CSV of such a figure has them, and returns a
+figure of matplotlib. Columns that tell panels and lines apart may be absent: then there is one.
+
+>>> import pandas as pd
+>>> frame = pd.DataFrame({"clipping_bound": [0.1, 1, 10], "centre": [0.6, 0.7, 0.5]})
+>>> drawing = clipping_curve(frame)
+>>> drawing.savefig("curve.pdf")  # doctest: +SKIP
+>>> drawing.axes[0].get_xlabel()
+'Clipping bound C (log scale)'
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import matplotlib.figure
+import numpy as np
+import pandas as pd
+
+from dpsweep.figures import style
+from dpsweep.figures.drawing import plot
+from dpsweep.study.config.style import Style
+from dpsweep.study.targets import (
+    AttackerCurves,
+    ClippingCurve,
+    ErrorDecomposition,
+    Figure,
+    GradientNormDistribution,
+    GradientNormHistogram,
+    Heatmap,
+    MethodComparison,
+    NoiseAxes,
+    NoiseCurve,
+    NormTrace,
+    OptimalBatchSize,
+    OptimalClippingTrace,
+    PerClass,
+    PredictedClipping,
+    PrivacyEffectsFigure,
+)
+
+_PANEL: dict[str, Any] = {"panel": 0, "title": ""}
+_CHOSEN: dict[str, Any] = {
+    **{"batch_size": np.nan, "full_batch": False, "learning_rate": np.nan},
+    **{"clipping": "flat", "clipping_bound": np.nan},
+}
+Absent = Mapping[str, Any | Callable[[pd.DataFrame], Any]]
+
+
+def _drawn(
+    figure: Figure,
+    frame: pd.DataFrame,
+    needed: Sequence[str],
+    absent: Absent,
+    look: Style | None,
+) -> matplotlib.figure.Figure:
+    lacking = [column for column in needed if column not in frame]
+    if lacking:
+        raise ValueError(
+            f"the frame has no column {', '.join(lacking)}; a {figure.family} needs {', '.join(needed)}"
+        )
+    full = frame.copy()
+    for column, value in {**_PANEL, **absent}.items():
+        if column not in full:
+            full[column] = value(full) if callable(value) else value
+    with style.style(look):
+        return plot(figure, full)
+
+
+def _lines(value: str) -> Absent:
+    """Columns of lines that may be absent; ``value`` is that of the points."""
+    return _CHOSEN | {
+        "label": "all",
+        "line": lambda frame: pd.factorize(frame["label"])[0],
+        **{"minimum": lambda frame: frame[value], "maximum": lambda frame: frame[value]},
+        **{"repeats": 1, "difficulty": None, "as_good": False},
+    }
+
+
+def heatmap(
+    frame: pd.DataFrame,
+    *,
+    x: Literal["clipping_bound", "epsilon"] = "clipping_bound",
+    y: Literal["batch_size", "clipping_bound"] = "batch_size",
+    colour_scale: Literal["shared", "panel"] = "shared",
+    look: Style | None = None,
+) -> matplotlib.figure.Figure:
+    """Accuracy over two axes, a square for each row of the frame.
+
+    Args:
+        frame: columns ``x``, ``y`` and ``macro_accuracy``; perhaps ``panel`` and ``title`` (of problems
+            side by side), ``full_batch`` (whether the batch is the training set), ``learning_rate``,
+            ``as_good`` (squares to be framed), and where ``y`` is no batch size, ``batch_size``.
+        x: the column along the horizontal axis.
+        y: the column along the vertical axis.
+        colour_scale: one for all panels, or one for each.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    figure = Heatmap.model_construct(x=x, y=y, colour_scale=colour_scale)
+    needed = [x, y, "macro_accuracy"] + ["batch_size"] * ("batch_size" not in (x, y))
+    return _drawn(figure, frame, needed, _CHOSEN | {"as_good": False}, look)
+
+
+def clipping_curve(
+    frame: pd.DataFrame,
+    *,
+    quantity: Literal["accuracy", "difference"] = "accuracy",
+    look: Style | None = None,
+) -> matplotlib.figure.Figure:
+    """Accuracy against the clipping bound, with strips for what was chosen for each point.
+
+    Args:
+        frame: columns ``clipping_bound`` and ``centre`` (the accuracy, or its difference to the best);
+            perhaps ``panel``, ``title``, ``label`` (of a line), ``minimum``, ``maximum``, ``repeats``,
+            ``seed_1``, ``seed_2``, ... (accuracies of repeats), ``batch_size``, ``learning_rate``,
+            ``as_good`` (points to be ringed) and ``difficulty`` (easy, medium or hard: the colour).
+        quantity: what ``centre`` is, for the axis.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    figure = ClippingCurve.model_construct(quantity=quantity)
+    return _drawn(figure, frame, ["clipping_bound", "centre"], _lines("centre"), look)
+
+
+def method_comparison(
+    frame: pd.DataFrame, *, look: Style | None = None
+) -> matplotlib.figure.Figure:
+    """Accuracy of methods against ε, as a difference to the best method.
+
+    Args:
+        frame: columns ``epsilon``, ``label`` (the method) and ``centre`` (the difference); perhaps
+            ``panel``, ``title``, ``minimum``, ``maximum``, ``repeats``, ``seed_1``, ..., ``batch_size``,
+            ``learning_rate`` and ``clipping_bound``.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    figure = MethodComparison.model_construct()
+    needed = ["epsilon", "label", "centre"]
+    return _drawn(figure, frame, needed, _lines("centre"), look)
+
+
+def optimal_batch_size(
+    frame: pd.DataFrame, *, look: Style | None = None
+) -> matplotlib.figure.Figure:
+    """The best batch size against the number of epochs, a line for each ε.
+
+    Args:
+        frame: columns ``epsilon``, ``epochs``, ``mean_batch_size`` and ``train_size``; perhaps ``panel``,
+            ``title``, ``minimum``, ``maximum``, ``repeats``, ``seed_1``, ..., ``learning_rate`` and
+            ``clipping_bound``.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    figure = OptimalBatchSize.model_construct()
+    needed = ["epsilon", "epochs", "mean_batch_size", "train_size"]
+    return _drawn(figure, frame, needed, _lines("mean_batch_size"), look)
+
+
+def gradient_norm_distribution(
+    frame: pd.DataFrame, *, look: Style | None = None
+) -> matplotlib.figure.Figure:
+    """Violins of per-example gradient norms, one for each epoch.
+
+    Args:
+        frame: columns ``epoch``, ``quantity`` (density, quantile or share above C), ``norm``, ``value``,
+            ``clipping_bound``; perhaps ``panel``, ``title``, ``batch_size``, ``learning_rate``.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    needed = ["epoch", "quantity", "norm", "value", "clipping_bound"]
+    figure = GradientNormDistribution.model_construct()
+    return _drawn(figure, frame, needed, _CHOSEN, look)
+
+
+def gradient_norm_histogram(
+    frame: pd.DataFrame, *, look: Style | None = None
+) -> matplotlib.figure.Figure:
+    """Histograms of per-example gradient norms.
+
+    Args:
+        frame: columns ``lower`` and ``upper`` (edges of bins), ``share``, ``share_above_bound`` and
+            ``clipping_bound``; perhaps ``panel``, ``title``, ``batch_size``, ``learning_rate``.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    needed = ["lower", "upper", "share", "share_above_bound", "clipping_bound"]
+    return _drawn(GradientNormHistogram.model_construct(), frame, needed, _CHOSEN, look)
+
+
+def norm_trace(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
+    """The mean gradient norm at each step, a line for each ε.
+
+    Args:
+        frame: columns ``epsilon``, ``step`` and ``mean_gradient_norm``; perhaps ``panel``, ``title``,
+            ``mean_gradient_norm_smooth`` with ``running_mean_over`` (steps), ``batch_size``,
+            ``learning_rate``.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    absent = _CHOSEN | {
+        "mean_gradient_norm_smooth": lambda frame: frame["mean_gradient_norm"],
+        "running_mean_over": 1,
+    }
+    needed = ["epsilon", "step", "mean_gradient_norm"]
+    return _drawn(NormTrace.model_construct(), frame, needed, absent, look)
+
+
+def per_class(
+    frame: pd.DataFrame,
+    *,
+    baseline: float = 1.0,
+    rows: Sequence[Literal["retained_weight", "accuracy_difference"]] = (
+        "retained_weight",
+        "accuracy_difference",
+    ),
+    look: Style | None = None,
+) -> matplotlib.figure.Figure:
+    """Classes from easy to hard: what weight their gradients keep, and what their accuracy becomes.
+
+    Args:
+        frame: columns ``class``, ``class_name``, ``class_rank`` (from easy to hard; NaN without test
+            examples), ``clipping_bound``, and of the rows ``relative_retained_weight`` and
+            ``accuracy_difference``; perhaps their running means (``..._smooth``) with ``running_mean_over``
+            (classes), ``panel``, ``title``, ``batch_size``, ``learning_rate``.
+        baseline: the clipping bound that others are compared with; the frame has it.
+        rows: what is drawn.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    columns = {
+        "retained_weight": "relative_retained_weight",
+        "accuracy_difference": "accuracy_difference",
+    }
+    shown = [columns[row] for row in rows]
+    absent = _CHOSEN | {
+        **{f"{each}_smooth": (lambda frame, each=each: frame[each]) for each in shown},
+        **{"running_mean_over": 1, "relative_retained_weight": np.nan},
+    }
+    figure = PerClass.model_construct(
+        baseline=baseline, rows=list(rows), retained_weight_of="trainable"
+    )
+    needed = ["class", "class_name", "class_rank", "clipping_bound", *shown]
+    return _drawn(figure, frame, needed, absent, look)
+
+
+def noise_curve(
+    frame: pd.DataFrame, *, axes: Sequence[NoiseAxes], look: Style | None = None
+) -> matplotlib.figure.Figure:
+    """Noise against batch size or steps, coloured by what each point loses.
+
+    Args:
+        frame: columns ``axes`` (a position in the argument of this name), ``epsilon``, ``epochs``,
+            ``batch_size``, ``steps``, ``noise`` and ``accuracy_difference``; perhaps ``full_batch``,
+            ``clipping_bound``, ``learning_rate``.
+        axes: what is drawn: title, quantity and horizontal axis of each.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    figure = NoiseCurve.model_construct(axes=list(axes), minimum_steps={})
+    needed = ["axes", "epsilon", "epochs", "batch_size", "steps", "noise", "accuracy_difference"]
+    return _drawn(figure, frame, needed, _CHOSEN, look)
+
+
+def attacker_curves(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
+    """How many present people the best attacker recognises, by how many absent ones they accuse.
+
+    Args:
+        frame: columns ``epsilon``, ``false_positive_rate`` and ``true_positive_rate``; perhaps ``records``
+            (of one person), ``panel``, ``title``.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    records = sorted(frame["records"].unique()) if "records" in frame else [1]
+    figure = AttackerCurves.model_construct(records=records)
+    needed = ["epsilon", "false_positive_rate", "true_positive_rate"]
+    return _drawn(figure, frame, needed, {"records": 1}, look)
+
+
+def error_decomposition(
+    frame: pd.DataFrame, *, look: Style | None = None
+) -> matplotlib.figure.Figure:
+    """The error of a private gradient sum against the clipping bound, split into bias and noise.
+
+    Args:
+        frame: columns ``epoch``, ``clipping_bound``, ``bias``, ``noise``, ``error`` and ``best_bound``;
+            perhaps ``smallest`` and ``largest`` (of draws), ``panel``, ``title``, ``batch_size``,
+            ``learning_rate``.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    needed = ["epoch", "clipping_bound", "bias", "noise", "error", "best_bound"]
+    return _drawn(
+        ErrorDecomposition.model_construct(), frame, needed, _CHOSEN | _range("error"), look
+    )
+
+
+def optimal_clipping_trace(
+    frame: pd.DataFrame, *, look: Style | None = None
+) -> matplotlib.figure.Figure:
+    """The clipping bound with the smallest error and the median norm after each epoch, by ε.
+
+    Args:
+        frame: columns ``epsilon``, ``epoch``, ``best_bound`` and ``median_norm``; perhaps ``smallest`` and
+            ``largest`` (of draws), ``panel``, ``title``.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    needed = ["epsilon", "epoch", "best_bound", "median_norm"]
+    return _drawn(OptimalClippingTrace.model_construct(), frame, needed, _range("best_bound"), look)
+
+
+def privacy_effects(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
+    """What less ε does to the best clipping bound: by its noise, by the gradients, by both.
+
+    Args:
+        frame: columns ``rule`` (C* or scale-free C), ``effect`` (both, noise alone, gradients alone),
+            ``epsilon`` and ``best_bound``; perhaps ``smallest`` and ``largest`` (of draws), ``panel``,
+            ``title``.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    needed = ["rule", "effect", "epsilon", "best_bound"]
+    return _drawn(PrivacyEffectsFigure.model_construct(), frame, needed, _range("best_bound"), look)
+
+
+def predicted_clipping(
+    frame: pd.DataFrame, *, look: Style | None = None
+) -> matplotlib.figure.Figure:
+    """Predicted clipping bounds against measured ones, and what each rule loses.
+
+    Args:
+        frame: columns ``rule``, ``epsilon``, ``predicted``, ``measured``, ``mean_lost`` and ``settings``
+            (how many the mean is over); perhaps ``mean_lost_upper``, ``rank_correlation`` and its interval.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: a column is absent.
+    """
+    needed = ["rule", "epsilon", "predicted", "measured", "mean_lost", "settings"]
+    names = ("", "_lower", "_upper")
+    absent = {f"rank_correlation{name}": np.nan for name in names} | {"mean_lost_upper": np.nan}
+    return _drawn(PredictedClipping.model_construct(), frame, needed, absent, look)
+
+
+def _range(value: str) -> Absent:
+    """The range of draws, which may be absent."""
+    return {each: (lambda frame: frame[value]) for each in ("smallest", "largest")}

@@ -1,0 +1,64 @@
+"""The section `style`: how figures look."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from dpsweep.study.config.section import Section
+
+
+def _colour_map(name: str) -> str:
+    from matplotlib import colormaps  # noqa: PLC0415 (a study without a style does not need it)
+
+    if name not in colormaps:
+        raise ValueError("allowed: a colour map of matplotlib, such as viridis, magma or cividis")
+    return name
+
+
+def _colour(name: str) -> str:
+    from matplotlib.colors import is_color_like  # noqa: PLC0415
+
+    if not is_color_like(name):
+        raise ValueError('allowed: a colour of matplotlib, such as "#0173b2" or navy')
+    return name
+
+
+class Style(Section):
+    """Colours and sizes of all figures."""
+
+    colour_map: Annotated[str, AfterValidator(_colour_map)] = "viridis"
+    """of squares, and of lines whose values have an order, such as ε"""
+    palette: Annotated[list[Annotated[str, AfterValidator(_colour)]], Field(min_length=7)] = [
+        # Told apart by every common colour vision: seaborn's "colorblind".
+        *("#0173b2", "#949494", "#d55e00"),
+        *("#029e73", "#cc78bc", "#56b4e9", "#000000"),
+    ]
+    """seven colours: of an easy, a middle and a hard problem, and of up to four methods"""
+    font_size: Annotated[float, Field(ge=4, le=24)] = 8.0
+    """in points; small type follows it"""
+    page_width: Annotated[float, Field(ge=3, le=20)] = 5.5
+    """of a figure across the page, in inches"""
+
+    @property
+    def difficulty(self) -> dict[str, str]:
+        """The colours of an easy, a middle and a hard problem."""
+        return dict(zip(("easy", "medium", "hard"), self.palette, strict=False))
+
+    @property
+    def easy(self) -> str:
+        """The colour of an easy problem, and of a single line."""
+        return self.palette[0]
+
+    @property
+    def hard(self) -> str:
+        """The colour of a hard problem, and of marks."""
+        return self.palette[2]
+
+    @property
+    def small(self) -> float:
+        """The size of notes beside a drawing, such as the settings that were chosen; points."""
+        return self.points(6)
+
+    def points(self, size: float) -> float:
+        """A size of type where the font size is 8, in points of this style."""
+        return size * self.font_size / 8

@@ -1,0 +1,14 @@
+"""The table of optimizers.yaml, which has one batch size and one clipping bound."""
+
+from dpsweep.figures import table
+from dpsweep.figures.families import OptimizerTable
+
+
+@table("Optimizers")
+def tab_optimizers() -> OptimizerTable:
+    """What other optimizers gain, each at its own learning rate."""
+    return OptimizerTable(
+        caption="What other optimizers gain over DP-Adam at the same ε: {method} on {backbone} features of "
+        "{dataset}, 2 and 8 epochs, expected batch size {batch_size}, {clipping_bound}; each optimizer has "
+        "its own learning rate."
+    )

@@ -1,0 +1,80 @@
+"""Figures and tables of test studies: written as mappings, and described in Python as studies want them."""
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from dpsweep.figures import families
+from dpsweep.study import Study
+from dpsweep.study.targets import Figure, Target
+
+
+def _family(name: str) -> type[Target]:
+    for each in vars(families).values():
+        if isinstance(each, type) and getattr(each, "family", None) == name:
+            return each
+    raise KeyError(name)
+
+
+def _code(key: str, value: Any, family: type[Target]) -> str:
+    """A value as Python: panels, lines, entries and the like by their classes."""
+    kinds = {"lines": "Line", "entries": "ComparedCells", "axes": "NoiseAxes", "cells": "Selection"}
+    if key == "panels":
+        lined = family in (families.ClippingCurve, families.MethodComparison)
+        kinds["panels"] = "LinePanel" if lined else "Panel"
+    if isinstance(value, list) and key in kinds:
+        return f"[{', '.join(_call(kinds[key], each, family) for each in value)}]"
+    if isinstance(value, dict) and key in kinds:
+        return _call(kinds[key], value, family)
+    return repr(value)
+
+
+def _call(name: str, settings: Any, family: type[Target]) -> str:
+    if not isinstance(settings, dict):
+        return repr(settings)
+    given = (f"{key!r}: {_code(key, value, family)}" for key, value in settings.items())
+    member = " | member" * (name == "Panel")
+    return f"families.{name}(**({{{', '.join(given)}}}{member}))"
+
+
+def source(targets: list[tuple[str, dict[str, Any]]]) -> str:
+    """A file with a function for each target: its settings, and its ``family`` and ``section``."""
+    lines = ["from dpsweep.figures import families, figure, table", "", 'inf = float("inf")']
+    for name, target in targets:
+        settings = dict(target)
+        family = _family(settings.pop("family"))
+        section, each = settings.pop("section", "Section"), settings.pop("series", ({},))
+        kind = "figure" if issubclass(family, Figure) else "table"
+        function = re.sub(r"\W", "_", f"{name}")
+        function = function if function.isidentifier() else f"_{function}"
+        while f"def {function}(**member):" in lines:
+            function += "_"
+        lines += ["", "", f"@{kind}({section!r}, name={name!r}, each={each!r})"]
+        lines += [f"def {function}(**member):"]
+        lines += [f"    return {_call(family.__name__, settings, family)}"]
+    return "\n".join(lines) + "\n"
+
+
+def described(content: dict[str, Any], folder: Path | None = None) -> dict[str, Any]:
+    """A study's content whose figures and tables, here mappings, are in a Python file.
+
+    Args:
+        content: of the study, perhaps with ``figures`` and ``tables`` by name.
+        folder: where the file is written, for a study file beside it; by default a temporary one, for a study
+            that is read from no file.
+    """
+    if isinstance(content.get("figures"), str | list):
+        return content
+    targets = [*(content.get("figures") or {}).items(), *(content.get("tables") or {}).items()]
+    rest = {key: value for key, value in content.items() if key not in ("figures", "tables")}
+    if not targets:
+        return rest | {"figures": "none"}
+    file = (folder or Path(tempfile.mkdtemp(prefix="described-"))) / "figures.py"
+    file.write_text(source(targets), encoding="utf-8")
+    return rest | {"figures": ["none", file.name if folder else str(file)]}
+
+
+def study_of(content: dict[str, Any]) -> Study:
+    """The study of a content whose figures and tables may be mappings."""
+    return Study.model_validate(described(content))

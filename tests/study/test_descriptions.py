@@ -1,0 +1,131 @@
+"""Figures and tables that are described in Python: the paper's, and those of a study's own files."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import yaml
+from tests.study.small import SMALL
+
+from dpsweep.study import Study, StudyError, load_study
+from dpsweep.study.fingerprints import target_fingerprint
+
+MAP = """\
+    from dpsweep.figures import figure, families
+
+    @figure("Mine")
+    def mine():
+        return families.Heatmap(caption="{dataset}.", panels=[families.Panel(epsilon=1.0)])
+"""
+
+
+def load(folder: Path, figures: object, **files: str) -> Study:
+    """The small study with these figures, and with files of descriptions beside it."""
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(dedent(text))
+    content = {key: value for key, value in SMALL.items() if key not in ("figures", "tables")}
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(content | {"figures": figures}))
+    return load_study(path)
+
+
+def refused(folder: Path, text: str) -> str:
+    with pytest.raises(StudyError) as error:
+        load(folder, "mine.py", mine=text)
+    return " ".join(str(error.value).split())
+
+
+def test_own_figures_are_drawn_beside_the_papers(tmp_path: Path) -> None:
+    study = load(tmp_path, "mine.py", mine=MAP)
+    assert {"mine", "fig1_accuracy_heatmaps"} <= {*study.figures, *study.targets.undrawn}
+    assert (study.figures["mine"].caption, study.figures["mine"].section) == ("Digits.", "Mine")
+    assert "taba1_hyperparameter_grid" in study.tables
+
+
+def test_none_leaves_out_the_papers(tmp_path: Path) -> None:
+    assert list(load(tmp_path, ["none", "mine.py"], mine=MAP).figures) == ["mine"]
+    nothing = load(tmp_path, "none")
+    assert (nothing.figures, nothing.tables, nothing.targets.undrawn) == ({}, {}, {})
+
+
+def test_a_figure_of_the_papers_name_takes_its_place(tmp_path: Path) -> None:
+    other = MAP.replace('@figure("Mine")', '@figure("Mine", name="fig3_gradnorm_distributions")')
+    study = load(tmp_path, "mine.py", mine=other)
+    assert study.figures["fig3_gradnorm_distributions"].family == "heatmap"
+
+
+def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
+    text = """
+        from dpsweep.figures import figure, families
+
+        @figure("Mine", name="{method}_C{clipping_bound}",
+                each={"method": ["main", "all"], "clipping_bound": "neighbours"})
+        def by_bound(method, clipping_bound):
+            cells = {"method": method, "clipping_bound": clipping_bound}
+            panel = families.Panel(**cells, epsilon="all", each=("epsilon",))
+            return families.GradientNormHistogram(caption="At {clipping_bound}.", panels=[panel])
+    """
+    study = load(tmp_path, ["none", "mine.py"], mine=text)
+    assert list(study.figures) == ["film_C0.1", "film_C1", "film_C10"]
+    assert [each.caption for each in study.figures.values()] == [
+        "At C = 0.1.",
+        "At C = 1.",
+        "At C = 10.",
+    ]
+    titles = [panel.title for panel in study.figures["film_C1"].parts()]
+    assert titles == ["ε = 8", "ε = 1"]  # from the easy problem to the hard one
+    assert study.targets.undrawn == {"<all>_C<clipping_bound>": "roles.methods.all is not bound"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\ndef broken(:\n", "mine.py, line 2: not valid Python: invalid syntax"),
+        ("x = 1\n\n1 / 0\n", "mine.py, line 3: ZeroDivisionError: division by zero"),
+        (
+            MAP.replace("epsilon=1.0", "epsilom=1.0"),
+            "mine.py, line 5: Panel: epsilom: unknown key; did you mean epsilon? allowed: dataset, ",
+        ),
+        (
+            MAP.replace("epsilon=1.0", "epsilon='lose'"),
+            'mine.py, line 5: Panel: epsilon: found "lose"; allowed: loose, tight, ',
+        ),
+        (
+            MAP.replace("epsilon=1.0", "epsilon=3.0"),
+            "mine.py, line 3: mine: panels[0].epsilon: found 3; allowed (digits_pretrained_film): 1, 8",
+        ),
+        (
+            MAP.replace("return families", "families"),
+            "mine.py, line 3: mine: found nothing; allowed: a figure",
+        ),
+        (MAP.replace("{dataset}", "{data}"), 'mine.py, line 3: mine: caption: found "data"; '),
+        (
+            MAP + "\n    @figure('Mine', name='mine')\n    def again():\n        return mine()\n",
+            "found 2 targets of the name mine; allowed: one",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_file_and_line(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refused(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        ("absent.py", "absent.py, which is no file; allowed: a Python file"),
+        ("study.yaml", "study.yaml; allowed: a Python file, whose name ends in .py"),
+        ({"map": {"x": 1}}, "figures: found {map: {x: 1}}; allowed: text or a list"),
+    ],
+)  # fmt: skip
+def test_what_is_no_file_of_figures_is_refused(tmp_path: Path, figures: object, said: str) -> None:
+    with pytest.raises(StudyError) as error:
+        load(tmp_path, figures)
+    assert said in " ".join(str(error.value).split())
+
+
+def test_an_edited_file_draws_its_figures_again(tmp_path: Path) -> None:
+    def made_for(text: str) -> str:
+        study = load(tmp_path, "mine.py", mine=text)
+        return target_fingerprint(study, study.figures["mine"])
+
+    assert made_for(MAP) == made_for(MAP) != made_for(MAP + "    # another\n")
