@@ -45,42 +45,40 @@ def make_study(
         "seeds": 1,
     }
     return study_of(
-        described(
-            {
-                "title": "Synthetic",
-                "datasets": {
-                    "digits": {
-                        "title": "Digits",
-                        "source": {"kind": "sklearn-digits"},
-                        "classes": classes,
-                        "train_size": train_size,
-                        "test_size": 200,
-                        "image_size": 8,
-                        "description": "Handwritten digits.",
-                    }
-                },
-                "backbones": {
-                    name: {
-                        "title": f"ViT {name}",
-                        "architecture": "vit_tiny_patch16_224",
-                        "weights": {"kind": "random"},
-                    }
-                    for name in backbones
-                },
-                "methods": {
-                    "film": {"kind": "film"},
-                    "lora": {"kind": "lora", "rank": 1, "target_modules": ["qkv"]},
-                },
-                "sweeps": {name: sweep | changes for name, changes in sweeps.items()},
-                "roles": {
-                    "datasets": {"main": "digits"},
-                    "backbones": dict(zip(("weak", "strong"), backbones, strict=False)),
-                    "methods": {"main": "film", "lora": "lora"},
-                },
-                "figures": figures or {},
-                "tables": tables or {},
-            }
-        )
+        {
+            "title": "Synthetic",
+            "datasets": {
+                "digits": {
+                    "title": "Digits",
+                    "source": {"kind": "sklearn-digits"},
+                    "classes": classes,
+                    "train_size": train_size,
+                    "test_size": 200,
+                    "image_size": 8,
+                    "description": "Handwritten digits.",
+                }
+            },
+            "backbones": {
+                name: {
+                    "title": f"ViT {name}",
+                    "architecture": "vit_tiny_patch16_224",
+                    "weights": {"kind": "random"},
+                }
+                for name in backbones
+            },
+            "methods": {
+                "film": {"kind": "film"},
+                "lora": {"kind": "lora", "rank": 1, "target_modules": ["qkv"]},
+            },
+            "sweeps": {name: sweep | changes for name, changes in sweeps.items()},
+            "roles": {
+                "datasets": {"main": "digits"},
+                "backbones": dict(zip(("weak", "strong"), backbones, strict=False)),
+                "methods": {"main": "film", "lora": "lora"},
+            },
+            "figures": figures or {},
+            "tables": tables or {},
+        }
     )
 
 

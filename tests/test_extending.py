@@ -8,12 +8,21 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import yaml
+
+from dpsweep.figures import draw
+from dpsweep.study import load_study
+from dpsweep.study.paths import Paths
+from tests.synthetic import write_cells
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
 
+# Its file is an example: a study names it, and nothing is patched.
+FIGURES = "A figure, and a family of figures"
 # What is done with each addition; `study` is a small study with the page's YAML in it.
 USES = {
     "A clipping rule": """
@@ -141,26 +150,8 @@ found = pd.read_csv("results/best/digits_vit_film.csv")
 assert found["learning_rate"].tolist() == [0.01, 0.01]
 assert found["centre"].round(9).tolist() == [0.09, 0.79]
 """,
-    "A family of figures": """
-from pathlib import Path
-import pandas as pd
-from dpsweep.figures import draw
-from dpsweep.study.paths import Paths
-from tests.synthetic import write_cells
-paths = Paths(Path("results"))
-write_cells(study, paths, lambda cell, rate, seed: {"macro_accuracy": 0.5 + rate})
-draw(study, paths, "learning_rates")
-numbers = pd.read_csv(paths.figure("learning_rates", "csv"))
-assert (numbers["macro_accuracy"] - numbers["learning_rate"] == 0.5).all()
-assert set(numbers["epsilon"]) == {1, 8}
-assert paths.figure("learning_rates", "pdf").stat().st_size > 1000
-""",
 }
-BEGIN = """
-import yaml
-from dpsweep.study import Study
-TINY = {"img_size": 8, "patch_size": 4, "in_chans": 1, "embed_dim": 32, "depth": 1, "num_heads": 2}
-content = yaml.safe_load('''
+SMALL = """
 title: Small
 datasets:
   digits: {title: Digits, source: {kind: sklearn-digits}, classes: 10, train_size: 1347, test_size: 450,
@@ -171,7 +162,12 @@ sweeps:
   one: {dataset: digits, backbone: vit, method: film, epsilon: [1, 8], epochs: [1], batch_size: [32],
     clipping_bound: [1], learning_rate: [0.01, 0.1], seeds: 2}
 roles: {datasets: {main: digits}, backbones: {weak: vit}, methods: {main: film}}
-''')
+"""
+BEGIN = """
+import yaml
+from dpsweep.study import Study
+TINY = {"img_size": 8, "patch_size": 4, "in_chans": 1, "embed_dim": 32, "depth": 1, "num_heads": 2}
+content = yaml.safe_load(SMALL)
 for section, entries in (yaml.safe_load(YAML) or {}).items():
     content.setdefault(section, {}).update(entries)
 study = Study.model_validate(content)
@@ -209,7 +205,7 @@ def copy_with(sections: Iterable[str], folder: Path) -> None:
 
 
 def test_every_addition_is_tried_and_takes_at_most_three_files() -> None:
-    assert SECTIONS.keys() == USES.keys()
+    assert SECTIONS.keys() - {FIGURES} == USES.keys()
     for section in USES:
         assert 1 <= len(set(files(section))) <= 3, section
 
@@ -269,7 +265,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for section, use in USES.items():
         (folder / section).mkdir()
         copy_with([section], folder / section)
-        script = f"YAML = {block(section, 'yaml')!r}\n{BEGIN}\n{use}"
+        script = f"YAML, SMALL = {block(section, 'yaml')!r}, {SMALL!r}\n{BEGIN}\n{use}"
         (folder / section / "use.py").write_text(script, encoding="utf-8")
     subprocess.run(
         [sys.executable, "-c", FORKS, folder, *USES],
@@ -281,3 +277,21 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("section", USES)
 def test_the_addition_works(section: str, used: Path) -> None:
     assert (used / section / "done").exists(), (used / section / "said.txt").read_text()
+
+
+def test_figures_of_a_file_are_drawn(tmp_path: Path) -> None:
+    example = ROOT / "examples" / "figures.py"
+    for shown in re.findall(r"^```python\n(.*?)^```", SECTIONS[FIGURES], re.DOTALL | re.MULTILINE):
+        assert shown in example.read_text(encoding="utf-8")
+    content = yaml.safe_load(SMALL)
+    content["sweeps"]["one"] |= {"batch_size": [32, 64], "clipping_bound": [1, 2]}
+    shutil.copy(example, tmp_path)
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(content | {"figures": "figures.py"}))
+    study, paths = load_study(tmp_path / "study.yaml"), Paths(tmp_path / "results")
+    write_cells(study, paths, lambda cell, rate, seed: {"macro_accuracy": 0.5 + rate})
+    draw(study, paths, "learning_rates")
+    numbers = pd.read_csv(paths.figure("learning_rates", "csv"))
+    assert (numbers["macro_accuracy"] - numbers["learning_rate"]).round(9).eq(0.5).all()
+    assert set(numbers["epsilon"]) == {1, 8}
+    draw(study, paths, "map_digits")
+    assert study.figures["map_digits"].caption.startswith("ViT on Digits, 1 epoch, ε = 1; mean of")

@@ -53,32 +53,36 @@ def study_content() -> dict[str, Any]:
     grid = {"batch_size": [64, "full"], "learning_rate": [0.001, 0.01, 0.1], "seeds": 2}
     free = {"epsilon": [math.inf], "clipping_bound": "none", "batch_size": [64, 256]}
     first, second = {"section": "Difficulty"}, {"section": "Classes"}
+    figures = {
+        "squares": first
+        | {"family": "heatmap", "caption": "Accuracy over C and B."}
+        | {"panels": [{"title": "tight", "epsilon": 1.0}]},
+        "curve": first
+        | {"family": "clipping_curve", "caption": "Accuracy against C."}
+        | {"panels": [{"title": "digits", "lines": [line]}]},
+        "classes": second
+        | {"family": "per_class", "caption": "Who is helped by clipping.", "baseline": 1.0}
+        | {"panels": [{"title": "loose", "epsilon": 8.0}]},
+        "noise": second
+        | {"family": "noise_curve", "caption": "Noise against B."}
+        | {"axes": [{"title": "by B", "quantity": "effective", "x": "batch_size"}]},
+    }
+    tables = {
+        "grid": {
+            "family": "hyperparameter_grid",
+            "section": "Set-up",
+            "caption": "What was tried.",
+        },
+        "rules": first | {"family": "tuning_implications", "caption": "What follows."},
+    }
     study = make_study(
         {
             "digits_film": grid | {"epsilon": [1.0, 8.0], "clipping_bound": [0.1, 1.0]},
             "digits_reference": grid | free,
         },
         backbones=["strong"],
-        figures={
-            "squares": first
-            | {"family": "heatmap", "caption": "Accuracy over C and B."}
-            | {"panels": [{"title": "tight", "epsilon": 1.0}]},
-            "curve": first
-            | {"family": "clipping_curve", "caption": "Accuracy against C."}
-            | {"panels": [{"title": "digits", "lines": [line]}]},
-            "classes": second
-            | {"family": "per_class", "caption": "Who is helped by clipping.", "baseline": 1.0}
-            | {"panels": [{"title": "loose", "epsilon": 8.0}]},
-            "noise": second
-            | {"family": "noise_curve", "caption": "Noise against B."}
-            | {"axes": [{"title": "by B", "quantity": "effective", "x": "batch_size"}]},
-        },
-        tables={
-            "grid": {"family": "hyperparameter_grid", "section": "Set-up", "caption": "What was tried."},
-            "rules": first | {"family": "tuning_implications", "caption": "What follows."},
-        },
     )  # fmt: skip
-    return study.model_dump()
+    return study.model_dump() | {"figures": figures, "tables": tables}
 
 
 STUDY = study_of(study_content())

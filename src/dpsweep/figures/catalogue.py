@@ -10,7 +10,7 @@ from pathlib import Path
 from dpsweep.study.load import load_study
 from dpsweep.study.paths import Paths
 from dpsweep.study.study import Study
-from dpsweep.study.table_targets import Table
+from dpsweep.study.table_targets import PrintedTable
 from dpsweep.study.targets import Figure
 
 _HEADER = """\
@@ -19,12 +19,12 @@ _HEADER = """\
 Made from `config.yaml` and `src/dpsweep/figures/paper.py` by `python -m dpsweep.figures.catalogue >
 docs/figures.md`; do not edit.
 
-Request any of them by name. Snakemake then trains exactly the cells that it shows and that do not exist yet. Add
-`-n` to list them; `snakemake plan --config targets=<name>` estimates their cost. The demo draws the same figures
-from small networks and small data: `snakemake --profile demo results/demo/figures/<name>.pdf`.
+Request any of them by name. Snakemake then trains exactly the cells that it shows and that do not exist
+yet. Add `-n` to list them; `snakemake plan --config targets=<name>` estimates their cost. The demo draws the
+same figures from small networks and small data: `snakemake --profile demo results/demo/figures/<name>.pdf`.
 
-A figure is written as `pdf`, as `png` (300 dpi) and as `csv` with the numbers it shows; a table as `tex`, `md` and
-`csv`. The full captions are in `src/dpsweep/figures/paper.py` and in the report.
+A figure is written as `pdf`, as `png` (300 dpi) and as `csv` with the numbers it shows; a table as `tex`,
+`md` and `csv`. The full captions are in `src/dpsweep/figures/paper.py` and in the report.
 """
 
 
@@ -45,7 +45,7 @@ def catalogue(study: Study) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(name: str, target: Figure | Table, file: Path) -> str:
+def _row(name: str, target: Figure | PrintedTable, file: Path) -> str:
     cells = {cell for selection in target.selections() for cell in selection.cells()}
     # A full stop and a capital letter: numbers and "(10%)." go on.
     sentence = re.split(r"(?<=\.)\s+(?=[A-Z])", target.caption, maxsplit=1)[0]

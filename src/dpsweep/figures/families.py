@@ -7,7 +7,7 @@ from dpsweep.study.table_targets import (
     Datasets,
     HyperparameterGrid,
     OptimizerTable,
-    Table,
+    PrintedTable,
     TuningImplications,
 )
 from dpsweep.study.targets import (
@@ -34,5 +34,5 @@ __all__ = [
     "ErrorDecomposition", "Figure", "GradientNormDistribution", "GradientNormHistogram", "Heatmap",
     "HyperparameterGrid", "Line", "LinePanel", "MethodComparison", "NoiseAxes", "NoiseCurve", "NormTrace",
     "OptimalBatchSize", "OptimalClippingTrace", "OptimizerTable", "Panel", "PerClass",
-    "PredictedClipping", "PrivacyEffectsFigure", "Selection", "Table", "TuningImplications",
+    "PredictedClipping", "PrintedTable", "PrivacyEffectsFigure", "Selection", "TuningImplications",
 ]  # fmt: skip

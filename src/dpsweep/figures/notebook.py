@@ -68,7 +68,7 @@ def _drawn(
         return plot(figure, full)
 
 
-def _lines(value: str) -> Absent:
+def _lines(value: str) -> dict[str, Any]:
     """Columns of lines that may be absent; ``value`` is that of the points."""
     return _CHOSEN | {
         "label": "all",
@@ -370,6 +370,6 @@ def predicted_clipping(
     return _drawn(PredictedClipping.model_construct(), frame, needed, absent, look)
 
 
-def _range(value: str) -> Absent:
+def _range(value: str) -> dict[str, Any]:
     """The range of draws, which may be absent."""
     return {each: (lambda frame: frame[value]) for each in ("smallest", "largest")}

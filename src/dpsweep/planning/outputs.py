@@ -17,8 +17,8 @@ from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.config import Pretraining
 from dpsweep.study.paths import Paths, settings_of
 from dpsweep.study.selections import Selection
-from dpsweep.study.table_targets import Datasets, Table
-from dpsweep.study.targets import Figure, NormTrace, PerClass
+from dpsweep.study.table_targets import Datasets
+from dpsweep.study.targets import NormTrace, PerClass, Target
 
 Key = TypeVar("Key")
 
@@ -102,22 +102,22 @@ class Outputs:
         keys = NormsKey.of(self._study.problem_cells(problem))
         return {settings_of(self._paths.gradient_norms(self._study, *key)): key for key in keys}
 
-    def drawn_norms(self, *targets: Figure | Table) -> list[NormsKey]:
+    def drawn_norms(self, *targets: Target) -> list[NormsKey]:
         """The gradient norms that some figures and tables draw, or all of the study."""
         selections = (each for target in self._targets(targets) for each in target.gradient_norms())
         return NormsKey.of(self._cells(selections))
 
-    def drawn_theory(self, *targets: Figure | Table) -> list[Cell]:
+    def drawn_theory(self, *targets: Target) -> list[Cell]:
         """The cells whose gradients some figures and tables draw, or all of the study."""
         return self._cells(each for target in self._targets(targets) for each in target.overlaps())
 
-    def drawn_cells(self, *targets: Figure | Table) -> list[Cell]:
+    def drawn_cells(self, *targets: Target) -> list[Cell]:
         """The cells whose trials some figures and tables draw, or all of the study."""
         return self._cells(
             each for target in self._targets(targets) for each in target.selections()
         )
 
-    def _targets(self, some: Sequence[Figure | Table]) -> Sequence[Figure | Table]:
+    def _targets(self, some: Sequence[Target]) -> Sequence[Target]:
         return some or [*self._study.figures.values(), *self._study.tables.values()]
 
     def _cells(self, selections: Iterable[Selection]) -> list[Cell]:
@@ -281,7 +281,7 @@ class Outputs:
         files = (self._paths.table(name, suffix) for suffix in target.table_files)
         return self._drawn(f"tables/{name}", target, files)
 
-    def _drawn(self, name: str, target: Figure | Table, files: Iterable[Path]) -> Output:
+    def _drawn(self, name: str, target: Target, files: Iterable[Path]) -> Output:
         return Output(name, tuple(files), self.drawn_from(target))
 
     def audited(self, cell: Cell) -> Output:
@@ -318,7 +318,7 @@ class Outputs:
         inputs = (*figures, *tables, *map(paths.problem, study.problems), *audit, paths.explore)
         return Output("report", (paths.report,), inputs)
 
-    def drawn_from(self, target: Figure | Table) -> tuple[Path, ...]:
+    def drawn_from(self, target: Target) -> tuple[Path, ...]:
         """The files that a figure or table reads: exactly the cells that it draws."""
         paths = self._paths
         files: list[Path] = []

@@ -18,8 +18,7 @@ from dpsweep.report.embed import Download, Picture, download_content, picture
 from dpsweep.study import Study
 from dpsweep.study.captions import facts, how_chosen, shared
 from dpsweep.study.paths import Paths
-from dpsweep.study.table_targets import Table
-from dpsweep.study.targets import Figure, LinePanel, NoiseCurve
+from dpsweep.study.targets import Figure, LinePanel, NoiseCurve, Target
 
 _T = TypeVar("_T")
 
@@ -127,14 +126,14 @@ def _of_study(
     study: Study, paths: Paths, trained: set[tuple[str, str]], name: str
 ) -> tuple[str, TargetView]:
     """A target of a study with its section."""
-    target = study.tables.get(name) or study.figures[name]
+    target: Target = study.tables.get(name) or study.figures[name]
     about: dict[str, Any] = {
         "name": name,
         "title": _title(study, target),
         "cells": _cells(study, paths, trained, target),
     }
     if name in study.tables:
-        files = [paths.table(name, suffix) for suffix in target.table_files]
+        files = [paths.table(name, suffix) for suffix in study.tables[name].table_files]
         view = _table(paths, files, lambda: read(study, paths, name), target.caption, **about)
         return target.section, view
     figure = study.figures[name]
@@ -243,7 +242,7 @@ def _relative(paths: Paths, file: Path) -> str:
     return Path(os.path.relpath(file, paths.drawn)).as_posix()
 
 
-def _title(study: Study, target: Figure | Table) -> str:
+def _title(study: Study, target: Target) -> str:
     selections = target.leaves()
     said = shared([facts(study, each) for each in selections]) if selections else {}
     about = [text for part in ("dataset", "backbone", "epsilon") if (text := said.get(part))]
@@ -252,7 +251,7 @@ def _title(study: Study, target: Figure | Table) -> str:
 
 def _alternative(figure: Figure) -> str:
     # The family, its panels and its lines: what a caption presupposes that one sees.
-    panels = figure.axes if isinstance(figure, NoiseCurve) else figure.panels
+    panels = figure.axes if isinstance(figure, NoiseCurve) else figure.parts()
     titles = "; ".join(panel.title for panel in panels)
     family = figure.family.replace("_", " ").capitalize()
     text = f"{family}, {count(len(panels), 'panel')}: {titles}."
@@ -263,7 +262,7 @@ def _alternative(figure: Figure) -> str:
 
 
 def _cells(
-    study: Study, paths: Paths, trained: set[tuple[str, str]], target: Figure | Table
+    study: Study, paths: Paths, trained: set[tuple[str, str]], target: Target
 ) -> list[Behind]:
     """The cells of every problem; several lines of a figure may share some."""
     there: dict[str, dict[str, bool]] = {}

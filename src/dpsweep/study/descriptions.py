@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from dpsweep.study.bound import MistakeError
 from dpsweep.study.messages import explain, value
 from dpsweep.study.selections import Settings
-from dpsweep.study.table_targets import Table
+from dpsweep.study.table_targets import PrintedTable
 from dpsweep.study.targets import Figure, Target
 
 PAPER = "dpsweep.figures.paper"
@@ -80,9 +80,8 @@ class Description:
         except Exception as error:
             raise MistakeError(_said(error, self.file)) from error
         if not isinstance(found, self.kind):
-            raise MistakeError(
-                f"{self.where}: found {value(found)}; allowed: a {self.kind.__name__.lower()}"
-            )
+            wanted = "figure" if self.kind is Figure else "table"
+            raise MistakeError(f"{self.where}: found {value(found)}; allowed: a {wanted}")
         return found.model_copy(update={"section": self.section})
 
 
@@ -121,7 +120,7 @@ def table(
     section: str, *, name: str = "", each: Series | Sequence[Series] = ({},)
 ) -> Callable[[Callable[..., Any]], Description]:
     """Mark a function that describes a table; arguments as of `figure`."""
-    return _decorator(Table, section, name, each)
+    return _decorator(PrintedTable, section, name, each)
 
 
 def descriptions(files: Sequence[str]) -> list[Description]:

@@ -27,7 +27,7 @@ from dpsweep.study.table_targets import (
     ComparedCells,
     ComparisonTable,
     OptimizerTable,
-    Table,
+    PrintedTable,
     TuningImplications,
 )
 from dpsweep.study.targets import Figure, NoiseCurve, PerClass, Target
@@ -47,7 +47,7 @@ class Targets:
     """
 
     figures: dict[str, Figure] = field(default_factory=dict)
-    tables: dict[str, Table] = field(default_factory=dict)
+    tables: dict[str, PrintedTable] = field(default_factory=dict)
     undrawn: dict[str, str] = field(default_factory=dict)
     mistakes: list[str] = field(default_factory=list)
 

@@ -19,8 +19,8 @@ from dpsweep.study.config import (
     TrainedTokenizer,
 )
 from dpsweep.study.config.section import Section
-from dpsweep.study.table_targets import ComparisonTable, Table
-from dpsweep.study.targets import Figure
+from dpsweep.study.table_targets import ComparisonTable
+from dpsweep.study.targets import Target
 
 if TYPE_CHECKING:
     from dpsweep.study.study import Study
@@ -162,7 +162,7 @@ def noise_settings(study: "Study", dataset: str) -> Any:
     return [_plain(study.privacy), study.train_size(dataset)]
 
 
-def target_fingerprint(study: "Study", target: Figure | Table) -> str:
+def target_fingerprint(study: "Study", target: Target) -> str:
     """Hash of what a figure or table is drawn for: its own section, and those of what it draws.
 
     These are the sweeps that it selects from, with their datasets, backbones and methods; all of

@@ -12,7 +12,7 @@ from dpsweep.study.config.study import StudyFile
 from dpsweep.study.drawn import Targets, drawn
 from dpsweep.study.fingerprints import MadeFor
 from dpsweep.study.selections import Selection
-from dpsweep.study.table_targets import Table
+from dpsweep.study.table_targets import PrintedTable
 from dpsweep.study.targets import Figure
 
 
@@ -43,7 +43,7 @@ class Study(StudyFile):
         return self.targets.figures
 
     @property
-    def tables(self) -> dict[str, Table]:
+    def tables(self) -> dict[str, PrintedTable]:
         """The tables that are written, by name."""
         return self.targets.tables
 

@@ -10,21 +10,21 @@ from dpsweep.study.selections import Axis, Part, Selection
 from dpsweep.study.targets import Target
 
 
-class Table(Target):
+class PrintedTable(Target):
     """A table."""
 
     table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv")
     """Suffixes of its files."""
 
 
-class HyperparameterGrid(Table):
+class HyperparameterGrid(PrintedTable):
     """The grid of every sweep, from the study itself (Table A1)."""
 
     family = "hyperparameter_grid"
     title = "Hyperparameter grids"
 
 
-class Datasets(Table):
+class Datasets(PrintedTable):
     """Prepared datasets: sizes, classes, balance, source (Table A2)."""
 
     family = "datasets"
@@ -72,7 +72,7 @@ LABEL_TITLES = {
 }  # fmt: skip
 
 
-class ComparisonTable(Table):
+class ComparisonTable(PrintedTable):
     """Best accuracy of each selection in a grid of rows and columns, mean [min, max] over repeats.
 
     With the number of the study's ``references`` beside it, where there is one for the same cells.
@@ -96,7 +96,7 @@ class ComparisonTable(Table):
         return [LABEL_TITLES[label] for label in self.rows]
 
 
-class ComparedGrids(Table):
+class ComparedGrids(PrintedTable):
     """A table of grids that the study has, compared; their comparisons stand in a file of their own."""
 
     table_files = ("tex", "md", "csv", "comparisons.csv")

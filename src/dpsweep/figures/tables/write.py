@@ -16,7 +16,7 @@ from dpsweep.study import Study
 from dpsweep.study.captions import how_chosen
 from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
-from dpsweep.study.table_targets import Table
+from dpsweep.study.table_targets import PrintedTable
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def read_numbers(file: Path, words: dict[str, type[str]] | None = None) -> pd.Da
     return numbers
 
 
-def _printed(study: Study, table: Table, numbers: pd.DataFrame) -> tuple[str, TextTable]:
+def _printed(study: Study, table: PrintedTable, numbers: pd.DataFrame) -> tuple[str, TextTable]:
     printed = FAMILIES[table.family].show(table, numbers)
     notes = [table.caption, *how_chosen(study, table), printed.note]
     return " ".join(note for note in notes if note), printed

@@ -1,0 +1,60 @@
+"""Figures of your own, which a study names (``figures: figures.py``): a series, and a family."""
+
+from pathlib import Path
+
+import matplotlib.figure
+import pandas as pd
+import seaborn as sns
+
+from dpsweep.analysis.frames import load_trials
+from dpsweep.figures import families, figure
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+
+
+@figure("Learning rates", name="map_{dataset}", each={"dataset": "main"})
+def bounds_and_batch_sizes(dataset: str) -> families.Heatmap:
+    """Accuracy over C and B with the tightest budget."""
+    return families.Heatmap(
+        caption="{backbone} on {dataset}, {epochs}, {epsilon}; mean of {seeds}, {tuned}.",
+        panels=[families.Panel(dataset=dataset, epsilon="tight")],
+    )
+
+
+class LearningRateCurve(families.Figure):
+    """Accuracy against the learning rate, a line for each ε; B and C are the best for each rate."""
+
+    family = "learning_rate_curve"
+    title = "Accuracy by learning rate"
+    single = ("epochs",)
+    panels: list[families.Panel]
+
+    def compute(
+        self, study: Study, paths: Paths, missing: list[Path] | None = None
+    ) -> pd.DataFrame:
+        """One row per (panel, epsilon, learning rate): the best accuracy of the first seed."""
+        frames = []
+        for panel in self.panels:
+            trials = load_trials(study, paths, study.cells(panel), missing)
+            first = trials[trials["seed"] == 1].groupby(
+                ["epsilon", "learning_rate"], as_index=False
+            )
+            frames.append(first["macro_accuracy"].max().assign(title=panel.title))
+        return pd.concat(frames)
+
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
+        """Draw a line for every epsilon."""
+        grid = sns.relplot(
+            numbers, x="learning_rate", y="macro_accuracy", hue="epsilon", col="title", kind="line",
+            marker="o", height=2, estimator=None, errorbar=None,
+        )  # fmt: skip
+        grid.set(xscale="log", xlabel="Learning rate η", ylabel="Macro accuracy")
+        drawing: matplotlib.figure.Figure = grid.figure
+        return drawing
+
+
+@figure("Learning rates")
+def learning_rates() -> LearningRateCurve:
+    """Accuracy by learning rate."""
+    caption = "Accuracy of {backbone} on {dataset} by learning rate, {epochs}."
+    return LearningRateCurve(caption=caption, panels=[families.Panel()])
