@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from tests.described import described
 
 from dpsweep.base.files import checksum, read_checked_json, write_checked_json
 from dpsweep.cli.main import app
