@@ -17,6 +17,7 @@ from dpsweep.data.prepare import prepare
 from dpsweep.figures import fonts
 from dpsweep.study import StudyError, load_study
 from dpsweep.study.paths import Paths
+from tests.described import described
 from tests.waiting import PATIENCE
 
 CELLS = {
@@ -73,6 +74,8 @@ def said(
         for key in parents:
             content = content.setdefault(key, {})
         content[last] = value
+    if "figures" in study:
+        study = described(study, Path())
     Path("study.yaml").write_text(yaml.safe_dump(study))
     lines: list[str] = []
     try:
