@@ -115,6 +115,8 @@ def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
             if pid and any("checkpoint at step" in log.read_text() for log in logs):
                 os.kill(pid, signal.SIGSTOP)
                 pids[cell], cells[cell] = pid, site.jobs(LONG, cell)[-1]
+                # On a busy machine others take longer than this cell is given.
+                cluster.update(cells[cell], "TimeLimit=60")
         return pids.keys() == cells.keys()
 
     wait_for(suspended, "checkpoints", run, every=0.2)
