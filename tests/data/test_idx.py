@@ -28,7 +28,7 @@ def write(folder: Path, mark: str = "-", end: str = "") -> None:
     for split, labels in LABELS.items():
         parts = {f"images{mark}idx3": idx(PIXELS[split]), f"labels{mark}idx1": idx(labels)}
         for name, content in parts.items():
-            packed = gzip.compress(content) if end else content
+            packed = gzip.compress(content, mtime=0) if end else content
             (folder / f"{split}-{name}-ubyte{end}").write_bytes(packed)
 
 
@@ -57,7 +57,7 @@ def test_a_share_is_stratified_and_keeps_images_with_their_labels(tmp_path: Path
         assert LABELS["train"][place] == label
 
 
-IMAGES, FEW, PACKED = "train-images-idx3-ubyte", "t10k-labels-idx1-ubyte", gzip.compress(b"x" * 99)
+IMAGES, FEW, PACKED = "train-images-idx3-ubyte", "t10k-labels-idx1-ubyte", gzip.compress(b"x" * 99, mtime=0)
 
 
 @pytest.mark.parametrize(
