@@ -1,6 +1,6 @@
-"""A real Slurm on this machine: one node, four simulated GPUs.
+"""A real Slurm on this machine: one node, four simulated GPUs, two partitions, accounting if asked for.
 
-Needs root and Debian's slurm-wlm and munge. The GPUs are character devices
+Needs root and Debian's slurm-wlm, munge, slurmdbd and mariadb-server. The GPUs are character devices
 made with mknod: Slurm hands them out as it would hand out real ones, and jobs train on the CPU.
 
 As a script: ``python -m tests.slurm.cluster install``, ``start`` or ``stop``, to try things by hand.
@@ -8,6 +8,7 @@ As a script: ``python -m tests.slurm.cluster install``, ``start`` or ``stop``, t
 
 import fcntl
 import os
+import re
 import shutil
 import signal
 import socket
@@ -27,12 +28,15 @@ GPUS = 4
 TYPES = ("a100-sxm4-80gb", "1g.10gb")
 GRES = ",".join(f"gpu:{kind}:{GPUS // 2}" for kind in TYPES)
 CPUS = 8
+# Slurm counts priorities down from a smaller one.
+FIRST = 2**32 - 10
 STATE = Path("/var/lib/dpsweep-slurm")
 CONFIGURATION = Path("/etc/slurm")  # jobs do not inherit SLURM_CONF
 LOCK = Path("/run/lock/dpsweep-slurm")
 MUNGE_SOCKET = Path("/run/munge/munge.socket.2")
-DAEMONS = ("slurmd", "slurmctld", "munged")
-PACKAGES = ("slurm-wlm", "munge")
+DATABASE_SOCKET = Path("/run/mysqld/mysqld.sock")
+DAEMONS = ("slurmd", "slurmctld", "slurmdbd", "mariadbd", "munged")
+PACKAGES = ("slurm-wlm", "munge", "slurmdbd", "mariadb-server")
 
 MARK = "# Written by the tests of dpsweep."
 SLURM_CONF = f"""\
@@ -45,9 +49,16 @@ AuthInfo=cred_expire=20
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
+# A job that takes more memory than it has asked for is killed, where there are no cgroups, too.
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherParams=OverMemoryKill
+JobAcctGatherFrequency=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 SlurmdParameters=config_overrides
+# A node that was set down stays so: else Slurm would start its requeued jobs there while their old
+# processes still end.
+ReturnToService=1
 MpiDefault=none
 GresTypes=gpu
 # A busy machine answers late.
@@ -68,7 +79,26 @@ SlurmctldLogFile={STATE}/slurmctld.log
 SlurmdLogFile={STATE}/slurmd.log
 SlurmUser=root
 NodeName={{host}} NodeAddr=127.0.0.1 CPUs={CPUS} RealMemory=64000 Gres={GRES} State=UNKNOWN
-PartitionName=gpu Nodes={{host}} Default=YES MaxTime=60 State=UP
+PartitionName=cpu Nodes={{host}} Default=YES MaxTime=60 OverSubscribe=NO State=UP
+PartitionName=gpu Nodes={{host}} MaxTime=60 State=UP
+{{accounting}}
+"""
+
+ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=localhost
+AccountingStorageEnforce=associations,limits,qos
+"""
+SLURMDBD_CONF = f"""\
+{MARK}
+AuthType=auth/munge
+DbdHost=localhost
+SlurmUser=root
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+LogFile={STATE}/slurmdbd.log
+PidFile={STATE}/slurmdbd.pid
 """
 
 
@@ -105,8 +135,11 @@ def install() -> None:
         print(f"no Slurm here, its tests are skipped: {reason}")  # noqa: T201
 
 
-def start() -> None:
-    """Start the cluster with an empty queue and wait until it takes jobs."""
+def start(accounting: bool = False) -> None:
+    """Start the cluster with an empty queue and wait until it takes jobs.
+
+    With accounting, jobs need the account ``good``, and the QOS ``normal`` is the only one.
+    """
     if reason := missing():
         raise RuntimeError(reason)
     stop()
@@ -117,7 +150,9 @@ def start() -> None:
         os.mknod(STATE / f"gpu{index}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     host = socket.gethostname().split(".")[0]
     CONFIGURATION.mkdir(exist_ok=True)
-    (CONFIGURATION / "slurm.conf").write_text(SLURM_CONF.format(host=host))
+    (CONFIGURATION / "slurm.conf").write_text(
+        SLURM_CONF.format(host=host, accounting=ACCOUNTING if accounting else "")
+    )
     (CONFIGURATION / "gres.conf").write_text(
         "".join(
             f"Name=gpu Type={kind} File={STATE}/gpu[{2 * index}-{2 * index + 1}]\n"
@@ -126,19 +161,55 @@ def start() -> None:
     )
     shutil.chown(MUNGE_SOCKET.parent, "munge", "munge")
     _run("runuser", "-u", "munge", "--", "munged")
-    for daemon in ("slurmctld", "slurmd"):
-        _run(daemon)
-    if not _until(lambda: "idle" in _output("sinfo", "--noheader", "--format=%T"), PATIENCE):
-        log = (STATE / "slurmctld.log").read_text()[-2000:]
-        raise RuntimeError(f"the node did not come up:\n{log}")
+    if accounting:
+        _start_accounting()
+    start_controller()
+    _run("slurmd")
+    _wait_for_node()
+
+
+def _start_accounting() -> None:
+    data = STATE / "database"
+    for folder in (data, DATABASE_SOCKET.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.chown(folder, "mysql", "mysql")
+    _run("mariadb-install-db", f"--datadir={data}", "--user=mysql", "--skip-test-db")
+    subprocess.Popen(
+        [
+            *("mariadbd", "--user=mysql", "--skip-networking"),
+            *(f"--datadir={data}", f"--socket={DATABASE_SOCKET}"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    _until(lambda: _succeeds("mariadb", "-e", "select 1"), PATIENCE)
+    file = CONFIGURATION / "slurmdbd.conf"
+    file.write_text(SLURMDBD_CONF)
+    file.chmod(0o600)
+    _run("slurmdbd")
+    _until(lambda: _succeeds("sacctmgr", "--noheader", "show", "cluster"), PATIENCE)
+    for words in ("cluster test", "account good", "user root account=good"):
+        _run("sacctmgr", "--immediate", "add", *words.split())
+
+
+def start_controller() -> None:
+    """Start slurmctld; it takes up the queue that it left."""
+    _run("slurmctld")
+    _until(lambda: "is UP" in _output("scontrol", "ping", check=False), PATIENCE)
+
+
+def stop_controller() -> None:
+    """End slurmctld in an orderly way, as an upgrade of a real cluster does."""
+    _end("slurmctld")
 
 
 @contextmanager
-def running() -> Iterator[None]:
+def running(accounting: bool = False) -> Iterator[None]:
     """The cluster, from start to stop; who else wants it on this machine waits."""
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        start()
+        start(accounting)
         try:
             yield
         finally:
@@ -170,19 +241,90 @@ def job(number: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
+def gpus_of(number: str) -> str:
+    """The GPUs that a job has been given, as Slurm writes them: ``gpu:a100:1(IDX:0)``."""
+    found = re.search(r"GRES=(\S+)", _output("scontrol", "--details", "show", "job", number))
+    return found[1] if found else ""
+
+
 def update(number: str, change: str) -> None:
     """Change a job, as its owner or an operator may."""
     _run("scontrol", "update", f"JobId={number}", change)
 
 
-def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+def let_start_first(name: str) -> None:
+    """Put waiting jobs whose comment, which is Snakemake's name of them, has a text before all others."""
+    waiting = _output("squeue", "--states=PENDING", "--noheader", "--format=%i %Q %k").splitlines()
+    for number, priority, comment in (line.split(maxsplit=2) for line in waiting):
+        if name in comment and int(priority) < FIRST:
+            # It may start at this moment.
+            _succeeds("scontrol", "update", f"JobId={number}", f"Priority={FIRST}")
+
+
+def steps() -> set[str]:
+    """Jobs that run a step: their batch script has called srun."""
+    lines = _output("squeue", "--steps", "--noheader", "--format=%i").splitlines()
+    ids = [line.strip().split(".") for line in lines]
+    return {number for number, step in ids if step.isdigit()}
+
+
+def hide(folder: Path | None) -> None:
+    """Start the node anew where it does not see a folder; None: where it sees everything."""
+    _end("slurmd")
+    if folder is None:
+        _run("slurmd")
+    else:
+        _run("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && slurmd', str(folder))
+    _wait_for_node()
+
+
+def node(state: str) -> None:
+    """Set the node DOWN, with all its jobs, or back into service (RESUME)."""
+    name = socket.gethostname().split(".")[0]
+    _run("scontrol", "update", f"NodeName={name}", f"State={state}", "Reason=tests")
+
+
+def lose_node() -> None:
+    """Set the node down, and back into service when the processes of its jobs have ended.
+
+    No job starts before the node is back as a whole: it may get no step until then, which is a failure.
+    """
+    partition("gpu", "DOWN")
+    node("DOWN")
+    if not _until(lambda: not _pids("slurmstepd"), PATIENCE):
+        raise RuntimeError("jobs of a node that is down do not end")
+    time.sleep(10)  # until slurmd has noticed, too
+    node("RESUME")
+    _until(lambda: _output("sinfo", "--noheader", "--format=%T").split()[0] == "idle", PATIENCE)
+    time.sleep(5)
+    partition("gpu", "UP")
+
+
+def kill_daemon() -> None:
+    """Kill the node's daemon; it comes back after some seconds."""
+    for pid in _pids("slurmd"):
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(5)
+    _run("slurmd")
+
+
+def partition(name: str, state: str) -> None:
+    """Open (UP) a partition, or start no more jobs in it (DOWN)."""
+    _run("scontrol", "update", f"PartitionName={name}", f"State={state}")
+
+
+def _output(*command: str, check: bool = True) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=check).stdout
 
 
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+
+
+def _succeeds(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _pids(daemon: str) -> list[int]:
@@ -201,6 +343,15 @@ def _end(daemon: str) -> None:
                 os.kill(pid, number)
         if _until(lambda: not _pids(daemon), 60):
             return
+
+
+def _wait_for_node() -> None:
+    def ready() -> bool:
+        return "idle" in _output("sinfo", "--noheader", "--format=%T", check=False)
+
+    if not _until(ready, PATIENCE):
+        log = (STATE / "slurmctld.log").read_text()[-2000:]
+        raise RuntimeError(f"the node did not come up:\n{log}")
 
 
 def _until(condition: Callable[[], bool], seconds: float) -> bool:

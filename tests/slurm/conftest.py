@@ -6,10 +6,10 @@ import pytest
 from tests.slurm import cluster
 
 
-@pytest.fixture(scope="session")
-def slurm() -> Iterator[None]:
-    """A fresh cluster."""
+@pytest.fixture(scope="module")
+def slurm(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A fresh cluster; with accounting where the module has ``ACCOUNTING = True``."""
     if reason := cluster.missing():
         pytest.skip(reason)
-    with cluster.running():
+    with cluster.running(getattr(request.module, "ACCOUNTING", False)):
         yield

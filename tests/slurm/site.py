@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.described import described
 from tests.waiting import PATIENCE
 from tests.workflow.chain import ROOT, Chain
 
@@ -48,6 +49,7 @@ class Site(Chain):
 
     def write(self) -> None:
         content = self.study | {"results": "results"}
+        content = described(content, self.folder)
         (self.folder / "config.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
 
     def _settings(self, trouble: str, settings: dict[str, str]) -> None:
@@ -90,19 +92,28 @@ class Site(Chain):
     def journal_text(self) -> str:
         return self.journal.read_text() if self.journal.exists() else ""
 
+    def snakemake_log(self) -> str:
+        """The logs of all calls of Snakemake."""
+        logs = sorted((self.folder / ".snakemake/log").iterdir())
+        return "".join(log.read_text() for log in logs)
+
     def evidence(self) -> str:
-        """What the jobs, Snakemake and Slurm said, without progress, for the error of a test."""
+        """What the jobs, Snakemake and Slurm said, without progress and plans, for the error of a test."""
         events = [line for line in self.journal_text().splitlines() if " step " not in line]
+        said = re.findall(
+            r"^.*(?:[Ee]rror|status is|Trying|attempt).*$", self.snakemake_log(), re.MULTILINE
+        )
         jobs = subprocess.run(
             ["squeue", "--states=all", "--noheader", "--format=%i %T %r %S %M %k"],
             capture_output=True, text=True, check=False,
         ).stdout  # fmt: skip
-        return "\n".join([*events[-60:], "", self.said[-4000:], "", *jobs.splitlines()[-20:]])
+        return "\n".join([*events[-60:], "", *said[-40:], "", *jobs.splitlines()[-60:]])
 
-    def jobs(self, sweep: str, cell: str) -> list[str]:
-        """Slurm's jobs that have started to train a cell, in order."""
-        pattern = rf"^start (\S+) \S+ \d+ train .*\b{sweep} {re.escape(cell)}$"
-        return re.findall(pattern, self.journal_text(), re.MULTILINE)
+    def starts(self, sweep: str) -> list[tuple[str, str, str, int]]:
+        """Training that was started: (Slurm job, GPU, cell, time), in order."""
+        pattern = rf"^start (\S+) (\S+) (\d+) train .*\b{sweep} (\S+)$"
+        found = re.findall(pattern, self.journal_text(), re.MULTILINE)
+        return [(job, gpu, cell, int(at)) for job, gpu, at, cell in found]
 
     def cells(self) -> dict[str, int]:
         """Finished cells: name -> time of their last output, ns."""

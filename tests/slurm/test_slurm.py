@@ -1,8 +1,11 @@
-"""Eight cells on a real Slurm, and what ends jobs there: a failure, a time limit, a preemption, kill -9.
+"""Forty cells on a real Slurm without accounting, and whatever ends jobs there.
 
-The first call meets them all, the second one is ended by Ctrl-C, and the third makes what is missing. All is
-counted from what the jobs themselves wrote. Nothing depends on the speed of the machine: a cell that is to be
-disturbed is suspended (SIGSTOP) once it has something to lose, until it is hit.
+The first call meets a cell that fails, one that runs out of memory, one that passes its time limit twice, one
+that is cancelled by hand and a node that dies. The second one is ended by Ctrl-C, and the third makes what is
+missing. Everything is counted from what the jobs themselves wrote.
+
+Nothing depends on the speed of the machine: a cell that is to be disturbed is suspended (SIGSTOP) once it has
+something to lose, until it is hit.
 """
 
 import copy
@@ -11,39 +14,45 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 from tests.slurm import cluster
 from tests.slurm.site import Site
 from tests.waiting import PATIENCE, wait_for
-from tests.workflow.chain import ROOT, STUDY, Chain
+from tests.workflow.chain import STUDY, Chain
 
 pytestmark = pytest.mark.slow
 if "DPSWEEP_TEST_SLURM" not in os.environ:
     pytest.skip("takes a cluster: make test-slurm", allow_module_level=True)
 
 SHORT, LONG = "digits_vit_film", "digits_vit_film_sgd"
-BOUNDS = ("0.1", "1", "3")
-LIMITED, PREEMPTED, KILLED = (f"eps8_epochs30_B16_C{bound}" for bound in BOUNDS)
-BAD = "eps8_epochs2_B128_C1"
+BOUNDS = ("0.1", "1", "3", "10")
+LIMITED, CANCELLED, LOST, KILLED = (f"eps8_epochs30_B16_C{bound}" for bound in BOUNDS)
+BAD, GREEDY = "eps8_epochs2_B64_C1", "eps8_epochs2_B64_C2"
+MEGABYTES = 2500
 TARGETS = [f"results/problems/{name}.parquet" for name in (LONG, SHORT)]
-# One cell fails while there is a file.
+# One cell fails while there is a file, one takes too much memory when it is first tried.
 TROUBLE = f"""\
-case "$* " in *" {BAD} "*) [ ! -e bad ] || {{ echo 'error: broken on purpose'; exit 1; }} ;; esac
+case "$* " in
+    *" {BAD} "*) [ ! -e bad ] || {{ echo 'error: broken on purpose'; exit 1; }} ;;
+    *" {GREEDY} "*) [ -e tried ] || {{
+        touch tried; exec python -c 'import time; lost = b"1" * {2 * MEGABYTES}_000_000; time.sleep(10**6)'
+    }} ;;
+esac
 """
 
 
-def eight_cells() -> dict[str, Any]:
+def forty_cells() -> dict[str, Any]:
     study = {key: STUDY[key] for key in ("title", "datasets", "backbones", "methods", "sweeps")}
     study = copy.deepcopy(study)
-    study["sweeps"][SHORT] |= {
-        **{"learning_rate": [0.003], "seeds": 1, "batch_size": [128]},
-        "clipping_bound": [1.0, 2.0, 3.0, 4.0, 5.0],
-    }
+    one = {"learning_rate": [0.003], "seeds": 1}
+    bounds = [float(bound) for bound in range(1, 19)]
+    study["sweeps"][SHORT] |= one | {"batch_size": [64, 128], "clipping_bound": bounds}
     # 2,526 steps, with a checkpoint every few of them.
     study["sweeps"][LONG] = study["sweeps"][SHORT] | {
         **{"optimizer": "sgd", "epochs": [30], "batch_size": [16]},
@@ -60,7 +69,7 @@ def training_pid(cell: str) -> int | None:
             words = (folder / "cmdline").read_bytes().decode().split("\0")
         except OSError:
             continue
-        if cell in words and "train" in words and "python" in words[0]:
+        if cell in words and "train" in words and any("python" in word for word in words[:1]):
             return int(folder.name)
     return None
 
@@ -78,7 +87,7 @@ def was_told(pid: int) -> bool:
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     """The same study on this machine without Slurm, with what jobs read."""
-    chain = Chain(tmp_path_factory.mktemp("local"), eight_cells())
+    chain = Chain(tmp_path_factory.mktemp("local"), forty_cells())
     chain.run(*TARGETS, options=("--until", "calibrate", "prepare_dataset", "prepare_backbone"))
     return chain
 
@@ -87,9 +96,10 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 def disturbed(slurm: None, local: Chain, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """The study after a first call that was disturbed."""
     folder = tmp_path_factory.mktemp("slurm") / "clone"
-    site = Site(folder, eight_cells(), local.results, TROUBLE)
+    site = Site(folder, forty_cells(), local.results, TROUBLE)
     (folder / "bad").touch()
-    run = site.start("--prioritize", TARGETS[0], "--resources", "runtime=60", "--", *TARGETS)
+    limits = ("--resources", f"mem_mb={MEGABYTES}", "runtime=60")
+    run = site.start("--prioritize", TARGETS[0], *limits, "--", *TARGETS)
     try:
         disturb(site, run)
         assert run.wait(timeout=PATIENCE) == 1
@@ -102,35 +112,132 @@ def disturbed(slurm: None, local: Chain, tmp_path_factory: pytest.TempPathFactor
     return site
 
 
+class LongCells:
+    """The cells that are disturbed: their jobs and processes."""
+
+    def __init__(self, site: Site, run: "subprocess.Popen[bytes]") -> None:
+        self.site, self.run = site, run
+        self.pid: dict[str, int] = {}
+
+    def starts(self, cell: str) -> list[str]:
+        """Slurm's jobs that have started a cell."""
+        return [job for job, _, name, _ in self.site.starts(LONG) if name == cell]
+
+    def suspend(self, *cells: str, start: int = 1) -> None:
+        """Stop the process of each cell once it has been started so often, and has a checkpoint to lose.
+
+        Cells that run side by side are watched together: one may end while another is waited for.
+        """
+        left = set(cells)
+
+        def suspended() -> bool:
+            cluster.let_start_first(LONG)
+            for cell in sorted(left):
+                # A start empties the log.
+                logs = (self.site.results / "logs/cells" / LONG).glob(f"{cell}-*.log")
+                saved = any("checkpoint at step" in log.read_text() for log in logs)
+                jobs = self.starts(cell)
+                pid = training_pid(cell) if len(jobs) == start and saved else None
+                if pid is not None:
+                    os.kill(pid, signal.SIGSTOP)
+                    # On a busy machine a cell takes longer than it is given.
+                    cluster.update(jobs[-1], "TimeLimit=60")
+                    self.pid[cell] = pid
+                    left.discard(cell)
+            return not left
+
+        wait_for(suspended, f"checkpoints of {', '.join(cells)}", self.run, every=0.5)
+
+    def wait_for_another(self, cell: str) -> None:
+        """Wait until a cell that was ended goes on."""
+
+        def goes_on() -> bool:
+            cluster.let_start_first(LONG)
+            return continued(self.site, self.starts(cell)[1:]) > 0
+
+        wait_for(goes_on, f"another {cell}", self.run, every=0.5)
+
+    def resume(self, cell: str) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid[cell], signal.SIGCONT)
+
+    def meet_limit(self, cell: str) -> None:
+        """Let a suspended cell's time be nearly up: it is told 120 s before, which is now."""
+        job = self.starts(cell)[-1]
+        hours, minutes, _ = map(int, cluster.job(job)["RunTime"].split(":"))
+        restarts = int(cluster.job(job)["Restarts"])
+        cluster.update(job, f"TimeLimit={60 * hours + minutes + 2}")
+        wait_for(lambda: was_told(self.pid[cell]), "signal before the time limit", self.run)
+        self.resume(cell)
+        requeued = str(restarts + 1)
+        wait_for(lambda: cluster.job(job)["Restarts"] == requeued, f"requeue of {cell}", self.run)
+        # Slurm signals once: not while the next start is still reading its libraries.
+        cluster.update(job, "TimeLimit=60")
+
+
+def continued(site: Site, jobs: list[str]) -> int:
+    """How often jobs of Slurm went on from a checkpoint."""
+    said = re.findall(r"^(\d+) .*continuing from step", site.journal_text(), re.MULTILINE)
+    return sum(job in jobs for job in said)
+
+
 def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
-    """End three cells that have a checkpoint."""
-    cells = {LIMITED: "", PREEMPTED: "", KILLED: ""}
-    pids: dict[str, int] = {}
+    cells = LongCells(site, run)
+    cells.suspend(LIMITED, CANCELLED, LOST, KILLED)
+    os.kill(cells.pid[KILLED], signal.SIGKILL)
+    subprocess.run(["scancel", *cells.starts(CANCELLED)], check=True)
+    cells.meet_limit(LIMITED)
+    cells.suspend(LIMITED, start=2)
+    cells.meet_limit(LIMITED)
+    cells.suspend(LIMITED, start=3)
+    # What a job says before it goes on from its checkpoint would be lost with the node.
+    for cell in (CANCELLED, KILLED):
+        cells.wait_for_another(cell)
+    # The node takes all jobs along that run there, whatever they are.
+    cluster.lose_node()
 
-    def suspended() -> bool:
-        # Cells that run side by side are watched together: one may end while another is waited for.
-        for cell in cells.keys() - pids.keys():
-            logs = (site.results / "logs/cells" / LONG).glob(f"{cell}-*.log")
-            pid = training_pid(cell)
-            if pid and any("checkpoint at step" in log.read_text() for log in logs):
-                os.kill(pid, signal.SIGSTOP)
-                pids[cell], cells[cell] = pid, site.jobs(LONG, cell)[-1]
-                # On a busy machine others take longer than this cell is given.
-                cluster.update(cells[cell], "TimeLimit=60")
-        return pids.keys() == cells.keys()
 
-    wait_for(suspended, "checkpoints", run, every=0.2)
-    os.kill(pids[KILLED], signal.SIGKILL)
-    # A job is told 120 s before its limit, which is now.
-    hours, minutes, _ = map(int, cluster.job(cells[LIMITED])["RunTime"].split(":"))
-    cluster.update(cells[LIMITED], f"TimeLimit={60 * hours + minutes + 2}")
-    wait_for(lambda: was_told(pids[LIMITED]), "signal before the time limit", run)
-    os.kill(pids[LIMITED], signal.SIGCONT)
-    subprocess.run(["scontrol", "requeue", cells[PREEMPTED]], check=True)  # as Slurm preempts
-    os.kill(pids[PREEMPTED], signal.SIGCONT)
-    wait_for(lambda: cluster.job(cells[LIMITED])["Restarts"] == "1", "requeue", run)
-    # Slurm signals once: not while the next start is still reading its libraries.
-    cluster.update(cells[LIMITED], "TimeLimit=60")
+def test_only_the_bad_cell_is_missing(disturbed: Site) -> None:
+    done = disturbed.cells()
+    assert len(done) == 39
+    assert f"{SHORT}/{BAD}" not in done
+    assert (disturbed.results / f"problems/{LONG}.parquet").exists()
+    assert not (disturbed.results / f"problems/{SHORT}.parquet").exists()
+
+
+def test_slurm_starts_again_what_met_its_limit_or_lost_its_node(disturbed: Site) -> None:
+    """The same job of Slurm, requeued; what was cancelled or killed is another job."""
+    jobs = {
+        cell: [job for job, _, name, _ in disturbed.starts(LONG) if name == cell]
+        for cell in (LIMITED, CANCELLED, LOST, KILLED)
+    }
+    assert {cell: len(set(each)) for cell, each in jobs.items()} == {
+        LIMITED: 1, CANCELLED: 2, LOST: 1, KILLED: 2,
+    }  # fmt: skip
+    assert len(jobs[LIMITED]) >= 3
+    assert len(jobs[LOST]) == 2
+    journal = disturbed.journal_text()
+    assert journal.count("stopped by SIGUSR1, exit status 75") == 2
+    assert {cell: continued(disturbed, each) for cell, each in jobs.items()} == {
+        cell: len(each) - 1 for cell, each in jobs.items()
+    }
+
+
+def test_a_cell_that_ran_out_of_memory_is_tried_again(disturbed: Site) -> None:
+    jobs = [job for job, _, cell, _ in disturbed.starts(SHORT) if cell == GREEDY]
+    assert len(set(jobs)) == 2
+    assert f"{SHORT}/{GREEDY}" in disturbed.cells()
+
+
+def test_no_trial_is_trained_twice(disturbed: Site) -> None:
+    finished = re.findall(r"learning rate \S+, seed \d+: macro accuracy", disturbed.journal_text())
+    assert len(finished) == len(disturbed.stored_trials()) == 39
+
+
+def test_every_job_had_a_gpu(disturbed: Site) -> None:
+    assert {gpu for sweep in (SHORT, LONG) for _, gpu, _, _ in disturbed.starts(sweep)} == {
+        str(number) for number in range(cluster.GPUS)
+    }
 
 
 def status(site: Site, *options: str) -> str:
@@ -144,38 +251,21 @@ def status(site: Site, *options: str) -> str:
     ).stdout
 
 
-def test_only_the_bad_cell_is_missing_and_status_tells_why(disturbed: Site) -> None:
-    done = disturbed.cells()
-    assert len(done) == 7 and f"{SHORT}/{BAD}" not in done
-    assert (disturbed.results / f"problems/{LONG}.parquet").exists()
-    assert not (disturbed.results / f"problems/{SHORT}.parquet").exists()
+def test_status_tells_what_failed_from_files(disturbed: Site) -> None:
     everything = next(line for line in status(disturbed).splitlines() if line.startswith("all "))
-    assert everything.split()[1:6] == ["7", "0", "1", "0", "0"]
+    assert everything.split()[1:6] == ["39", "0", "1", "0", "0"]
     said = status(disturbed, "--failed")
-    assert all(words in said for words in (f"{SHORT}/{BAD}", "broken on purpose", "1 failed"))
+    assert f"{SHORT}/{BAD}" in said
+    assert "broken on purpose" in said
+    assert "1 failed" in said
+    # What Slurm said of the others is in the logs that are read, too.
+    assert "SLURM status is: 'CANCELLED'" in disturbed.snakemake_log()
+    slurms = (disturbed.folder / ".snakemake/slurm_logs").rglob("*.log")
+    assert any("exceeded memory limit" in log.read_text() for log in slurms)
 
 
-def test_jobs_go_on_from_their_checkpoints(disturbed: Site) -> None:
-    """Slurm requeues what met its limit or was preempted. What was killed is another job."""
-    jobs = {cell: disturbed.jobs(LONG, cell) for cell in (LIMITED, PREEMPTED, KILLED)}
-    assert {cell: (len(each), len(set(each))) for cell, each in jobs.items()} == {
-        LIMITED: (2, 1), PREEMPTED: (2, 1), KILLED: (2, 2),
-    }  # fmt: skip
-    journal = disturbed.journal_text()
-    assert journal.count("stopped by SIGUSR1, exit status 75") == 1
-    went_on = re.findall(r"^(\d+) .*continuing from step", journal, re.MULTILINE)
-    assert sorted(went_on) == sorted(each[-1] for each in jobs.values())
-
-
-def test_no_trial_is_trained_twice_and_every_job_had_a_gpu(disturbed: Site) -> None:
-    finished = re.findall(r"learning rate \S+, seed \d+: macro accuracy", disturbed.journal_text())
-    assert len(finished) == len(disturbed.stored_trials()) == 7
-    gpus = re.findall(r"^start \d+ (\S+) \d+ train ", disturbed.journal_text(), re.MULTILINE)
-    assert set(gpus) <= {str(number) for number in range(cluster.GPUS)}
-
-
-def test_ctrl_c_cancels_the_jobs_and_the_same_call_goes_on(disturbed: Site, local: Chain) -> None:
-    before, trials = disturbed.cells(), disturbed.stored_trials()
+def test_ctrl_c_cancels_the_jobs_and_the_same_call_goes_on(disturbed: Site) -> None:
+    before, trials, begun = disturbed.cells(), disturbed.stored_trials(), disturbed.journal_text()
     (disturbed.folder / "bad").unlink()
     run = disturbed.start("--", *TARGETS)
     pid = wait_for(lambda: training_pid(BAD), "training", run)
@@ -185,38 +275,21 @@ def test_ctrl_c_cancels_the_jobs_and_the_same_call_goes_on(disturbed: Site, loca
     subprocess.run(["scancel", "--me"], check=True)  # if its status was just being asked
     wait_for(lambda: not cluster.queue(), "empty queue")
     disturbed.run("--", *TARGETS)
-    assert disturbed.cells() == before | {f"{SHORT}/{BAD}": disturbed.cells()[f"{SHORT}/{BAD}"]}
-    assert disturbed.stored_trials().items() > trials.items()
+    after = disturbed.cells()
+    assert {name: after[name] for name in before} == before
+    assert after.keys() - before.keys() == {f"{SHORT}/{BAD}"}
+    stored = disturbed.stored_trials()
+    assert {key: stored[key] for key in trials} == trials
+    new = disturbed.journal_text().removeprefix(begun)
+    started = re.findall(r"^start .* train .* (\S+)$", new, re.MULTILINE)
+    assert Counter(started).keys() == {BAD}
     assert "Nothing to be done" in disturbed.run("--", *TARGETS)
 
-    # After all that, cells are those of a run that nobody disturbed.
+
+def test_interrupted_cells_are_those_of_an_undisturbed_run(disturbed: Site, local: Chain) -> None:
     local.run(TARGETS[0])
-    ours, alone = (pd.read_parquet(chain.folder / TARGETS[0]) for chain in (disturbed, local))
+    ours, alone = (
+        pd.read_parquet(chain.results / f"problems/{LONG}.parquet") for chain in (disturbed, local)
+    )
     measured = [column for column in ours if "second" not in column and "time" not in column]
     pd.testing.assert_frame_equal(ours[measured], alone[measured])
-
-
-def test_check_cluster_gets_the_gpus_that_the_page_asks_for(slurm: None, tmp_path: Path) -> None:
-    """With the requests of the examples of docs/cluster.md that this cluster has, and for a MIG slice."""
-    page = (ROOT / "docs/cluster.md").read_text()
-    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    _, hyphen, lumi = (yaml.safe_load(block) for block in blocks)
-    any_kind = lumi["default-resources"]["slurm_extra"]
-    asked = (
-        (hyphen["set-resources"]["check_gpu"], "01"),
-        (lumi["set-resources"]["check_gpu"] | {"slurm_extra": any_kind}, "0123"),
-        ({"gpu": 0, "gres": "gpu:1g.10gb:1"}, "23"),
-    )
-    runs = []
-    for number, (request, _) in enumerate(asked):
-        site = Site(tmp_path / f"clone{number}", eight_cells())
-        file = site.folder / "profiles/slurm/config.yaml"
-        profile = yaml.safe_load(file.read_text())
-        profile["set-resources"]["check_gpu"] = request
-        file.write_text(yaml.safe_dump(profile))
-        runs.append((site, site.start("check_cluster")))
-    for (site, run), (_, gpus) in zip(runs, asked, strict=True):
-        assert run.wait(timeout=PATIENCE) == 0, site.said
-        assert "signal and requeue: Slurm job" in site.said
-        given = re.findall(r"^start \d+ (\S+) \d+ check-machine", site.journal_text(), re.MULTILINE)
-        assert len(given) == 2 and set(given) <= set(gpus), given

@@ -11,7 +11,7 @@ from benchmarks.campaigns import warm
 from benchmarks.common import snakemake
 from tests.described import described
 
-from dpsweep.study import Cell, Study
+from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.paths import Paths
 
 ROOT = Path(__file__).parents[2]
@@ -216,7 +216,7 @@ class Chain(Workflow):
     @property
     def parsed(self) -> Study:
         """The study as it is now."""
-        return Study.model_validate(yaml.safe_load((self.folder / self.file).read_text()))
+        return load_study(self.folder / self.file)
 
     def cell_file(self, cell: str, problem: str = "digits_vit_film") -> str:
         """The trials of a cell of the study as it is now, as Snakemake names them."""
