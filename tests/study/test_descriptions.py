@@ -129,3 +129,9 @@ def test_an_edited_file_draws_its_figures_again(tmp_path: Path) -> None:
         return target_fingerprint(study, study.figures["mine"])
 
     assert made_for(MAP) == made_for(MAP) != made_for(MAP + "    # another\n")
+
+
+def test_a_study_can_be_read_without_running_its_files(tmp_path: Path) -> None:
+    assert "ZeroDivisionError" in refused(tmp_path, "1 / 0\n")
+    study = load_study(tmp_path / "study.yaml", figures=False)
+    assert study.sweeps and not study.figures

@@ -61,7 +61,9 @@ def test_resuming_is_bit_identical(
         {"kind": "sgd", "momentum": 0.9, "schedule": "cosine"}
         | {"average": {"kind": "ema", "decay": 0.9}},
         {"kind": "adam-bc", "warmup": 0.7, "average": {"kind": "tail", "share": 0.6}},
-        {"kind": "torch", "name": "RMSprop", "schedule": "linear"},
+        {"kind": "torch", "name": "RMSprop", "schedule": "linear", "arguments": {"centered": True}},
+        {"kind": "torch", "name": "NAdam"},
+        {"kind": "adamw"},
     ],
 )
 def test_every_optimizer_resumes_bit_identically(

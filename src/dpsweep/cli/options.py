@@ -73,9 +73,9 @@ class OpenStudy(NamedTuple):
     paths: Paths
 
 
-def open_study(study_file: Path, partial: bool = False) -> OpenStudy:
-    """Read a study; return it with its files."""
-    study = load_study(study_file)
+def open_study(study_file: Path, partial: bool = False, figures: bool = True) -> OpenStudy:
+    """Read a study, with its figures where they matter; return it with its files."""
+    study = load_study(study_file, figures)
     return OpenStudy(study, Paths(Path(study.results), partial))
 
 

@@ -131,7 +131,8 @@ def verify(
     if study_file is not None:
         from dpsweep.release.section import compare
 
-        study, paths = open_study(study_file)
+        # Somebody else's study may name Python files: none of them is run here.
+        study, paths = open_study(study_file, figures=False)
         compare(folder, study, _section(study_file, study), paths, compared)
     typer.echo(
         f"{folder}: ({found.epsilon:g}, {found.delta:g})-differentially private, "

@@ -163,7 +163,7 @@ def _merge(below: Any, above: Any) -> Any:
     return dict(above) if isinstance(above, _Replace) else above
 
 
-def load_study(path: str | Path) -> Study:
+def load_study(path: str | Path, figures: bool = True) -> Study:
     """Read and check a study file.
 
     A study may build on another with ``extends: other.yaml`` (relative to itself), or on one that comes
@@ -171,11 +171,18 @@ def load_study(path: str | Path) -> Study:
     merged key by key, anything else is replaced. A mapping tagged ``!replace`` takes the place of the
     whole mapping below it, and so does one of another ``kind``.
 
+    Args:
+        path: the study file.
+        figures: whether its figures are read too, which runs the Python files that it names. Without them it
+            has none.
+
     Raises:
         StudyError: the file is missing, is not YAML, or does not fit the schema. The message
             names each key, what was found, and what is allowed.
     """
     content = _read(Path(path))
+    if not figures:
+        content["figures"] = "none"
     try:
         return Study.model_validate(content)
     except ValidationError as error:

@@ -1,0 +1,51 @@
+"""Train a network of your own with a loop of your own, under ε = 4: calibrate, sample, clip, add noise, step.
+
+python examples/training_loop.py
+"""
+
+import torch
+from torch import nn
+
+import dpsweep
+
+EPSILON, DELTA, BATCH_SIZE, STEPS = 4, 1e-5, 200, 60
+
+
+def made_up(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs (N, 20) around three centres, and the classes (N,)."""
+    centres = 2 * torch.eye(3, 20)
+    labels = torch.randint(3, (count,))
+    return centres[labels] + torch.randn(count, 20), labels
+
+
+def main() -> None:
+    """Train, and print what was reached and what it may be claimed to cost."""
+    torch.manual_seed(0)
+    (inputs, labels), (unseen, classes) = made_up(4000), made_up(1000)
+    model = nn.Sequential(nn.Linear(20, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 3)).eval()
+
+    noise = dpsweep.calibrate(
+        epsilon=EPSILON, delta=DELTA, train_size=len(labels), batch_size=BATCH_SIZE, steps=STEPS
+    )
+    secret = dpsweep.new_secret()  # never store it: who knows it can take the noise away
+    optimizer = dpsweep.PrivateOptimizer(
+        torch.optim.Adam(model.parameters(), lr=0.01),
+        dpsweep.make_engine("auto", model),
+        dpsweep.FlatClipping(1.0),
+        noise_multiplier=noise.noise_multiplier,
+        expected_batch_size=noise.batch_size,
+        noise=dpsweep.GaussianNoise("noise", secret=secret),
+    )
+    sampler = dpsweep.PoissonSampler(noise.train_size, noise.batch_size, "sampling", secret=secret)
+    for step in range(noise.steps):
+        optimizer.step(
+            (inputs[rows], labels[rows], torch.from_numpy(mask))
+            for rows, mask in dpsweep.microbatches(sampler.batch(step), 64)
+        )
+    with torch.no_grad():
+        accuracy = (model(unseen).argmax(1) == classes).double().mean()
+    print(f"accuracy {accuracy:.3f} at epsilon = {noise.certified_epsilon:.2f}, delta = {DELTA}")
+
+
+if __name__ == "__main__":
+    main()
