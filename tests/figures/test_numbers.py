@@ -14,7 +14,9 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import norm as normal
 from tests.synthetic import make_study, write_cells, write_gradient_norms, write_overlaps
 
+from dpsweep.analysis.scatter import as_good_as_best
 from dpsweep.study import Cell, Study
+from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.theory import direction_optimal_clipping
 
@@ -267,6 +269,12 @@ def test_optimal_batch_size(tmp_path: Path) -> None:
         )
         values = [*SETTING, "mean_batch_size", "minimum", "maximum", "seed_1", "seed_2", "seed_3"]
         same(found[found["panel"] == panel], wanted, keys, values)
+        for budget, own in of_problem(trials, method).groupby(keys):
+            sizes = choose(own, by=["batch_size"])
+            good = sizes.loc[as_good_as_best(sizes, own), "batch_size"]
+            row = found[(found["panel"] == panel) & (found[keys] == list(budget)).all(axis=1)].iloc[0]
+            assert (row["as_good_smallest"], row["as_good_largest"]) == (good.min(), good.max())
+            assert row["as_good_smallest"] <= row["batch_size"] <= row["as_good_largest"]
 
 
 def test_norm_trace(tmp_path: Path) -> None:

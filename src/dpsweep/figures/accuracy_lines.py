@@ -31,7 +31,7 @@ METHOD_COLUMNS = [
 ]  # fmt: skip
 BATCH_SIZE_COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "mean_batch_size", "minimum", "maximum", "repeats",
-    "batch_size", "train_size", "clipping_bound", "learning_rate",
+    "batch_size", "train_size", "clipping_bound", "learning_rate", "as_good_smallest", "as_good_largest",
 ]  # fmt: skip
 _BUDGET = ["epsilon", "epochs"]
 # What is further below the best is written as a number: the axis is for telling good from nearly good.
@@ -71,13 +71,14 @@ def plot_clipping_curve(figure: ClippingCurve, numbers: pd.DataFrame) -> Figure:
     """Draw a line for each problem, ring what is as good as its best, and name chosen B and rates."""
     difference = figure.quantity == "difference"
     palettes = [_by_difficulty(panel) for _, panel in numbers.groupby("panel", sort=False)]
-    drawing, panels = lines.plot(
-        numbers, "clipping_bound", palettes, chosen=["batch_size", "learning_rate"], height=1.9,
-        x_label=style.CLIPPING_LABEL, y_label="Accuracy − best" if difference else "Macro accuracy",
-        share_y=difference,
-    )  # fmt: skip
     lowest = float(numbers["centre"].min())
     floor = 1.2 * _FLOOR if difference and lowest < 2 * _FLOOR else lowest
+    # What is below the floor ends at it, with its number.
+    drawing, panels = lines.plot(
+        numbers.assign(centre=numbers["centre"].clip(lower=floor)), "clipping_bound", palettes,
+        chosen=["batch_size", "learning_rate"], height=1.9, x_label=style.CLIPPING_LABEL,
+        y_label="Accuracy − best" if difference else "Macro accuracy", share_y=difference,
+    )  # fmt: skip
     for (axes, panel), palette in zip(panels, palettes, strict=True):
         ringed = panel[panel["as_good"]]
         axes.scatter(
@@ -85,19 +86,26 @@ def plot_clipping_curve(figure: ClippingCurve, numbers: pd.DataFrame) -> Figure:
             edgecolors=[palette[label] for label in ringed["label"]], linewidths=1.1, zorder=3,
         )  # fmt: skip
         ends = {panel["clipping_bound"].min(): "left", panel["clipping_bound"].max(): "right"}
-        for bound, points in panel[panel["centre"] < floor].groupby("clipping_bound"):
+        below = numbers[(numbers["centre"] < floor) & (numbers["panel"] == panel["panel"].iloc[0])]
+        for bound, points in below.groupby("clipping_bound"):
             for height, (_, point) in enumerate(points.iterrows()):
                 axes.annotate(
                     f"↓ {point['centre']:.2f}".replace("-", "−"), (bound, floor),
-                    (0, 2 + 8 * height), textcoords="offset points", va="bottom",
+                    (0, 5 + 8 * height), textcoords="offset points", va="bottom",
                     ha=ends.get(bound, "center"), fontsize=style.look().small,
-                    color=palette[point["label"]],
+                    color=palette[point["label"]], zorder=4,
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.85},
                 )  # fmt: skip
     first = panels[0][0]
     first.margins(y=0.12)
     if floor > lowest:
         highest = float(np.nanmax(numbers[["centre", "maximum"]].to_numpy(dtype=float)))
-        first.set_ylim(floor, highest - 0.1 * floor)
+        first.set_ylim(1.04 * floor, highest - 0.1 * floor)
+    if (
+        numbers["difficulty"].notna().any()
+        and numbers.groupby("panel")["label"].agg(tuple).nunique() > 1
+    ):
+        style.note(drawing, "Blue is the easy problem of a panel, orange the hard one.")
     return drawing
 
 
@@ -161,7 +169,8 @@ def compute_optimal_batch_size(
 
     ``mean_batch_size``, ``minimum`` and ``maximum`` are of the B that each seed alone would choose: the
     paper draws their mean. ``batch_size`` is the choice of all seeds together, with its C and learning
-    rate. A choice without an accuracy is none.
+    rate. A choice without an accuracy is none. From ``as_good_smallest`` to ``as_good_largest`` are the batch
+    sizes that are as good as the best, as far as seeds can tell; empty with one seed.
 
     Arguments are those of `dpsweep.study.targets.Figure.compute`.
     """
@@ -177,6 +186,7 @@ def compute_optimal_batch_size(
         over_seeds = by_seed.agg(["mean", "min", "max", "count"], axis=1)
         over_seeds.columns = ["mean_batch_size", "minimum", "maximum", "repeats"]
         choices = _best_batch_sizes(trials).join(over_seeds, on=_BUDGET)
+        choices = choices.merge(_as_good_batch_sizes(trials), on=_BUDGET)
         return choices.join(by_seed.add_prefix("seed_"), on=_BUDGET).assign(
             problem=panel.problem.name, train_size=study.train_size(panel.problem.dataset)
         )
@@ -190,8 +200,23 @@ def _best_batch_sizes(trials: pd.DataFrame) -> pd.DataFrame:
     return choices.loc[choices["selection_accuracy"].notna(), columns]
 
 
+def _as_good_batch_sizes(trials: pd.DataFrame) -> pd.DataFrame:
+    """The range of batch sizes that are as good as the best, for each (epsilon, epochs)."""
+    rows = []
+    for budget, own in trials.groupby(_BUDGET):
+        sizes = choose(own, by=["batch_size"])
+        good = sizes.loc[as_good_as_best(sizes, own), "batch_size"]
+        ends = {"as_good_smallest": good.min(), "as_good_largest": good.max()}
+        rows.append(dict(zip(_BUDGET, budget, strict=True)) | ends)
+    return pd.DataFrame(rows)
+
+
 def plot_optimal_batch_size(_: OptimalBatchSize, numbers: pd.DataFrame) -> Figure:
-    """Draw the mean over seeds as a line for every epsilon, and seeds around it; N is a dotted line."""
+    """Draw the mean over seeds as a line for every epsilon, and seeds around it; N is a dotted line.
+
+    Bars are the batch sizes that are as good as the best: within them a line that goes up and down says
+    nothing.
+    """
     labels = numbers["epsilon"].map(style.write_epsilon)
     points = numbers.assign(
         centre=numbers["mean_batch_size"], line=numbers["epsilon"], label=labels
@@ -214,7 +239,19 @@ def plot_optimal_batch_size(_: OptimalBatchSize, numbers: pd.DataFrame) -> Figur
             textcoords="offset points", ha="left", va="center", color=style.GREY,
             size=style.look().points(6.5),
         )  # fmt: skip
+        budgets = list(panel.groupby("epsilon"))
+        for place, (epsilon, line) in enumerate(budgets):
+            good = line.dropna(subset="as_good_smallest")
+            with style.aside(axes, right=4 * (place - (len(budgets) - 1) / 2)):
+                axes.vlines(
+                    good["epochs"], good["as_good_smallest"], good["as_good_largest"],
+                    colors=colours[epsilon], linewidth=3, alpha=0.4, zorder=0,
+                )  # fmt: skip
         axes.set_yscale("log", base=2)
         axes.margins(y=0.08)
-    style.note(drawing, "Lines are drawn a little apart where they would hide each other.")
+    style.note(
+        drawing,
+        "Bars: batch sizes that are as good as the best, as far as seeds can tell (with 95 %). Lines are "
+        "drawn a little apart where they would hide each other.",
+    )
     return drawing

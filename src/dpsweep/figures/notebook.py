@@ -163,7 +163,8 @@ def optimal_batch_size(
     """
     figure = OptimalBatchSize.model_construct()
     needed = ["epsilon", "epochs", "mean_batch_size", "train_size"]
-    return _drawn(figure, frame, needed, _lines("mean_batch_size"), look)
+    absent = _lines("mean_batch_size") | {"as_good_smallest": np.nan, "as_good_largest": np.nan}
+    return _drawn(figure, frame, needed, absent, look)
 
 
 def gradient_norm_distribution(
