@@ -272,7 +272,9 @@ def test_optimal_batch_size(tmp_path: Path) -> None:
         for budget, own in of_problem(trials, method).groupby(keys):
             sizes = choose(own, by=["batch_size"])
             good = sizes.loc[as_good_as_best(sizes, own), "batch_size"]
-            row = found[(found["panel"] == panel) & (found[keys] == list(budget)).all(axis=1)].iloc[0]
+            row = found[(found["panel"] == panel) & (found[keys] == list(budget)).all(axis=1)].iloc[
+                0
+            ]
             assert (row["as_good_smallest"], row["as_good_largest"]) == (good.min(), good.max())
             assert row["as_good_smallest"] <= row["batch_size"] <= row["as_good_largest"]
 

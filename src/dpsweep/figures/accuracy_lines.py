@@ -105,7 +105,10 @@ def plot_clipping_curve(figure: ClippingCurve, numbers: pd.DataFrame) -> Figure:
         numbers["difficulty"].notna().any()
         and numbers.groupby("panel")["label"].agg(tuple).nunique() > 1
     ):
-        style.note(drawing, "Blue is the easy problem of a panel, orange the hard one.")
+        style.note(
+            drawing,
+            "In each panel the first line is the easy problem, the last one the hard problem.",
+        )
     return drawing
 
 
