@@ -1,4 +1,4 @@
-"""What figures and tables are described with: their families, and the parts that select cells."""
+"""All that describes figures and tables: their families, and the parts that select cells."""
 
 from dpsweep.study.selections import Line, LinePanel, Panel, Selection
 from dpsweep.study.table_targets import (

@@ -337,7 +337,7 @@ def optimal_clipping_trace(
 
 
 def privacy_effects(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
-    """What less ε does to the best clipping bound: by its noise, by the gradients, by both.
+    """Effects of less ε on the best clipping bound: of its noise, of the gradients, of both.
 
     Args:
         frame: columns ``rule`` (C* or scale-free C), ``effect`` (both, noise alone, gradients alone),

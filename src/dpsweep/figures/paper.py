@@ -103,7 +103,7 @@ def norms_by_epoch(panels: list[Panel]) -> GradientNormDistribution:
 
 
 def effects_on_classes(panels: list[Panel], **options: Any) -> PerClass:
-    """What clipping bounds keep of the gradients of each class, and what its accuracy becomes."""
+    """Gradient weight that each class keeps under clipping, and its accuracy."""
     # *choice*: the weight that the gradient of all trainable parameters keeps, which is what is clipped. The
     # paper's appendix reads as the classifier's alone; retained_weight_of="classifier" draws that.
     return PerClass(
@@ -271,7 +271,7 @@ def accuracy_by_budget(dataset: str, backbone: str) -> ClippingCurve:
 
 
 def difference_to_best(panel: LinePanel, **options: Any) -> ClippingCurve:
-    """What a clipping bound costs, for an easy problem and a hard one."""
+    """The cost of a clipping bound, for an easy problem and a hard one."""
     return ClippingCurve(
         caption="What a clipping bound costs against the best one, for an easy problem and a hard one: "
         "{dataset}, {backbone}, {method}, {epochs}; {tuned} for every bound; {centre} of {seeds}; {spread}.",
@@ -527,7 +527,7 @@ def theory_optimal_clipping() -> OptimalClippingTrace:
 
 @figure(THEORY)
 def theory_privacy_effects() -> PrivacyEffectsFigure:
-    """What less ε does to the best clipping bound: directly, and through the gradients."""
+    """Effects of less ε on the best clipping bound: direct, and through the gradients."""
     return PrivacyEffectsFigure(
         caption="What less ε does to the best clipping bound, after the last epoch: through its noise "
         "alone, on the gradients of the largest ε (direct); through the gradients that training leaves "
@@ -600,7 +600,7 @@ def tab_autoclip() -> ComparisonTable:
 
 @table("Optimizers")
 def tab_optimizers() -> OptimizerTable:
-    """What other optimizers gain over DP-Adam."""
+    """Gains of other optimizers over DP-Adam."""
     return OptimizerTable(
         caption="What other optimizers gain over DP-Adam at the same ε: {backbone} with {method} on "
         "{dataset}; each optimizer has the batch size, clipping bound and learning rate that are best for "

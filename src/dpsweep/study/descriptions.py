@@ -55,7 +55,7 @@ class Description:
     function: Callable[..., Any]
 
     def __call__(self, **member: Any) -> Any:
-        """What the function returns, to build another description on it."""
+        """Return what the function returns, to build another description on it."""
         return self.function(**member)
 
     @property

@@ -109,7 +109,7 @@ class Targets:
 
 
 def drawn(study: StudyFile) -> Targets:
-    """What is drawn of a study, whose sections have been checked."""
+    """Return what is drawn of a study, whose sections have been checked."""
     found, bound = Targets(), Bound(study)
     try:
         described = descriptions(study.figure_files)
