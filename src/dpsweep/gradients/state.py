@@ -375,7 +375,7 @@ def _tensors(model: nn.Module) -> dict[_Place, Tensor]:
 
 
 def _marks(tensors: Mapping[_Place, Tensor]) -> dict[_Place, tuple[int, int]]:
-    """What changes when a tensor is written or replaced; whoever compares must keep the tensors."""
+    """Identify a state of tensors: it changes when one is written or replaced. Keep them to compare."""
     return {
         place: (id(each), 0 if each.is_inference() else each._version)
         for place, each in tensors.items()

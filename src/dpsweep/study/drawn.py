@@ -364,7 +364,7 @@ def _rivals(study: StudyFile, where: str, baseline: str) -> list[Selection]:
 
 
 def _rivalry(sweep: Sweep) -> tuple[str, ...]:
-    """What sweeps share whose optimizers are compared."""
+    """Return what sweeps share whose optimizers are compared."""
     return (sweep.dataset, sweep.backbone, sweep.method, clipping_kind(sweep.clipping_bound))
 
 
