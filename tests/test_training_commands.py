@@ -15,6 +15,7 @@ import yaml
 from dpsweep.base.gpus import Gpu
 from dpsweep.cli import releases, stages
 from dpsweep.training.job import Interrupted, interruption
+from tests.described import described
 from tests.workflow.chain import STUDY
 
 PROBLEM, CELL = "digits_vit_film", "eps8_epochs2_B128_C1"
@@ -50,7 +51,7 @@ def study_file(tmp_path: Path) -> Path:
         "features": {},
     }
     study["sweeps"]["digits_vit_head"] = study["sweeps"][PROBLEM] | {"method": "head"}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(described(study, tmp_path)))
     return tmp_path / "study.yaml"
 
 

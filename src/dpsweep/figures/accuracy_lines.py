@@ -49,7 +49,7 @@ def compute_clipping_curve(
     The number without optimism (``cross_fitted``) is then a difference to that of the line's own
     choice of C.
 
-    Arguments are those of `dpsweep.study.targets.Figure.compute`.
+    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_line(line: Line) -> pd.DataFrame:
@@ -131,7 +131,7 @@ def compute_method_comparison(
     A method with more to tune gains more from being measured by the seeds that chose. Which is better
     is therefore a matter of ``cross_fitted`` and its difference to the best line's.
 
-    Arguments are those of `dpsweep.study.targets.Figure.compute`.
+    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_line(line: Line) -> pd.DataFrame:
@@ -175,7 +175,7 @@ def compute_optimal_batch_size(
     rate. A choice without an accuracy is none. From ``as_good_smallest`` to ``as_good_largest`` are the batch
     sizes that are as good as the best, as far as seeds can tell; empty with one seed.
 
-    Arguments are those of `dpsweep.study.targets.Figure.compute`.
+    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:

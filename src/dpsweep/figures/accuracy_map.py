@@ -46,7 +46,15 @@ def compute_heatmap(
 ) -> pd.DataFrame:
     """One row per square: its axes, what was tuned, mean macro accuracy, whether it is chosen or as good.
 
-    Arguments are those of `dpsweep.study.targets.Figure.compute`.
+    Args:
+        study: the study that has the figure.
+        paths: where its results lie.
+        figure: what is drawn; every selection names its cells.
+        missing: absent files are added to it and left out. Where it is None, they are an error.
+
+    Raises:
+        MissingResultsError: a file is absent, and ``missing`` is None.
+        UnreadableResultsError: a file does not hold what it should.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:

@@ -36,7 +36,7 @@ def compute_attacker_curves(
     Rates are those of `dpsweep.privacy.trade_off`, from the noise, the sampling rate and the steps of the
     private trials; which trial has what accuracy does not matter.
 
-    Arguments are those of `dpsweep.study.targets.Figure.compute`.
+    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:

@@ -62,7 +62,7 @@ def compute_per_class(
     Everything is of the first seed, at the best (B, learning rate) of each C; retained weight is
     of the gradients after the last epoch, at the C that the model was trained with.
 
-    Arguments are those of `dpsweep.study.targets.Figure.compute`.
+    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:

@@ -81,7 +81,7 @@ def compute_error_decomposition(
     An error of 1 is that of adding nothing. ``smallest`` and ``largest`` are of the whole error, over
     draws. Epochs are the start (0), the middle and the end.
 
-    Arguments are those of `dpsweep.study.targets.Figure.compute`.
+    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -163,7 +163,7 @@ def compute_optimal_clipping_trace(
 
     ``smallest`` and ``largest`` are of C*, over draws; the plateau is that of the scale-free C.
 
-    Arguments are those of `dpsweep.study.targets.Figure.compute`.
+    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -246,7 +246,7 @@ def compute_privacy_effects(
     ``indirect`` the gradients of the row's epsilon and its noise, ``both`` what the row's epsilon has.
     Medians over draws, which are the same batches for every epsilon, with smallest and largest.
 
-    Arguments are those of `dpsweep.study.targets.Figure.compute`.
+    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:

@@ -60,7 +60,7 @@ def compute_gradient_norm_distribution(
     share above C hold that share. Zero and non-finite norms have no logarithm: they count in the
     share and the quantiles as they are (a NaN does not), not in the density.
 
-    Arguments are those of `dpsweep.study.targets.Figure.compute`.
+    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -184,7 +184,7 @@ def compute_gradient_norm_histogram(
     All panels have the same bins, equally wide in the logarithm. Zero and non-finite norms lie in
     no bin, so the shares of a panel add up to 1 only without them.
 
-    Arguments are those of `dpsweep.study.targets.Figure.compute`.
+    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
     norms_of = [
         load_gradient_norms(study, paths, [panel], epoch="last", missing=missing)
@@ -262,7 +262,7 @@ def compute_norm_trace(
 ) -> pd.DataFrame:
     """One row per step of every (panel, epsilon): the first seed of the best cell.
 
-    Arguments are those of `dpsweep.study.targets.Figure.compute`.
+    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:

@@ -40,7 +40,7 @@ def compute_noise_curve(
 
     C and learning rate are tuned for every (epsilon, epochs, B); a line is one (epsilon, epochs).
 
-    Arguments are those of `dpsweep.study.targets.Figure.compute`.
+    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
     trials = load_trials(study, paths, study.cells(figure.cells), missing)
     points = choose(trials, by=["epsilon", "epochs", "batch_size"])

@@ -7,7 +7,7 @@ figure of matplotlib. Columns that tell panels and lines apart may be absent: th
 >>> frame = pd.DataFrame({"clipping_bound": [0.1, 1, 10], "centre": [0.6, 0.7, 0.5]})
 >>> drawing = clipping_curve(frame)
 >>> drawing.savefig("curve.pdf")  # doctest: +SKIP
->>> drawing.axes[0].get_xlabel()
+>>> drawing.axes[-1].get_xlabel()
 'Clipping bound C (log scale)'
 """
 
