@@ -123,12 +123,28 @@ def test_what_is_no_file_of_figures_is_refused(tmp_path: Path, figures: object, 
     assert said in " ".join(str(error.value).split())
 
 
-def test_an_edited_file_draws_its_figures_again(tmp_path: Path) -> None:
-    def made_for(text: str) -> str:
-        study = load(tmp_path, "mine.py", mine=text)
-        return target_fingerprint(study, study.figures["mine"])
+def test_an_edit_draws_again_what_it_changes(tmp_path: Path) -> None:
+    own = """
+        from dpsweep.figures import figure, families
 
-    assert made_for(MAP) == made_for(MAP) != made_for(MAP + "    # another\n")
+        class Empty(families.Heatmap):
+            family = "empty"
+
+        @figure("Mine")
+        def other():
+            return Empty(caption="Nothing.", panels=[families.Panel(epsilon=1.0)])
+    """
+
+    def made_for(name: str, text: str) -> str:
+        study = load(tmp_path, ["mine.py", "other.py"], mine=text, other=own + comment)
+        return target_fingerprint(study, study.figures[name])
+
+    comment, edited = "", MAP.replace("{dataset}.", "{dataset}, again.")
+    before = {name: made_for(name, MAP) for name in ("mine", "other")}
+    assert made_for("mine", edited) != before["mine"]
+    comment = "\n        # What draws a family may be anywhere in the study's files.\n"
+    assert made_for("mine", MAP) == before["mine"]
+    assert made_for("other", MAP) != before["other"]
 
 
 def test_a_study_can_be_read_without_running_its_files(tmp_path: Path) -> None:

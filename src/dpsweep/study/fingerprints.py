@@ -170,13 +170,15 @@ def target_fingerprint(study: "Study", target: Target) -> str:
     """
     drawn = {study.sweep_of(cell) for each in target.selections() for cell in each.cells()}
     sweeps = {name: study.sweeps[name] for name in study.sweeps if name in drawn or not drawn}
-    own = [checksum(Path(file)) for file in study.figure_files if file != "none"]
     parts: dict[str, Any] = {
         "family": target.family,
         "target": _plain(target),
         "style": _plain(study.style),
-        "sources": [sources(*_DRAWING), own],
+        "sources": sources(*_DRAWING),
     }
+    if not type(target).__module__.startswith("dpsweep."):
+        # A family of the study's own: what draws it is in one of its files.
+        parts["own"] = _own_files(study)
     if isinstance(target, ComparisonTable):
         parts["references"] = [each.reference and _plain(each.reference) for each in target.entries]
     parts["sweeps"] = {name: _plain(sweep) for name, sweep in sweeps.items()}
@@ -193,8 +195,12 @@ def target_fingerprint(study: "Study", target: Target) -> str:
 
 def report_fingerprint(study: "Study") -> str:
     """Hash of what the report and the other pages are written for: the whole study, and what draws them."""
-    own = [checksum(Path(file)) for file in study.figure_files if file != "none"]
-    return fingerprint([_plain(study), sources(*_WRITING), own])
+    return fingerprint([_plain(study), sources(*_WRITING)])
+
+
+def _own_files(study: "Study") -> list[str]:
+    """Checksums of the Python files with the study's own figures."""
+    return [checksum(Path(file)) for file in study.figure_files if file != "none"]
 
 
 def audit_fingerprint(study: "Study") -> str:
