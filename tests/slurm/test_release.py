@@ -3,13 +3,11 @@
 import copy
 import os
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from benchmarks.campaigns.campaign import processes
 from tests.slurm import cluster
 from tests.slurm.site import Site
 from tests.waiting import PATIENCE, wait_for
@@ -40,48 +38,40 @@ def begun(site: Site) -> list[str]:
     return re.findall(r"^start (\d+) \S+ \d+ release\b", site.journal_text(), re.MULTILINE)
 
 
-def wait_for_training(site: Site, starts: int) -> tuple[str, int]:
-    """Wait until a release has started so often, and trains; return Slurm's number and the process."""
+def wait_for_training(site: Site, starts: int) -> str:
+    """Wait until a release has started so often, and trains; return Slurm's number."""
 
-    def training() -> tuple[str, int] | None:
+    def trains() -> bool:
         said = site.journal_text().split("\nstart ")[-1]
-        pids = list(releasing(site.folder))
-        if len(begun(site)) == starts and "a secret number of trials" in said and pids:
-            return begun(site)[-1], pids[0]
-        return None
+        return len(begun(site)) == starts and "a secret number of trials" in said
 
-    found = wait_for(training, "release that trains")
-    assert found is not None
-    return found
+    wait_for(trains, "release that trains")
+    return begun(site)[-1]
 
 
-def releasing(folder: Path) -> Iterator[int]:
-    """The processes that train for release in a folder."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().decode().split("\0")
-            here = (process / "cwd").readlink() == folder
-        except OSError:
-            continue
-        if here and "python" in words[0] and "release" in words and "snakemake" not in words:
-            yield int(process.name)
+def kill_training(site: Site) -> None:
+    """Kill the process that trains for release."""
+    for process in processes(site.folder):
+        words = process.cmdline()
+        if "release" in words and "snakemake" not in words and "python" in words[0]:
+            process.kill()
 
 
 def test_a_release_survives_kills_and_a_preemption(site: Site) -> None:
     before = files(site.results)
     run = site.start("release")
     try:
-        number, pid = wait_for_training(site, starts=1)
+        number = wait_for_training(site, starts=1)
         # A limit that long runs meet would tell how long they are.
         hours, minutes, _ = map(int, cluster.job(number)["TimeLimit"].split(":"))
         assert 60 * hours + minutes == LIMIT_MINUTES
-        os.kill(pid, signal.SIGKILL)
+        kill_training(site)
         # Snakemake tries again.
-        second, _ = wait_for_training(site, starts=2)
+        second = wait_for_training(site, starts=2)
         assert second != number
         assert files(site.results) == before
         subprocess.run(["scontrol", "requeue", second], check=True)
-        third, _ = wait_for_training(site, starts=3)
+        third = wait_for_training(site, starts=3)
         assert third == second
         assert files(site.results) == before
         # The job goes on, and the next call sends another one.

@@ -35,7 +35,7 @@ def test_options_of_the_running_workflow_are_repeated(monkeypatch: pytest.Monkey
 
 
 def test_errors_end_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(study_file: Path) -> None:
+    def broken(study_file: Path, *_: object) -> None:
         raise DpsweepError(f"{study_file} has no audit", ("audit",))
 
     monkeypatch.setattr("dpsweep.cli.options.load_study", broken)
