@@ -1,5 +1,6 @@
 """Figures and tables of test studies: written as mappings, and described in Python as studies want them."""
 
+import hashlib
 import re
 import tempfile
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Any
 from dpsweep.figures import families
 from dpsweep.study import Study
 from dpsweep.study.targets import Figure, Target
+
+# Of studies that are read from no file; it goes with the process.
+_FOLDER = tempfile.TemporaryDirectory(prefix="described-")
 
 
 def _family(name: str) -> type[Target]:
@@ -70,8 +74,10 @@ def described(content: dict[str, Any], folder: Path | None = None) -> dict[str, 
     rest = {key: value for key, value in content.items() if key not in ("figures", "tables")}
     if not targets:
         return rest | {"figures": "none"}
-    file = (folder or Path(tempfile.mkdtemp(prefix="described-"))) / "figures.py"
-    file.write_text(source(targets), encoding="utf-8")
+    text = source(targets)
+    file = (folder or Path(_FOLDER.name, hashlib.sha256(text.encode()).hexdigest())) / "figures.py"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text, encoding="utf-8")
     return rest | {"figures": ["none", file.name if folder else str(file)]}
 
 

@@ -28,7 +28,7 @@ from tests.workflow.tiny import STUDY, SWEEP, TinyChain, content, differences
 
 from benchmarks.campaigns import campaign, surroundings
 from benchmarks.campaigns.kills import wait_for_moment
-from benchmarks.common import RESULTS
+from benchmarks.common import REPOSITORY, RESULTS
 from dpsweep.base.files import fingerprint
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study.paths import Paths
@@ -118,8 +118,15 @@ class History:
             self.jobs += made != earlier
             self.needless += made != earlier and found == there
         if status != 0 and must_succeed:
-            self.wrong.append(self.chain.said[-4000:])
+            self.wrong.append(self._plain(self.chain.said)[-4000:])
         return status
+
+    def _plain(self, said: str) -> str:
+        """What a run said, without folders of this machine."""
+        places = {self.chain.folder: "RUN", REPOSITORY: "DPSWEEP", Path.home(): "~"}
+        for place, name in places.items():
+            said = said.replace(str(place), name)
+        return said
 
     def follow_messages(self) -> None:
         """Make again what readers refuse, by the commands that their messages end with."""

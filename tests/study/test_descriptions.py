@@ -98,6 +98,10 @@ def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
             MAP.replace("return families", "families"),
             "mine.py, line 3: mine: found nothing; allowed: a figure",
         ),
+        (
+            "import pydantic\n\nclass Own(pydantic.BaseModel):\n    x: int\n\nOwn(x='a')\n",
+            "mine.py, line 6: ValidationError: 1 validation error for Own",
+        ),
         (MAP.replace("{dataset}", "{data}"), 'mine.py, line 3: mine: caption: found "data"; '),
         (
             MAP + "\n    @figure('Mine', name='mine')\n    def again():\n        return mine()\n",

@@ -29,7 +29,7 @@ def write_audit(study: Study, paths: Paths) -> None:
         MissingResultsError: a setting has not been audited.
     """
     numbers = load_audit(study, paths)
-    with style.style():
+    with style.style(study.style):
         style.save(plot(numbers), paths.audit("pdf"), paths.audit("png"))
     write_numbers(numbers, paths.audit("csv"))
     write_printed(paths.audit, show(numbers), caption(numbers), "audit")

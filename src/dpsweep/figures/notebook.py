@@ -18,27 +18,9 @@ import matplotlib.figure
 import numpy as np
 import pandas as pd
 
-from dpsweep.figures import style
+from dpsweep.figures import families, style
 from dpsweep.figures.drawing import plot
 from dpsweep.study.config.style import Style
-from dpsweep.study.targets import (
-    AttackerCurves,
-    ClippingCurve,
-    ErrorDecomposition,
-    Figure,
-    GradientNormDistribution,
-    GradientNormHistogram,
-    Heatmap,
-    MethodComparison,
-    NoiseAxes,
-    NoiseCurve,
-    NormTrace,
-    OptimalBatchSize,
-    OptimalClippingTrace,
-    PerClass,
-    PredictedClipping,
-    PrivacyEffectsFigure,
-)
 
 _PANEL: dict[str, Any] = {"panel": 0, "title": ""}
 _CHOSEN: dict[str, Any] = {
@@ -49,7 +31,7 @@ Absent = Mapping[str, Any | Callable[[pd.DataFrame], Any]]
 
 
 def _drawn(
-    figure: Figure,
+    figure: families.Figure,
     frame: pd.DataFrame,
     needed: Sequence[str],
     absent: Absent,
@@ -100,7 +82,7 @@ def heatmap(
     Raises:
         ValueError: a column is absent.
     """
-    figure = Heatmap.model_construct(x=x, y=y, colour_scale=colour_scale)
+    figure = families.Heatmap.model_construct(x=x, y=y, colour_scale=colour_scale)
     needed = [x, y, "macro_accuracy"] + ["batch_size"] * ("batch_size" not in (x, y))
     return _drawn(figure, frame, needed, _CHOSEN | {"as_good": False}, look)
 
@@ -124,7 +106,7 @@ def clipping_curve(
     Raises:
         ValueError: a column is absent.
     """
-    figure = ClippingCurve.model_construct(quantity=quantity)
+    figure = families.ClippingCurve.model_construct(quantity=quantity)
     return _drawn(figure, frame, ["clipping_bound", "centre"], _lines("centre"), look)
 
 
@@ -142,7 +124,7 @@ def method_comparison(
     Raises:
         ValueError: a column is absent.
     """
-    figure = MethodComparison.model_construct()
+    figure = families.MethodComparison.model_construct()
     needed = ["epsilon", "label", "centre"]
     return _drawn(figure, frame, needed, _lines("centre"), look)
 
@@ -161,7 +143,7 @@ def optimal_batch_size(
     Raises:
         ValueError: a column is absent.
     """
-    figure = OptimalBatchSize.model_construct()
+    figure = families.OptimalBatchSize.model_construct()
     needed = ["epsilon", "epochs", "mean_batch_size", "train_size"]
     absent = _lines("mean_batch_size") | {"as_good_smallest": np.nan, "as_good_largest": np.nan}
     return _drawn(figure, frame, needed, absent, look)
@@ -181,7 +163,7 @@ def gradient_norm_distribution(
         ValueError: a column is absent.
     """
     needed = ["epoch", "quantity", "norm", "value", "clipping_bound"]
-    figure = GradientNormDistribution.model_construct()
+    figure = families.GradientNormDistribution.model_construct()
     return _drawn(figure, frame, needed, _CHOSEN, look)
 
 
@@ -199,7 +181,7 @@ def gradient_norm_histogram(
         ValueError: a column is absent.
     """
     needed = ["lower", "upper", "share", "share_above_bound", "clipping_bound"]
-    return _drawn(GradientNormHistogram.model_construct(), frame, needed, _CHOSEN, look)
+    return _drawn(families.GradientNormHistogram.model_construct(), frame, needed, _CHOSEN, look)
 
 
 def norm_trace(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
@@ -219,7 +201,7 @@ def norm_trace(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.
         "running_mean_over": 1,
     }
     needed = ["epsilon", "step", "mean_gradient_norm"]
-    return _drawn(NormTrace.model_construct(), frame, needed, absent, look)
+    return _drawn(families.NormTrace.model_construct(), frame, needed, absent, look)
 
 
 def per_class(
@@ -255,7 +237,7 @@ def per_class(
         **{f"{each}_smooth": (lambda frame, each=each: frame[each]) for each in shown},
         **{"running_mean_over": 1, "relative_retained_weight": np.nan},
     }
-    figure = PerClass.model_construct(
+    figure = families.PerClass.model_construct(
         baseline=baseline, rows=list(rows), retained_weight_of="trainable"
     )
     needed = ["class", "class_name", "class_rank", "clipping_bound", *shown]
@@ -263,7 +245,7 @@ def per_class(
 
 
 def noise_curve(
-    frame: pd.DataFrame, *, axes: Sequence[NoiseAxes], look: Style | None = None
+    frame: pd.DataFrame, *, axes: Sequence[families.NoiseAxes], look: Style | None = None
 ) -> matplotlib.figure.Figure:
     """Noise against batch size or steps, coloured by what each point loses.
 
@@ -277,7 +259,7 @@ def noise_curve(
     Raises:
         ValueError: a column is absent.
     """
-    figure = NoiseCurve.model_construct(axes=list(axes), minimum_steps={})
+    figure = families.NoiseCurve.model_construct(axes=list(axes), minimum_steps={})
     needed = ["axes", "epsilon", "epochs", "batch_size", "steps", "noise", "accuracy_difference"]
     return _drawn(figure, frame, needed, _CHOSEN, look)
 
@@ -294,7 +276,7 @@ def attacker_curves(frame: pd.DataFrame, *, look: Style | None = None) -> matplo
         ValueError: a column is absent.
     """
     records = sorted(frame["records"].unique()) if "records" in frame else [1]
-    figure = AttackerCurves.model_construct(records=records)
+    figure = families.AttackerCurves.model_construct(records=records)
     needed = ["epsilon", "false_positive_rate", "true_positive_rate"]
     return _drawn(figure, frame, needed, {"records": 1}, look)
 
@@ -315,7 +297,11 @@ def error_decomposition(
     """
     needed = ["epoch", "clipping_bound", "bias", "noise", "error", "best_bound"]
     return _drawn(
-        ErrorDecomposition.model_construct(), frame, needed, _CHOSEN | _range("error"), look
+        families.ErrorDecomposition.model_construct(),
+        frame,
+        needed,
+        _CHOSEN | _range("error"),
+        look,
     )
 
 
@@ -333,7 +319,9 @@ def optimal_clipping_trace(
         ValueError: a column is absent.
     """
     needed = ["epsilon", "epoch", "best_bound", "median_norm"]
-    return _drawn(OptimalClippingTrace.model_construct(), frame, needed, _range("best_bound"), look)
+    return _drawn(
+        families.OptimalClippingTrace.model_construct(), frame, needed, _range("best_bound"), look
+    )
 
 
 def privacy_effects(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
@@ -349,7 +337,9 @@ def privacy_effects(frame: pd.DataFrame, *, look: Style | None = None) -> matplo
         ValueError: a column is absent.
     """
     needed = ["rule", "effect", "epsilon", "best_bound"]
-    return _drawn(PrivacyEffectsFigure.model_construct(), frame, needed, _range("best_bound"), look)
+    return _drawn(
+        families.PrivacyEffectsFigure.model_construct(), frame, needed, _range("best_bound"), look
+    )
 
 
 def predicted_clipping(
@@ -368,7 +358,7 @@ def predicted_clipping(
     needed = ["rule", "epsilon", "predicted", "measured", "mean_lost", "settings"]
     names = ("", "_lower", "_upper")
     absent = {f"rank_correlation{name}": np.nan for name in names} | {"mean_lost_upper": np.nan}
-    return _drawn(PredictedClipping.model_construct(), frame, needed, absent, look)
+    return _drawn(families.PredictedClipping.model_construct(), frame, needed, absent, look)
 
 
 def _range(value: str) -> dict[str, Any]:

@@ -56,6 +56,10 @@ Problem = dict[str, Any]
 TEXT: Problem = {"dataset": "text", "backbone": "text", "method": "text"}
 FROM_SCRATCH: Problem = {"dataset": "scratch", "backbone": "scratch", "method": "scratch"}
 
+# The easy problem first.
+BUDGETS = [Line(epsilon="loose"), Line(epsilon="tight")]
+BACKBONES = [Line(backbone="strong"), Line(backbone="weak")]
+
 
 def three_difficulties(**cells: Any) -> list[Panel]:
     """Easy to hard: a loose budget, with the strong backbone and the weak one; a tight budget."""
@@ -132,8 +136,8 @@ def fig2_clipping_vs_difficulty() -> ClippingCurve:
         "panel differ in the privacy budget or in the backbone alone.",
         quantity="difference",
         panels=[
-            LinePanel(backbone="weak", lines=[Line(epsilon="loose"), Line(epsilon="tight")]),
-            LinePanel(epsilon="tight", lines=[Line(backbone="strong"), Line(backbone="weak")]),
+            LinePanel(backbone="weak", lines=BUDGETS),
+            LinePanel(epsilon="tight", lines=BACKBONES),
         ],
     )
 
@@ -221,6 +225,16 @@ def tab1_tuning_implications() -> TuningImplications:
 # -- Clipping bound against accuracy, by model and by privacy budget ---------------------------
 
 
+def accuracy_against_bound(compared: str, panel: LinePanel) -> ClippingCurve:
+    """Accuracy against C, a line for each of two problems."""
+    return ClippingCurve(
+        caption=compared
+        + ": macro accuracy on {dataset} against the clipping bound. {method}, {epochs}; "
+        "{tuned} for every bound; {centre} of {seeds}; {spread}.",
+        panels=[panel],
+    )
+
+
 # *choice*: as many seeds as elsewhere; the paper says the repeats of figure 2 only.
 @figure(
     "Accuracy by model (fixed privacy budget)",
@@ -229,17 +243,9 @@ def tab1_tuning_implications() -> TuningImplications:
 )
 def accuracy_by_model(dataset: str, epsilon: Any) -> ClippingCurve:
     """A strong and a weak backbone under the same privacy budget."""
-    return ClippingCurve(
-        caption="A strong and a weak backbone under the same privacy budget ({epsilon}): macro accuracy on "
-        "{dataset} against the clipping bound. {method}, {epochs}; {tuned} for every bound; {centre} of "
-        "{seeds}; {spread}.",
-        panels=[
-            LinePanel(
-                dataset=dataset,
-                epsilon=epsilon,
-                lines=[Line(backbone="strong"), Line(backbone="weak")],
-            )
-        ],
+    return accuracy_against_bound(
+        "A strong and a weak backbone under the same privacy budget ({epsilon})",
+        LinePanel(dataset=dataset, epsilon=epsilon, lines=BACKBONES),
     )
 
 
@@ -253,17 +259,9 @@ def accuracy_by_model(dataset: str, epsilon: Any) -> ClippingCurve:
 )
 def accuracy_by_budget(dataset: str, backbone: str) -> ClippingCurve:
     """The same backbone under a loose and a tight privacy budget."""
-    return ClippingCurve(
-        caption="The same backbone ({backbone}) under a loose and a tight privacy budget: macro accuracy "
-        "on {dataset} against the clipping bound. {method}, {epochs}; {tuned} for every bound; {centre} of "
-        "{seeds}; {spread}.",
-        panels=[
-            LinePanel(
-                dataset=dataset,
-                backbone=backbone,
-                lines=[Line(epsilon="loose"), Line(epsilon="tight")],
-            )
-        ],
+    return accuracy_against_bound(
+        "The same backbone ({backbone}) under a loose and a tight privacy budget",
+        LinePanel(dataset=dataset, backbone=backbone, lines=BUDGETS),
     )
 
 
@@ -322,8 +320,7 @@ def tab_lora_rank() -> ComparisonTable:
 @figure(TEXTS)
 def text_accuracy_difference() -> ClippingCurve:
     """The cost of a clipping bound on texts."""
-    lines = [Line(epsilon="loose"), Line(epsilon="tight")]
-    return difference_to_best(LinePanel(**TEXT, lines=lines), centre="median")
+    return difference_to_best(LinePanel(**TEXT, lines=BUDGETS), centre="median")
 
 
 @figure(TEXTS)

@@ -7,7 +7,7 @@ combination of what has been chosen before, in the order of `dpsweep.study.selec
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,14 +22,10 @@ from dpsweep.study.targets import Target
 # Steps of an epoch that can be drawn one by one.
 _MOST_STEPS = 100
 # Of values in ascending order.
-_ENDS: dict[str, Callable[[list[Any]], list[Any]]] = {
-    "loose": lambda values: values[-1:],
-    "many": lambda values: values[-1:],
-    "large": lambda values: values[-1:],
-    "tight": lambda values: values[:1],
-    "few": lambda values: values[:1],
-    "small": lambda values: values[:1],
-    "common": lambda values: values,
+_ENDS = {
+    **dict.fromkeys(("loose", "many", "large"), slice(-1, None)),
+    **dict.fromkeys(("tight", "few", "small"), slice(1)),
+    "common": slice(None),
 }
 _NOUNS = {axis: axis.replace("_", " ") for axis in AXES}
 
@@ -314,7 +310,7 @@ class Bound:
             return self.few_steps(common, leaf.dataset)
         if word in ("baseline", "neighbours"):
             return self._about_baseline(word, leaf, common)
-        return self.usual(common, leaf.dataset) if word == "usual" else _ENDS[word](common)
+        return self.usual(common, leaf.dataset) if word == "usual" else common[_ENDS[word]]
 
     # -- the words ---------------------------------------------------------------------------
 

@@ -123,18 +123,18 @@ def table(
     return _decorator(PrintedTable, section, name, each)
 
 
-def descriptions(files: Sequence[str]) -> list[Description]:
+def descriptions(files: Sequence[str], paper: bool = True) -> list[Description]:
     """The descriptions of a study in their order: the paper's, then those of its own files.
 
     Args:
-        files: Python files of the study; ``none`` among them leaves out the paper's.
+        files: Python files of the study.
+        paper: whether the paper's are among them.
 
     Raises:
         MistakeError: a file cannot be read, or fails; the message names its line.
     """
-    own = [_module(file) for file in files if file != "none"]
     found: dict[str, Description] = {}
-    for module in own if "none" in files else [importlib.import_module(PAPER), *own]:
+    for module in [*([importlib.import_module(PAPER)] if paper else []), *map(_module, files)]:
         described = list(_in(module))
         for name, times in Counter(each.name for each in described).items():
             if times > 1:
@@ -171,14 +171,13 @@ def _said(error: Exception, file: Path) -> str:
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename).name == file.name
+        if Path(frame.filename).resolve() == file.resolve()
     ]
     if isinstance(error, SyntaxError):
         lines, what = [error.lineno], f"not valid Python: {error.msg}"
-    elif isinstance(error, ValidationError):
-        schema = _models()[error.title].model_json_schema()
+    elif isinstance(error, ValidationError) and (model := _models().get(error.title)):
         content = {each["loc"][0]: each["input"] for each in error.errors() if each["loc"]}
-        what = f"{error.title}: {'; '.join(explain(error, content, schema))}"
+        what = f"{error.title}: {'; '.join(explain(error, content, model.model_json_schema()))}"
     else:
         what = f"{type(error).__name__}: {error}"
     return f"{file.name}, line {lines[-1]}: {what}" if lines else f"{file.name}: {what}"

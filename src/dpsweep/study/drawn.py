@@ -112,7 +112,7 @@ def drawn(study: StudyFile) -> Targets:
     """Return what is drawn of a study, whose sections have been checked."""
     found, bound = Targets(), Bound(study)
     try:
-        described = descriptions(study.figure_files)
+        described = descriptions(study.figure_files, paper=study.has_paper_figures)
     except MistakeError as mistake:
         found.mistakes.append(str(mistake))
         return found
@@ -370,8 +370,11 @@ def _rivalry(sweep: Sweep) -> tuple[str, ...]:
 
 def _settings(sweep: Sweep) -> list[tuple[float, int]]:
     """The private (epsilon, epochs) of a sweep."""
-    private = [epsilon for epsilon in sweep.epsilon if epsilon != float("inf")]
-    return list(itertools.product(private, sweep.epochs))
+    return list(itertools.product(_private(sweep), sweep.epochs))
+
+
+def _private(sweep: Sweep) -> list[float]:
+    return [epsilon for epsilon in sweep.epsilon if not math.isinf(epsilon)]
 
 
 def _labelled(lines: Sequence[Line], labels: Sequence[str], ordered: bool) -> list[Line]:
@@ -404,7 +407,7 @@ def _crossed_grids(study: StudyFile) -> list[Selection]:
     found = []
     for sweep in study.sweeps.values():
         bounds = [each for each in sweep.clipping_bounds if not isinstance(each, str)]
-        private = [epsilon for epsilon in sweep.epsilon if not math.isinf(epsilon)]
+        private = _private(sweep)
         if private and len(bounds) > 1 and len(sweep.batch_size) > 1:
             found.append(_grid(sweep, epsilon=private))
     if not found:

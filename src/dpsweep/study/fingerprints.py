@@ -200,7 +200,7 @@ def report_fingerprint(study: "Study") -> str:
 
 def _own_files(study: "Study") -> list[str]:
     """Checksums of the Python files with the study's own figures."""
-    return [checksum(Path(file)) for file in study.figure_files if file != "none"]
+    return [checksum(Path(file)) for file in study.figure_files]
 
 
 def audit_fingerprint(study: "Study") -> str:

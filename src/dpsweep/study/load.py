@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import require_content
 from dpsweep.study.config.section import usable_path
+from dpsweep.study.config.study import NO_FIGURES
 from dpsweep.study.find import PAPER, named_study
 from dpsweep.study.messages import explain, screen, value
 from dpsweep.study.study import Study
@@ -120,7 +121,7 @@ def _beside(content: dict[str, Any], path: Path) -> dict[str, Any]:
         return content
     named = [files] if isinstance(files, str) else files
     placed = [
-        (path.parent / each).as_posix() if isinstance(each, str) and each != "none" else each
+        (path.parent / each).as_posix() if isinstance(each, str) and each != NO_FIGURES else each
         for each in named
     ]
     return content | {"figures": placed}
@@ -182,7 +183,7 @@ def load_study(path: str | Path, figures: bool = True) -> Study:
     """
     content = _read(Path(path))
     if not figures:
-        content["figures"] = "none"
+        content["figures"] = NO_FIGURES
     try:
         return Study.model_validate(content)
     except ValidationError as error:

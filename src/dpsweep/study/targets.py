@@ -115,15 +115,16 @@ class Figure(Target):
             MissingResultsError: a file is absent, and ``missing`` is None.
             UnreadableResultsError: a file does not hold what it should.
         """
-        compute = getattr(import_module(self.module), f"compute_{self.family}")
-        found: pd.DataFrame = compute(study, paths, self, missing)
+        found: pd.DataFrame = self._function("compute")(study, paths, self, missing)
         return found
 
     def plot(self, numbers: "pd.DataFrame") -> "matplotlib.figure.Figure":
         """Draw the numbers of `compute`, and nothing else."""
-        plot = getattr(import_module(self.module), f"plot_{self.family}")
-        drawing: matplotlib.figure.Figure = plot(self, numbers)
+        drawing: matplotlib.figure.Figure = self._function("plot")(self, numbers)
         return drawing
+
+    def _function(self, does: str) -> Any:
+        return getattr(import_module(self.module), f"{does}_{self.family}")
 
 
 class _Overlaps(Figure):

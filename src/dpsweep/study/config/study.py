@@ -22,6 +22,9 @@ from dpsweep.study.config.sweeps import Sweep, one_optimizer_each
 from dpsweep.study.config.training import Privacy, Theory, Training
 from dpsweep.study.shares import held_out_rows
 
+NO_FIGURES = "none"
+"""In the place of a file of figures: the paper's are not drawn."""
+
 
 class StudyFile(Section):
     """The sections of a study, and the cells that its sweeps span."""
@@ -54,7 +57,15 @@ class StudyFile(Section):
 
     @property
     def figure_files(self) -> list[str]:
-        """The Python files with the study's own figures and tables; none leaves out the paper's."""
+        """The Python files with the study's own figures and tables."""
+        return [file for file in self._described_in() if file != NO_FIGURES]
+
+    @property
+    def has_paper_figures(self) -> bool:
+        """Whether the paper's figures and tables are drawn."""
+        return NO_FIGURES not in self._described_in()
+
+    def _described_in(self) -> list[str]:
         return [self.described_in] if isinstance(self.described_in, str) else self.described_in
 
     @property
