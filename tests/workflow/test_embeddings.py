@@ -16,11 +16,14 @@ from dpsweep.release.verify import verify
 from dpsweep.study import load_study
 from dpsweep.study.shares import is_within
 
-EXAMPLE = ROOT / "examples" / "embeddings.py"
+EXAMPLES = [ROOT / "examples" / name for name in ("embeddings.py", "release.py")]
 
 
-def test_the_example_is_short() -> None:
-    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 60
+@pytest.mark.parametrize(
+    "example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem
+)
+def test_an_example_is_short(example: Path) -> None:
+    assert len(example.read_text(encoding="utf-8").splitlines()) <= 60
 
 
 @pytest.mark.slow
@@ -28,11 +31,14 @@ def test_a_file_of_embeddings_becomes_a_verified_release(tmp_path: Path) -> None
     sweep = "notes_embedding_head"
     fewer = {"epsilon": "[8]", "batch_size": "[256, full]", "clipping_bound": "[1]", "seeds": "1"}
     changes = [f"--set=sweeps.{sweep}.{key}={value}" for key, value in fewer.items()]
-    done = subprocess.run(
-        [sys.executable, EXAMPLE, "notes.npz", *changes],
-        cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    for example, file in zip(EXAMPLES, ("notes.npz", "notes.yaml"), strict=True):
+        done = subprocess.run(
+            [sys.executable, example, file, *changes],
+            cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "with ε = 1 on its card: " in done.stdout
     study = load_study(tmp_path / "notes.yaml")
     trials = pd.read_parquet(tmp_path / "results" / "notes" / "problems" / f"{sweep}.parquet")
     assert (trials["certified_epsilon"] <= 8).all() and set(trials["epsilon"]) == {8}
