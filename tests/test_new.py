@@ -17,6 +17,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import Gpu
 from dpsweep.cli.check import check
 from dpsweep.cli.main import app
+from dpsweep.config.roles import Roles
 from dpsweep.models.identity import Identity
 from dpsweep.planning.plan import Plan
 from dpsweep.privacy.calibration import noise_multiplier
@@ -25,7 +26,6 @@ from dpsweep.recommend.look import look_at_tables
 from dpsweep.recommend.rule import recommend
 from dpsweep.recommend.situation import expected_gradient_norm, situation_of
 from dpsweep.study import Study, load_study
-from dpsweep.study.config.roles import Roles
 from dpsweep.study.paths import Paths
 from tests.data.pictures import picture
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.config import Backbone, Dataset
 from dpsweep.data.tokenizer import prepare as prepare_tokenizer
 from dpsweep.models.architecture import Architecture
 from dpsweep.models.weights import load_weights
 from dpsweep.planning.sizes import stored_bytes
 from dpsweep.study import load_study
-from dpsweep.study.config import Backbone, Dataset
 from dpsweep.study.find import only_study
 
 

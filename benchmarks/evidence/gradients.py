@@ -37,10 +37,10 @@ from benchmarks.evidence.layers import adapters, layers
 from benchmarks.evidence.texts import texts
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
+from dpsweep.config.clipping import FlatClipping
 from dpsweep.gradients import make_engine
 from dpsweep.gradients.checks import CheckedEngine
 from dpsweep.models.architectures import seeded
-from dpsweep.study.clipping import FlatClipping
 
 RESULT = RESULTS / "gradients.csv"
 KINDS = {"networks": networks, "layers": layers, "adapters": adapters, "texts": texts}

@@ -35,6 +35,7 @@ from scipy.stats import t
 
 from benchmarks.common import REPOSITORY, RESULTS, command_line, commit
 from dpsweep.base.files import read_json, write_json
+from dpsweep.config import Release
 from dpsweep.figures import style
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
@@ -45,7 +46,6 @@ from dpsweep.release import ReleaseError
 from dpsweep.release.section import Candidate, ReleasePlan
 from dpsweep.release.train import select_privately, train_and_score, tuning_noise
 from dpsweep.study import Study, load_study
-from dpsweep.study.config import Release
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs

@@ -23,11 +23,11 @@ from scipy.optimize import brentq
 
 from benchmarks.common import REPOSITORY, RESULTS, command_line, environment
 from dpsweep.base.files import write_json
+from dpsweep.config.cells import optimizer_steps
 from dpsweep.privacy.accountants import pld_epsilon
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 from dpsweep.study import load_study
-from dpsweep.study.cells import optimizer_steps
 
 PACKAGES = ("dp-accounting", "numpy", "opacus", "prv-accountant", "scipy")
 DELTA = 1e-5

@@ -27,10 +27,10 @@ from dpsweep.analysis.frames import (
 )
 from dpsweep.analysis.overlaps import load_overlaps
 from dpsweep.base.files import fingerprint, write_checked_json
+from dpsweep.config.selections import Selection
 from dpsweep.report.trials import read_trials
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
-from dpsweep.study.selections import Selection
 
 ROOT = Path(__file__).parents[2]
 GRID = {"clipping_bound": [0.1, 1.0], "batch_size": [100, 200]}

@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import Image
 
-from dpsweep.study.config import Dataset
+from dpsweep.config import Dataset
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits as original_digits
 
+from dpsweep.config import DigitsSource, DocstringsSource, GlyphsSource
 from dpsweep.data import DatasetError, Split
 from dpsweep.data import demo_glyphs as glyphs
 from dpsweep.data.demo_digits import load_digits
 from dpsweep.data.demo_docstrings import _package_names, load_docstrings
 from dpsweep.data.demo_glyphs import load_glyphs
 from dpsweep.data.examples import LabelledData
-from dpsweep.study.config import DigitsSource, DocstringsSource, GlyphsSource
 
 # -- digits --------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ def test_texts_are_a_function_of_the_seed(packages: Path) -> None:
     assert list(first.train.inputs) != list(other.train.inputs)
     code = (
         "from dpsweep.data.demo_docstrings import load_docstrings as load\n"
-        "from dpsweep.study.config import DocstringsSource as Source\n"
+        "from dpsweep.config import DocstringsSource as Source\n"
         "keys = {'modules': ['planets', 'recipes'], 'train_per_class': 20, 'test_per_class': 5}\n"
         "made = load(Source(kind='docstrings', **keys))\n"
         "print(*made.train.inputs, *made.test.inputs, *made.train.labels, sep='\\n')"

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from tests.data.pictures import fill, picture, red, section
 
+from dpsweep.config import FolderSource
 from dpsweep.data import DatasetError, PreparedDataset
 from dpsweep.data.folder import load_folder
 from dpsweep.data.prepare import prepare
 from dpsweep.data.splits import choose_splits, split_uses
 from dpsweep.recommend.look import look_at_folder
-from dpsweep.study.config import FolderSource
 from dpsweep.study.fingerprints import source_fingerprint
 
 

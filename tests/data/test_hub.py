@@ -10,12 +10,12 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Image, Value
 from tests.data.pictures import LFS, picture, red
 
+from dpsweep.config import Dataset as Section
+from dpsweep.config import HubSource
 from dpsweep.data import DatasetError, PreparedDataset
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.hub import load_hub
 from dpsweep.data.prepare import prepare
-from dpsweep.study.config import Dataset as Section
-from dpsweep.study.config import HubSource
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 FIRST = "{}-00000-of-00001.parquet".format

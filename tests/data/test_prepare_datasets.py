@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from dpsweep.config import Dataset
 from dpsweep.data import DatasetError, PreparedDataset
 from dpsweep.data.prepare import prepare
-from dpsweep.study.config import Dataset
 
 SOURCE = {"kind": "glyphs", "characters": "0aB", "train_per_class": 4, "test_per_class": 2}
 GLYPHS: dict[str, Any] = {

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from dpsweep.config.shares import held_out_rows, is_within
 from dpsweep.data.examples import stratified_share
-from dpsweep.study.shares import held_out_rows, is_within
 
 
 def test_a_stratified_share_has_its_share_of_every_class() -> None:

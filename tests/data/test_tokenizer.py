@@ -9,10 +9,10 @@ from tests.data.pictures import LFS
 from transformers import BertTokenizer
 
 from dpsweep.base.files import read_checked_json, write_json
+from dpsweep.config import Backbone, Dataset
 from dpsweep.data import DatasetError
 from dpsweep.data.hub_file import HubError
 from dpsweep.data.tokenizer import Tokenizer, prepare, train_word_pieces
-from dpsweep.study.config import Backbone, Dataset
 
 PIECES = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),

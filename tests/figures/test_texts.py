@@ -23,11 +23,11 @@ from tests.figures.test_draw import FAMILIES, FIGURES, SWEEP
 from tests.synthetic import make_study
 
 from dpsweep.base.text import markdown, one_line
+from dpsweep.config.section import Title
 from dpsweep.figures import classes, style
 from dpsweep.figures.drawing import plot
 from dpsweep.figures.tables.text import TextTable, latex
 from dpsweep.report.explore import _json
-from dpsweep.study.config.section import Title
 from dpsweep.study.paths import Paths
 
 # What has a meaning for some medium.

@@ -10,9 +10,9 @@ from tests.gradients.reference import build, check, one_by_one
 from tests.gradients.tiny_models import CASES, EACH_ENGINE, HEAD, LAYERS, make, on_layer
 from torch import Tensor, nn
 
+from dpsweep.config.clipping import FlatClipping, NoClipping
 from dpsweep.gradients import engines, make_engine
 from dpsweep.gradients.checks import CheckedEngine
-from dpsweep.study.clipping import FlatClipping, NoClipping
 
 HEADS = {name for name in CASES if name.endswith("-head")}
 LEFT_OUT = {

@@ -14,9 +14,9 @@ from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from dpsweep.config.clipping import NoClipping
 from dpsweep.gradients import UnsupportedModelError, make_engine
 from dpsweep.gradients.engines import BookkeepingEngine
-from dpsweep.study.clipping import NoClipping
 
 WIDTH, TOKENS, EXAMPLES, VOCABULARY = 4, 3, 6, 50
 FAST = ("expanded", "bookkeeping", "vmap")

@@ -6,12 +6,12 @@ import pytest
 import torch
 from tests.models.networks import VIT
 
+from dpsweep.config import Dataset, Pretraining
 from dpsweep.data import PreparedDataset, Split, write_prepared
 from dpsweep.data.prepare import prepare
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.demo_pretraining import Pretrained, pretrain
 from dpsweep.models.preprocess import Normalise
-from dpsweep.study.config import Dataset, Pretraining
 
 SMALL = VIT | {"embed_dim": 16, "depth": 1}
 NETWORK = Architecture(library="timm", name="vit_tiny_patch16_224", arguments=SMALL)

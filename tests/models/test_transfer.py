@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dpsweep.config import DocstringsSource, Film
 from dpsweep.data import PreparedDataset
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.tokenizer import prepare as prepare_tokenizer
@@ -17,7 +18,6 @@ from dpsweep.models.build import build_model, trainable_parameters
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study import load_study
-from dpsweep.study.config import DocstringsSource, Film
 from dpsweep.study.paths import Paths
 
 DEMO = Path(__file__).parents[2] / "studies" / "demo.yaml"

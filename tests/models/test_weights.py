@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import save_file
 
 from dpsweep.base.files import write_json
+from dpsweep.config import Backbone
 from dpsweep.data.hub_file import HubError
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.prepare import prepare
 from dpsweep.models.weights import configured, load_weights
-from dpsweep.study.config import Backbone
 from dpsweep.study.paths import Paths
 
 NAME = "vit_tiny_patch16_224"

@@ -14,13 +14,13 @@ from tests.planning.finished import AUDIT, cell_cost, finish_cell, finish_output
 from tests.workflow.chain import STUDY
 
 from dpsweep.base.units import duration
+from dpsweep.config import Dataset
 from dpsweep.planning.cost import ProblemCost, backbone_bytes, input_bytes
 from dpsweep.planning.device import GPU
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.planning.plan import CostEstimate, Plan, PlanError
 from dpsweep.planning.sizes import _size_in_tables
 from dpsweep.study import Study
-from dpsweep.study.config import Dataset
 from dpsweep.study.paths import Paths
 
 SWEEP, OTHER = "digits_vit_film", "digits_vit_film_sgd"

@@ -21,6 +21,9 @@ from tests.release.releases import Change, Content, derive_checksums, put, seal
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import read_checked_json
+from dpsweep.config import Film, HeadOnly
+from dpsweep.config.cells import optimizer_steps
+from dpsweep.config.shares import held_out_rows
 from dpsweep.models.architecture import Architecture
 from dpsweep.privacy import accountants
 from dpsweep.privacy.calibration import calibrate
@@ -37,9 +40,6 @@ from dpsweep.release.certificate import (
 )
 from dpsweep.release.parameters import outline
 from dpsweep.release.verify import verify
-from dpsweep.study.cells import optimizer_steps
-from dpsweep.study.config import Film, HeadOnly
-from dpsweep.study.shares import held_out_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "release.md"
 losses = lru_cache(maxsize=256)(accountants.privacy_loss)

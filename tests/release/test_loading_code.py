@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from dpsweep.config import AllParameters, Film, HeadOnly, LoRA, Method
 from dpsweep.data.images import Transform
 from dpsweep.data.resize import Resize
 from dpsweep.data.tokenizer import Tokenizer, save_tokenizer, train_word_pieces
@@ -22,7 +23,6 @@ from dpsweep.release.card import loading_code, reading_code
 from dpsweep.release.certificate import Network
 from dpsweep.release.parameters import head_layers, save_parameters
 from dpsweep.release.verify import _network_contradictions
-from dpsweep.study.config import AllParameters, Film, HeadOnly, LoRA, Method
 
 VIT = Architecture(
     library="timm",

@@ -20,6 +20,7 @@ from dpsweep.base import limited as limits
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import read_checked_json, with_fingerprint
 from dpsweep.base.limited import LimitError, limited
+from dpsweep.config import Film
 from dpsweep.models.architecture import Architecture
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError, parameters
@@ -27,7 +28,6 @@ from dpsweep.release.certificate import ReleasedModel
 from dpsweep.release.parameters import outline
 from dpsweep.release.untrusted import strict_json
 from dpsweep.release.verify import verify
-from dpsweep.study.config import Film
 
 OUTSIDE = ("socket.connect", "socket.getaddrinfo", "subprocess", "os.system")
 VIT = Architecture(

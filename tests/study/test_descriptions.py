@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 import yaml
-from tests.study.small import SMALL
+from tests.config.small import SMALL
 
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.fingerprints import target_fingerprint

@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from tests.config.small import DELETE, Edits, edited
 from tests.described import described
-from tests.study.small import DELETE, Edits, edited
 from tests.tracked import tracked
 
 from dpsweep.figures.catalogue import catalogue

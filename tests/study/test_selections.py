@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.study.small import Edits, load_small
+from tests.config.small import Edits, load_small
 
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Cell, Study

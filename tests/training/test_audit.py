@@ -28,6 +28,8 @@ from scipy.stats import chi2, kstest
 from tests.training.tiny_study import CPU, SPEC, calibrate, prepare, tiny_sections
 from torch import Tensor
 
+from dpsweep.config import Film
+from dpsweep.config.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientSum
 from dpsweep.gradients.engine import FactoredEngine
@@ -35,8 +37,6 @@ from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.guesses import AuditOutcome
 from dpsweep.study import Study
-from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
-from dpsweep.study.config import Film
 from dpsweep.training.canaries import (
     AuditedTrial,
     AuditError,

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from tests.training.tiny_study import Prepared, assert_equal, end
 
+from dpsweep.config.clipping import FlatClipping, NoClipping
 from dpsweep.data.resize import Resize
 from dpsweep.models.build import head_parameter_names, trainable_parameters
-from dpsweep.study.clipping import FlatClipping, NoClipping
 from dpsweep.training.trial import train_trial
 
 

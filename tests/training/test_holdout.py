@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tests.training.tiny_study import N, Prepared, tiny_study
 
+from dpsweep.config.shares import held_out_rows
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import Cell
-from dpsweep.study.shares import held_out_rows
 from dpsweep.training.cell import OpenCell, run_cell
 from dpsweep.training.specification import CellError, cell_noise
 from dpsweep.training.store import StoredTrial

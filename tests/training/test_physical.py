@@ -13,9 +13,9 @@ import pytest
 import torch
 from tests.training.tiny_study import CPU, Prepared, assert_equal, stopped_after
 
+from dpsweep.config.clipping import NoClipping
 from dpsweep.gradients.engines import ExpandedEngine
 from dpsweep.gradients.memory import is_out_of_memory
-from dpsweep.study.clipping import NoClipping
 from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import DoesNotFitError, PhysicalBatch, padded_size, usual_batch
 from dpsweep.training.randomness import PoissonSampler

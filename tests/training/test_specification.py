@@ -9,10 +9,10 @@ from tests.training import tiny_study as tiny
 from tests.training.tiny_study import CPU, N, Prepared, calibrate
 
 import dpsweep.training.specification as module
+from dpsweep.config import LoRA
+from dpsweep.config.clipping import AutomaticClipping, FlatClipping, NoClipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.study import Cell, Study
-from dpsweep.study.clipping import AutomaticClipping, FlatClipping, NoClipping
-from dpsweep.study.config import LoRA
 from dpsweep.study.fingerprints import trainer_fingerprint
 from dpsweep.training.specification import TrialSpec, specify
 

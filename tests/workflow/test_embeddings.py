@@ -12,9 +12,9 @@ import xxhash
 from safetensors.numpy import load_file
 from tests.workflow.chain import ROOT
 
+from dpsweep.config.shares import is_within
 from dpsweep.release.verify import verify
 from dpsweep.study import load_study
-from dpsweep.study.shares import is_within
 
 EXAMPLES = [ROOT / "examples" / name for name in ("embeddings.py", "release.py")]
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from dpsweep.analysis.evidence import FEWEST_UNITS, NOT_RESOLVED, Evidence, compare, gather
 from dpsweep.analysis.grids import Array, Grid
+from dpsweep.config.datasets import related_datasets
+from dpsweep.config.messages import told_once
 from dpsweep.study import Cell, Study
-from dpsweep.study.config.datasets import related_datasets
-from dpsweep.study.messages import told_once
 from dpsweep.study.table_targets import TuningImplications
 
 LOOSEST = 8.0

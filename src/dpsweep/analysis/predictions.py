@@ -22,11 +22,11 @@ from scipy import stats
 from dpsweep.analysis.frames import load_trials
 from dpsweep.analysis.overlaps import PRIVACY, Overlap, load_overlaps
 from dpsweep.analysis.statistics import jackknife
+from dpsweep.config.clipping import RULES, nearest_to_one
+from dpsweep.config.selections import Panel, Selection
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
-from dpsweep.study.clipping import RULES, nearest_to_one
 from dpsweep.study.paths import Paths
-from dpsweep.study.selections import Panel, Selection
 from dpsweep.study.targets import PredictedClipping, named_rule
 from dpsweep.theory import direction_optimal_clipping, mse_optimal_clipping
 

@@ -48,7 +48,7 @@ from dpsweep.analysis.grids import (
     without_diverged,
 )
 from dpsweep.analysis.scatter import pooled_variance
-from dpsweep.study.cells import number
+from dpsweep.config.cells import number
 
 Side = Literal["larger", "smaller"]
 Cells = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]

@@ -9,14 +9,7 @@ from typing import Any
 
 from dpsweep.analysis.power import outlook
 from dpsweep.base.units import count
-from dpsweep.data.hub_file import HubError, UnreachableHubError, repository_named, require_file
-from dpsweep.data.prepare import inspect, warn_of_untested
-from dpsweep.data.prepared import DatasetError, PreparedDataset
-from dpsweep.planning.plan import Plan
-from dpsweep.release.unaccounted import price
-from dpsweep.study import Study, StudyError
-from dpsweep.study.cells import number
-from dpsweep.study.config import (
+from dpsweep.config import (
     FileWeights,
     HubSource,
     HubTokenizer,
@@ -24,8 +17,15 @@ from dpsweep.study.config import (
     Pretraining,
     TrainedTokenizer,
 )
-from dpsweep.study.config.section import Section
-from dpsweep.study.messages import merged, shorten, told_once
+from dpsweep.config.cells import number
+from dpsweep.config.messages import merged, shorten, told_once
+from dpsweep.config.section import Section
+from dpsweep.data.hub_file import HubError, UnreachableHubError, repository_named, require_file
+from dpsweep.data.prepare import inspect, warn_of_untested
+from dpsweep.data.prepared import DatasetError, PreparedDataset
+from dpsweep.planning.plan import Plan
+from dpsweep.release.unaccounted import price
+from dpsweep.study import Study, StudyError
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import PerClass
 from dpsweep.study.trials import trials_per_cell

@@ -11,10 +11,10 @@ from typing import Annotated, NamedTuple
 import typer
 
 from dpsweep.base.gpus import taken_gpu
+from dpsweep.config.messages import pick
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, STUDY
 from dpsweep.study.find import home, named_study, only_study
-from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 
 # For the timing breakdown of a job: when it started (see `dpsweep.cli.preload`).

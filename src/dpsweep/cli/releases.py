@@ -8,11 +8,11 @@ import typer
 
 from dpsweep.base.gpus import taken_gpu
 from dpsweep.cli.options import StudyFile, open_study
+from dpsweep.config import Release
+from dpsweep.config.messages import pick
 from dpsweep.release import FROZEN
 from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import DEFAULT_STUDY
-from dpsweep.study.config import Release
-from dpsweep.study.messages import pick
 
 app = typer.Typer()
 

@@ -17,12 +17,12 @@ from dpsweep.base.files import write_text
 from dpsweep.cli.options import FoundStudyFile, locate_study
 from dpsweep.cli.snakemake_call import is_profile, read_call, run_snakemake
 from dpsweep.cli.surroundings import can_write
+from dpsweep.config.cells import number
+from dpsweep.config.messages import unknown
 from dpsweep.study import Cell, Study, StudyError, load_study
-from dpsweep.study.cells import number
 from dpsweep.study.commands import CALL
 from dpsweep.study.find import CHANGED, PROJECT, split_study
 from dpsweep.study.load import StudyLoader
-from dpsweep.study.messages import unknown
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import yaml
 
+from dpsweep.config.messages import brief
 from dpsweep.study.find import is_study
-from dpsweep.study.messages import brief
 
 USAGE = "dpsweep run [STUDY] [TARGETS]... [OPTIONS OF SNAKEMAKE]... [-- TARGETS...]"
 

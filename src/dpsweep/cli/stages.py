@@ -20,12 +20,12 @@ from dpsweep.cli.options import (
     pick_cell,
     training,
 )
+from dpsweep.config import Pretraining
+from dpsweep.config.cells import number
+from dpsweep.config.messages import pick, shorten
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Study, StudyError
-from dpsweep.study.cells import number
 from dpsweep.study.commands import DEFAULT_STUDY
-from dpsweep.study.config import Pretraining
-from dpsweep.study.messages import pick, shorten
 from dpsweep.study.paths import Paths
 from dpsweep.study.prepared import check_settings, note_settings
 
@@ -85,7 +85,7 @@ def compute_features(dataset: str, backbone: str, study_file: StudyFile = DEFAUL
 
     SIGTERM and SIGUSR1 end it with saved state, as they end `train`.
     """
-    from dpsweep.study.cells import FeatureSource
+    from dpsweep.config.cells import FeatureSource
     from dpsweep.training.features import compute_features as compute
 
     study, paths = open_study(study_file)
@@ -108,9 +108,9 @@ def calibrate(
     study_file: StudyFile = DEFAULT_STUDY,
 ) -> None:
     """Find the noise multiplier of one (dataset, epsilon, epochs, batch size)."""
+    from dpsweep.config.cells import BatchSize
     from dpsweep.privacy.calibration import calibrate as calibrate_noise
     from dpsweep.privacy.stored import write_calibration
-    from dpsweep.study.cells import BatchSize
 
     study, paths = open_study(study_file)
     train_size = pick("dataset", dataset, study.datasets).train_size

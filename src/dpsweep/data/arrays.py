@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsweep.base.files import require_content
+from dpsweep.config.messages import brief
 from dpsweep.data.prepared import DatasetError
-from dpsweep.study.messages import brief
 
 Block = npt.NDArray[Any]
 _BLOCK_BYTES = 2**24

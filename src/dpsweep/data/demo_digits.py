@@ -9,9 +9,9 @@ from importlib.metadata import version
 import numpy as np
 import numpy.typing as npt
 
+from dpsweep.config import DigitsSource
 from dpsweep.data.examples import LabelledData, Split
 from dpsweep.data.prepared import DatasetError
-from dpsweep.study.config import DigitsSource
 
 _SIZE = 8
 """Height and width, pixels."""

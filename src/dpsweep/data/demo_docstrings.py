@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dpsweep.config import DocstringsSource
 from dpsweep.data.examples import LabelledData, Labels, Split
 from dpsweep.data.prepared import DatasetError
-from dpsweep.study.config import DocstringsSource
 
 # What a package is called beside its own name.
 _ALIASES = {

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from dpsweep.config import GlyphsSource
 from dpsweep.data.demo_digits import INK_LEVELS
 from dpsweep.data.examples import LabelledData, Split
 from dpsweep.data.prepared import DatasetError
-from dpsweep.study.config import GlyphsSource
 
 # Text fonts with all ASCII letters and digits in their usual places. The other Computer Modern files
 # hold symbols under the codes of letters, or old-style figures.

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from dpsweep.config.datasets import KINDS
+from dpsweep.config.messages import shorten
 from dpsweep.data.prepared import DatasetError
-from dpsweep.study.config.datasets import KINDS
-from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 

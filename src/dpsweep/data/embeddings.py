@@ -10,6 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsweep.base.units import count
+from dpsweep.config import ArraysSource
+from dpsweep.config.datasets import KINDS
+from dpsweep.config.messages import shorten, unknown
 from dpsweep.data.arrays import Array, Block, open_arrays
 from dpsweep.data.duplicates import Hashes, hash_rows
 from dpsweep.data.examples import (
@@ -23,9 +26,6 @@ from dpsweep.data.examples import (
 )
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.splits import split_uses
-from dpsweep.study.config import ArraysSource
-from dpsweep.study.config.datasets import KINDS
-from dpsweep.study.messages import shorten, unknown
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from dpsweep.config.messages import shorten
+from dpsweep.config.shares import draw, is_within
 from dpsweep.data.prepared import DatasetError
-from dpsweep.study.messages import shorten
-from dpsweep.study.shares import draw, is_within
 
 Labels = npt.NDArray[np.int64]
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from dpsweep.base.litter import is_litter
+from dpsweep.config import FolderSource
+from dpsweep.config.messages import shorten
 from dpsweep.data.examples import LabelledData, Split, cut_test_set, stratified_share
 from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError
@@ -22,8 +24,6 @@ from dpsweep.data.splits import (
     split_uses,
     without_class,
 )
-from dpsweep.study.config import FolderSource
-from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 

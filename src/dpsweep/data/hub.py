@@ -20,6 +20,8 @@ import numpy as np
 
 from dpsweep.base.files import fingerprint, found_pointer
 from dpsweep.base.litter import is_litter, walk
+from dpsweep.config import HubSource
+from dpsweep.config.messages import brief, shorten
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
@@ -33,8 +35,6 @@ from dpsweep.data.hub_file import TIMEOUT_SECONDS, cannot_fetch
 from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.tables import column_names, read_table
-from dpsweep.study.config import HubSource
-from dpsweep.study.messages import brief, shorten
 
 log = logging.getLogger(__name__)
 

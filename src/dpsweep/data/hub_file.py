@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.study.messages import brief, shorten
+from dpsweep.config.messages import brief, shorten
 
 TIMEOUT_SECONDS = 10
 

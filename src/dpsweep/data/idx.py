@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsweep.base.files import require_content
+from dpsweep.config import IdxSource
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
@@ -22,7 +23,6 @@ from dpsweep.data.examples import (
     stratified_share,
 )
 from dpsweep.data.prepared import DatasetError
-from dpsweep.study.config import IdxSource
 
 _SPLITS = {"train": "train", "test": "t10k"}
 _BYTES, _HEADER, _LENGTH = 8, 4, 4

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dpsweep.config import Dataset, FilesSource, FolderSource, HubSource
+from dpsweep.config.datasets import TrainAndTest
+from dpsweep.config.messages import shorten
 from dpsweep.data import unfinished
 from dpsweep.data.duplicates import find_duplicates, say_duplicates
 from dpsweep.data.embeddings import Embeddings
@@ -20,9 +23,6 @@ from dpsweep.data.sources import load, named, resize_of
 from dpsweep.data.texts import leave_out_unreadable
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.data.write import write_prepared
-from dpsweep.study.config import Dataset, FilesSource, FolderSource, HubSource
-from dpsweep.study.config.datasets import TrainAndTest
-from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 

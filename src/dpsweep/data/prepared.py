@@ -28,9 +28,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import DamagedFileError, read_checked_json
+from dpsweep.config.datasets import KINDS, Kind
+from dpsweep.config.shares import held_out_rows
 from dpsweep.data.resize import Resize
-from dpsweep.study.config.datasets import KINDS, Kind
-from dpsweep.study.shares import held_out_rows
 
 # The order is part of the checksum.
 _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -72,7 +72,7 @@ class FeatureIdentity(BaseModel):
     backbone: str
     """its checksum"""
     features: dict[str, str | dict[str, str | int] | None]
-    """layer, pooling and transformation (see `dpsweep.study.config.Features`)"""
+    """layer, pooling and transformation (see `dpsweep.config.Features`)"""
     version: int
     """of the code that computes features"""
 

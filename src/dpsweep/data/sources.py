@@ -3,6 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dpsweep.config import (
+    ArraysSource,
+    Dataset,
+    DigitsSource,
+    DocstringsSource,
+    FilesSource,
+    FolderSource,
+    GlyphsSource,
+    HubSource,
+    IdxSource,
+)
 from dpsweep.data.demo_digits import load_digits
 from dpsweep.data.demo_docstrings import load_docstrings
 from dpsweep.data.demo_glyphs import load_glyphs
@@ -14,17 +25,6 @@ from dpsweep.data.idx import load_idx
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.resize import Resize
 from dpsweep.data.texts import load_files
-from dpsweep.study.config import (
-    ArraysSource,
-    Dataset,
-    DigitsSource,
-    DocstringsSource,
-    FilesSource,
-    FolderSource,
-    GlyphsSource,
-    HubSource,
-    IdxSource,
-)
 
 
 def load(dataset: Dataset) -> LabelledData:

@@ -16,8 +16,8 @@ from typing import Any
 
 from dpsweep.base.files import require_content
 from dpsweep.base.units import count
+from dpsweep.config.messages import brief, shorten, value
 from dpsweep.data.prepared import DatasetError
-from dpsweep.study.messages import brief, shorten, value
 
 # How a file of UTF-16 begins: with its mark, or with a letter beside a zero.
 _UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|\0[^\0]\0[^\0]|[^\0]\0[^\0]\0")

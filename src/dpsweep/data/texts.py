@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dpsweep.config import FilesSource
+from dpsweep.config.messages import shorten
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
@@ -15,8 +17,6 @@ from dpsweep.data.examples import (
 )
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.tables import read_table
-from dpsweep.study.config import FilesSource
-from dpsweep.study.messages import shorten
 
 # Spaces and line ends, and what cannot be seen: control characters, those of zero width.
 _UNSEEN = {"Cc", "Cf", "Zl", "Zp", "Zs"}

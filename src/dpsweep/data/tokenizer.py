@@ -23,16 +23,16 @@ from dpsweep.base.files import (
     write_checked_json,
     write_text,
 )
-from dpsweep.data.hub_file import fetch_file
-from dpsweep.data.prepared import PADDING, DatasetError, TokenizerIdentity
-from dpsweep.data.sources import load
-from dpsweep.study.config import (
+from dpsweep.config import (
     Backbone,
     Dataset,
     FileTokenizer,
     HubTokenizer,
     TrainedTokenizer,
 )
+from dpsweep.data.hub_file import fetch_file
+from dpsweep.data.prepared import PADDING, DatasetError, TokenizerIdentity
+from dpsweep.data.sources import load
 
 if TYPE_CHECKING:
     import tokenizers

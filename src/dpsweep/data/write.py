@@ -10,6 +10,8 @@ import numpy.typing as npt
 import xxhash
 
 from dpsweep.base.files import atomic_path, write_checked_json
+from dpsweep.config.datasets import KINDS
+from dpsweep.config.messages import shorten
 from dpsweep.data.duplicates import find_duplicates, row_hashes, say_duplicates
 from dpsweep.data.examples import Split
 from dpsweep.data.prepared import (
@@ -24,8 +26,6 @@ from dpsweep.data.prepared import (
 )
 from dpsweep.data.resize import Resize
 from dpsweep.data.unfinished import write_array_header
-from dpsweep.study.config.datasets import KINDS
-from dpsweep.study.messages import shorten
 
 # Fields of `DatasetMetadata` that the arrays tell.
 _TOLD = {

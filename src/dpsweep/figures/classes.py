@@ -24,10 +24,10 @@ from dpsweep.analysis.statistics import (
     running_mean,
 )
 from dpsweep.base.files import read_checked_json
+from dpsweep.config.messages import shorten
 from dpsweep.figures import style
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
-from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Panel, PerClass
 

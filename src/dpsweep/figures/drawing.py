@@ -5,10 +5,10 @@ from pathlib import Path
 import matplotlib.figure
 import pandas as pd
 
+from dpsweep.config.messages import pick
 from dpsweep.figures import style
 from dpsweep.figures.tables.write import write_numbers
 from dpsweep.study import Study
-from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Figure
 

@@ -1,6 +1,6 @@
 """All that describes figures and tables: their families, and the parts that select cells."""
 
-from dpsweep.study.selections import Line, LinePanel, Panel, Selection
+from dpsweep.config.selections import Line, LinePanel, Panel, Selection
 from dpsweep.study.table_targets import (
     ComparedCells,
     ComparisonTable,

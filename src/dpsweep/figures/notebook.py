@@ -18,9 +18,9 @@ import matplotlib.figure
 import numpy as np
 import pandas as pd
 
+from dpsweep.config.style import Style
 from dpsweep.figures import families, style
 from dpsweep.figures.drawing import plot
-from dpsweep.study.config.style import Style
 
 _PANEL: dict[str, Any] = {"panel": 0, "title": ""}
 _CHOSEN: dict[str, Any] = {

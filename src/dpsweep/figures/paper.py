@@ -2,7 +2,7 @@
 
 A function describes a figure, or each member of a series: which cells it shows, and its caption. A figure
 is drawn from exactly the cells that it selects. A selection says what they are in roles (``roles`` of a
-study), and in words for the ends of the study's own grid (`dpsweep.study.selections`). What it leaves out
+study), and in words for the ends of the study's own grid (`dpsweep.config.selections`). What it leaves out
 is the main dataset, the weak backbone, the main method, DP-Adam, the epochs that most cells of the dataset
 have, and every value of the rest. Titles say how panels and lines differ, and braces in a caption are
 filled in from what is drawn (`dpsweep.study.captions`): both follow the grid.

@@ -27,9 +27,9 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
 from dpsweep.base.text import one_line
 from dpsweep.base.units import count
+from dpsweep.config.clipping import RULES
+from dpsweep.config.style import Style
 from dpsweep.figures.fonts import FONT, write_all
-from dpsweep.study.clipping import RULES
-from dpsweep.study.config.style import Style
 
 _LOOK: ContextVar[Style] = ContextVar("look", default=Style())  # noqa: B039 (it is frozen)
 BEST = "#D1001C"

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.config.clipping import Clipping, NoClipping
+from dpsweep.config.messages import shorten
 from dpsweep.gradients.batches import (
     BatchError,
     check_batch,
@@ -28,8 +30,6 @@ from dpsweep.gradients.refusals import (
     refuse_batch_statistics,
 )
 from dpsweep.gradients.state import Watch, check_passes, copy_of, same_draws
-from dpsweep.study.clipping import Clipping, NoClipping
-from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpsweep.config.clipping import Clipping, NoClipping
 from dpsweep.gradients.per_example import PerExampleGradients, only_usable
 from dpsweep.gradients.precision import full_precision, sum_dtype
 from dpsweep.gradients.refusals import check_model
-from dpsweep.study.clipping import Clipping, NoClipping
 
 
 @dataclass(frozen=True)

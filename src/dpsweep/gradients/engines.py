@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from dpsweep.config.clipping import Clipping
+from dpsweep.config.messages import shorten
 from dpsweep.gradients.engine import FactoredEngine, GradientSum, example_losses
 from dpsweep.gradients.per_example import (
     Instantiated,
@@ -29,8 +31,6 @@ from dpsweep.gradients.recording import RecordedUses
 from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.gradients.rules import LINEAR
 from dpsweep.gradients.tracked_parameters import TrackedParameter, Uses, trains
-from dpsweep.study.clipping import Clipping
-from dpsweep.study.messages import shorten
 
 # Gradients of up to that many numbers cost less to copy than to handle one by one.
 _SMALL = 2**14

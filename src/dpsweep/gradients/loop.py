@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from dpsweep.config.clipping import Clipping
 from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses
 from dpsweep.gradients.precision import full_precision, sum_dtype
 from dpsweep.gradients.refusals import without_influence
-from dpsweep.study.clipping import Clipping
 
 
 class LoopEngine(GradientEngine):

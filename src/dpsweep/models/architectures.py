@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.base.files import read_json, require_content
+from dpsweep.config import Backbone, TrainedTokenizer
+from dpsweep.config.messages import brief
 from dpsweep.data.hub_file import fetch_file
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.identity import Identity
 from dpsweep.models.scattering import Scattering
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.wide_resnet import WideResNet
-from dpsweep.study.config import Backbone, TrainedTokenizer
-from dpsweep.study.messages import brief
 
 OWN: dict[str, Callable[..., nn.Module]] = {
     "identity": Identity,

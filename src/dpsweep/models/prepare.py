@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dpsweep.config import Backbone, FileWeights, HubWeights, NoWeights, Pretraining
 from dpsweep.data import PreparedDataset
 from dpsweep.data.hub_file import commit, fetch_file
 from dpsweep.data.prepared import TokenizerIdentity
@@ -16,7 +17,6 @@ from dpsweep.models.demo_pretraining import pretrain
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.weights import configured, load_weights
-from dpsweep.study.config import Backbone, FileWeights, HubWeights, NoWeights, Pretraining
 from dpsweep.study.paths import Paths
 
 

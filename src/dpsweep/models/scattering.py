@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpsweep.config import GroupNorm
 from dpsweep.models.transformation import transform
-from dpsweep.study.config import GroupNorm
 
 # Of the mother wavelet: the width of its envelope in pixels, its frequency in radians per pixel.
 _WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4

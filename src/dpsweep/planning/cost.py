@@ -9,11 +9,11 @@ right within a factor of two once the numbers of the `Device` fit.
 from dataclasses import dataclass
 from typing import Literal
 
+from dpsweep.config import AllParameters, Backbone, Dataset, Film, HeadOnly, LoRA, Scratch
+from dpsweep.config.cells import Cell, optimizer_steps
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.sizes import NetworkSize, count_network, stored_bytes
 from dpsweep.study import Study
-from dpsweep.study.cells import Cell, optimizer_steps
-from dpsweep.study.config import AllParameters, Backbone, Dataset, Film, HeadOnly, LoRA, Scratch
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
 
 Stage = Literal["train", "gradient_norms", "features", "theory"]

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.config import Pretraining
+from dpsweep.config.cells import BatchSize, Cell, FeatureSource
+from dpsweep.config.clipping import ClippingBound
+from dpsweep.config.selections import Selection
 from dpsweep.study import Study
-from dpsweep.study.cells import BatchSize, Cell, FeatureSource
-from dpsweep.study.clipping import ClippingBound
-from dpsweep.study.config import Pretraining
 from dpsweep.study.paths import Paths, settings_of
-from dpsweep.study.selections import Selection
 from dpsweep.study.table_targets import Datasets
 from dpsweep.study.targets import NormTrace, PerClass, Target
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpsweep.base.files import read_json
 from dpsweep.base.litter import walk
-from dpsweep.study.config import (
+from dpsweep.config import (
     Backbone,
     Dataset,
     DigitsSource,

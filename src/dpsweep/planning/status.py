@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from dpsweep.base.files import read_json
 from dpsweep.base.units import columns, count, duration
+from dpsweep.config.cells import Cell
 from dpsweep.planning.cost import ProblemCost
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.failures import ENDED, STOPPED, Failure, describe, error_lines, tail
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Study
-from dpsweep.study.cells import Cell
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
 

@@ -14,14 +14,14 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dpsweep.base.files import write_text
+from dpsweep.config import Backbone
+from dpsweep.config.backbones import IDENTITY
+from dpsweep.config.cells import number
+from dpsweep.config.messages import NAME_PATTERN, unknown
 from dpsweep.recommend.rule import recommend
 from dpsweep.recommend.situation import first_situations
 from dpsweep.study import Study, StudyError, load_study
-from dpsweep.study.cells import number
-from dpsweep.study.config import Backbone
-from dpsweep.study.config.backbones import IDENTITY
 from dpsweep.study.find import IN_CLONE, PROJECT, named_study, packaged_studies
-from dpsweep.study.messages import NAME_PATTERN, unknown
 
 _IMAGE_SIZE = 224  # of networks that the base study trains on no images
 _EPSILONS, _EPOCHS = [1, 8], 8

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
+from dpsweep.config import ArraysSource, FilesSource, FolderSource, HubSource
+from dpsweep.config.messages import FOLDER_PATTERN, explain, shorten, unknown
 from dpsweep.data.arrays import Array
 from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData
@@ -19,8 +21,6 @@ from dpsweep.data.splits import choose_splits
 from dpsweep.data.tables import column_names
 from dpsweep.data.texts import leave_out_unreadable, load_files
 from dpsweep.recommend.draft import FoundDataset
-from dpsweep.study.config import ArraysSource, FilesSource, FolderSource, HubSource
-from dpsweep.study.messages import FOLDER_PATTERN, explain, shorten, unknown
 
 TEST_SHARE = 0.2
 """Share of the training examples that is for testing where there are no others for that."""

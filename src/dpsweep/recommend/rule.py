@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.config.cells import optimizer_steps
+from dpsweep.config.optimizers import BY_DEFAULT, optimizer_of
 from dpsweep.privacy.calibration import noise_multiplier
-from dpsweep.study.cells import optimizer_steps
-from dpsweep.study.config.optimizers import BY_DEFAULT, optimizer_of
 
 TOLERANCE = 0.05
 """Cumulative noise may exceed its minimum by this share."""

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import torch
 
+from dpsweep.config import Backbone, GroupNorm
 from dpsweep.models.architectures import create, described_architecture, find_head
 from dpsweep.recommend.rule import Situation
 from dpsweep.study import Study
-from dpsweep.study.config import Backbone, GroupNorm
 
 
 def situation_of(study: Study, sweep: str, epsilon: float, epochs: int) -> Situation:

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import yaml
 
+from dpsweep.config import Release
+from dpsweep.config.cells import number
+from dpsweep.config.checks import disagreements
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.explain import in_words
 from dpsweep.privacy.trade_off import attacks_on_training
 from dpsweep.recommend.rule import LEAST_STEPS, RATES, Recommendation, Situation, recommend
 from dpsweep.recommend.situation import situation_of
 from dpsweep.study import Study
-from dpsweep.study.cells import number
-from dpsweep.study.config import Release
-from dpsweep.study.config.checks import disagreements
 
 GAINED = {
     1: "",

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dpsweep.config import Release
+from dpsweep.config.datasets import origins
 from dpsweep.data.prepared import DatasetError, read_metadata
 from dpsweep.privacy import Calibration
 from dpsweep.release import ReleaseError
 from dpsweep.release.certificate import ReleasedModel, joint_epsilon
 from dpsweep.release.ledger import Ledger, LedgerEntry
 from dpsweep.study import Study
-from dpsweep.study.config import Release
-from dpsweep.study.config.datasets import origins
 from dpsweep.study.paths import Paths
 
 

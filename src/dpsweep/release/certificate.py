@@ -14,6 +14,11 @@ from pydantic import (
     PositiveInt,
 )
 
+from dpsweep.config import Method, Optimizer, OptimizerSection
+from dpsweep.config.clipping import SMALLEST_BOUND, PrivateRule
+from dpsweep.config.datasets import KindName
+from dpsweep.config.release import MOST_TRIALS
+from dpsweep.config.section import ArgumentName, LearningRate, PositiveFloat
 from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.resize import Resize
 from dpsweep.gradients.precision import Precision
@@ -22,11 +27,6 @@ from dpsweep.privacy.accountants import composed_epsilon
 from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tuning
 from dpsweep.privacy.tuning import largest_profile, total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
-from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
-from dpsweep.study.config import Method, Optimizer, OptimizerSection
-from dpsweep.study.config.datasets import KindName
-from dpsweep.study.config.release import MOST_TRIALS
-from dpsweep.study.config.section import ArgumentName, LearningRate, PositiveFloat
 
 ReleaseEngine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop"]
 """All engines but opacus, whose norms may be too small by rounding."""

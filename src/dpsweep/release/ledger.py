@@ -24,11 +24,11 @@ from typing import Any, TextIO
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dpsweep.base.files import DamagedFileError, checked, require_file, with_fingerprint
+from dpsweep.config.datasets import Origins, overlap
 from dpsweep.privacy.record import mistakes
 from dpsweep.release import ReleaseError
 from dpsweep.release.certificate import Certificate, ReleasedModel
 from dpsweep.release.untrusted import unique_keys
-from dpsweep.study.config.datasets import Origins, overlap
 
 log = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dpsweep.base.files import atomic_path
 from dpsweep.base.limited import TimeLimitError, limited
+from dpsweep.config import LoRA, Method
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, find_head, import_library, public_statistics
 from dpsweep.models.build import apply_method, trainable_parameters
 from dpsweep.release import FROZEN, TRAINED
 from dpsweep.release.untrusted import Layout
-from dpsweep.study.config import LoRA, Method
 
 # transformers' networks lie inside of dpsweep's wrapper; a reader of the release has no wrapper.
 _WRAPPER = "network."

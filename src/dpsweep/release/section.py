@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.base.files import canonical_json, fingerprint, read_checked_json
+from dpsweep.config import Release, Sweep
+from dpsweep.config.cells import optimizer_steps
+from dpsweep.config.datasets import Origins, origins
+from dpsweep.config.shares import held_out_rows
 from dpsweep.data.prepared import DatasetError, read_metadata
 from dpsweep.data.sources import resize_of
 from dpsweep.models.architecture import BackboneError
@@ -17,11 +21,7 @@ from dpsweep.release.certificate import DataSplit, Setting, plain_method
 from dpsweep.release.ledger import Ledger
 from dpsweep.release.untrusted import printable
 from dpsweep.study import Cell, Study
-from dpsweep.study.cells import optimizer_steps
-from dpsweep.study.config import Release, Sweep
-from dpsweep.study.config.datasets import Origins, origins
 from dpsweep.study.paths import Paths
-from dpsweep.study.shares import held_out_rows
 
 _WHOLE = ("optimizer", "network.method")
 """Mappings of which a section has every key: one that is in the certificate alone is a difference."""

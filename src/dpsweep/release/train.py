@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
+from dpsweep.config import HeadOnly, Release
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model, linear_head
@@ -21,7 +22,6 @@ from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning
 from dpsweep.release import ReleaseError
 from dpsweep.release.section import Candidate, ReleasePlan
 from dpsweep.study import Study
-from dpsweep.study.config import HeadOnly, Release
 from dpsweep.study.paths import Paths
 from dpsweep.training.checkpoint import final_parameters
 from dpsweep.training.context import TrialContext, load_trainable

@@ -5,11 +5,11 @@ import os
 from collections.abc import Iterable
 
 from dpsweep.base.units import count
+from dpsweep.config.datasets import shares_examples
 from dpsweep.privacy.gaussian import gaussian_epsilon
 from dpsweep.privacy.trade_off import claimed_gaussian
 from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import UNACCOUNTED
-from dpsweep.study.config.datasets import shares_examples
 from dpsweep.study.trials import trials_per_cell
 
 

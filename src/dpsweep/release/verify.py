@@ -33,6 +33,10 @@ from dpsweep.base.files import (
     with_fingerprint,
 )
 from dpsweep.base.limited import LimitError, TimeLimitError, limited
+from dpsweep.config.backbones import kind_read_by
+from dpsweep.config.cells import optimizer_steps
+from dpsweep.config.datasets import KINDS
+from dpsweep.config.shares import held_out_rows
 from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.tokenizer import vocabulary_size
 from dpsweep.models.architecture import Architecture
@@ -75,11 +79,7 @@ from dpsweep.release.untrusted import (
     strict_json,
     tensor_mistakes,
 )
-from dpsweep.study.cells import optimizer_steps
-from dpsweep.study.config.backbones import kind_read_by
-from dpsweep.study.config.datasets import KINDS
 from dpsweep.study.paths import Paths
-from dpsweep.study.shares import held_out_rows
 
 LedgerWord = Literal["beside", "none"]
 """Which ledger a release is compared with: the one beside its results if there is one, or none."""

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from dpsweep.base.files import checksum, fingerprint, write_checked_json, write_text
+from dpsweep.config import Release
+from dpsweep.config.datasets import origins, shares_examples
 from dpsweep.data.prepared import DatasetError, read_metadata
 from dpsweep.data.sources import resize_of
 from dpsweep.data.tokenizer import Tokenizer
@@ -35,8 +37,6 @@ from dpsweep.release.parameters import save_parameters, stated
 from dpsweep.release.section import ReleasePlan
 from dpsweep.release.train import TrainedModel, fixed_noise, train_release
 from dpsweep.study import Study
-from dpsweep.study.config import Release
-from dpsweep.study.config.datasets import origins, shares_examples
 from dpsweep.study.paths import Paths
 from dpsweep.training.store import TrialStore
 

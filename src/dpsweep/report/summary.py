@@ -5,10 +5,7 @@ import json
 import pandas as pd
 
 from dpsweep.base.units import count, duration
-from dpsweep.figures.tables.text import TextTable
-from dpsweep.report.wording import span, values
-from dpsweep.study import Study
-from dpsweep.study.config import (
+from dpsweep.config import (
     FileWeights,
     HubWeights,
     LoRA,
@@ -17,6 +14,9 @@ from dpsweep.study.config import (
     RandomWeights,
     Weights,
 )
+from dpsweep.figures.tables.text import TextTable
+from dpsweep.report.wording import span, values
+from dpsweep.study import Study
 
 
 def each_once(trials: pd.DataFrame) -> pd.DataFrame:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
+from dpsweep.config.cells import BatchSize, number
+from dpsweep.config.clipping import RULES, ClippingBound
 from dpsweep.figures.tables.text import TextTable
 from dpsweep.study import Cell, Study
-from dpsweep.study.cells import BatchSize, number
-from dpsweep.study.clipping import RULES, ClippingBound
 
 # Cells longer than this are sentences, which need a wide column.
 _PROSE = 40

@@ -1,7 +1,7 @@
 """A study with its roles: names for the roles of a selection, and values for its words.
 
 A grid is a product of axes. What a selection may have of an axis are the values that go with every
-combination of what has been chosen before, in the order of `dpsweep.study.selections.AXES`.
+combination of what has been chosen before, in the order of `dpsweep.config.selections.AXES`.
 """
 
 import itertools
@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dpsweep.config.cells import BatchSize, Problem, number
+from dpsweep.config.clipping import RULES, clipping_kind, nearest_to_one
+from dpsweep.config.file import StudyFile
+from dpsweep.config.messages import shorten, unknown
+from dpsweep.config.selections import AXES, DEFAULTS, NAMED, PARTS, Selection, is_given
 from dpsweep.study.captions import listed
-from dpsweep.study.cells import BatchSize, Problem, number
-from dpsweep.study.clipping import RULES, clipping_kind, nearest_to_one
-from dpsweep.study.config.study import StudyFile
-from dpsweep.study.messages import shorten, unknown
-from dpsweep.study.selections import AXES, DEFAULTS, NAMED, PARTS, Selection, is_given
 from dpsweep.study.targets import Target
 
 # Steps of an epoch that can be drawn one by one.

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dpsweep.base.units import count
-from dpsweep.study.cells import number
-from dpsweep.study.clipping import RULES
-from dpsweep.study.config.study import StudyFile
-from dpsweep.study.config.sweeps import Sweep
-from dpsweep.study.selections import PARTS, Selection
+from dpsweep.config.cells import number
+from dpsweep.config.clipping import RULES
+from dpsweep.config.file import StudyFile
+from dpsweep.config.selections import PARTS, Selection
+from dpsweep.config.sweeps import Sweep
 from dpsweep.study.targets import Target
 
 # In the order of titles.

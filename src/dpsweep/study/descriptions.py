@@ -1,6 +1,6 @@
 """Functions that describe figures and tables, and the files that hold them.
 
-A description speaks of roles and words (`dpsweep.study.selections`):
+A description speaks of roles and words (`dpsweep.config.selections`):
 
     @figure("Mine", each={"dataset": ["main", "large"]}, name="by_c_{dataset}")
     def by_clipping_bound(dataset: str) -> ClippingCurve:
@@ -23,9 +23,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dpsweep.config.messages import explain, value
+from dpsweep.config.selections import Settings
 from dpsweep.study.bound import MistakeError
-from dpsweep.study.messages import explain, value
-from dpsweep.study.selections import Settings
 from dpsweep.study.table_targets import PrintedTable
 from dpsweep.study.targets import Figure, Target
 

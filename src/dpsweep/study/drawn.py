@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from dpsweep.config.cells import number
+from dpsweep.config.clipping import clipping_kind
+from dpsweep.config.file import StudyFile
+from dpsweep.config.messages import LONGEST_JOINED_NAME, NAME_PATTERN, unknown
+from dpsweep.config.selections import NAMED, PARTS, Line, LinePanel, Selection
+from dpsweep.config.sweeps import Sweep
 from dpsweep.study.bound import Bound, Leaf, MistakeError, NotDrawnError
 from dpsweep.study.captions import CAPTION_WORDS, caption, facts, shared, tell_apart
-from dpsweep.study.cells import number
-from dpsweep.study.clipping import clipping_kind
-from dpsweep.study.config.study import StudyFile
-from dpsweep.study.config.sweeps import Sweep
 from dpsweep.study.descriptions import Description, Series, descriptions
-from dpsweep.study.messages import LONGEST_JOINED_NAME, NAME_PATTERN, unknown
-from dpsweep.study.selections import NAMED, PARTS, Line, LinePanel, Selection
 from dpsweep.study.table_targets import (
     ComparedCells,
     ComparisonTable,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.litter import is_litter
-from dpsweep.study.messages import unknown
+from dpsweep.config.messages import unknown
 
 _PACKAGE = Path(__file__).parents[1]
 _COPIED = _PACKAGE / "project"

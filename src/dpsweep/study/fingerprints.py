@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dpsweep import IMAGES_VERSION, TRAINER_VERSION
 from dpsweep.base.files import checksum, fingerprint
 from dpsweep.base.litter import walk
-from dpsweep.study.cells import Cell
-from dpsweep.study.clipping import ClippingBound
-from dpsweep.study.config import (
+from dpsweep.config import (
     Backbone,
     Dataset,
     FolderSource,
@@ -18,7 +16,9 @@ from dpsweep.study.config import (
     Pretraining,
     TrainedTokenizer,
 )
-from dpsweep.study.config.section import Section
+from dpsweep.config.cells import Cell
+from dpsweep.config.clipping import ClippingBound
+from dpsweep.config.section import Section
 from dpsweep.study.table_targets import ComparisonTable
 from dpsweep.study.targets import Target
 
@@ -245,7 +245,7 @@ TRAINER = (
     "models",
     "data/examples.py",
     "data/resize.py",
-    "study/clipping.py",
+    "config/clipping.py",
 )
 """The sources that train."""
 _DRAWING = (
@@ -254,9 +254,10 @@ _DRAWING = (
     "theory",
     "privacy",
     "base",
+    "config",
     "study",
 )
-"""The sources that draw: captions are written and cells selected in package study."""
+"""The sources that draw: `config` selects cells and `study` writes captions."""
 _WRITING = (*_DRAWING, "report", "release")
 _SOURCES = (".py", ".j2", ".js", ".css", ".csv")
 

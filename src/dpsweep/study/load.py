@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import require_content
-from dpsweep.study.config.section import usable_path
-from dpsweep.study.config.study import NO_FIGURES
+from dpsweep.config.file import NO_FIGURES
+from dpsweep.config.messages import explain, screen, value
+from dpsweep.config.section import usable_path
 from dpsweep.study.find import PAPER, named_study
-from dpsweep.study.messages import explain, screen, value
 from dpsweep.study.study import Study
 
 

@@ -5,13 +5,13 @@ from typing import Self
 
 from pydantic import model_validator
 
+from dpsweep.config.cells import Cell
+from dpsweep.config.checks import disagreements
+from dpsweep.config.file import StudyFile
+from dpsweep.config.selections import Selection
 from dpsweep.study.bound import Bound
-from dpsweep.study.cells import Cell
-from dpsweep.study.config.checks import disagreements
-from dpsweep.study.config.study import StudyFile
 from dpsweep.study.drawn import Targets, drawn
 from dpsweep.study.fingerprints import MadeFor
-from dpsweep.study.selections import Selection
 from dpsweep.study.table_targets import PrintedTable
 from dpsweep.study.targets import Figure
 

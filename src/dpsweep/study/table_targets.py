@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr
 
-from dpsweep.study.config.references import PaperNumber
-from dpsweep.study.selections import Axis, Part, Selection
+from dpsweep.config.references import PaperNumber
+from dpsweep.config.selections import Axis, Part, Selection
 from dpsweep.study.targets import Target
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from dpsweep.study.clipping import RULES, nearest_to_one
-from dpsweep.study.selections import Line, LinePanel, Panel, Selection, Settings
+from dpsweep.config.clipping import RULES, nearest_to_one
+from dpsweep.config.selections import Line, LinePanel, Panel, Selection, Settings
 
 if TYPE_CHECKING:
     import matplotlib.figure

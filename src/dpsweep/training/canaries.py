@@ -24,6 +24,9 @@ from torch.optim.optimizer import (
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_json
+from dpsweep.config import Audit, Method
+from dpsweep.config.cells import optimizer_steps
+from dpsweep.config.clipping import Clipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientEngine, GradientSum
 from dpsweep.gradients.precision import Precision
@@ -34,9 +37,6 @@ from dpsweep.privacy.audited_noise import CurveOutcome, MeasuredNoise
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.guesses import AuditOutcome, Coins, Floats, count_correct, likelihood_scores
 from dpsweep.study import Cell, Study
-from dpsweep.study.cells import optimizer_steps
-from dpsweep.study.clipping import Clipping
-from dpsweep.study.config import Audit, Method
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import Examples, TrialContext
 from dpsweep.training.device import default_device

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpsweep.config import Method
+from dpsweep.config.clipping import NoClipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientEngine, make_engine
 from dpsweep.gradients.precision import Precision, autocast_dtype, full_precision
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
-from dpsweep.study.clipping import NoClipping
-from dpsweep.study.config import Method
 from dpsweep.training.device import default_device
 from dpsweep.training.physical import ON_THE_CPU, PhysicalBatch, PhysicalBatchSize, usual_batch
 

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.base.files import fingerprint
+from dpsweep.config import Features, HeadOnly
+from dpsweep.config.cells import FeatureSource
 from dpsweep.data.examples import Split
 from dpsweep.data.prepared import (
     DatasetError,
@@ -35,8 +37,6 @@ from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
 from dpsweep.study import Study
-from dpsweep.study.cells import FeatureSource
-from dpsweep.study.config import Features, HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.study.prepared import check_settings
 from dpsweep.training.device import default_device

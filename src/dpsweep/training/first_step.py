@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import canonical_json
+from dpsweep.config import Dataset, Film
+from dpsweep.config.clipping import FlatClipping
+from dpsweep.config.messages import shorten, told_once
 from dpsweep.data.hub_file import UnreachableHubError
 from dpsweep.gradients import make_engine
 from dpsweep.models.architecture import Architecture, BackboneError
@@ -35,9 +38,6 @@ from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
 from dpsweep.models.sequence_classifier import SequenceClassifier, require_length
 from dpsweep.study import Study
-from dpsweep.study.clipping import FlatClipping
-from dpsweep.study.config import Dataset, Film
-from dpsweep.study.messages import shorten, told_once
 from dpsweep.training.features import check_representation
 
 _EXAMPLES = 2

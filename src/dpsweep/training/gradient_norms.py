@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.config.cells import number
+from dpsweep.config.clipping import ClippingBound
 from dpsweep.gradients import GradientEngine
 from dpsweep.study import Cell, Study
-from dpsweep.study.cells import number
 from dpsweep.study.choice import choose
-from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import PhysicalBatch

@@ -22,9 +22,9 @@ from torch import nn
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
+from dpsweep.config.training import Training
 from dpsweep.gradients import GradientEngine
 from dpsweep.study import Cell, Study
-from dpsweep.study.config.training import Training
 from dpsweep.study.paths import Paths
 from dpsweep.training.cell import OpenCell
 from dpsweep.training.checkpoint import parameters_after

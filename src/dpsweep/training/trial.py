@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsweep import __version__
+from dpsweep.config import optimizer_of
 from dpsweep.gradients.precision import full_precision
 from dpsweep.models.build import head_parameter_names, trainable_parameters
-from dpsweep.study.config import optimizer_of
 from dpsweep.study.fingerprints import TRAINER, sources
 from dpsweep.training.after_noise import RunningAverage, make_optimizer, set_learning_rate
 from dpsweep.training.checkpoint import TrialState, load_checkpoint, save_checkpoint

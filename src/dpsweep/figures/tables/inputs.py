@@ -10,11 +10,11 @@ import pandas as pd
 
 from dpsweep.analysis.frames import MissingResultsError
 from dpsweep.base.files import read_checked_json
+from dpsweep.config import HubSource, LoRA, Sweep
+from dpsweep.config.cells import number
+from dpsweep.config.clipping import RULES
 from dpsweep.figures.tables.text import TextTable, group_starts, superscript
 from dpsweep.study import Study
-from dpsweep.study.cells import number
-from dpsweep.study.clipping import RULES
-from dpsweep.study.config import HubSource, LoRA, Sweep
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import Datasets, HyperparameterGrid
 

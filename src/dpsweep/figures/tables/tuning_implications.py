@@ -13,9 +13,9 @@ from dpsweep.analysis.evidence import (
 )
 from dpsweep.analysis.frames import load_trials
 from dpsweep.analysis.grids import grids
+from dpsweep.config.datasets import related_datasets
 from dpsweep.figures.tables.text import TextTable, group_starts, signed, with_range
 from dpsweep.study import Study
-from dpsweep.study.config.datasets import related_datasets
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import TuningImplications
 

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from dpsweep.study.clipping import PrivateRule
-from dpsweep.study.config.section import Section
+from dpsweep.config.clipping import PrivateRule
+from dpsweep.config.section import Section
 
 if TYPE_CHECKING:
-    from dpsweep.study.selections import Selection
+    from dpsweep.config.selections import Selection
 
 
 class PaperNumber(Section):

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.study.small import complaints, load_small
+from tests.config.small import complaints, load_small
 
-from dpsweep.study.cells import FeatureSource
+from dpsweep.config.cells import FeatureSource
 
 AUDIT = {
     "sweep": "flat",

@@ -9,8 +9,8 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from dpsweep.base.text import one_line
-from dpsweep.study.cells import number
-from dpsweep.study.messages import (
+from dpsweep.config.cells import number
+from dpsweep.config.messages import (
     COMMIT_PATTERN,
     FOLDER_PATTERN,
     HUB_ID_PATTERN,
@@ -18,7 +18,7 @@ from dpsweep.study.messages import (
     MODULE_PATTERN,
     NAME_PATTERN,
 )
-from dpsweep.study.selections import Settings
+from dpsweep.config.selections import Settings
 
 Number = TypeVar("Number", int, float)
 

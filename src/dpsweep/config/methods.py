@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from dpsweep.study.config.section import Engine, Section, Title
+from dpsweep.config.section import Engine, Section, Title
 
 LARGEST_RANK = 4096  # as many as the widest layers have inputs
 

@@ -4,7 +4,7 @@ The classes are plain data. `dpsweep.study.load` reads YAML into a `dpsweep.stud
 validation failure into a message for the person who wrote the file.
 """
 
-from dpsweep.study.config.backbones import (
+from dpsweep.config.backbones import (
     Backbone,
     Features,
     FileTokenizer,
@@ -19,7 +19,7 @@ from dpsweep.study.config.backbones import (
     TrainedTokenizer,
     Weights,
 )
-from dpsweep.study.config.datasets import (
+from dpsweep.config.datasets import (
     ArraysSource,
     Dataset,
     DigitsSource,
@@ -31,13 +31,13 @@ from dpsweep.study.config.datasets import (
     IdxSource,
     Source,
 )
-from dpsweep.study.config.methods import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
-from dpsweep.study.config.optimizers import Optimizer, OptimizerSection, optimizer_of
-from dpsweep.study.config.release import Audit, Release
-from dpsweep.study.config.section import Geometric
-from dpsweep.study.config.study import StudyFile
-from dpsweep.study.config.sweeps import Sweep
-from dpsweep.study.config.training import Privacy, Training
+from dpsweep.config.file import StudyFile
+from dpsweep.config.methods import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
+from dpsweep.config.optimizers import Optimizer, OptimizerSection, optimizer_of
+from dpsweep.config.release import Audit, Release
+from dpsweep.config.section import Geometric
+from dpsweep.config.sweeps import Sweep
+from dpsweep.config.training import Privacy, Training
 
 __all__ = [
     "AllParameters",

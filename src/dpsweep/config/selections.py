@@ -30,8 +30,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dpsweep.study.cells import CELL_AXES, BatchSize, Cell, Problem
-from dpsweep.study.clipping import RULES, ClippingBound
+from dpsweep.config.cells import CELL_AXES, BatchSize, Cell, Problem
+from dpsweep.config.clipping import RULES, ClippingBound
 
 PARTS = ("dataset", "backbone", "method")
 """Keys whose value is a role or a name."""
@@ -69,7 +69,7 @@ class Settings(BaseModel):
 
 
 class Selection(Settings):
-    """Cells by what they are; see `dpsweep.study.selections` for what words and omissions mean."""
+    """Cells by what they are; see `dpsweep.config.selections` for what words and omissions mean."""
 
     dataset: Part | None = None
     """a role or a name; main if left out"""

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.study.cells import CELL_AXES, Cell, Full, Problem, number
-from dpsweep.study.clipping import RULES, ClippingBound, RuleName
-from dpsweep.study.config.section import (
+from dpsweep.config.cells import CELL_AXES, Cell, Full, Problem, number
+from dpsweep.config.clipping import RULES, ClippingBound, RuleName
+from dpsweep.config.messages import shorten
+from dpsweep.config.section import (
     LONGEST_AXIS,
     Axis,
     Engine,
@@ -20,7 +21,6 @@ from dpsweep.study.config.section import (
     Section,
     strictly_increasing,
 )
-from dpsweep.study.messages import shorten
 
 
 def batch_sizes_ascend(values: list[int | Full]) -> list[int | Full]:

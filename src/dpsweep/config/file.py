@@ -7,20 +7,20 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
-from dpsweep.study.clipping import Clipping, ClippingBound, clipping_rule
-from dpsweep.study.config.backbones import Backbone, Features
-from dpsweep.study.config.datasets import Dataset
-from dpsweep.study.config.methods import HeadOnly, Method
-from dpsweep.study.config.optimizers import BY_DEFAULT, Optimizer, OptimizerSection
-from dpsweep.study.config.references import PaperNumber
-from dpsweep.study.config.release import Audit, Budget, Release
-from dpsweep.study.config.roles import Roles
-from dpsweep.study.config.section import Engine, Name, Section, Title, usable_folder
-from dpsweep.study.config.style import Style
-from dpsweep.study.config.sweeps import Sweep, one_optimizer_each
-from dpsweep.study.config.training import Privacy, Theory, Training
-from dpsweep.study.shares import held_out_rows
+from dpsweep.config.backbones import Backbone, Features
+from dpsweep.config.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
+from dpsweep.config.clipping import Clipping, ClippingBound, clipping_rule
+from dpsweep.config.datasets import Dataset
+from dpsweep.config.methods import HeadOnly, Method
+from dpsweep.config.optimizers import BY_DEFAULT, Optimizer, OptimizerSection
+from dpsweep.config.references import PaperNumber
+from dpsweep.config.release import Audit, Budget, Release
+from dpsweep.config.roles import Roles
+from dpsweep.config.section import Engine, Name, Section, Title, usable_folder
+from dpsweep.config.shares import held_out_rows
+from dpsweep.config.style import Style
+from dpsweep.config.sweeps import Sweep, one_optimizer_each
+from dpsweep.config.training import Privacy, Theory, Training
 
 NO_FIGURES = "none"
 """In the place of a file of figures: the paper's are not drawn."""

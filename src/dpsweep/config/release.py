@@ -5,9 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.study.cells import Cell, Full
-from dpsweep.study.clipping import PrivateRule
-from dpsweep.study.config.section import (
+from dpsweep.config.cells import Cell, Full
+from dpsweep.config.clipping import PrivateRule
+from dpsweep.config.section import (
     Grid,
     LearningRate,
     LearningRates,
@@ -16,7 +16,7 @@ from dpsweep.study.config.section import (
     Section,
     strictly_increasing,
 )
-from dpsweep.study.config.sweeps import batch_sizes_ascend, bounds_or_rule
+from dpsweep.config.sweeps import batch_sizes_ascend, bounds_or_rule
 
 MOST_TRIALS = 1e6
 """Of a release in the mean, at most."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
 from dpsweep.base.numbers import integer
-from dpsweep.study.clipping import RULES, ClippingBound
+from dpsweep.config.clipping import RULES, ClippingBound
 
 CELL_AXES = ("epsilon", "epochs", "batch_size", "clipping_bound")
 """The axes of a grid, in the order of a cell's name."""

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.study.small import DELETE, SMALL, Edits, complaints, dumped, load_small, mistakes
+from tests.config.small import DELETE, SMALL, Edits, complaints, dumped, load_small, mistakes
 
+from dpsweep.config.messages import brief, shorten
 from dpsweep.study import StudyError, load_study
-from dpsweep.study.messages import brief, shorten
 
 FLAT = "sweeps/flat"
 NAMES = "letters, digits, '.', '_' and '-'"

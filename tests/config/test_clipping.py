@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsweep.study.clipping import (
+from dpsweep.config.clipping import (
     RULES,
     AutomaticClipping,
     Clipping,

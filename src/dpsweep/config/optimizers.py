@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from dpsweep.study.cells import number
-from dpsweep.study.config.section import (
+from dpsweep.config.cells import number
+from dpsweep.config.section import (
     ArgumentName,
     PositiveFloat,
     Section,

@@ -4,27 +4,27 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-from dpsweep.study.cells import BatchSize, Cell, number
-from dpsweep.study.config.backbones import (
+from dpsweep.config.backbones import (
     Backbone,
     Features,
     Pretraining,
     RandomWeights,
     TrainedTokenizer,
 )
-from dpsweep.study.config.datasets import (
+from dpsweep.config.cells import BatchSize, Cell, number
+from dpsweep.config.datasets import (
     KINDS,
     Dataset,
     FolderSource,
     HubSource,
     shares_examples,
 )
-from dpsweep.study.config.methods import HeadOnly, Method, Scratch
-from dpsweep.study.config.study import StudyFile
-from dpsweep.study.config.sweeps import Sweep
-from dpsweep.study.messages import LONGEST_JOINED_NAME, unknown
-from dpsweep.study.selections import PARTS
-from dpsweep.study.shares import held_out_rows
+from dpsweep.config.file import StudyFile
+from dpsweep.config.messages import LONGEST_JOINED_NAME, unknown
+from dpsweep.config.methods import HeadOnly, Method, Scratch
+from dpsweep.config.selections import PARTS
+from dpsweep.config.shares import held_out_rows
+from dpsweep.config.sweeps import Sweep
 
 
 def disagreements(study: StudyFile) -> Iterator[str]:

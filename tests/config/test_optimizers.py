@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.study.small import complaints, load_small
+from tests.config.small import complaints, load_small
 
-from dpsweep.study.config.optimizers import BY_DEFAULT, SGD, Adam, TailAverage, optimizer_of
+from dpsweep.config.optimizers import BY_DEFAULT, SGD, Adam, TailAverage, optimizer_of
 from dpsweep.study.fingerprints import trainer_fingerprint
 
 DEFINED: dict[str, Any] = {

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from dpsweep.study.config.section import Engine, PositiveFloat, Section
+from dpsweep.config.section import Engine, PositiveFloat, Section
 
 
 class Privacy(Section):

@@ -10,7 +10,7 @@ from dpsweep.analysis import frames
 from dpsweep.report import trials
 from dpsweep.study.records import TRIALS, documentation, trial_table
 
-DESIGN = Path(__file__).parents[1] / "docs" / "design.md"
+DESIGN = Path(__file__).parents[2] / "docs" / "design.md"
 VALUES = {pa.string(): "a", pa.int64(): 1, pa.float64(): 0.5, pa.bool_(): True}
 ROW: dict[str, Any] = {each.name: VALUES.get(each.type, [0.5]) for each in TRIALS}
 

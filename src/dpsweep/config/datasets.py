@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.study.config.section import (
+from dpsweep.config.section import (
     Commit,
     FolderName,
     HubId,

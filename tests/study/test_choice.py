@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.synthetic import make_study, write_cells
 
 from dpsweep.analysis.frames import load_trials
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import best_by_mean, choose, cross_fitted, repeats, summarise
 from dpsweep.study.paths import Paths
-from tests.synthetic import make_study, write_cells
 
 nan = math.nan
 

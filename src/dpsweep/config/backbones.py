@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat, PositiveInt
 
-from dpsweep.study.config.datasets import KindName
-from dpsweep.study.config.section import (
+from dpsweep.config.datasets import KindName
+from dpsweep.config.section import (
     ArgumentName,
     Commit,
     HubId,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from dpsweep.study.config.section import Section
+from dpsweep.config.section import Section
 
 
 def _colour_map(name: str) -> str:

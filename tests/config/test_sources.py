@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
-from tests.study.small import complaints, load_small
+from tests.config.small import complaints, load_small
 
-from dpsweep.study.config import Dataset, FilesSource, FolderSource, HubSource
+from dpsweep.config import Dataset, FilesSource, FolderSource, HubSource
 from dpsweep.study.fingerprints import source_fingerprint
 
 READ: TypeAdapter[HubSource | FolderSource | FilesSource] = TypeAdapter(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsweep.study.cells import BatchSize, Cell, number, optimizer_steps
-from dpsweep.study.clipping import ClippingBound
+from dpsweep.config.cells import BatchSize, Cell, number, optimizer_steps
+from dpsweep.config.clipping import ClippingBound
 from dpsweep.study.paths import Paths
 
 POSITIVE = st.floats(min_value=1e-12, max_value=1e12, exclude_min=True)
