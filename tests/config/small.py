@@ -10,90 +10,9 @@ from tests.described import described
 
 from dpsweep.study import Study, StudyError, load_study
 
-DELETE = object()  # as the new value of an edit: take the key away
-
-SMALL: dict[str, Any] = yaml.safe_load(
-    """
-title: Small
-datasets:
-  digits:
-    title: Digits
-    source: {kind: sklearn-digits}
-    classes: 10
-    train_size: 1347
-    test_size: 450
-    image_size: 8
-  letters:
-    title: Letters
-    source: {kind: glyphs}
-    classes: 62
-    train_size: 18600
-    test_size: 1860
-    image_size: 8
-backbones:
-  random:
-    title: Random
-    architecture: vit_tiny_patch16_224
-    weights: {kind: random}
-  pretrained:
-    title: Pretrained
-    architecture: vit_tiny_patch16_224
-    weights: {kind: pretrain, dataset: letters, epochs: 2}
-methods:
-  film: {kind: film}
-  scratch: {kind: scratch}
-  lora: {kind: lora, rank: 2, target_modules: [attn.qkv]}
-sweeps:
-  flat:
-    dataset: digits
-    backbone: pretrained
-    method: film
-    epsilon: [1, 8]
-    epochs: [2, 4]
-    batch_size: [64, 256, full]
-    clipping_bound: [0.1, 1, 10]
-    learning_rate: {first: 0.001, last: 0.1, count: 3}
-    seeds: 2
-  automatic:
-    dataset: digits
-    backbone: pretrained
-    method: film
-    epsilon: [1, 8]
-    epochs: [2]
-    batch_size: [64, full]
-    clipping_bound: automatic
-    learning_rate: [0.01, 0.1]
-    seeds: 1
-roles:
-  datasets: {main: digits}
-  backbones: {weak: pretrained}
-  methods: {main: film}
-figures:
-  map:
-    family: heatmap
-    section: Main
-    caption: A map.
-    panels:
-      - {title: Tight, epsilon: 1, epochs: 2}
-  curve:
-    family: clipping_curve
-    section: Main
-    caption: A curve.
-    panels:
-      - title: Both
-        lines:
-          - {label: loose, epsilon: 8, epochs: 2}
-tables:
-  compared:
-    family: comparison
-    section: Main
-    caption: A table.
-    rows: [epsilon]
-    columns: [clipping]
-    entries:
-      - {epsilon: 1, epochs: 2}
-"""
-)
+HERE = Path(__file__).parent
+DELETE = "DELETE"  # as the new value of an edit: take the key away
+SMALL: dict[str, Any] = yaml.safe_load((HERE / "small.yaml").read_text(encoding="utf-8"))
 
 Edits = dict[str, Any]
 
@@ -106,7 +25,7 @@ def edited(edits: Edits) -> dict[str, Any]:
         place: Any = study
         for key in above:
             place = place[key]
-        if value is DELETE:
+        if value == DELETE:
             del place[last]
         else:
             place[last] = copy.deepcopy(value)

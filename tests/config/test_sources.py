@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from tests.config.small import complaints, load_small
 
 from dpsweep.config import Dataset, FilesSource, FolderSource, HubSource
@@ -16,27 +16,6 @@ READ: TypeAdapter[HubSource | FolderSource | FilesSource] = TypeAdapter(
 )
 HUB = {"kind": "hub", "id": "owner/name"}
 FOLDER = {"kind": "folder", "path": "images"}
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        (HUB | {"train_splits": ["train", "train"]}, "train_splits: found train twice"),
-        (HUB | {"train_splits": ["train", "test"]}, "test_split: found test"),
-        (FOLDER | {"train_folders": ["a", "b", "a"]}, "train_folders: found a twice"),
-        (FOLDER | {"train_folders": ["train", "test"]}, "test_folder: found test"),
-        (FOLDER | {"train_folders": ["."]}, "train_folders: found . with the test_folder test"),
-        ({"kind": "files", "train": "a.csv", "test": "./a.csv"}, "test: found ./a.csv"),
-        (
-            {"kind": "files", "train": "a.csv", "test": "b.csv", "input_column": "label"},
-            "label_column: found label, which is in input_column too",
-        ),
-        (HUB | {"label_column": "image"}, "label_column: found image, which is in input_column"),
-    ],
-)
-def test_what_is_read_twice_is_refused(source: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        READ.validate_python(source)
 
 
 @pytest.mark.parametrize(
