@@ -2,6 +2,7 @@
 
 import csv
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -187,5 +188,10 @@ def load_study(path: str | Path, figures: bool = True) -> Study:
     try:
         return Study.model_validate(content)
     except ValidationError as error:
-        mistakes = explain(error, content, Study.model_json_schema())
+        mistakes = explain(error, content, _schema())
     raise StudyError(screen(f"{path} is not a valid study:", mistakes))
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    return Study.model_json_schema()
