@@ -10,8 +10,8 @@ import pytest
 from benchmarks import tables
 from benchmarks.evidence import price, theory
 
-from dpsweep.figures.tables.write import read_numbers
 from dpsweep.study.paths import Paths
+from dpsweep.tables.write import read_numbers
 from tests.synthetic import make_study, write_cells, write_overlaps
 
 ROOT = Path(__file__).parents[1]

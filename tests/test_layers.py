@@ -109,7 +109,7 @@ def test_only_the_command_that_calls_snakemake_imports_it() -> None:
         ),
         ("dpsweep.privacy", {"torch", "pandas", "opacus"}),
         (
-            "dpsweep.figures, dpsweep.figures.tables, dpsweep.report, dpsweep.analysis.frames",
+            "dpsweep.figures, dpsweep.tables, dpsweep.report, dpsweep.analysis.frames",
             {"torch"},
         ),
     ],

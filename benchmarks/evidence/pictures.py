@@ -18,10 +18,10 @@ import pandas as pd
 from benchmarks.common import REPOSITORY, command_line
 from dpsweep.base.files import write_text
 from dpsweep.figures import style
-from dpsweep.figures.tables.write import read_numbers
 from dpsweep.study import load_study
 from dpsweep.study.captions import said_of_marks
 from dpsweep.study.paths import Paths
+from dpsweep.tables.write import read_numbers
 
 DOCUMENT = REPOSITORY / "README.md"
 STUDY = REPOSITORY / "studies" / "demo.yaml"

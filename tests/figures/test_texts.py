@@ -26,9 +26,9 @@ from dpsweep.base.text import markdown, one_line
 from dpsweep.config.section import Title
 from dpsweep.figures import classes, style
 from dpsweep.figures.drawing import plot
-from dpsweep.figures.tables.text import TextTable, latex
 from dpsweep.report.explore import _json
 from dpsweep.study.paths import Paths
+from dpsweep.tables.text import TextTable, latex
 
 # What has a meaning for some medium.
 MARKS = "$_*`~|\\<>&;#[](){}^%!-+=.'\"\n\r\t/:@ \u200b\x00\x07\x85\u2028ab1é"

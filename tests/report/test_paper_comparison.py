@@ -7,10 +7,10 @@ from tests.described import study_of
 from tests.synthetic import make_study, write_cells
 
 from dpsweep import report
-from dpsweep.figures.tables import write
 from dpsweep.report.reference import paper_comparisons
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
+from dpsweep.tables import write
 
 ACCURACY = {1.0: 0.401, 2.0: 0.555, 8.0: 0.75}
 

@@ -30,7 +30,6 @@ from dpsweep import report
 from dpsweep.analysis.evidence import compare, evidence_table
 from dpsweep.analysis.frames import UnreadableResultsError, write_problem
 from dpsweep.base.files import fingerprint
-from dpsweep.figures.tables.inputs import grids_of_sweeps
 from dpsweep.report import summary
 from dpsweep.report.checks import Check, check_data, check_trials
 from dpsweep.report.embed import download_content, picture
@@ -40,6 +39,7 @@ from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.captions import how_chosen
 from dpsweep.study.paths import Paths
+from dpsweep.tables.inputs import grids_of_sweeps
 
 STUDY_FILE = Path("studies/small.yaml")
 FIGURES = ("squares", "curve", "classes", "noise")

@@ -11,9 +11,9 @@ from scipy.stats import t as student
 from tests.config.small import complaints, load_small
 from tests.synthetic import write_cells
 
-from dpsweep.figures.tables.write import write
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
+from dpsweep.tables.write import write
 
 SEEDS = 4
 RANDOM = np.random.default_rng(5)

@@ -10,10 +10,10 @@ from tests.synthetic import make_study, write_cells, write_dataset
 
 from dpsweep.analysis.frames import MissingResultsError
 from dpsweep.base.errors import DpsweepError
-from dpsweep.figures.tables import write
-from dpsweep.figures.tables.text import TextTable, group_starts, latex, superscript
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
+from dpsweep.tables import write
+from dpsweep.tables.text import TextTable, group_starts, latex, superscript
 
 
 @pytest.fixture
@@ -395,7 +395,7 @@ def test_the_csv_keeps_full_precision(paths: Paths) -> None:
 
 
 def test_every_field_of_a_rule_stands_in_its_own_column() -> None:
-    from dpsweep.figures.tables.tuning_implications import show
+    from dpsweep.tables.tuning_implications import show
 
     row = {
         "condition": "Lower ε", "implication": "Increase C", "effect_measured": "gain of a larger C",

@@ -1,7 +1,7 @@
 """A user's text, such as a title or the name of a class, as what it says in every medium.
 
 Each medium has one escape: `markdown` here, `dpsweep.figures.style.literal` for matplotlib,
-`dpsweep.figures.tables.text.latex`, and Jinja's own for HTML.
+`dpsweep.tables.text.latex`, and Jinja's own for HTML.
 """
 
 import re

@@ -251,7 +251,7 @@ def figure(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial 
 @app.command()
 def table(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
     """Write a table."""
-    from dpsweep.figures.tables import write
+    from dpsweep.tables import write
 
     study, paths = open_study(study_file, partial)
     pick("table", target, study.tables)
@@ -298,8 +298,8 @@ def report(
 def _draw_what_is_there(study: Study, study_file: Path, paths: Paths) -> Iterator[str]:
     """Draw all figures and tables, and the page to explore; say which cannot be drawn, and why."""
     from dpsweep.figures import draw
-    from dpsweep.figures.tables import write
     from dpsweep.report import write_explore
+    from dpsweep.tables import write
 
     drawings = [(draw, name) for name in study.figures] + [(write, name) for name in study.tables]
     for make, name in drawings:

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 
 from dpsweep.analysis.audit import BOUNDS, load_audit, verdict
 from dpsweep.figures import style
-from dpsweep.figures.tables.text import TextTable, group_starts
-from dpsweep.figures.tables.write import write_numbers, write_printed
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
+from dpsweep.tables.text import TextTable, group_starts
+from dpsweep.tables.write import write_numbers, write_printed
 
 _TITLES = {
     "lower_bound": "by guesses, any mechanism",

@@ -7,10 +7,10 @@ import pandas as pd
 
 from dpsweep.config.messages import pick
 from dpsweep.figures import style
-from dpsweep.figures.tables.write import write_numbers
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Figure
+from dpsweep.tables.write import write_numbers
 
 
 def draw(study: Study, paths: Paths, target: str) -> None:

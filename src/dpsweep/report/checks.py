@@ -14,13 +14,13 @@ from dpsweep.base.units import count
 from dpsweep.config.cells import number
 from dpsweep.config.clipping import SMALLEST_BOUND
 from dpsweep.config.messages import shorten
-from dpsweep.figures.tables.text import TextTable
 from dpsweep.report.trials import is_private
 from dpsweep.report.wording import percent, values
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
+from dpsweep.tables.text import TextTable
 
 # A page that lists a thousand diverged trials helps nobody; the trial files hold them all.
 _LISTED_TRIALS = 40

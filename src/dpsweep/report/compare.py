@@ -7,12 +7,12 @@ import pandas as pd
 
 from dpsweep.base.text import markdown
 from dpsweep.config.cells import number
-from dpsweep.figures.tables.text import TextTable, signed
 from dpsweep.report.trials import is_private, read_trials
 from dpsweep.report.wording import choice, percent, values
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
+from dpsweep.tables.text import TextTable, signed
 
 _COMPARED = ("privacy", "training", "datasets", "backbones", "methods", "sweeps")
 """Sections of a study that change its numbers."""

@@ -7,8 +7,6 @@ from typing import Any
 import pandas as pd
 
 from dpsweep.base.units import count
-from dpsweep.figures.tables.text import TextTable, signed
-from dpsweep.figures.tables.write import read_numbers
 from dpsweep.report.sentences import by_habit
 from dpsweep.report.trials import is_private
 from dpsweep.report.wording import choice, percent, titles, values
@@ -16,6 +14,8 @@ from dpsweep.study import Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import TuningImplications
+from dpsweep.tables.text import TextTable, signed
+from dpsweep.tables.write import read_numbers
 
 USUAL = "Usual C and B"
 _WORDS: dict[str, type[str]] = {"needs": str, "needed_for": str}

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import yaml
 
 from dpsweep.base.files import write_text
-from dpsweep.figures.tables.text import TextTable
 from dpsweep.report import found, summary
 from dpsweep.report.checks import check_data, check_files, check_sources, check_trials
 from dpsweep.report.embed import download_content, render
@@ -17,6 +16,7 @@ from dpsweep.report.targets import said_once, sections
 from dpsweep.report.trials import is_private, newest_results, read_trials
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
+from dpsweep.tables.text import TextTable
 
 if TYPE_CHECKING:
     from dpsweep.release.budget import Account

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 
 from dpsweep.base.units import count
-from dpsweep.figures.tables.comparison import ACCURACY, REFERENCE
-from dpsweep.figures.tables.text import TextTable, signed, with_range
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import ComparisonTable
+from dpsweep.tables.comparison import ACCURACY, REFERENCE
+from dpsweep.tables.text import TextTable, signed, with_range
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from dpsweep.config import (
     RandomWeights,
     Weights,
 )
-from dpsweep.figures.tables.text import TextTable
 from dpsweep.report.wording import span, values
 from dpsweep.study import Study
+from dpsweep.tables.text import TextTable
 
 
 def each_once(trials: pd.DataFrame) -> pd.DataFrame:

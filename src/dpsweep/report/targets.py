@@ -12,13 +12,13 @@ from urllib.parse import quote
 
 from dpsweep.base.units import count
 from dpsweep.figures import audit
-from dpsweep.figures.tables.text import TextTable
-from dpsweep.figures.tables.write import read, read_numbers
 from dpsweep.report.embed import Download, Picture, download_content, picture
 from dpsweep.study import Study
 from dpsweep.study.captions import facts, how_chosen, shared
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Figure, LinePanel, NoiseCurve, Target
+from dpsweep.tables.text import TextTable
+from dpsweep.tables.write import read, read_numbers
 
 _T = TypeVar("_T")
 

@@ -8,8 +8,8 @@ import pandas as pd
 
 from dpsweep.config.cells import BatchSize, number
 from dpsweep.config.clipping import RULES, ClippingBound
-from dpsweep.figures.tables.text import TextTable
 from dpsweep.study import Cell, Study
+from dpsweep.tables.text import TextTable
 
 # Cells longer than this are sentences, which need a wide column.
 _PROSE = 40

@@ -250,6 +250,7 @@ TRAINER = (
 """The sources that train."""
 _DRAWING = (
     "figures",
+    "tables",
     "analysis",
     "theory",
     "privacy",

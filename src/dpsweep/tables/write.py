@@ -11,12 +11,12 @@ import pandas as pd
 from dpsweep.base.files import atomic_path, write_text
 from dpsweep.base.units import count
 from dpsweep.config.messages import pick
-from dpsweep.figures.tables import comparison, inputs, optimizers, tuning_implications
-from dpsweep.figures.tables.text import TextTable
 from dpsweep.study import Study
 from dpsweep.study.captions import how_chosen
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import PrintedTable
+from dpsweep.tables import comparison, inputs, optimizers, tuning_implications
+from dpsweep.tables.text import TextTable
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """Tables as LaTeX (booktabs), Markdown and CSV."""
 
-from dpsweep.figures.tables.write import write
+from dpsweep.tables.write import write
 
 __all__ = ["write"]

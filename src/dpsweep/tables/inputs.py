@@ -13,10 +13,10 @@ from dpsweep.base.files import read_checked_json
 from dpsweep.config import HubSource, LoRA, Sweep
 from dpsweep.config.cells import number
 from dpsweep.config.clipping import RULES
-from dpsweep.figures.tables.text import TextTable, group_starts, superscript
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import Datasets, HyperparameterGrid
+from dpsweep.tables.text import TextTable, group_starts, superscript
 
 _PRINTED = {
     "dataset": "Dataset", "backbone": "Model", "method": "Method", "subset": "Subset",

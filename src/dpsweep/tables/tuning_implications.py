@@ -14,10 +14,10 @@ from dpsweep.analysis.evidence import (
 from dpsweep.analysis.frames import load_trials
 from dpsweep.analysis.grids import grids
 from dpsweep.config.datasets import related_datasets
-from dpsweep.figures.tables.text import TextTable, group_starts, signed, with_range
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import TuningImplications
+from dpsweep.tables.text import TextTable, group_starts, signed, with_range
 
 NOTE = (
     "An effect is the accuracy, in percentage points, that the rule gains: the setting is tuned under the"

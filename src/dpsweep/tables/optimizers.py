@@ -8,10 +8,10 @@ import pandas as pd
 
 from dpsweep.analysis.frames import load_trials
 from dpsweep.analysis.optimizers import optimizers_table, paired_gains, settings_table
-from dpsweep.figures.tables.text import TextTable, group_starts, signed
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import OptimizerTable
+from dpsweep.tables.text import TextTable, group_starts, signed
 
 NOTE = (
     "A gain is the accuracy in percentage points beyond the baseline ({baseline}) with the same dataset, "

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.figures.tables.text import TextTable, group_starts, with_range
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import ComparisonTable
+from dpsweep.tables.text import TextTable, group_starts, with_range
 
 _OF_THE_CELL = [
     "problem", "epsilon", "epochs", "batch_size", "clipping", "clipping_bound", "learning_rate",
