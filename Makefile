@@ -85,7 +85,7 @@ planted-bugs: setup ## plant one bug after another and check that the fast tests
 
 bench: setup ## measure on the CPU and write the tables of docs/performance.md (an hour)
 	$(BIN)/python -m benchmarks.speed.step_cost
-	$(BIN)/python -m benchmarks.speed.calibration study
+	$(BIN)/python -m benchmarks.speed.calibration
 	$(BIN)/python -m benchmarks.tables
 
 gpu-inputs: setup ## fill the folder INPUTS with all that `make gpu` reads (network, ../shared)

@@ -1,14 +1,12 @@
 """The tables and figures of docs/*.md belong to the committed results, and commands make those."""
 
-import math
 import re
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from benchmarks import tables
-from benchmarks.evidence import price, theory
+from benchmarks.evidence import theory
 
 from dpsweep.study.paths import Paths
 from dpsweep.tables.write import read_numbers
@@ -34,29 +32,6 @@ def test_every_table_begins_with_its_head(page: Path) -> None:
     for above, line, below in zip(lines, lines[1:], lines[2:], strict=False):
         if line.startswith("|") and not above.startswith("|"):
             assert re.fullmatch(r"\|[-:| ]+\|", below), f"a table without a head: {line}"
-
-
-# -- what honest tuning costs ------------------------------------------------------------------
-
-
-def test_the_numbers_beside_the_figure_are_those_of_the_pieces() -> None:
-    written = pd.read_csv(price.IMAGE.with_suffix(".csv"))
-    pd.testing.assert_frame_equal(written, price.numbers().round(3), check_dtype=False)
-
-
-def test_what_is_not_accounted_for_is_an_optimum_of_its_own_repetition() -> None:
-    """The best on the test set is at least as good as its setting with other randomness, in the mean."""
-    for each in (each for each in price.pieces() if each["arm"] == price.BEST):
-        assert sum(each["accuracy"]) >= sum(each["again"])
-
-
-def test_tuning_leaves_less_for_a_trial() -> None:
-    for each in (each for each in price.pieces() if "refused" not in each):
-        tuned = each["arm"].startswith("accounted")
-        assert len(each["accuracy"]) == each["repetitions"] >= 10
-        assert (each["base_epsilon"] < each["epsilon"]) == tuned
-        if not tuned:
-            assert math.isclose(each["base_epsilon"], each["epsilon"])
 
 
 # -- theory ------------------------------------------------------------------------------------

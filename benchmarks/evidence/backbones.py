@@ -19,15 +19,15 @@ CLASSES, EXAMPLES, LENGTH = 10, 3, 12
 METHODS = ("film", "lora", "all", "head")
 
 
-def method(name: str, targets: list[str], freeze: list[str] | None = None) -> Method:
-    """One of the four methods, with targets for LoRA and parameters that stay as they are."""
+def method(name: str, targets: list[str]) -> Method:
+    """One of the four methods, with targets for LoRA."""
     match name:
         case "film":
-            return Film(kind="film", freeze=freeze or [])
+            return Film(kind="film")
         case "lora":
-            return LoRA(kind="lora", rank=2, target_modules=targets, freeze=freeze or [])
+            return LoRA(kind="lora", rank=2, target_modules=targets)
         case "all":
-            return AllParameters(kind="all", freeze=freeze or [])
+            return AllParameters(kind="all")
     return HeadOnly(kind="head")
 
 
@@ -80,7 +80,7 @@ NETWORKS = [
 ]
 
 
-def built(network: Network, name: str, _: object = None) -> tuple[nn.Module, Tensor]:
+def built(network: Network, name: str) -> tuple[nn.Module, Tensor]:
     """A network with what a method trains, none of it zero, and inputs.
 
     Raises:

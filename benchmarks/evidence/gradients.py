@@ -1,40 +1,28 @@
-"""Per-example gradients of networks, layers, adapters and text classifiers against a loop in float64.
+"""Per-example gradients of networks against a loop in float64, with every method.
 
-    python -m benchmarks.evidence.gradients                 # all kinds; half an hour on one core
-    python -m benchmarks.evidence.gradients layers adapters # these kinds
-    python -m benchmarks.evidence.gradients --only llama    # these cases again
+    python -m benchmarks.evidence.gradients                 # all of networks.yaml; half an hour on one core
+    python -m benchmarks.evidence.gradients --only convnext # these cases again
 
 The loop is plain autograd over single examples, written here (in float32 for the few networks that have
-functions without float64). The engine is what `auto` takes. Norms and
-the clipped sum of a masked batch are compared. A case agrees, is refused with a reason, or is wrong: then
-the command ends with an error. What the other library cannot build is no case.
-
-- ``networks``: networks of networks.yaml, with every method;
-- ``layers``: layers of torch and timm in many settings (layers.yaml), with everything that trains;
-- ``adapters``: methods of peft in small networks of linear layers, convolutions and tokens (adapters.yaml);
-- ``texts``: every kind of text classifier in transformers, in a small version, with every method.
+functions without float64). The engine is what `auto` takes. Norms and the clipped sum of a masked batch are
+compared. A case agrees, is refused with a reason, or is wrong: then the command ends with an error.
 
 A stopped run goes on where it was. Results go to benchmarks/results/gradients.csv; `python -m
-benchmarks.tables` writes the tables of docs/your-own-data.md.
+benchmarks.tables` writes the table of docs/your-own-data.md.
 """
 
 import copy
-import signal
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable
 
 import pandas as pd
 import torch
-import yaml
 from torch import Tensor, nn
 
 from benchmarks.common import RESULTS, command_line
 from benchmarks.evidence.backbones import networks
-from benchmarks.evidence.layers import adapters, layers
-from benchmarks.evidence.texts import texts
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
 from dpsweep.config.clipping import FlatClipping
@@ -43,33 +31,10 @@ from dpsweep.gradients.checks import CheckedEngine
 from dpsweep.models.architectures import seeded
 
 RESULT = RESULTS / "gradients.csv"
-KINDS = {"networks": networks, "layers": layers, "adapters": adapters, "texts": texts}
-OUTCOMES = ("agrees", "refused", "wrong")
-"""What is not built, because another library has no such network, is no case."""
-_COLUMNS = ["kind", "case", "outcome", "engine", "detail"]
-_LONGEST, _SECONDS = 240, 300
+_COLUMNS = ["case", "outcome", "engine", "detail"]
+_LONGEST = 240
 # Some networks compute parts in float32, whatever they are given.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-6
-
-
-class TooSlowError(Exception):
-    """A case takes longer than a case may."""
-
-
-@contextmanager
-def at_most(seconds: int) -> Iterator[None]:
-    """End what takes longer."""
-
-    def stop(*_: object) -> None:
-        raise TooSlowError(f"takes more than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def loop(
@@ -129,67 +94,39 @@ def try_case(model: nn.Module, inputs: Tensor) -> str:
     return engine.choose(inputs, labels)[0]
 
 
-def describe(
-    kind: str, build: Callable[[list[str]], tuple[nn.Module, Tensor]]
-) -> tuple[str, str, str]:
-    """Try a case; return outcome, engine and detail.
-
-    Parameters without influence are frozen, as the refusal says.
-    """
-    freeze = list[str]()
+def describe(build: Callable[[], tuple[nn.Module, Tensor]]) -> tuple[str, str, str]:
+    """Try a case; return outcome, engine and detail."""
     try:
-        with at_most(_SECONDS), seeded(0):
-            try:
-                model, inputs = build(freeze)
-            except (DpsweepError, TooSlowError):
-                raise
-            except Exception as error:  # of any kind: libraries refuse with all kinds
-                return "not built", "", _short(error)
-            try:
-                engine = try_case(model, inputs)
-            except DpsweepError as error:
-                if kind != "texts" or "have no influence" not in str(error):
-                    raise
-                freeze = yaml.safe_load(str(error).splitlines()[-1])["freeze"]
-                engine = try_case(*build(freeze))
-    except TooSlowError as error:
-        return "not built", "", str(error)
+        with seeded(0):
+            return "agrees", try_case(*build()), ""
     except DpsweepError as error:
         return "refused", "", _short(error)
     except Exception as error:  # of any kind: none may be
-        return "wrong", "", _short(error)
-    return "agrees", engine, f"with {len(freeze)} parameters frozen" if freeze else ""
+        return "wrong", "", f"{type(error).__name__}: {_short(error)}"
 
 
 def _short(error: Exception) -> str:
-    name = "" if isinstance(error, DpsweepError) else f"{type(error).__name__}: "
-    return name + " ".join(str(error).split())[:_LONGEST]
+    return " ".join(str(error).split())[:_LONGEST]
 
 
 def main() -> None:
-    """Try all cases that were not tried before, and print how many of each kind agree."""
+    """Try all cases that were not tried before, and count outcomes."""
     parser = command_line(__doc__)
-    parser.add_argument("kinds", nargs="*", help=", ".join(KINDS))
-    parser.add_argument("--only", nargs="+", help="cases that begin so, again")
-    words = parser.parse_args()
+    parser.add_argument("--only", nargs="+", default=[], help="cases that begin so, again")
+    again = tuple(parser.parse_args().only)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    found = (
-        pd.read_csv(RESULT, keep_default_na=False)[_COLUMNS] if RESULT.exists() else pd.DataFrame()
-    )
-    rows = {(row[0], row[1]): row for row in found.itertuples(index=False, name=None)}
-    for kind in words.kinds or KINDS:
-        for case, build in KINDS[kind]():
-            chosen = words.only and case.startswith(tuple(words.only))
-            if chosen or (not words.only and (kind, case) not in rows):
-                started = time.monotonic()
-                rows[kind, case] = (kind, case, *describe(kind, build))
-                print(*rows[kind, case], f"{time.monotonic() - started:.1f} s", flush=True)
-                table = pd.DataFrame(list(rows.values()), columns=_COLUMNS)
-                write_text(RESULT, table.to_csv(index=False, lineterminator="\n"))
-    outcomes = pd.DataFrame(list(rows.values()), columns=_COLUMNS)
-    print(pd.crosstab(outcomes["kind"], outcomes["outcome"]))
-    if (outcomes["outcome"] == "wrong").any():
+    found = pd.read_csv(RESULT, keep_default_na=False) if RESULT.exists() else pd.DataFrame()
+    rows = {row[0]: row for row in found.itertuples(index=False, name=None)}
+    for case, build in networks():
+        if case.startswith(again) if again else case not in rows:
+            rows[case] = (case, *describe(build))
+            print(*rows[case], flush=True)
+            table = pd.DataFrame(list(rows.values()), columns=_COLUMNS)
+            write_text(RESULT, table.to_csv(index=False, lineterminator="\n"))
+    outcomes = Counter(outcome for _, outcome, *_ in rows.values())
+    print(dict(outcomes))
+    if outcomes["wrong"]:
         sys.exit("some cases are wrong")
 
 

@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.common import REPOSITORY, RESULTS, command_line
-from benchmarks.evidence.recommend import Problem
 from benchmarks.findings.numbers import collect, gather, keep_trials
 from dpsweep.analysis.optimizers import optimizers_table, paired_gains
 from dpsweep.base.files import write_json
 from dpsweep.study import Study, load_study
+from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 
 KEPT = RESULTS / "fashion"
@@ -112,12 +112,14 @@ def advice(
         (others[["cell", "learning_rate"]] == chosen[["cell", "learning_rate"]]).all(axis=1)
     ]
 
+    search = choose(searched, by=["problem"])
+
     def row(trial: pd.Series, accuracy: float) -> list[float]:
         return [*map(float, trial[columns]), round(100 * accuracy, 2)]
 
     return {
         "epsilon": epsilon,
-        "searched": round(100 * Problem(searched, norm=1.0).searched(), 2),
+        "searched": round(100 * float(search["cross_fitted"].iloc[0]), 2),
         "advised": row(advised, advised["macro_accuracy"]),
         "chosen": row(chosen, repeated["macro_accuracy"].mean()),
     }

@@ -17,6 +17,7 @@ __all__ = ["DOCUMENTS", "TABLES", "filled", "start", "tables", "write_tables"]
 
 DOCUMENTS = sorted((REPOSITORY / "docs").glob("*.md"))
 TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
+    "calibration": ("calibration", privacy.calibration),
     "step cost, CPU": ("step_cost_cpu", costs.step_cost),
     "head, advice": ("findings", findings.head_advice),
     "head, C": ("findings", findings.head_bounds),
@@ -28,9 +29,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "fashion, C and B": ("fashion/fashion-mnist", choices.bounds_and_sizes),
     "fashion, advice": ("fashion/fashion-mnist", choices.advice),
     "optimizers": ("fashion/optimizers", choices.optimizers),
-    "recommendation": ("recommend", choices.recommendation),
     "longer training": ("recommend", choices.longer_training),
-    "price": ("price", choices.price),
     "errors of verdicts": ("verdicts", intervals.errors),
     "power of verdicts": ("verdicts", intervals.power),
     "planted bugs": ("planted_bugs", reliability.planted_bugs),
@@ -63,10 +62,8 @@ def tables() -> dict[str, list[str]]:
         "GPU": _on_a_gpu(),
         "audit": privacy.audit(),
         "backbones": reliability.backbones(),
-        "gradients": reliability.gradients(),
         "theory, effects of privacy": theory_effects(),
         "theory, rules": theory_rules(),
-        "calibration": privacy.calibration(read("calibration"), read("calibration_comparison")),
     }
 
 

@@ -1,43 +1,22 @@
 """Epsilon: what its calibration costs, and what the audit measured."""
 
 import math
-import statistics
 from typing import Any
 
 import pandas as pd
 
 from benchmarks.common import RESULTS
-from benchmarks.tables.markdown import grid, where
+from benchmarks.tables.markdown import grid
 
 
-def calibration(study: dict[str, Any], compared: dict[str, Any]) -> list[str]:
-    """The calibrations of the paper's study, and other tools on a sample."""
-    settings = compared["settings"]
-    rows = []
-    for tool in settings[0]["tools"]:
-        pairs = [(each["tools"][tool], each["tools"]["dpsweep"]) for each in settings]
-        done = [pair for pair in pairs if "noise_multiplier" in pair[0]]
-        excess = [measured["excess_percent"] for measured, _ in done]
-        ratios = [measured["cpu_seconds"] / ours["cpu_seconds"] for measured, ours in done]
-        rows.append(
-            [
-                *(tool, f"{len(done)} of {len(pairs)}"),
-                *(f"{statistics.median(ratios):.1f}x", f"{max(ratios):.0f}x"),
-                *(f"{each(excess):+.2f} %" for each in (statistics.median, max)),
-            ]
-        )
-    head = ["tool", "settings solved", "time, median", "largest", "excess noise, median", "largest"]
+def calibration(study: dict[str, Any]) -> list[str]:
+    """The calibrations of the paper's study."""
     low, high = study["certified_over_target"]
     return [
         f"All {study['calibrations']} distinct calibrations of the paper's study, one after the other: "
         f"{study['cpu_seconds']:.0f} s of processor time, at most {study['slowest_cpu_seconds']:.1f} s each, "
         f"{study['peak_megabytes']:,} MB; certified epsilon is {math.floor(1e4 * low) / 1e4:.4f} to "
-        f"{high:.4f} of its target.",
-        "",
-        *grid(head, rows),
-        "",
-        "Processor time as a multiple of dpsweep's, noise over the exact minimum. "
-        + where(compared["environment"]),
+        f"{high:.4f} of its target."
     ]
 
 

@@ -1,4 +1,4 @@
-"""What is tested: runs that were killed, other histories, planted bugs, networks and layers."""
+"""What is tested: runs that were killed, other histories, planted bugs, networks."""
 
 from collections import Counter
 from typing import Any
@@ -70,7 +70,8 @@ def planted_bugs(result: dict[str, Any]) -> list[str]:
 
 def backbones() -> list[str]:
     """The engine for each method, or what the method does not find, and the networks that have these."""
-    rows = _of_kind("networks")
+    rows = pd.read_csv(RESULTS / "gradients.csv")
+    rows[["name", "method"]] = rows["case"].str.split(n=1, expand=True)
     nothing = {"film": "no normalisation layers", "lora": "no linear layers"}
     shown = rows["engine"].where(rows["outcome"] == "agrees", rows["method"].map(nothing))
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -79,32 +80,3 @@ def backbones() -> list[str]:
     head = ["FiLM", "LoRA", "all parameters", "head", "networks"]
     lines = [[*engines, ", ".join(names)] for engines, names in alike.items()]
     return [*grid(head, lines, numbers=False), "", f"{rows['name'].nunique()} networks."]
-
-
-def gradients() -> list[str]:
-    """How many networks, layers, adapters and text classifiers have the gradients of a loop in float64."""
-    names = {
-        "networks": "networks of the table above, each with four methods",
-        "layers": "layers of torch and timm, in all their settings",
-        "adapters": "methods of peft, in four small networks",
-        "texts": "text classifiers of transformers, each with four methods",
-    }
-    lines = []
-    for kind, name in names.items():
-        outcomes = Counter(_of_kind(kind)["outcome"])
-        counts = [outcomes[each] for each in ("agrees", "refused", "wrong")]
-        lines.append([name, *map(str, (sum(counts), *counts))])
-    texts = _of_kind("texts")
-    film = ((texts["outcome"] == "agrees") & (texts["method"] == "film")).sum()
-    return [
-        *grid(["kind", "cases", "agree", "refused with a reason", "wrong"], lines),
-        "",
-        f"Of {texts['name'].nunique()} kinds of text classifiers, {film} train with FiLM.",
-    ]
-
-
-def _of_kind(kind: str) -> pd.DataFrame:
-    rows = pd.read_csv(RESULTS / "gradients.csv")
-    rows = rows[rows["kind"] == kind]
-    cases = rows["case"].str.split(n=1)
-    return rows.assign(name=cases.str[0], method=cases.str[1])

@@ -1,6 +1,6 @@
 """Twelve of the networks of docs/backbones.md: their gradients are those of the loop.
 
-`python -m benchmarks.evidence.gradients networks` compares all of them, with every method.
+`python -m benchmarks.evidence.gradients` compares all of them, with every method.
 """
 
 import pytest
