@@ -56,7 +56,7 @@ LOWEST = $(shell sed -n 's/.*"snakemake>=\([0-9.]*\),.*/\1/p' pyproject.toml)
 test-lowest: setup ## the workflow with the lowest Snakemake that is allowed
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/lowest snakemake==$(LOWEST) appdirs reretry
 	PYTHONPATH=build/lowest $(BIN)/python -m snakemake --version
-	PYTHONPATH=build/lowest $(BIN)/pytest $(PARALLEL) $(addprefix tests/workflow/,test_calling.py test_options.py)
+	PYTHONPATH=build/lowest $(BIN)/pytest $(PARALLEL) $(addprefix tests/workflow/,test_calling.py test_module.py)
 
 test-all: test test-slow test-lowest test-slurm real-data ## every test but the campaigns
 

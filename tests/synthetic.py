@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import yaml
 from pyarrow.parquet import write_table
 
 from dpsweep import TRAINER_VERSION
@@ -23,6 +24,25 @@ CHECKSUM = "0" * 64
 Outcome = Callable[[Cell, float, int], dict[str, Any]]
 
 
+STUDY = """
+title: Synthetic
+datasets:
+  digits: {title: Digits, source: {kind: sklearn-digits}, test_size: 200, image_size: 8,
+    description: Handwritten digits.}
+backbones:
+  small: {architecture: vit_tiny_patch16_224, weights: {kind: random}}
+methods:
+  film: {kind: film}
+  lora: {kind: lora, rank: 1, target_modules: [qkv]}
+sweeps:
+  one: {dataset: digits, method: film, epsilon: [8.0], epochs: [2], batch_size: [100], clipping_bound: [1.0],
+    learning_rate: [0.01], seeds: 1}
+roles:
+  datasets: {main: digits}
+  methods: {main: film, lora: lora}
+"""
+
+
 def make_study(
     sweeps: dict[str, dict[str, Any]],
     *,
@@ -33,53 +53,15 @@ def make_study(
     backbones: Sequence[str] = ("small", "large"),
 ) -> Study:
     """A study on one dataset, ``digits``; each sweep overrides a 1-cell default grid."""
-    sweep = {
-        "dataset": "digits",
-        "backbone": backbones[0],
-        "method": "film",
-        "epsilon": [8.0],
-        "epochs": [2],
-        "batch_size": [100],
-        "clipping_bound": [1.0],
-        "learning_rate": [0.01],
-        "seeds": 1,
+    content: dict[str, Any] = yaml.safe_load(STUDY)
+    backbone, sweep = content["backbones"]["small"], content["sweeps"]["one"]
+    content["datasets"]["digits"] |= {"classes": classes, "train_size": train_size}
+    content["backbones"] = {name: backbone | {"title": f"ViT {name}"} for name in backbones}
+    content["sweeps"] = {
+        name: sweep | {"backbone": backbones[0]} | changes for name, changes in sweeps.items()
     }
-    return study_of(
-        {
-            "title": "Synthetic",
-            "datasets": {
-                "digits": {
-                    "title": "Digits",
-                    "source": {"kind": "sklearn-digits"},
-                    "classes": classes,
-                    "train_size": train_size,
-                    "test_size": 200,
-                    "image_size": 8,
-                    "description": "Handwritten digits.",
-                }
-            },
-            "backbones": {
-                name: {
-                    "title": f"ViT {name}",
-                    "architecture": "vit_tiny_patch16_224",
-                    "weights": {"kind": "random"},
-                }
-                for name in backbones
-            },
-            "methods": {
-                "film": {"kind": "film"},
-                "lora": {"kind": "lora", "rank": 1, "target_modules": ["qkv"]},
-            },
-            "sweeps": {name: sweep | changes for name, changes in sweeps.items()},
-            "roles": {
-                "datasets": {"main": "digits"},
-                "backbones": dict(zip(("weak", "strong"), backbones, strict=False)),
-                "methods": {"main": "film", "lora": "lora"},
-            },
-            "figures": figures or {},
-            "tables": tables or {},
-        }
-    )
+    content["roles"]["backbones"] = dict(zip(("weak", "strong"), backbones, strict=False))
+    return study_of(content | {"figures": figures or {}, "tables": tables or {}})
 
 
 def trial_rows(study: Study, cell: Cell, outcome: Outcome) -> list[dict[str, Any]]:

@@ -56,12 +56,6 @@ def test_a_report_needs_the_whole_study(study_file: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "results" / "report.html").exists()
 
 
-@pytest.mark.parametrize("sources", [[], ["--images", "a", "--hub", "b/c"]])
-def test_a_new_study_has_one_source(sources: list[str], tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match="found none or several of --images, --hub, --texts"):
-        call("new", tmp_path / "mine.yaml", *sources)
-
-
 @pytest.mark.parametrize("used", [True, False])
 def test_noise_without_tails_is_refused_where_it_is_used(
     used: bool, study_file: Path, monkeypatch: pytest.MonkeyPatch

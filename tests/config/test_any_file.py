@@ -1,9 +1,7 @@
 """Whatever a study file holds, it is a study, or one error says what is wrong with it."""
 
-import copy
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -69,54 +67,6 @@ def test_what_no_study_can_hold_is_refused(text: str | bytes, said: str, tmp_pat
         loaded(head + (text if isinstance(text, bytes) else text.encode()), tmp_path)
     assert said in " ".join(str(refusal.value).split())
     assert len(str(refusal.value)) < 3000
-
-
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=20)
-    | st.sampled_from(["full", "automatic", "../x", "~", "{", ".inf", "1e400"]),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=5,
-)
-
-
-def places(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of all values in a study."""
-    items = (
-        content.items()
-        if isinstance(content, dict)
-        else enumerate(content)
-        if isinstance(content, list)
-        else ()
-    )
-    return [found for key, inner in items for found in [(*path, key), *places(inner, (*path, key))]]
-
-
-PLACES = places(STUDY)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.sampled_from(PLACES), VALUES)
-def test_any_value_anywhere_is_accepted_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, place: tuple[Any, ...], value: Any
-) -> None:
-    content = copy.deepcopy(STUDY) | {"results": "results"}
-    *way, last = place
-    section: Any = content
-    for key in way:
-        section = section[key]
-    section[last] = value
-    file = tmp_path_factory.getbasetemp() / "any.yaml"
-    file.write_text(json.dumps(content), encoding="utf-8", errors="replace")
-    try:
-        load_study(file)
-    except StudyError as refusal:
-        assert str(refusal)
 
 
 @settings(max_examples=150, deadline=None)

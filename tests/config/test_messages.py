@@ -105,15 +105,23 @@ PLAIN = {key: value for key, value in SMALL.items() if key not in ("figures", "t
 JUNK = st.sampled_from(
     [
         *(None, True, -1, 0, 1.5, float("nan"), float("inf"), "", "x", "../x", "full", "none"),
+        *("automatic", "~", "{", "1e400"),
         *([], [[]], [None], ["x", 1], {}, {"x": 1}, {8: 1}, {True: 1}, {None: 1}, {0.5: 1}),
     ]
+)
+VALUES = JUNK | st.recursive(
+    st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=5,
 )
 
 
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(key_paths(PLAIN)), JUNK, st.sampled_from(["replace", "add", "drop"])
+            st.sampled_from(key_paths(PLAIN)), VALUES, st.sampled_from(["replace", "add", "drop"])
         ),
         min_size=1,
         max_size=4,

@@ -20,11 +20,29 @@ PATHS = Paths(Path("results"))
 TRIGGERS = ("--rerun-triggers", "mtime", "params", "input")
 
 
+VIT = """
+backbones:
+  vit: {title: Tiny ViT, architecture: vit_tiny_patch16_224}
+methods:
+  film: {kind: film}
+roles:
+  backbones: {weak: vit}
+  methods: {main: film}
+figures:
+  heatmap: {family: heatmap, panels: [{title: heatmap, epochs: 2}]}
+  norms:
+    family: gradient_norm_distribution
+    panels: [{title: norms, epsilon: 8.0, epochs: 2, clipping_bound: 1.0}]
+  theory:
+    family: error_decomposition
+    panels: [{title: theory, epsilon: 8.0, epochs: 2, clipping_bound: 1.0}]
+tables:
+  grid: {family: hyperparameter_grid, section: Tables, caption: The grid.}
+"""
+
+
 def vit_study(
-    title: str,
-    datasets: dict[str, Any],
-    backbone: dict[str, Any],
-    **sweep: Any,
+    title: str, datasets: dict[str, Any], backbone: dict[str, Any], **sweep: Any
 ) -> dict[str, Any]:
     """A study of FiLM on a tiny ViT and the first of some datasets, with a figure for every stage.
 
@@ -34,61 +52,30 @@ def vit_study(
         backbone: what is particular to its section; ``arguments`` come beside those of a tiny network.
         sweep: ``batch_size`` and ``clipping_bound``, with 1.0 among its values.
     """
+    content: dict[str, Any] = {"title": title, "datasets": datasets} | yaml.safe_load(VIT)
     name = next(iter(datasets))
-    fixed = {"epsilon": 8.0, "epochs": 2, "clipping_bound": 1.0}
     shape = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
-    families = {
-        "heatmap": ("heatmap", {"epochs": 2}),
-        "norms": ("gradient_norm_distribution", fixed),
-        "theory": ("error_decomposition", fixed | {"batch_size": sweep["batch_size"][0]}),
+    content["backbones"]["vit"] |= backbone | {"arguments": shape | backbone.get("arguments", {})}
+    content["sweeps"] = {
+        f"{name}_vit_film": {
+            **{"dataset": name, "backbone": "vit", "method": "film"},
+            **{"epsilon": [8.0], "epochs": [2], **sweep},
+            **{"learning_rate": [0.01, 0.03], "seeds": 2},
+        }
     }
-    return {
-        "title": title,
-        "datasets": datasets,
-        "backbones": {
-            "vit": {
-                "title": "Tiny ViT",
-                "architecture": "vit_tiny_patch16_224",
-                **backbone,
-                "arguments": shape | backbone.get("arguments", {}),
-            }
-        },
-        "methods": {"film": {"kind": "film"}},
-        "sweeps": {
-            f"{name}_vit_film": {
-                **{"dataset": name, "backbone": "vit", "method": "film"},
-                **{"epsilon": [8.0], "epochs": [2], **sweep},
-                **{"learning_rate": [0.01, 0.03], "seeds": 2},
-            }
-        },
-        "roles": {
-            "datasets": {"main": name},
-            "backbones": {"weak": "vit"},
-            "methods": {"main": "film"},
-        },
-        "figures": {
-            figure: {
-                **{"family": family, "section": "Figures", "caption": "What was measured."},
-                "panels": [{"title": figure, **panel}],
-            }
-            for figure, (family, panel) in families.items()
-        },
-        "tables": {
-            "grid": {"family": "hyperparameter_grid", "section": "Tables", "caption": "The grid."}
-        },
-    }
+    content["roles"]["datasets"] = {"main": name}
+    content["figures"]["theory"]["panels"][0]["batch_size"] = sweep["batch_size"][0]
+    for figure in content["figures"].values():
+        figure |= {"section": "Figures", "caption": "What was measured."}
+    return content
 
 
 STUDY = vit_study(
     "Smallest chain",
     {
         "digits": {
-            "title": "Digits",
-            "source": {"kind": "sklearn-digits"},
-            "image_size": 8,
-            "classes": 10,
-            "train_size": 1347,
-            "test_size": 450,
+            **{"title": "Digits", "source": {"kind": "sklearn-digits"}, "image_size": 8},
+            **{"classes": 10, "train_size": 1347, "test_size": 450},
         }
     },
     {"arguments": {"in_chans": 1}, "weights": {"kind": "random"}, "mean": [0.5], "std": [0.5]},

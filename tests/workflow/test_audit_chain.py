@@ -8,22 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.planning.finished import AUDIT
 from tests.workflow.chain import STUDY, Chain
 
 
 @pytest.mark.slow
 def test_a_refuted_claim_fails_after_its_evidence_is_written(tmp_path: Path) -> None:
-    study = copy.deepcopy(STUDY)
-    study["audit"] = {
-        "sweep": "digits_vit_film",
-        "epsilon": [1.0, 8.0],
-        "epochs": 2,
-        "batch_size": ["full"],
-        "clipping_bound": 1.0,
-        "learning_rate": 0.01,
-        "canaries": 200,
-        "guesses": 60,
-    }
+    audit = {"epsilon": [1.0, 8.0], "batch_size": ["full"], "canaries": 200, "guesses": 60}
+    study = copy.deepcopy(STUDY) | {"audit": AUDIT | audit}
     chain = Chain(tmp_path, study)
     assert "refutes none of 2 claims" in chain.run("audit")
     folder = chain.results / "audit"

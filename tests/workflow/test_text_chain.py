@@ -38,96 +38,64 @@ def write_texts(path: Path, words: dict[str, str], count: int, seed: int) -> Non
             table.writerow([topic, number, f"The {', '.join(chosen)}\nand so on."])
 
 
-def texts(name: str, train_size: int, test_size: int, title: str) -> dict[str, Any]:
-    return {
-        "title": title,
-        "kind": "text",
-        "source": {
-            "kind": "files",
-            "train": f"{name}_train.csv",
-            "test": f"{name}_test.csv",
-            "label_column": "topic",
-        },
-        "classes": 2,
-        "train_size": train_size,
-        "test_size": test_size,
-        "tokenizer": "reader",
-        "max_length": 16,
-    }
-
-
-def study() -> dict[str, Any]:
-    cells = {"epochs": 2, "batch_size": 64, "clipping_bound": 1.0}
-    return {
-        "title": "Smallest chain of texts",
-        "datasets": {
-            "notes": texts("notes", 1000, 200, "Notes"),
-            "public": texts("public", 400, 40, "Public notes"),
-        },
-        "backbones": {
-            "reader": {
-                "title": "Reader",
-                "library": "transformers",
-                "architecture": "distilbert",
-                "arguments": {
-                    "dim": 16,
-                    "n_layers": 1,
-                    "n_heads": 2,
-                    "hidden_dim": 32,
-                    "max_position_embeddings": 16,
-                    "initializer_range": 0.25,
-                },
-                "tokenizer": {"kind": "train", "dataset": "public", "vocab_size": 200},
-                "weights": {"kind": "pretrain", "dataset": "public", "epochs": 25},
-            }
-        },
-        "methods": {"lora": {"kind": "lora", "rank": 2, "target_modules": ["q_lin", "k_lin"]}},
-        "sweeps": {
-            "notes_reader_lora": {
-                "dataset": "notes",
-                "backbone": "reader",
-                "method": "lora",
-                "epsilon": [8.0],
-                "epochs": [2],
-                "batch_size": [64],
-                "clipping_bound": [1.0],
-                "learning_rate": [0.01, 0.03],
-                "seeds": 1,
-            }
-        },
-        "roles": {
-            "datasets": {"main": "notes"},
-            "backbones": {"weak": "reader"},
-            "methods": {"main": "lora"},
-        },
-        "figures": {
-            name: {
-                **{"family": family, "section": "Figures", "caption": "What was measured."},
-                "panels": [{"title": name, "epsilon": 8.0, **cells}],
-            }
-            for name, family in {"map": "heatmap", "norms": "gradient_norm_distribution"}.items()
-        },
-        "tables": {"data": {"family": "datasets", "section": "Tables", "caption": "The data."}},
-        "audit": {
-            "sweep": "notes_reader_lora",
-            "epsilon": [8.0],
-            "epochs": 2,
-            "batch_size": ["full"],
-            "clipping_bound": 1.0,
-            "learning_rate": 0.01,
-            "canaries": 100,
-            "guesses": 20,
-        },
-        "release": {
-            **{"sweep": "notes_reader_lora", "epsilon": 8.0, "epochs": [2], "batch_size": [64]},
-            **{"clipping_bound": [1.0], "learning_rate": [0.03]},
-        },
-    }
+STUDY = """
+title: Smallest chain of texts
+datasets:
+  notes: &notes
+    title: Notes
+    kind: text
+    source: {kind: files, train: notes_train.csv, test: notes_test.csv, label_column: topic}
+    classes: 2
+    train_size: 1000
+    test_size: 200
+    tokenizer: reader
+    max_length: 16
+  public:
+    <<: *notes
+    title: Public notes
+    source: {kind: files, train: public_train.csv, test: public_test.csv, label_column: topic}
+    train_size: 400
+    test_size: 40
+backbones:
+  reader:
+    title: Reader
+    library: transformers
+    architecture: distilbert
+    arguments: {dim: 16, n_layers: 1, n_heads: 2, hidden_dim: 32, max_position_embeddings: 16,
+      initializer_range: 0.25}
+    tokenizer: {kind: train, dataset: public, vocab_size: 200}
+    weights: {kind: pretrain, dataset: public, epochs: 25}
+methods:
+  lora: {kind: lora, rank: 2, target_modules: [q_lin, k_lin]}
+sweeps:
+  notes_reader_lora: {dataset: notes, backbone: reader, method: lora, epsilon: [8.0], epochs: [2],
+    batch_size: [64], clipping_bound: [1.0], learning_rate: [0.01, 0.03], seeds: 1}
+roles:
+  datasets: {main: notes}
+  backbones: {weak: reader}
+  methods: {main: lora}
+figures:
+  map: &map
+    family: heatmap
+    section: Figures
+    caption: What was measured.
+    panels: [{title: map, epsilon: 8.0, epochs: 2, batch_size: 64, clipping_bound: 1.0}]
+  norms:
+    <<: *map
+    family: gradient_norm_distribution
+    panels: [{title: norms, epsilon: 8.0, epochs: 2, batch_size: 64, clipping_bound: 1.0}]
+tables:
+  data: {family: datasets, section: Tables, caption: The data.}
+audit: {sweep: notes_reader_lora, epsilon: [8.0], epochs: 2, batch_size: [full], clipping_bound: 1.0,
+  learning_rate: 0.01, canaries: 100, guesses: 20}
+release: {sweep: notes_reader_lora, epsilon: 8.0, epochs: [2], batch_size: [64], clipping_bound: [1.0],
+  learning_rate: [0.03]}
+"""
 
 
 def write_all_texts(folder: Path) -> None:
     for name, words in (("notes", WORDS), ("public", PUBLIC)):
-        sizes = study()["datasets"][name]
+        sizes = yaml.safe_load(STUDY)["datasets"][name]
         write_texts(folder / f"{name}_train.csv", words, sizes["train_size"], 1)
         write_texts(folder / f"{name}_test.csv", words, sizes["test_size"], 2)
 
@@ -137,7 +105,7 @@ def test_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_all_texts(tmp_path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.yaml").write_text(
-        yaml.safe_dump(described(study(), tmp_path) | {"results": "results"})
+        yaml.safe_dump(described(yaml.safe_load(STUDY), tmp_path) | {"results": "results"})
     )
 
     def run(*command: str) -> None:
