@@ -1,7 +1,6 @@
 """Atomic writes: all or nothing, and an error that names the file."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path, canonical_json, fingerprint, write_json, write_text
 from dpsweep.study.paths import Paths
+from tests.waiting import called
 
 
 def test_a_failing_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -37,10 +37,7 @@ def test_a_full_disk_is_named_with_the_file_that_did_not_fit(tmp_path: Path) -> 
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         f"write_text(Path({str(path)!r}), 'x' * 10_000)\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-B", "-c", program], capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 1
+    ended = called([sys.executable, "-B", "-c", program], status=1)
     last_line = ended.stderr.strip().splitlines()[-1]
     assert last_line.startswith("OSError") and str(path) in last_line
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from dpsweep.cli import preload
-from tests.waiting import PATIENCE, children, running, wait_for
+from tests.waiting import PATIENCE, called, children, running, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
 
@@ -88,9 +88,7 @@ def has_socket(pid: int) -> bool:
 
 
 def outcome(command: list[str], environment: dict[str, str], folder: Path) -> tuple[int, str, str]:
-    ended = subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, check=False
-    )
+    ended = called(command, folder, environment, status=None)
     return ended.returncode, ended.stdout, ended.stderr
 
 
@@ -172,10 +170,8 @@ finally:
 
 def test_ctrl_c_behind_a_command_does_not_undo_its_end() -> None:
     """A terminal interrupts the preloaded process as well, which would go on as its server."""
-    done = subprocess.run(
-        [sys.executable, "-c", CTRL_C_AT_THE_END], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+    done = called([sys.executable, "-c", CTRL_C_AT_THE_END], status=3)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_a_workflow_on_another_machine_may_still_run() -> None:

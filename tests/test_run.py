@@ -6,7 +6,6 @@ import io
 import logging
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -23,6 +22,7 @@ from dpsweep.cli.snakemake_call import read_call
 from dpsweep.study import load_study
 from dpsweep.study.find import PROJECT
 from tests.synthetic import make_study
+from tests.waiting import called
 
 STUDY = """\
 extends: demo
@@ -305,25 +305,16 @@ def test_progress_is_written_where_jobs_run_and_no_terminal_shows_bars(
 @pytest.mark.parametrize(
     "words",
     [
-        ["--config=targets=x"],
-        ["-C", "targets=x"],
-        ["--replace-workflow-config", "--configfile", "other.yaml"],
-        ["-d", "work"],
-        ["--workflow-profile", "none", "--cores=1"],
-        ["--profile=demo"],
+        "--config=targets=x -d work --profile=demo",
+        "--replace-workflow-config --configfile other.yaml --workflow-profile none --cores=1",
     ],
-    ids=" ".join,
 )
-def test_snakemake_plans_the_named_study(folder: Path, words: list[str]) -> None:
+def test_snakemake_plans_the_named_study(folder: Path, words: str) -> None:
     (folder / "other.yaml").write_text("title: no study\n")
     made = "results/mine/data/digits/metadata.json"  # of no other study
-    done = subprocess.run(
-        [sys.executable, "-m", "dpsweep.cli", "run", "mine.yaml", "-n", *words, "--", made],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = called(
+        [sys.executable, "-m", "dpsweep.cli", "run", "mine.yaml", "-n", *words.split(), "--", made]
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     assert re.search("prepare.dataset +1", done.stdout + done.stderr)
     assert (done.stdout + done.stderr).count("This was a dry-run") == 1
 

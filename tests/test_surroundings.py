@@ -1,7 +1,6 @@
 """Whatever a caller's surroundings are, a command mends them at its start or says what is wrong."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import yaml
 
 from dpsweep.cli import surroundings
 from tests.described import described
+from tests.waiting import called
 from tests.workflow.chain import STUDY
 
 # What figures, caches, files, terminals and shells need late.
@@ -84,15 +84,7 @@ def test_a_command_mends_its_surroundings(
     tmp_path: Path, change: dict[str, str | None], said: str
 ) -> None:
     (tmp_path / "probe.py").write_text(PROBE, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "probe.py"],
-        cwd=tmp_path,
-        env=changed(tmp_path, change),
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = called([sys.executable, "probe.py"], tmp_path, changed(tmp_path, change))
     assert done.stderr.startswith(said), done.stderr
     assert done.stderr.splitlines()[-1] == "ε ≤ 8"
     assert ("\n" in done.stderr.rstrip()) == bool(said), done.stderr
@@ -155,14 +147,6 @@ def test_a_study_runs_in_the_worst_surroundings(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "dpsweep.cli"]
     for words in (["check", "mine.yaml", "--seconds", "1"], ["run", "mine.yaml", "heatmap"]):
-        done = subprocess.run(
-            [*command, *words],
-            cwd=here,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = called([*command, *words], here, environment)
     assert (here / "results" / "ε" / "figures" / "heatmap.png").exists()
     assert "(100%)" in done.stderr  # a line for every tenth of the jobs

@@ -1,7 +1,9 @@
-"""Other processes: whether they run, and waiting for them on machines of any speed."""
+"""Other processes: calling them, whether they run, and waiting for them on machines of any speed."""
 
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import psutil
@@ -38,6 +40,27 @@ def wait_for(
         assert not ended, f"it ended without {what}"
         assert time.monotonic() < deadline, f"no {what} after {PATIENCE:.0f} s"
         time.sleep(every)
+
+
+def called(
+    command: Sequence[str | Path],
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    status: int | None = 0,
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end.
+
+    Args:
+        command: its words.
+        folder: where it runs; by default here.
+        environment: by default that of the tests.
+        status: what it must end with; None takes any.
+    """
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False
+    )
+    assert status is None or done.returncode == status, done.stdout + done.stderr
+    return done
 
 
 def running(pid: int) -> bool:

@@ -3,12 +3,12 @@
 import copy
 import csv
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.planning.finished import AUDIT
+from tests.waiting import called
 from tests.workflow.chain import STUDY, Chain
 
 
@@ -31,12 +31,10 @@ def test_a_refuted_claim_fails_after_its_evidence_is_written(tmp_path: Path) -> 
     tight.write_text(json.dumps(json.loads(tight.read_text()) | measured | {"consistent": False}))
     # The commands of the rules: the workflow itself would see the edit, and audit again.
     done = [
-        subprocess.run(
+        called(
             [sys.executable, "-m", "dpsweep.cli", command, "--study", "study.yaml"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
+            tmp_path,
+            status=None,
         )
         for command in ("audit-evidence", "audit")
     ]

@@ -3,14 +3,13 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from base64 import urlsafe_b64decode
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.waiting import wait_for
+from tests.waiting import called, wait_for
 from tests.workflow.chain import PATHS, STUDY, Chain
 
 from dpsweep.planning.outputs import Outputs
@@ -139,9 +138,7 @@ def test_a_killed_run_shows_what_is_there_and_continues(finished: Chain, tmp_pat
         os.killpg(run.pid, signal.SIGSTOP)  # it holds its lock, and trains nothing more
         survived = chain.stored_trials()
         command = [sys.executable, "-m", "dpsweep.cli", "report", "--partial"]
-        drawn = subprocess.run(
-            command, cwd=chain.folder, env=chain.environment, capture_output=True, text=True, check=True
-        )  # fmt: skip
+        drawn = called(command, chain.folder, chain.environment)
     finally:
         os.killpg(run.pid, signal.SIGKILL)
         run.wait()

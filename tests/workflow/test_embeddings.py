@@ -1,7 +1,6 @@
 """The example goes from a file of embeddings to a released model, which NumPy alone can use."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pandas as pd
 import pytest
 import xxhash
 from safetensors.numpy import load_file
+from tests.waiting import called
 from tests.workflow.chain import ROOT
 
 from dpsweep.config.shares import is_within
@@ -32,12 +32,11 @@ def test_a_file_of_embeddings_becomes_a_verified_release(tmp_path: Path) -> None
     fewer = {"epsilon": "[8]", "batch_size": "[256, full]", "clipping_bound": "[1]", "seeds": "1"}
     changes = [f"--set=sweeps.{sweep}.{key}={value}" for key, value in fewer.items()]
     for example, file in zip(EXAMPLES, ("notes.npz", "notes.yaml"), strict=True):
-        done = subprocess.run(
+        done = called(
             [sys.executable, example, file, *changes],
-            cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
+            tmp_path,
+            os.environ | {"OMP_NUM_THREADS": "1"},
+        )
     assert "with ε = 1 on its card: " in done.stdout
     study = load_study(tmp_path / "notes.yaml")
     trials = pd.read_parquet(tmp_path / "results" / "notes" / "problems" / f"{sweep}.parquet")

@@ -1,7 +1,6 @@
 """A folder of private images becomes a released, verified model by three commands, without a download."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
+from tests.waiting import called
 
 from dpsweep.release.verify import verify
 
@@ -26,11 +26,11 @@ def test_a_folder_of_images_becomes_a_verified_release(tmp_path: Path) -> None:
         "run images.yaml release --cores 2",
         "verify results/images/release",
     ):
-        done = subprocess.run(
+        called(
             [sys.executable, "-m", "dpsweep.cli", *command.split()],
-            cwd=tmp_path, env=os.environ | without_hub, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
+            tmp_path,
+            os.environ | without_hub,
+        )
     certificate = verify(tmp_path / "results" / "images" / "release")
     assert certificate.certified_epsilon <= certificate.epsilon == 2
     assert certificate.network.architecture == "scattering"

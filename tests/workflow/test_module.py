@@ -2,11 +2,11 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import called
 from tests.workflow.tiny import SWEEP, TinyChain
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-own-data.md"
@@ -23,15 +23,7 @@ def test_another_workflow_uses_this_one_as_a_module(tmp_path: Path) -> None:
 
     def run() -> str:
         command = [sys.executable, "-m", "snakemake", "--cores", "2", "--quiet", "progress"]
-        ended = subprocess.run(
-            command,
-            check=False,
-            cwd=tmp_path,
-            env=chain.environment,
-            capture_output=True,
-            text=True,
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
+        ended = called(command, tmp_path, chain.environment)
         return ended.stdout + ended.stderr
 
     run()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.waiting import called
 from workflow.resources import JobResources
 
 from dpsweep.planning.cost import ProblemCost, Stage
@@ -84,14 +85,12 @@ def test_a_shell_of_slurm_waits_for_the_command_that_saves_its_state(tmp_path: P
     saving.write_text(
         "trap 'sleep 0.3; echo saved; exit 143' TERM; kill -TERM $PPID; kill -TERM $$; sleep 60\n"
     )
-    done = subprocess.run(
+    done = called(
         ["bash", "-c", f". '{script}'; bash {saving}; echo on"],
-        env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "17"},
-        capture_output=True,
-        text=True,
-        check=False,
+        environment={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "17"},
+        status=143,
     )
-    assert (done.stdout, done.returncode) == ("saved\n", 143)
+    assert done.stdout == "saved\n"
 
 
 @pytest.mark.parametrize(
@@ -115,14 +114,12 @@ def test_a_shell_of_slurm_waits_for_the_command_that_saves_its_state(tmp_path: P
 def test_what_shells_of_jobs_begin_with(
     script: str, environment: dict[str, str], said: str
 ) -> None:
-    done = subprocess.run(
+    done = called(
         ["bash", "-c", f". '{ROOT / 'workflow/scripts/requeue.sh'}'; {script}"],
-        env={"PATH": "/usr/bin:/bin"} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        environment={"PATH": "/usr/bin:/bin"} | environment,
+        status=0 if said else 1,
     )
-    assert (done.stdout.strip(), done.returncode) == (said, 0 if said else 1)
+    assert done.stdout.strip() == said
 
 
 def test_only_jobs_with_a_gpu_go_to_a_cluster() -> None:

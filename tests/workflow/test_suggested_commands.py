@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from tests.waiting import called
 from tests.workflow.chain import ROOT, STUDY, Chain
 
 from dpsweep.base.files import read_json, write_json
@@ -37,14 +38,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
 
 
 def shell(clone: Chain, command: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        ["sh", "-c", command],
-        cwd=clone.folder,
-        env=clone.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return called(["sh", "-c", command], clone.folder, clone.environment, status=None)
 
 
 def halve_the_noise(path: Path) -> None:

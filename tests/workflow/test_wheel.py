@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from tests.waiting import wait_for
+from tests.waiting import called, wait_for
 from tests.workflow.chain import ROOT, as_in_a_terminal
 from tests.workflow.test_your_own_data import VIT, make_table, make_weights, picture
 
@@ -44,10 +44,7 @@ def dpsweep(
     environment: dict[str, str], folder: Path, *words: str
 ) -> "subprocess.CompletedProcess[str]":
     """Call the installed command in a folder."""
-    return subprocess.run(
-        [sys.executable, "-m", "dpsweep.cli", *words],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return called([sys.executable, "-m", "dpsweep.cli", *words], folder, environment, status=None)
 
 
 @pytest.mark.slow
@@ -65,10 +62,9 @@ def test_a_study_runs_in_an_empty_folder(installed: dict[str, str], tmp_path: Pa
     assert (tmp_path / noise).exists()
     again = dpsweep(installed, tmp_path, "run", "mine.yaml", noise, "--cores", "1")
     assert "Nothing to be done" in again.stdout + again.stderr
-    place = subprocess.run(
-        [sys.executable, "-c", "import dpsweep; print(dpsweep.__file__)"],
-        cwd=tmp_path, env=installed, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    place = called(
+        [sys.executable, "-c", "import dpsweep; print(dpsweep.__file__)"], tmp_path, installed
+    )
     assert place.stdout.startswith(installed["PYTHONPATH"])
 
 
