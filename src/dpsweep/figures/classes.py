@@ -184,7 +184,7 @@ def plot_per_class(figure: PerClass, numbers: pd.DataFrame) -> Figure:
         look["markeredgewidth"] = 0
     names = max(map(len, _short_names(numbers))) if named else 0
     rows = len(figure.rows)
-    height = 1.4 * rows + 0.75 + 0.11 * len(colours) + 0.05 * names
+    height = 1.4 * rows + 0.75 + 0.14 * len(colours) + 0.05 * names
     drawing, panels = style.panels(numbers, height, rows, sharey="row", sharex="col")
     for column, panel in panels:
         for axes, quantity in zip(column, figure.rows, strict=True):
@@ -194,12 +194,7 @@ def plot_per_class(figure: PerClass, numbers: pd.DataFrame) -> Figure:
                 shown = panel[panel["clipping_bound"] != figure.baseline]
             y, by = _ROWS[quantity][0], "clipping_bound"
             style.draw_smoothed(axes, shown, "class_rank", y, colours, by, 0.3, **look)
-        chosen = panel.drop_duplicates("clipping_bound").sort_values("clipping_bound")
-        style.title(
-            column[0], panel["title"].iloc[0],
-            *[style.write_chosen(settings) for _, settings in chosen.iterrows()],
-            colours=[colours[bound] for bound in chosen["clipping_bound"]],
-        )  # fmt: skip
+        column[0].set_title(panel["title"].iloc[0])
         _class_axis(column[-1], panel, named)
     for axes, quantity in zip(panels[0][0], figure.rows, strict=True):
         label = _ROWS[quantity][1].format(style.write_value(figure.baseline))
@@ -209,10 +204,15 @@ def plot_per_class(figure: PerClass, numbers: pd.DataFrame) -> Figure:
             label = style.log_label(label)
         axes.set_ylabel(label)
     handles = [
-        Line2D([], [], color=colour, marker=markers.get(bound), label=_label(figure, bound))
+        Line2D(
+            [], [], color=colour, marker=markers.get(bound), label=_label(figure, numbers, bound)
+        )
         for bound, colour in colours.items()
     ]
-    drawing.legend(handles=handles, loc="outside upper center", ncols=min(len(colours), 5))
+    drawing.legend(
+        handles=handles, loc="outside upper center",
+        title="B and η in the panels from left to right" if len(panels) > 1 else None,
+    )  # fmt: skip
     window = int(numbers["running_mean_over"].max())
     if window > 1:
         style.note(drawing, f"Thin: every class. Thick: running mean over {window} classes.")
@@ -222,9 +222,17 @@ def plot_per_class(figure: PerClass, numbers: pd.DataFrame) -> Figure:
     return drawing
 
 
-def _label(figure: PerClass, bound: float) -> str:
+def _label(figure: PerClass, numbers: pd.DataFrame, bound: float) -> str:
+    """The bound of a line, with the settings that were chosen for it in every panel."""
     baseline = " (baseline)" if bound == figure.baseline else ""
-    return f"C = {style.write_value(bound)}{baseline}"
+    of_bound = numbers[numbers["clipping_bound"] == bound]
+    chosen = [style.write_chosen(rows.iloc[0]).split(", ") for _, rows in of_bound.groupby("panel")]
+    listed = []
+    for settings in zip(*chosen, strict=True):
+        symbol, _, first = settings[0].partition(" = ")
+        values = [each.partition(" = ")[2] for each in settings]
+        listed.append(f"{symbol} = {first if len(set(values)) == 1 else ', '.join(values)}")
+    return f"C = {style.write_value(bound)}{baseline}: {'; '.join(listed)}"
 
 
 def _weight_axis(axes: Axes, numbers: pd.DataFrame) -> bool:

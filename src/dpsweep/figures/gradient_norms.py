@@ -289,20 +289,21 @@ def compute_norm_trace(
 
 def plot_norm_trace(_: NormTrace, numbers: pd.DataFrame) -> Figure:
     """Draw a line for every epsilon: every step thinly, and a running mean where there are many."""
-    drawing, panels = style.panels(numbers, height=2.1, wide=True, sharey=True)
     colours = style.colours_by(numbers["epsilon"])
+    columns = 2 if numbers["panel"].nunique() == 1 else 1
+    height = 2.1 + 0.14 * -(-len(colours) // columns)
+    drawing, panels = style.panels(numbers, height, wide=True, sharey=True)
     for (axes,), panel in panels:
         style.draw_smoothed(axes, panel, "step", "mean_gradient_norm", colours, "epsilon", 0.25)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        axes.set(title=panel["title"].iloc[0], xlabel="Optimizer step")
+        axes.set(xlabel="Optimizer step")
         entries = {
-            f"{style.write_epsilon(line['epsilon'])} ({style.write_chosen(line)})": line["epsilon"]
+            f"{style.write_epsilon(line['epsilon'])} ({style.write_chosen(line)})": colours[
+                line["epsilon"]
+            ]
             for _, line in panel.drop_duplicates("epsilon").iterrows()
         }
-        axes.legend(
-            handles=style.legend_lines({text: colours[each] for text, each in entries.items()}),
-            loc="center left", bbox_to_anchor=(1.0, 0.5),
-        )  # fmt: skip
+        style.legend_above(axes, panel["title"].iloc[0], style.legend_lines(entries), columns)
     drawing.axes[0].set_ylabel("Mean gradient norm")
     window = int(numbers["running_mean_over"].max())
     if window > 1:

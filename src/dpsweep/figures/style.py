@@ -456,27 +456,20 @@ def label_row(row: Sequence[Axes], text: str) -> None:
     row[middle].set_xlabel(text, x=0.5 if len(row) % 2 else 1.08)
 
 
-def title(axes: Axes, text: str, *lines: str, colours: Sequence[str] = ()) -> None:
-    """A panel's title, and under it lines of small type: what was chosen for it.
-
-    Args:
-        axes: the panel.
-        text: the title.
-        lines: the small type, from top to bottom.
-        colours: one for each line, by default grey.
-    """
+def title(axes: Axes, text: str, *lines: str) -> None:
+    """A panel's title, and under it lines of small grey type: what was chosen for it."""
     axes.set_title(text, pad=4 + 1.25 * look().small * len(lines))
     for index, line in enumerate(reversed(lines)):
         axes.annotate(
             line, (0.5, 1.0), (0, 2 + 1.25 * look().small * index), xycoords="axes fraction",
             textcoords="offset points", ha="center", va="bottom", fontsize=look().small,
-            color=colours[len(lines) - 1 - index] if colours else GREY,
+            color=GREY,
         )  # fmt: skip
 
 
-def legend_above(axes: Axes, text: str, handles: Sequence[Artist]) -> None:
+def legend_above(axes: Axes, text: str, handles: Sequence[Artist], columns: int = 3) -> None:
     """A panel's title, and its legend between the title and the panel: never on what is drawn."""
-    columns = min(len(handles), 3)
+    columns = min(len(handles), columns)
     rows = -(-len(handles) // columns) if handles else 0
     axes.set_title(text, pad=4 + 10 * rows)
     if handles:
