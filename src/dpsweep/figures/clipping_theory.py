@@ -54,6 +54,12 @@ EFFECTS_COLUMNS = [
 _POINTS = 61
 _PARTS: dict[str, Literal["-", ":", "--"]] = {"error": "-", "bias": ":", "noise": "--"}
 _EFFECTS = {"tight": "both", "direct": "noise alone", "indirect": "gradients alone"}
+_SAID = {
+    "both": "noise and gradients of this ε",
+    "noise alone": "noise of this ε, gradients of the largest",
+    "gradients alone": "gradients of this ε, noise of the largest",
+}
+"""What each effect is, for a legend."""
 
 
 def _of_the_cell(overlap: Overlap) -> dict[str, Any]:
@@ -235,6 +241,7 @@ RULES: dict[str, Callable[[ClippedSums, float, int], float]] = {
     "scale-free C": _scale_free,
 }
 """The definitions of a best bound."""
+_MEANT = {"C*": "Smallest error:", "scale-free C": "Best direction:"}
 
 
 def compute_privacy_effects(
@@ -293,7 +300,7 @@ def _effects(loose: Overlap, tight: Overlap) -> list[dict[str, float | str]]:
 
 def plot_privacy_effects(_: PrivacyEffectsFigure, numbers: pd.DataFrame) -> Figure:
     """Draw a column for each problem, a row for each rule, a line for each effect."""
-    drawing, panels = style.panels(numbers, 3.6, rows=len(RULES), sharex="col", sharey="row")
+    drawing, panels = style.panels(numbers, 4.2, rows=len(RULES), sharex="col", sharey="row")
     colours = dict(
         zip(_EFFECTS.values(), ["black", style.look().hard, style.look().easy], strict=True)
     )
@@ -307,17 +314,22 @@ def plot_privacy_effects(_: PrivacyEffectsFigure, numbers: pd.DataFrame) -> Figu
             lines.plot_bounds(column[row], of_effects, "epsilon", edge)
         first = panels[0][0][row]
         below |= lines.end_at(first, of_rule, edge)
-        first.set_ylabel(f"{rule} (log scale)")
+        first.set_ylabel(f"{_MEANT[rule]}\n{rule}\n(log scale)")
     for column, panel in panels:
         style.value_axis(column[-1], "x", list(panel["epsilon"].unique()), base=2)
         column[-1].set_xlabel(style.log_label(style.EPSILON_LABEL, len(panels)))
         column[0].set_title(panel["title"].iloc[0])
-    handles = style.legend_lines(colours, marker="o")
-    drawing.legend(handles=handles, loc="outside upper center", ncols=3)
+    handles = style.legend_lines({_SAID[each]: colours[each] for each in colours}, marker="o")
+    drawing.legend(
+        handles=handles,
+        loc="outside upper center",
+        title="Best clipping bound after training, with",
+    )
     style.note(
         drawing,
-        "Against the largest ε, after the last epoch. Bars: from the lowest to the highest draw. "
-        f"{lines.EDGE if below else ''}{NOTE}",
+        "Where the line of the noise follows that of both, less ε moves the best C through its noise; where "
+        "the line of the gradients does, through what training leaves behind. Bars: from the lowest to the "
+        f"highest draw. {lines.EDGE if below else ''}{NOTE}",
     )
     return drawing
 
@@ -333,8 +345,12 @@ def compute_predicted_clipping(
 
 
 def plot_predicted_clipping(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
-    """Draw predicted against measured bounds for each prediction; below, what each rule loses."""
-    drawing = style.panels_figure(3, height=4.6)
+    """Draw predicted against measured bounds for each prediction; below, what each rule loses.
+
+    The heading says how many predictions order the settings as measured; rules are listed from the least loss
+    to the largest.
+    """
+    drawing = style.panels_figure(3, height=5.0)
     # Apart, so that the long names of rules below do not narrow the panels above.
     above, below = drawing.subfigures(2, 1, height_ratios=[1.3, 1], squeeze=False)[:, 0]
     grid = dict(zip(PREDICTIONS, above.subplots(1, len(PREDICTIONS)), strict=True))
@@ -360,46 +376,53 @@ def plot_predicted_clipping(_: PredictedClipping, numbers: pd.DataFrame) -> Figu
         axes.plot([low, high], [low, high], color=style.GREY, linewidth=0.7, zorder=0)
         axes.set(xlabel="Predicted C", ylabel="")
         axes.set_box_aspect(1)
-        style.title(axes, rule, "rank correlation", _correlation(rows))
+        style.title(axes, rule, *_correlation(rows))
     grid[PREDICTIONS[0]].set_ylabel("Measured best C")
     _draw_losses(below.subplots(), numbers)
     budgets = {style.write_epsilon(epsilon): colour for epsilon, colour in colours.items()}
     handles = style.legend_lines(budgets, marker="o", linestyle="")
-    above.legend(handles=handles, loc="outside upper center", ncols=8)
+    ordered = numbers[numbers["rule"].isin(PREDICTIONS) & (numbers["rank_correlation_lower"] > 0)]
+    above.legend(
+        handles=handles, loc="outside upper center", ncols=8,
+        title=f"{ordered['rule'].nunique()} of {len(PREDICTIONS)} predictions are shown to order settings by "
+        "their best C",
+    )  # fmt: skip
     style.note(
         drawing,
-        "All axes of the upper row are logarithmic. Intervals: 95 %, over problems with all their ε and B. "
-        f"{NOTE}",
+        "On the line, the predicted C is the measured one; above it, it is too small. All axes of the upper "
+        f"row are logarithmic. Intervals: 95 %, over problems with all their ε and B. {NOTE}",
     )
     return drawing
 
 
-def _correlation(rows: pd.DataFrame) -> str:
-    """The rank correlation of a rule with its interval, where there are any."""
+def _correlation(rows: pd.DataFrame) -> list[str]:
+    """The rank correlation of a rule with its interval, where there are any, and what they show."""
     names = ["rank_correlation", "rank_correlation_lower", "rank_correlation_upper"]
     value, lower, upper = rows[names].iloc[0] if len(rows) else [np.nan] * 3
-    if np.isnan(value):
-        return "–"
-    text = f"{value:.2f}" if np.isnan(lower) else f"{value:.2f} [{lower:.2g}, {upper:.2g}]"
-    return text.replace("-", "−")
+    written, shown = "–" if np.isnan(value) else f"{value:.2f}", "too few problems to tell"
+    if not np.isnan(lower):
+        written += f" [{lower:.2g}, {upper:.2g}]"
+        shown = "not shown to order them"
+        if lower > 0 or upper < 0:
+            shown = "orders them" if lower > 0 else "orders them the wrong way"
+    return ["rank correlation", written.replace("-", "−"), shown]
 
 
 def _draw_losses(axes: Axes, numbers: pd.DataFrame) -> None:
-    rules = numbers.drop_duplicates("rule")
-    reach = (rules["mean_lost_upper"] - rules["mean_lost"]).fillna(0)
-    sns.barplot(
-        rules, x="mean_lost", y="rule", color=style.look().easy, saturation=1, width=0.6,
-        errorbar=None, ax=axes,
-    )  # fmt: skip
-    axes.errorbar(
-        rules["mean_lost"], rules["rule"], xerr=reach, fmt="none", ecolor=style.GREY, elinewidth=0.8
-    )
-    ends = rules["mean_lost"] + reach
-    for end, (_, row) in zip(ends, rules.iterrows(), strict=True):
+    """A bar for each rule, in percentage points, the least loss first; rules of no theory are grey."""
+    rules = numbers.drop_duplicates("rule").sort_values("mean_lost", kind="stable")
+    lost = 100 * rules["mean_lost"]
+    reach = (100 * rules["mean_lost_upper"] - lost).fillna(0)
+    colours = [style.look().easy if each in PREDICTIONS else "#AAAAAA" for each in rules["rule"]]
+    bars = {"ecolor": style.GREY, "elinewidth": 0.8}
+    axes.barh(rules["rule"], lost, height=0.6, color=colours, xerr=reach, error_kw=bars)
+    axes.invert_yaxis()
+    ends = lost + reach
+    for end, points, (_, row) in zip(ends, lost, rules.iterrows(), strict=True):
         axes.annotate(
-            f"{row['mean_lost']:.4f} ({row['settings']:.0f} settings)", (end, row["rule"]), (3, 0),
+            f"{points:.2f} ({row['settings']:.0f} settings)", (end, row["rule"]), (3, 0),
             textcoords="offset points", va="center", size=style.look().small,
         )  # fmt: skip
-    axes.set_xlim(0, max(1e-6, 1.35 * ends.max()))
-    axes.set(xlabel="Accuracy lost against the best C of each setting, mean", ylabel="")
+    axes.set_xlim(0, max(1e-4, 1.35 * ends.max()))
+    axes.set_xlabel("Points lost against the best C of each setting, mean (coloured: predictions)")
     axes.grid(axis="y", visible=False)

@@ -526,11 +526,12 @@ def theory_optimal_clipping() -> OptimalClippingTrace:
 def theory_privacy_effects() -> PrivacyEffectsFigure:
     """Effects of less ε on the best clipping bound: direct, and through the gradients."""
     return PrivacyEffectsFigure(
-        caption="What less ε does to the best clipping bound, after the last epoch: through its noise "
-        "alone, on the gradients of the largest ε (direct); through the gradients that training leaves "
-        "behind alone, under the noise of the largest ε (indirect); and through both. C* has the smallest "
-        "error (Theorem 4.1), the scale-free C the best direction. {method} on {dataset}, {epochs}, "
-        "{clipping_bound}, expected batch size {batch_size}; {theory_seeds}.",
+        caption="Why the best clipping bound changes with ε, after the last epoch. Less ε means more noise "
+        "(the direct effect), and other gradients at the end of training (the indirect effect). One line has "
+        "both; the two others change one of them alone and keep the other as it is at the largest ε. Of "
+        "these, the one that follows the first line is the cause. Above, the bound with the smallest error "
+        "(C*, Theorem 4.1); below, the bound with the best direction (scale-free C). {method} on {dataset}, "
+        "{epochs}, {clipping_bound}, expected batch size {batch_size}; {theory_seeds}.",
         panels=BY_BACKBONE,
     )
 
@@ -552,10 +553,11 @@ def theory_predictions() -> PredictedClipping:
         *({**each, "clipping_bound": "automatic"} for each in (*images, TEXT)),
     ]
     return PredictedClipping(
-        caption="Best clipping bounds as gradients predict them, against the measured ones: C* of Theorem "
-        "4.1, C* with the noise of the largest ε, and the bound with the best direction; a point for each "
-        "problem, ε and batch size. Below, the accuracy that each rule loses against the best bound of its "
-        "problem. {epochs}; learning rate tuned, {seeds}.",
+        caption="Whether the theory predicts the best clipping bound. Above, the predicted bound against the "
+        "measured one, a point for each problem, ε and batch size: C* of Theorem 4.1, C* with the noise of "
+        "the largest ε, and the bound with the best direction. A good prediction lies on the line, or at "
+        "least orders the settings (rank correlation). Below, the accuracy that each rule loses against the "
+        "best bound of its setting, beside rules without a theory. {epochs}; learning rate tuned, {seeds}.",
         panels=[Panel(**each, batch_size="small") for each in problems],
     )
 
