@@ -9,33 +9,21 @@ from tests.config.small import load_small
 from dpsweep.config.cells import FeatureSource
 
 AUDIT = {
-    "sweep": "flat",
-    "epsilon": [1, 8],
-    "epochs": 4,
-    "batch_size": [256, "full"],
-    "clipping_bound": 1,
-    "learning_rate": 0.01,
+    **{"sweep": "flat", "epsilon": [1, 8], "epochs": 4, "batch_size": [256, "full"]},
+    **{"clipping_bound": 1, "learning_rate": 0.01},
 }
 
 
 def test_settings_go_batch_size_by_batch_size(tmp_path: Path) -> None:
     study = load_small(tmp_path, {"audit": AUDIT})
     assert [cell.name for cell in study.audit_cells()] == [
-        "eps1_epochs4_B256_C1",
-        "eps8_epochs4_B256_C1",
-        "eps1_epochs4_Bfull_C1",
-        "eps8_epochs4_Bfull_C1",
+        *("eps1_epochs4_B256_C1", "eps8_epochs4_B256_C1"),
+        *("eps1_epochs4_Bfull_C1", "eps8_epochs4_Bfull_C1"),
     ]
-
-
-def test_a_study_without_audit_has_no_settings(tmp_path: Path) -> None:
-    assert load_small(tmp_path, {}).audit_cells() == []
-
-
-def test_a_batch_may_hold_more_than_the_real_examples(tmp_path: Path) -> None:
-    # 1347 digits and 1000 canaries.
+    # A batch may hold more than the real examples: 1347 digits and 1000 canaries.
     study = load_small(tmp_path, {"audit": AUDIT | {"batch_size": [2346]}})
     assert study.audit_cells()[0].batch_size == 2346
+    assert load_small(tmp_path, {}).audit_cells() == []
 
 
 # -- features ---------------------------------------------------------------------------------

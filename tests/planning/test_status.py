@@ -61,42 +61,82 @@ def log(study: Study, paths: Paths, cell: Cell, text: str, age: float) -> None:
     os.utime(path, (NOW - age, NOW - age))
 
 
-def test_every_state(study: Study, paths: Paths, cells: list[Cell]) -> None:
-    running, failed, crashed, stopped, silent, waiting = cells
-    log(study, paths, running, "10:00:00 checkpoint at step 7\n", age=60)
-    log(study, paths, failed, "10:00:00 started\nerror: no data\n", age=60)
-    log(study, paths, crashed, "Traceback ...\ntorch.OutOfMemoryError: out of memory\n", age=60)
-    log(study, paths, stopped, "10:00:00 stopped by SIGUSR1, exit status 75\n", age=60)
-    log(study, paths, silent, "10:00:00 checkpoint at step 7\n", age=24 * 3600)
-    states = Status(study, paths, NOW).states
-    assert [states[cell] for cell in cells] == [
-        *("running", "failed", "failed", "stopped", "stopped", "waiting")
-    ]
-    assert states[waiting] == "waiting"
-    finish_cell(study, paths, failed, 5)
-    assert Status(study, paths, NOW).states[failed] == "done"
+CUDA = """\
+10:00:01 learning rate 0.001, seed 1: macro accuracy 0.5 (3.0 s)
+Traceback (most recent call last):
+  File "dpsweep/training/trial.py", line 301, in _step
+    loss.backward()
+torch.AcceleratorError: CUDA error: device-side assert triggered
+CUDA kernel errors might be asynchronously reported at some other API call.
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+
+"""
+OFFLINE = """\
+10:00:00 cats: fetching
+error: cannot fetch the dataset a/cats from https://huggingface.co (ConnectionError: no route).
+Where there is a network, run: hf download a/cats
+ConnectionError: is quoted here
+"""
+WENT_ON = CUDA + "10:00:02 learning rate 0.1, seed 1: macro accuracy 0.6 (3.0 s)\n"
+CHECKPOINT = "10:00:00 checkpoint at step 7\n"
+# What a cell's log says, its age in seconds, and what that makes of the cell: its state, and the reason that
+# begins and ends so, with whether it is an error.
+LOGS: list[tuple[str | None, float, str, tuple[str, str, bool] | None]] = [
+    (None, 0, "waiting", None),
+    ("", 60, "running", None),
+    (CHECKPOINT, 60, "running", None),
+    (WENT_ON, 60, "running", None),
+    ("10:00:00 started\nerror: no data\n", 60, "failed", ("no data", "no data", True)),
+    (CUDA, 60, "failed", ("torch.AcceleratorError: CUDA error", "assertions.", True)),
+    ("error: no such file:\n" + "  a\n" * 5000, 60, "failed", ("no such file:\n", "\n...", True)),
+    (
+        "Traceback ...\ntorch.OutOfMemoryError: out of memory\n", 60, "failed",
+        ("torch.OutOfMemoryError: out of memory", "memory", True),
+    ),
+    (
+        "10:00:00 stopped by SIGUSR1, exit status 75\n", 60, "stopped",
+        ("stopped by SIGUSR1, exit status 75", "goes on", False),
+    ),
+    (
+        CHECKPOINT, 36_000, "stopped",
+        ("no message, nothing written for 10 h: killed", "kill -9)", False),
+    ),
+]  # fmt: skip
 
 
-def test_failures_say_why_and_where(study: Study, paths: Paths, cells: list[Cell]) -> None:
-    log(study, paths, cells[0], "error: no data\n", age=60)
-    log(study, paths, cells[1], "10:00:00 checkpoint at step 7\n", age=60)
-    log(study, paths, cells[2], "error: mended since\n", age=60)
-    finish_cell(study, paths, cells[2], 5)
-    log(study, paths, cells[3], "10:00:00 stopped by SIGTERM, exit status 143\n", age=60)
-    log(study, paths, cells[4], "10:00:00 checkpoint at step 7\n", age=36_000)
-    noise = paths.results / "logs" / "noise" / "digits" / "eps8.log"
-    write_text(noise, "ValueError: negative\n")
+@pytest.mark.parametrize(("text", "age", "state", "reason"), LOGS)
+def test_the_log_of_a_cell_tells_its_state_and_why(
+    study: Study,
+    paths: Paths,
+    cells: list[Cell],
+    text: str | None,
+    age: float,
+    state: str,
+    reason: tuple[str, str, bool] | None,
+) -> None:
+    if text is not None:
+        log(study, paths, cells[0], text, age)
+    status = Status(study, paths, NOW)
+    assert [status.states[cell] for cell in cells] == [state, *["waiting"] * 5]
+    found = [each for each in status.failures() if each.name == f"{SWEEP}/{cells[0].name}"]
+    assert bool(found) == bool(reason)
+    if reason:
+        assert found[0].reason.startswith(reason[0]) and found[0].reason.endswith(reason[1])
+        assert found[0].is_error == reason[2] and len(found[0].reason.splitlines()) <= 24
+    finish_cell(study, paths, cells[0], 5)
+    assert Status(study, paths, NOW).states[cells[0]] == "done"
+
+
+def test_other_jobs_that_failed_are_named_with_their_log(study: Study, paths: Paths) -> None:
+    logs = paths.results / "logs"
+    for name, text in (("noise/digits/eps8", "ValueError: negative\n"), ("prepare/cats", OFFLINE)):
+        write_text(logs / f"{name}.log", text)
+    write_text(logs / "figures" / "heatmap.log", WENT_ON)
     found = {each.name: each for each in Status(study, paths, NOW).failures()}
-    assert set(found) == {
-        *(f"{SWEEP}/{cells[index].name}" for index in (0, 3, 4)),
-        "noise/digits/eps8",
-    }
-    failed, terminated, killed = (found[f"{SWEEP}/{cells[index].name}"] for index in (0, 3, 4))
-    assert (failed.reason, failed.is_error) == ("no data", True)
-    assert terminated.reason.startswith("stopped by SIGTERM, exit status 143")
-    assert killed.reason.startswith("no message, nothing written for 10 h: killed")
-    assert not terminated.is_error and not killed.is_error
-    assert found["noise/digits/eps8"].log == noise
+    assert found.keys() == {"noise/digits/eps8", "prepare/cats"}
+    assert found["noise/digits/eps8"].log == logs / "noise" / "digits" / "eps8.log"
+    assert found["prepare/cats"].reason == OFFLINE.split("error: ")[1].strip()
 
 
 def test_a_job_that_slurm_refused_or_killed_has_failed(
@@ -160,46 +200,6 @@ def test_trials_of_a_cell_that_was_killed_count_and_are_a_measurement(
     # Three trials a cell: two learning rates, and the better one again.
     assert [forecast.seconds(cell) for cell in cells] == [150] * 6
     assert "Measured on 1 cell" in forecast.basis
-
-
-CUDA = """\
-10:00:01 learning rate 0.001, seed 1: macro accuracy 0.5 (3.0 s)
-Traceback (most recent call last):
-  File "dpsweep/training/trial.py", line 301, in _step
-    loss.backward()
-torch.AcceleratorError: CUDA error: device-side assert triggered
-CUDA kernel errors might be asynchronously reported at some other API call.
-For debugging consider passing CUDA_LAUNCH_BLOCKING=1
-Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
-
-"""
-OFFLINE = """\
-10:00:00 cats: fetching
-error: cannot fetch the dataset a/cats from https://huggingface.co (ConnectionError: no route).
-Where there is a network, run: hf download a/cats
-ConnectionError: is quoted here
-"""
-
-
-def test_errors_may_have_many_lines(study: Study, paths: Paths, cells: list[Cell]) -> None:
-    log(study, paths, cells[0], CUDA, age=60)
-    went_on = CUDA + "10:00:02 learning rate 0.1, seed 1: macro accuracy 0.6 (3.0 s)\n"
-    log(study, paths, cells[1], went_on, age=60)
-    log(study, paths, cells[2], "error: no such file:\n" + "  a\n" * 5000, age=60)
-    log(study, paths, cells[3], "", age=60)
-    write_text(paths.results / "logs" / "prepare" / "cats.log", OFFLINE)
-    write_text(paths.results / "logs" / "figures" / "heatmap.log", went_on)
-    status = Status(study, paths, NOW)
-    assert [status.states[cell] for cell in cells[:4]] == ["failed", "running", "failed", "running"]
-    reasons = {each.name: each.reason or "" for each in status.failures()}
-    cuda, long = (reasons[f"{SWEEP}/{cells[index].name}"] for index in (0, 2))
-    assert cuda.startswith("torch.AcceleratorError: CUDA error")
-    assert cuda.endswith("device-side assertions.")
-    assert f"{SWEEP}/{cells[1].name}" not in reasons  # it runs
-    assert long.startswith("no such file:\n") and long.endswith("\n...")
-    assert len(long.splitlines()) <= 24
-    assert reasons["prepare/cats"] == OFFLINE.split("error: ")[1].strip()
-    assert "figures/heatmap" not in reasons
 
 
 def test_the_list_of_failures_shows_whole_messages(

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dpsweep.base.gpus import taken_gpu
-from dpsweep.cli.options import StudyFile, open_study
+from dpsweep.cli.options import StudyFile, open_study, training
 from dpsweep.config import Release
 from dpsweep.config.messages import pick
 from dpsweep.release import FROZEN
@@ -80,12 +79,10 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
     SIGTERM and SIGUSR1 end it between two steps. Nothing is saved: the next call starts again.
     """
     from dpsweep.release.write import write_release
-    from dpsweep.training.job import refuse_network, watched
 
     study, paths = open_study(study_file)
     section = _section(study_file, study)
-    refuse_network()
-    with taken_gpu(), watched():
+    with training():
         folder = write_release(study, paths, section)
     typer.echo(f"{folder}: to check it, run: dpsweep verify {shlex.quote(str(folder))}")
 

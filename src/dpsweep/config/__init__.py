@@ -1,6 +1,6 @@
-"""The schema of a study: every section and key of the YAML, with what is allowed in it.
+"""The study file: every section and key of the YAML, what is allowed in it, and the messages about it.
 
-The classes are plain data. `dpsweep.study.load` reads YAML into a `dpsweep.study.study.Study` and turns every
+The classes are plain data. `dpsweep.study.load` reads YAML into a `dpsweep.study.study.Study` and turns each
 validation failure into a message for the person who wrote the file.
 """
 
@@ -15,7 +15,6 @@ from dpsweep.config.backbones import (
     NoWeights,
     Pretraining,
     RandomWeights,
-    Tokenizer,
     TrainedTokenizer,
     Weights,
 )
@@ -31,13 +30,11 @@ from dpsweep.config.datasets import (
     IdxSource,
     Source,
 )
-from dpsweep.config.file import StudyFile
 from dpsweep.config.methods import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
 from dpsweep.config.optimizers import Optimizer, OptimizerSection, optimizer_of
 from dpsweep.config.release import Audit, Release
-from dpsweep.config.section import Geometric
 from dpsweep.config.sweeps import Sweep
-from dpsweep.config.training import Privacy, Training
+from dpsweep.config.training import Training
 
 __all__ = [
     "AllParameters",
@@ -53,7 +50,6 @@ __all__ = [
     "FilesSource",
     "Film",
     "FolderSource",
-    "Geometric",
     "GlyphsSource",
     "GroupNorm",
     "HeadOnly",
@@ -67,14 +63,11 @@ __all__ = [
     "Optimizer",
     "OptimizerSection",
     "Pretraining",
-    "Privacy",
     "RandomWeights",
     "Release",
     "Scratch",
     "Source",
-    "StudyFile",
     "Sweep",
-    "Tokenizer",
     "TrainedTokenizer",
     "Training",
     "Weights",
